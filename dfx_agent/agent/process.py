@@ -1,0 +1,201 @@
+"""What one process' records say: spans into the time account, the rest into plain state."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from dfx_agent.agent.accounting import SpanEvent, TimeAccount, Window
+from dfx_agent.agent.reader import Batch, Follower, Liveness
+from dfx_agent.wire.records import (
+    KIND_MASK,
+    NO_STEP,
+    POLICY_VERSION,
+    QUEUE,
+    SCALAR,
+    STAGE,
+    STEP,
+    TOKENS,
+    WAIT,
+)
+
+NUM_SLOTS = 4
+_KEEP_WINDOWS = 64
+_KEEP_PIECES = 4096
+_KEEP_TOKEN_STEPS = 16
+_FUTURE_NS = 10 * 10**9
+_SHORTEST_IDLE_STAMP_NS = 10**6
+
+
+@dataclass(frozen=True)
+class ScalarRecord:
+    """One value of one native key, as the guest sent it."""
+
+    key: str
+    value: float
+    step: int | None
+    time_ns: int
+
+
+@dataclass
+class Stamp:
+    begin_ns: int
+    end_ns: int | None = None
+
+
+@dataclass
+class ClosedStep:
+    """A step this process has passed."""
+
+    window: Window
+    tokens: dict[str, float] = field(default_factory=dict)
+
+
+class Process:
+    """One training process, from its first record to its end."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.follower = follower
+        self.attempt = follower.identity.attempt
+        self.label = ""
+        self.state: Liveness = "live"
+        self.account: TimeAccount | None = None
+        self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
+        self.tokens: dict[str, float] = {}
+        self.queues: dict[str, float] = {}
+        self.policy_version: int | None = None
+        self.scalars: dict[str, ScalarRecord] = {}
+        self.inflight: list[SpanEvent] = []
+        self.stamps: dict[tuple[str, int], Stamp] = {}
+        self.num_strange = 0
+        self.last_event_ns: int | None = None
+        self._step_tokens: dict[int, dict[str, float]] = {}
+        self._stamped: dict[int, Stamp] = {}
+        self._num_begun: dict[str, int] = {}
+        self._before_ns = 0
+
+    @property
+    def num_late(self) -> int:
+        account = self.account
+        return self.num_strange + (account.num_late + account.num_vanished if account else 0)
+
+    def poll(self) -> tuple[list[ScalarRecord], list[ClosedStep]]:
+        """Read what is new: (scalars, steps this process has passed since the last call)."""
+        batch = self.follower.poll()
+        scalars = self._take(batch)
+        account = self._account(batch)
+        account.note_open(self.inflight)
+        # one reading behind: every span that began before is then known, open or ended
+        account.advance(self._before_ns)
+        self._before_ns = batch.time_ns
+        return scalars, self._closed_steps(account)
+
+    def finish(self, state: Liveness) -> tuple[list[ScalarRecord], list[ClosedStep]]:
+        """The process is gone: read to the end and close its account."""
+        self.state = state
+        scalars, closed = self.poll()
+        self.follower.finish()
+        account = self._account(Batch(self._before_ns, [], []))
+        account.finish(self.last_event_ns or account.watermark_ns, orderly=state == "exited")
+        return scalars, closed + self._closed_steps(account)
+
+    def _account(self, batch: Batch) -> TimeAccount:
+        if self.account is None:
+            begin = self.follower.begin_ns
+            if self.follower.num_lost and batch.records:
+                begin = max(begin, batch.records[0][1])
+            self.account = TimeAccount(min(begin, batch.time_ns))
+        return self.account
+
+    def _take(self, batch: Batch) -> list[ScalarRecord]:
+        account = self._account(batch)
+        future = batch.time_ns + _FUTURE_NS
+        scalars: list[ScalarRecord] = []
+        name = self.follower.name
+        last = self.last_event_ns or 0
+        for _, t0, t1, value, step, span, parent, _, kind, name_id, _ in batch.records:
+            kind &= KIND_MASK
+            if t1 > future or t0 > t1:
+                self.num_strange += 1
+                continue
+            last = max(last, t1)
+            if kind in (STAGE, WAIT):
+                event = SpanEvent(span, parent, kind, name(name_id), t0, t1)
+                account.add(event)
+                if kind == STAGE:
+                    self._stamp_end(event)
+            elif kind == SCALAR:
+                known_step = None if step == NO_STEP else step
+                scalar = ScalarRecord(name(name_id), value, known_step, t0)
+                self.scalars[scalar.key] = scalar
+                scalars.append(scalar)
+            elif kind == STEP:
+                account.begin_step(t0, step)
+            else:
+                self._take_count(kind, name(name_id), value, step)
+        self.last_event_ns = last or None
+        self.inflight = [e for e in batch.inflight if e.begin_ns <= future]
+        for event in self.inflight:
+            if event.kind == STAGE:
+                self._stamp_begin(event)
+        return scalars
+
+    def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
+        if not math.isfinite(value):
+            self.num_strange += 1
+        elif kind == TOKENS:
+            self.tokens[name] = self.tokens.get(name, 0.0) + value
+            of_step = self._step_tokens.setdefault(step, {})
+            of_step[name] = of_step.get(name, 0.0) + value
+        elif kind == QUEUE:
+            self.queues[name] = value
+        elif kind == POLICY_VERSION:
+            self.policy_version = int(value)
+        else:
+            self.num_strange += 1
+
+    def _stamp_begin(self, event: SpanEvent) -> Stamp:
+        stamp = self._stamped.get(event.span)
+        if stamp is None:
+            stamp = self._stamped[event.span] = self._new_stamp(event.name, event.begin_ns)
+        return stamp
+
+    def _stamp_end(self, event: SpanEvent) -> None:
+        self._stamp_begin(event).end_ns = event.end_ns
+        del self._stamped[event.span]
+
+    def _new_stamp(self, stage: str, begin_ns: int) -> Stamp:
+        num = self._num_begun.get(stage, 0)
+        self._num_begun[stage] = num + 1
+        stamp = self.stamps[stage, num % NUM_SLOTS] = Stamp(begin_ns)
+        return stamp
+
+    def _closed_steps(self, account: TimeAccount) -> list[ClosedStep]:
+        closed = []
+        for window in account.finished:
+            self._num_begun.clear()
+            self._stamp_idle(window)
+            if window.step is not None:
+                tokens = self._step_tokens.pop(window.step, {})
+                closed.append(ClosedStep(window, tokens))
+        account.finished.clear()
+        self.windows.extend(closed)
+        for step in sorted(self._step_tokens)[:-_KEEP_TOKEN_STEPS]:
+            del self._step_tokens[step]
+        self._bound_pieces()
+        return closed
+
+    def _stamp_idle(self, window: Window) -> None:
+        idle = [
+            p
+            for p in window.pieces
+            if p.kind == "idle" and p.end_ns - p.begin_ns >= _SHORTEST_IDLE_STAMP_NS
+        ]
+        for slot, piece in enumerate(idle[-NUM_SLOTS:]):
+            self.stamps["idle", slot] = Stamp(piece.begin_ns, piece.end_ns)
+
+    def _bound_pieces(self) -> None:
+        total = sum(len(step.window.pieces) for step in self.windows)
+        while total > _KEEP_PIECES and len(self.windows) > 1:
+            total -= len(self.windows.popleft().window.pieces)

@@ -1,0 +1,212 @@
+"""Segments as they appear, and whether their processes still live.
+
+A process is identified by boot, pid namespace, pid and start time: a reused pid is another process.
+Only one agent per folder reaps (removes) segments of processes that are gone; a second one reads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from dfx_agent.agent.accounting import SpanEvent
+from dfx_agent.snapshot import SegmentProblem
+from dfx_agent.wire import Identity, SegmentError, SegmentReader
+from dfx_agent.wire.layout import STATE_CLOSED
+from dfx_agent.wire.records import KIND_MASK, Record
+from dfx_agent.wire.segment import (
+    STARTING_SUFFIX,
+    SUFFIX,
+    boot_id,
+    pid_namespace,
+    prepare_directory,
+)
+
+Liveness = Literal["live", "exited", "died", "unknown"]
+
+_LOCK_NAME = "agent.lock"
+_CLOCK_EVERY_NS = 5 * 10**9
+_ABANDONED_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One reading: open spans first, then records, so that nothing falls between the two."""
+
+    time_ns: int
+    inflight: list[SpanEvent]
+    records: list[Record]
+
+
+class Follower:
+    """One process' segment. SegmentError when the file is not one of ours."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._segment = SegmentReader(path)
+        self.preamble = self._segment.preamble
+        self.identity = self._segment.identity() or Identity()
+        self._offset_ns = 0
+        self._next_clock_ns = 0
+        self._read_clock()
+
+    @property
+    def begin_ns(self) -> int:
+        """When the segment was created, on the guest's monotonic clock."""
+        return self.preamble.created_epoch_ns - self._offset_ns
+
+    @property
+    def num_lost(self) -> int:
+        return self._segment.ring.num_lost
+
+    @property
+    def num_read(self) -> int:
+        return self._segment.ring.num_read
+
+    @property
+    def num_guest_drops(self) -> int:
+        _, _, names, spans, errors = self._segment.live_words()
+        return names + spans + errors
+
+    def epoch_seconds(self, monotonic_ns: int) -> float:
+        """Unix time of a stamp of this process."""
+        return (monotonic_ns + self._offset_ns) / 1e9
+
+    def name(self, name_id: int) -> str:
+        return self._segment.name(name_id) or f"name#{name_id}"
+
+    def poll(self) -> Batch:
+        now = time.monotonic_ns()
+        if now >= self._next_clock_ns:
+            self._next_clock_ns = now + _CLOCK_EVERY_NS
+            self._read_clock()
+            self.identity = self._segment.identity() or self.identity
+        inflight = [self._as_open(record) for record in self._segment.inflight()]
+        return Batch(now, inflight, self._segment.poll())
+
+    def liveness(self) -> Liveness:
+        if self._segment.live_words()[0] == STATE_CLOSED:
+            return "exited"
+        if self.preamble.boot_id != boot_id():
+            return "died"
+        if self.preamble.pid_namespace != pid_namespace():
+            return "unknown"
+        return "live" if _runs(self.preamble.pid, self.preamble.start_ticks) else "died"
+
+    def finish(self) -> None:
+        """The writer is gone: what is unfinished is lost."""
+        self._segment.ring.close()
+
+    def close(self) -> None:
+        self._segment.close()
+
+    def _as_open(self, record: Record) -> SpanEvent:
+        _, begin, _, _, _, span, parent, _, kind, name, _ = record
+        return SpanEvent(span, parent, kind & KIND_MASK, self.name(name), begin, None)
+
+    def _read_clock(self) -> None:
+        pairs = self._segment.clock_pairs()
+        if pairs:
+            monotonic, epoch = pairs[-1]
+            self._offset_ns = epoch - monotonic
+
+
+class Folder:
+    """The folder of segments. SegmentError when it cannot be created or is not private."""
+
+    def __init__(self, path: str) -> None:
+        prepare_directory(path)
+        self.path = path
+        self.problems: dict[str, SegmentProblem] = {}
+        self.num_reaped = 0
+        self._known: set[str] = set()
+        self._lock_fd: int | None = None
+        self.other_agent_pid: int | None = None
+        self._take_lock()
+
+    @property
+    def reaps(self) -> bool:
+        return self._lock_fd is not None
+
+    def new_followers(self) -> Iterator[Follower]:
+        """Followers for segments that were not there at the last call; problems are noted."""
+        if not self.reaps:
+            self._take_lock()
+        present = set(self._list())
+        self._known &= present
+        self.problems = {path: p for path, p in self.problems.items() if path in present}
+        for path in sorted(present - self._known):
+            self._known.add(path)
+            try:
+                yield Follower(path)
+            except SegmentError as error:
+                self.problems[path] = SegmentProblem(path, error.kind, str(error))
+
+    def reap(self, path: str) -> None:
+        """Remove the segment of a process that is gone, if removing is ours to do."""
+        if self.reaps:
+            self._unlink(path)
+            self.num_reaped += 1
+
+    def close(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+
+    def _list(self) -> Iterator[str]:
+        try:
+            entries = list(os.scandir(self.path))
+        except OSError as error:
+            message = f"cannot list {self.path}: {error.strerror}"
+            self.problems[self.path] = SegmentProblem(self.path, "folder", message)
+            return
+        for entry in entries:
+            if entry.name.endswith(SUFFIX):
+                yield entry.path
+            elif entry.name.endswith(STARTING_SUFFIX) and self.reaps:
+                self._remove_abandoned(entry)
+
+    def _remove_abandoned(self, entry: os.DirEntry[str]) -> None:
+        """A process that was killed while it created its segment leaves this behind."""
+        try:
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_SECONDS:
+                self._unlink(entry.path)
+        except FileNotFoundError:
+            pass
+
+    @staticmethod
+    def _unlink(path: str) -> None:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+    def _take_lock(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(os.path.join(self.path, _LOCK_NAME), flags, 0o600)
+        except OSError:
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            text = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+            self.other_agent_pid = int(text) if text.isdigit() else None
+            os.close(fd)
+            return
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._lock_fd, self.other_agent_pid = fd, None
+
+
+def _runs(pid: int, start_ticks: int) -> bool:
+    """Whether this very process lives; a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return len(fields) > 19 and fields[0] not in (b"Z", b"X") and int(fields[19]) == start_ticks

@@ -1,0 +1,75 @@
+"""Start a job with the guest preloaded in it and in every Python child, and be transparent.
+
+Signals sent to us go to the job, its exit code is ours. A signal from the terminal has reached the
+whole foreground group already and is not sent twice. If we die, the job goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+
+from dfx_agent.attach.payload import write_preload_folder
+from dfx_agent.errors import UsageError
+
+_FORWARDED = frozenset(
+    {
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    }
+)
+_FROM_KERNEL = 0x80  # si_code of a signal that the terminal made
+_SIGNALLED = 128
+
+
+def environment(base: Mapping[str, str], directory: str, run: str) -> dict[str, str]:
+    """``base`` plus what arms the guest. OSError when ``directory`` cannot be written."""
+    preload = write_preload_folder(directory)
+    inherited = base.get("PYTHONPATH", "").split(os.pathsep)
+    others = [p for p in inherited if p and not os.path.basename(p).startswith("preload-")]
+    return {
+        **base,
+        "DFX_AGENT": "1",
+        "DFX_DIR": directory,
+        "DFX_RUN": run,
+        "PYTHONPATH": os.pathsep.join([preload, *others]),
+    }
+
+
+def block_signals() -> set[signal.Signals]:
+    """Keep signals for ``Job.wait``; call before any thread starts. Returns the mask before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+    return {signal.Signals(number) for number in before}
+
+
+class Job:
+    """A command running as our child. UsageError when it cannot be started."""
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], mask: set[signal.Signals]
+    ) -> None:
+        if shutil.which(command[0], path=env.get("PATH")) is None:
+            raise UsageError(f"command not found: {command[0]} (is it on PATH?)")
+        try:
+            self.pid = os.posix_spawnp(command[0], list(command), env, setsigmask=mask)
+        except OSError as error:
+            raise UsageError(f"cannot start {command[0]}: {error.strerror}") from None
+
+    def wait(self) -> int:
+        """Exit code of the job, 128 + N when signal N ended it. Signals must be blocked."""
+        while True:
+            info = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})
+            if info.si_signo != signal.SIGCHLD:
+                if info.si_code != _FROM_KERNEL:
+                    os.kill(self.pid, info.si_signo)
+                continue
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else _SIGNALLED - code

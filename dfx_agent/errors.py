@@ -1,0 +1,34 @@
+"""Errors that people meet: one line that says what happened and what to do.
+
+DfxError
+├── UsageError        wrong option or argument; exit code 2
+├── ConfigError       unknown key or bad value in dfx.yaml or DFX_*; exit code 2
+└── ListenError       the address cannot be bound
+
+A folder or segment that cannot be used is ``dfx_agent.wire.SegmentError``: the guest raises it too,
+and the guest must not depend on anything of the agent.
+"""
+
+from __future__ import annotations
+
+
+class DfxError(Exception):
+    """Base of all; ``exit_code`` is what the command line returns."""
+
+    exit_code = 1
+
+
+class UsageError(DfxError):
+    """The command line asks for something that cannot be done as asked."""
+
+    exit_code = 2
+
+
+class ConfigError(DfxError):
+    """``dfx.yaml``, a ``DFX_*`` variable or a flag holds something we do not know."""
+
+    exit_code = 2
+
+
+class ListenError(DfxError):
+    """Nobody can listen on this address: in use, or not ours."""

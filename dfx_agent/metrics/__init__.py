@@ -1,0 +1,1 @@
+"""The catalogue: every metric with name, unit, labels and meaning, and the native names of it."""

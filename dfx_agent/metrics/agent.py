@@ -1,0 +1,63 @@
+"""The agent and the guest about themselves: nothing is lost silently."""
+
+from dfx_agent.metrics.spec import PER_RANK, Metric
+
+NATIVE_METRIC = Metric(
+    "dfx_native_metric", "gauge", "", (*PER_RANK, "framework", "key"),
+    "A native key that no mapping knows, in its native unit: exported, never dropped.", "native",
+)  # fmt: skip
+AGENT_INFO = Metric(
+    "dfx_agent", "info", "", ("version",), "The agent that answers this scrape.", "agent",
+)  # fmt: skip
+AGENT_POLLS = Metric(
+    "dfx_agent_polls", "counter", "", (), "Times the agent read all segments.", "agent",
+)  # fmt: skip
+AGENT_POLL_SECONDS = Metric(
+    "dfx_agent_poll_seconds", "gauge", "seconds", (), "How long the last reading took.", "agent",
+)  # fmt: skip
+AGENT_SEGMENTS = Metric(
+    "dfx_agent_segments", "gauge", "", (), "Segments the agent follows.", "agent",
+)  # fmt: skip
+AGENT_REAPED = Metric(
+    "dfx_agent_reaped_segments", "counter", "", (),
+    "Segments removed after their process was gone.", "agent",
+)  # fmt: skip
+AGENT_PROBLEMS = Metric(
+    "dfx_agent_refused_segments", "gauge", "", ("kind",),
+    "Segments the agent cannot read, by reason.", "agent",
+)  # fmt: skip
+EXPORTER_ERRORS = Metric(
+    "dfx_agent_exporter_errors", "counter", "", (), "Failures of an exporter or a listener.",
+    "agent",
+)  # fmt: skip
+RECORDS = Metric(
+    "dfx_guest_records", "counter", "", PER_RANK, "Records read from the process.", "agent",
+)  # fmt: skip
+LOST_RECORDS = Metric(
+    "dfx_guest_lost_records", "counter", "", PER_RANK,
+    "Records overwritten before they were read, counted exactly.", "agent",
+)  # fmt: skip
+LATE_RECORDS = Metric(
+    "dfx_guest_late_records", "counter", "", PER_RANK,
+    "Spans that arrived after their time had been accounted, or left no record.", "agent",
+)  # fmt: skip
+GUEST_DROPS = Metric(
+    "dfx_guest_dropped", "counter", "", PER_RANK,
+    "What the guest could not record: names beyond its table, open spans beyond its table, "
+    "its own errors.", "agent",
+)  # fmt: skip
+
+METRICS = (
+    NATIVE_METRIC,
+    AGENT_INFO,
+    AGENT_POLLS,
+    AGENT_POLL_SECONDS,
+    AGENT_SEGMENTS,
+    AGENT_REAPED,
+    AGENT_PROBLEMS,
+    EXPORTER_ERRORS,
+    RECORDS,
+    LOST_RECORDS,
+    LATE_RECORDS,
+    GUEST_DROPS,
+)

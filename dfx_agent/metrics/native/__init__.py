@@ -1,0 +1,85 @@
+"""Native names of each framework, one YAML file each: canonical metric -> native names.
+
+A native name is a string, or a mapping with ``n`` and, where needed, ``l`` (fixed labels) and
+``scale`` (factor native -> canonical). ``re:`` marks a regular expression that must match the whole
+key; its named groups become labels. Exact names win over expressions. The guest forwards keys as
+they are; only the agent reads these files, for live runs and for log files alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Native:
+    """A native key in canonical terms: ``value = scale * native value``."""
+
+    metric: str
+    labels: Mapping[str, str]
+    scale: float = 1.0
+
+
+class NativeNames:
+    """Look-up for one framework; answers are remembered, keys come from a job and repeat."""
+
+    def __init__(self, exact: dict[str, Native], patterns: list[tuple[re.Pattern[str], Native]]):
+        self._exact = exact
+        self._patterns = patterns
+        self._known: dict[str, Native | None] = {}
+
+    def find(self, key: str) -> Native | None:
+        """None for a key that no mapping knows."""
+        if key not in self._known:
+            self._known[key] = self._exact.get(key) or self._match(key)
+        return self._known[key]
+
+    def targets(self) -> set[str]:
+        """Canonical metrics that some native name leads to."""
+        natives = [*self._exact.values(), *(native for _, native in self._patterns)]
+        return {native.metric for native in natives}
+
+    def _match(self, key: str) -> Native | None:
+        for pattern, native in self._patterns:
+            match = pattern.fullmatch(key)
+            if match:
+                return Native(
+                    native.metric, {**native.labels, **match.groupdict("")}, native.scale
+                )
+        return None
+
+
+@cache
+def load(framework: str) -> NativeNames:
+    """Names of one framework; an empty look-up for a framework without a file."""
+    path = files(__name__).joinpath(f"{framework}.yaml")
+    if not framework.isidentifier() or not path.is_file():
+        return NativeNames({}, [])
+    exact: dict[str, Native] = {}
+    patterns: list[tuple[re.Pattern[str], Native]] = []
+    for metric, natives in yaml.safe_load(path.read_text()).items():
+        for entry in natives:
+            name, native = _parse(metric, entry)
+            if name.startswith("re:"):
+                patterns.append((re.compile(name[3:]), native))
+            else:
+                exact[name] = native
+    return NativeNames(exact, patterns)
+
+
+def frameworks() -> list[str]:
+    """Frameworks that have a file here."""
+    return sorted(p.name[:-5] for p in files(__name__).iterdir() if p.name.endswith(".yaml"))
+
+
+def _parse(metric: str, entry: str | dict[str, Any]) -> tuple[str, Native]:
+    if isinstance(entry, str):
+        return entry, Native(metric, {})
+    return entry["n"], Native(metric, entry.get("l", {}), float(entry.get("scale", 1.0)))

@@ -1,0 +1,143 @@
+"""The guest: a few functions that a training process calls, all no-ops until ``init``.
+
+    import dfx_agent.shim as dfx
+
+    dfx.init(role="trainer")
+    for step in range(1, num_steps + 1):
+        dfx.set_step(step)
+        with dfx.stage("rollout"):
+            ...
+        with dfx.wait("barrier"):
+            dist.barrier()
+        dfx.tokens("response", num_response_tokens)
+        dfx.scalars({"actor/ppo_kl": kl, "actor/grad_norm": norm}, step=step)
+
+Under ``dfx-agent run`` and with ``DFX_AGENT=1`` the process is armed before the first line of its
+own code: the segment is created at the first record, ``init`` only adds what it knows better.
+Nothing here raises into the job, waits for a device, takes a lock per record or logs in the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dfx_agent.shim import bootstrap, compiling, recorder
+from dfx_agent.shim.spans import Span
+from dfx_agent.wire.records import STAGE, WAIT
+
+__all__ = [
+    "init",
+    "policy_version",
+    "queue",
+    "scalar",
+    "scalars",
+    "set_step",
+    "shutdown",
+    "stage",
+    "tokens",
+    "wait",
+]
+
+
+def init(
+    *,
+    run: str | None = None,
+    role: str | None = None,
+    framework: str | None = None,
+    rank: int | None = None,
+    local_rank: int | None = None,
+    world_size: int | None = None,
+    directory: str | None = None,
+) -> bool:
+    """Start recording in this process; True when it is observed.
+
+    What is not given comes from the environment (RANK, LOCAL_RANK, WORLD_SIZE, DFX_RUN, DFX_ROLE,
+    DFX_FRAMEWORK, DFX_DIR). Called again, it updates what is given. A folder that cannot be used is
+    said once on stderr, and the job runs unobserved.
+    """
+    return bootstrap.start(
+        directory,
+        run=run,
+        role=role,
+        framework=framework,
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+    )
+
+
+def stage(name: str) -> Span:
+    """A stage of the step (rollout, reward, old_logprob, ..., actor_update, weight_sync)."""
+    return Span(name, STAGE)
+
+
+def wait(kind: str) -> Span:
+    """A wait (collector, replay_batch, barrier, collective, queue, ...): no work is done inside."""
+    return Span(kind, WAIT)
+
+
+def scalar(name: str, value: Any, step: int | None = None) -> None:
+    """One metric under the framework's own name; a device tensor is read later, never waited for."""
+    writer = recorder.current or recorder.active()
+    if writer is not None and not compiling.is_compiling():
+        try:
+            writer.scalar(name, value, step)
+        except Exception:  # noqa: BLE001 (never into the job)
+            writer.count_error()
+
+
+def scalars(values: Mapping[str, Any], step: int | None = None) -> None:
+    """A tracker's dict as it is; entries that are not numbers are passed over."""
+    writer = recorder.current or recorder.active()
+    if writer is not None and not compiling.is_compiling():
+        try:
+            writer.scalars(values, step)
+        except Exception:  # noqa: BLE001 (never into the job)
+            writer.count_error()
+
+
+def tokens(kind: str, n: int) -> None:
+    """Tokens processed by this rank since the last call: prompt, response, ..."""
+    writer = recorder.current or recorder.active()
+    if writer is not None and not compiling.is_compiling():
+        try:
+            writer.tokens(kind, n)
+        except Exception:  # noqa: BLE001 (never into the job)
+            writer.count_error()
+
+
+def queue(name: str, depth: int) -> None:
+    """Items in a queue now."""
+    writer = recorder.current or recorder.active()
+    if writer is not None and not compiling.is_compiling():
+        try:
+            writer.queue(name, depth)
+        except Exception:  # noqa: BLE001 (never into the job)
+            writer.count_error()
+
+
+def policy_version(version: int) -> None:
+    """Version of the weights this process acts with."""
+    writer = recorder.current or recorder.active()
+    if writer is not None and not compiling.is_compiling():
+        try:
+            writer.policy_version(version)
+        except Exception:  # noqa: BLE001 (never into the job)
+            writer.count_error()
+
+
+def set_step(n: int) -> None:
+    """Begin training step ``n`` in this context and, for threads without one, in this process."""
+    compiling.look_for_torch()
+    writer = recorder.current or recorder.active()
+    if writer is not None and not compiling.is_compiling():
+        try:
+            writer.set_step(n)
+        except Exception:  # noqa: BLE001 (never into the job)
+            writer.count_error()
+
+
+def shutdown() -> None:
+    """Orderly end: the agent shows the process as exited. Later calls are no-ops."""
+    bootstrap.stop()

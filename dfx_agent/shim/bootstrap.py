@@ -1,0 +1,101 @@
+"""Start, stop and fork of the guest. ``arm`` is what preloaded code calls; it never raises."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from dataclasses import replace
+from typing import Any
+
+from dfx_agent.shim import compiling, identity, recorder
+from dfx_agent.wire import SegmentError, default_directory
+
+_lock = threading.RLock()
+_refused = False
+_hooked = False
+_role_in_child: str | None = None
+
+
+def arm() -> None:
+    """Record from the first record on: a process that has nothing to say gets no segment."""
+    recorder.start_late = _start_late
+
+
+def start(directory: str | None, **known: Any) -> bool:
+    """Create the segment, or update who we are; True when this process is observed."""
+    compiling.look_for_torch()
+    with _lock:
+        if recorder.current is not None:
+            recorder.current.update_identity(**known)
+        elif not _refused:
+            _create(directory or default_directory(), known)
+        return recorder.current is not None
+
+
+def stop() -> None:
+    """Close the segment in an orderly way and stay off."""
+    with _lock:
+        recorder.start_late = None
+        writer, recorder.current = recorder.current, None
+        if writer is not None and writer.pid == os.getpid():
+            writer.finish()
+
+
+def _start_late() -> recorder.Recorder | None:
+    try:
+        start(None)
+    except Exception as error:  # noqa: BLE001 (never into the job)
+        _refuse(f"{type(error).__name__}: {error}")
+    return recorder.current
+
+
+def _create(directory: str, known: dict[str, Any]) -> None:
+    given = {key: value for key, value in known.items() if value is not None}
+    if _role_in_child is not None:
+        given.setdefault("role", _role_in_child)
+    try:
+        who = replace(identity.from_environment(), **given)
+        recorder.current = recorder.Recorder(directory, who)
+    except (SegmentError, OSError, ValueError, TypeError) as error:
+        _refuse(str(error))
+        return
+    _install_hooks()
+
+
+def _refuse(reason: str) -> None:
+    """Say once why this process is not observed; the job goes on."""
+    global _refused  # noqa: PLW0603 (one process, one answer)
+    _refused = True
+    recorder.start_late = None
+    print(f"dfx-agent: {reason} (this process runs unobserved)", file=sys.stderr)
+
+
+def _install_hooks() -> None:
+    global _hooked  # noqa: PLW0603 (hooks of the interpreter cannot be taken back)
+    if not _hooked:
+        _hooked = True
+        os.register_at_fork(after_in_child=_after_fork)
+        atexit.register(stop)
+    _finish_with_multiprocessing()
+
+
+def _finish_with_multiprocessing() -> None:
+    """A forked multiprocessing child leaves by os._exit: only its own finalizers run."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if multiprocessing and util and multiprocessing.parent_process() is not None:
+        util.Finalize(None, stop, exitpriority=0)
+
+
+def _after_fork() -> None:
+    """The child gets a segment of its own, at its first record; the parent's is left alone."""
+    global _role_in_child, _lock  # noqa: PLW0603 (state of the parent that the child inherits)
+    _lock = threading.RLock()
+    writer, recorder.current = recorder.current, None
+    if writer is None:
+        return
+    _role_in_child = f"{writer.identity.role}_child"[:32]
+    recorder.start_late = _start_late
+    writer.release()

@@ -1,0 +1,54 @@
+"""Scalars that live on a device: copied aside without waiting, read when the copy has arrived.
+
+Reading ``float(tensor)`` would wait for the device. Instead a side stream waits for the producing
+stream, copies the value into pinned memory and records an event; ``flush``, called once per step,
+takes the values whose events have completed. Source: hooks.md section 4 (GPU row); CUDA and
+devices with the same interface (``torch.cuda``, ``torch.npu``, ``torch.xpu``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+_MAX_PENDING = 1024
+
+
+class DeferredScalars:
+    """Values on their way from a device; ``write(name, value, step)`` receives them."""
+
+    def __init__(self, write: Callable[[str, float, int], None]) -> None:
+        self._write = write
+        self._pending: deque[tuple[str, int, Any, Any]] = deque(maxlen=_MAX_PENDING)
+        self._streams: dict[Any, Any] = {}
+
+    @staticmethod
+    def takes(value: Any) -> bool:
+        """Whether reading this value would have to wait for a device."""
+        device = getattr(value, "device", None)
+        return getattr(device, "type", "cpu") != "cpu"
+
+    def add(self, name: str, value: Any, step: int) -> None:
+        """Start the copy of a one-element tensor; never waits."""
+        torch = sys.modules["torch"]
+        value = getattr(value, "_local_tensor", value).detach()
+        accelerator = getattr(torch, value.device.type)
+        stream = self._streams.get(value.device)
+        if stream is None:
+            stream = self._streams[value.device] = accelerator.Stream(value.device)
+        stream.wait_stream(accelerator.current_stream(value.device))
+        with accelerator.stream(stream):
+            host = torch.empty((), dtype=value.dtype, pin_memory=True)
+            host.copy_(value.reshape(()), non_blocking=True)
+            value.record_stream(stream)
+            event = accelerator.Event()
+            event.record(stream)
+        self._pending.append((name, step, host, event))
+
+    def flush(self) -> None:
+        """Write what has arrived, in order; stops at the first that has not."""
+        while self._pending and self._pending[0][3].query():
+            name, step, host, _ = self._pending.popleft()
+            self._write(name, float(host), step)

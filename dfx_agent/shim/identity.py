@@ -1,0 +1,51 @@
+"""Who this process is, read from the environment that launchers leave behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from dfx_agent.wire import Identity
+from dfx_agent.wire.layout import UNKNOWN
+
+# torchrun, Open MPI, MPICH/Intel MPI, Slurm: first one that is set wins
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_NODE_RANK = ("GROUP_RANK", "NODE_RANK", "OMPI_COMM_WORLD_NODE_RANK")
+
+
+def from_environment() -> Identity:
+    """Identity of this process; unknown fields stay -1 and ""."""
+    in_slurm_step = "SLURM_STEP_ID" in os.environ
+    rank = _first_int(_RANK + (("SLURM_PROCID",) if in_slurm_step else ()))
+    return Identity(
+        run=os.environ.get("DFX_RUN") or _run_name(),
+        role=os.environ.get("DFX_ROLE") or ("driver" if rank == UNKNOWN else "trainer"),
+        framework=os.environ.get("DFX_FRAMEWORK", ""),
+        host=os.environ.get("DFX_NODE") or socket.gethostname(),
+        rank=rank,
+        local_rank=_first_int(_LOCAL_RANK + (("SLURM_LOCALID",) if in_slurm_step else ())),
+        world_size=_first_int(_WORLD_SIZE + (("SLURM_NTASKS",) if in_slurm_step else ())),
+        node_rank=_first_int(_NODE_RANK + (("SLURM_NODEID",) if in_slurm_step else ())),
+        attempt=max(0, _first_int(("TORCHELASTIC_RESTART_COUNT",))),
+    )
+
+
+def _run_name() -> str:
+    """The same in every rank of a job and different for two jobs of one script on this host."""
+    argv = getattr(sys, "argv", None) or [""]
+    stem = os.path.splitext(os.path.basename(argv[0]))[0] or "python"
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id != "none":
+        return f"{stem}-{run_id[:8]}"
+    return f"{stem}-{os.environ.get('MASTER_PORT') or os.getpid()}"
+
+
+def _first_int(names: tuple[str, ...]) -> int:
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.isascii() and text.isdigit():
+            return min(int(text), 0x7FFFFFFF)
+    return UNKNOWN

@@ -1,0 +1,68 @@
+"""The bytes of a segment: one file per training process, one writer, any number of readers.
+
+    0      preamble    128 B   magic, version, byte order, offsets, pid, start time, boot id
+    128    identity    264 B   run, role, rank, ...; first and last word are the same generation
+    512    live words   64 B   state, bytes of names in use, what the guest had to drop
+    1024   clock pairs 512 B   16 x (n, monotonic ns, epoch ns, n), written in turn
+    4096   in-flight   256 slots of 64 B: spans that are open now (readable after kill -9)
+    20480  names       64 KiB, append-only: (length u16, UTF-8 bytes) in order of their ids 1, 2, ...
+    86016  ring        num_records x 64 B
+
+Everything is in native byte order and alignment: an 8-byte store is then one store, and ``@`` packs
+faster than ``<`` (198 against 243 ns). A segment never leaves its host; the byte-order word is
+there so that a copy from another machine is refused. The magic is written last, so a file that
+has it is complete.
+"""
+
+from __future__ import annotations
+
+import struct
+
+MAGIC = b"dfxwire\n"
+BYTE_ORDER = 0x01020304
+MAJOR, MINOR = 1, 0
+
+HEADER_BYTES = 4096
+RECORD_BYTES = 64
+NUM_INFLIGHT = 256
+NAMES_BYTES = 64 * 1024
+DEFAULT_NUM_RECORDS = 1 << 14
+MAX_NUM_RECORDS = 1 << 22
+
+INFLIGHT_OFFSET = HEADER_BYTES
+NAMES_OFFSET = INFLIGHT_OFFSET + NUM_INFLIGHT * RECORD_BYTES
+RING_OFFSET = NAMES_OFFSET + NAMES_BYTES
+
+# magic, byte order, major, minor, header bytes, record bytes, records, in-flight slots,
+# in-flight offset, names offset, names bytes, ring offset, total bytes,
+# pid, start ticks, pid namespace, boot id, uid, -, created epoch ns, guest version
+PREAMBLE = struct.Struct("@8sIHH8IQ3Q16sIIQ16s")
+IDENTITY_OFFSET = 128
+# generation, rank, local rank, world size, node rank, attempt, -, run, role, framework, host, again
+IDENTITY = struct.Struct("@Q5iI96s32s32s64sQ")
+
+WORD = struct.Struct("@Q")
+LIVE_OFFSET = 512
+LIVE = struct.Struct("@5Q")
+STATE_OFFSET = LIVE_OFFSET
+NAMES_USED_OFFSET = LIVE_OFFSET + 8
+NAMES_DROPPED_OFFSET = LIVE_OFFSET + 16
+INFLIGHT_DROPPED_OFFSET = LIVE_OFFSET + 24
+GUEST_ERRORS_OFFSET = LIVE_OFFSET + 32
+
+STATE_STARTING, STATE_LIVE, STATE_CLOSED = 0, 1, 2
+
+CLOCK_OFFSET = 1024
+CLOCK = struct.Struct("@4Q")
+NUM_CLOCKS = 16
+
+NAME_LENGTH = struct.Struct("@H")
+MAX_NAME_BYTES = 200
+MAX_NAMES = 0xFFFF
+
+UNKNOWN = -1
+
+
+def total_bytes(num_records: int) -> int:
+    """Size of a segment file with this many ring records."""
+    return RING_OFFSET + num_records * RECORD_BYTES

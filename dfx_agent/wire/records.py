@@ -1,0 +1,41 @@
+"""One 64-byte record: what is in the ring and in the in-flight table.
+
+    0   head    u64  sequence number, from 1
+    8   t0_ns   u64  begin, CLOCK_MONOTONIC of the guest
+    16  t1_ns   u64  end (0 in the in-flight table)
+    24  value   f64  scalar, tokens, queue depth, policy version; 0.0 for a span
+    32  step    i64  training step, NO_STEP when unknown
+    40  span    u32  id within the segment, from 1; 0 none
+    44  parent  u32  span that was open in the same context, 0 none
+    48  thread  u32  native thread id
+    52  kind    u16  one of the kinds below; FAILED is added when an exception closed the span
+    54  name    u16  id in the name table
+    56  tail    u64  sequence number again
+
+``pack_into`` zero-fills the 64 bytes and then writes the fields in order, so head == tail == the
+expected number holds only for a whole record. Readers get plain tuples in this order: a NamedTuple
+per record would triple the cost of reading.
+"""
+
+from __future__ import annotations
+
+import struct
+
+RECORD = struct.Struct("@QQQdqIIIHHQ")
+FIELDS = "head t0_ns t1_ns value step span parent thread kind name tail".split()
+
+# head, t0_ns, t1_ns, value, step, span, parent, thread, kind, name, tail
+Record = tuple[int, int, int, float, int, int, int, int, int, int, int]
+
+NO_STEP = -1
+
+STAGE = 1
+WAIT = 2
+SCALAR = 3
+TOKENS = 4
+QUEUE = 5
+POLICY_VERSION = 6
+STEP = 7
+
+FAILED = 0x8000
+KIND_MASK = 0x7FFF

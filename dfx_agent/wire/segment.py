@@ -1,0 +1,363 @@
+"""A segment file: created by the guest, read by the agent, in a folder private to one user.
+
+The writer reserves every byte before it maps the file: a full /dev/shm is then an error at start
+and never a SIGBUS in the training loop. The reader uses pread and never maps: a file that is cut
+short under it gives short reads, not a crash.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dfx_agent.wire import layout
+from dfx_agent.wire.records import Record
+from dfx_agent.wire.ring import InflightWriter, RingReader, make_emit, read_inflight
+
+SUFFIX = ".seg"
+STARTING_SUFFIX = ".starting"
+
+
+class SegmentError(Exception):
+    """A folder or segment that cannot be used: one line, what happened and what to do.
+
+    ``kind`` is a short stable word (version, truncated, corrupted, permission, full, folder).
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who writes this segment. -1 and "" mean unknown."""
+
+    run: str = ""
+    role: str = ""
+    framework: str = ""
+    host: str = ""
+    rank: int = layout.UNKNOWN
+    local_rank: int = layout.UNKNOWN
+    world_size: int = layout.UNKNOWN
+    node_rank: int = layout.UNKNOWN
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Preamble:
+    """What never changes in a segment. ``start_ticks`` + ``boot_id`` guard against a reused pid."""
+
+    pid: int
+    start_ticks: int
+    pid_namespace: int
+    boot_id: bytes
+    uid: int
+    created_epoch_ns: int
+    guest_version: str
+    num_inflight: int
+    num_records: int
+    inflight_offset: int
+    names_offset: int
+    names_bytes: int
+    ring_offset: int
+
+
+def default_directory() -> str:
+    """``$DFX_DIR``, else a private folder in /dev/shm (or the temporary folder without one)."""
+    base = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()  # noqa: S108
+    return os.environ.get("DFX_DIR") or os.path.join(base, f"dfx-{os.getuid()}")
+
+
+def prepare_directory(path: str) -> None:
+    """Create the folder with mode 0700, or check that it is ours alone. SegmentError if not."""
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        info = os.stat(path, follow_symlinks=False)
+    except OSError as error:
+        message = f"cannot create {path} ({error.strerror}): set DFX_DIR to a writable folder"
+        raise SegmentError("folder", message) from None
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
+        message = f"{path} is not a private folder of uid {os.getuid()}: chmod go-w or set DFX_DIR"
+        raise SegmentError("folder", message)
+    if not os.access(path, os.W_OK | os.X_OK):
+        message = f"cannot write to {path} (Permission denied): set DFX_DIR to a writable folder"
+        raise SegmentError("folder", message)
+
+
+def boot_id() -> bytes:
+    """This boot of this kernel, 16 bytes; zeros where the kernel does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot, None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def pid_namespace() -> int:
+    """Inode of this process' pid namespace: pids are comparable only within one."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+class SegmentWriter:
+    """The guest's side. Nothing here is called per record but ``emit`` and ``inflight``."""
+
+    def __init__(
+        self,
+        directory: str,
+        identity: Identity,
+        *,
+        guest_version: str = "",
+        num_records: int = layout.DEFAULT_NUM_RECORDS,
+    ) -> None:
+        if num_records & (num_records - 1) or not 64 <= num_records <= layout.MAX_NUM_RECORDS:
+            message = f"{num_records} ring records: use a power of two, 64 to 4194304"
+            raise SegmentError("size", message)
+        prepare_directory(directory)
+        name = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self.path = os.path.join(directory, name + SUFFIX)
+        starting = os.path.join(directory, name + STARTING_SUFFIX)
+        self._buffer = _reserve(starting, layout.total_bytes(num_records))
+        self._names_used = 0
+        self._num_names = 0
+        self._clock = 0
+        self._generation = 0
+        self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records)
+        self.inflight = InflightWriter(
+            self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT
+        )
+        self.add_clock_pair()
+        self.write_identity(identity)
+        self.set_word(layout.STATE_OFFSET, layout.STATE_LIVE)
+        self._write_preamble(guest_version, num_records)
+        os.rename(starting, self.path)
+
+    def _write_preamble(self, guest_version: str, num_records: int) -> None:
+        layout.PREAMBLE.pack_into(
+            self._buffer, 0,
+            bytes(8), layout.BYTE_ORDER, layout.MAJOR, layout.MINOR, layout.HEADER_BYTES,
+            layout.RECORD_BYTES, num_records, layout.NUM_INFLIGHT, layout.INFLIGHT_OFFSET,
+            layout.NAMES_OFFSET, layout.NAMES_BYTES, layout.RING_OFFSET,
+            layout.total_bytes(num_records), os.getpid(), start_ticks(os.getpid()) or 0,
+            pid_namespace(), boot_id(), os.getuid(), 0, time.time_ns(), guest_version.encode()[:16],
+        )  # fmt: skip
+        self._buffer[: len(layout.MAGIC)] = layout.MAGIC
+
+    def write_identity(self, identity: Identity) -> None:
+        """Readers take it when the generation before and after is the same."""
+        self._generation += 1
+        layout.IDENTITY.pack_into(
+            self._buffer, layout.IDENTITY_OFFSET, self._generation,
+            identity.rank, identity.local_rank, identity.world_size, identity.node_rank,
+            identity.attempt, 0, _cut(identity.run, 96), _cut(identity.role, 32),
+            _cut(identity.framework, 32), _cut(identity.host, 64), self._generation,
+        )  # fmt: skip
+
+    def add_name(self, name: str) -> int:
+        """Append to the name table; its id, or 0 when the table is full. Callers hold a lock."""
+        data = _cut(name, layout.MAX_NAME_BYTES)
+        end = self._names_used + layout.NAME_LENGTH.size + len(data)
+        if end > layout.NAMES_BYTES or self._num_names >= layout.MAX_NAMES:
+            self.add_to_word(layout.NAMES_DROPPED_OFFSET)
+            return 0
+        at = layout.NAMES_OFFSET + self._names_used
+        self._buffer[at : at + end - self._names_used] = layout.NAME_LENGTH.pack(len(data)) + data
+        self._names_used = end
+        self._num_names += 1
+        self.set_word(layout.NAMES_USED_OFFSET, end)
+        return self._num_names
+
+    def add_clock_pair(self) -> None:
+        """Note (monotonic, epoch) now: readers turn monotonic stamps into Unix time with it."""
+        self._clock += 1
+        at = layout.CLOCK_OFFSET + (self._clock % layout.NUM_CLOCKS) * layout.CLOCK.size
+        pair = self._clock, time.monotonic_ns(), time.time_ns(), self._clock
+        layout.CLOCK.pack_into(self._buffer, at, *pair)
+
+    def set_word(self, offset: int, value: int) -> None:
+        layout.WORD.pack_into(self._buffer, offset, value)
+
+    def add_to_word(self, offset: int) -> None:
+        """Count something rare; two threads at the same instant may count one."""
+        (value,) = layout.WORD.unpack_from(self._buffer, offset)
+        layout.WORD.pack_into(self._buffer, offset, value + 1)
+
+    def finish(self) -> None:
+        """The process ends in an orderly way."""
+        self.set_word(layout.STATE_OFFSET, layout.STATE_CLOSED)
+
+    def close(self) -> None:
+        """Unmap without a word to the readers (in a forked child the parent goes on writing)."""
+        self._buffer.close()
+
+
+class SegmentReader:
+    """The agent's side of one file. Raises SegmentError when it is not one of ours."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = _open_read_only(path)
+        try:
+            self.preamble = self._read_preamble()
+        except SegmentError:
+            self.close()
+            raise
+        self.ring = RingReader(self.read, self.preamble.ring_offset, self.preamble.num_records)
+        self._names: list[str] = [""]
+        self._names_end = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def poll(self, limit: int = 1 << 16) -> list[Record]:
+        """New records; see RingReader."""
+        return self.ring.poll(limit)
+
+    def inflight(self) -> list[Record]:
+        """Spans open now, as records with t1_ns 0."""
+        return read_inflight(self.read, self.preamble.inflight_offset, self.preamble.num_inflight)
+
+    def name(self, name_id: int) -> str | None:
+        """Text of a name id; None when the table does not hold it (full, or corrupted)."""
+        if name_id >= len(self._names):
+            self._names.extend(self._new_names())
+        return self._names[name_id] if 0 < name_id < len(self._names) else None
+
+    def identity(self) -> Identity | None:
+        """None while the guest is writing it."""
+        data = self.read(layout.IDENTITY_OFFSET, layout.IDENTITY.size)
+        if len(data) < layout.IDENTITY.size:
+            return None
+        head, rank, local, world, node, attempt, _, run, role, framework, host, tail = (
+            layout.IDENTITY.unpack(data)
+        )
+        if head != tail or not head:
+            return None
+        names = (_text(run), _text(role), _text(framework), _text(host))
+        return Identity(*names, rank, local, world, node, attempt)
+
+    def live_words(self) -> tuple[int, int, int, int, int]:
+        """(state, bytes of names, names dropped, open spans dropped, guest errors)."""
+        data = self.read(layout.LIVE_OFFSET, layout.LIVE.size)
+        return layout.LIVE.unpack(data.ljust(layout.LIVE.size, b"\0"))  # type: ignore[return-value]
+
+    def clock_pairs(self) -> list[tuple[int, int]]:
+        """(monotonic ns, epoch ns), oldest first; at most 16."""
+        data = self.read(layout.CLOCK_OFFSET, layout.CLOCK.size * layout.NUM_CLOCKS)
+        data = data[: len(data) // layout.CLOCK.size * layout.CLOCK.size]
+        rows = sorted(row for row in layout.CLOCK.iter_unpack(data) if row[0] and row[0] == row[3])
+        return [(monotonic, epoch) for _, monotonic, epoch, _ in rows]
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _new_names(self) -> Iterator[str]:
+        used = min(self.live_words()[1], self.preamble.names_bytes)
+        data = self.read(self.preamble.names_offset + self._names_end, used - self._names_end)
+        at = 0
+        while at + layout.NAME_LENGTH.size <= len(data):
+            (length,) = layout.NAME_LENGTH.unpack_from(data, at)
+            end = at + layout.NAME_LENGTH.size + length
+            if length > layout.MAX_NAME_BYTES or end > len(data):
+                break
+            yield _text(data[at + layout.NAME_LENGTH.size : end])
+            self._names_end += end - at
+            at = end
+
+    def _read_preamble(self) -> Preamble:
+        data = self.read(0, layout.PREAMBLE.size)
+        if len(data) < layout.PREAMBLE.size or data[:8] != layout.MAGIC:
+            raise SegmentError("corrupted", f"{self.path} is not a dfx segment: remove it")
+        (
+            _, order, major, _, header, record, records, inflight, inflight_at, names_at,
+            names_bytes, ring_at, total, pid, ticks, namespace, boot, uid, _, created, version,
+        ) = layout.PREAMBLE.unpack(data)  # fmt: skip
+        if order != layout.BYTE_ORDER:
+            raise SegmentError("corrupted", f"{self.path} is from a machine of other byte order")
+        if major != layout.MAJOR:
+            message = (
+                f"{self.path} has wire version {major}, this agent reads {layout.MAJOR}: "
+                "use the dfx-agent version that started the job"
+            )
+            raise SegmentError("version", message)
+        ends = (
+            inflight_at + inflight * layout.RECORD_BYTES,
+            names_at + names_bytes,
+            ring_at + records * layout.RECORD_BYTES,
+        )
+        power_of_two = records > 0 and records & (records - 1) == 0
+        if (
+            record != layout.RECORD_BYTES
+            or not power_of_two
+            or records > layout.MAX_NUM_RECORDS
+            or min(inflight_at, names_at, ring_at) < header
+            or max(ends) > total
+        ):
+            raise SegmentError("corrupted", f"{self.path} has an impossible layout: remove it")
+        if os.fstat(self._fd).st_size < total:
+            raise SegmentError("truncated", f"{self.path} is shorter than it says: remove it")
+        return Preamble(
+            pid, ticks, namespace, boot, uid, created, _text(version), inflight, records,
+            inflight_at, names_at, names_bytes, ring_at,
+        )  # fmt: skip
+
+
+def _reserve(path: str, size: int) -> mmap.mmap:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags, 0o600)
+    except OSError as error:
+        message = f"cannot create {path} ({error.strerror}): set DFX_DIR to a writable folder"
+        raise SegmentError("folder", message) from None
+    try:
+        os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+    except OSError as error:
+        os.unlink(path)
+        message = (
+            f"no room for {size >> 10} KiB in {os.path.dirname(path)} ({error.strerror}): "
+            "free /dev/shm or set DFX_DIR to a folder with space"
+        )
+        raise SegmentError("full", message) from None
+    finally:
+        os.close(fd)
+
+
+def _open_read_only(path: str) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        message = f"{path} belongs to another user: run the agent as that user or as root"
+        raise SegmentError("permission", message) from None
+    except OSError as error:
+        raise SegmentError("unreadable", f"cannot open {path}: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise SegmentError("corrupted", f"{path} is not a regular file: remove it")
+    return fd
+
+
+def _cut(text: str, size: int) -> bytes:
+    return text.encode("utf-8", "replace")[:size]
+
+
+def _text(data: bytes) -> str:
+    text = data.rstrip(b"\0").decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
