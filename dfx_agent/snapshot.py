@@ -159,6 +159,7 @@ class RunRow:
     ranks: tuple[RankRow, ...]
     steps: tuple[StepRow, ...]
     scalars: tuple[ScalarRow, ...]
+    num_stale_scalars: int = 0
 
 
 @dataclass(frozen=True, slots=True)

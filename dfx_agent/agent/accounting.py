@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dfx_agent.snapshot import PieceKind, TimeSplit
-from dfx_agent.wire.records import STAGE
+from dfx_agent.wire.records import NO_STEP, STAGE
 
 _MAX_PIECES = 256
 _MISSING_POLLS = 3
@@ -32,6 +32,7 @@ class SpanEvent(NamedTuple):
     name: str
     begin_ns: int
     end_ns: int | None
+    step: int = NO_STEP
 
 
 class PieceNs(NamedTuple):
@@ -124,7 +125,7 @@ class TimeAccount:
 
     def add(self, event: SpanEvent) -> None:
         """A finished span; what lies before the watermark and was not known open is late."""
-        span, parent, kind, name, begin, end = event
+        span, parent, kind, name, begin, end, _ = event
         watermark = self.watermark_ns
         if end is None or end <= begin:
             return
@@ -142,7 +143,7 @@ class TimeAccount:
     def note_open(self, spans: Iterable[SpanEvent]) -> None:
         """What is open now. A span that was open and left no record is closed after 3 calls."""
         seen = set()
-        for span, parent, kind, name, begin, _ in spans:
+        for span, parent, kind, name, begin, _, _ in spans:
             seen.add(span)
             if span not in self._known:
                 self._push_open(max(begin, self.watermark_ns), span, parent, kind, name)

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from dfx_agent.agent.accounting import SpanEvent, TimeAccount, Window
+from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.wire.records import (
     KIND_MASK,
@@ -25,6 +25,7 @@ _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
 _KEEP_TOKEN_STEPS = 16
 _FUTURE_NS = 10 * 10**9
+_MAX_STAMPED = 4096
 _SHORTEST_IDLE_STAMP_NS = 10**6
 
 
@@ -52,6 +53,27 @@ class ClosedStep:
     tokens: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass
+class Totals:
+    """Counters of one rank; they never go back while the agent lives."""
+
+    split: Split = field(default_factory=Split)
+    tokens: dict[str, float] = field(default_factory=dict)
+    num_records: int = 0
+    num_lost: int = 0
+    num_late: int = 0
+    num_guest_drops: int = 0
+
+    def merge(self, other: Totals) -> None:
+        self.split.merge(other.split)
+        for kind, count in other.tokens.items():
+            self.tokens[kind] = self.tokens.get(kind, 0.0) + count
+        self.num_records += other.num_records
+        self.num_lost += other.num_lost
+        self.num_late += other.num_late
+        self.num_guest_drops += other.num_guest_drops
+
+
 class Process:
     """One training process, from its first record to its end."""
 
@@ -74,11 +96,45 @@ class Process:
         self._stamped: dict[int, Stamp] = {}
         self._num_begun: dict[str, int] = {}
         self._before_ns = 0
+        self._carried = Totals()
 
     @property
-    def num_late(self) -> int:
-        account = self.account
-        return self.num_strange + (account.num_late + account.num_vanished if account else 0)
+    def is_living(self) -> bool:
+        return self.state in ("live", "unknown")
+
+    @property
+    def step(self) -> int | None:
+        """The step it is in; None before the first ``set_step``."""
+        return self.account.current.step if self.account else None
+
+    def was_in(self, step: int) -> bool:
+        """Whether it took part in this step without passing it."""
+        return self.step == step
+
+    def follower_lives(self) -> bool:
+        """Asked now, not at the last reading: a successor may appear before the death is seen."""
+        return self.is_living and self.follower.liveness() in ("live", "unknown")
+
+    def totals(self) -> Totals:
+        """Everything since the rank was first seen, earlier attempts included."""
+        account, follower = self.account, self.follower
+        late = account.num_late + account.num_vanished if account else 0
+        totals = Totals(
+            account.totals() if account else Split(),
+            dict(self.tokens),
+            follower.num_read,
+            follower.num_lost,
+            self.num_strange + late,
+            follower.num_guest_drops,
+        )
+        totals.merge(self._carried)
+        return totals
+
+    def succeed(self, other: Process) -> None:
+        """Take over the place of a process that is gone: counters of the rank go on."""
+        self.label = other.label
+        self.attempt = max(self.attempt, other.attempt + 1)
+        self._carried = other.totals()
 
     def poll(self) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
@@ -121,7 +177,7 @@ class Process:
                 continue
             last = max(last, t1)
             if kind in (STAGE, WAIT):
-                event = SpanEvent(span, parent, kind, name(name_id), t0, t1)
+                event = SpanEvent(span, parent, kind, name(name_id), t0, t1, step)
                 account.add(event)
                 if kind == STAGE:
                     self._stamp_end(event)
@@ -158,6 +214,8 @@ class Process:
     def _stamp_begin(self, event: SpanEvent) -> Stamp:
         stamp = self._stamped.get(event.span)
         if stamp is None:
+            if len(self._stamped) >= _MAX_STAMPED:
+                self._stamped.clear()  # spans that never ended: their records were lost
             stamp = self._stamped[event.span] = self._new_stamp(event.name, event.begin_ns)
         return stamp
 

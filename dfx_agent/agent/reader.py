@@ -28,6 +28,8 @@ from dfx_agent.wire.segment import (
 
 Liveness = Literal["live", "exited", "died", "unknown"]
 
+_BOOT_ID = boot_id()
+_PID_NAMESPACE = pid_namespace()
 _LOCK_NAME = "agent.lock"
 _CLOCK_EVERY_NS = 5 * 10**9
 _ABANDONED_SECONDS = 60.0
@@ -52,6 +54,7 @@ class Follower:
         self.identity = self._segment.identity() or Identity()
         self._offset_ns = 0
         self._next_clock_ns = 0
+        self.num_guest_drops = 0
         self._read_clock()
 
     @property
@@ -67,10 +70,6 @@ class Follower:
     def num_read(self) -> int:
         return self._segment.ring.num_read
 
-    @property
-    def num_guest_drops(self) -> int:
-        _, _, names, spans, errors = self._segment.live_words()
-        return names + spans + errors
 
     def epoch_seconds(self, monotonic_ns: int) -> float:
         """Unix time of a stamp of this process."""
@@ -85,28 +84,28 @@ class Follower:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
             self._read_clock()
             self.identity = self._segment.identity() or self.identity
+            self.num_guest_drops = sum(self._segment.live_words()[2:])
         inflight = [self._as_open(record) for record in self._segment.inflight()]
         return Batch(now, inflight, self._segment.poll())
 
     def liveness(self) -> Liveness:
         if self._segment.live_words()[0] == STATE_CLOSED:
             return "exited"
-        if self.preamble.boot_id != boot_id():
+        if self.preamble.boot_id != _BOOT_ID:
             return "died"
-        if self.preamble.pid_namespace != pid_namespace():
+        if self.preamble.pid_namespace != _PID_NAMESPACE:
             return "unknown"
         return "live" if _runs(self.preamble.pid, self.preamble.start_ticks) else "died"
 
     def finish(self) -> None:
-        """The writer is gone: what is unfinished is lost."""
+        """The writer is gone: what is unfinished is lost, and the file can be let go."""
+        self.num_guest_drops = sum(self._segment.live_words()[2:])
         self._segment.ring.close()
-
-    def close(self) -> None:
         self._segment.close()
 
     def _as_open(self, record: Record) -> SpanEvent:
-        _, begin, _, _, _, span, parent, _, kind, name, _ = record
-        return SpanEvent(span, parent, kind & KIND_MASK, self.name(name), begin, None)
+        _, begin, _, _, step, span, parent, _, kind, name, _ = record
+        return SpanEvent(span, parent, kind & KIND_MASK, self.name(name), begin, None, step)
 
     def _read_clock(self) -> None:
         pairs = self._segment.clock_pairs()
@@ -116,10 +115,14 @@ class Follower:
 
 
 class Folder:
-    """The folder of segments. SegmentError when it cannot be created or is not private."""
+    """The folder of segments. SegmentError when it cannot be created or is not private.
 
-    def __init__(self, path: str) -> None:
+    ``reap=False`` only looks: it takes no lock and removes nothing.
+    """
+
+    def __init__(self, path: str, *, reap: bool = True) -> None:
         prepare_directory(path)
+        self._may_reap = reap
         self.path = path
         self.problems: dict[str, SegmentProblem] = {}
         self.num_reaped = 0
@@ -185,6 +188,8 @@ class Folder:
             pass
 
     def _take_lock(self) -> None:
+        if not self._may_reap:
+            return
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             fd = os.open(os.path.join(self.path, _LOCK_NAME), flags, 0o600)

@@ -47,6 +47,11 @@ GUEST_DROPS = Metric(
     "its own errors.", "agent",
 )  # fmt: skip
 
+STALE_SCALARS = Metric(
+    "dfx_stale_scalars", "counter", "", ("run",),
+    "Values that came for a step long past and were left out of the history.", "agent",
+)  # fmt: skip
+
 METRICS = (
     NATIVE_METRIC,
     AGENT_INFO,
@@ -60,4 +65,5 @@ METRICS = (
     LOST_RECORDS,
     LATE_RECORDS,
     GUEST_DROPS,
+    STALE_SCALARS,
 )

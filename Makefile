@@ -1,0 +1,64 @@
+# A fresh machine needs Python >= 3.10 with venv, and make: each target first makes .venv.
+# Where packages come from (index, proxy, a CPU build of torch) is pip's own configuration.
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt dfx_agent/attach/dfx_agent.pth
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test check policy generate bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.demo ## train a tiny GRPO model on 4 ranks and watch it in the browser (ARGS="--ranks 2")
+	$(BIN)/dfx-agent demo $(ARGS)
+
+test: $(VENV)/.test ## run every test; installs what they need, also from Debian (ARGS="-k ring")
+	@sh tests/install_servers.sh
+	$(BIN)/pytest $(ARGS)
+
+check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest --quiet tests/policy
+
+policy: $(VENV)/.test ## only the policy tests: imports, sizes, names, docs
+	$(BIN)/pytest --quiet tests/policy
+
+generate: $(VENV)/.demo ## write what is generated from the catalogue: docs/metrics.md
+	$(BIN)/python -m dfx_agent.metrics.docs > $(VENV)/metrics.md
+	mv $(VENV)/metrics.md docs/metrics.md
+
+bench: $(VENV)/.test ## measure what the guest and the agent cost; writes bench/results.json
+	$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove the environment, caches and what tests left
+	rm -rf $(VENV) dist tests/artifacts .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here: install Python 3.10 or newer (Debian: apt-get install python3-venv) or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: $$($(PYTHON) --version) is too old, Python 3.10 or newer is needed; name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make environments; Debian: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.created $(INPUTS)
+	$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.created $(INPUTS)
+	$(INSTALL) --editable '.[test,demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.created $(INPUTS)
+	$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.test $(VENV)/.demo

@@ -1,0 +1,158 @@
+"""The agent: one thread that reads all segments, folds them and publishes a Snapshot.
+
+Renderers call ``snapshot``, ``scalar_history`` and ``timeline`` from their own threads: the
+snapshot is a frozen value swapped in one store, the other two take the lock that a reading takes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from dfx_agent import __version__
+from dfx_agent.agent import view
+from dfx_agent.agent.config import Config
+from dfx_agent.agent.fold import RunFold
+from dfx_agent.agent.process import Process
+from dfx_agent.agent.reader import Folder
+from dfx_agent.snapshot import (
+    AgentRow,
+    RunRow,
+    ScalarHistory,
+    SegmentProblem,
+    Snapshot,
+    TimelineRow,
+)
+
+_FORGET_RUN_SECONDS = 3600.0
+
+
+class Agent:
+    """Follows one folder. SegmentError when the folder cannot be used."""
+
+    def __init__(self, config: Config, *, reap: bool = True) -> None:
+        self._config = config
+        self._folder = Folder(config.directory, reap=reap)
+        self._runs: dict[str, RunFold] = {}
+        self._ended: dict[Process, float] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="dfx-agent", daemon=True)
+        self._begin = time.time()
+        self._num_polls = 0
+        self._num_errors = 0
+        self._last_error: SegmentProblem | None = None
+        self._poll_elapsed = 0.0
+        self._snapshot = self._render()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read once more and let the folder go."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._guarded_poll()
+        self._folder.close()
+
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    def scalar_history(self, run: str, keys: Sequence[str]) -> tuple[ScalarHistory, ...]:
+        with self._lock:
+            fold = self._runs[run]
+            known = fold.store.keys()
+            return tuple(view.history(fold, key) for key in (keys or known) if key in known)
+
+    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+        with self._lock:
+            return view.timeline_rows(self._runs[run], num_steps)
+
+    def poll(self) -> None:
+        """Read everything once and publish."""
+        begin = time.perf_counter()
+        with self._lock:
+            self._adopt_new()
+            for fold in self._runs.values():
+                for process in list(fold.processes.values()):
+                    self._read(fold, process)
+                fold.close_steps()
+            self._let_go()
+            self._num_polls += 1
+            self._snapshot = self._render()
+        self._poll_elapsed = time.perf_counter() - begin
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._config.poll_seconds):
+            self._guarded_poll()
+
+    def _guarded_poll(self) -> None:
+        """One strange segment must not blind us to all others: say it, count it, go on."""
+        try:
+            self.poll()
+        except Exception as error:  # noqa: BLE001 (shown on the page and in the metrics)
+            self._num_errors += 1
+            message = f"reading failed ({type(error).__name__}: {error}): please report it"
+            self._last_error = SegmentProblem(self._config.directory, "internal", message)
+
+    def _adopt_new(self) -> None:
+        followers = list(self._folder.new_followers())
+        for follower in sorted(followers, key=lambda f: f.preamble.created_epoch_ns):
+            run = follower.identity.run
+            fold = self._runs.setdefault(run, RunFold(run))
+            replaced = fold.adopt(Process(follower))
+            if replaced is not None and replaced.is_living:
+                fold.add(replaced, *replaced.finish(replaced.follower.liveness()))
+                self._ended[replaced] = 0.0
+
+    def _read(self, fold: RunFold, process: Process) -> None:
+        if not process.is_living:
+            return
+        state = process.follower.liveness()
+        if state in ("live", "unknown"):
+            process.state = state
+            fold.add(process, *process.poll())
+        else:
+            fold.add(process, *process.finish(state))
+            self._ended[process] = time.monotonic()
+
+    def _let_go(self) -> None:
+        """Remove segments of ended processes: orderly ends at once, deaths after a while."""
+        now = time.monotonic()
+        for process, ended in list(self._ended.items()):
+            if process.state == "exited" or now - ended > self._config.keep_dead_seconds:
+                self._folder.reap(process.follower.path)
+                del self._ended[process]
+        for run, fold in list(self._runs.items()):
+            events = [p.last_event_ns or p.follower.begin_ns for p in fold.processes.values()]
+            quiet_seconds = (time.monotonic_ns() - max(events, default=0)) / 1e9
+            ended = not any(p.is_living for p in fold.processes.values())
+            if ended and quiet_seconds > _FORGET_RUN_SECONDS:
+                del self._runs[run]
+
+    def _render(self) -> Snapshot:
+        rows = sorted(map(view.run_row, self._runs.values()), key=lambda row: row.begin_seconds)
+        return Snapshot(time.time(), self._agent_row(rows), tuple(rows))
+
+    def _agent_row(self, runs: list[RunRow]) -> AgentRow:
+        ranks = [rank for run in runs for rank in run.ranks]
+        problems = tuple(self._folder.problems.values())
+        return AgentRow(
+            version=__version__,
+            pid=os.getpid(),
+            node=socket.gethostname(),
+            begin_seconds=self._begin,
+            num_polls=self._num_polls,
+            poll_elapsed_seconds=self._poll_elapsed,
+            num_segments=sum(rank.state in ("live", "unknown") for rank in ranks),
+            num_records=sum(rank.num_records for rank in ranks),
+            num_lost_records=sum(rank.num_lost_records for rank in ranks),
+            num_reaped_segments=self._folder.num_reaped,
+            num_exporter_errors=self._num_errors,
+            other_agent_pid=self._folder.other_agent_pid,
+            problems=(*problems, self._last_error) if self._last_error else problems,
+        )

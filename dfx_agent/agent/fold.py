@@ -1,0 +1,123 @@
+"""Processes folded into a run: who is which rank, which steps are closed, scalars over steps.
+
+A step closes when every living rank of its role has passed it, or when some rank is two steps
+ahead: then the ranks that never passed it are named as missing. A cell that comes later still finds
+its row.
+"""
+
+from __future__ import annotations
+
+from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
+from dfx_agent.agent.store import ScalarStore
+from dfx_agent.snapshot import StepCell, StepRow
+
+_KEEP_STEPS = 200
+_SUPERSEDED_BY = 2
+
+_Cells = dict[str, tuple[StepCell, float, float]]  # rank -> (cell, begin, end)
+
+
+class RunFold:
+    """One run by name."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.processes: dict[tuple[str, str], Process] = {}
+        self.store = ScalarStore()
+        self.rows: dict[tuple[str, int], StepRow] = {}
+        self._cells: dict[tuple[str, int], _Cells] = {}
+        self._open: set[tuple[str, int]] = set()
+
+    @property
+    def attempt(self) -> int:
+        return max((p.attempt for p in self.processes.values()), default=0)
+
+    @property
+    def framework(self) -> str:
+        names = (p.follower.identity.framework for p in self.processes.values())
+        return next((name for name in names if name), "")
+
+    @property
+    def begin_seconds(self) -> float:
+        begins = (p.follower.preamble.created_epoch_ns for p in self.processes.values())
+        return min(begins, default=0) / 1e9
+
+    def adopt(self, process: Process) -> Process | None:
+        """Give a new process its place; returns the dead one whose place it takes."""
+        identity = process.follower.identity
+        pid = process.follower.preamble.pid
+        process.label = str(identity.rank) if identity.rank >= 0 else f"p{pid}"
+        before = self.processes.get((identity.role, process.label))
+        if before is not None and before.follower_lives():
+            process.label += f".{pid}"
+            before = self.processes.get((identity.role, process.label))
+        if before is not None:
+            process.succeed(before)
+        self.processes[identity.role, process.label] = process
+        return before
+
+    def add(
+        self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]
+    ) -> None:
+        """What one reading of a process brought."""
+        for scalar in scalars:
+            self.store.add(scalar.key, process.label, process.attempt, scalar.step, scalar.value)
+        for step in steps:
+            self._add_cell(process, step)
+
+    def close_steps(self) -> None:
+        """Turn steps that are over into rows."""
+        for key in sorted(self._open):
+            role, step = key
+            living = [p for (r, _), p in self.processes.items() if r == role and p.is_living]
+            newest = max((p.step for p in living if p.step is not None), default=None)
+            passed = all(p.label in self._cells[key] or (p.step or 0) > step for p in living)
+            if passed or (newest is not None and newest >= step + _SUPERSEDED_BY):
+                self._open.discard(key)
+                self.rows[key] = self._row(key)
+        for role in {role for role, _ in self.rows}:
+            for key in sorted(k for k in self.rows if k[0] == role)[:-_KEEP_STEPS]:
+                del self.rows[key], self._cells[key]
+
+    def newest_rows(self, num_steps: int) -> tuple[StepRow, ...]:
+        """Closed steps by begin, the newest ``num_steps`` of every role."""
+        rows: list[StepRow] = []
+        for role in {role for role, _ in self.rows}:
+            keys = sorted(k for k in self.rows if k[0] == role)[-num_steps:]
+            rows.extend(self.rows[key] for key in keys)
+        return tuple(sorted(rows, key=lambda row: row.begin_seconds))
+
+    def _add_cell(self, process: Process, closed: ClosedStep) -> None:
+        window = closed.window
+        if window.step is None or window.end_ns is None:
+            return
+        key = process.follower.identity.role, window.step
+        seconds = process.follower.epoch_seconds
+        cell = StepCell(process.label, window.split.as_seconds(), closed.tokens)
+        cells = self._cells.setdefault(key, {})
+        cells[process.label] = cell, seconds(window.begin_ns), seconds(window.end_ns)
+        if key in self.rows:
+            self.rows[key] = self._row(key)
+        else:
+            self._open.add(key)
+
+    def _row(self, key: tuple[str, int]) -> StepRow:
+        role, step = key
+        rows = [self._cells[key][label] for label in sorted(self._cells[key], key=rank_order)]
+        begin = min(begin for _, begin, _ in rows)
+        end = max(end for _, _, end in rows)
+        active = sum(cell.split.active_seconds for cell, _, _ in rows)
+        bubble = 1 - active / (len(rows) * (end - begin)) if end > begin else None
+        missing = [
+            label
+            for (r, label), process in self.processes.items()
+            if r == role and label not in self._cells[key] and process.was_in(step)
+        ]
+        cells = tuple(cell for cell, _, _ in rows)
+        return StepRow(step, role, begin, end, tuple(sorted(missing, key=rank_order)), bubble, cells)
+
+
+def rank_order(label: str) -> tuple[int, str]:
+    """Sort key: rank 2 before rank 10, processes without a rank last."""
+    head = label.partition(".")[0]
+    return (int(head), label) if head.isdigit() else (1 << 31, label)

@@ -1,0 +1,182 @@
+"""Runs and processes as rows of a Snapshot: the agent's state in the words of contract 2."""
+
+from __future__ import annotations
+
+import time
+
+from dfx_agent.agent.fold import RunFold, rank_order
+from dfx_agent.agent.process import ClosedStep, Process
+from dfx_agent.metrics.native import load
+from dfx_agent.metrics.spec import by_name
+from dfx_agent.snapshot import (
+    Moments,
+    OpenSpan,
+    Piece,
+    RankRow,
+    RunRow,
+    ScalarHistory,
+    ScalarRow,
+    StageStamp,
+    TimelineRow,
+    TimeSplit,
+)
+from dfx_agent.wire.layout import UNKNOWN
+from dfx_agent.wire.records import NO_STEP, STAGE
+
+_SNAPSHOT_STEPS = 8
+_METRICS = by_name()
+
+
+def run_row(fold: RunFold) -> RunRow:
+    """One run as it is now."""
+    ordered = sorted(fold.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
+    return RunRow(
+        run=fold.run,
+        framework=fold.framework,
+        attempt=fold.attempt,
+        begin_seconds=fold.begin_seconds,
+        ranks=tuple(_rank_row(process) for _, process in ordered),
+        steps=fold.newest_rows(_SNAPSHOT_STEPS),
+        scalars=_run_scalars(fold),
+        num_stale_scalars=fold.store.num_stale,
+    )
+
+
+def timeline_rows(fold: RunFold, num_steps: int) -> tuple[TimelineRow, ...]:
+    """Each process' newest closed steps and the one it is in."""
+    rows = []
+    for process in fold.processes.values():
+        closed = [s for s in list(process.windows) if s.window.step is not None]
+        for step in closed[-num_steps:]:
+            rows.append(_timeline_row(process, step))
+        account = process.account
+        if account and account.current.begin_ns < account.watermark_ns:
+            rows.append(_timeline_row(process, ClosedStep(account.current)))
+    return tuple(sorted(rows, key=lambda r: (r.role, rank_order(r.rank), r.begin_seconds)))
+
+
+def history(fold: RunFold, key: str) -> ScalarHistory:
+    """One native key over steps, in the unit of its metric. KeyError for an unknown key."""
+    steps, values = fold.store.history(key)
+    native = load(fold.framework).find(key)
+    if native is None:
+        return ScalarHistory(key, None, "", steps, values)
+    if native.scale != 1.0:
+        values = tuple(value * native.scale for value in values)
+    return ScalarHistory(key, native.metric, _METRICS[native.metric].unit, steps, values)
+
+
+def _rank_row(process: Process) -> RankRow:
+    identity, preamble = process.follower.identity, process.follower.preamble
+    totals = process.totals()
+    account = process.account
+    current = account.current if account else None
+    seconds = process.follower.epoch_seconds
+    event = process.last_event_ns
+    return RankRow(
+        role=identity.role,
+        rank=process.label,
+        local_rank=_known(identity.local_rank),
+        world_size=_known(identity.world_size),
+        node=identity.host,
+        pid=preamble.pid,
+        attempt=process.attempt,
+        state=process.state,
+        begin_seconds=preamble.created_epoch_ns / 1e9,
+        last_event_seconds=seconds(event) if event else None,
+        step=process.step,
+        step_begin_seconds=seconds(current.begin_ns) if current else None,
+        inflight=_open_spans(process),
+        totals=totals.split.as_seconds(),
+        current=current.split.as_seconds() if current else TimeSplit(),
+        last=process.windows[-1].window.split.as_seconds() if process.windows else None,
+        tokens_total=totals.tokens,
+        queue_depth=dict(process.queues),
+        policy_version=process.policy_version,
+        scalars=_rank_scalars(process),
+        stamps=_stamps(process),
+        num_records=totals.num_records,
+        num_lost_records=totals.num_lost,
+        num_late_records=totals.num_late,
+        num_guest_drops=totals.num_guest_drops,
+    )
+
+
+def _open_spans(process: Process) -> tuple[OpenSpan, ...]:
+    now = time.monotonic_ns() if process.is_living else process.last_event_ns or 0
+    return tuple(
+        OpenSpan(
+            kind="stage" if event.kind == STAGE else "wait",
+            name=event.name,
+            begin_seconds=process.follower.epoch_seconds(event.begin_ns),
+            elapsed_seconds=max(0.0, (now - event.begin_ns) / 1e9),
+            step=None if event.step == NO_STEP else event.step,
+        )
+        for event in sorted(process.inflight, key=lambda event: event.span)
+    )
+
+
+def _stamps(process: Process) -> tuple[StageStamp, ...]:
+    seconds = process.follower.epoch_seconds
+    return tuple(
+        StageStamp(
+            stage, slot, seconds(s.begin_ns), None if s.end_ns is None else seconds(s.end_ns)
+        )
+        for (stage, slot), s in process.stamps.items()
+    )
+
+
+def _rank_scalars(process: Process) -> tuple[ScalarRow, ...]:
+    framework = process.follower.identity.framework
+    seconds = process.follower.epoch_seconds
+    return tuple(
+        _scalar_row(framework, s.key, s.step, seconds(s.time_ns), Moments.of(s.value))
+        for s in process.scalars.values()
+    )
+
+
+def _run_scalars(fold: RunFold) -> tuple[ScalarRow, ...]:
+    times: dict[str, float] = {}
+    for process in fold.processes.values():
+        for key, scalar in process.scalars.items():
+            stamp = process.follower.epoch_seconds(scalar.time_ns)
+            times[key] = max(times.get(key, 0.0), stamp)
+    rows = []
+    for key, stamp in times.items():
+        latest = fold.store.latest(key)
+        if latest is not None:
+            rows.append(_scalar_row(fold.framework, key, latest[0], stamp, latest[1]))
+    return tuple(rows)
+
+
+def _scalar_row(
+    framework: str, key: str, step: int | None, seconds: float, moments: Moments
+) -> ScalarRow:
+    native = load(framework).find(key)
+    if native is None:
+        return ScalarRow(key, None, {}, step, seconds, moments)
+    scale = native.scale
+    if scale != 1.0:
+        ends = moments.min * scale, moments.max * scale
+        moments = Moments(moments.count, moments.sum * scale, min(ends), max(ends))
+    return ScalarRow(key, native.metric, native.labels, step, seconds, moments)
+
+
+def _timeline_row(process: Process, closed: ClosedStep) -> TimelineRow:
+    window = closed.window
+    seconds = process.follower.epoch_seconds
+    return TimelineRow(
+        role=process.follower.identity.role,
+        rank=process.label,
+        step=window.step,
+        begin_seconds=seconds(window.begin_ns),
+        end_seconds=None if window.end_ns is None else seconds(window.end_ns),
+        num_omitted_pieces=window.num_omitted_pieces,
+        pieces=tuple(
+            Piece(p.kind, p.name, seconds(p.begin_ns), seconds(p.end_ns)) for p in window.pieces
+        ),
+    )
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value

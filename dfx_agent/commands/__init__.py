@@ -1,0 +1,81 @@
+"""The command line: one verb, one file. A module in this folder is a verb.
+
+Each module has ``HELP`` (one line), ``EXAMPLE``, ``add_arguments(parser)`` and
+``execute(args) -> int``. Exit codes: 0 ok, 1 failed, 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+
+from dfx_agent import __version__
+from dfx_agent.errors import DfxError
+from dfx_agent.wire import SegmentError
+
+_DESCRIPTION = """\
+See which stage and which rank of an RL post-training job is slow, and why.
+A small guest in each training process writes into shared memory; this agent reads it, shows a
+live page and answers Prometheus. The job never waits for it."""
+
+_EPILOG = """\
+start here:
+  dfx-agent demo                                 a real GRPO training on this machine, watched live
+  dfx-agent run -- torchrun --nproc-per-node 8 train.py
+
+`dfx-agent VERB --help` shows an example for each verb. Settings: dfx.yaml < DFX_* < flags."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one line: what happened, what to do."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        print(f"dfx-agent: {message} (see `{self.prog} --help`)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every verb of this folder."""
+    parser = _Parser(
+        prog="dfx-agent",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"dfx-agent {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name in sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_")):
+        module = import_module(f"{__name__}.{name}")
+        verb = verbs.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=f"example:\n  {module.EXAMPLE}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(verb)
+        verb.set_defaults(execute=module.execute)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        code: int = args.execute(args)
+    except DfxError as error:
+        print(f"dfx-agent: {error}", file=sys.stderr)
+        return error.exit_code
+    except SegmentError as error:
+        print(f"dfx-agent: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    return code

@@ -1,0 +1,1 @@
+"""Snapshot to somewhere else."""

@@ -1,0 +1,1 @@
+"""The embedded page and the HTTP API: the only folder that imports fastapi."""

@@ -1,0 +1,347 @@
+"""Snapshot in, HTTP out: the page, ``/api/v1``, ``/metrics`` and the probes.
+
+``SnapshotStream`` turns snapshots into server-sent events, ``Guard`` asks for the token and sets
+the security headers, ``create_app`` lays out the routes. JSON has no NaN: a float that is not
+finite travels as the string "NaN", "Infinity" or "-Infinity"; ``null`` means absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import importlib.util
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import ConfigDict, TypeAdapter
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dfx_agent import __version__
+from dfx_agent.snapshot import ScalarHistory, Snapshot, Source, TimelineRow
+
+RenderMetrics = Callable[[str | None], tuple[bytes, str]]
+
+STATIC = Path(__file__).parent / "static"
+REFRESH_SECONDS = 0.25
+LOOK_SECONDS = 0.05
+HEARTBEAT_SECONDS = 10.0
+GZIP_MIN_BYTES = 1024
+NUM_WORKER_THREADS = 4
+PLOTLY_MAX_AGE_SECONDS = 7 * 24 * 3600
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        # plotly writes its own style rules; script stays limited to our files.
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+# A job's OTEL_* environment is meant for the job: fastapi must not start exporting because of it.
+_NO_TELEMETRY: Any = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+
+
+class Encoder:
+    """Serialises one contract type to JSON bytes."""
+
+    def __init__(self, contract: Any) -> None:
+        # pydantic takes no config for a bare dataclass, but does for a tuple that holds one.
+        config = ConfigDict(ser_json_inf_nan="strings")
+        self._adapter: TypeAdapter[tuple[Any]] = TypeAdapter(tuple[contract], config=config)
+
+    def __call__(self, value: Any) -> bytes:
+        return self._adapter.dump_json((value,))[1:-1]
+
+
+class SnapshotStream:
+    """The newest snapshot as server-sent events, serialised once for all listeners.
+
+    Each event carries the agent's clock (Unix seconds) at the moment of sending as its id, so that
+    a browser with another clock can still tell how old the snapshot is.
+    """
+
+    def __init__(self, source: Source, encode: Callable[[Snapshot], bytes]) -> None:
+        self._source = source
+        self._encode = encode
+        self._snapshot: Snapshot | None = None
+        self._body = b""
+        self._refresh_at = 0.0
+        self._closed = False
+
+    def close(self) -> None:
+        """End every open stream within ``LOOK_SECONDS``; may be called from any thread."""
+        self._closed = True
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """One event now, one per change (at most 4 per second), a comment when nothing happens."""
+        yield b"retry: 1000\n\n"
+        seen: Snapshot | None = None
+        beat_at = time.monotonic() + HEARTBEAT_SECONDS
+        while not self._closed:
+            snapshot, body = self._newest()
+            now = time.monotonic()
+            if snapshot is not seen:
+                yield b"event: snapshot\nid: %.3f\ndata: %b\n\n" % (time.time(), body)
+                seen, beat_at = snapshot, now + HEARTBEAT_SECONDS
+            elif now >= beat_at:
+                yield b": nothing new\n\n"
+                beat_at = now + HEARTBEAT_SECONDS
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _newest(self) -> tuple[Snapshot | None, bytes]:
+        now = time.monotonic()
+        if now >= self._refresh_at:
+            snapshot = self._source.snapshot()
+            if snapshot is not self._snapshot:
+                self._body = self._encode(snapshot)
+                self._snapshot = snapshot
+                self._refresh_at = now + REFRESH_SECONDS
+        return self._snapshot, self._body
+
+
+class Guard:
+    """Asks for the token (if there is one) and sets the security headers."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._token = token.encode() if token else None
+        # The cookie is derived, so that a stolen one is not the token of every other agent.
+        self._cookie = hashlib.sha256(b"dfx-agent cookie" + (self._token or b"")).hexdigest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        by_query = self._is_token(connection.query_params.get("token", "").encode())
+        cookie = self._set_cookie(connection) if by_query else None
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if cookie:
+                    headers.append("Set-Cookie", cookie)
+            await send(message)
+
+        app = self._app if by_query or self._may_pass(connection) else _refuse
+        await app(scope, receive, send_guarded)
+
+    def _may_pass(self, connection: HTTPConnection) -> bool:
+        if self._token is None or connection.url.path == "/healthz":
+            return True
+        scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._is_token(given.strip().encode("latin-1")):
+            return True
+        cookie = connection.cookies.get(_cookie_name(connection), "")
+        return hmac.compare_digest(cookie.encode(), self._cookie.encode())
+
+    def _is_token(self, given: bytes) -> bool:
+        return self._token is not None and hmac.compare_digest(given, self._token)
+
+    def _set_cookie(self, connection: HTTPConnection) -> str:
+        secure = "; Secure" if connection.url.scheme == "https" else ""
+        name = _cookie_name(connection)
+        return f"{name}={self._cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
+
+
+def _cookie_name(connection: HTTPConnection) -> str:
+    # Browsers share cookies between ports, and people tunnel several agents to one localhost.
+    return f"dfx_token_{connection.url.port or 0}"
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    detail = "token required: send 'Authorization: Bearer TOKEN', or open /?token=TOKEN once"
+    response = JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
+    await response(scope, receive, send)
+
+
+def create_app(source: Source, render_metrics: RenderMetrics, token: str | None = None) -> FastAPI:
+    """The whole web face of one agent.
+
+    ``render_metrics`` takes the Accept header and returns (body, content type); it runs in a worker
+    thread. ``app.state.stream`` is the ``SnapshotStream``, to be closed before the server stops.
+    """
+    app = FastAPI(
+        title="dfx-agent",
+        version=__version__,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_few_threads,
+        telemetry=_NO_TELEMETRY,
+    )
+    encode = Encoder(Snapshot)
+    app.state.stream = SnapshotStream(source, encode)
+    app.add_middleware(Guard, token=token)
+    app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(Exception, _internal_error)
+    app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
+    app.include_router(_probes(source, render_metrics))
+    _add_page(app)
+    return app
+
+
+@asynccontextmanager
+async def _few_threads(_app: FastAPI) -> AsyncIterator[None]:
+    # 40 worker threads, the default, would each bring a malloc arena to a small agent.
+    current_default_thread_limiter().total_tokens = NUM_WORKER_THREADS
+    yield
+
+
+def _api(source: Source, encode: Encoder, stream: SnapshotStream) -> APIRouter:
+    router = APIRouter()
+    encode_scalars = Encoder(tuple[ScalarHistory, ...])
+    encode_timeline = Encoder(tuple[TimelineRow, ...])
+    unknown_run: Any = {404: {"description": "No such run"}}
+
+    @router.get("/snapshot", response_model=Snapshot)
+    def snapshot(request: Request) -> Response:
+        """Everything the agent knows at this instant."""
+        return _json(request, encode(source.snapshot()))
+
+    @router.get("/stream", response_class=StreamingResponse)
+    async def stream_snapshots() -> Response:
+        """Server-sent events: a `snapshot` event now and at every change, at most 4 per second."""
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(stream.events(), 200, headers, media_type="text/event-stream")
+
+    @router.get(
+        "/runs/{run:path}/scalars", response_model=tuple[ScalarHistory, ...], responses=unknown_run
+    )
+    def scalars(
+        request: Request, run: str, key: Annotated[list[str] | None, Query()] = None
+    ) -> Response:
+        """History of the native keys asked for; of all keys when none is named."""
+        with _known_run(run):
+            rows = source.scalar_history(run, key or ())
+        return _json(request, encode_scalars(rows))
+
+    @router.get(
+        "/runs/{run:path}/timeline", response_model=tuple[TimelineRow, ...], responses=unknown_run
+    )
+    def timeline(
+        request: Request, run: str, steps: Annotated[int, Query(ge=1, le=200)] = 12
+    ) -> Response:
+        """Each rank's newest steps as stretches of stage, wait and idle time."""
+        with _known_run(run):
+            rows = source.timeline(run, steps)
+        return _json(request, encode_timeline(rows))
+
+    return router
+
+
+@contextmanager
+def _known_run(run: str) -> Iterator[None]:
+    """Turns the source's KeyError into a 404 that says what to do."""
+    try:
+        yield
+    except KeyError as error:
+        detail = f"no run named {run!r}; /api/v1/snapshot lists the runs"
+        raise HTTPException(404, detail) from error
+
+
+def _probes(source: Source, render_metrics: RenderMetrics) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/metrics", response_class=Response)
+    def metrics(request: Request) -> Response:
+        """For Prometheus: text or OpenMetrics, whichever the Accept header asks for."""
+        body, content_type = render_metrics(request.headers.get("accept"))
+        return _body(request, body, content_type)
+
+    @router.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """The process lives. Needs no token."""
+        return {"status": "ok"}
+
+    @router.get("/readyz", responses={503: {"description": "No poll yet"}})
+    async def readyz() -> dict[str, str]:
+        """The agent has looked for runs at least once."""
+        if source.snapshot().agent.num_polls == 0:
+            raise HTTPException(503, "the agent has not made its first poll yet")
+        return {"status": "ready"}
+
+    return router
+
+
+def _add_page(app: FastAPI) -> None:
+    plotly = _plotly_files()
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    @app.get("/static/plotly.min.js", include_in_schema=False)
+    async def plotly_js(request: Request) -> Response:
+        if plotly is None:
+            raise HTTPException(404, "the charts need plotly: pip install plotly")
+        response = await plotly.get_response("plotly.min.js", request.scope)
+        response.headers["Cache-Control"] = f"private, max-age={PLOTLY_MAX_AGE_SECONDS}"
+        return response
+
+    app.mount("/static", StaticFiles(directory=STATIC))
+
+
+def _plotly_files() -> StaticFiles | None:
+    """The folder of plotly's wheel that holds plotly.min.js; importing plotly would cost memory."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "package_data"
+    return StaticFiles(directory=folder) if (folder / "plotly.min.js").is_file() else None
+
+
+def _json(request: Request, body: bytes) -> Response:
+    return _body(request, body, "application/json")
+
+
+def _body(request: Request, body: bytes, content_type: str) -> Response:
+    headers = {"Content-Type": content_type, "Cache-Control": "no-store"}
+    headers["Vary"] = "Accept, Accept-Encoding"
+    if len(body) >= GZIP_MIN_BYTES and _accepts_gzip(request.headers.get("accept-encoding", "")):
+        headers["Content-Encoding"] = "gzip"
+        body = gzip.compress(body, compresslevel=1)
+    return Response(body, headers=headers)
+
+
+def _accepts_gzip(accept_encoding: str) -> bool:
+    for part in accept_encoding.lower().split(","):
+        name, _, weight = part.partition(";")
+        if name.strip() in ("gzip", "*"):
+            return weight.replace(" ", "").rstrip("0.") != "q="
+    return False
+
+
+async def _bad_request(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return JSONResponse({"detail": f"{first['loc'][-1]}: {first['msg']}"}, 422)
+
+
+async def _internal_error(_request: Request, _error: Exception) -> Response:
+    detail = "internal error; the agent's own output has the reason"
+    return JSONResponse({"detail": detail}, 500, SECURITY_HEADERS)

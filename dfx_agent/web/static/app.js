@@ -1,0 +1,112 @@
+// The page: takes snapshots from the feed and hands them to the parts; ticks clocks in between.
+
+import { Charts } from "./charts.js";
+import { setHidden, setText } from "./element.js";
+import { Feed } from "./feed.js";
+import { count, duration } from "./format.js";
+import { Header } from "./header.js";
+import { Histories } from "./histories.js";
+import { Legend } from "./legend.js";
+import { RankTable } from "./ranks.js";
+import { ScalarTable } from "./scalars.js";
+import { StepBars } from "./steps.js";
+import { onThemeChange } from "./theme.js";
+import { Timeline } from "./timeline.js";
+import { VerdictStrip } from "./verdicts.js";
+
+const TICK_MS = 100;
+const VERDICT_MS = 1000;
+
+class Page {
+  constructor() {
+    this.picked = new URLSearchParams(location.hash.slice(1)).get("run");
+    this.header = new Header((name) => this.pick(name));
+    this.verdicts = new VerdictStrip();
+    this.ranks = new RankTable();
+    this.legend = new Legend();
+    this.steps = new StepBars();
+    this.charts = new Charts();
+    this.scalars = new ScalarTable();
+    this.histories = new Histories(() => this.show(this.feed.snapshot));
+    this.feed = new Feed((snapshot, isReconnect) => {
+      if (isReconnect) this.histories.forget();
+      this.show(snapshot);
+    });
+    this.timeline = new Timeline();
+    this.judgedMs = 0;
+    onThemeChange(() => this.repaint());
+    document.addEventListener("visibilitychange", () => this.feed.snapshot && this.show(this.feed.snapshot));
+    // A timer, not one frame after the other: the page shall not cost a core all night.
+    setInterval(() => document.hidden || requestAnimationFrame(() => this.tick()), TICK_MS);
+  }
+
+  pick(name) {
+    this.picked = name;
+    history.replaceState(null, "", `#${new URLSearchParams({ run: name })}`);
+    this.show(this.feed.snapshot);
+  }
+
+  /** The run the reader chose, else the newest one that still has live ranks, else the newest. */
+  runOf(snapshot) {
+    const chosen = snapshot.runs.find((run) => run.run === this.picked);
+    const newest = [...snapshot.runs].sort((a, b) => b.begin_seconds - a.begin_seconds);
+    return chosen ?? newest.find((run) => run.ranks.some((rank) => rank.state === "live")) ?? newest[0];
+  }
+
+  show(snapshot) {
+    const run = this.runOf(snapshot);
+    this.run = run;
+    this.header.update(snapshot, run);
+    setHidden(document.getElementById("empty"), Boolean(run));
+    setHidden(document.getElementById("run-view"), !run);
+    setText(document.getElementById("footer"), agentLine(snapshot.agent));
+    setText(document.getElementById("empty-agent"), `The agent (pid ${snapshot.agent.pid} on ${snapshot.agent.node}) is looking.`);
+    this.judge();
+    if (!run || document.hidden) return;
+    this.ranks.update(snapshot, run);
+    this.legend.update(run);
+    this.steps.update(run);
+    this.timeline.update(run);
+    this.histories.update(run);
+    const charted = this.charts.update(run, this.histories);
+    this.scalars.update(run, this.histories, charted);
+  }
+
+  judge() {
+    this.judgedMs = performance.now();
+    if (this.feed.snapshot) this.verdicts.update(this.feed.snapshot, this.run, this.feed);
+  }
+
+  tick() {
+    this.header.tick(this.feed);
+    if (performance.now() - this.judgedMs > VERDICT_MS) this.judge();
+    if (!this.run) return;
+    const now = this.feed.nowSeconds();
+    this.ranks.tick(now);
+    this.timeline.draw(now);
+    this.steps.draw(this.timeline.canvas.clientHeight);
+  }
+
+  repaint() {
+    this.ranks.repaint();
+    this.legend.repaint();
+    this.steps.repaint();
+    this.timeline.isDirty = true;
+  }
+}
+
+function agentLine(agent) {
+  return `dfx-agent ${agent.version} · pid ${agent.pid} on ${agent.node} · ${agent.num_segments} segments · ` +
+    `${count(agent.num_records)} records read · last poll took ${duration(agent.poll_elapsed_seconds)}`;
+}
+
+/** A token in the address has become a cookie by now; it need not stay in the history. */
+function dropToken() {
+  const url = new URL(location.href);
+  if (!url.searchParams.has("token")) return;
+  url.searchParams.delete("token");
+  history.replaceState(null, "", url);
+}
+
+dropToken();
+new Page();

@@ -1,0 +1,206 @@
+// Reward, KL, entropy and gradient norm over steps. Drawn by plotly, which comes in plotly's wheel.
+
+import { element, setHidden, setText } from "./element.js";
+import { scalar, unitText } from "./format.js";
+import { onThemeChange, themeColors } from "./theme.js";
+
+const MAX_SERIES = 4;
+const SERIES_COLORS = ["#597cdf", "#d26742", "#378f90", "#cf608e"];
+const PLOT_HEIGHT_PX = 168;
+
+const isMean = (row) => ["mean", "avg", undefined].includes(row.labels.stat);
+const byMetric = (...names) => (row) => names.includes(row.metric) && isMean(row);
+const byKey = (...keys) => (row) => row.metric === null && keys.includes(row.key);
+
+/** What each chart shows: the first rule that finds something wins. */
+const PANELS = [
+  {
+    title: "Reward",
+    rules: [byMetric("dfx_reward"), byMetric("dfx_score"), byKey("critic/rewards/mean"), byKey("critic/score/mean")],
+  },
+  {
+    title: "KL",
+    hasTwoScales: true, // a policy moves 0.001 nats in a step and 1 nat from its reference in a run
+    rules: [
+      (row) => byMetric("dfx_policy_kl_k1_nats", "dfx_ref_kl_nats")(row) || byKey("actor/ppo_kl", "actor/kl_loss")(row),
+    ],
+  },
+  { title: "Entropy", rules: [byMetric("dfx_actor_entropy_nats"), byKey("actor/entropy")] },
+  { title: "Gradient norm", rules: [byMetric("dfx_actor_grad_norm"), byKey("actor/grad_norm")] },
+];
+
+const SHORT_NAMES = new Map([
+  ["dfx_policy_kl_k1_nats", "policy"],
+  ["dfx_ref_kl_nats", "ref"],
+  ["actor/ppo_kl", "policy"],
+  ["actor/kl_loss", "ref"],
+]);
+
+function rowsFor(panel, scalars) {
+  for (const rule of panel.rules) {
+    const rows = scalars.filter(rule);
+    if (rows.length) return rows.slice(0, MAX_SERIES);
+  }
+  return [];
+}
+
+let plotlyLoading = null;
+
+/** window.Plotly, or null where the wheel is not installed. Loaded late: it is 5 MB of script. */
+function loadPlotly() {
+  plotlyLoading ??= new Promise((resolve) => {
+    const script = element("script", "", { src: "static/plotly.min.js", async: true });
+    script.addEventListener("load", () => resolve(window.Plotly ?? null));
+    script.addEventListener("error", () => resolve(null));
+    document.head.append(script);
+  });
+  return plotlyLoading;
+}
+
+export class Charts {
+  constructor() {
+    this.charts = PANELS.map((panel) => new Chart(panel));
+    document.getElementById("charts").append(...this.charts.map((chart) => chart.node));
+    onThemeChange(() => this.charts.forEach((chart) => chart.plot()));
+  }
+
+  /** Returns the native keys that the charts show. */
+  update(run, histories) {
+    return new Set(this.charts.flatMap((chart) => chart.update(run, histories)));
+  }
+}
+
+class Chart {
+  constructor(panel) {
+    this.panel = panel;
+    this.unit = element("span", "quiet");
+    this.values = element("div", "chart-values");
+    this.box = element("div", "plot");
+    this.message = element("p", "absent quiet");
+    const head = element("div", "card-head", {}, element("h2", "", { textContent: panel.title }), this.unit);
+    this.node = element("article", "card chart", {}, head, this.values, this.box, this.message);
+    this.node.setAttribute("aria-label", panel.title);
+    this.series = [];
+    this.version = "";
+  }
+
+  update(run, histories) {
+    const rows = rowsFor(this.panel, run.scalars);
+    this.series = rows.map((row, index) => ({
+      key: row.key,
+      name: rows.length > 1 ? (SHORT_NAMES.get(row.metric ?? row.key) ?? row.key) : row.key,
+      color: SERIES_COLORS[index],
+      history: histories.get(row.key) ?? { unit: "", steps: [], values: [], version: 0 },
+    }));
+    const version = JSON.stringify([run.run, this.series.map((s) => [s.key, s.history.version])]);
+    if (version !== this.version) {
+      this.version = version;
+      this.showValues();
+      this.plot();
+    }
+    return rows.map((row) => row.key);
+  }
+
+  showValues() {
+    this.values.classList.toggle("several", this.series.length > 1);
+    const units = new Set(this.series.map((s) => unitText(s.history.unit)));
+    units.delete(this.panel.title.toLowerCase());
+    setText(this.unit, [...units].join(", "));
+    this.values.replaceChildren(...this.series.map((s) => {
+      const value = s.history.values.at(-1) ?? null;
+      const mark = element("i", "swatch");
+      mark.style.background = s.color;
+      const label = this.series.length > 1 ? element("span", "quiet", { textContent: s.name }) : "";
+      const isBad = value !== null && !Number.isFinite(value);
+      const number = element("strong", isBad ? "bad" : "", { textContent: scalar(value) });
+      return element("span", "chart-value", { title: s.key }, this.series.length > 1 ? mark : "", number, label);
+    }));
+  }
+
+  async plot() {
+    const hasPoints = this.series.some((s) => s.history.values.length);
+    setHidden(this.message, hasPoints);
+    setHidden(this.box, !hasPoints);
+    if (!hasPoints) {
+      setText(this.message, this.series.length ? "no value yet" : "not reported by this run");
+      return;
+    }
+    const Plotly = await loadPlotly();
+    if (!Plotly) {
+      setHidden(this.message, false);
+      setHidden(this.box, true);
+      setText(this.message, "charts need plotly on the agent's side: pip install plotly");
+      return;
+    }
+    const isSplit = Boolean(this.panel.hasTwoScales) && this.series.length === 2;
+    const traces = this.series.flatMap((s, index) => [lineOf(s, isSplit && index ? "y3" : "y"), marksOf(s)]);
+    await Plotly.react(this.box, traces, layoutOf(isSplit), { displayModeBar: false, responsive: true });
+  }
+}
+
+function lineOf(series, yaxis) {
+  const { steps, values } = series.history;
+  return {
+    type: "scatter",
+    mode: values.length > 1 ? "lines" : "markers",
+    name: plainText(series.name),
+    yaxis,
+    x: steps,
+    y: values.map((value) => (Number.isFinite(value) ? value : null)),
+    line: { color: series.color, width: 1.8 },
+    marker: { color: series.color, size: 6 },
+    hovertemplate: "%{y:.4~g}<extra>%{fullData.name}</extra>",
+  };
+}
+
+/** NaN and infinity have no place on the axis, so they stand on its foot as crosses. */
+function marksOf(series) {
+  const { steps, values } = series.history;
+  const odd = steps.map((step, index) => [step, values[index]]).filter(([, value]) => !Number.isFinite(value));
+  return {
+    type: "scatter",
+    mode: "markers",
+    name: plainText(series.name),
+    x: odd.map(([step]) => step),
+    y: odd.map(() => 0.03),
+    yaxis: "y2",
+    text: odd.map(([, value]) => scalar(value)),
+    marker: { color: themeColors().bad, size: 8, symbol: "x" },
+    hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
+    cliponaxis: false,
+  };
+}
+
+/** plotly reads a little HTML in names. */
+function plainText(name) {
+  return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+/** With `isSplit` the second line has a scale of its own on the right, in its colour. */
+function layoutOf(isSplit) {
+  const colors = themeColors();
+  const axis = {
+    gridcolor: colors.line,
+    linecolor: colors.line,
+    zeroline: false,
+    tickfont: { color: colors.quiet, size: 11 },
+    automargin: false,
+  };
+  const ticks = (color) => ({ nticks: 5, exponentformat: "e", tickfont: { color, size: 11 } });
+  return {
+    height: PLOT_HEIGHT_PX,
+    margin: { l: 46, r: isSplit ? 42 : 10, t: 8, b: 24 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: 'system-ui, "Segoe UI", Roboto, "Liberation Sans", sans-serif', color: colors.text },
+    showlegend: false,
+    hovermode: "x unified",
+    hoverlabel: { bgcolor: colors.surface, bordercolor: colors.line, font: { color: colors.text, size: 12 } },
+    dragmode: "zoom",
+    uirevision: "keep",
+    xaxis: { ...axis, nticks: 6, hoverformat: "d", showgrid: false, tickprefix: "step ", showtickprefix: "first", unifiedhovertitle: { text: "step %{x}" } },
+    yaxis: { ...axis, ...ticks(isSplit ? SERIES_COLORS[0] : colors.quiet) },
+    yaxis3: { ...axis, ...ticks(SERIES_COLORS[1]), tickmode: "auto", overlaying: "y", side: "right", showgrid: false },
+    yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
+  };
+}

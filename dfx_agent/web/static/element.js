@@ -1,0 +1,38 @@
+// Building and updating elements. Names come from the job, so text is only ever set as text.
+
+/** <tag class="..."> with properties and children (elements or strings). */
+export function element(tag, className = "", properties = {}, ...children) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  Object.assign(node, properties);
+  node.append(...children);
+  return node;
+}
+
+/** Sets text only when it differs, so that an unchanged page costs no layout. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export function setHidden(node, hidden) {
+  if (node.hidden !== hidden) node.hidden = hidden;
+}
+
+/**
+ * Makes `parent` hold exactly the nodes of `keys`, in that order, reusing what is there.
+ * `known` is a Map key -> value with a `.node`; `make(key)` builds a missing one.
+ */
+export function reconcile(parent, known, keys, make) {
+  const wanted = new Set(keys);
+  for (const [key, value] of known) {
+    if (!wanted.has(key)) {
+      value.node.remove();
+      known.delete(key);
+    }
+  }
+  keys.forEach((key, index) => {
+    if (!known.has(key)) known.set(key, make(key));
+    const node = known.get(key).node;
+    if (parent.children[index] !== node) parent.insertBefore(node, parent.children[index] ?? null);
+  });
+}

@@ -1,0 +1,78 @@
+// Numbers as people read them: always with a unit, three or four significant digits.
+
+const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+/** JSON has no NaN: the API sends "NaN", "Infinity", "-Infinity". Absent stays null. */
+export function toNumber(value) {
+  return value === null || value === undefined ? null : Number(value);
+}
+
+/** 0.0843 -> "84 ms", 6.741 -> "6.74 s", 95.2 -> "95.2 s", 125 -> "2 min 05 s". */
+export function duration(seconds) {
+  if (seconds === null || Number.isNaN(seconds)) return "–";
+  const s = Math.max(0, seconds);
+  if (s < 0.0005) return s > 0 ? "< 1 ms" : "0 s";
+  if (s < 0.0995) return `${Math.round(s * 1000)} ms`;
+  if (s < 9.995) return `${s.toFixed(2)} s`;
+  if (s < 99.95) return `${s.toFixed(1)} s`;
+  return longDuration(s);
+}
+
+/** Running clocks: one decimal, so that it ticks without jitter. */
+export function elapsed(seconds) {
+  const s = Math.max(0, seconds);
+  return s < 99.95 ? `${s.toFixed(1)} s` : longDuration(s);
+}
+
+function longDuration(s) {
+  const whole = Math.round(s);
+  const pad = (n) => String(n).padStart(2, "0");
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${pad(whole % 60)} s`;
+  return `${Math.floor(whole / 3600)} h ${pad(Math.floor((whole % 3600) / 60))} min`;
+}
+
+export function percent(share) {
+  if (share === null || !Number.isFinite(share)) return "–";
+  return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+}
+
+export function count(n) {
+  return grouped.format(n);
+}
+
+/** Any scalar: 0.000812 -> "8.12e−4", 10483.2 -> "10,483", NaN -> "NaN". */
+export function scalar(value) {
+  if (value === null) return "–";
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "+∞" : "−∞";
+  const size = Math.abs(value);
+  let text;
+  if (size === 0) text = "0";
+  else if (size >= 1e7 || size < 1e-3) text = value.toExponential(2).replace("e+", "e");
+  else if (size >= 1e4) text = grouped.format(value);
+  else text = String(Number(value.toPrecision(4)));
+  return text.replaceAll("-", "−");
+}
+
+/** Units as the catalogue spells them; "1" is a pure number. */
+export function unitText(unit) {
+  return unit === "1" || !unit ? "" : unit;
+}
+
+/** ["0","1","2","5"] -> "ranks 0–2, 5"; one alone -> "rank 0". */
+export function rankList(ranks) {
+  const names = [...ranks];
+  if (names.length === 1) return `rank ${names[0]}`;
+  const numbers = names.map(Number);
+  if (numbers.some((n) => !Number.isInteger(n))) return `ranks ${names.join(", ")}`;
+  numbers.sort((a, b) => a - b);
+  const parts = [];
+  for (let i = 0; i < numbers.length; ) {
+    let j = i;
+    while (j + 1 < numbers.length && numbers[j + 1] === numbers[j] + 1) j += 1;
+    const joint = j > i + 1 ? "–" : ", ";
+    parts.push(j > i ? `${numbers[i]}${joint}${numbers[j]}` : `${numbers[i]}`);
+    i = j + 1;
+  }
+  return `ranks ${parts.join(", ")}`;
+}

@@ -1,0 +1,84 @@
+// The top bar: which run, how far, how fast, how many ranks, how fresh.
+
+import { element, setHidden, setText } from "./element.js";
+import { duration, elapsed, percent } from "./format.js";
+
+const PACE_STEPS = 10;
+const byId = (id) => document.getElementById(id);
+
+/** Closed steps of the role that closed the newest one. */
+export function leadSteps(run) {
+  const role = run.steps.at(-1)?.role;
+  return run.steps.filter((row) => row.role === role);
+}
+
+/** Steps per minute over the newest closed steps, null when fewer than two are known. */
+function pacePerMinute(steps) {
+  const rows = steps.slice(-PACE_STEPS);
+  if (rows.length < 2) return null;
+  const seconds = rows.at(-1).end_seconds - rows[0].end_seconds;
+  return seconds > 0 ? (60 * (rows.length - 1)) / seconds : null;
+}
+
+export class Header {
+  constructor(onPick) {
+    this.select = byId("run-select");
+    this.select.addEventListener("change", () => onPick(this.select.value));
+    this.names = "";
+  }
+
+  update(snapshot, run) {
+    this.updateRuns(snapshot.runs, run);
+    setHidden(byId("facts"), !run);
+    if (!run) {
+      setText(byId("run-origin"), "");
+      document.title = "dfx-agent";
+      return;
+    }
+    const origin = [run.framework, `attempt ${run.attempt}`].filter(Boolean).join(" · ");
+    setText(byId("run-origin"), origin);
+    const steps = leadSteps(run);
+    const last = steps.at(-1);
+    const running = run.ranks.map((rank) => rank.step).filter((step) => step !== null);
+    const step = running.length ? Math.max(...running) : (last?.step ?? null);
+    setText(byId("fact-step"), step === null ? "–" : String(step));
+    setText(byId("fact-step-time"), last ? duration(last.end_seconds - last.begin_seconds) : "–");
+    const pace = pacePerMinute(steps);
+    setText(byId("fact-pace"), pace === null ? "–" : `${pace.toPrecision(3)} /min`);
+    const numLive = run.ranks.filter((rank) => rank.state === "live").length;
+    setText(byId("fact-ranks"), `${numLive} / ${run.ranks.length}`);
+    byId("fact-ranks").classList.toggle("bad", run.ranks.some((rank) => rank.state === "died"));
+    setText(byId("fact-bubble"), percent(last?.bubble_ratio ?? null));
+    document.title = step === null ? run.run : `step ${step} · ${run.run}`;
+  }
+
+  updateRuns(runs, run) {
+    const names = JSON.stringify(runs.map((row) => row.run));
+    if (names !== this.names) {
+      this.names = names;
+      this.select.replaceChildren(
+        ...runs.map((row) => element("option", "", { value: row.run, textContent: row.run })),
+      );
+    }
+    setHidden(this.select, runs.length < 2);
+    setHidden(byId("run-name"), runs.length > 1);
+    setText(byId("run-name"), run?.run ?? "");
+    if (run && this.select.value !== run.run) this.select.value = run.run;
+  }
+
+  /** Called several times a second: how far behind the agent this page is. */
+  tick(feed) {
+    const box = byId("freshness");
+    if (box.dataset.state !== feed.state) box.dataset.state = feed.state;
+    document.body.classList.toggle("lost", feed.state === "lost");
+    setText(byId("freshness-text"), freshness(feed));
+  }
+}
+
+function freshness(feed) {
+  if (feed.state === "connecting") return "connecting";
+  if (!feed.snapshot) return "agent unreachable";
+  const age = elapsed(feed.ageSeconds());
+  if (feed.state === "lost") return `agent unreachable · last seen ${age} ago`;
+  return feed.state === "stale" ? `agent answers, but looked last ${age} ago` : `${age} ago`;
+}

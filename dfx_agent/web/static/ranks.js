@@ -1,0 +1,192 @@
+// One line per rank: what it does now, and where its last step went, on one scale for all.
+
+import { element, reconcile, setHidden, setText } from "./element.js";
+import { count, duration, elapsed, percent } from "./format.js";
+import { inkOf, paint } from "./palette.js";
+import { SplitBar, waitSeconds } from "./split.js";
+import { hideTooltip, partRows, showTooltip } from "./tooltip.js";
+
+const STATE_WORDS = { live: "live", exited: "exited", died: "died", unknown: "state unknown" };
+
+export class RankTable {
+  constructor() {
+    this.body = document.getElementById("rank-rows");
+    this.table = this.body.closest("table");
+    this.rows = new Map();
+  }
+
+  update(snapshot, run) {
+    const keys = run.ranks.map((rank) => `${rank.role}/${rank.rank}/${rank.pid}`);
+    reconcile(this.body, this.rows, keys, () => new RankLine());
+    const scale = Math.max(...run.ranks.flatMap(wallSeconds), 0) || 1;
+    const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
+    const cells = newestCells(run);
+    run.ranks.forEach((rank, index) => {
+      const cell = cells.get(`${rank.role}/${rank.rank}`);
+      this.rows.get(keys[index]).update(rank, cell, scale, snapshot.time_seconds, showsRole);
+    });
+    setText(document.getElementById("ranks-scale"), `Last step · 0 to ${duration(scale)}`);
+    const numLost = run.ranks.reduce((sum, rank) => sum + rank.num_lost_records, 0);
+    this.table.classList.toggle("shows-lost", numLost > 0);
+    const nodes = new Set(run.ranks.map((rank) => rank.node));
+    const role = showsRole ? "" : `${run.ranks[0]?.role ?? ""} · `;
+    const where = nodes.size === 1 ? [...nodes][0] : `${nodes.size} nodes`;
+    setText(document.getElementById("ranks-note"), `${role}${where}`);
+    this.table.classList.toggle("one-node", nodes.size === 1);
+  }
+
+  tick(now) {
+    for (const row of this.rows.values()) row.tick(now);
+  }
+
+  repaint() {
+    for (const row of this.rows.values()) row.repaint();
+  }
+}
+
+/** The last step sets the scale; the running one only while it is not longer by far. */
+function wallSeconds(rank) {
+  return rank.last ? [rank.last.wall_seconds] : [rank.current.wall_seconds];
+}
+
+function newestCells(run) {
+  const cells = new Map();
+  for (const step of run.steps) {
+    for (const cell of step.cells) cells.set(`${step.role}/${cell.rank}`, cell);
+  }
+  return cells;
+}
+
+class RankLine {
+  constructor() {
+    const cell = (className, ...children) => element("td", className, {}, ...children);
+    this.dot = element("i", "dot");
+    this.name = element("span");
+    this.state = element("span", "sr-only");
+    this.swatch = element("i", "swatch");
+    this.stage = element("span", "stage-name");
+    this.parent = element("span", "quiet");
+    this.chip = element("span", "chip", {}, this.swatch, this.stage);
+    this.last = new SplitBar("last");
+    this.current = new SplitBar("current");
+    this.bars = element("div", "bars", {}, this.last.node, this.current.node);
+    this.cells = {
+      node: cell("c-node quiet"),
+      for: cell("c-for num"),
+      step: cell("c-step num"),
+      active: cell("c-share num"),
+      wait: cell("c-share num"),
+      idle: cell("c-share num"),
+      tokens: cell("c-tokens num"),
+      lost: cell("c-lost num"),
+    };
+    const head = element("th", "c-rank", { scope: "row" }, this.dot, this.name, this.state);
+    this.node = element("tr", "", {}, head, this.cells.node, cell("c-stage", this.chip, this.parent));
+    const { for: since, step, active, wait, idle, tokens, lost } = this.cells;
+    this.node.append(since, step, cell("c-split", this.bars), active, wait, idle, tokens, lost);
+    this.bars.tabIndex = 0;
+    this.bars.setAttribute("role", "img");
+    this.bars.addEventListener("mousemove", (event) => this.explain(event.target, event.clientX, event.clientY));
+    this.bars.addEventListener("mouseleave", hideTooltip);
+    this.bars.addEventListener("focus", () => this.explainFocused());
+    this.bars.addEventListener("blur", hideTooltip);
+    this.place = "";
+  }
+
+  update(rank, cell, scale, snapshotSeconds, showsRole) {
+    this.rank = rank;
+    this.snapshotSeconds = snapshotSeconds;
+    this.dot.dataset.state = rank.state;
+    setText(this.state, ` ${STATE_WORDS[rank.state]}`);
+    setText(this.name, showsRole ? `${rank.role} ${rank.rank}` : rank.rank);
+    this.name.title = `${rank.role} rank ${rank.rank}, ${STATE_WORDS[rank.state]}, pid ${rank.pid} on ${rank.node}`;
+    this.updateStage(rank);
+    const last = rank.last;
+    this.last.update(last, scale);
+    const label = last ? `last step: ${this.last.parts.map(partWords).join(", ")}` : "no closed step yet";
+    if (this.bars.ariaLabel !== label) this.bars.ariaLabel = label;
+    this.current.update(rank.state === "live" ? rank.current : null, scale);
+    const share = (seconds) => percent(last && last.wall_seconds > 0 ? seconds / last.wall_seconds : null);
+    const { node, step, active, wait, idle, tokens, lost } = this.cells;
+    setText(node, rank.node);
+    setText(step, rank.step === null ? "–" : String(rank.step));
+    setText(active, share(last?.active_seconds));
+    setText(wait, share(last ? waitSeconds(last) : 0));
+    setText(idle, share(last?.idle_seconds));
+    setText(tokens, tokensPerSecond(cell));
+    tokens.title = tokensTitle(cell);
+    setText(lost, rank.num_lost_records ? count(rank.num_lost_records) : "");
+    setHidden(this.bars, !last && !rank.current);
+  }
+
+  updateStage(rank) {
+    const span = rank.inflight.at(-1);
+    const kind = span?.kind ?? "idle";
+    const name = span?.name ?? (rank.state === "live" ? "between stages" : STATE_WORDS[rank.state]);
+    const parent = rank.inflight.length > 1 ? `in ${rank.inflight.at(-2).name}` : "";
+    this.node.classList.toggle("gone", rank.state !== "live");
+    const place = `${kind}:${name}`;
+    if (place !== this.place) {
+      this.place = place;
+      this.kind = kind;
+      this.placeName = name;
+      setText(this.stage, kind === "wait" ? `wait: ${name}` : name);
+      this.repaintChip();
+    }
+    this.chip.parentNode.title = rank.inflight.map((s) => s.name).join(" › ");
+    setText(this.parent, rank.state === "died" ? "died here" : parent);
+  }
+
+  /** Clocks of the living go on between snapshots. */
+  tick(now) {
+    const span = this.rank.state === "live" ? this.rank.inflight.at(-1) : null;
+    const since = Math.max(0, now - this.snapshotSeconds);
+    setText(this.cells.for, span ? elapsed(span.elapsed_seconds + since) : "–");
+  }
+
+  explainFocused() {
+    const box = this.bars.getBoundingClientRect();
+    this.explain(this.last.node, box.left, box.bottom);
+  }
+
+  /** `target` is the piece of a bar, or the bar, that is pointed at. */
+  explain(target, x, y) {
+    const isCurrent = target.closest(".current") !== null;
+    const bar = isCurrent ? this.current : this.last;
+    const split = isCurrent ? this.rank.current : this.rank.last;
+    if (!split || !bar.parts.length) return;
+    const index = [...bar.node.children].indexOf(target);
+    const title = `Rank ${this.rank.rank}, ${isCurrent ? "running step so far" : "last step"}`;
+    const rows = partRows(bar.parts, split.wall_seconds, bar.parts[index]);
+    showTooltip(x, y, title, `${duration(split.wall_seconds)} in all`, rows);
+  }
+
+  repaintChip() {
+    paint(this.swatch, this.kind, this.placeName);
+    this.chip.style.setProperty("--ink", inkOf(this.kind, this.placeName));
+  }
+
+  repaint() {
+    this.repaintChip();
+    this.last.repaint();
+    this.current.repaint();
+  }
+}
+
+function partWords(part) {
+  return `${part.kind === "wait" ? "wait " : ""}${part.name} ${duration(part.seconds)}`;
+}
+
+/** Tokens of the last closed step over its wall time; "total" counts alone where it is given. */
+function tokensPerSecond(cell) {
+  const kinds = cell ? Object.entries(cell.tokens) : [];
+  if (!kinds.length || cell.split.wall_seconds <= 0) return "–";
+  const total = cell.tokens.total ?? kinds.reduce((sum, [, tokens]) => sum + tokens, 0);
+  return count(total / cell.split.wall_seconds);
+}
+
+function tokensTitle(cell) {
+  const kinds = cell ? Object.entries(cell.tokens) : [];
+  if (!kinds.length) return "not reported by this run";
+  return kinds.map(([kind, tokens]) => `${kind}: ${count(tokens)} tokens in the last step`).join("\n");
+}

@@ -1,0 +1,90 @@
+// A TimeSplit as a list of parts in the order in which every bar of the page stacks them.
+
+import { element } from "./element.js";
+import { compareStages, paint } from "./palette.js";
+
+/** Parts {kind, name, seconds, drawnSeconds}: stages, then waits, then idle. */
+export function partsOf(split) {
+  const stages = Object.entries(split.stage_seconds).sort(([a], [b]) => compareStages(a, b));
+  const stageSum = stages.reduce((sum, [, seconds]) => sum + seconds, 0);
+  // Stages that overlap sum to more than the active time; the bar as a whole must stay wall time.
+  const squeeze = stageSum > 0 ? split.active_seconds / stageSum : 1;
+  const parts = stages.map(([name, seconds]) => part("stage", name, seconds, seconds * squeeze));
+  for (const [kind, byStage] of Object.entries(split.wait_seconds).sort()) {
+    parts.push(part("wait", kind, sum(Object.values(byStage))));
+  }
+  parts.push(part("idle", "idle", split.idle_seconds));
+  return parts.filter((p) => p.seconds > 0);
+}
+
+function part(kind, name, seconds, drawnSeconds = seconds) {
+  return { kind, name, seconds, drawnSeconds };
+}
+
+function sum(values) {
+  return values.reduce((total, value) => total + value, 0);
+}
+
+export function waitSeconds(split) {
+  return sum(Object.values(split.wait_seconds).map((byStage) => sum(Object.values(byStage))));
+}
+
+/** The mean of several splits, part by part. */
+export function meanParts(splits) {
+  const byName = new Map();
+  for (const split of splits) {
+    for (const p of partsOf(split)) {
+      const known = byName.get(`${p.kind}:${p.name}`) ?? part(p.kind, p.name, 0, 0);
+      known.seconds += p.seconds / splits.length;
+      known.drawnSeconds += p.drawnSeconds / splits.length;
+      byName.set(`${p.kind}:${p.name}`, known);
+    }
+  }
+  const order = ["stage", "wait", "idle"];
+  return [...byName.values()].sort(
+    (a, b) => order.indexOf(a.kind) - order.indexOf(b.kind) || compareStages(a.name, b.name),
+  );
+}
+
+/** One horizontal stacked bar, updated in place. */
+export class SplitBar {
+  constructor(className) {
+    this.node = element("div", `split ${className}`);
+    this.parts = [];
+    this.pieces = new Map();
+  }
+
+  /** `scaleSeconds` is what the full width stands for. */
+  update(split, scaleSeconds) {
+    this.parts = split ? partsOf(split) : [];
+    const names = this.parts.map((p) => `${p.kind}:${p.name}`);
+    for (const [name, node] of this.pieces) {
+      if (!names.includes(name)) {
+        node.remove();
+        this.pieces.delete(name);
+      }
+    }
+    this.parts.forEach((p, index) => {
+      const node = this.pieces.get(names[index]) ?? this.addPiece(names[index], p);
+      if (this.node.children[index] !== node) this.node.insertBefore(node, this.node.children[index]);
+      node.style.width = `${((100 * p.drawnSeconds) / scaleSeconds).toFixed(3)}%`;
+    });
+  }
+
+  repaint() {
+    for (const [name, node] of this.pieces) paint(node, ...splitName(name));
+  }
+
+  addPiece(name, p) {
+    const node = element("i");
+    paint(node, p.kind, p.name);
+    this.pieces.set(name, node);
+    this.node.append(node);
+    return node;
+  }
+}
+
+function splitName(name) {
+  const colon = name.indexOf(":");
+  return [name.slice(0, colon), name.slice(colon + 1)];
+}

@@ -1,0 +1,98 @@
+"""What several tests share: private folders, free ports, the command line, real servers."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CLI_TIMEOUT_SECONDS = 60.0
+
+RunCli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def artifacts() -> Path:
+    """Where a run leaves screenshots and logs for people: $DFX_TEST_ARTIFACTS."""
+    folder = Path(os.environ.get("DFX_TEST_ARTIFACTS", ROOT / "tests" / "artifacts"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def dfx_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for segments of this test alone, in shared memory where there is some."""
+    shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="dfx-test-", dir=shared_memory) as folder:
+        monkeypatch.setenv("DFX_DIR", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """A function; each call returns a loopback TCP port that nobody listens on now."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+    return find
+
+
+@pytest.fixture
+def run_cli() -> RunCli:
+    """``run_cli("ps", "--json")`` runs the command line in a process of its own."""
+
+    def run(
+        *args: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_seconds: float = CLI_TIMEOUT_SECONDS,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "dfx_agent", *args],
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_seconds,
+            cwd=cwd,
+            env=env,
+        )
+
+    return run
+
+
+def _program(package: str, *names: str) -> str:
+    """The first of ``names`` on PATH; skips the test, and says what to install, if none is."""
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    pytest.skip(f"no {names[0]} on PATH; Debian: apt-get install {package}")
+
+
+@pytest.fixture(scope="session")
+def prometheus_binary() -> str:
+    return _program("prometheus", "prometheus")
+
+
+@pytest.fixture(scope="session")
+def promtool_binary() -> str:
+    return _program("prometheus", "promtool")
+
+
+@pytest.fixture(scope="session")
+def alertmanager_binary() -> str:
+    return _program("prometheus-alertmanager", "prometheus-alertmanager", "alertmanager")
+
+
+@pytest.fixture(scope="session")
+def chromium_binary() -> str:
+    return _program("chromium", "chromium", "chromium-browser", "google-chrome")

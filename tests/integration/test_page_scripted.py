@@ -1,0 +1,472 @@
+"""The page in a real Chromium, fed by a scripted run: what is shown, how fast, how safely."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "web"))
+from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
+
+from dfx_agent.snapshot import SegmentProblem
+from dfx_agent.web.app import create_app
+from dfx_agent.web.server import Server
+
+playwright_api = pytest.importorskip(
+    "playwright.sync_api", reason="no playwright; pip install playwright", exc_type=ImportError
+)
+
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+HOSTILE = '<img src=x onerror="window.pwned=1">'
+WIDE = (1440, 900)
+
+Open = Callable[..., "playwright_api.Page"]
+
+
+@contextmanager
+def serve(source: ScriptedSource, port: int = 0, token: str | None = None) -> Iterator[Server]:
+    app = create_app(source, lambda accept: (b"# EOF\n", "text/plain"), token)
+    server = Server(app, "127.0.0.1", port)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def standing_still() -> ScriptedSource:
+    """A source that is in its rollout for ever: one snapshot, never another."""
+    now = time.time()
+    return ScriptedSource(clock=lambda: now)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_binary):
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_binary, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser) -> Iterator[Open]:
+    """``open_page(url)``; afterwards no page may have logged an error or asked a stranger."""
+    contexts, complaints = [], []
+
+    def open_page(url, size=WIDE, scheme="dark", *, allows_errors=False):
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
+        if not allows_errors:
+            page.on("console", lambda m: complaints.append(f"{m.type}: {m.text}"))
+        own = (url.partition("/?")[0], "data:")
+        page.on("request", lambda r: r.url.startswith(own) or complaints.append(r.url))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def wait_for_charts(page, num_charts: int = 4) -> None:
+    page.wait_for_function(
+        "n => document.querySelectorAll('.plot .main-svg .scatterlayer').length >= n",
+        arg=num_charts,
+    )
+    page.wait_for_function("document.getElementById('timeline').height > 100")
+
+
+def texts(page, selector: str) -> list[str]:
+    return page.locator(selector).all_inner_texts()
+
+
+def overflow_px(page) -> int:
+    return page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        ((800, 900), "light"),
+        ((1280, 800), "light"),
+        ((1440, 900), "dark"),
+        ((1920, 1080), "dark"),
+    ],
+)
+def test_page_shows_the_run_at_every_size(open_page, artifacts, size, scheme):
+    source = ScriptedSource()
+    with serve(source) as server:
+        page = open_page(server.url, size, scheme)
+        wait_for_charts(page)
+        page.screenshot(path=artifacts / f"page-{size[0]}-{scheme}.png", full_page=True)
+        assert overflow_px(page) == 0
+        assert texts(page, "#rank-rows th span:first-of-type") == ["0", "1", "2", "3"]
+        assert page.inner_text("#run-name") == RUN
+        assert page.inner_text("#fact-ranks") == "4 / 4"
+        assert page.inner_text("#fact-step") in page.title()
+        assert int(page.inner_text("#fact-step")) in (45, 46)
+        assert page.inner_text("#verdict-list strong") == "No problem seen"
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == {"dark": "rgb(14, 17, 22)", "light": "rgb(243, 245, 248)"}[scheme]
+
+
+def test_figures_are_those_of_the_source(open_page):
+    source = ScriptedSource()
+    with serve(source) as server:
+        page = open_page(server.url)
+        page.wait_for_selector("#rank-rows tr")
+        run = source.snapshot().runs[0]
+        if page.inner_text("#fact-step") != str(run.ranks[0].step):
+            pytest.fail("the step changed in between; the test needs its first five seconds")
+        for rank, row in zip(run.ranks, page.locator("#rank-rows tr").all(), strict=True):
+            shares = row.locator(".c-share").all_inner_texts()
+            active = 100 * rank.last.active_seconds / rank.last.wall_seconds
+            assert float(shares[0].rstrip(" %")) == pytest.approx(active, abs=0.5)
+            assert sum(float(share.rstrip(" %")) for share in shares) == pytest.approx(100, abs=1.6)
+            cell = next(c for c in run.steps[-1].cells if c.rank == rank.rank)
+            tokens = row.locator(".c-tokens").inner_text().replace(",", "")
+            rate = cell.tokens["response"] / cell.split.wall_seconds
+            assert float(tokens) == pytest.approx(rate, abs=0.6)
+        row = run.steps[-1]
+        assert page.inner_text("#fact-step-time") == f"{row.end_seconds - row.begin_seconds:.2f} s"
+        entropy = next(s for s in run.scalars if s.key == "actor/entropy").moments.sum
+        shown = page.locator("[aria-label='Entropy'] .chart-value strong").inner_text()
+        assert float(shown) == pytest.approx(entropy, rel=1e-3)
+
+
+def test_change_is_on_the_page_within_a_second(open_page):
+    source = ScriptedSource()
+    with serve(source) as server:
+        page = open_page(server.url)
+        wait_for_charts(page)  # 5 MB of plotly are read once, before it matters
+        delays = []
+        for name in ("dreaming", "rollout", "pondering"):
+            source.renames = {"rollout": name}
+            began = time.monotonic()
+            page.wait_for_function(
+                "name => document.getElementById('legend').textContent.includes(name)", arg=name
+            )
+            delays.append(time.monotonic() - began)
+    assert max(delays) < 1.0, delays
+
+
+def test_clocks_tick_between_snapshots(open_page):
+    def read() -> tuple[float, list[float], float]:
+        began = time.monotonic()
+        seconds = [float(text.rstrip(" s")) for text in texts(page, "#rank-rows .c-for")]
+        return began, seconds, time.monotonic()
+
+    with serve(standing_still()) as server:
+        page = open_page(server.url)
+        wait_for_charts(page)
+        began, first, read_at = read()
+        page.wait_for_timeout(1000)
+        read_again_at, later, ended = read()
+        for before, after in zip(first, later, strict=True):
+            assert read_again_at - read_at - 0.4 < after - before < ended - began + 0.4
+
+
+def test_names_from_the_job_are_text(open_page, artifacts, monkeypatch):
+    monkeypatch.setitem(SCALARS, f"my/{HOSTILE}", (None, {}, HOSTILE, lambda s, n: 1.0))
+    reward = ("dfx_reward", {"stat": "mean"}, "reward", lambda s, n: 0.5)
+    monkeypatch.setitem(SCALARS, f"{HOSTILE}%{{y}}<b>", reward)
+    source = standing_still()
+    source.renames = {"rollout": HOSTILE, "reward": "__proto__", "validation": "constructor"}
+    source.run_names = (HOSTILE, "other")
+    source.problems = (SegmentProblem("/dev/shm/x", "version", f"bad {HOSTILE}"),)
+    with serve(source) as server:
+        page = open_page(server.url)
+        wait_for_charts(page)
+        page.wait_for_function("t => document.body.innerText.includes(t)", arg=HOSTILE)
+        page.locator("#rank-rows .split.last i").first.hover()
+        assert HOSTILE in page.inner_text(".tooltip")
+        for selector in ("#timeline", "#steps", ".plot >> nth=0"):
+            box = page.locator(selector).bounding_box()
+            for share in (0.3, 0.5, 0.7):
+                page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+                page.wait_for_timeout(60)
+        page.screenshot(path=artifacts / "page-hostile-names.png", full_page=True)
+        for selector in ("#legend", "#scalars", "#verdict-list", "#run-select", "#rank-rows"):
+            assert HOSTILE in page.locator(selector).text_content(), selector
+        images = page.evaluate("[...document.images].map(image => image.getAttribute('src'))")
+        assert images == ["static/favicon.svg"]
+        assert page.evaluate("window.pwned") is None
+
+
+def test_dead_rank_is_named(open_page, artifacts):
+    source = ScriptedSource(16, dead_rank=5, seconds_into_step=40)
+    with serve(source) as server:
+        page = open_page(server.url, (1920, 1080))
+        wait_for_charts(page)
+        page.screenshot(path=artifacts / "page-16-ranks-one-dead.png", full_page=True)
+        titles = texts(page, "#verdict-list strong")
+        assert titles[0] == "Rank 5 died in backward in actor_update of step 45"
+        assert titles[1].startswith("Ranks 0–4, 6–15 have been waiting (collective) for ")
+        assert "No problem seen" not in titles
+        assert page.inner_text("#fact-ranks") == "15 / 16"
+        dead = page.locator("#rank-rows tr").nth(5)
+        assert dead.locator(".dot").get_attribute("data-state") == "died"
+        assert dead.locator(".c-for").inner_text() == "–"
+
+
+def test_stuck_rank_comes_before_those_who_wait_for_it(open_page, artifacts):
+    source = ScriptedSource(stuck_rank=2, seconds_into_step=75)
+    source.num_lost_records = {1: 1204}
+    source.other_agent_pid = 777
+    source.problems = (SegmentProblem("/dev/shm/x", "version", "x has version 2: upgrade"),)
+    with serve(source) as server:
+        page = open_page(server.url)
+        wait_for_charts(page)
+        page.screenshot(path=artifacts / "page-stuck-rank.png", full_page=True)
+        lines = texts(page, "#verdict-list li")
+        assert "Rank 2 has been in rollout for" in lines[0]
+        assert "at most" in lines[0]
+        assert "Ranks 0, 1, 3 have been waiting (barrier) for" in lines[1]
+        rest = " ".join(lines[2:])
+        assert "1,204 records lost on rank 1" in rest
+        assert "x has version 2: upgrade" in rest
+        assert "Another agent (pid 777)" in rest
+        assert texts(page, "#rank-rows .c-lost") == ["", "1,204", "", ""]
+
+
+def test_absent_is_not_zero_and_nan_is_not_dropped(open_page, artifacts):
+    keys = ["critic/rewards/mean", "actor/entropy"]
+    source = ScriptedSource(num_past_steps=NAN_STEP + 1, without=keys)
+    with serve(source) as server:
+        page = open_page(server.url)
+        wait_for_charts(page, 2)
+        for label in ("Reward", "Entropy"):
+            card = page.locator(f"[aria-label='{label}']")
+            assert card.locator(".absent").inner_text() == "not reported by this run"
+            assert card.locator(".chart-value").count() == 0
+        assert (
+            page.inner_text("#verdict-list strong") == f"actor/grad_norm is NaN at step {NAN_STEP}"
+        )
+        card = page.locator("[aria-label='Gradient norm']")
+        assert card.locator(".chart-value strong").inner_text() == "NaN"
+        marks = card.locator(".plot").evaluate("plot => [...plot.data[1].x]")
+        assert marks == [NAN_STEP]
+        page.screenshot(path=artifacts / "page-absent-and-nan.png", full_page=True)
+
+
+def test_curves_go_on_from_the_stream(open_page):
+    with serve(ScriptedSource()) as server:
+        page = open_page(server.url)
+        wait_for_charts(page)
+        last_x = "() => document.querySelector('.plot').data[0].x.at(-1)"
+        assert page.evaluate(last_x) == 44
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.wait_for_function(f"() => ({last_x})() === 45", timeout=15000)
+        assert [url for url in asked if "scalars" in url] == []
+
+
+def test_page_says_what_to_type_until_a_run_appears(open_page, artifacts):
+    source = ScriptedSource()
+    source.run_names = ()
+    with serve(source) as server:
+        page = open_page(server.url)
+        page.wait_for_selector("#empty")
+        assert "dfx-agent run -- torchrun" in page.inner_text("#empty")
+        page.screenshot(path=artifacts / "page-empty.png")
+        source.run_names = (RUN,)
+        page.wait_for_selector("#rank-rows tr", timeout=1500)
+        assert not page.locator("#empty").is_visible()
+
+
+def test_lost_agent_is_told_and_found_again(open_page, artifacts):
+    with serve(ScriptedSource()) as server:
+        port = int(server.url.rpartition(":")[2])
+        page = open_page(server.url, allows_errors=True)
+        page.wait_for_selector("[data-state='live'] >> text=ago")
+    page.wait_for_selector("text=agent unreachable", timeout=3000)
+    page.wait_for_selector("text=The agent cannot be reached", timeout=3000)
+    frozen = texts(page, "#rank-rows .c-for")
+    page.wait_for_timeout(700)
+    assert texts(page, "#rank-rows .c-for") == frozen
+    assert "No problem seen" not in page.inner_text("#verdict-list")
+    page.screenshot(path=artifacts / "page-agent-lost.png")
+    with serve(ScriptedSource(3), port):
+        page.wait_for_selector("#freshness[data-state='live']", timeout=8000)
+        page.wait_for_function("document.querySelectorAll('#rank-rows tr').length === 3")
+
+
+def test_agent_that_answers_but_stands_still_is_told(open_page):
+    with serve(standing_still()) as server:
+        page = open_page(server.url)
+        page.wait_for_selector("#freshness[data-state='stale']", timeout=9000)
+        assert "looked last" in page.inner_text("#freshness")
+
+
+def test_run_is_chosen_and_kept(open_page):
+    source = ScriptedSource()
+    source.run_names = (RUN, "exp/7 %41")
+    with serve(source) as server:
+        page = open_page(server.url)
+        page.wait_for_selector("#rank-rows tr")
+        page.select_option("#run-select", "exp/7 %41")
+        page.wait_for_function("document.title.endsWith('exp/7 %41')")
+        wait_for_charts(page)
+        page.reload()
+        page.wait_for_function("document.title.endsWith('exp/7 %41')")
+        assert page.input_value("#run-select") == "exp/7 %41"
+
+
+def test_token_opens_the_page_and_leaves_the_address(open_page):
+    with serve(ScriptedSource(), token="s3cret") as server:
+        page = open_page(f"{server.url}/?token=s3cret#x", allows_errors=True)
+        page.wait_for_selector("#rank-rows tr")
+        wait_for_charts(page)
+        assert "s3cret" not in page.url
+
+
+def test_keyboard_reaches_the_pieces_and_the_search(open_page):
+    with serve(ScriptedSource()) as server:
+        page = open_page(server.url)
+        wait_for_charts(page)
+        page.focus("#timeline")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowLeft")
+        assert page.inner_text("#walk-says").startswith("actor rank 1, step 4")
+        assert page.locator(".tooltip").is_visible()
+        page.keyboard.press("Escape")
+        assert not page.locator(".tooltip").is_visible()
+        page.focus("#steps")
+        page.keyboard.press("ArrowLeft")
+        assert page.inner_text("#walk-says").startswith("Step 4")
+        page.locator("#rank-rows .bars").first.focus()
+        assert "rollout" in page.inner_text(".tooltip")
+        assert "rollout" in page.locator("#rank-rows .bars").first.get_attribute("aria-label")
+        page.keyboard.press("/")
+        page.keyboard.type("response mean")
+        shown = [name for name in texts(page, ".scalar:visible .scalar-name") if name]
+        assert shown == ["response_length/mean"]
+        assert page.inner_text("#scalars-note").startswith("1 of ")
+        page.keyboard.press("Escape")
+        assert page.locator(".scalar:visible").count() > 5
+
+
+def test_sixteen_ranks_are_updated_in_place(open_page):
+    with serve(ScriptedSource(16)) as server:
+        page = open_page(server.url)
+        wait_for_charts(page)
+        page.evaluate(
+            """() => {
+              window.added = 0;
+              const count = (records) => records.forEach((r) => { window.added += [...r.addedNodes]
+                .filter((node) => node.nodeType === 1 && node.tagName !== "I").length; });
+              new MutationObserver(count).observe(document.getElementById("rank-rows"),
+                { childList: true, subtree: true });
+              window.frames_ms = [];
+              let last = performance.now();
+              const frame = (now) => { window.frames_ms.push(now - last); last = now;
+                requestAnimationFrame(frame); };
+              requestAnimationFrame(frame);
+            }"""
+        )
+        page.wait_for_timeout(3000)
+        assert page.evaluate("window.added") == 0
+        frames = sorted(page.evaluate("window.frames_ms"))
+        assert frames[len(frames) // 2] < 50, "half of all frames come within 50 ms"
+
+
+JUDGE = """async () => {
+  const { verdictsOf } = await import("./static/verdicts.js");
+  const now = 100;
+  const split = (stages, waits = {}) => ({ wall_seconds: 10, active_seconds: 9, idle_seconds: 1,
+    stage_seconds: stages, wait_seconds: waits });
+  const span = (kind, name, begin) => ({ kind, name, begin_seconds: begin,
+    elapsed_seconds: now - begin, step: 9 });
+  const rank = { role: "actor", rank: "0", node: "n", pid: 1, state: "live", step: 9,
+    last_event_seconds: 40, inflight: [span("stage", "rollout", 40)], num_lost_records: 0,
+    num_guest_drops: 0 };
+  const usual = split({ rollout: 5, actor_update: 0.1, forward: 4 }, { barrier: { "": 1 } });
+  const run = { run: "r", ranks: [rank], scalars: [], steps: [1, 2, 3, 4].map((step) => ({ step,
+    role: "actor", cells: [{ rank: "0", split: usual, tokens: {} }] })) };
+  const agent = { problems: [], other_agent_pid: null, num_exporter_errors: 0, num_segments: 1 };
+  CHANGES;
+  return verdictsOf({ agent }, run, now).map((line) => line.title);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ("", ["Rank 0 has been in rollout for 60.0 s"]),
+        ("rank.inflight = [span('wait', 'barrier', 60)]",
+         ["Rank 0 has been waiting (barrier) for 40.0 s"]),
+        ("rank.last_event_seconds = 86", ["No problem seen"]),  # an inner event 14 s ago
+        ("rank.inflight = [span('stage', 'actor_update', 10)]; rank.last_event_seconds = 99",
+         ["No problem seen"]),
+        ("rank.inflight = [span('stage', 'validation', 10)]", ["No problem seen"]),  # never before
+        ("run.steps = run.steps.slice(2)", ["No problem seen"]),  # too few steps to compare
+        ("rank.inflight = []", ["No problem seen"]),
+        ("rank.state = 'unknown'", ["No problem seen"]),
+        ("rank.state = 'exited'", ["The run has ended", "No problem seen"]),
+        ("rank.state = 'died'; rank.inflight = []", ["Rank 0 died of step 9"]),
+        ("run.num_stale_scalars = 3; rank.inflight = []",
+         ["3 scalar values came too late", "No problem seen"]),
+    ],
+)  # fmt: skip
+def test_verdicts_need_plain_evidence(verdict_page, changes, expected):
+    assert verdict_page.evaluate(JUDGE.replace("CHANGES", changes)) == expected
+
+
+@pytest.fixture(scope="module")
+def verdict_page(browser):
+    source = ScriptedSource()
+    source.run_names = ()
+    with serve(source) as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        yield page
+        page.close()
+
+
+def test_numbers_read_well(verdict_page):
+    got = verdict_page.evaluate(
+        """async () => {
+          const f = await import("./static/format.js");
+          return [f.duration(0.0843), f.duration(6.741), f.duration(95.24), f.duration(125),
+            f.duration(7384), f.scalar(0.000812), f.scalar(10483.2), f.scalar(-0.5), f.scalar(NaN),
+            f.scalar(-Infinity), f.scalar(null), f.toNumber("NaN"), f.toNumber(null),
+            f.percent(0.021), f.percent(0.85), f.percent(null), f.rankList(["0", "1", "2", "5"]),
+            f.rankList(["7"]), f.rankList(["p12", "p13"]), f.elapsed(12.34)];
+        }"""
+    )
+    nan = got.pop(11)
+    assert nan != nan  # noqa: PLR0124  NaN alone differs from itself
+    assert got == [
+        "84 ms", "6.74 s", "95.2 s", "2 min 05 s", "2 h 03 min", "8.12e−4", "10,483", "−0.5", "NaN",
+        "−∞", "–", None, "2.1 %", "85 %", "–", "ranks 0–2, 5", "rank 7", "ranks p12, p13", "12.3 s",
+    ]  # fmt: skip
+
+
+def test_unknown_stages_keep_a_colour(verdict_page):
+    colors = verdict_page.evaluate(
+        """async () => {
+          const { stageColor } = await import("./static/palette.js");
+          return ["my_stage", "my_stage", "other", "__proto__", "constructor"].map(stageColor);
+        }"""
+    )
+    assert colors[0] == colors[1] != colors[2]
+    assert all(color.startswith("hsl(") for color in colors)

@@ -1,0 +1,367 @@
+"""Every route over a real socket: bodies, headers, errors, token."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
+
+from dfx_agent.web import app as app_module
+from dfx_agent.web.app import create_app
+from dfx_agent.web.server import Server
+
+METRICS_BODY = b"# TYPE dfx_demo gauge\n" + b"dfx_demo 1\n" * 400 + b"# EOF\n"
+TOKEN = "s3cret-tökén"
+
+
+class Metrics:
+    """Remembers what it was asked and where it ran."""
+
+    def __init__(self) -> None:
+        self.accept: str | None = None
+        self.thread = ""
+
+    def __call__(self, accept: str | None) -> tuple[bytes, str]:
+        self.accept = accept
+        self.thread = threading.current_thread().name
+        return METRICS_BODY, "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+@pytest.fixture(scope="module")
+def source() -> ScriptedSource:
+    return ScriptedSource()
+
+
+@pytest.fixture(scope="module")
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture(scope="module")
+def client(source, metrics) -> Iterator[httpx.Client]:
+    with serve(source, metrics) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def guarded_client(source, metrics) -> Iterator[httpx.Client]:
+    with serve(source, metrics, TOKEN) as client:
+        yield client
+
+
+@pytest.fixture
+def guarded(guarded_client) -> httpx.Client:
+    guarded_client.cookies.clear()
+    return guarded_client
+
+
+@contextmanager
+def serve(source, metrics, token=None) -> Iterator[httpx.Client]:
+    server = Server(create_app(source, metrics, token), "127.0.0.1", 0)
+    server.start()
+    try:
+        with httpx.Client(base_url=server.url, timeout=10) as client:
+            yield client
+    finally:
+        server.stop()
+
+
+class Page(HTMLParser):
+    """Collects what a strict content security policy would refuse, and all links."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.inline: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        names = dict(attrs)
+        if tag == "style" or (tag == "script" and "src" not in names):
+            self.inline.append(tag)
+        self.inline += [name for name in names if name.startswith("on") or name == "style"]
+        self.links += [names[name] for name in ("src", "href") if name in names]
+
+
+def test_page_has_no_inline_code_and_links_only_what_exists(client):
+    answer = client.get("/")
+    assert answer.status_code == 200
+    page = Page(answer.text)
+    assert page.inline == []
+    assert "static/app.js" in page.links
+    for link in page.links:
+        assert not re.match(r"^(https?:)?//", link), link
+        assert client.get(f"/{link}").status_code == 200, link
+
+
+def test_modules_import_only_files_that_are_served(client):
+    seen, todo = set(), ["app.js"]
+    while todo:
+        name = todo.pop()
+        answer = client.get(f"/static/{name}")
+        assert answer.status_code == 200, name
+        assert "javascript" in answer.headers["content-type"]
+        seen.add(name)
+        todo += set(re.findall(r'from "\./([\w.]+)"', answer.text)) - seen
+    assert seen == {path.name for path in app_module.STATIC.glob("*.js")}
+
+
+def test_own_files_are_revalidated_and_plotly_is_cached(client):
+    own = client.get("/static/app.js")
+    assert own.headers["cache-control"] == "no-cache"
+    again = client.get("/static/app.js", headers={"If-None-Match": own.headers["etag"]})
+    assert again.status_code == 304
+
+    plotly = client.get("/static/plotly.min.js")
+    assert b"plotly.js v" in plotly.content[:200]
+    assert "max-age=604800" in plotly.headers["cache-control"]
+    cached = client.get("/static/plotly.min.js", headers={"If-None-Match": plotly.headers["etag"]})
+    assert cached.status_code == 304
+
+
+def test_page_is_served_without_plotly(source, metrics, monkeypatch):
+    monkeypatch.setattr(app_module, "_plotly_files", lambda: None)
+    with serve(source, metrics) as client:
+        assert client.get("/").status_code == 200
+        answer = client.get("/static/plotly.min.js")
+        assert answer.status_code == 404
+        assert "pip install plotly" in answer.json()["detail"]
+
+
+def test_heavy_packages_stay_out_of_the_process():
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from scripted_source import ScriptedSource\n"
+        "from dfx_agent.web.app import create_app\n"
+        "create_app(ScriptedSource(), lambda accept: (b'', ''))\n"
+        "print([m for m in ('plotly', 'numpy', 'jinja2', 'opentelemetry.sdk') if m in sys.modules])"
+    )
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
+    environment = {
+        **os.environ,
+        "FASTAPI_OTEL_AUTO_CONFIGURE": "true",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+    }
+    command = [sys.executable, "-c", code, *paths]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", ["/static/nothing.js", "/static/../app.py", "/docs", "/redoc"])
+def test_what_is_not_there_is_404(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_file_outside_static_cannot_be_read(client):
+    request = client.build_request("GET", "/static/x")
+    request.url = request.url.copy_with(raw_path=b"/static/..%2fapp.py")
+    assert client.send(request).status_code == 404
+
+
+def test_snapshot_is_the_contract_as_json(client, source):
+    answer = client.get("/api/v1/snapshot")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "no-store"
+    body = answer.json()
+    run = body["runs"][0]
+    assert [rank["rank"] for rank in run["ranks"]] == ["0", "1", "2", "3"]
+    assert set(run["ranks"][0]) == set(source.snapshot().runs[0].ranks[0].__dataclass_fields__)
+    assert body["agent"]["other_agent_pid"] is None
+    split = run["ranks"][0]["last"]
+    waits = sum(sum(by_stage.values()) for by_stage in split["wait_seconds"].values())
+    total = split["active_seconds"] + waits + split["idle_seconds"]
+    assert total == pytest.approx(split["wall_seconds"])
+
+
+def test_scalars_by_key_all_keys_and_nan(client):
+    url = f"/api/v1/runs/{RUN}/scalars"
+    keys = ["actor/grad_norm", "actor/entropy"]
+    rows = client.get(url, params={"key": keys}).json()
+    assert [row["key"] for row in rows] == keys
+    assert rows[0]["values"][NAN_STEP] == "NaN"
+    assert all(isinstance(value, float) for value in rows[1]["values"])
+    assert rows[1]["unit"] == "nats"
+    assert {row["key"] for row in client.get(url).json()} == set(SCALARS)
+    assert client.get(url, params={"key": "no/such"}).json() == []
+
+
+def test_infinities_are_told_apart():
+    encode = app_module.Encoder(tuple[float, ...])
+    assert json.loads(encode((math.inf, -math.inf, math.nan, 0.0))) == [
+        "Infinity", "-Infinity", "NaN", 0.0,
+    ]  # fmt: skip
+
+
+def test_timeline_has_the_newest_steps_of_each_rank(client):
+    url = f"/api/v1/runs/{RUN}/timeline"
+    rows = client.get(url, params={"steps": 3}).json()
+    assert [row["step"] for row in rows if row["rank"] == "2"] == [43, 44, 45]
+    assert rows[2]["end_seconds"] is None
+    assert {piece["kind"] for piece in rows[0]["pieces"]} == {"stage", "wait", "idle"}
+    assert len(client.get(url).json()) == 4 * 12
+
+
+@pytest.mark.parametrize("steps", ["0", "201", "-1", "many", ""])
+def test_wrong_number_of_steps_is_one_line(client, steps):
+    answer = client.get(f"/api/v1/runs/{RUN}/timeline", params={"steps": steps})
+    assert answer.status_code == 422
+    detail = answer.json()["detail"]
+    assert detail.startswith("steps: ")
+    assert "\n" not in detail
+
+
+@pytest.mark.parametrize("what", ["scalars", "timeline"])
+def test_unknown_run_is_404_with_a_remedy(client, what):
+    answer = client.get(f"/api/v1/runs/nope/{what}")
+    assert answer.status_code == 404
+    assert answer.json() == {"detail": "no run named 'nope'; /api/v1/snapshot lists the runs"}
+
+
+def test_run_names_may_hold_anything(client, source, monkeypatch):
+    monkeypatch.setattr(source, "run_names", ("team a/exp 7%", RUN))
+    for what in ("scalars", "timeline"):
+        answer = client.get(f"/api/v1/runs/team%20a%2Fexp%207%25/{what}")
+        assert answer.status_code == 200
+        assert answer.json()
+
+
+def test_metrics_pass_through_in_a_worker_thread(client, metrics):
+    headers = {"Accept": "application/openmetrics-text", "Accept-Encoding": "identity"}
+    answer = client.get("/metrics", headers=headers)
+    assert answer.content == METRICS_BODY
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert "content-encoding" not in answer.headers
+    assert metrics.accept == "application/openmetrics-text"
+    assert metrics.thread != "dfx-web"
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_gzip"),
+    [
+        ("gzip", True),
+        ("deflate, gzip;q=1.0, *;q=0.5", True),
+        ("GZIP; q=0.3", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.0, identity", False),
+        ("br", False),
+        ("", False),
+    ],
+)
+def test_gzip_only_where_it_is_accepted(client, accept, is_gzip):
+    with client.stream("GET", "/metrics", headers={"Accept-Encoding": accept}) as answer:
+        raw = b"".join(answer.iter_raw())
+    assert (answer.headers.get("content-encoding") == "gzip") is is_gzip
+    assert "Accept-Encoding" in answer.headers["vary"]
+    if is_gzip:
+        assert gzip.decompress(raw) == METRICS_BODY
+        assert raw[8] == 4  # the flag of zlib's fastest level
+    else:
+        assert raw == METRICS_BODY
+
+
+def test_probes(metrics):
+    source = ScriptedSource(num_polls=0)
+    with serve(source, metrics) as client:
+        assert client.get("/healthz").json() == {"status": "ok"}
+        not_yet = client.get("/readyz")
+        assert not_yet.status_code == 503
+        assert not_yet.json()["detail"] == "the agent has not made its first poll yet"
+        source._num_polls = 1
+        source._snapshot = None
+        assert client.get("/readyz").status_code == 200
+
+
+def test_openapi_describes_the_answers(client):
+    schema = client.get("/api/v1/openapi.json").json()
+    assert {
+        "/api/v1/snapshot",
+        "/api/v1/stream",
+        "/api/v1/runs/{run}/scalars",
+        "/api/v1/runs/{run}/timeline",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+    } == set(schema["paths"])
+    assert {"Snapshot", "RankRow", "ScalarHistory", "TimelineRow"} <= set(
+        schema["components"]["schemas"]
+    )
+
+
+def test_internal_error_shows_no_trace(metrics, monkeypatch):
+    def explode(*_):
+        raise RuntimeError("inside story")
+
+    source = ScriptedSource()
+    monkeypatch.setattr(source, "timeline", explode)
+    with serve(source, metrics) as client:
+        answer = client.get(f"/api/v1/runs/{RUN}/timeline")
+    assert answer.status_code == 500
+    assert answer.json() == {"detail": "internal error; the agent's own output has the reason"}
+    assert "nosniff" in answer.headers["x-content-type-options"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/static/app.js", "/api/v1/snapshot", "/nothing", "/metrics", "/healthz"]
+)
+def test_security_headers_are_everywhere(client, path):
+    headers = client.get(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "script-src" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+PROTECTED = ["/", "/metrics", "/readyz", "/static/app.js", "/static/plotly.min.js",
+             "/api/v1/snapshot", "/api/v1/stream", "/api/v1/openapi.json", "/nothing",
+             f"/api/v1/runs/{RUN}/timeline", f"/api/v1/runs/{RUN}/scalars"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PROTECTED)
+def test_without_token_nothing_is_told(guarded, path):
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
+        answer = guarded.get(path, headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.json()["detail"].startswith("token required")
+    assert guarded.get(path, params={"token": "wrong"}).status_code == 401
+
+
+def test_healthz_needs_no_token(guarded):
+    assert guarded.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+def test_bearer_token_opens_and_sets_no_cookie(guarded, scheme):
+    headers = {"Authorization": f"{scheme} {TOKEN}".encode()}
+    answer = guarded.get("/metrics", headers=headers)
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+
+
+def test_token_in_the_address_becomes_a_cookie(guarded):
+    first = guarded.get("/", params={"token": TOKEN})
+    assert first.status_code == 200
+    cookie = first.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+    assert TOKEN not in cookie
+    assert guarded.get("/api/v1/snapshot").status_code == 200
+    name, value = cookie.split(";")[0].split("=")
+    guarded.cookies.clear()
+    stolen = {"Cookie": f"{name}={value[:-1]}x"}
+    assert guarded.get("/api/v1/snapshot", headers=stolen).status_code == 401
