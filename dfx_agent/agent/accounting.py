@@ -36,6 +36,8 @@ class SpanEvent(NamedTuple):
 
 
 class PieceNs(NamedTuple):
+    """A stretch of one process' time on its monotonic clock."""
+
     kind: PieceKind
     name: str
     begin_ns: int

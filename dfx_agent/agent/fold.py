@@ -56,9 +56,7 @@ class RunFold:
         self.processes[identity.role, process.label] = process
         return before
 
-    def add(
-        self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]
-    ) -> None:
+    def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
         """What one reading of a process brought."""
         for scalar in scalars:
             self.store.add(scalar.key, process.label, process.attempt, scalar.step, scalar.value)
@@ -114,7 +112,9 @@ class RunFold:
             if r == role and label not in self._cells[key] and process.was_in(step)
         ]
         cells = tuple(cell for cell, _, _ in rows)
-        return StepRow(step, role, begin, end, tuple(sorted(missing, key=rank_order)), bubble, cells)
+        return StepRow(
+            step, role, begin, end, tuple(sorted(missing, key=rank_order)), bubble, cells
+        )
 
 
 def rank_order(label: str) -> tuple[int, str]:

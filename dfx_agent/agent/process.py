@@ -41,6 +41,8 @@ class ScalarRecord:
 
 @dataclass
 class Stamp:
+    """When a stage began and ended; end_ns is None while it is open."""
+
     begin_ns: int
     end_ns: int | None = None
 
@@ -170,8 +172,8 @@ class Process:
         scalars: list[ScalarRecord] = []
         name = self.follower.name
         last = self.last_event_ns or 0
-        for _, t0, t1, value, step, span, parent, _, kind, name_id, _ in batch.records:
-            kind &= KIND_MASK
+        for _, t0, t1, value, step, span, parent, _, flagged, name_id, _ in batch.records:
+            kind = flagged & KIND_MASK
             if t1 > future or t0 > t1:
                 self.num_strange += 1
                 continue

@@ -10,6 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,7 +70,6 @@ class Follower:
     @property
     def num_read(self) -> int:
         return self._segment.ring.num_read
-
 
     def epoch_seconds(self, monotonic_ns: int) -> float:
         """Unix time of a stamp of this process."""
@@ -182,10 +182,8 @@ class Folder:
 
     @staticmethod
     def _unlink(path: str) -> None:
-        try:
+        with suppress(OSError):
             os.unlink(path)
-        except OSError:
-            pass
 
     def _take_lock(self) -> None:
         if not self._may_reap:

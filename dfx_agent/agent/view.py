@@ -47,8 +47,7 @@ def timeline_rows(fold: RunFold, num_steps: int) -> tuple[TimelineRow, ...]:
     rows = []
     for process in fold.processes.values():
         closed = [s for s in list(process.windows) if s.window.step is not None]
-        for step in closed[-num_steps:]:
-            rows.append(_timeline_row(process, step))
+        rows += [_timeline_row(process, step) for step in closed[-num_steps:]]
         account = process.account
         if account and account.current.begin_ns < account.watermark_ns:
             rows.append(_timeline_row(process, ClosedStep(account.current)))

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from itertools import pairwise
 
 from dfx_agent.agent.config import Config
 from dfx_agent.attach.spawn import Job, block_signals, environment
@@ -71,7 +72,7 @@ def _serve(config: Config, *, is_given: bool) -> Service:
 def _run_name(command: list[str]) -> str:
     """Script and start time: two runs of one script are two runs."""
     scripts = [os.path.basename(word) for word in command if word.endswith(".py")]
-    modules = [b.rpartition(".")[2] for a, b in zip(command, command[1:]) if a == "-m"]
+    modules = [b.rpartition(".")[2] for a, b in pairwise(command) if a == "-m"]
     stem = (scripts or modules or [os.path.basename(command[0])])[0].removesuffix(".py")
     return f"{stem}-{time.strftime('%m%d-%H%M%S')}"
 

@@ -39,7 +39,7 @@ class _Page:
         self._family(metric).add_metric(labels, value)  # type: ignore[attr-defined]
 
     def info(self, metric: Metric, labels: Labels) -> None:
-        values = dict(zip(metric.labels, labels))
+        values = dict(zip(metric.labels, labels, strict=True))
         self._family(metric, labels=()).add_metric((), values)  # type: ignore[attr-defined]
 
     def _family(self, metric: Metric, labels: Labels | None = None) -> Family:
@@ -48,7 +48,9 @@ class _Page:
             unit = metric.unit if metric.name.endswith(f"_{metric.unit}") else ""
             kind = _FAMILIES[metric.kind]
             names = metric.labels if labels is None else labels
-            family = kind(metric.name, metric.help, labels=names, **({"unit": unit} if unit else {}))
+            family = kind(
+                metric.name, metric.help, labels=names, **({"unit": unit} if unit else {})
+            )
             self.families[metric.name] = family
         return family
 

@@ -1,4 +1,4 @@
-"""What a metric of the catalogue is: declared once, read by exporters, page, boards, rules, docs."""
+"""What a metric is: declared once, read by exporters, page, boards, rules and docs."""
 
 from __future__ import annotations
 

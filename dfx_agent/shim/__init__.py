@@ -78,7 +78,7 @@ def wait(kind: str) -> Span:
 
 
 def scalar(name: str, value: Any, step: int | None = None) -> None:
-    """One metric under the framework's own name; a device tensor is read later, never waited for."""
+    """One metric under the framework's own name; a device tensor is read later."""
     writer = recorder.current or recorder.active()
     if writer is not None and not compiling.is_compiling():
         try:

@@ -152,7 +152,7 @@ class Recorder:
         self._segment.add_to_word(GUEST_ERRORS_OFFSET)
 
     def finish(self) -> None:
-        """Orderly end: what is still deferred is written if it is ready, then the segment closes."""
+        """Orderly end: what is deferred is written if it is ready, then the segment closes."""
         self._deferred.flush()
         self._segment.finish()
 

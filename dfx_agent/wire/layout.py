@@ -3,14 +3,14 @@
     0      preamble    128 B   magic, version, byte order, offsets, pid, start time, boot id
     128    identity    264 B   run, role, rank, ...; first and last word are the same generation
     512    live words   64 B   state, bytes of names in use, what the guest had to drop
-    1024   clock pairs 512 B   16 x (n, monotonic ns, epoch ns, n), written in turn
+    1024   clock pairs 512 B   16 x (n, monotonic ns, epoch ns, n), in turn
     4096   in-flight   256 slots of 64 B: spans that are open now (readable after kill -9)
-    20480  names       64 KiB, append-only: (length u16, UTF-8 bytes) in order of their ids 1, 2, ...
+    20480  names       64 KiB, append-only: (length u16, UTF-8) in order of ids 1, 2, ...
     86016  ring        num_records x 64 B
 
-Everything is in native byte order and alignment: an 8-byte store is then one store, and ``@`` packs
-faster than ``<`` (198 against 243 ns). A segment never leaves its host; the byte-order word is
-there so that a copy from another machine is refused. The magic is written last, so a file that
+Everything is in native byte order and alignment: an 8-byte store is then one store, and ``@``
+packs faster than ``<`` (198 against 243 ns). A segment never leaves its host; the byte-order word
+is there so that a copy from another machine is refused. The magic is written last, so a file that
 has it is complete.
 """
 
@@ -42,13 +42,12 @@ IDENTITY_OFFSET = 128
 IDENTITY = struct.Struct("@Q5iI96s32s32s64sQ")
 
 WORD = struct.Struct("@Q")
-LIVE_OFFSET = 512
+STATE_OFFSET = 512
 LIVE = struct.Struct("@5Q")
-STATE_OFFSET = LIVE_OFFSET
-NAMES_USED_OFFSET = LIVE_OFFSET + 8
-NAMES_DROPPED_OFFSET = LIVE_OFFSET + 16
-INFLIGHT_DROPPED_OFFSET = LIVE_OFFSET + 24
-GUEST_ERRORS_OFFSET = LIVE_OFFSET + 32
+NAMES_USED_OFFSET = STATE_OFFSET + 8
+NAMES_DROPPED_OFFSET = STATE_OFFSET + 16
+INFLIGHT_DROPPED_OFFSET = STATE_OFFSET + 24
+GUEST_ERRORS_OFFSET = STATE_OFFSET + 32
 
 STATE_STARTING, STATE_LIVE, STATE_CLOSED = 0, 1, 2
 

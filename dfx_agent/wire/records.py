@@ -22,7 +22,6 @@ from __future__ import annotations
 import struct
 
 RECORD = struct.Struct("@QQQdqIIIHHQ")
-FIELDS = "head t0_ns t1_ns value step span parent thread kind name tail".split()
 
 # head, t0_ns, t1_ns, value, step, span, parent, thread, kind, name, tail
 Record = tuple[int, int, int, float, int, int, int, int, int, int, int]

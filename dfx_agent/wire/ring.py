@@ -22,7 +22,7 @@ from mmap import mmap
 from dfx_agent.wire.layout import RECORD_BYTES, WORD
 from dfx_agent.wire.records import RECORD, Record
 
-# (t0_ns, t1_ns, value, step, span, parent, thread, kind, name)
+# t0_ns, t1_ns, value, step, span, parent, thread, kind, name in this order
 Emit = Callable[[int, int, float, int, int, int, int, int, int], None]
 Read = Callable[[int, int], bytes]  # (offset, size) -> bytes, shorter at the end of the file
 
@@ -38,17 +38,10 @@ def make_emit(buffer: mmap | bytearray, offset: int, num_records: int) -> Emit:
     take = itertools.count(1).__next__
     mask = num_records - 1
 
-    def emit(
-        t0_ns: int,
-        t1_ns: int,
-        value: float,
-        step: int,
-        span: int,
-        parent: int,
-        thread: int,
-        kind: int,
-        name: int,
-    ) -> None:
+    def emit(  # noqa: PLR0913, PLR0917 (one record; keywords would cost)
+        t0_ns: int, t1_ns: int, value: float, step: int, span: int, parent: int, thread: int,
+        kind: int, name: int,
+    ) -> None:  # fmt: skip
         seq = take()
         pack_into(
             buffer, offset + ((seq & mask) << 6),
@@ -86,7 +79,8 @@ def read_inflight(read: Read, offset: int, num_slots: int) -> list[Record]:
     size = num_slots * RECORD_BYTES
     tails, bodies, heads = read(offset, size), read(offset, size), read(offset, size)
     size = min(len(tails), len(bodies), len(heads)) // RECORD_BYTES * RECORD_BYTES
-    rows = zip(_tails(tails[:size]), RECORD.iter_unpack(bodies[:size]), _heads(heads[:size]))
+    parts = _tails(tails[:size]), RECORD.iter_unpack(bodies[:size]), _heads(heads[:size])
+    rows = zip(*parts, strict=True)
     return [row for tail, row, head in rows if head and head == tail == row[0] == row[5]]
 
 
@@ -126,9 +120,7 @@ class RingReader:
             before = self._next
             whole, lapped = self._take(chunk, until, laps, records)
             laps += lapped
-            if not whole and not lapped:
-                break
-            if self._next == before:
+            if self._next == before or not (whole or lapped):
                 break
             chunk = min(chunk * 2, _LARGEST_CHUNK)
         if self._scout:
@@ -155,7 +147,7 @@ class RingReader:
         tails, bodies, heads = self._copy(at, count)
         expected = list(range(first, first + len(heads)))
         if tails == expected and heads == expected:
-            out.extend(RECORD.iter_unpack(bodies))  # type: ignore[arg-type]
+            out.extend(RECORD.iter_unpack(bodies))
             self._next += len(heads)
             return len(heads) == count, False
         if self._newest(at, tails, heads) >= first + self._num_records:
@@ -167,7 +159,7 @@ class RingReader:
     def _newest(self, at: int, tails: list[int], heads: list[int]) -> int:
         """Largest number that is whole and in the slot it belongs to: corruption leads nowhere."""
         mask = self._num_records - 1
-        rows = enumerate(zip(tails, heads), start=at)
+        rows = enumerate(zip(tails, heads, strict=True), start=at)
         return max((h for i, (t, h) in rows if h == t and h & mask == i), default=0)
 
     def _take_partly(
@@ -178,13 +170,13 @@ class RingReader:
         heads: list[int],
         out: list[Record],
     ) -> None:
-        good = [e == t == h for e, t, h in zip(expected, tails, heads)]
+        good = [e == t == h for e, t, h in zip(expected, tails, heads, strict=True)]
         if True not in good:
             return
         last = len(good) - 1 - good[::-1].index(True)
-        for i, record in zip(range(last + 1), RECORD.iter_unpack(bodies)):
+        for i, record in zip(range(last + 1), RECORD.iter_unpack(bodies), strict=False):
             if good[i]:
-                out.append(record)  # type: ignore[arg-type]
+                out.append(record)
             else:
                 self._holes[expected[i]] = 0
         self._next = expected[last] + 1

@@ -140,9 +140,7 @@ class SegmentWriter:
         self._clock = 0
         self._generation = 0
         self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records)
-        self.inflight = InflightWriter(
-            self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT
-        )
+        self.inflight = InflightWriter(self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT)
         self.add_clock_pair()
         self.write_identity(identity)
         self.set_word(layout.STATE_OFFSET, layout.STATE_LIVE)
@@ -255,8 +253,8 @@ class SegmentReader:
 
     def live_words(self) -> tuple[int, int, int, int, int]:
         """(state, bytes of names, names dropped, open spans dropped, guest errors)."""
-        data = self.read(layout.LIVE_OFFSET, layout.LIVE.size)
-        return layout.LIVE.unpack(data.ljust(layout.LIVE.size, b"\0"))  # type: ignore[return-value]
+        data = self.read(layout.STATE_OFFSET, layout.LIVE.size)
+        return layout.LIVE.unpack(data.ljust(layout.LIVE.size, b"\0"))
 
     def clock_pairs(self) -> list[tuple[int, int]]:
         """(monotonic ns, epoch ns), oldest first; at most 16."""

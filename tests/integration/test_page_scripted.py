@@ -99,6 +99,19 @@ def texts(page, selector: str) -> list[str]:
     return page.locator(selector).all_inner_texts()
 
 
+def hover_text(page, card, step: int) -> str:
+    """What the hover box of a chart says at a step."""
+    plot = card.locator(".plot")
+    x = plot.evaluate("(p, s) => p._fullLayout.xaxis._offset + p._fullLayout.xaxis.d2p(s)", step)
+    box = plot.bounding_box()
+    for nudge in (0, 1):
+        page.mouse.move(box["x"] + x + nudge, box["y"] + box["height"] / 2)
+        page.wait_for_timeout(150)
+    text = plot.locator(".hoverlayer").text_content()
+    assert f"step {step}" in text
+    return text
+
+
 def overflow_px(page) -> int:
     return page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
@@ -263,8 +276,12 @@ def test_absent_is_not_zero_and_nan_is_not_dropped(open_page, artifacts):
         )
         card = page.locator("[aria-label='Gradient norm']")
         assert card.locator(".chart-value strong").inner_text() == "NaN"
-        marks = card.locator(".plot").evaluate("plot => [...plot.data[1].x]")
+        crosses = "({ x, marker }) => x.filter((_, index) => marker.opacity[index])"
+        marks = card.locator(".plot").evaluate(f"plot => ({crosses})(plot.data[1])")
         assert marks == [NAN_STEP]
+        card.scroll_into_view_if_needed()
+        assert "NaN" in hover_text(page, card, NAN_STEP)
+        assert "NaN" not in hover_text(page, card, NAN_STEP - 2)
         page.screenshot(path=artifacts / "page-absent-and-nan.png", full_page=True)
 
 

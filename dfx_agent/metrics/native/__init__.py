@@ -30,7 +30,9 @@ class Native:
 class NativeNames:
     """Look-up for one framework; answers are remembered, keys come from a job and repeat."""
 
-    def __init__(self, exact: dict[str, Native], patterns: list[tuple[re.Pattern[str], Native]]):
+    def __init__(
+        self, exact: dict[str, Native], patterns: list[tuple[re.Pattern[str], Native]]
+    ) -> None:
         self._exact = exact
         self._patterns = patterns
         self._known: dict[str, Native | None] = {}
@@ -50,9 +52,7 @@ class NativeNames:
         for pattern, native in self._patterns:
             match = pattern.fullmatch(key)
             if match:
-                return Native(
-                    native.metric, {**native.labels, **match.groupdict("")}, native.scale
-                )
+                return Native(native.metric, {**native.labels, **match.groupdict("")}, native.scale)
         return None
 
 

@@ -7,6 +7,7 @@ import { onThemeChange, themeColors } from "./theme.js";
 const MAX_SERIES = 4;
 const SERIES_COLORS = ["#597cdf", "#d26742", "#378f90", "#cf608e"];
 const PLOT_HEIGHT_PX = 168;
+const MAX_NAME = 24;
 
 const isMean = (row) => ["mean", "avg", undefined].includes(row.labels.stat);
 const byMetric = (...names) => (row) => names.includes(row.metric) && isMean(row);
@@ -153,27 +154,34 @@ function lineOf(series, yaxis) {
   };
 }
 
-/** NaN and infinity have no place on the axis, so they stand on its foot as crosses. */
+/**
+ * NaN and infinity have no place on the axis, so they stand on its foot as crosses. There is an
+ * invisible point at every other step, or the hover box would show the nearest cross there too.
+ */
 function marksOf(series) {
   const { steps, values } = series.history;
-  const odd = steps.map((step, index) => [step, values[index]]).filter(([, value]) => !Number.isFinite(value));
+  const points = steps.map((step, index) => ({ step, value: values[index], odd: !Number.isFinite(values[index]) }));
+  // Invisible points at the very ends would make plotly widen the axis.
+  const shown = points.filter(({ odd }, index) => odd || (index > 0 && index < points.length - 1));
   return {
     type: "scatter",
     mode: "markers",
     name: plainText(series.name),
-    x: odd.map(([step]) => step),
-    y: odd.map(() => 0.03),
+    x: shown.map(({ step }) => step),
+    y: shown.map(() => 0.03),
     yaxis: "y2",
-    text: odd.map(([, value]) => scalar(value)),
-    marker: { color: themeColors().bad, size: 8, symbol: "x" },
-    hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
+    text: shown.map(({ value }) => scalar(value)),
+    hoverinfo: shown.map(({ odd }) => (odd ? "text+name" : "none")),
+    marker: { color: themeColors().bad, size: 8, symbol: "x", opacity: shown.map(({ odd }) => Number(odd)) },
+    visible: shown.some(({ odd }) => odd),
     cliponaxis: false,
   };
 }
 
-/** plotly reads a little HTML in names. */
+/** plotly reads a little HTML in names, and lets long ones cover the plot. */
 function plainText(name) {
-  return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+  const short = name.length > MAX_NAME ? `${name.slice(0, MAX_NAME - 1)}…` : name;
+  return short.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
 /** With `isSplit` the second line has a scale of its own on the right, in its colour. */
@@ -198,7 +206,7 @@ function layoutOf(isSplit) {
     hoverlabel: { bgcolor: colors.surface, bordercolor: colors.line, font: { color: colors.text, size: 12 } },
     dragmode: "zoom",
     uirevision: "keep",
-    xaxis: { ...axis, nticks: 6, hoverformat: "d", showgrid: false, tickprefix: "step ", showtickprefix: "first", unifiedhovertitle: { text: "step %{x}" } },
+    xaxis: { ...axis, nticks: 6, hoverformat: "d", showgrid: false, showspikes: false, tickprefix: "step ", showtickprefix: "first", unifiedhovertitle: { text: "step %{x}" } },
     yaxis: { ...axis, ...ticks(isSplit ? SERIES_COLORS[0] : colors.quiet) },
     yaxis3: { ...axis, ...ticks(SERIES_COLORS[1]), tickmode: "auto", overlaying: "y", side: "right", showgrid: false },
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
