@@ -7,10 +7,12 @@ import importlib.util
 import os
 import signal
 import sys
+import time
 import webbrowser
 
 from dfx_agent.attach.spawn import Job, block_signals, environment
 from dfx_agent.commands._service import Service, add_service_arguments, load_config
+from dfx_agent.demo import faults
 from dfx_agent.errors import UsageError
 
 HELP = "train a small model with GRPO on this machine's CPU and watch it live"
@@ -34,12 +36,15 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("the demo trains with torch: pip install 'dfx-agent[demo]'")
     if not 1 <= args.ranks <= 64:
         raise UsageError(f"--ranks {args.ranks}: use 1 to 64")
+    _check_faults(args.fault, args.ranks)
     config = load_config(args)
     mask = block_signals()
     service = Service(config)
     service.start()
     print(f"dfx-agent: page {service.url}/  metrics {service.url}/metrics", flush=True)
-    job = Job(_command(args), environment(os.environ, config.directory, "demo"), mask)
+    base = {"OMP_NUM_THREADS": "1", **os.environ}
+    env = environment(base, config.directory, time.strftime("demo-%m%d-%H%M%S"))
+    job = Job(_command(args), env, mask)
     if not args.no_browser and _has_display():
         webbrowser.open(service.url)
     code = job.wait()
@@ -48,6 +53,13 @@ def execute(args: argparse.Namespace) -> int:
         signal.sigwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     service.stop()
     return code
+
+
+def _check_faults(specs: list[str], num_ranks: int) -> None:
+    try:
+        faults.check([faults.parse(spec) for spec in specs], num_ranks)
+    except faults.FaultError as error:
+        raise UsageError(str(error)) from None
 
 
 def _command(args: argparse.Namespace) -> list[str]:

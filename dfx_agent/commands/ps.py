@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
+import time
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +18,9 @@ from dfx_agent.snapshot import RankRow, RunRow, Snapshot
 HELP = "list runs and ranks that are observed on this machine"
 EXAMPLE = "dfx-agent ps --json"
 
+# time is accounted one reading behind
+_BETWEEN_READINGS_SECONDS = 0.05
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
@@ -27,6 +31,8 @@ def execute(args: argparse.Namespace) -> int:
     """Reads the segments itself: no agent needs to run."""
     config = configuration.load({"directory": args.directory}, os.environ, None)
     agent = Agent(config, reap=False)
+    agent.poll()
+    time.sleep(_BETWEEN_READINGS_SECONDS)
     agent.poll()
     snapshot = agent.snapshot()
     agent.stop()

@@ -35,7 +35,10 @@ class Page {
     this.timeline = new Timeline();
     this.judgedMs = 0;
     onThemeChange(() => this.repaint());
-    document.addEventListener("visibilitychange", () => this.feed.snapshot && this.show(this.feed.snapshot));
+    document.addEventListener(
+      "visibilitychange",
+      () => this.feed.snapshot && this.show(this.feed.snapshot),
+    );
     // A timer, not one frame after the other: the page shall not cost a core all night.
     setInterval(() => document.hidden || requestAnimationFrame(() => this.tick()), TICK_MS);
   }
@@ -50,7 +53,9 @@ class Page {
   runOf(snapshot) {
     const chosen = snapshot.runs.find((run) => run.run === this.picked);
     const newest = [...snapshot.runs].sort((a, b) => b.begin_seconds - a.begin_seconds);
-    return chosen ?? newest.find((run) => run.ranks.some((rank) => rank.state === "live")) ?? newest[0];
+    return (
+      chosen ?? newest.find((run) => run.ranks.some((rank) => rank.state === "live")) ?? newest[0]
+    );
   }
 
   show(snapshot) {
@@ -60,7 +65,10 @@ class Page {
     setHidden(document.getElementById("empty"), Boolean(run));
     setHidden(document.getElementById("run-view"), !run);
     setText(document.getElementById("footer"), agentLine(snapshot.agent));
-    setText(document.getElementById("empty-agent"), `The agent (pid ${snapshot.agent.pid} on ${snapshot.agent.node}) is looking.`);
+    setText(
+      document.getElementById("empty-agent"),
+      `The agent (pid ${snapshot.agent.pid} on ${snapshot.agent.node}) is looking.`,
+    );
     this.judge();
     if (!run || document.hidden) return;
     this.ranks.update(snapshot, run);
@@ -96,8 +104,10 @@ class Page {
 }
 
 function agentLine(agent) {
-  return `dfx-agent ${agent.version} · pid ${agent.pid} on ${agent.node} · ${agent.num_segments} segments · ` +
-    `${count(agent.num_records)} records read · last poll took ${duration(agent.poll_elapsed_seconds)}`;
+  return (
+    `dfx-agent ${agent.version} · pid ${agent.pid} on ${agent.node} · ${agent.num_segments} segments · ` +
+    `${count(agent.num_records)} records read · last poll took ${duration(agent.poll_elapsed_seconds)}`
+  );
 }
 
 /** A token in the address has become a cookie by now; it need not stay in the history. */

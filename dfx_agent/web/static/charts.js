@@ -10,20 +10,33 @@ const PLOT_HEIGHT_PX = 168;
 const MAX_NAME = 24;
 
 const isMean = (row) => ["mean", "avg", undefined].includes(row.labels.stat);
-const byMetric = (...names) => (row) => names.includes(row.metric) && isMean(row);
-const byKey = (...keys) => (row) => row.metric === null && keys.includes(row.key);
+const byMetric =
+  (...names) =>
+  (row) =>
+    names.includes(row.metric) && isMean(row);
+const byKey =
+  (...keys) =>
+  (row) =>
+    row.metric === null && keys.includes(row.key);
 
 /** What each chart shows: the first rule that finds something wins. */
 const PANELS = [
   {
     title: "Reward",
-    rules: [byMetric("dfx_reward"), byMetric("dfx_score"), byKey("critic/rewards/mean"), byKey("critic/score/mean")],
+    rules: [
+      byMetric("dfx_reward"),
+      byMetric("dfx_score"),
+      byKey("critic/rewards/mean"),
+      byKey("critic/score/mean"),
+    ],
   },
   {
     title: "KL",
     hasTwoScales: true, // a policy moves 0.001 nats in a step and 1 nat from its reference in a run
     rules: [
-      (row) => byMetric("dfx_policy_kl_k1_nats", "dfx_ref_kl_nats")(row) || byKey("actor/ppo_kl", "actor/kl_loss")(row),
+      (row) =>
+        byMetric("dfx_policy_kl_k1_nats", "dfx_ref_kl_nats")(row) ||
+        byKey("actor/ppo_kl", "actor/kl_loss")(row),
     ],
   },
   { title: "Entropy", rules: [byMetric("dfx_actor_entropy_nats"), byKey("actor/entropy")] },
@@ -78,7 +91,13 @@ class Chart {
     this.values = element("div", "chart-values");
     this.box = element("div", "plot");
     this.message = element("p", "absent quiet");
-    const head = element("div", "card-head", {}, element("h2", "", { textContent: panel.title }), this.unit);
+    const head = element(
+      "div",
+      "card-head",
+      {},
+      element("h2", "", { textContent: panel.title }),
+      this.unit,
+    );
     this.node = element("article", "card chart", {}, head, this.values, this.box, this.message);
     this.node.setAttribute("aria-label", panel.title);
     this.series = [];
@@ -107,15 +126,25 @@ class Chart {
     const units = new Set(this.series.map((s) => unitText(s.history.unit)));
     units.delete(this.panel.title.toLowerCase());
     setText(this.unit, [...units].join(", "));
-    this.values.replaceChildren(...this.series.map((s) => {
-      const value = s.history.values.at(-1) ?? null;
-      const mark = element("i", "swatch");
-      mark.style.background = s.color;
-      const label = this.series.length > 1 ? element("span", "quiet", { textContent: s.name }) : "";
-      const isBad = value !== null && !Number.isFinite(value);
-      const number = element("strong", isBad ? "bad" : "", { textContent: scalar(value) });
-      return element("span", "chart-value", { title: s.key }, this.series.length > 1 ? mark : "", number, label);
-    }));
+    this.values.replaceChildren(
+      ...this.series.map((s) => {
+        const value = s.history.values.at(-1) ?? null;
+        const mark = element("i", "swatch");
+        mark.style.background = s.color;
+        const label =
+          this.series.length > 1 ? element("span", "quiet", { textContent: s.name }) : "";
+        const isBad = value !== null && !Number.isFinite(value);
+        const number = element("strong", isBad ? "bad" : "", { textContent: scalar(value) });
+        return element(
+          "span",
+          "chart-value",
+          { title: s.key },
+          this.series.length > 1 ? mark : "",
+          number,
+          label,
+        );
+      }),
+    );
   }
 
   async plot() {
@@ -134,8 +163,14 @@ class Chart {
       return;
     }
     const isSplit = Boolean(this.panel.hasTwoScales) && this.series.length === 2;
-    const traces = this.series.flatMap((s, index) => [lineOf(s, isSplit && index ? "y3" : "y"), marksOf(s)]);
-    await Plotly.react(this.box, traces, layoutOf(isSplit), { displayModeBar: false, responsive: true });
+    const traces = this.series.flatMap((s, index) => [
+      lineOf(s, isSplit && index ? "y3" : "y"),
+      marksOf(s),
+    ]);
+    await Plotly.react(this.box, traces, layoutOf(isSplit), {
+      displayModeBar: false,
+      responsive: true,
+    });
   }
 }
 
@@ -160,7 +195,11 @@ function lineOf(series, yaxis) {
  */
 function marksOf(series) {
   const { steps, values } = series.history;
-  const points = steps.map((step, index) => ({ step, value: values[index], odd: !Number.isFinite(values[index]) }));
+  const points = steps.map((step, index) => ({
+    step,
+    value: values[index],
+    odd: !Number.isFinite(values[index]),
+  }));
   // Invisible points at the very ends would make plotly widen the axis.
   const shown = points.filter(({ odd }, index) => odd || (index > 0 && index < points.length - 1));
   return {
@@ -172,7 +211,12 @@ function marksOf(series) {
     yaxis: "y2",
     text: shown.map(({ value }) => scalar(value)),
     hoverinfo: shown.map(({ odd }) => (odd ? "text+name" : "none")),
-    marker: { color: themeColors().bad, size: 8, symbol: "x", opacity: shown.map(({ odd }) => Number(odd)) },
+    marker: {
+      color: themeColors().bad,
+      size: 8,
+      symbol: "x",
+      opacity: shown.map(({ odd }) => Number(odd)),
+    },
     visible: shown.some(({ odd }) => odd),
     cliponaxis: false,
   };
@@ -200,15 +244,38 @@ function layoutOf(isSplit) {
     margin: { l: 46, r: isSplit ? 42 : 10, t: 8, b: 24 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: 'system-ui, "Segoe UI", Roboto, "Liberation Sans", sans-serif', color: colors.text },
+    font: {
+      family: 'system-ui, "Segoe UI", Roboto, "Liberation Sans", sans-serif',
+      color: colors.text,
+    },
     showlegend: false,
     hovermode: "x unified",
-    hoverlabel: { bgcolor: colors.surface, bordercolor: colors.line, font: { color: colors.text, size: 12 } },
+    hoverlabel: {
+      bgcolor: colors.surface,
+      bordercolor: colors.line,
+      font: { color: colors.text, size: 12 },
+    },
     dragmode: "zoom",
     uirevision: "keep",
-    xaxis: { ...axis, nticks: 6, hoverformat: "d", showgrid: false, showspikes: false, tickprefix: "step ", showtickprefix: "first", unifiedhovertitle: { text: "step %{x}" } },
+    xaxis: {
+      ...axis,
+      nticks: 6,
+      hoverformat: "d",
+      showgrid: false,
+      showspikes: false,
+      tickprefix: "step ",
+      showtickprefix: "first",
+      unifiedhovertitle: { text: "step %{x}" },
+    },
     yaxis: { ...axis, ...ticks(isSplit ? SERIES_COLORS[0] : colors.quiet) },
-    yaxis3: { ...axis, ...ticks(SERIES_COLORS[1]), tickmode: "auto", overlaying: "y", side: "right", showgrid: false },
+    yaxis3: {
+      ...axis,
+      ...ticks(SERIES_COLORS[1]),
+      tickmode: "auto",
+      overlaying: "y",
+      side: "right",
+      showgrid: false,
+    },
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
   };
 }

@@ -12,8 +12,8 @@ export async function getJson(path, timeoutMs = 10000) {
 }
 
 /**
- * Calls `onSnapshot(snapshot, isReconnect)` for each one. `state` is "connecting", "live", "stale" (the agent
- * answers but makes no new snapshots) or "lost"; the stream reopens by itself.
+ * Calls `onSnapshot(snapshot, isReconnect)` for each one. `state` is "connecting", "live",
+ * "stale" (the agent answers but makes no new snapshots) or "lost"; the stream reopens by itself.
  */
 export class Feed {
   constructor(onSnapshot) {

@@ -67,7 +67,7 @@ export function rankList(ranks) {
   if (numbers.some((n) => !Number.isInteger(n))) return `ranks ${names.join(", ")}`;
   numbers.sort((a, b) => a - b);
   const parts = [];
-  for (let i = 0; i < numbers.length; ) {
+  for (let i = 0; i < numbers.length;) {
     let j = i;
     while (j + 1 < numbers.length && numbers[j + 1] === numbers[j] + 1) j += 1;
     const joint = j > i + 1 ? "–" : ", ";

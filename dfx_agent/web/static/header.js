@@ -47,7 +47,10 @@ export class Header {
     setText(byId("fact-pace"), pace === null ? "–" : `${pace.toPrecision(3)} /min`);
     const numLive = run.ranks.filter((rank) => rank.state === "live").length;
     setText(byId("fact-ranks"), `${numLive} / ${run.ranks.length}`);
-    byId("fact-ranks").classList.toggle("bad", run.ranks.some((rank) => rank.state === "died"));
+    byId("fact-ranks").classList.toggle(
+      "bad",
+      run.ranks.some((rank) => rank.state === "died"),
+    );
     setText(byId("fact-bubble"), percent(last?.bubble_ratio ?? null));
     document.title = step === null ? run.run : `step ${step} · ${run.run}`;
   }

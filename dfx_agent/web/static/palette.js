@@ -53,7 +53,7 @@ export function compareStages(a, b) {
 
 /** The stage's colour; a stage we do not know keeps one colour made from its name. */
 export function stageColor(name) {
-  return STAGES.get(name) ?? `hsl(${hash(name) % 360} 38% ${52 + (hash(name) >> 9) % 18}%)`;
+  return STAGES.get(name) ?? `hsl(${hash(name) % 360} 38% ${52 + ((hash(name) >> 9) % 18)}%)`;
 }
 
 function waitInk(kind) {
@@ -125,6 +125,12 @@ function strokes(direction, n) {
   const h = n / 2;
   const up = [-1, 0, 1].map((k) => [k * n - h, n + h, k * n + n + h, -h]);
   const down = [-1, 0, 1].map((k) => [k * n - h, -h, k * n + n + h, n + h]);
-  const both = { "/": up, "\\": down, x: [...up, ...down], "|": [[h, 0, h, n]], "-": [[0, h, n, h]] };
+  const both = {
+    "/": up,
+    "\\": down,
+    x: [...up, ...down],
+    "|": [[h, 0, h, n]],
+    "-": [[0, h, n, h]],
+  };
   return both[direction] ?? [];
 }

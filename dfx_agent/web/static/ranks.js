@@ -81,12 +81,21 @@ class RankLine {
       lost: cell("c-lost num"),
     };
     const head = element("th", "c-rank", { scope: "row" }, this.dot, this.name, this.state);
-    this.node = element("tr", "", {}, head, this.cells.node, cell("c-stage", this.chip, this.parent));
+    this.node = element(
+      "tr",
+      "",
+      {},
+      head,
+      this.cells.node,
+      cell("c-stage", this.chip, this.parent),
+    );
     const { for: since, step, active, wait, idle, tokens, lost } = this.cells;
     this.node.append(since, step, cell("c-split", this.bars), active, wait, idle, tokens, lost);
     this.bars.tabIndex = 0;
     this.bars.setAttribute("role", "img");
-    this.bars.addEventListener("mousemove", (event) => this.explain(event.target, event.clientX, event.clientY));
+    this.bars.addEventListener("mousemove", (event) =>
+      this.explain(event.target, event.clientX, event.clientY),
+    );
     this.bars.addEventListener("mouseleave", hideTooltip);
     this.bars.addEventListener("focus", () => this.explainFocused());
     this.bars.addEventListener("blur", hideTooltip);
@@ -103,10 +112,13 @@ class RankLine {
     this.updateStage(rank);
     const last = rank.last;
     this.last.update(last, scale);
-    const label = last ? `last step: ${this.last.parts.map(partWords).join(", ")}` : "no closed step yet";
+    const label = last
+      ? `last step: ${this.last.parts.map(partWords).join(", ")}`
+      : "no closed step yet";
     if (this.bars.ariaLabel !== label) this.bars.ariaLabel = label;
     this.current.update(rank.state === "live" ? rank.current : null, scale);
-    const share = (seconds) => percent(last && last.wall_seconds > 0 ? seconds / last.wall_seconds : null);
+    const share = (seconds) =>
+      percent(last && last.wall_seconds > 0 ? seconds / last.wall_seconds : null);
     const { node, step, active, wait, idle, tokens, lost } = this.cells;
     setText(node, rank.node);
     setText(step, rank.step === null ? "–" : String(rank.step));
@@ -188,5 +200,7 @@ function tokensPerSecond(cell) {
 function tokensTitle(cell) {
   const kinds = cell ? Object.entries(cell.tokens) : [];
   if (!kinds.length) return "not reported by this run";
-  return kinds.map(([kind, tokens]) => `${kind}: ${count(tokens)} tokens in the last step`).join("\n");
+  return kinds
+    .map(([kind, tokens]) => `${kind}: ${count(tokens)} tokens in the last step`)
+    .join("\n");
 }

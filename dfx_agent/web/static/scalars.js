@@ -24,7 +24,12 @@ export class ScalarTable {
     const scalars = run.scalars.filter((row) => !charted.has(row.key));
     scalars.sort((a, b) => (a.key < b.key ? -1 : 1));
     const known = this.rows.size;
-    reconcile(this.node, this.rows, scalars.map((row) => row.key), (key) => new ScalarLine(key));
+    reconcile(
+      this.node,
+      this.rows,
+      scalars.map((row) => row.key),
+      (key) => new ScalarLine(key),
+    );
     for (const row of scalars) this.rows.get(row.key).update(row, histories.get(row.key));
     if (known !== this.rows.size) this.filter();
     this.say();
@@ -70,7 +75,16 @@ class ScalarLine {
     this.spark.setAttribute("aria-hidden", "true");
     this.line = document.createElementNS(SVG, "path");
     this.spark.append(this.line);
-    this.node = element("div", "scalar", { role: "row" }, this.name, this.spark, this.value, this.unit, this.step);
+    this.node = element(
+      "div",
+      "scalar",
+      { role: "row" },
+      this.name,
+      this.spark,
+      this.value,
+      this.unit,
+      this.step,
+    );
     setText(this.name, key);
   }
 
@@ -81,7 +95,9 @@ class ScalarLine {
     this.value.classList.toggle("bad", value !== null && !Number.isFinite(value));
     setText(this.unit, unitText(history?.unit));
     setText(this.step, row.step === null ? "" : `step ${row.step}`);
-    const title = [row.key, row.metric ?? "no catalogue name", spread(row)].filter(Boolean).join("\n");
+    const title = [row.key, row.metric ?? "no catalogue name", spread(row)]
+      .filter(Boolean)
+      .join("\n");
     if (this.node.title !== title) this.node.title = title;
     if (history && history.version !== this.version) {
       this.version = history.version;
@@ -102,11 +118,14 @@ function sparkPath(values) {
   const low = Math.min(...finite);
   const range = Math.max(...finite) - low;
   const x = (index) => ((index / (values.length - 1)) * SPARK_WIDTH).toFixed(1);
-  const y = (value) => (SPARK_HEIGHT - 2 - (range ? (value - low) / range : 0.5) * (SPARK_HEIGHT - 4)).toFixed(1);
+  const y = (value) =>
+    (SPARK_HEIGHT - 2 - (range ? (value - low) / range : 0.5) * (SPARK_HEIGHT - 4)).toFixed(1);
   let isDown = false;
-  return values.map((value, index) => {
-    const command = Number.isFinite(value) ? `${isDown ? "L" : "M"}${x(index)} ${y(value)}` : "";
-    isDown = Number.isFinite(value);
-    return command;
-  }).join("");
+  return values
+    .map((value, index) => {
+      const command = Number.isFinite(value) ? `${isDown ? "L" : "M"}${x(index)} ${y(value)}` : "";
+      isDown = Number.isFinite(value);
+      return command;
+    })
+    .join("");
 }

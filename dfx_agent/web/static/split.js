@@ -66,7 +66,8 @@ export class SplitBar {
     }
     this.parts.forEach((p, index) => {
       const node = this.pieces.get(names[index]) ?? this.addPiece(names[index], p);
-      if (this.node.children[index] !== node) this.node.insertBefore(node, this.node.children[index]);
+      if (this.node.children[index] !== node)
+        this.node.insertBefore(node, this.node.children[index]);
       node.style.width = `${((100 * p.drawnSeconds) / scaleSeconds).toFixed(3)}%`;
     });
   }

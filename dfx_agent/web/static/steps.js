@@ -54,7 +54,9 @@ export class StepBars {
   offerRoles(roles) {
     this.roles = roles.join();
     const before = this.select.value;
-    this.select.replaceChildren(...roles.map((role) => element("option", "", { value: role, textContent: role })));
+    this.select.replaceChildren(
+      ...roles.map((role) => element("option", "", { value: role, textContent: role })),
+    );
     if (roles.includes(before)) this.select.value = before;
     setHidden(this.select, roles.length < 2);
   }
@@ -68,7 +70,14 @@ export class StepBars {
     const context = prepareSurface(this.canvas, height);
     const colors = themeColors();
     if (!this.bars.size) {
-      drawText(context, "no closed step yet", this.canvas.clientWidth / 2, height / 2, colors.quiet, "center");
+      drawText(
+        context,
+        "no closed step yet",
+        this.canvas.clientWidth / 2,
+        height / 2,
+        colors.quiet,
+        "center",
+      );
       return;
     }
     this.layout(height);
@@ -91,7 +100,14 @@ export class StepBars {
     for (let seconds = 0; seconds <= this.top; seconds += step) {
       const y = Math.round(this.bottom - seconds * this.scale) + 0.5;
       drawLine(context, LEFT_PX, y, right, y, colors.line);
-      drawText(context, `${Number(seconds.toPrecision(3))} s`, LEFT_PX - 7, y, colors.quiet, "right");
+      drawText(
+        context,
+        `${Number(seconds.toPrecision(3))} s`,
+        LEFT_PX - 7,
+        y,
+        colors.quiet,
+        "right",
+      );
     }
     const every = niceStep(this.shown.length, Math.max(2, right / 70));
     this.shown.forEach((bar, index) => {

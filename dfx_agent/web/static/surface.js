@@ -35,7 +35,7 @@ export function drawLine(context, x0, y0, x1, y1, color, width = 1) {
   context.stroke();
 }
 
-/** 1, 2 or 5 times a power of ten (or of sixty for minutes), so that about `parts` fit in `range`. */
+/** A round number, also of minutes, so that about `parts` of it fit into `range`. */
 export function niceStep(range, parts) {
   const rough = range / parts;
   if (rough > 20) {

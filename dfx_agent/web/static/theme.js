@@ -9,7 +9,9 @@ let colors = null;
 export function themeColors() {
   if (!colors) {
     const style = getComputedStyle(document.documentElement);
-    colors = Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    colors = Object.fromEntries(
+      NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
+    );
   }
   return colors;
 }

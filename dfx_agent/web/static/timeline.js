@@ -1,18 +1,13 @@
 // The newest steps of every rank on one time axis whose right edge is now.
 
 import { setText } from "./element.js";
-import { getJson } from "./feed.js";
 import { duration } from "./format.js";
+import { Lanes, lastEnd, NUM_STEPS } from "./lanes.js";
 import { canvasFill } from "./palette.js";
 import { AXIS_FONT, drawLine, drawText, niceStep, prepareSurface } from "./surface.js";
 import { themeColors } from "./theme.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
 
-const NUM_STEPS = 8;
-const NUM_FRESH_STEPS = 2;
-const FULL_FETCH_MS = 15000;
-const MIN_FETCH_MS = 200;
-const FETCHES_PER_WINDOW = 100;
 const TOP_PX = 22;
 const BOTTOM_PX = 22;
 const LANES_PX = 300; // what the lanes share before they get thin
@@ -23,92 +18,43 @@ export class Timeline {
     this.canvas = document.getElementById("timeline");
     this.note = document.getElementById("timeline-note");
     this.says = document.getElementById("walk-says");
-    this.lanes = new Map();
+    this.lanes = new Lanes(() => {
+      this.isDirty = true;
+    });
     this.cursor = null;
-    this.reset();
     this.canvas.addEventListener("mousemove", (event) => this.point(event));
     this.canvas.addEventListener("mouseleave", () => this.unpoint());
     this.canvas.addEventListener("blur", () => this.unpoint());
     this.canvas.addEventListener("keydown", (event) => this.walk(event));
   }
 
-  reset(run = null) {
-    this.run = run;
-    this.lanes.clear();
-    this.fetchedMs = this.fullFetchMs = -Infinity;
-    this.isFetching = false;
-    this.unpoint();
-    this.isDirty = true;
-  }
-
   update(run) {
-    if (run.run !== this.run?.run || run.attempt !== this.run?.attempt) this.reset(run);
     this.run = run;
-    this.ranks = new Map(run.ranks.map((rank) => [`${rank.role}/${rank.rank}`, rank]));
-    this.refresh();
-  }
-
-  /** Everything now and then, otherwise only the steps that can have changed. */
-  async refresh() {
-    const now = performance.now();
-    const isFull = now - this.fullFetchMs > FULL_FETCH_MS;
-    const places = JSON.stringify(this.run.ranks.map((rank) => [rank.step, rank.inflight.at(-1)?.begin_seconds]));
-    const isNews = isFull || places !== this.places;
-    const pause = Math.max(MIN_FETCH_MS, (1000 * (this.view?.seconds ?? 0)) / FETCHES_PER_WINDOW);
-    if (this.isFetching || !isNews || now - this.fetchedMs < pause) return;
-    this.isFetching = true;
-    this.places = places;
-    const steps = isFull ? NUM_STEPS + 1 : NUM_FRESH_STEPS;
-    const { run } = this;
-    try {
-      const rows = await getJson(`api/v1/runs/${encodeURIComponent(run.run)}/timeline?steps=${steps}`);
-      if (run.run !== this.run.run) return;
-      if (isFull) this.lanes.clear();
-      rows.forEach((row) => this.merge(row));
-      this.fetchedMs = performance.now();
-      if (isFull) this.fullFetchMs = this.fetchedMs;
-      this.isDirty = true;
-    } catch {
-      this.fetchedMs = performance.now(); // the feed reports an unreachable agent
-    } finally {
-      this.isFetching = false;
-    }
-  }
-
-  merge(row) {
-    const key = `${row.role}/${row.rank}`;
-    const lane = this.lanes.get(key) ?? { key, role: row.role, rank: row.rank, steps: new Map() };
-    this.lanes.set(key, lane);
-    lane.steps.set(row.step, row);
-    const surplus = [...lane.steps.keys()].slice(0, -(NUM_STEPS + 1));
-    for (const step of surplus) lane.steps.delete(step);
-    lane.rows = [...lane.steps.values()].sort((a, b) => a.begin_seconds - b.begin_seconds);
-  }
-
-  /** Lanes in the order of the rank table. */
-  orderedLanes() {
-    const known = [...(this.ranks?.keys() ?? [])].filter((key) => this.lanes.has(key));
-    return known.map((key) => this.lanes.get(key));
+    if (this.lanes.update(run, this.view?.seconds ?? 0)) this.unpoint();
   }
 
   /** The shown stretch of time: eight typical steps, or all of a step that lasts far longer. */
   window(lanes, now) {
     const rows = lanes.flatMap((lane) => lane.rows);
-    const walls = rows.filter((row) => row.end_seconds !== null)
-      .map((row) => row.end_seconds - row.begin_seconds).sort((a, b) => a - b);
+    const walls = rows
+      .filter((row) => row.end_seconds !== null)
+      .map((row) => row.end_seconds - row.begin_seconds)
+      .sort((a, b) => a - b);
     const first = Math.min(...rows.map((row) => row.begin_seconds));
     const isLive = this.run.ranks.some((rank) => rank.state === "live");
     const end = isLive ? now : Math.max(...lanes.map(lastEnd));
     const typical = walls.length ? walls[walls.length >> 1] * NUM_STEPS : Infinity;
-    const running = Math.max(0, ...rows.filter((row) => row.end_seconds === null)
-      .map((row) => end - row.begin_seconds));
+    const running = Math.max(
+      0,
+      ...rows.filter((row) => row.end_seconds === null).map((row) => end - row.begin_seconds),
+    );
     const seconds = Math.min(Math.max(typical, running * 1.3), Math.max(end - first, 0.1));
     return { begin: end - seconds, end, seconds, isLive };
   }
 
   /** Called several times a second; draws only when something moved by a visible amount. */
   draw(now) {
-    const lanes = this.orderedLanes();
+    const lanes = this.lanes.ordered();
     if (!lanes.length || !this.canvas.clientWidth) return;
     const view = this.window(lanes, now);
     const laneHeight = Math.min(34, Math.max(14, Math.floor(LANES_PX / lanes.length)));
@@ -131,7 +77,14 @@ export class Timeline {
     const colors = themeColors();
     lanes.forEach((lane, index) => {
       const y = TOP_PX + index * laneHeight;
-      drawText(context, this.labelOf(lane), view.left - 8, y + laneHeight / 2, colors.quiet, "right");
+      drawText(
+        context,
+        this.labelOf(lane),
+        view.left - 8,
+        y + laneHeight / 2,
+        colors.quiet,
+        "right",
+      );
     });
     context.save();
     context.beginPath();
@@ -147,8 +100,9 @@ export class Timeline {
   }
 
   labelOf(lane) {
-    return new Set([...this.ranks.values()].map((rank) => rank.role)).size > 1
-      ? `${lane.role} ${lane.rank}` : `rank ${lane.rank}`;
+    return new Set([...this.lanes.ranks.values()].map((rank) => rank.role)).size > 1
+      ? `${lane.role} ${lane.rank}`
+      : `rank ${lane.rank}`;
   }
 
   x(seconds) {
@@ -157,28 +111,12 @@ export class Timeline {
 
   paintLane(context, lane, y, now) {
     const height = this.view.laneHeight - 4;
-    for (const piece of this.piecesOf(lane, now)) {
+    for (const piece of this.lanes.piecesOf(lane, now)) {
       if (piece.end_seconds < this.view.begin) continue;
       const x = this.x(piece.begin_seconds);
       context.fillStyle = canvasFill(context, piece.kind, piece.name);
       context.fillRect(x, y + 2, Math.max(0.6, this.x(piece.end_seconds) - x), height);
     }
-  }
-
-  /** What the agent told, and what is open now drawn on to the right edge. */
-  piecesOf(lane, now) {
-    const pieces = lane.rows.flatMap((row) => row.pieces.map((piece) => ({ ...piece, step: row.step })));
-    const rank = this.ranks.get(lane.key);
-    if (rank?.state !== "live") return pieces;
-    const span = rank.inflight.at(-1);
-    const known = pieces.length ? pieces.at(-1).end_seconds : -Infinity;
-    const begin = Math.max(known, span?.begin_seconds ?? known);
-    if (!Number.isFinite(begin) || begin >= now) return pieces;
-    const last = pieces.at(-1);
-    const [kind, name] = span ? [span.kind, span.name] : ["idle", "idle"];
-    if (last && last.kind === kind && last.name === name && begin === known) last.end_seconds = now;
-    else pieces.push({ kind, name, begin_seconds: begin, end_seconds: now, step: rank.step });
-    return pieces;
   }
 
   paintSteps(context, lanes, bottom, colors) {
@@ -216,13 +154,21 @@ export class Timeline {
       drawText(context, `−${shortSeconds(ago)}`, x, bottom + 13, colors.quiet, "center");
     }
     const edge = Math.round(view.right) + 0.5;
-    drawLine(context, edge, TOP_PX - 4, edge, bottom + 4, view.isLive ? colors.accent : colors.line, 1.5);
+    drawLine(
+      context,
+      edge,
+      TOP_PX - 4,
+      edge,
+      bottom + 4,
+      view.isLive ? colors.accent : colors.line,
+      1.5,
+    );
     drawText(context, view.isLive ? "now" : "end", edge, bottom + 13, colors.text, "center");
   }
 
   paintDeaths(context, colors) {
     this.view.lanes.forEach((lane, index) => {
-      if (this.ranks.get(lane.key)?.state !== "died") return;
+      if (this.lanes.ranks.get(lane.key)?.state !== "died") return;
       const x = Math.min(Math.max(this.x(lastEnd(lane)), this.view.left), this.view.right - 50);
       const y = TOP_PX + (index + 0.5) * this.view.laneHeight;
       context.save();
@@ -244,7 +190,9 @@ export class Timeline {
     const box = this.canvas.getBoundingClientRect();
     const lane = Math.floor((event.clientY - box.top - TOP_PX) / this.view.laneHeight);
     const at = this.view.begin + (event.clientX - box.left - this.view.left) / this.view.scale;
-    const pieces = this.view.lanes[lane] ? this.piecesOf(this.view.lanes[lane], this.view.end) : [];
+    const pieces = this.view.lanes[lane]
+      ? this.lanes.piecesOf(this.view.lanes[lane], this.view.end)
+      : [];
     const piece = pieces.find((p) => p.begin_seconds <= at && at < p.end_seconds);
     if (!piece || at > this.view.end) {
       this.unpoint();
@@ -264,7 +212,9 @@ export class Timeline {
     const seconds = piece.end_seconds - piece.begin_seconds;
     const where = `${lane.role} rank ${lane.rank}${piece.step === null ? "" : `, step ${piece.step}`}`;
     const ago = `began ${duration(this.view.end - piece.begin_seconds)} ago`;
-    showTooltip(x, y, where, ago, [{ kind: piece.kind, name: piece.name, text: duration(seconds), strong: true }]);
+    showTooltip(x, y, where, ago, [
+      { kind: piece.kind, name: piece.name, text: duration(seconds), strong: true },
+    ]);
     this.isDirty = true;
     return `${where}: ${piece.kind === "wait" ? "wait " : ""}${piece.name}, ${duration(seconds)}`;
   }
@@ -277,10 +227,15 @@ export class Timeline {
     const [down, along] = moves[event.key];
     const { lanes } = this.view;
     const lane = Math.min(Math.max((this.cursor?.lane ?? 0) + down, 0), lanes.length - 1);
-    const shown = this.piecesOf(lanes[lane], this.view.end).filter((p) => p.end_seconds > this.view.begin);
+    const shown = this.lanes
+      .piecesOf(lanes[lane], this.view.end)
+      .filter((p) => p.end_seconds > this.view.begin);
     if (!shown.length) return;
     const at = this.cursor?.begin ?? Infinity;
-    const here = Math.max(0, shown.findLastIndex((p) => p.begin_seconds <= at));
+    const here = Math.max(
+      0,
+      shown.findLastIndex((p) => p.begin_seconds <= at),
+    );
     const piece = shown[Math.min(Math.max(here + (this.cursor ? along : 0), 0), shown.length - 1)];
     this.cursor = { lane, begin: piece.begin_seconds };
     const box = this.canvas.getBoundingClientRect();
@@ -291,19 +246,21 @@ export class Timeline {
 
   paintCursor(context, colors) {
     const lane = this.view.lanes[this.cursor?.lane];
-    const piece = lane && this.piecesOf(lane, this.view.end).find((p) => p.begin_seconds === this.cursor.begin);
+    const piece =
+      lane &&
+      this.lanes.piecesOf(lane, this.view.end).find((p) => p.begin_seconds === this.cursor.begin);
     if (!piece) return;
     const x = Math.max(this.x(piece.begin_seconds), this.view.left);
     const y = TOP_PX + this.cursor.lane * this.view.laneHeight;
     context.strokeStyle = colors.text;
     context.lineWidth = 2;
-    context.strokeRect(x, y + 1, Math.max(2, this.x(piece.end_seconds) - x), this.view.laneHeight - 2);
+    context.strokeRect(
+      x,
+      y + 1,
+      Math.max(2, this.x(piece.end_seconds) - x),
+      this.view.laneHeight - 2,
+    );
   }
-}
-
-function lastEnd(lane) {
-  const piece = lane.rows.at(-1)?.pieces.at(-1);
-  return piece ? piece.end_seconds : (lane.rows.at(-1)?.begin_seconds ?? 0);
 }
 
 function shortSeconds(seconds) {

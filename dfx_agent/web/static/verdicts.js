@@ -40,11 +40,13 @@ function deaths(run, now) {
 
 /** "backward in actor_update", "wait for barrier", from what is open. */
 export function placeOf(rank) {
-  const names = rank.inflight.map((span) => (span.kind === "wait" ? `wait for ${span.name}` : span.name));
+  const names = rank.inflight.map((span) =>
+    span.kind === "wait" ? `wait for ${span.name}` : span.name,
+  );
   return names.length > 1 ? `${names.at(-1)} in ${names.at(-2)}` : (names[0] ?? "");
 }
 
-/** Live ranks that have been at one place more than 3 times as long as ever in their own last steps. */
+/** Live ranks that are at one place more than 3 times as long as in any of their last steps. */
 function stuck(run, now) {
   const groups = new Map();
   for (const rank of run.ranks) {
@@ -120,7 +122,8 @@ function losses(run) {
     lines.push({
       level: "warn",
       title: `${count(total)} records lost on ${nameOf(run, lost)}`,
-      detail: "They were overwritten before the agent read them: times and counts of these ranks are too low.",
+      detail:
+        "They were overwritten before the agent read them: times and counts of these ranks are too low.",
     });
   }
   const dropped = run.ranks.filter((rank) => rank.num_guest_drops > 0);
@@ -169,24 +172,34 @@ function endings(run) {
   const gone = run.ranks.filter((rank) => rank.state === "exited");
   if (!gone.length) return [];
   if (gone.length === run.ranks.length) {
-    return [{ level: "note", title: "The run has ended", detail: `All ${gone.length} ranks exited in an orderly way.` }];
+    return [
+      {
+        level: "note",
+        title: "The run has ended",
+        detail: `All ${gone.length} ranks exited in an orderly way.`,
+      },
+    ];
   }
-  return [{
-    level: "note",
-    title: `${sentence(nameOf(run, gone))} exited`,
-    detail: `${run.ranks.length - gone.length} of ${run.ranks.length} ranks are still there.`,
-  }];
+  return [
+    {
+      level: "note",
+      title: `${sentence(nameOf(run, gone))} exited`,
+      detail: `${run.ranks.length - gone.length} of ${run.ranks.length} ranks are still there.`,
+    },
+  ];
 }
 
 function nothingSeen(run, agent) {
   const numSteps = Math.min(...run.ranks.map((rank) => stepsOf(run, rank)), Infinity);
-  const times = numSteps >= MIN_STEPS
-    ? `current stage of each against its own last ${numSteps} steps`
-    : "stage times not yet (they need 3 closed steps)";
+  const times =
+    numSteps >= MIN_STEPS
+      ? `current stage of each against its own last ${numSteps} steps`
+      : "stage times not yet (they need 3 closed steps)";
   return {
     level: "good",
     title: "No problem seen",
-    detail: `Checked: ${run.ranks.length} ranks for life, ${times}, ${count(run.scalars.length)} scalars for NaN, ` +
+    detail:
+      `Checked: ${run.ranks.length} ranks for life, ${times}, ${count(run.scalars.length)} scalars for NaN, ` +
       `${count(agent.num_segments)} segments for loss and damage.`,
   };
 }
@@ -221,7 +234,12 @@ export class VerdictStrip {
     const isLost = feed.state === "lost";
     const lines = isLost ? [unreachable(snapshot)] : verdictsOf(snapshot, run, feed.nowSeconds());
     setHidden(this.node, !lines.length);
-    reconcile(this.list, this.rows, lines.map((_, index) => index), makeRow);
+    reconcile(
+      this.list,
+      this.rows,
+      lines.map((_, index) => index),
+      makeRow,
+    );
     lines.forEach((line, index) => fillRow(this.rows.get(index), line));
     const numProblems = lines.filter((line) => ["bad", "warn"].includes(line.level)).length;
     setText(this.summary, numProblems ? `${numProblems} problems seen` : "no problem seen");
@@ -243,7 +261,12 @@ function makeRow() {
   sign.setAttribute("aria-hidden", "true");
   const title = element("strong");
   const detail = element("span", "detail");
-  return { node: element("li", "", {}, sign, element("p", "", {}, title, " ", detail)), sign, title, detail };
+  return {
+    node: element("li", "", {}, sign, element("p", "", {}, title, " ", detail)),
+    sign,
+    title,
+    detail,
+  };
 }
 
 function fillRow(row, line) {

@@ -1,0 +1,125 @@
+// What the agent told about the newest steps of every rank: one lane of pieces per rank.
+
+import { getJson } from "./feed.js";
+
+export const NUM_STEPS = 8;
+const NUM_FRESH_STEPS = 2;
+const FULL_FETCH_MS = 15000;
+const MIN_FETCH_MS = 200;
+const FETCHES_PER_WINDOW = 100;
+const GAP_SECONDS = 0.01;
+
+/** Lanes {key, role, rank, rows}; rows are the answers of /timeline, oldest first. */
+export class Lanes {
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.ranks = new Map();
+    this.lanes = new Map();
+    this.reset(null);
+  }
+
+  reset(run) {
+    this.run = run;
+    this.lanes.clear();
+    this.fetchedMs = this.fullFetchMs = -Infinity;
+    this.isFetching = false;
+  }
+
+  /** Fetches what is new; `shownSeconds` is the stretch of time on show. True on another run. */
+  update(run, shownSeconds) {
+    const isOther = run.run !== this.run?.run || run.attempt !== this.run?.attempt;
+    if (isOther) this.reset(run);
+    this.run = run;
+    this.ranks = new Map(run.ranks.map((rank) => [keyOf(rank), rank]));
+    const pauseMs = Math.max(MIN_FETCH_MS, (1000 * shownSeconds) / FETCHES_PER_WINDOW);
+    const now = performance.now();
+    const isFull = now - this.fullFetchMs > FULL_FETCH_MS;
+    const isDue = now - this.fetchedMs >= pauseMs && (isFull || this.isNews());
+    if (isDue && !this.isFetching) this.fetch(isFull);
+    return isOther;
+  }
+
+  /** Something began since the last answer, or the answer did not reach up to what is open now. */
+  isNews() {
+    if (placesOf(this.run) !== this.places) return true;
+    return this.run.ranks.some((rank) => {
+      const lane = this.lanes.get(keyOf(rank));
+      const span = rank.inflight.at(-1);
+      return (
+        rank.state === "live" && span && (!lane || span.begin_seconds - lastEnd(lane) > GAP_SECONDS)
+      );
+    });
+  }
+
+  /** Everything now and then, otherwise only the steps that can have changed. */
+  async fetch(isFull) {
+    this.isFetching = true;
+    const { run } = this;
+    const places = placesOf(run);
+    const steps = isFull ? NUM_STEPS + 1 : NUM_FRESH_STEPS;
+    const path = `api/v1/runs/${encodeURIComponent(run.run)}/timeline?steps=${steps}`;
+    try {
+      const rows = await getJson(path);
+      if (run.run !== this.run.run) return;
+      if (isFull) this.lanes.clear();
+      rows.forEach((row) => this.merge(row));
+      this.places = places;
+      if (isFull) this.fullFetchMs = performance.now();
+      this.onChange();
+    } catch {
+      this.places = null; // an unreachable agent is the feed's news, not ours
+    } finally {
+      this.fetchedMs = performance.now();
+      this.isFetching = false;
+    }
+  }
+
+  merge(row) {
+    const key = keyOf(row);
+    const lane = this.lanes.get(key) ?? { key, role: row.role, rank: row.rank, steps: new Map() };
+    this.lanes.set(key, lane);
+    lane.steps.set(row.step, row);
+    const surplus = [...lane.steps.keys()].slice(0, -(NUM_STEPS + 1));
+    for (const step of surplus) lane.steps.delete(step);
+    lane.rows = [...lane.steps.values()].sort((a, b) => a.begin_seconds - b.begin_seconds);
+  }
+
+  /** In the order of the rank table. */
+  ordered() {
+    const known = [...this.ranks.keys()].filter((key) => this.lanes.has(key));
+    return known.map((key) => this.lanes.get(key));
+  }
+
+  /** What the agent told, and what is open now drawn on up to `now`. */
+  piecesOf(lane, now) {
+    const pieces = lane.rows.flatMap((row) =>
+      row.pieces.map((piece) => ({ ...piece, step: row.step })),
+    );
+    const rank = this.ranks.get(lane.key);
+    if (rank?.state !== "live") return pieces;
+    const span = rank.inflight.at(-1);
+    const known = pieces.length ? pieces.at(-1).end_seconds : -Infinity;
+    const begin = Math.max(known, span?.begin_seconds ?? known);
+    if (!Number.isFinite(begin) || begin >= now) return pieces;
+    const last = pieces.at(-1);
+    const [kind, name] = span ? [span.kind, span.name] : ["idle", "idle"];
+    if (last && last.kind === kind && last.name === name && begin === known) last.end_seconds = now;
+    else pieces.push({ kind, name, begin_seconds: begin, end_seconds: now, step: rank.step });
+    return pieces;
+  }
+}
+
+function keyOf(row) {
+  return `${row.role}/${row.rank}`;
+}
+
+/** Changes whenever a rank enters another step, stage or wait. */
+function placesOf(run) {
+  return JSON.stringify(run.ranks.map((rank) => [rank.step, rank.inflight.at(-1)?.begin_seconds]));
+}
+
+/** When the newest known piece of a lane ended. */
+export function lastEnd(lane) {
+  const row = lane.rows.at(-1);
+  return row?.pieces.at(-1)?.end_seconds ?? row?.begin_seconds ?? 0;
+}
