@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "dfx-agent run [options] -- CMD ..."
     add_service_arguments(parser)
     parser.add_argument("--run", metavar="NAME", help="name of the run (script and time)")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the job, as you start it today")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the job as it starts today"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

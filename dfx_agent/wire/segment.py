@@ -82,7 +82,8 @@ def prepare_directory(path: str) -> None:
     except OSError as error:
         message = f"cannot create {path} ({error.strerror}): set DFX_DIR to a writable folder"
         raise SegmentError("folder", message) from None
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
+    is_ours = info.st_uid == os.getuid() or os.getuid() == 0
+    if not stat.S_ISDIR(info.st_mode) or not is_ours or info.st_mode & 0o022:
         message = f"{path} is not a private folder of uid {os.getuid()}: chmod go-w or set DFX_DIR"
         raise SegmentError("folder", message)
     if not os.access(path, os.W_OK | os.X_OK):

@@ -21,6 +21,7 @@ export class Timeline {
     this.lanes = new Lanes(() => {
       this.isDirty = true;
     });
+    this.isDirty = true;
     this.cursor = null;
     this.canvas.addEventListener("mousemove", (event) => this.point(event));
     this.canvas.addEventListener("mouseleave", () => this.unpoint());

@@ -1,0 +1,161 @@
+"""One measured number as results.json and the table show it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.estimates import median, quantile
+
+_HEADINGS = ("NUMBER", "VALUE", "SPREAD", "BASELINE", "RATIO", "N", "BAR", "")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the number is compared with, measured interleaved with it, in the same unit."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What design section 9 asks for, in the unit of the number.
+
+    ``bound`` is the number that must keep to it where that is not the value itself, for example
+    the upper end of an interval.
+    """
+
+    limit: float
+    at_least: bool = False
+    bound: float | None = None
+
+    def __str__(self) -> str:
+        what = "" if self.bound is None else "upper bound "
+        return f"{what}{'>=' if self.at_least else '<='} {self.limit:g}"
+
+    def is_met(self, value: float) -> bool:
+        value = value if self.bound is None else self.bound
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row. ``spread`` is {"p10", "p90"} of the samples or {"low", "high"} of a 95 % interval."""
+
+    name: str
+    value: float
+    unit: str
+    n: int
+    spread: dict[str, float]
+    baseline: Baseline | None = None
+    bar: Bar | None = None
+    note: str = ""
+
+    def as_row(self, machine: dict[str, Any]) -> dict[str, Any]:
+        """For results.json. ``ratio`` is value / baseline: below 1 is good for a cost."""
+        base = self.baseline
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "baseline": base and dataclasses.asdict(base),
+            "ratio": self.value / base.value if base and base.value else None,
+            "n": self.n,
+            **self.spread,
+            "bar": self.bar and str(self.bar),
+            "met": self.bar and self.bar.is_met(self.value),
+            "note": self.note,
+            "machine": machine,
+        }
+
+
+def of_samples(
+    name: str,
+    samples: Sequence[float],
+    unit: str,
+    *,
+    q: float = 0.5,
+    baseline: Baseline | None = None,
+    bar: Bar | None = None,
+    note: str = "",
+) -> Result:
+    """The ``q`` quantile of samples, with their p10 and p90."""
+    spread = {"p10": quantile(samples, 0.1), "p90": quantile(samples, 0.9)}
+    value = quantile(samples, q)
+    return Result(name, value, unit, len(samples), spread, baseline, bar, note)
+
+
+def median_of(name: str, samples: Sequence[float]) -> Baseline:
+    return Baseline(name, median(samples))
+
+
+def machine() -> dict[str, Any]:
+    """Where and when this is measured; the load is that of the last minute, before the bench."""
+    return {
+        "cpu": _cpu_model(),
+        "num_cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def report(measure: Callable[[bool], list[Result]]) -> None:
+    """What a bench file does when it is run: ``measure(quick)``, then a table or ``--out``."""
+    parser = argparse.ArgumentParser(description="one bench; see `python -m bench --help`")
+    parser.add_argument("--quick", action="store_true", help="only see whether it works")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON instead of a table")
+    options = parser.parse_args()
+    where = machine()
+    rows = [result.as_row(where) for result in measure(options.quick)]
+    if options.out:
+        options.out.write_text(json.dumps(rows))
+    else:
+        print(table(rows))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows of results.json for people, one line each."""
+    lines = [_HEADINGS, *map(_cells, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
+    padded = ("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
+    return "\n".join(padded)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    base, unit = row["baseline"], row["unit"]
+    low, high = (row.get("p10", row.get("low")), row.get("p90", row.get("high")))
+    verdict = {None: "", True: "met", False: "MISSED"}[row["met"]]
+    return (
+        row["name"],
+        f"{_short(row['value'])} {unit}",
+        f"{_short(low)} .. {_short(high)}",
+        f"{base['name']}: {_short(base['value'])}" if base else "",
+        "" if row["ratio"] is None else f"{row['ratio']:.3g}",
+        str(row["n"]),
+        row["bar"] or "",
+        "  ".join(filter(None, (verdict, row["note"]))),
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
