@@ -11,6 +11,7 @@ ten-minute rollout moves the counters while it runs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -35,7 +36,8 @@ class SpanEvent(NamedTuple):
     step: int = NO_STEP
 
 
-class PieceNs(NamedTuple):
+@dataclass(slots=True)
+class PieceNs:
     """A stretch of one process' time on its monotonic clock."""
 
     kind: PieceKind
@@ -44,22 +46,22 @@ class PieceNs(NamedTuple):
     end_ns: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Split:
     """Nanoseconds of one window; becomes a TimeSplit."""
 
     active_ns: int = 0
     idle_ns: int = 0
-    stages_ns: dict[str, int] = field(default_factory=dict)
-    waits_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    stages_ns: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    waits_ns: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
 
     def merge(self, other: Split) -> None:
         self.active_ns += other.active_ns
         self.idle_ns += other.idle_ns
         for stage, value in other.stages_ns.items():
-            self.stages_ns[stage] = self.stages_ns.get(stage, 0) + value
+            self.stages_ns[stage] += value
         for wait, value in other.waits_ns.items():
-            self.waits_ns[wait] = self.waits_ns.get(wait, 0) + value
+            self.waits_ns[wait] += value
 
     def as_seconds(self) -> TimeSplit:
         waits: dict[str, dict[str, float]] = {}
@@ -70,7 +72,7 @@ class Split:
         return TimeSplit(wall_ns / 1e9, self.active_ns / 1e9, self.idle_ns / 1e9, stages, waits)
 
 
-@dataclass
+@dataclass(slots=True)
 class Window:
     """One step of one process. ``step`` is None before the first ``set_step``."""
 
@@ -82,11 +84,14 @@ class Window:
     num_omitted_pieces: int = 0
 
     def add_piece(self, kind: PieceKind, name: str, begin_ns: int, end_ns: int) -> None:
-        last = self.pieces[-1] if self.pieces else None
-        if last and (last.kind, last.name, last.end_ns) == (kind, name, begin_ns):
-            self.pieces[-1] = last._replace(end_ns=end_ns)
-        elif len(self.pieces) < _MAX_PIECES:
-            self.pieces.append(PieceNs(kind, name, begin_ns, end_ns))
+        pieces = self.pieces
+        if pieces:
+            last = pieces[-1]
+            if last.end_ns == begin_ns and last.name == name and last.kind == kind:
+                last.end_ns = end_ns
+                return
+        if len(pieces) < _MAX_PIECES:
+            pieces.append(PieceNs(kind, name, begin_ns, end_ns))
         else:
             self.num_omitted_pieces += 1
 
@@ -125,19 +130,19 @@ class TimeAccount:
         total.merge(self.current.split)
         return total
 
-    def add(self, event: SpanEvent) -> None:
+    def add(self, span: int, parent: int, kind: int, name: str, begin_ns: int, end_ns: int) -> None:
         """A finished span; what lies before the watermark and was not known open is late."""
-        span, parent, kind, name, begin, end, _ = event
         watermark = self.watermark_ns
-        if end is None or end <= begin:
+        if end_ns <= begin_ns:
             return
         if span not in self._known:
-            if begin < watermark:
+            if begin_ns < watermark:
                 self.num_late += 1
-                if end <= watermark:
+                if end_ns <= watermark:
                     return
-            self._push_open(max(begin, watermark), span, parent, kind, name)
-        self._push_close(max(end, watermark), span)
+                begin_ns = watermark
+            self._push_open(begin_ns, span, parent, kind, name)
+        self._push_close(max(end_ns, watermark), span)
 
     def begin_step(self, time_ns: int, step: int) -> None:
         self._events.append((max(time_ns, self.watermark_ns), _STEP, 0, step, 0, 0, ""))
@@ -161,20 +166,26 @@ class TimeAccount:
         if until_ns <= self.watermark_ns:
             return
         self._events.sort()
+        opened, leaves = self._open, self._leaves
         done = 0
         for time_ns, op, _, span, parent, kind, name in self._events:
             if time_ns > until_ns:
                 break
             done += 1
-            self._accrue(time_ns)
+            if time_ns > self.watermark_ns:
+                self._accrue(time_ns)
             if op == _OPEN:
-                self._do_open(span, parent, kind, name)
+                opened[span] = leaves[span] = _Open(parent, kind, name)
+                if parent in opened:
+                    opened[parent].num_children += 1
+                    leaves.pop(parent, None)
             elif op == _CLOSE:
                 self._do_close(span)
             else:
                 self._do_step(time_ns, span)
         del self._events[:done]
-        self._accrue(until_ns)
+        if until_ns > self.watermark_ns:
+            self._accrue(until_ns)
 
     def finish(self, end_ns: int, *, orderly: bool) -> None:
         """The process is gone; an orderly end closes its last step, a death leaves it open."""
@@ -191,20 +202,15 @@ class TimeAccount:
         self._closing.add(span)
         self._events.append((time_ns, _CLOSE, -span, span, 0, 0, ""))
 
-    def _do_open(self, span: int, parent: int, kind: int, name: str) -> None:
-        self._open[span] = self._leaves[span] = _Open(parent, kind, name)
-        above = self._open.get(parent)
-        if above is not None:
-            above.num_children += 1
-            self._leaves.pop(parent, None)
-
     def _do_close(self, span: int) -> None:
         self._known.discard(span)
         self._closing.discard(span)
         closed = self._open.pop(span, None)
+        if closed is None:
+            return
         self._leaves.pop(span, None)
-        above = self._open.get(closed.parent) if closed else None
-        if closed and above:
+        above = self._open.get(closed.parent)
+        if above is not None:
             above.num_children -= 1
             if not above.num_children:
                 self._leaves[closed.parent] = above
@@ -216,28 +222,39 @@ class TimeAccount:
         self.current = Window(step, time_ns)
 
     def _accrue(self, until_ns: int) -> None:
+        """Give the time since the watermark to what the open spans say it was."""
         begin = self.watermark_ns
-        elapsed = until_ns - begin
-        if elapsed <= 0:
-            return
         self.watermark_ns = until_ns
         window = self.current
         split = window.split
-        stages = [span for span, leaf in self._leaves.items() if leaf.kind == STAGE]
-        if stages:
-            split.active_ns += elapsed
-            for name in {self._open[span].name for span in stages}:
-                split.stages_ns[name] = split.stages_ns.get(name, 0) + elapsed
-            window.add_piece("stage", self._open[max(stages)].name, begin, until_ns)
-        elif self._leaves:
-            span = max(self._leaves)
-            wait = self._leaves[span].name
-            key = wait, self._stage_above(span)
-            split.waits_ns[key] = split.waits_ns.get(key, 0) + elapsed
-            window.add_piece("wait", wait, begin, until_ns)
-        else:
-            split.idle_ns += elapsed
+        leaves = self._leaves
+        if not leaves:
+            split.idle_ns += until_ns - begin
             window.add_piece("idle", "idle", begin, until_ns)
+            return
+        is_alone = len(leaves) == 1
+        newest = next(iter(leaves)) if is_alone else self._newest_leaf()
+        leaf = leaves[newest]
+        name = leaf.name
+        if leaf.kind == STAGE:
+            split.active_ns += until_ns - begin
+            if is_alone:
+                split.stages_ns[name] += until_ns - begin
+            else:
+                for stage in self._stages_among_leaves():
+                    split.stages_ns[stage] += until_ns - begin
+            window.add_piece("stage", name, begin, until_ns)
+        else:
+            split.waits_ns[name, self._stage_above(newest)] += until_ns - begin
+            window.add_piece("wait", name, begin, until_ns)
+
+    def _newest_leaf(self) -> int:
+        """The stage that began last; the wait that began last where no stage is a leaf."""
+        stages = [span for span, leaf in self._leaves.items() if leaf.kind == STAGE]
+        return max(stages or self._leaves)
+
+    def _stages_among_leaves(self) -> set[str]:
+        return {leaf.name for leaf in self._leaves.values() if leaf.kind == STAGE}
 
     def _stage_above(self, span: int) -> str:
         above = self._open.get(self._open[span].parent)

@@ -1,7 +1,7 @@
 """The agent: one thread that reads all segments, folds them and publishes a Snapshot.
 
-Renderers call ``snapshot``, ``scalar_history`` and ``timeline`` from their own threads: the
-snapshot is a frozen value swapped in one store, the other two take the lock that a reading takes.
+Renderers call ``snapshot``, ``scalar_history`` and ``timeline`` from their own threads. A snapshot
+is rendered when somebody asks, once per reading: most of the time nobody looks.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Agent:
         self._num_errors = 0
         self._last_error: SegmentProblem | None = None
         self._poll_elapsed = 0.0
+        self._is_stale = False
         self._snapshot = self._render()
 
     def start(self) -> None:
@@ -60,6 +61,11 @@ class Agent:
         self._folder.close()
 
     def snapshot(self) -> Snapshot:
+        if self._is_stale:
+            with self._lock:
+                if self._is_stale:
+                    self._snapshot = self._render()
+                    self._is_stale = False
         return self._snapshot
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> tuple[ScalarHistory, ...]:
@@ -83,7 +89,7 @@ class Agent:
                 fold.close_steps()
             self._let_go()
             self._num_polls += 1
-            self._snapshot = self._render()
+            self._is_stale = True
         self._poll_elapsed = time.perf_counter() - begin
 
     def _loop(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.agent.reader import Batch, Follower, Liveness
@@ -29,8 +30,7 @@ _MAX_STAMPED = 4096
 _SHORTEST_IDLE_STAMP_NS = 10**6
 
 
-@dataclass(frozen=True)
-class ScalarRecord:
+class ScalarRecord(NamedTuple):
     """One value of one native key, as the guest sent it."""
 
     key: str
@@ -166,11 +166,13 @@ class Process:
             self.account = TimeAccount(min(begin, batch.time_ns))
         return self.account
 
-    def _take(self, batch: Batch) -> list[ScalarRecord]:
+    def _take(self, batch: Batch) -> list[ScalarRecord]:  # noqa: C901 (one look at each record)
         account = self._account(batch)
         future = batch.time_ns + _FUTURE_NS
         scalars: list[ScalarRecord] = []
+        ended: dict[str, list[SpanEvent]] = {}
         name = self.follower.name
+        add = account.add
         last = self.last_event_ns or 0
         for _, t0, t1, value, step, span, parent, _, flagged, name_id, _ in batch.records:
             kind = flagged & KIND_MASK
@@ -178,26 +180,31 @@ class Process:
                 self.num_strange += 1
                 continue
             last = max(last, t1)
-            if kind in (STAGE, WAIT):
-                event = SpanEvent(span, parent, kind, name(name_id), t0, t1, step)
-                account.add(event)
-                if kind == STAGE:
-                    self._stamp_end(event)
+            if kind == STAGE:
+                text = name(name_id)
+                add(span, parent, kind, text, t0, t1)
+                ended.setdefault(text, []).append(SpanEvent(span, parent, kind, text, t0, t1))
+            elif kind == WAIT:
+                add(span, parent, kind, name(name_id), t0, t1)
             elif kind == SCALAR:
                 known_step = None if step == NO_STEP else step
-                scalar = ScalarRecord(name(name_id), value, known_step, t0)
-                self.scalars[scalar.key] = scalar
-                scalars.append(scalar)
+                scalars.append(ScalarRecord(name(name_id), value, known_step, t0))
             elif kind == STEP:
                 account.begin_step(t0, step)
             else:
                 self._take_count(kind, name(name_id), value, step)
+        for events in ended.values():
+            self._stamp_ends(events)
+        self.scalars.update((scalar.key, scalar) for scalar in scalars)
         self.last_event_ns = last or None
-        self.inflight = [e for e in batch.inflight if e.begin_ns <= future]
-        for event in self.inflight:
+        self._note_inflight([e for e in batch.inflight if e.begin_ns <= future])
+        return scalars
+
+    def _note_inflight(self, events: list[SpanEvent]) -> None:
+        self.inflight = events
+        for event in events:
             if event.kind == STAGE:
                 self._stamp_begin(event)
-        return scalars
 
     def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
         if not math.isfinite(value):
@@ -221,9 +228,14 @@ class Process:
             stamp = self._stamped[event.span] = self._new_stamp(event.name, event.begin_ns)
         return stamp
 
-    def _stamp_end(self, event: SpanEvent) -> None:
-        self._stamp_begin(event).end_ns = event.end_ns
-        del self._stamped[event.span]
+    def _stamp_ends(self, events: list[SpanEvent]) -> None:
+        """Of many ends of one stage only the newest leave a stamp."""
+        for event in events[:-NUM_SLOTS]:
+            if self._stamped.pop(event.span, None) is None:
+                self._num_begun[event.name] = self._num_begun.get(event.name, 0) + 1
+        for event in events[-NUM_SLOTS:]:
+            self._stamp_begin(event).end_ns = event.end_ns
+            del self._stamped[event.span]
 
     def _new_stamp(self, stage: str, begin_ns: int) -> Stamp:
         num = self._num_begun.get(stage, 0)

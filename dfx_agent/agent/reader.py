@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -53,6 +54,8 @@ class Follower:
         self._segment = SegmentReader(path)
         self.preamble = self._segment.preamble
         self.identity = self._segment.identity() or Identity()
+        self._names: dict[int, str] = {}
+        self._pidfd: int | None = None
         self._offset_ns = 0
         self._next_clock_ns = 0
         self.num_guest_drops = 0
@@ -76,7 +79,13 @@ class Follower:
         return (monotonic_ns + self._offset_ns) / 1e9
 
     def name(self, name_id: int) -> str:
-        return self._segment.name(name_id) or f"name#{name_id}"
+        known = self._names.get(name_id)
+        if known is None:
+            known = self._segment.name(name_id)
+            if known is None:
+                return f"name#{name_id}"
+            self._names[name_id] = known
+        return known
 
     def poll(self) -> Batch:
         now = time.monotonic_ns()
@@ -95,13 +104,31 @@ class Follower:
             return "died"
         if self.preamble.pid_namespace != _PID_NAMESPACE:
             return "unknown"
-        return "live" if _runs(self.preamble.pid, self.preamble.start_ticks) else "died"
+        return "live" if self._runs() else "died"
 
     def finish(self) -> None:
         """The writer is gone: what is unfinished is lost, and the file can be let go."""
         self.num_guest_drops = sum(self._segment.live_words()[2:])
         self._segment.ring.close()
         self._segment.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _runs(self) -> bool:
+        """Whether this very process lives. /proc is read once: it costs 100 us, a pidfd 2 us."""
+        if self._pidfd is None:
+            if not _is_running(self.preamble.pid, self.preamble.start_ticks):
+                return False
+            try:
+                self._pidfd = os.pidfd_open(self.preamble.pid)
+            except OSError:
+                return True
+            if not _is_running(self.preamble.pid, self.preamble.start_ticks):
+                return False
+        watch = select.poll()
+        watch.register(self._pidfd, select.POLLIN)
+        return not watch.poll(0)
 
     def _as_open(self, record: Record) -> SpanEvent:
         _, begin, _, _, step, span, parent, _, kind, name, _ = record
@@ -205,7 +232,7 @@ class Folder:
         self._lock_fd, self.other_agent_pid = fd, None
 
 
-def _runs(pid: int, start_ticks: int) -> bool:
+def _is_running(pid: int, start_ticks: int) -> bool:
     """Whether this very process lives; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

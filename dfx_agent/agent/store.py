@@ -1,4 +1,8 @@
-"""Scalars over steps: one series per native key of a run, merged over ranks, bounded."""
+"""Scalars over steps: one series per native key of a run, merged over ranks, bounded.
+
+Values of the newest steps are kept by rank and merged when somebody asks; older steps keep their
+mean. A run logs far more often than people look.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ _RECENT_STEPS = 8
 @dataclass
 class _Series:
     steps: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
+    means: list[float] = field(default_factory=list)  # shorter than steps by the recent ones
     recent: dict[int, dict[str, float]] = field(default_factory=dict)
     attempt: int = 0
     frozen: tuple[tuple[int, ...], tuple[float, ...]] | None = None
@@ -31,23 +35,21 @@ class ScalarStore:
 
     def add(self, key: str, rank: str, attempt: int, step: int | None, value: float) -> None:
         """One rank's value. A rank that reports a step again replaces its own value."""
-        series = self._series.setdefault(key, _Series())
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = _Series()
         if step is None:
             step = series.steps[-1] + 1 if series.steps else 0
         if attempt > series.attempt:
             series.attempt = attempt
             self._forget_from(series, step)
         known = series.recent.get(step)
-        if known is None and series.steps and step <= series.steps[-1]:
-            self.num_stale += 1
-            return
         if known is None:
-            known = series.recent[step] = {}
-            self._append(series, step)
+            if series.steps and step <= series.steps[-1]:
+                self.num_stale += 1
+                return
+            known = self._begin(series, step)
         known[rank] = value
-        series.values[series.steps.index(step, -min(_RECENT_STEPS, len(series.steps)))] = (
-            self._moments(known).mean
-        )
         series.frozen = None
 
     def latest(self, key: str) -> tuple[int, Moments] | None:
@@ -57,33 +59,36 @@ class ScalarStore:
             return None
         step = series.steps[-1]
         ranks = series.recent.get(step)
-        return step, self._moments(ranks) if ranks else Moments.of(series.values[-1])
+        return step, _moments(ranks) if ranks else Moments.of(series.means[-1])
 
     def history(self, key: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """(steps, means), oldest first; KeyError for an unknown key."""
         series = self._series[key]
         if series.frozen is None:
-            series.frozen = tuple(series.steps), tuple(series.values)
+            newest = (_moments(ranks).mean for ranks in series.recent.values())
+            series.frozen = tuple(series.steps), (*series.means, *newest)
         return series.frozen
 
     @staticmethod
-    def _moments(ranks: dict[str, float]) -> Moments:
-        values = list(ranks.values())
-        return Moments(len(values), sum(values), min(values), max(values))
-
-    @staticmethod
-    def _append(series: _Series, step: int) -> None:
+    def _begin(series: _Series, step: int) -> dict[str, float]:
         series.steps.append(step)
-        series.values.append(0.0)
+        ranks = series.recent[step] = {}
+        if len(series.recent) > _RECENT_STEPS:
+            settled = series.recent.pop(next(iter(series.recent)))
+            series.means.append(_moments(settled).mean)
         if len(series.steps) > _MAX_POINTS:
-            del series.steps[: _MAX_POINTS // 10], series.values[: _MAX_POINTS // 10]
-        while len(series.recent) > _RECENT_STEPS:
-            del series.recent[next(iter(series.recent))]
+            del series.steps[: _MAX_POINTS // 10], series.means[: _MAX_POINTS // 10]
+        return ranks
 
     @staticmethod
     def _forget_from(series: _Series, step: int) -> None:
         """A restarted run repeats steps: what the dead attempt reported for them goes."""
         while series.steps and series.steps[-1] >= step:
-            series.recent.pop(series.steps.pop(), None)
-            series.values.pop()
+            if series.recent.pop(series.steps.pop(), None) is None:
+                series.means.pop()
         series.frozen = None
+
+
+def _moments(ranks: dict[str, float]) -> Moments:
+    values = list(ranks.values())
+    return Moments(len(values), sum(values), min(values), max(values))

@@ -26,8 +26,7 @@ from dfx_agent.wire.records import RECORD, Record
 Emit = Callable[[int, int, float, int, int, int, int, int, int], None]
 Read = Callable[[int, int], bytes]  # (offset, size) -> bytes, shorter at the end of the file
 
-_FIRST_CHUNK = 64
-_LARGEST_CHUNK = 2048
+_FIRST_CHUNK, _LARGEST_CHUNK = 64, 2048
 _HOLE_POLLS = 20
 _STRONGLY_ORDERED = frozenset({"x86_64", "AMD64", "i686"})
 

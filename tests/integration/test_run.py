@@ -207,7 +207,7 @@ def test_older_pythons_run_undisturbed(python, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import sys\nsys.own_customize_ran = True\n")
-    body = "import sys; print(sys.own_customize_ran, 'dfx_agent' in sys.modules)"
+    body = "import sys; print('%s %s' % (sys.own_customize_ran, 'dfx_agent' in sys.modules))"
     ended = run(python, "-c", body, env=job_environment(PYTHONPATH=str(own)))
     assert (ended.returncode, ended.stdout) == (0, "True False\n"), ended.stderr
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
@@ -261,15 +261,26 @@ def test_process_that_records_nothing_makes_no_segment(bare_python):
     assert loud.stdout == "1\n", loud.stderr
 
 
-def test_two_jobs_of_one_script_are_two_runs(bare_python):
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["train.py", "--lr", "1e-6"], "train-"),
+        (["-m", "pkg.train"], "train-"),
+        (["-m", "torch.distributed.run", "--nproc-per-node", "8", "/x/train.py"], "train-"),
+        (["-m", "torch.distributed.run", "--standalone", "-m", "pkg.train"], "train-"),
+        ([], "echo-"),
+    ],
+)
+def test_run_is_named_after_the_script(words, name):
+    ended = run("echo", *words)
+    assert f"  run {name}" in ended.stderr
+
+
+def test_run_name_is_what_was_given(bare_python):
+    command = [*RUN[:-1], "--run", "nightly", "--", bare_python, "-c"]
     body = "import os; print(os.environ['DFX_RUN'])"
-    named = subprocess.run(
-        [*RUN[:-1], "--run", "nightly", "--", bare_python, "-c", body],
-        check=True, capture_output=True, text=True, timeout=60, env=job_environment(),
-    )  # fmt: skip
-    assert named.stdout == "nightly\n"
-    ended = run(*TORCHRUN[:-1], "--help")
-    assert "run torch" not in ended.stderr
+    named = subprocess.run([*command, body], check=True, capture_output=True, timeout=60)
+    assert named.stdout == b"nightly\n"
 
 
 # installed, and enabled by DFX_AGENT=1
