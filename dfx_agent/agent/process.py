@@ -166,7 +166,7 @@ class Process:
             self.account = TimeAccount(min(begin, batch.time_ns))
         return self.account
 
-    def _take(self, batch: Batch) -> list[ScalarRecord]:  # noqa: C901 (one look at each record)
+    def _take(self, batch: Batch) -> list[ScalarRecord]:
         account = self._account(batch)
         future = batch.time_ns + _FUTURE_NS
         scalars: list[ScalarRecord] = []

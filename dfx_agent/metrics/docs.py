@@ -33,9 +33,9 @@ def unknown_metrics() -> Iterator[str]:
     """Canonical names that a mapping uses and the catalogue does not declare."""
     declared = {metric.name for _, metrics in catalogue() for metric in metrics}
     for framework in frameworks():
-        for native in load(framework).targets():
-            if native not in declared:
-                yield f"{framework}: {native}"
+        for native in load(framework).entries():
+            if native.metric not in declared:
+                yield f"{framework}: {native.metric}"
 
 
 def _row(metric: Metric) -> str:

@@ -242,9 +242,9 @@ def test_second_agent_serves_and_takes_over(dfx_dir, tmp_path, free_port):
 
 
 def spoil(folder, kind):
-    """A copy of a real segment with something wrong; what the agent should call it."""
-    source = next(folder.glob("*.seg"))
-    path = folder / f"9-{kind}.seg"
+    """A copy of a real segment with something wrong, which the agent should call ``kind``."""
+    source = next(path for path in folder.glob("*.seg") if not path.name.startswith("spoilt"))
+    path = folder / f"spoilt-{kind}.seg"
     shutil.copy(source, path)
     with path.open("r+b") as file:
         if kind == "version":
@@ -302,7 +302,7 @@ def test_segment_of_another_user_is_refused(dfx_dir, tmp_path, free_port):
         pytest.skip("only root can give a file away")
     with two_ranks(tmp_path):
         until(lambda: len(segments(dfx_dir)) == 2, "two real segments")
-        path = shutil.copy(next(dfx_dir.glob("*.seg")), dfx_dir / "9-other.seg")
+        path = shutil.copy(next(dfx_dir.glob("*.seg")), dfx_dir / "spoilt-other.seg")
         path.chmod(0o600)
         os.chown(path, 65534, 65534)
         with serving(tmp_path, free_port(), prefix=without_root_rights()) as agent:

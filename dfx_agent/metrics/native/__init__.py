@@ -43,10 +43,15 @@ class NativeNames:
             self._known[key] = self._exact.get(key) or self._match(key)
         return self._known[key]
 
-    def targets(self) -> set[str]:
-        """Canonical metrics that some native name leads to."""
-        natives = [*self._exact.values(), *(native for _, native in self._patterns)]
-        return {native.metric for native in natives}
+    def entries(self) -> list[Native]:
+        """Every mapping; labels that come from a named group have the value ""."""
+        patterns = [
+            Native(
+                native.metric, {**native.labels, **dict.fromkeys(p.groupindex, "")}, native.scale
+            )
+            for p, native in self._patterns
+        ]
+        return [*self._exact.values(), *patterns]
 
     def _match(self, key: str) -> Native | None:
         for pattern, native in self._patterns:

@@ -1,0 +1,158 @@
+"""The page in a real Chromium, fed by a real 4-rank training under ``dfx-agent run``."""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from live_processes import DEMO, TORCHRUN, demo_environment, running, until
+
+playwright_api = pytest.importorskip(
+    "playwright.sync_api", reason="no playwright; pip install playwright", exc_type=ImportError
+)
+
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+COMMAND = [*TORCHRUN, "4", *DEMO, "--steps", "1000", "--prompts-per-rank", "4"]
+NUM_STEPS_WATCHED = 5
+WATCH = """() => {
+  window.shown = [];
+  window.stages = new Set();
+  const note = () => {
+    const step = document.getElementById("fact-step").textContent;
+    if (window.shown.at(-1)?.[0] !== step) window.shown.push([step, Date.now() / 1000]);
+    for (const name of document.querySelectorAll("#rank-rows .stage-name")) {
+      window.stages.add(name.textContent);
+    }
+  };
+  new MutationObserver(note).observe(document.body,
+    { subtree: true, childList: true, characterData: true });
+}"""
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    import socket
+
+    folder = tmp_path_factory.mktemp("live")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = demo_environment(DFX_DIR=str(folder / "segments"), TMPDIR=str(folder))
+    with running(folder, port, COMMAND, environment) as agent:
+        until(lambda: num_steps(agent) >= 4, "4 steps", 90)
+        yield agent
+
+
+@pytest.fixture(scope="module")
+def page(agent, chromium_binary):
+    """The open page; ``page.complaints`` has console messages and requests to strangers."""
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_binary, args=CHROMIUM_FLAGS)
+        page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="dark")
+        page.complaints = []
+        page.on("pageerror", lambda error: page.complaints.append(f"exception: {error}"))
+        page.on("console", lambda message: page.complaints.append(message.text))
+        own = (f"{agent.url}/", "data:")
+        page.on("request", lambda r: r.url.startswith(own) or page.complaints.append(r.url))
+        page.goto(agent.url)
+        page.wait_for_selector("#rank-rows tr")
+        yield page
+        browser.close()
+
+
+def num_steps(agent):
+    assert agent.process.popen.poll() is None, agent.process.errors
+    return min((row["step"] or 0 for row in agent.ranks().values()), default=0)
+
+
+def wait_for_charts(page):
+    page.wait_for_function(
+        "document.querySelectorAll('.plot .main-svg .scatterlayer').length >= 4", timeout=30_000
+    )
+
+
+def test_all_ranks_are_live(page):
+    names = page.locator("#rank-rows th span:first-of-type").all_inner_texts()
+    assert names == ["0", "1", "2", "3"]
+    dots = page.locator("#rank-rows .dot")
+    assert [dots.nth(i).get_attribute("data-state") for i in range(4)] == ["live"] * 4
+    assert page.inner_text("#fact-ranks") == "4 / 4"
+    assert page.inner_text("#run-name") == "it"
+    assert page.locator("#freshness").get_attribute("data-state") == "live"
+
+
+def test_charts_have_the_runs_own_values(page, agent):
+    wait_for_charts(page)
+    keys = {
+        "Reward": "critic/rewards/mean",
+        "Gradient norm": "actor/grad_norm",
+        "Entropy": "actor/entropy",
+        "KL": "actor/ppo_kl",
+    }
+    for label, key in keys.items():
+        card = page.locator(f"[aria-label^='{label}']").first
+        shown = card.locator(".plot").evaluate(
+            "plot => [[...plot.data[0].x], [...plot.data[0].y]]"
+        )
+        (history,) = agent.json(f"/api/v1/runs/it/scalars?key={key}")
+        known = dict(zip(history["steps"], history["values"], strict=True))
+        assert len(shown[0]) >= 3, label
+        for step, value in zip(*shown, strict=True):
+            assert value == pytest.approx(known[step], rel=1e-6), (label, step)
+
+
+def test_page_follows_within_a_second(page, agent):
+    """From the first ``set_step`` of a step in the job to its number in the page: one clock."""
+    wait_for_charts(page)
+    page.evaluate(WATCH)
+    loads = []
+    page.on("framenavigated", loads.append)
+    page.wait_for_function(f"window.shown.length > {NUM_STEPS_WATCHED}", timeout=60_000)
+    begins = {}
+    for row in agent.json("/api/v1/runs/it/timeline?steps=60"):
+        begins.setdefault(row["step"], []).append(row["begin_seconds"])
+    shown = [(int(step), seconds) for step, seconds in page.evaluate("window.shown")]
+    assert [step for step, _ in shown] == sorted({step for step, _ in shown}), "only forwards"
+    delays = [seconds - min(begins[step]) for step, seconds in shown[1:]]
+    print("seconds from set_step to the page:", [round(delay, 3) for delay in delays])
+    assert min(delays) > 0
+    assert statistics.median(delays) < 1.0, delays
+    assert loads == [], "without a reload"
+    assert len(page.evaluate("[...window.stages]")) >= 3, "the current stage changes"
+
+
+def test_stage_bars_and_timeline_are_drawn(page):
+    page.wait_for_function("document.getElementById('timeline').height > 100")
+    bars = page.locator("#rank-rows .split.last")
+    assert bars.count() == 4
+    for index in range(4):
+        assert bars.nth(index).locator("i").count() >= 5
+    legend = page.inner_text("#legend")
+    for stage in ("rollout", "forward", "backward", "weight_sync"):
+        assert stage in legend
+
+
+def test_page_is_worth_looking_at(page, artifacts):
+    wait_for_charts(page)
+    until_steps = time.monotonic() + 10
+    while page.locator("#rank-rows tr").count() < 4 and time.monotonic() < until_steps:
+        page.wait_for_timeout(100)
+    page.screenshot(path=artifacts / "page-live-demo.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    assert (artifacts / "page-live-demo.png").stat().st_size > 50_000
+
+
+def test_nothing_was_logged_and_no_stranger_asked(page):
+    assert page.complaints == []
