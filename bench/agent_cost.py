@@ -29,7 +29,7 @@ HISTORY_STEPS = 5000  # as many points as the agent keeps of one key
 WRITER = [sys.executable, "-m", "bench.writer"]
 
 
-def measure(quick: bool) -> list[Result]:
+def measure(*, quick: bool) -> list[Result]:
     with serving() as agent, serving() as idle, ExitStack() as writers:
         for rank in range(NUM_RANKS):
             writers.enter_context(running(_writer(agent, rank)))
@@ -42,7 +42,7 @@ def measure(quick: bool) -> list[Result]:
         windows.measure_watched()
         rows = windows.rows(quiet_mib)
         full_mib = _resident_with_history(agent, 200 if quick else HISTORY_STEPS)
-        note = f"after {HISTORY_STEPS} steps of 58 keys" if not quick else "after 200 steps"
+        note = f"after {HISTORY_STEPS:,} steps of 58 keys" if not quick else "after 200 steps"
         rows.append(_memory(f"agent memory, {note}", full_mib, idle.resident_mib(), Bar(80.0)))
     return rows
 

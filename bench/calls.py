@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 import timeit
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +42,7 @@ def block_means_ns(
         case: timeit.Timer(case.statement, "import gc; gc.enable()", globals=namespace)
         for case in cases
     }
-    means: dict[str, list[float]] = defaultdict(list)
+    means: dict[str, list[float]] = {case.name: [] for case in cases}
     for block in range(num_blocks + 1):
         for case in random.sample(cases, len(cases)):
             case.before()
@@ -56,7 +55,7 @@ def block_means_ns(
 
 @dataclass(frozen=True)
 class SingleCalls:
-    """Calls timed one by one. ``clock_ns`` is the median of timing nothing, taken off ``p99s_ns``."""
+    """Calls timed one by one; ``clock_ns`` is the median of timing nothing, taken off the p99s."""
 
     p99s_ns: dict[str, list[float]]
     clock_ns: float
@@ -69,7 +68,7 @@ def single_calls(
     """The p99 of each block of ``num_calls`` single calls, interleaved as in ``block_means_ns``."""
     empty = Case("", "pass")
     functions = {case: _timed(case.statement, {**NAMES, **names}) for case in [*cases, empty]}
-    p99s: dict[str, list[float]] = defaultdict(list)
+    p99s: dict[str, list[float]] = {case.name: [] for case in cases}
     clocks: list[float] = []
     for block in range(num_blocks + 1):
         for case in random.sample(list(functions), len(functions)):
@@ -97,6 +96,6 @@ def _timed(statement: str, names: dict[str, Any]) -> Callable[[int], list[int]]:
         "    return elapsed\n"
     )
     namespace = {**names, "clock": time.perf_counter_ns}
-    exec(source, namespace)  # noqa: S102 (our own statements; a call around them would be timed too)
+    exec(source, namespace)  # a call around the statement would be timed too
     timed: Callable[[int], list[int]] = namespace["timed"]
     return timed

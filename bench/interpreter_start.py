@@ -27,7 +27,7 @@ ENABLED, PRELOADED = "installed, DFX_AGENT=1", "under dfx-agent run"
 Start = tuple[str, dict[str, str]]  # interpreter, environment
 
 
-def measure(quick: bool) -> list[Result]:
+def measure(*, quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
         starts = _starts(Path(folder))
         milliseconds = _interleaved(starts, num_rounds=15 if quick else 200)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
+import datetime as dt
 import json
 import os
 import platform
@@ -49,7 +49,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Result:
-    """One row. ``spread`` is {"p10", "p90"} of the samples or {"low", "high"} of a 95 % interval."""
+    """One row; ``spread`` is {"p10", "p90"} of samples or {"low", "high"} of a 95 % interval."""
 
     name: str
     value: float
@@ -106,18 +106,18 @@ def machine() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "kernel": platform.release(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
     }
 
 
-def report(measure: Callable[[bool], list[Result]]) -> None:
-    """What a bench file does when it is run: ``measure(quick)``, then a table or ``--out``."""
+def report(measure: Callable[..., list[Result]]) -> None:
+    """What a bench file does when it is run: ``measure(quick=...)``, then a table or ``--out``."""
     parser = argparse.ArgumentParser(description="one bench; see `python -m bench --help`")
     parser.add_argument("--quick", action="store_true", help="only see whether it works")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON instead of a table")
     options = parser.parse_args()
     where = machine()
-    rows = [result.as_row(where) for result in measure(options.quick)]
+    rows = [result.as_row(where) for result in measure(quick=options.quick)]
     if options.out:
         options.out.write_text(json.dumps(rows))
     else:
@@ -127,14 +127,14 @@ def report(measure: Callable[[bool], list[Result]]) -> None:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Rows of results.json for people, one line each."""
     lines = [_HEADINGS, *map(_cells, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
-    padded = ("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
-    return "\n".join(padded)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (map(str.ljust, line, widths) for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     base, unit = row["baseline"], row["unit"]
-    low, high = (row.get("p10", row.get("low")), row.get("p90", row.get("high")))
+    low, high = (row["p10"], row["p90"]) if "p10" in row else (row["low"], row["high"])
     verdict = {None: "", True: "met", False: "MISSED"}[row["met"]]
     return (
         row["name"],

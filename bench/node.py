@@ -1,7 +1,7 @@
 """A node of many ranks in one process: ``python -m bench.node DIR --ranks 16``, until ended.
 
 Each rank has a segment of its own and plays a short step per second: every stage, waits, tokens,
-queues and 58 native keys, about 150 series.
+queues and 81 native keys, about 150 series.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ STAGES = (
     *("critic_update", "weight_sync", "checkpoint", "validation", "offload"),
 )
 WAITS = ("collective", "barrier", "queue")
+MORE_KEYS = tuple(f"custom/of_node_{i}" for i in range(23))
 STEP_SECONDS = 1.0
 
 
@@ -55,7 +56,7 @@ def _play(step: int) -> None:
     dfx.tokens("response", 8192)
     dfx.queue("rollout_pending", step % 7)
     dfx.policy_version(step)
-    for number, key in enumerate(KEYS):
+    for number, key in enumerate((*KEYS, *MORE_KEYS)):
         dfx.scalar(key, number + step / 1e4, step)
 
 

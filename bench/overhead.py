@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import torch  # noqa: F401
@@ -54,12 +55,12 @@ TELEMETRY = Case("OpenTelemetry span", "with start('rollout'): pass")
 Rounds = list[dict[str, dict[str, float]]]  # arm -> {"wall_seconds", "cpu_seconds"}, of one rank
 
 
-def measure(quick: bool) -> list[Result]:
-    costs_ns = _costs_ns(quick)
-    return [_own_cost(costs_ns, 6 if quick else 24), *_on_off(15.0 if quick else 180.0)]
+def measure(*, quick: bool) -> list[Result]:
+    costs_ns = _costs_ns(quick=quick)
+    return [_own_cost(costs_ns, 5 if quick else 24), *_on_off(6.0 if quick else 180.0)]
 
 
-def _costs_ns(quick: bool) -> dict[str, float]:
+def _costs_ns(*, quick: bool) -> dict[str, float]:
     """Median ns of each event, by the name of its case."""
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         dfx.init(run="bench", directory=folder)
@@ -79,7 +80,7 @@ def _own_cost(costs_ns: dict[str, float], num_steps: int) -> Result:
         spent = sum(count * costs_ns[EVENT_CASES[kind].name] for kind, count in events.items())
         ours.append(100 * spent / step_ns)
         telemetry.append(100 * _num_events((step_ns, events)) * costs_ns[TELEMETRY.name] / step_ns)
-    low, high = bootstrap_interval(_median_of_one, ours)
+    low, high = bootstrap_interval(median, ours)
     step_ms = median([step_ns for step_ns, _ in steps]) / 1e6
     num_events = median([_num_events(step) for step in steps])
     return Result(
@@ -118,7 +119,7 @@ def _steps_in(path: Path) -> Iterator[Step]:
         raise RuntimeError(f"{path} was overwritten: train fewer steps")
     reader.close()
     begins = [number for number, record in enumerate(records) if _kind(record) == STEP]
-    for begin, end in list(zip(begins, begins[1:]))[WARM_UP_STEPS:]:
+    for begin, end in list(pairwise(begins))[WARM_UP_STEPS:]:
         step_ns = records[end][1] - records[begin][1]
         yield step_ns, Counter(map(_kind, records[begin:end]))
 
@@ -171,10 +172,6 @@ def _ratio(
     bar = None if bound is None else Bar(1.01, bound=bound)
     spread = {"low": interval[0], "high": interval[1]}
     return Result(name, geometric_mean(rounds), "x", len(rounds), spread, baseline, bar, note)
-
-
-def _median_of_one(values: list[float]) -> float:
-    return median(values)
 
 
 def _train(module_and_arguments: list[str], segments: str) -> None:

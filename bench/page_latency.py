@@ -59,17 +59,17 @@ class _Sightings:
             return seen[what]
 
 
-def measure(quick: bool) -> list[Result]:
-    num_events = 10 if quick else 60
+def measure(*, quick: bool) -> list[Result]:
+    num_events = 6 if quick else 60
     with serving() as agent:
         dfx.init(run="bench", rank=0, world_size=1, directory=agent.directory)
         dfx.set_step(0)
         time.sleep(SETTLE_SECONDS)
         sightings = _Sightings(agent.port)
-        with listening(agent.port, sightings.take):
-            with repeating(SCRAPE_SECONDS, sightings.scrape):
-                begun = [_one_event(sightings, number + 1) for number in range(num_events)]
-                _wait_for_scrape(sightings, num_events)
+        scraping = repeating(SCRAPE_SECONDS, sightings.scrape)
+        with listening(agent.port, sightings.take), scraping:
+            begun = [_one_event(sightings, number + 1) for number in range(num_events)]
+            _wait_for_scrape(sightings, num_events)
         dfx.shutdown()
     return _rows(begun, sightings)
 

@@ -22,7 +22,7 @@ from dfx_agent.wire.records import RECORD
 NUM_STEPS = DEFAULT_NUM_RECORDS // 1024  # of about 1,000 records: nothing is overwritten
 
 
-def measure(quick: bool) -> list[Result]:
+def measure(*, quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         path = _write(folder)
         num_records = len(_read(path))

@@ -25,7 +25,7 @@ LABELS = Case("prometheus_client labels().inc()", "counter.labels('0').inc()")
 CASES = [SCALAR_CASE, EMIT, COUNTS, CHILD, LABELS, EMPTY_CALL]
 
 
-def measure(quick: bool) -> list[Result]:
+def measure(*, quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         dfx.init(run="bench", directory=folder)
         dfx.set_step(7)

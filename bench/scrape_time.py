@@ -25,7 +25,7 @@ SETTLE_SECONDS = 2.0
 OURS, THEIRS = "GET /metrics", "prometheus_client server"
 
 
-def measure(quick: bool) -> list[Result]:
+def measure(*, quick: bool) -> list[Result]:
     with serving() as agent:
         node = [sys.executable, "-m", "bench.node", agent.directory, "--ranks", str(NUM_RANKS)]
         with running(node, stdout=subprocess.PIPE, text=True) as process:

@@ -92,7 +92,7 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[by
 
 
 @contextmanager
-def listening(port: int, take: Callable[[float, dict[str, Any] | None], None]) -> Iterator[None]:
+def listening(port: int, take: Callable[[float, dict[str, Any]], None]) -> Iterator[None]:
     """``take(monotonic time of arrival, snapshot)`` for every server-sent snapshot meanwhile."""
     stop = threading.Event()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_SECONDS)

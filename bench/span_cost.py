@@ -35,7 +35,7 @@ class _Switch:
         recorder.current = self._writer
 
 
-def measure(quick: bool) -> list[Result]:
+def measure(*, quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         dfx.init(run="bench", directory=folder)
         dfx.set_step(7)
@@ -91,7 +91,7 @@ def _p50s(means: dict[str, list[float]]) -> list[Result]:
                     note=f"enter + exit, blocks of {SPANS_PER_BLOCK}",
                 )
             )
-    return sorted(rows, key=lambda row: not row.name.startswith("dfx"))
+    return rows
 
 
 def _p99s(p99s_ns: dict[str, list[float]], clock_ns: float) -> list[Result]:

@@ -25,12 +25,12 @@ from dfx_agent.demo.trainer import Settings, Trainer
 from dfx_agent.shim import recorder
 
 ARMS = ("on", "off", "again")
-STEPS_PER_BLOCK = 4
+STEPS_PER_BLOCK = 2
 SEED = 0
 SETTINGS = Settings(
     seed=SEED,
     num_steps=0,
-    prompts_per_rank=2,
+    prompts_per_rank=1,
     group_size=4,
     learning_rate=0.0,
     checkpoint_every=0,

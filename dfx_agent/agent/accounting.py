@@ -142,7 +142,8 @@ class TimeAccount:
                     return
                 begin_ns = watermark
             self._push_open(begin_ns, span, parent, kind, name)
-        self._push_close(max(end_ns, watermark), span)
+        self._closing.add(span)
+        self._events.append((max(end_ns, watermark), _CLOSE, -span, span, 0, 0, ""))
 
     def begin_step(self, time_ns: int, step: int) -> None:
         self._events.append((max(time_ns, self.watermark_ns), _STEP, 0, step, 0, 0, ""))

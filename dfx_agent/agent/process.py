@@ -170,7 +170,7 @@ class Process:
         account = self._account(batch)
         future = batch.time_ns + _FUTURE_NS
         scalars: list[ScalarRecord] = []
-        ended: dict[str, list[SpanEvent]] = {}
+        ended: dict[str, list[tuple[int, int, int]]] = {}
         name = self.follower.name
         add = account.add
         last = self.last_event_ns or 0
@@ -183,7 +183,7 @@ class Process:
             if kind == STAGE:
                 text = name(name_id)
                 add(span, parent, kind, text, t0, t1)
-                ended.setdefault(text, []).append(SpanEvent(span, parent, kind, text, t0, t1))
+                ended.setdefault(text, []).append((span, t0, t1))
             elif kind == WAIT:
                 add(span, parent, kind, name(name_id), t0, t1)
             elif kind == SCALAR:
@@ -193,8 +193,8 @@ class Process:
                 account.begin_step(t0, step)
             else:
                 self._take_count(kind, name(name_id), value, step)
-        for events in ended.values():
-            self._stamp_ends(events)
+        for stage, spans in ended.items():
+            self._stamp_ends(stage, spans)
         self.scalars.update((scalar.key, scalar) for scalar in scalars)
         self.last_event_ns = last or None
         self._note_inflight([e for e in batch.inflight if e.begin_ns <= future])
@@ -204,7 +204,7 @@ class Process:
         self.inflight = events
         for event in events:
             if event.kind == STAGE:
-                self._stamp_begin(event)
+                self._stamp_begin(event.span, event.name, event.begin_ns)
 
     def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
         if not math.isfinite(value):
@@ -220,22 +220,22 @@ class Process:
         else:
             self.num_strange += 1
 
-    def _stamp_begin(self, event: SpanEvent) -> Stamp:
-        stamp = self._stamped.get(event.span)
+    def _stamp_begin(self, span: int, stage: str, begin_ns: int) -> Stamp:
+        stamp = self._stamped.get(span)
         if stamp is None:
             if len(self._stamped) >= _MAX_STAMPED:
                 self._stamped.clear()  # spans that never ended: their records were lost
-            stamp = self._stamped[event.span] = self._new_stamp(event.name, event.begin_ns)
+            stamp = self._stamped[span] = self._new_stamp(stage, begin_ns)
         return stamp
 
-    def _stamp_ends(self, events: list[SpanEvent]) -> None:
+    def _stamp_ends(self, stage: str, spans: list[tuple[int, int, int]]) -> None:
         """Of many ends of one stage only the newest leave a stamp."""
-        for event in events[:-NUM_SLOTS]:
-            if self._stamped.pop(event.span, None) is None:
-                self._num_begun[event.name] = self._num_begun.get(event.name, 0) + 1
-        for event in events[-NUM_SLOTS:]:
-            self._stamp_begin(event).end_ns = event.end_ns
-            del self._stamped[event.span]
+        for span, _, _ in spans[:-NUM_SLOTS]:
+            if self._stamped.pop(span, None) is None:
+                self._num_begun[stage] = self._num_begun.get(stage, 0) + 1
+        for span, begin_ns, end_ns in spans[-NUM_SLOTS:]:
+            self._stamp_begin(span, stage, begin_ns).end_ns = end_ns
+            del self._stamped[span]
 
     def _new_stamp(self, stage: str, begin_ns: int) -> Stamp:
         num = self._num_begun.get(stage, 0)

@@ -1,8 +1,8 @@
 """A job whose processes start each other in every way; each records a stage of that name.
 
-    family.py all URL     start everything, wait until the agent at URL shows it, print it as JSON
-    family.py one NAME    record NAME and end
-    family.py exec NAME   become `family.py one NAME` by exec, without a record before
+family.py all URL     start everything, wait until the agent at URL shows it, print it as JSON
+family.py one NAME    record NAME and end
+family.py exec NAME   become `family.py one NAME` by exec, without a record before
 """
 
 import json
@@ -72,7 +72,7 @@ def main():
         record("command")
         start_all()
         deadline = time.monotonic() + 10
-        while not EVERYONE <= set(shown_by(sys.argv[2])) and time.monotonic() < deadline:
+        while set(shown_by(sys.argv[2])) < EVERYONE and time.monotonic() < deadline:
             time.sleep(0.1)
         print(json.dumps(shown_by(sys.argv[2])))
 

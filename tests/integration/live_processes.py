@@ -20,11 +20,11 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 # sys.path instead of PYTHONPATH: what the job can import stays the job's own affair
+_ON_PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
 DFX_AGENT = [
     sys.executable,
     "-c",
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "import dfx_agent.commands as c; sys.exit(c.main())",
+    _ON_PATH + "import dfx_agent.commands as c; sys.exit(c.main())",
 ]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 DEMO = ["-m", "dfx_agent.demo.tiny_grpo", "--prompts-per-rank", "2", "--checkpoint-every", "0"]

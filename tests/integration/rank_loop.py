@@ -1,6 +1,6 @@
 """A rank without torch: steps of 0.2 s for ever, or N steps; says "step K" as it begins each.
 
-    rank_loop.py [N]        ends in an orderly way after N steps or on SIGTERM
+rank_loop.py [N]        ends in an orderly way after N steps or on SIGTERM
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""A job that counts the signals it gets: says "ready", and ends 0.5 s after the first with code 7."""
+"""A job that counts its signals: says "ready", ends 0.5 s after the first with exit code 7."""
 
 import signal
 import sys

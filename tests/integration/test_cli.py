@@ -298,7 +298,9 @@ def test_ps_shows_ranks_without_an_agent_and_removes_nothing(dfx_dir, tmp_path):
         ("1", one.pid, "live"),
     ]
     assert all(r["step"] >= 3 for r in row["ranks"])
-    assert re.search(rf"^nightly +trainer +1 +{one.pid} +live +\d+ +stage|wait", table, re.M)
+    assert re.search(
+        rf"^nightly +trainer +1 +{one.pid} +live +\d+ +stage|wait", table, re.MULTILINE
+    )
     assert [r["state"] for r in after["runs"][0]["ranks"]] == ["live", "died"]
 
 

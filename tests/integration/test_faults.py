@@ -139,6 +139,28 @@ def test_rank_that_comes_back_takes_its_place(dfx_dir, tmp_path, free_port):
             assert list(agent.ranks()) == ["0"]
 
 
+BECOME_ANOTHER = """
+import os, sys
+import dfx_agent.shim as dfx
+dfx.set_step(1)
+with dfx.stage("rollout"):
+    pass
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_rank_that_becomes_another_program_is_one_rank(dfx_dir, tmp_path, free_port):
+    command = [sys.executable, "-c", BECOME_ANOTHER, *RANK_LOOP[1:]]
+    with serving(tmp_path, free_port()) as agent:
+        with started(command, tmp_path, rank_environment(0)) as job:
+            until(lambda: max(steps(agent).values(), default=0) >= 3, "steps after exec")
+            assert states(agent) == {"0": "live"}
+            job.send(signal.SIGTERM)
+            assert job.wait() == 0
+        until(lambda: states(agent) == {"0": "exited"}, "its end", 5)
+        until(lambda: segments(dfx_dir) == [], "no segment stays", 5)
+
+
 # agents
 
 
@@ -229,9 +251,7 @@ def test_second_agent_serves_and_takes_over(dfx_dir, tmp_path, free_port):
         assert second.snapshot()["agent"]["other_agent_pid"] == first.process.pid
         assert first.snapshot()["agent"]["other_agent_pid"] is None
         first.kill()
-        until(
-            lambda: second.snapshot()["agent"]["other_agent_pid"] is None, "the second took over"
-        )
+        until(lambda: second.snapshot()["agent"]["other_agent_pid"] is None, "the second took over")
         for job in jobs:
             job.send(signal.SIGTERM)
         until(lambda: segments(dfx_dir) == [], "the second reaps")

@@ -439,7 +439,13 @@ JUDGE = """async () => {
         ("rank.inflight = []", ["No problem seen"]),
         ("rank.state = 'unknown'", ["No problem seen"]),
         ("rank.state = 'exited'", ["The run has ended", "No problem seen"]),
-        ("rank.state = 'died'; rank.inflight = []", ["Rank 0 died of step 9"]),
+        ("rank.state = 'died'; rank.inflight = []", ["Rank 0 died in step 9"]),
+        (("rank.state = 'died'; rank.inflight.push(span('wait', 'barrier', 50));"
+         "run.ranks.push({ ...rank, rank: '1' })"),
+         ["Ranks 0, 1 died waiting (barrier) in rollout of step 9"]),
+        (("for (let k = 0; k < 12; k++) run.scalars.push("
+         "{ key: `s${k}`, step: 9, moments: { count: 1, sum: 'NaN' } }); rank.inflight = []"),
+         [*(f"s{k} is NaN at step 9" for k in range(8)), "And 4 more"]),
         ("run.num_stale_scalars = 3; rank.inflight = []",
          ["3 scalar values came too late", "No problem seen"]),
     ],

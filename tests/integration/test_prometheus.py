@@ -1,4 +1,4 @@
-"""The demo on 4 ranks under ``dfx-agent run``, scraped by a real Prometheus and asked through it."""
+"""The demo on 4 ranks under ``dfx-agent run``, asked through a real Prometheus that scrapes it."""
 
 import json
 import signal
@@ -252,10 +252,10 @@ def test_openmetrics_parses(agent):
 
 @pytest.mark.parametrize("accept", ["text/plain", OPENMETRICS])
 def test_every_exported_name_is_in_the_catalogue_with_its_labels(agent, accept):
-    families = list((openmetrics if "open" in accept else plain_text)(agent.get("/metrics", accept)))
-    known = {
-        f"{m.name}_info" if m.kind == "info" else m.sample_name: m for m in by_name().values()
-    }
+    families = list(
+        (openmetrics if "open" in accept else plain_text)(agent.get("/metrics", accept))
+    )
+    known = {f"{m.name}_info" if m.kind == "info" else m.sample_name: m for m in by_name().values()}
     ours = [(f, s) for f in families for s in f.samples if s.name.startswith("dfx_")]
     assert len({sample.name for _, sample in ours}) > 30
     for family, sample in ours:

@@ -146,7 +146,7 @@ class RankLine {
       this.repaintChip();
     }
     this.chip.parentNode.title = rank.inflight.map((s) => s.name).join(" › ");
-    setText(this.parent, rank.state === "died" ? "died here" : parent);
+    setText(this.parent, span && rank.state === "died" ? "died here" : parent);
   }
 
   /** Clocks of the living go on between snapshots. */

@@ -170,11 +170,11 @@ export class Timeline {
   paintDeaths(context, colors) {
     this.view.lanes.forEach((lane, index) => {
       if (this.lanes.ranks.get(lane.key)?.state !== "died") return;
-      const x = Math.min(Math.max(this.x(lastEnd(lane)), this.view.left), this.view.right - 50);
+      const x = Math.min(Math.max(this.x(lastEnd(lane)), this.view.left), this.view.right - 54);
       const y = TOP_PX + (index + 0.5) * this.view.laneHeight;
-      context.save();
-      drawText(context, "✕ died", x + 5, y, colors.bad);
-      context.restore();
+      context.fillStyle = colors.surface;
+      context.fillRect(x + 1, y - 8, 50, 16);
+      drawText(context, "✕ died", x + 6, y, colors.bad);
     });
   }
 

@@ -19,31 +19,45 @@ export function verdictsOf(snapshot, run, now) {
   const order = ["bad", "warn", "note"];
   lines.sort((a, b) => order.indexOf(a.level) - order.indexOf(b.level));
   if (!lines.some((line) => line.level !== "note")) lines.push(nothingSeen(run, snapshot.agent));
-  return lines.slice(0, MAX_LINES);
+  const surplus = lines.splice(MAX_LINES);
+  if (surplus.length) {
+    const detail = `First of them: ${surplus[0].title}`;
+    lines.push({ level: surplus[0].level, title: `And ${surplus.length} more`, detail });
+  }
+  return lines;
 }
 
+/** Ranks that died at the same place of the same step share a line. */
 function deaths(run, now) {
-  return run.ranks
-    .filter((rank) => rank.state === "died")
-    .map((rank) => {
-      const where = rank.inflight.length ? ` in ${placeOf(rank)}` : "";
-      const step = rank.step === null ? "" : ` of step ${rank.step}`;
-      const last = rank.last_event_seconds;
-      const since = last === null ? "" : `, last sign ${elapsed(now - last)} ago`;
-      return {
-        level: "bad",
-        title: `${sentence(nameOf(run, [rank]))} died${where}${step}`,
-        detail: `pid ${rank.pid} on ${rank.node} is gone without closing its segment${since}.`,
-      };
-    });
+  const groups = new Map();
+  for (const rank of run.ranks.filter((row) => row.state === "died")) {
+    const key = JSON.stringify([rank.role, rank.step, rank.inflight.map((span) => span.name)]);
+    groups.set(key, [...(groups.get(key) ?? []), rank]);
+  }
+  return [...groups.values()].map((ranks) => deathLine(run, ranks, now));
 }
 
-/** "backward in actor_update", "wait for barrier", from what is open. */
-export function placeOf(rank) {
-  const names = rank.inflight.map((span) =>
-    span.kind === "wait" ? `wait for ${span.name}` : span.name,
-  );
-  return names.length > 1 ? `${names.at(-1)} in ${names.at(-2)}` : (names[0] ?? "");
+function deathLine(run, ranks, now) {
+  const [first] = ranks;
+  const place = placeOf(first);
+  const step = first.step === null ? "" : ` ${place ? "of" : "in"} step ${first.step}`;
+  const signs = ranks.map((rank) => rank.last_event_seconds).filter((seconds) => seconds !== null);
+  const since = signs.length ? `; last sign ${elapsed(now - Math.max(...signs))} ago` : "";
+  const pids = `${ranks.length > 1 ? "pids" : "pid"} ${ranks.map((rank) => rank.pid).join(", ")}`;
+  const nodes = [...new Set(ranks.map((rank) => rank.node))].join(", ");
+  return {
+    level: "bad",
+    title: `${sentence(nameOf(run, ranks))} died${place}${step}`,
+    detail: `Gone without closing the segment: ${pids} on ${nodes}${since}.`,
+  };
+}
+
+/** " in backward in actor_update", " waiting (barrier)", from what is open. */
+function placeOf(rank) {
+  const names = rank.inflight
+    .slice(-2)
+    .map((span) => (span.kind === "wait" ? ` waiting (${span.name})` : ` in ${span.name}`));
+  return names.reverse().join("");
 }
 
 /** Live ranks that are at one place more than 3 times as long as in any of their last steps. */

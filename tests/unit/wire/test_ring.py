@@ -267,7 +267,7 @@ def test_weakly_ordered_takes_a_late_record_one_poll_after_it_was_seen():
     assert numbers(ring.reader.poll()) == [2]
 
 
-def stores(ring: Ring, rng: random.Random) -> Iterator[None]:
+def stores(ring: Ring) -> Iterator[None]:
     """The writer as single stores: zero-fill by words, then the fields in order; never ends."""
     seq = 0
     while True:
@@ -281,9 +281,8 @@ def stores(ring: Ring, rng: random.Random) -> Iterator[None]:
             yield
         for begin, end in [(48, 52), (52, 54), (54, 56), (56, 64)]:
             ring.buffer[at + begin : at + end] = data[begin:end]
-            yield
-        ring.written = seq
-        if rng.random() < 0.02:
+            if end == 64:
+                ring.written = seq
             yield
 
 
@@ -300,24 +299,25 @@ def racing_read(ring: Ring, advance: Callable[[], None]) -> Callable[[int, int],
     return read
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32), st.floats(0.0, 1.0), st.integers(1, 80))
-def test_copies_that_race_with_the_writer_give_whole_records_only(seed, chance, stride):
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32), st.floats(0.0, 0.5), st.floats(0.0, 0.003))
+def test_copies_that_race_with_the_writer_give_whole_records_only(seed, chance, stall):
     ring, rng = Ring(64), random.Random(seed)
-    writer = stores(ring, rng)
+    writer = stores(ring)
 
     def advance() -> None:
-        if rng.random() < chance:
-            for _ in range(rng.randrange(stride)):
-                next(writer)
+        """Mostly slower than the copy; sometimes the reader is kept off for more than a lap."""
+        dice = rng.random()
+        for _ in range(rng.randrange(4000) if dice < stall else int(dice < chance)):
+            next(writer)
 
     reader = RingReader(racing_read(ring, advance), 0, 64, weakly_ordered=False)
     seen: list[int] = []
-    for _ in range(12):
-        seen += numbers(reader.poll(256))
+    for _ in range(6):
+        seen += numbers(reader.poll(128))
         for _ in range(rng.randrange(400)):
             next(writer)
-    chance = 0.0
+    stall = chance = 0.0
     for _ in range(30):
         seen += numbers(reader.poll())
     assert len(seen) == len(set(seen))
