@@ -50,8 +50,3 @@ def bootstrap_interval(
 
 def difference_of_medians(ours: Sequence[float], baseline: Sequence[float]) -> float:
     return median(ours) - median(baseline)
-
-
-def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether two closed intervals share a point."""
-    return one[0] <= other[1] and other[0] <= one[1]

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -43,6 +44,13 @@ def job_environment(**changes: str) -> dict[str, str]:
 def demo_environment(**changes: str) -> dict[str, str]:
     """What the demo needs to be importable without being installed."""
     return job_environment(PYTHONPATH=str(ROOT), **changes)
+
+
+def unused_port() -> int:
+    """A loopback TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def until(look: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:

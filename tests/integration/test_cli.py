@@ -116,11 +116,15 @@ def test_wrong_use_is_one_line_and_exit_code_2(args, says):
     assert says in lines[0]
 
 
+WITHOUT_TORCH = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+"""
+
+
 def test_demo_without_torch_says_what_to_install():
-    block = "import sys; sys.modules['torch'] = None; import importlib.util as u\n"
-    block += "find = u.find_spec\n"
-    block += "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a)\n"
-    command = [DFX_AGENT[0], "-c", block + DFX_AGENT[2], "demo", "--no-browser"]
+    command = [DFX_AGENT[0], "-c", WITHOUT_TORCH + DFX_AGENT[2], "demo", "--no-browser"]
     ended = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=60, env=job_environment()
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from live_processes import DEMO, TORCHRUN, demo_environment, running, until
+from live_processes import DEMO, TORCHRUN, demo_environment, running, until, unused_port
 
 playwright_api = pytest.importorskip(
     "playwright.sync_api", reason="no playwright; pip install playwright", exc_type=ImportError
@@ -42,14 +42,9 @@ WATCH = """() => {
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory):
-    import socket
-
     folder = tmp_path_factory.mktemp("live")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     environment = demo_environment(DFX_DIR=str(folder / "segments"), TMPDIR=str(folder))
-    with running(folder, port, COMMAND, environment) as agent:
+    with running(folder, unused_port(), COMMAND, environment) as agent:
         until(lambda: num_steps(agent) >= 4, "4 steps", 90)
         yield agent
 

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 sys.path.insert(0, str(Path(__file__).parent))
-from live_processes import DEMO, TORCHRUN, demo_environment, running, started, until
+from live_processes import DEMO, TORCHRUN, demo_environment, running, started, until, unused_port
 
 from dfx_agent.metrics.spec import by_name
 
@@ -82,7 +82,7 @@ def scraping(binary, folder, port, agent_port):
 def live(prometheus_binary, tmp_path_factory):
     """(agent, Prometheus) once every rank has closed 3 steps while it was scraped."""
     folder = tmp_path_factory.mktemp("prometheus")
-    agent_port, port = free_ports(2)
+    agent_port, port = unused_port(), unused_port()
     environment = demo_environment(DFX_DIR=str(folder / "segments"), TMPDIR=str(folder))
     with (
         running(folder, agent_port, COMMAND, environment) as agent,
@@ -108,18 +108,6 @@ def prometheus(live):
 @pytest.fixture
 def agent(live):
     return live[0]
-
-
-def free_ports(count):
-    import socket
-
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def test_every_stage_of_every_rank_has_a_series(prometheus):

@@ -13,7 +13,6 @@ from bench.estimates import (
     difference_of_medians,
     geometric_mean,
     median,
-    overlap,
     quantile,
 )
 
@@ -70,20 +69,3 @@ def test_bootstrap_draws_two_samples_independently() -> None:
 def test_the_same_seed_gives_the_same_interval() -> None:
     sample = [1.0, 2.0, 4.0, 8.0]
     assert bootstrap_interval(median, sample, seed=5) == bootstrap_interval(median, sample, seed=5)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ((0.0, 1.0), (0.5, 2.0), True),
-        ((0.5, 2.0), (0.0, 1.0), True),
-        ((0.0, 3.0), (1.0, 2.0), True),
-        ((0.0, 1.0), (1.0, 2.0), True),
-        ((0.0, 1.0), (1.1, 2.0), False),
-        ((1.1, 2.0), (0.0, 1.0), False),
-    ],
-)
-def test_intervals_overlap(
-    one: tuple[float, float], other: tuple[float, float], *, expected: bool
-) -> None:
-    assert overlap(one, other) is expected
