@@ -48,7 +48,7 @@ class RunFold:
         pid = process.follower.preamble.pid
         process.label = str(identity.rank) if identity.rank >= 0 else f"p{pid}"
         before = self.processes.get((identity.role, process.label))
-        if before is not None and before.follower_lives():
+        if before is not None and before.follower_lives() and not before.became(process):
             process.label += f".{pid}"
             before = self.processes.get((identity.role, process.label))
         if before is not None:

@@ -117,6 +117,12 @@ class Process:
         """Asked now, not at the last reading: a successor may appear before the death is seen."""
         return self.is_living and self.follower.liveness() in ("live", "unknown")
 
+    def became(self, other: Process) -> bool:
+        """Whether ``other`` is this very process after an exec, which closes no segment."""
+        mine, its = self.follower.preamble, other.follower.preamble
+        same = (mine.boot_id, mine.pid_namespace, mine.pid, mine.start_ticks)
+        return same == (its.boot_id, its.pid_namespace, its.pid, its.start_ticks)
+
     def totals(self) -> Totals:
         """Everything since the rank was first seen, earlier attempts included."""
         account, follower = self.account, self.follower

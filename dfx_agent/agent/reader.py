@@ -168,7 +168,9 @@ class Folder:
             self._take_lock()
         present = set(self._list())
         self._known &= present
-        self.problems = {path: p for path, p in self.problems.items() if path in present}
+        self.problems = {
+            path: p for path, p in self.problems.items() if path in present or path == self.path
+        }
         for path in sorted(present - self._known):
             self._known.add(path)
             try:
@@ -193,6 +195,7 @@ class Folder:
             message = f"cannot list {self.path}: {error.strerror}"
             self.problems[self.path] = SegmentProblem(self.path, "folder", message)
             return
+        self.problems.pop(self.path, None)
         for entry in entries:
             if entry.name.endswith(SUFFIX):
                 yield entry.path

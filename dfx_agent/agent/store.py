@@ -6,6 +6,7 @@ mean. A run logs far more often than people look.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from dfx_agent.snapshot import Moments
@@ -16,11 +17,10 @@ _RECENT_STEPS = 8
 
 @dataclass
 class _Series:
-    steps: list[int] = field(default_factory=list)
-    means: list[float] = field(default_factory=list)  # shorter than steps by the recent ones
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    means: array[float] = field(default_factory=lambda: array("d"))  # without the recent steps
     recent: dict[int, dict[str, float]] = field(default_factory=dict)
     attempt: int = 0
-    frozen: tuple[tuple[int, ...], tuple[float, ...]] | None = None
 
 
 class ScalarStore:
@@ -50,7 +50,6 @@ class ScalarStore:
                 return
             known = self._begin(series, step)
         known[rank] = value
-        series.frozen = None
 
     def latest(self, key: str) -> tuple[int, Moments] | None:
         """(step, moments over ranks) of the newest step; None when nothing is left."""
@@ -64,10 +63,8 @@ class ScalarStore:
     def history(self, key: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """(steps, means), oldest first; KeyError for an unknown key."""
         series = self._series[key]
-        if series.frozen is None:
-            newest = (_moments(ranks).mean for ranks in series.recent.values())
-            series.frozen = tuple(series.steps), (*series.means, *newest)
-        return series.frozen
+        newest = (_moments(ranks).mean for ranks in series.recent.values())
+        return tuple(series.steps), (*series.means, *newest)
 
     @staticmethod
     def _begin(series: _Series, step: int) -> dict[str, float]:
@@ -86,7 +83,6 @@ class ScalarStore:
         while series.steps and series.steps[-1] >= step:
             if series.recent.pop(series.steps.pop(), None) is None:
                 series.means.pop()
-        series.frozen = None
 
 
 def _moments(ranks: dict[str, float]) -> Moments:

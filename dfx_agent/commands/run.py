@@ -76,7 +76,7 @@ def _run_name(command: list[str]) -> str:
     """Script and start time: two runs of one script are two runs."""
     scripts = [os.path.basename(word) for word in command if word.endswith(".py")]
     modules = [b.rpartition(".")[2] for a, b in pairwise(command) if a == "-m"]
-    stem = (scripts or modules or [os.path.basename(command[0])])[0].removesuffix(".py")
+    stem = (scripts or modules[-1:] or [os.path.basename(command[0])])[0].removesuffix(".py")
     return f"{stem}-{time.strftime('%m%d-%H%M%S')}"
 
 

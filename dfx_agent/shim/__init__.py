@@ -79,63 +79,51 @@ def wait(kind: str) -> Span:
 
 def scalar(name: str, value: Any, step: int | None = None) -> None:
     """One metric under the framework's own name; a device tensor is read later."""
-    writer = recorder.current or recorder.active()
-    if writer is not None and not compiling.is_compiling():
-        try:
+    if not compiling.is_compiling():
+        writer = recorder.current or recorder.active()
+        if writer is not None:
             writer.scalar(name, value, step)
-        except Exception:  # noqa: BLE001 (never into the job)
-            writer.count_error()
 
 
 def scalars(values: Mapping[str, Any], step: int | None = None) -> None:
     """A tracker's dict as it is; entries that are not numbers are passed over."""
-    writer = recorder.current or recorder.active()
-    if writer is not None and not compiling.is_compiling():
-        try:
+    if not compiling.is_compiling():
+        writer = recorder.current or recorder.active()
+        if writer is not None:
             writer.scalars(values, step)
-        except Exception:  # noqa: BLE001 (never into the job)
-            writer.count_error()
 
 
 def tokens(kind: str, n: int) -> None:
     """Tokens processed by this rank since the last call: prompt, response, ..."""
-    writer = recorder.current or recorder.active()
-    if writer is not None and not compiling.is_compiling():
-        try:
+    if not compiling.is_compiling():
+        writer = recorder.current or recorder.active()
+        if writer is not None:
             writer.tokens(kind, n)
-        except Exception:  # noqa: BLE001 (never into the job)
-            writer.count_error()
 
 
 def queue(name: str, depth: int) -> None:
     """Items in a queue now."""
-    writer = recorder.current or recorder.active()
-    if writer is not None and not compiling.is_compiling():
-        try:
+    if not compiling.is_compiling():
+        writer = recorder.current or recorder.active()
+        if writer is not None:
             writer.queue(name, depth)
-        except Exception:  # noqa: BLE001 (never into the job)
-            writer.count_error()
 
 
 def policy_version(version: int) -> None:
     """Version of the weights this process acts with."""
-    writer = recorder.current or recorder.active()
-    if writer is not None and not compiling.is_compiling():
-        try:
+    if not compiling.is_compiling():
+        writer = recorder.current or recorder.active()
+        if writer is not None:
             writer.policy_version(version)
-        except Exception:  # noqa: BLE001 (never into the job)
-            writer.count_error()
 
 
 def set_step(n: int) -> None:
     """Begin training step ``n`` in this context and, for threads without one, in this process."""
     compiling.look_for_torch()
-    writer = recorder.current or recorder.active()
-    if writer is not None and not compiling.is_compiling():
-        try:
+    if not compiling.is_compiling():
+        writer = recorder.current or recorder.active()
+        if writer is not None:
             writer.set_step(n)
-        except Exception:  # noqa: BLE001 (never into the job)
-            writer.count_error()
 
 
 def shutdown() -> None:

@@ -14,8 +14,11 @@ is_compiling: Callable[[], bool] = _never
 
 
 def look_for_torch() -> None:
-    """Use torch's own answer as soon as torch is loaded; it is a constant while tracing."""
+    """Use dynamo's own answer as soon as torch is loaded: a constant while it traces.
+
+    ``is_dynamo_compiling`` is an empty function in eager mode (40 ns); ``is_compiling`` costs 230.
+    """
     global is_compiling  # noqa: PLW0603 (bound once; spans read it on every call)
     torch = sys.modules.get("torch")
     compiler = getattr(torch, "compiler", None)
-    is_compiling = getattr(compiler, "is_compiling", _never)
+    is_compiling = getattr(compiler, "is_dynamo_compiling", _never)

@@ -27,6 +27,8 @@ class DeferredScalars:
     @staticmethod
     def takes(value: Any) -> bool:
         """Whether reading this value would have to wait for a device."""
+        if type(value) is int:
+            return False
         device = getattr(value, "device", None)
         return getattr(device, "type", "cpu") != "cpu"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 
 from dfx_agent.wire import Identity
@@ -24,7 +23,7 @@ def from_environment() -> Identity:
         run=os.environ.get("DFX_RUN") or _run_name(),
         role=os.environ.get("DFX_ROLE") or ("driver" if rank == UNKNOWN else "trainer"),
         framework=os.environ.get("DFX_FRAMEWORK", ""),
-        host=os.environ.get("DFX_NODE") or socket.gethostname(),
+        host=os.environ.get("DFX_NODE") or os.uname().nodename,
         rank=rank,
         local_rank=_first_int(_LOCAL_RANK + (("SLURM_LOCALID",) if in_slurm_step else ())),
         world_size=_first_int(_WORLD_SIZE + (("SLURM_NTASKS",) if in_slurm_step else ())),

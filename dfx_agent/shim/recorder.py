@@ -46,8 +46,8 @@ _step: ContextVar[int | None] = ContextVar("dfx_step", default=None)
 _now = time.monotonic_ns
 _ident = threading.get_ident
 
-# (recorder, span id, begin, name id, step, parent, in-flight slot or None, previous id, outer)
-OpenSpan = tuple["Recorder", int, int, int, int, int, "int | None", int, Any]
+# recorder, span id, begin, name id, step, parent, in-flight slot (0 none), thread, outer OpenSpan
+OpenSpan = tuple["Recorder", int, int, int, int, int, int, int, Any]
 
 
 class Recorder:
@@ -62,61 +62,77 @@ class Recorder:
         )
         self.path = self._segment.path
         self._emit = self._segment.emit
-        self._inflight = self._segment.inflight
+        self._enter = self._segment.inflight.enter
+        self._leave = self._segment.inflight.leave
         self._names: dict[str, int] = {}
         self._name_lock = threading.RLock()
         self._threads: dict[int, int] = {}
         self._next_span = itertools.count(1).__next__
         self._step = NO_STEP
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
-        self._deferred = DeferredScalars(self._scalar)
+        self._deferred = DeferredScalars(self.scalar)
 
-    def open(self, name: str, kind: int, outer: OpenSpan | None) -> OpenSpan:
-        """Begin a span in the current context."""
-        parent = _span_id.get()
-        span = self._next_span() & 0xFFFFFFFF
-        step = _step.get()
-        if step is None:
-            step = self._step
-        name_id = self._names.get(name) or self._name_id(name)
-        begin = _now()
-        slot = None
+    def open(self, name: str, kind: int, outer: OpenSpan | None) -> OpenSpan | None:
+        """Begin a span in the current context; ``outer`` is what the Span object had open."""
         try:
+            parent = _span_id.get()
+            step = _step.get()
+            if step is None:
+                step = self._step
+            name_id = self._names.get(name) or self._name_id(name)
             thread = self._threads.get(_ident()) or self._thread_id()
-            slot = self._inflight.enter(begin, step, span, parent, thread, kind, name_id)
-        except IndexError:
-            self._segment.add_to_word(INFLIGHT_DROPPED_OFFSET)
-        _span_id.set(span)
-        return self, span, begin, name_id, step, parent, slot, parent, outer
+            span = self._next_span() & 0xFFFFFFFF
+            begin = _now()
+            slot = self._enter(begin, step, span, parent, thread, kind, name_id)
+            if not slot:
+                self._segment.add_to_word(INFLIGHT_DROPPED_OFFSET)
+            _span_id.set(span)
+        except Exception:  # noqa: BLE001 (never into the job)
+            self.count_error()
+            return outer
+        return self, span, begin, name_id, step, parent, slot, thread, outer
 
-    def close(self, opened: OpenSpan, kind: int, *, failed: bool) -> None:
-        """End a span that this recorder opened."""
-        _, span, begin, name_id, step, parent, slot, previous, _ = opened
-        end = _now()
-        thread = self._threads.get(_ident()) or self._thread_id()
-        self._emit(
-            begin, end, 0.0, step, span, parent, thread, kind | FAILED if failed else kind, name_id
-        )
-        if slot is not None:
-            self._inflight.leave(slot)
-        _span_id.set(previous)
+    def close(self, opened: OpenSpan, kind: int, failure: type[BaseException] | None) -> None:
+        """End a span; one that an earlier recorder opened is let go."""
+        writer, span, begin, name_id, step, parent, slot, thread, _ = opened
+        if writer is not current:
+            return
+        try:
+            if failure is not None:
+                kind |= FAILED
+            self._emit(begin, _now(), 0.0, step, span, parent, thread, kind, name_id)
+            if slot:
+                self._leave(slot)
+            _span_id.set(parent)
+        except Exception:  # noqa: BLE001 (never into the job)
+            self.count_error()
 
     def scalar(self, name: str, value: Any, step: int | None) -> None:
         """A number now, or a device tensor whose value is read when its event has completed."""
-        if type(value) is not float:
-            if self._deferred.takes(value):
-                self._deferred.add(name, value, self._current_step(step))
-                return
-            value = float(value)
-        self._scalar(name, value, self._current_step(step))
+        try:
+            if step is None:
+                step = _step.get()
+                if step is None:
+                    step = self._step
+            if type(value) is not float:
+                if self._deferred.takes(value):
+                    self._deferred.add(name, value, step)
+                    return
+                value = float(value)
+            now = _now()
+            name_id = self._names.get(name) or self._name_id(name)
+            self._emit(now, now, value, step, 0, 0, 0, SCALAR, name_id)
+        except Exception:  # noqa: BLE001 (never into the job)
+            self.count_error()
 
     def scalars(self, values: Mapping[str, Any], step: int | None) -> None:
         """Several at once; what is not a number is passed over, as trackers get strings too."""
-        for name, value in values.items():
-            try:
-                self.scalar(name, value, step)
-            except (TypeError, ValueError):
-                continue
+        try:
+            for name, value in values.items():
+                if hasattr(value, "__float__"):
+                    self.scalar(name, value, step)
+        except Exception:  # noqa: BLE001 (never into the job)
+            self.count_error()
 
     def tokens(self, kind: str, count: Any) -> None:
         self._count(TOKENS, kind, count)
@@ -129,16 +145,20 @@ class Recorder:
 
     def set_step(self, step: int) -> None:
         """Begin a step: the window of the one before ends here."""
-        if not -1 < step <= _LARGEST_STEP:
-            raise ValueError(step)
-        self._step = step
-        _step.set(step)
-        now = _now()
-        self._emit(now, now, 0.0, step, 0, 0, 0, STEP, 0)
-        self._deferred.flush()
-        if now > self._next_clock_pair_ns:
-            self._next_clock_pair_ns = now + _CLOCK_PAIR_EVERY_NS
-            self._segment.add_clock_pair()
+        try:
+            if self._deferred.takes(step) or not 0 <= step <= _LARGEST_STEP:
+                self.count_error()
+                return
+            now = _now()
+            self._emit(now, now, 0.0, step, 0, 0, 0, STEP, 0)
+            self._step = step
+            _step.set(step)
+            self._deferred.flush()
+            if now > self._next_clock_pair_ns:
+                self._next_clock_pair_ns = now + _CLOCK_PAIR_EVERY_NS
+                self._segment.add_clock_pair()
+        except Exception:  # noqa: BLE001 (never into the job)
+            self.count_error()
 
     def update_identity(self, **changes: Any) -> None:
         """Take over what is not None."""
@@ -161,24 +181,18 @@ class Recorder:
         self._segment.close()
 
     def _count(self, kind: int, name: str, value: Any) -> None:
-        if self._deferred.takes(value):
-            raise TypeError("a device tensor would have to be waited for")
-        now = _now()
-        name_id = self._names.get(name) or self._name_id(name)
-        self._emit(
-            now, now, float(value), self._current_step(None), 0, _span_id.get(), 0, kind, name_id
-        )
-
-    def _scalar(self, name: str, value: float, step: int) -> None:
-        now = _now()
-        name_id = self._names.get(name) or self._name_id(name)
-        self._emit(now, now, value, step, 0, 0, 0, SCALAR, name_id)
-
-    def _current_step(self, step: int | None) -> int:
-        if step is not None:
-            return step
-        step = _step.get()
-        return self._step if step is None else step
+        try:
+            if self._deferred.takes(value):  # it would have to be waited for
+                self.count_error()
+                return
+            step = _step.get()
+            if step is None:
+                step = self._step
+            now = _now()
+            name_id = self._names.get(name) or self._name_id(name)
+            self._emit(now, now, float(value), step, 0, _span_id.get(), 0, kind, name_id)
+        except Exception:  # noqa: BLE001 (never into the job)
+            self.count_error()
 
     def _name_id(self, name: str) -> int:
         with self._name_lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -28,14 +27,10 @@ class Span:
         self._open: OpenSpan | None = None
 
     def __enter__(self) -> Span:
-        if compiling.is_compiling():
-            return self
-        writer = recorder.current or recorder.active()
-        if writer is not None:
-            try:
+        if not compiling.is_compiling():
+            writer = recorder.current or recorder.active()
+            if writer is not None:
                 self._open = writer.open(self._name, self._kind, self._open)
-            except Exception:  # noqa: BLE001 (never into the job)
-                writer.count_error()
         return self
 
     def __exit__(
@@ -45,19 +40,14 @@ class Span:
         traceback: TracebackType | None,
     ) -> None:
         opened = self._open
-        if opened is None or compiling.is_compiling():
-            return
-        self._open = opened[8]
-        writer = opened[0]
-        if writer is not recorder.current:
-            return
-        try:
-            writer.close(opened, self._kind, failed=exc_type is not None)
-        except Exception:  # noqa: BLE001 (never into the job)
-            writer.count_error()
+        if opened is not None:
+            self._open = opened[-1]
+            opened[0].close(opened, self._kind, exc_type)
 
     def __call__(self, function: F) -> F:
         """Decorate: every call is a span of its own."""
+        import inspect  # noqa: PLC0415 (10 ms that only a decorator pays)
+
         name, kind = self._name, self._kind
         if inspect.iscoroutinefunction(function):
 

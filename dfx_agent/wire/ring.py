@@ -15,7 +15,7 @@ supported.
 from __future__ import annotations
 
 import itertools
-import platform
+import os
 from collections.abc import Callable
 from mmap import mmap
 
@@ -28,7 +28,7 @@ Read = Callable[[int, int], bytes]  # (offset, size) -> bytes, shorter at the en
 
 _FIRST_CHUNK, _LARGEST_CHUNK = 64, 2048
 _HOLE_POLLS = 20
-_STRONGLY_ORDERED = frozenset({"x86_64", "AMD64", "i686"})
+_STRONGLY_ORDERED = frozenset({"x86_64", "i686"})
 
 
 def make_emit(buffer: mmap | bytearray, offset: int, num_records: int) -> Emit:
@@ -51,26 +51,37 @@ def make_emit(buffer: mmap | bytearray, offset: int, num_records: int) -> Emit:
 
 
 class InflightWriter:
-    """Open spans, one slot each; a free slot is a list pop, so threads need no lock."""
+    """Open spans, one slot each; a free slot is a list pop, so threads need no lock.
+
+    ``enter(t0_ns, step, span, parent, thread, kind, name)`` returns the slot to ``leave``, 0 when
+    all slots are taken. Both are closures: that is a third faster than methods.
+    """
 
     def __init__(self, buffer: mmap | bytearray, offset: int, num_slots: int) -> None:
-        self._buffer = buffer
         self.free = [offset + i * RECORD_BYTES for i in reversed(range(num_slots))]
+        self.enter, self.leave = _make_inflight(buffer, self.free)
+
+
+def _make_inflight(
+    buffer: mmap | bytearray, free: list[int]
+) -> tuple[Callable[[int, int, int, int, int, int, int], int], Callable[[int], None]]:
+    pack_into, clear, pop, push = RECORD.pack_into, WORD.pack_into, free.pop, free.append
 
     def enter(
-        self, t0_ns: int, step: int, span: int, parent: int, thread: int, kind: int, name: int
+        t0_ns: int, step: int, span: int, parent: int, thread: int, kind: int, name: int
     ) -> int:
-        """Returns the slot to leave; IndexError when all slots are taken."""
-        slot = self.free.pop()
-        RECORD.pack_into(
-            self._buffer, slot,
-            span, t0_ns, 0, 0.0, step, span, parent, thread, kind, name, span,
-        )  # fmt: skip
+        try:
+            slot = pop()
+        except IndexError:
+            return 0
+        pack_into(buffer, slot, span, t0_ns, 0, 0.0, step, span, parent, thread, kind, name, span)
         return slot
 
-    def leave(self, slot: int) -> None:
-        WORD.pack_into(self._buffer, slot, 0)
-        self.free.append(slot)
+    def leave(slot: int) -> None:
+        clear(buffer, slot, 0)
+        push(slot)
+
+    return enter, leave
 
 
 def read_inflight(read: Read, offset: int, num_slots: int) -> list[Record]:
@@ -92,7 +103,7 @@ class RingReader:
         offset: int,
         num_records: int,
         *,
-        weakly_ordered: bool = platform.machine() not in _STRONGLY_ORDERED,
+        weakly_ordered: bool = os.uname().machine not in _STRONGLY_ORDERED,
     ) -> None:
         self._read = read
         self._offset = offset

@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,8 +68,8 @@ class Preamble:
 
 
 def default_directory() -> str:
-    """``$DFX_DIR``, else a private folder in /dev/shm (or the temporary folder without one)."""
-    base = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()  # noqa: S108
+    """``$DFX_DIR``, else a private folder in /dev/shm (/tmp where there is none)."""
+    base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
     return os.environ.get("DFX_DIR") or os.path.join(base, f"dfx-{os.getuid()}")
 
 

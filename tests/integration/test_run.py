@@ -251,7 +251,7 @@ def test_nested_runs_do_not_grow_pythonpath(bare_python, tmp_path):
 def test_preload_leaves_only_the_guest_on_sys_path(bare_python):
     ended = run(bare_python, "-c", "import sys; print([p for p in sys.path if 'preload' in p])")
     (entry,) = json.loads(ended.stdout.replace("'", '"'))
-    assert entry.endswith("/guest.zip")
+    assert entry.endswith("/guest")
 
 
 def test_process_that_records_nothing_makes_no_segment(bare_python):

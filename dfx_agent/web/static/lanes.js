@@ -33,10 +33,18 @@ export class Lanes {
     this.ranks = new Map(run.ranks.map((rank) => [keyOf(rank), rank]));
     const pauseMs = Math.max(MIN_FETCH_MS, (1000 * shownSeconds) / FETCHES_PER_WINDOW);
     const now = performance.now();
-    const isFull = now - this.fullFetchMs > FULL_FETCH_MS;
+    const isFull = now - this.fullFetchMs > FULL_FETCH_MS || this.hasMissedSteps();
     const isDue = now - this.fetchedMs >= pauseMs && (isFull || this.isNews());
     if (isDue && !this.isFetching) this.fetch(isFull);
     return isOther;
+  }
+
+  /** More steps went by than a small answer holds: the tab was hidden, or the browser busy. */
+  hasMissedSteps() {
+    return this.run.ranks.some((rank) => {
+      const known = this.lanes.get(keyOf(rank))?.rows.at(-1)?.step ?? null;
+      return known !== null && rank.step - known > NUM_FRESH_STEPS;
+    });
   }
 
   /** Something began since the last answer, or the answer did not reach up to what is open now. */

@@ -149,7 +149,9 @@ def test_kill_9_in_a_tight_loop_leaves_everything_readable(dfx_dir):
         process.stdout.close()
         (path,) = folder.glob("*.seg")
         reader = SegmentReader(str(path))
-        records = reader.poll()
+        records = []
+        while batch := reader.poll():
+            records += batch
         lost = reader.ring.num_lost
         reader.ring.close()
         assert all(r[2] == r[1] + 1 and r[3] == 2 * r[1] and r[4] == -r[1] for r in records)

@@ -1,0 +1,103 @@
+"""Configuration: file < environment < flags; what is wrong is named in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from dfx_agent.agent.config import Config, load
+from dfx_agent.errors import ConfigError
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DFX_DIR", raising=False)
+    return tmp_path / "dfx.yaml"
+
+
+def test_flags_win_over_environment_over_file_over_default(file):
+    file.write_text("listen: file\npoll_seconds: 1\nkeep_dead_seconds: 2\n")
+    environment = {"DFX_LISTEN": "env", "DFX_POLL_SECONDS": "3", "PATH": "/bin"}
+    config = load({"listen": "flag", "poll_seconds": None}, environment, None)
+    assert config == Config(
+        directory=config.directory, listen="flag", poll_seconds=3.0, keep_dead_seconds=2.0
+    )
+    assert config.directory.startswith("/")
+
+
+def test_without_any_source_the_defaults_hold(file):
+    assert load({}, {}, None).listen == "127.0.0.1:9931"
+
+
+def test_the_folder_comes_from_dfx_dir(file):
+    file.write_text("directory: /from/file\n")
+    assert load({}, {}, None).directory == "/from/file"
+    assert load({}, {"DFX_DIR": "/from/env"}, None).directory == "/from/env"
+    assert load({"directory": "/flag"}, {"DFX_DIR": "/from/env"}, None).directory == "/flag"
+
+
+def test_an_empty_dfx_dir_is_no_folder_for_the_agent_either(file):
+    """The guest takes it as unset (default_directory): both must look in the same place."""
+    assert load({}, {"DFX_DIR": ""}, None).directory == load({}, {}, None).directory
+
+
+def test_variables_of_the_guest_and_the_tests_are_left_alone(file):
+    names = ["AGENT", "RUN", "ROLE", "NODE", "FRAMEWORK", "RING_RECORDS", "TEST_ARTIFACTS"]
+    load({}, {f"DFX_{name}": "x" for name in names}, None)
+
+
+def refusal(flags=None, environment=None, file=None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(flags or {}, environment or {}, file)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_unknown_keys_are_named_with_their_place(file):
+    file.write_text("listne: x\n")
+    assert "unknown key 'listne' in dfx.yaml: known are directory, listen" in refusal()
+    file.unlink()
+    said = refusal(environment={"DFX_LISTNE": "x"})
+    assert "unknown key 'listne' in environment (DFX_LISTNE)" in said
+
+
+@pytest.mark.parametrize("value", ["abc", "", "0", "-1", "nan", "inf", "1e99", [1], {}, None])
+def test_bad_seconds_are_named(file, value):
+    if isinstance(value, str):
+        assert "poll_seconds must be" in refusal(environment={"DFX_POLL_SECONDS": value})
+    file.write_text(f"poll_seconds: {'null' if value is None else value!r}\n")
+    assert "poll_seconds must be" in refusal()
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just text", "42"])
+def test_a_file_that_is_no_mapping_is_refused(file, text):
+    file.write_text(text)
+    assert "must be a mapping" in refusal()
+
+
+@pytest.mark.parametrize("data", [b"a: [", b"a: b: c", b"\xff\xfe\x00x", b"\x00", b"listen: \xe9\n"])
+def test_a_file_that_is_no_yaml_is_refused(file, data):
+    file.write_bytes(data)
+    assert "dfx.yaml" in refusal()
+
+
+@pytest.mark.parametrize("key", ["directory", "listen"])
+def test_a_key_without_a_value_is_the_default_or_refused_never_none(file, key):
+    file.write_text(f"{key}:\n")
+    try:
+        config = load({}, {}, None)
+    except ConfigError as error:
+        assert key in str(error)  # noqa: PT017
+    else:
+        assert isinstance(getattr(config, key), str)
+
+
+def test_a_file_that_is_asked_for_must_be_readable(file, tmp_path):
+    assert "cannot read" in refusal(file=str(tmp_path / "missing.yaml"))
+    assert "cannot read" in refusal(file=str(tmp_path))
+
+
+def test_an_empty_file_is_no_configuration(file):
+    file.write_text("")
+    assert load({}, {}, str(file)).poll_seconds == 0.2
