@@ -119,6 +119,7 @@ class TimeAccount:
         self._events: list[tuple[int, int, int, int, int, int, str]] = []
         self._open: dict[int, _Open] = {}
         self._leaves: dict[int, _Open] = {}
+        self._orphans: dict[int, int] = {}
         self._known: set[int] = set()
         self._closing: set[int] = set()
         self._missing: dict[int, int] = {}
@@ -133,7 +134,7 @@ class TimeAccount:
     def add(self, span: int, parent: int, kind: int, name: str, begin_ns: int, end_ns: int) -> None:
         """A finished span; what lies before the watermark and was not known open is late."""
         watermark = self.watermark_ns
-        if end_ns <= begin_ns:
+        if end_ns <= begin_ns or not span:
             return
         if span not in self._known:
             if begin_ns < watermark:
@@ -153,7 +154,7 @@ class TimeAccount:
         seen = set()
         for span, parent, kind, name, begin, _, _ in spans:
             seen.add(span)
-            if span not in self._known:
+            if span and span not in self._known:
                 self._push_open(max(begin, self.watermark_ns), span, parent, kind, name)
         gone = self._known - seen - self._closing
         self._missing = {span: self._missing.get(span, 0) + 1 for span in gone}
@@ -167,7 +168,6 @@ class TimeAccount:
         if until_ns <= self.watermark_ns:
             return
         self._events.sort()
-        opened, leaves = self._open, self._leaves
         done = 0
         for time_ns, op, _, span, parent, kind, name in self._events:
             if time_ns > until_ns:
@@ -176,10 +176,7 @@ class TimeAccount:
             if time_ns > self.watermark_ns:
                 self._accrue(time_ns)
             if op == _OPEN:
-                opened[span] = leaves[span] = _Open(parent, kind, name)
-                if parent in opened:
-                    opened[parent].num_children += 1
-                    leaves.pop(parent, None)
+                self._do_open(span, _Open(parent, kind, name))
             elif op == _CLOSE:
                 self._do_close(span)
             else:
@@ -203,6 +200,18 @@ class TimeAccount:
         self._closing.add(span)
         self._events.append((time_ns, _CLOSE, -span, span, 0, 0, ""))
 
+    def _do_open(self, span: int, opened: _Open) -> None:
+        self._open[span] = opened
+        opened.num_children = self._orphans.pop(span, 0)  # children that were known before it
+        if not opened.num_children:
+            self._leaves[span] = opened
+        above = self._open.get(opened.parent)
+        if above is not None:
+            above.num_children += 1
+            self._leaves.pop(opened.parent, None)
+        elif opened.parent:
+            self._orphans[opened.parent] = self._orphans.get(opened.parent, 0) + 1
+
     def _do_close(self, span: int) -> None:
         self._known.discard(span)
         self._closing.discard(span)
@@ -215,6 +224,10 @@ class TimeAccount:
             above.num_children -= 1
             if not above.num_children:
                 self._leaves[closed.parent] = above
+        elif closed.parent in self._orphans:
+            self._orphans[closed.parent] -= 1
+            if not self._orphans[closed.parent]:
+                del self._orphans[closed.parent]
 
     def _do_step(self, time_ns: int, step: int | None) -> None:
         self.current.end_ns = time_ns

@@ -83,6 +83,7 @@ class Agent:
         begin = time.perf_counter()
         with self._lock:
             self._adopt_new()
+            self._refile()
             for fold in self._runs.values():
                 for process in list(fold.processes.values()):
                     self._read(fold, process)
@@ -108,12 +109,23 @@ class Agent:
     def _adopt_new(self) -> None:
         followers = list(self._folder.new_followers())
         for follower in sorted(followers, key=lambda f: f.preamble.created_epoch_ns):
-            run = follower.identity.run
-            fold = self._runs.setdefault(run, RunFold(run))
-            replaced = fold.adopt(Process(follower))
-            if replaced is not None and replaced.is_living:
-                fold.add(replaced, *replaced.finish(replaced.follower.liveness()))
-                self._ended[replaced] = 0.0
+            self._adopt(Process(follower))
+
+    def _adopt(self, process: Process) -> None:
+        run = process.follower.identity.run
+        fold = self._runs.setdefault(run, RunFold(run))
+        replaced = fold.adopt(process)
+        if replaced is not None and replaced.is_living:
+            fold.add(replaced, *replaced.finish(replaced.follower.liveness()))
+            self._ended[replaced] = 0.0
+
+    def _refile(self) -> None:
+        for run, fold in list(self._runs.items()):
+            for process in [p for p in fold.processes.values() if p.is_misfiled]:
+                fold.release(process)
+                self._adopt(process)
+            if not fold.processes:
+                del self._runs[run]
 
     def _read(self, fold: RunFold, process: Process) -> None:
         if not process.is_living:

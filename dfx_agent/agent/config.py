@@ -54,17 +54,22 @@ def _from_file(path: str | None) -> dict[str, Any]:
         data = yaml.safe_load(file.read_text()) or {}
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not YAML: it is not UTF-8 text") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{file} is not YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{file} must be a mapping of keys to values")
-    return {_checked(str(key), str(file)): value for key, value in data.items()}
+    given = {_checked(str(key), str(file)): value for key, value in data.items()}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found = {}
     for name, value in environment.items():
-        if name.startswith("DFX_") and not name.startswith("DFX_TEST_") and name not in _NOT_OURS:
+        is_ours = name.startswith("DFX_") and not name.startswith("DFX_TEST_")
+        # the guest takes an empty DFX_DIR as unset: both must look in one place
+        if is_ours and name not in _NOT_OURS and (name, value) != ("DFX_DIR", ""):
             found[_checked(_NAMES.get(name, name[4:].lower()), f"environment ({name})")] = value
     return found
 

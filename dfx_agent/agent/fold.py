@@ -54,7 +54,12 @@ class RunFold:
         if before is not None:
             process.succeed(before)
         self.processes[identity.role, process.label] = process
+        process.filed_as = identity
         return before
+
+    def release(self, process: Process) -> None:
+        """It belongs elsewhere: take it out of this run."""
+        self.processes = {key: p for key, p in self.processes.items() if p is not process}
 
     def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
         """What one reading of a process brought."""

@@ -83,6 +83,7 @@ class Process:
         self.follower = follower
         self.attempt = follower.identity.attempt
         self.label = ""
+        self.filed_as = follower.identity
         self.state: Liveness = "live"
         self.account: TimeAccount | None = None
         self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
@@ -99,6 +100,12 @@ class Process:
         self._num_begun: dict[str, int] = {}
         self._before_ns = 0
         self._carried = Totals()
+
+    @property
+    def is_misfiled(self) -> bool:
+        """Preloaded, it was seen as its environment said; then its own code called init."""
+        was, now = self.filed_as, self.follower.identity
+        return (was.run, was.role, was.rank) != (now.run, now.role, now.rank)
 
     @property
     def is_living(self) -> bool:
@@ -144,9 +151,9 @@ class Process:
         self.attempt = max(self.attempt, other.attempt + 1)
         self._carried = other.totals()
 
-    def poll(self) -> tuple[list[ScalarRecord], list[ClosedStep]]:
+    def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
-        batch = self.follower.poll()
+        batch = self.follower.poll(is_last=is_last)
         scalars = self._take(batch)
         account = self._account(batch)
         account.note_open(self.inflight)
@@ -158,7 +165,7 @@ class Process:
     def finish(self, state: Liveness) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """The process is gone: read to the end and close its account."""
         self.state = state
-        scalars, closed = self.poll()
+        scalars, closed = self.poll(is_last=True)
         self.follower.finish()
         account = self._account(Batch(self._before_ns, [], []))
         account.finish(self.last_event_ns or account.watermark_ns, orderly=state == "exited")
@@ -182,7 +189,7 @@ class Process:
         last = self.last_event_ns or 0
         for _, t0, t1, value, step, span, parent, _, flagged, name_id, _ in batch.records:
             kind = flagged & KIND_MASK
-            if t1 > future or t0 > t1:
+            if t1 > future or t0 > t1 or not kind or (kind <= WAIT and not span):
                 self.num_strange += 1
                 continue
             last = max(last, t1)
@@ -203,7 +210,7 @@ class Process:
             self._stamp_ends(stage, spans)
         self.scalars.update((scalar.key, scalar) for scalar in scalars)
         self.last_event_ns = last or None
-        self._note_inflight([e for e in batch.inflight if e.begin_ns <= future])
+        self._note_inflight([e for e in batch.inflight if e.begin_ns <= future and e.span])
         return scalars
 
     def _note_inflight(self, events: list[SpanEvent]) -> None:
@@ -213,7 +220,7 @@ class Process:
                 self._stamp_begin(event.span, event.name, event.begin_ns)
 
     def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
-        if not math.isfinite(value):
+        if not math.isfinite(value) or (kind == TOKENS and value < 0):
             self.num_strange += 1
         elif kind == TOKENS:
             self.tokens[name] = self.tokens.get(name, 0.0) + value

@@ -87,7 +87,8 @@ class Follower:
             self._names[name_id] = known
         return known
 
-    def poll(self) -> Batch:
+    def poll(self, *, is_last: bool = False) -> Batch:
+        """What is new; ``is_last``: the writer is gone, read to the very end."""
         now = time.monotonic_ns()
         if now >= self._next_clock_ns:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
@@ -95,7 +96,7 @@ class Follower:
             self.identity = self._segment.identity() or self.identity
             self.num_guest_drops = sum(self._segment.live_words()[2:])
         inflight = [self._as_open(record) for record in self._segment.inflight()]
-        return Batch(now, inflight, self._segment.poll())
+        return Batch(now, inflight, self._segment.drain() if is_last else self._segment.poll())
 
     def liveness(self) -> Liveness:
         if self._segment.live_words()[0] == STATE_CLOSED:
@@ -109,7 +110,6 @@ class Follower:
     def finish(self) -> None:
         """The writer is gone: what is unfinished is lost, and the file can be let go."""
         self.num_guest_drops = sum(self._segment.live_words()[2:])
-        self._segment.ring.close()
         self._segment.close()
         if self._pidfd is not None:
             os.close(self._pidfd)

@@ -13,6 +13,7 @@ from dfx_agent.snapshot import Moments
 
 _MAX_POINTS = 5000
 _RECENT_STEPS = 8
+_LARGEST_STEP = 2**63 - 1
 
 
 @dataclass
@@ -39,7 +40,7 @@ class ScalarStore:
         if series is None:
             series = self._series[key] = _Series()
         if step is None:
-            step = series.steps[-1] + 1 if series.steps else 0
+            step = min(series.steps[-1] + 1, _LARGEST_STEP) if series.steps else 0
         if attempt > series.attempt:
             series.attempt = attempt
             self._forget_from(series, step)

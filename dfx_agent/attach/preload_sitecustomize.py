@@ -45,7 +45,7 @@ def _arm():  # noqa: ANN202
 
         arm()
     except Exception as error:  # noqa: BLE001 (never into the job)
-        sys.stderr.write("dfx-agent: the guest does not load here ({!r})\n".format(error))
+        sys.stderr.write("dfx-agent: the guest does not load here (" + repr(error) + ")\n")
 
 
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from dfx_agent.shim import compiling, identity, recorder
-from dfx_agent.wire import SegmentError, default_directory
+from dfx_agent.wire import Identity, default_directory
 
 _lock = threading.RLock()
 _refused = False
 _hooked = False
-_role_in_child: str | None = None
+_inherited: Identity | None = None
 
 
 def arm() -> None:
@@ -27,10 +27,13 @@ def start(directory: str | None, **known: Any) -> bool:
     """Create the segment, or update who we are; True when this process is observed."""
     compiling.look_for_torch()
     with _lock:
-        if recorder.current is not None:
-            recorder.current.update_identity(**known)
-        elif not _refused:
-            _create(directory or default_directory(), known)
+        try:
+            if recorder.current is not None:
+                recorder.current.update_identity(identity.checked(known))
+            elif not _refused:
+                _create(directory or default_directory(), identity.checked(known))
+        except Exception as error:  # noqa: BLE001 (never into the job)
+            _refuse(str(error) or type(error).__name__)
         return recorder.current is not None
 
 
@@ -44,32 +47,26 @@ def stop() -> None:
 
 
 def _start_late() -> recorder.Recorder | None:
-    try:
-        start(None)
-    except Exception as error:  # noqa: BLE001 (never into the job)
-        _refuse(f"{type(error).__name__}: {error}")
+    start(None)
     return recorder.current
 
 
-def _create(directory: str, known: dict[str, Any]) -> None:
-    given = {key: value for key, value in known.items() if value is not None}
-    if _role_in_child is not None:
-        given.setdefault("role", _role_in_child)
-    try:
-        who = replace(identity.from_environment(), **given)
-        recorder.current = recorder.Recorder(directory, who)
-    except (SegmentError, OSError, ValueError, TypeError) as error:
-        _refuse(str(error))
-        return
+def _create(directory: str, given: dict[str, Any]) -> None:
+    who = _inherited or identity.from_environment()
+    recorder.current = recorder.Recorder(directory, replace(who, **given))
     _install_hooks()
 
 
 def _refuse(reason: str) -> None:
-    """Say once why this process is not observed; the job goes on."""
+    """Say once what is not done as asked; the job goes on."""
     global _refused  # noqa: PLW0603 (one process, one answer)
-    _refused = True
-    recorder.start_late = None
-    print(f"dfx-agent: {reason} (this process runs unobserved)", file=sys.stderr)
+    outcome = ""
+    if recorder.current is None:
+        _refused = True
+        recorder.start_late = None
+        outcome = " (this process runs unobserved)"
+    line = " ".join(f"dfx-agent: {reason}{outcome}".split())
+    print(line, file=sys.stderr)
 
 
 def _install_hooks() -> None:
@@ -91,11 +88,11 @@ def _finish_with_multiprocessing() -> None:
 
 def _after_fork() -> None:
     """The child gets a segment of its own, at its first record; the parent's is left alone."""
-    global _role_in_child, _lock  # noqa: PLW0603 (state of the parent that the child inherits)
+    global _inherited, _lock  # noqa: PLW0603 (state of the parent that the child inherits)
     _lock = threading.RLock()
     writer, recorder.current = recorder.current, None
     if writer is None:
         return
-    _role_in_child = f"{writer.identity.role}_child"[:32]
+    _inherited = replace(writer.identity, role=f"{writer.identity.role}_child"[:32])
     recorder.start_late = _start_late
     writer.release()

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable
 
 
-def _never() -> bool:
-    return False
+def _look() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
-is_compiling: Callable[[], bool] = _never
+is_compiling: Callable[[], bool] = _look
 
 
 def look_for_torch() -> None:
@@ -21,4 +22,4 @@ def look_for_torch() -> None:
     global is_compiling  # noqa: PLW0603 (bound once; spans read it on every call)
     torch = sys.modules.get("torch")
     compiler = getattr(torch, "compiler", None)
-    is_compiling = getattr(compiler, "is_dynamo_compiling", _never)
+    is_compiling = getattr(compiler, "is_dynamo_compiling", _look)

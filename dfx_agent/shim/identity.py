@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
+
+_NUMBERS = frozenset({"rank", "local_rank", "world_size", "node_rank", "attempt"})
+_LARGEST = 0x7FFFFFFF
 
 # torchrun, Open MPI, MPICH/Intel MPI, Slurm: first one that is set wins
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -32,6 +38,23 @@ def from_environment() -> Identity:
     )
 
 
+def checked(known: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, None left out; ValueError names a field that cannot be what it says."""
+    given = {key: value for key, value in known.items() if value is not None}
+    for key, value in given.items():
+        if key not in _NUMBERS:
+            if not isinstance(value, str):
+                raise ValueError(f"{key}={value!r} is not text")
+            continue
+        try:
+            given[key] = int(value) if isinstance(value, str) else operator.index(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{key}={value!r} is not a whole number") from None
+        if not UNKNOWN <= given[key] <= _LARGEST:
+            raise ValueError(f"{key}={value!r} is not a number from 0 to {_LARGEST}")
+    return given
+
+
 def _run_name() -> str:
     """The same in every rank of a job and different for two jobs of one script on this host."""
     argv = getattr(sys, "argv", None) or [""]
@@ -46,5 +69,5 @@ def _first_int(names: tuple[str, ...]) -> int:
     for name in names:
         text = os.environ.get(name, "")
         if text.isascii() and text.isdigit():
-            return min(int(text), 0x7FFFFFFF)
+            return min(int(text), _LARGEST)
     return UNKNOWN

@@ -26,6 +26,8 @@ from dfx_agent.wire.layout import (
     DEFAULT_NUM_RECORDS,
     GUEST_ERRORS_OFFSET,
     INFLIGHT_DROPPED_OFFSET,
+    MAX_NUM_RECORDS,
+    MIN_NUM_RECORDS,
 )
 from dfx_agent.wire.records import (
     FAILED,
@@ -40,21 +42,28 @@ from dfx_agent.wire.records import (
 _CLOCK_PAIR_EVERY_NS = 10 * 10**9
 _LARGEST_STEP = 2**63 - 1
 
-_span_id: ContextVar[int] = ContextVar("dfx_span", default=0)
+# recorder, Span object, id, begin, name id, kind, step, parent, slot (0 none), thread, outer one
+OpenSpan = tuple["Recorder", Any, int, int, int, int, int, int, int, int, Any]
+
+innermost: ContextVar[OpenSpan | None] = ContextVar("dfx_span", default=None)
 _step: ContextVar[int | None] = ContextVar("dfx_step", default=None)
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
 
-# recorder, span id, begin, name id, step, parent, in-flight slot (0 none), thread, outer OpenSpan
-OpenSpan = tuple["Recorder", int, int, int, int, int, int, int, Any]
+
+class _Thread(threading.local):
+    """Native id of the calling thread, asked once per thread."""
+
+    def __init__(self) -> None:
+        self.native_id = threading.get_native_id()
 
 
 class Recorder:
     """One segment and the state to fill it."""
 
     def __init__(self, directory: str, identity: Identity) -> None:
-        num_records = int(os.environ.get("DFX_RING_RECORDS", DEFAULT_NUM_RECORDS))
+        num_records = _num_records()
         self.identity = identity
         self.pid = os.getpid()
         self._segment = SegmentWriter(
@@ -66,44 +75,44 @@ class Recorder:
         self._leave = self._segment.inflight.leave
         self._names: dict[str, int] = {}
         self._name_lock = threading.RLock()
-        self._threads: dict[int, int] = {}
+        self._naming = 0
+        self._thread = _Thread()
         self._next_span = itertools.count(1).__next__
         self._step = NO_STEP
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._deferred = DeferredScalars(self.scalar)
 
-    def open(self, name: str, kind: int, outer: OpenSpan | None) -> OpenSpan | None:
-        """Begin a span in the current context; ``outer`` is what the Span object had open."""
+    def open(self, owner: Any, name: str, kind: int) -> OpenSpan | None:
+        """Begin a span of ``owner`` in the current context; None when that failed."""
         try:
-            parent = _span_id.get()
+            outer = innermost.get()
+            parent = outer[2] if outer is not None and outer[0] is self else 0
             step = _step.get()
             if step is None:
                 step = self._step
             name_id = self._names.get(name) or self._name_id(name)
-            thread = self._threads.get(_ident()) or self._thread_id()
+            thread = self._thread.native_id
             span = self._next_span() & 0xFFFFFFFF
             begin = _now()
             slot = self._enter(begin, step, span, parent, thread, kind, name_id)
             if not slot:
                 self._segment.add_to_word(INFLIGHT_DROPPED_OFFSET)
-            _span_id.set(span)
+            opened = self, owner, span, begin, name_id, kind, step, parent, slot, thread, outer
+            innermost.set(opened)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
-            return outer
-        return self, span, begin, name_id, step, parent, slot, thread, outer
+            return None
+        return opened
 
-    def close(self, opened: OpenSpan, kind: int, failure: type[BaseException] | None) -> None:
-        """End a span; one that an earlier recorder opened is let go."""
-        writer, span, begin, name_id, step, parent, slot, thread, _ = opened
-        if writer is not current:
-            return
+    def close(self, opened: OpenSpan, *, failed: bool) -> None:
+        """End a span that this recorder opened."""
         try:
-            if failure is not None:
+            _, _, span, begin, name_id, kind, step, parent, slot, thread, _ = opened
+            if failed:
                 kind |= FAILED
             self._emit(begin, _now(), 0.0, step, span, parent, thread, kind, name_id)
             if slot:
                 self._leave(slot)
-            _span_id.set(parent)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
@@ -129,7 +138,7 @@ class Recorder:
         """Several at once; what is not a number is passed over, as trackers get strings too."""
         try:
             for name, value in values.items():
-                if hasattr(value, "__float__"):
+                if _is_number(value):
                     self.scalar(name, value, step)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
@@ -160,9 +169,8 @@ class Recorder:
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
-    def update_identity(self, **changes: Any) -> None:
-        """Take over what is not None."""
-        given = {key: value for key, value in changes.items() if value is not None}
+    def update_identity(self, given: dict[str, Any]) -> None:
+        """Take over fields that ``identity.checked`` has passed."""
         if given:
             self.identity = replace(self.identity, **given)
             self._segment.write_identity(self.identity)
@@ -190,20 +198,42 @@ class Recorder:
                 step = self._step
             now = _now()
             name_id = self._names.get(name) or self._name_id(name)
-            self._emit(now, now, float(value), step, 0, _span_id.get(), 0, kind, name_id)
+            self._emit(now, now, float(value), step, 0, 0, 0, kind, name_id)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
     def _name_id(self, name: str) -> int:
+        """0 when the table is full, or when a signal handler interrupts the naming of another."""
+        if self._naming == _ident():
+            self.count_error()
+            return 0
         with self._name_lock:
-            known = self._names.get(name)
-            if known is None:
-                known = self._names[name] = self._segment.add_name(str(name))
-            return known
+            self._naming = _ident()
+            try:
+                known = self._names.get(name)
+                if known is None:
+                    known = self._segment.add_name(str(name))
+                    if known:
+                        self._names[name] = known
+                return known
+            finally:
+                self._naming = 0
 
-    def _thread_id(self) -> int:
-        thread = self._threads[_ident()] = threading.get_native_id()
-        return thread
+
+def _is_number(value: Any) -> bool:
+    try:
+        return hasattr(value, "__float__")
+    except Exception:  # noqa: BLE001 (a stranger's object)
+        return False
+
+
+def _num_records() -> int:
+    text = os.environ.get("DFX_RING_RECORDS") or str(DEFAULT_NUM_RECORDS)
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number & (number - 1) or not MIN_NUM_RECORDS <= number <= MAX_NUM_RECORDS:
+        limits = f"{MIN_NUM_RECORDS} to {MAX_NUM_RECORDS}"
+        raise ValueError(f"DFX_RING_RECORDS={text}: use a power of two, {limits}")
+    return number
 
 
 current: Recorder | None = None

@@ -28,6 +28,8 @@ Read = Callable[[int, int], bytes]  # (offset, size) -> bytes, shorter at the en
 
 _FIRST_CHUNK, _LARGEST_CHUNK = 64, 2048
 _HOLE_POLLS = 20
+_LOOK_WIDE_EVERY = 16
+_FARTHEST = 1 << 44  # records between two polls; more is a corrupted number
 _STRONGLY_ORDERED = frozenset({"x86_64", "i686"})
 
 
@@ -42,10 +44,16 @@ def make_emit(buffer: mmap | bytearray, offset: int, num_records: int) -> Emit:
         kind: int, name: int,
     ) -> None:  # fmt: skip
         seq = take()
-        pack_into(
-            buffer, offset + ((seq & mask) << 6),
-            seq, t0_ns, t1_ns, value, step, span, parent, thread, kind, name, seq,
-        )  # fmt: skip
+        at = offset + ((seq & mask) << 6)
+        try:
+            pack_into(
+                buffer, at,
+                seq, t0_ns, t1_ns, value, step, span, parent, thread, kind, name, seq,
+            )  # fmt: skip
+        except Exception:
+            # a value that does not fit must not leave a hole: the reader would wait for it
+            pack_into(buffer, at, seq, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, seq)
+            raise
 
     return emit
 
@@ -113,6 +121,7 @@ class RingReader:
         self._scout = (
             RingReader(read, offset, num_records, weakly_ordered=False) if weakly_ordered else None
         )
+        self._num_quiet = 0
         self.num_read = 0
         self.num_lost = 0
 
@@ -135,13 +144,24 @@ class RingReader:
             chunk = min(chunk * 2, _LARGEST_CHUNK)
         if self._scout:
             self._scout.poll(limit)
+        if not records:
+            self._num_quiet += 1
+            if self._num_quiet % _LOOK_WIDE_EVERY == 0:
+                self._take(self._num_records, until, 0, records)
         self.num_read += len(records)
         return records
 
-    def close(self) -> None:
-        """The writer is gone: what is still unfinished will never come."""
+    def drain(self) -> list[Record]:
+        """The writer is gone: everything that is left; what is unfinished will never come."""
+        self._scout = None
+        records = self.poll(self._num_records * 2)
+        rest: list[Record] = []
+        self._take(self._num_records, None, 0, rest)
+        self.num_read += len(rest)
+        records += rest
         self.num_lost += len(self._holes)
         self._holes.clear()
+        return records
 
     def _take(
         self, chunk: int, until: int | None, laps: int, out: list[Record]
@@ -149,28 +169,30 @@ class RingReader:
         """Read one stretch: (every record of it was there, the writer had overtaken us)."""
         first = self._next
         at = first & (self._num_records - 1)
-        count = min(chunk, self._num_records - at)
+        count = min(chunk, self._num_records)
         if until is not None:
             count = min(count, until - first)
         if count <= 0:
             return False, False
         tails, bodies, heads = self._copy(at, count)
         expected = list(range(first, first + len(heads)))
-        if tails == expected and heads == expected:
+        if tails == expected and heads == expected and not self._unsettled():
             out.extend(RECORD.iter_unpack(bodies))
             self._next += len(heads)
             return len(heads) == count, False
         if self._newest(at, tails, heads) >= first + self._num_records:
             self._skip_overwritten(margin=laps and self._num_records // 8)
             return False, True
-        self._take_partly(expected, tails, bodies, heads, out)
-        return False, False
+        return self._take_partly(expected, tails, bodies, heads, out), False
 
     def _newest(self, at: int, tails: list[int], heads: list[int]) -> int:
         """Largest number that is whole and in the slot it belongs to: corruption leads nowhere."""
         mask = self._num_records - 1
         rows = enumerate(zip(tails, heads, strict=True), start=at)
-        return max((h for i, (t, h) in rows if h == t and h & mask == i), default=0)
+        highest = self._next + _FARTHEST
+        return max(
+            (h for i, (t, h) in rows if h == t < highest and h & mask == i & mask), default=0
+        )
 
     def _take_partly(
         self,
@@ -179,10 +201,12 @@ class RingReader:
         bodies: bytes,
         heads: list[int],
         out: list[Record],
-    ) -> None:
-        good = [e == t == h for e, t, h in zip(expected, tails, heads, strict=True)]
+    ) -> bool:
+        new = self._unsettled()
+        rows = zip(expected, tails, heads, strict=True)
+        good = [e == t == h and e not in new for e, t, h in rows]
         if True not in good:
-            return
+            return False
         last = len(good) - 1 - good[::-1].index(True)
         for i, record in zip(range(last + 1), RECORD.iter_unpack(bodies), strict=False):
             if good[i]:
@@ -190,6 +214,7 @@ class RingReader:
             else:
                 self._holes[expected[i]] = 0
         self._next = expected[last] + 1
+        return good[-1]
 
     def _skip_overwritten(self, margin: int) -> None:
         """To the oldest record that is left; a margin where the writer overtakes us repeatedly."""
@@ -201,6 +226,8 @@ class RingReader:
     def _fill_holes(self) -> list[Record]:
         found: list[Record] = []
         for seq in list(self._holes):
+            if seq in self._unsettled():
+                continue
             tails, bodies, heads = self._copy(seq & (self._num_records - 1), 1)
             if tails == heads == [seq]:
                 found.append(RECORD.unpack(bodies))
@@ -212,11 +239,22 @@ class RingReader:
             del self._holes[seq]
         return found
 
+    def _unsettled(self) -> dict[int, int]:
+        """Records that were not there at the last poll, on a weakly ordered processor."""
+        return self._scout._holes if self._scout else {}  # noqa: SLF001 (its own twin)
+
     def _copy(self, at: int, count: int) -> tuple[list[int], bytes, list[int]]:
-        offset, size = self._offset + at * RECORD_BYTES, count * RECORD_BYTES
-        first, bodies, last = (self._read(offset, size) for _ in range(3))
+        first, bodies, last = (self._read_stretch(at, count) for _ in range(3))
         size = min(len(first), len(bodies), len(last)) // RECORD_BYTES * RECORD_BYTES
         return _tails(first[:size]), bodies[:size], _heads(last[:size])
+
+    def _read_stretch(self, at: int, count: int) -> bytes:
+        """``count`` slots from slot ``at`` on, round the end of the ring if need be."""
+        ahead = min(count, self._num_records - at)
+        data = self._read(self._offset + at * RECORD_BYTES, ahead * RECORD_BYTES)
+        if ahead == count or len(data) < ahead * RECORD_BYTES:
+            return data
+        return data + self._read(self._offset, (count - ahead) * RECORD_BYTES)
 
 
 def _tails(data: bytes) -> list[int]:

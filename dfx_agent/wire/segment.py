@@ -20,6 +20,7 @@ from dfx_agent.wire.ring import InflightWriter, RingReader, make_emit, read_infl
 
 SUFFIX = ".seg"
 STARTING_SUFFIX = ".starting"
+_MAX_INFLIGHT, _MAX_NAMES_BYTES = 1 << 14, 1 << 24
 
 
 class SegmentError(Exception):
@@ -77,7 +78,7 @@ def prepare_directory(path: str) -> None:
     """Create the folder with mode 0700, or check that it is ours alone. SegmentError if not."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        info = os.stat(path, follow_symlinks=False)
+        info = os.stat(os.path.normpath(path), follow_symlinks=False)
     except OSError as error:
         message = f"cannot create {path} ({error.strerror}): set DFX_DIR to a writable folder"
         raise SegmentError("folder", message) from None
@@ -127,9 +128,9 @@ class SegmentWriter:
         guest_version: str = "",
         num_records: int = layout.DEFAULT_NUM_RECORDS,
     ) -> None:
-        if num_records & (num_records - 1) or not 64 <= num_records <= layout.MAX_NUM_RECORDS:
-            message = f"{num_records} ring records: use a power of two, 64 to 4194304"
-            raise SegmentError("size", message)
+        fits = layout.MIN_NUM_RECORDS <= num_records <= layout.MAX_NUM_RECORDS
+        if num_records & (num_records - 1) or not fits:
+            raise SegmentError("size", f"{num_records} ring records: not a power of two in range")
         prepare_directory(directory)
         name = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.path = os.path.join(directory, name + SUFFIX)
@@ -141,11 +142,15 @@ class SegmentWriter:
         self._generation = 0
         self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records)
         self.inflight = InflightWriter(self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT)
-        self.add_clock_pair()
-        self.write_identity(identity)
-        self.set_word(layout.STATE_OFFSET, layout.STATE_LIVE)
-        self._write_preamble(guest_version, num_records)
-        os.rename(starting, self.path)
+        try:
+            self.add_clock_pair()
+            self.write_identity(identity)
+            self.set_word(layout.STATE_OFFSET, layout.STATE_LIVE)
+            self._write_preamble(guest_version, num_records)
+            os.rename(starting, self.path)
+        except BaseException:
+            os.unlink(starting)
+            raise
 
     def _write_preamble(self, guest_version: str, num_records: int) -> None:
         layout.PREAMBLE.pack_into(
@@ -222,11 +227,15 @@ class SegmentReader:
         self._names_end = 0
 
     def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._fd, size, offset)
+        return os.pread(self._fd, size, offset) if size > 0 <= offset else b""
 
     def poll(self, limit: int = 1 << 16) -> list[Record]:
         """New records; see RingReader."""
         return self.ring.poll(limit)
+
+    def drain(self) -> list[Record]:
+        """The writer is gone: all that is left; see RingReader."""
+        return self.ring.drain()
 
     def inflight(self) -> list[Record]:
         """Spans open now, as records with t1_ns 0."""
@@ -307,6 +316,8 @@ class SegmentReader:
             or records > layout.MAX_NUM_RECORDS
             or min(inflight_at, names_at, ring_at) < header
             or max(ends) > total
+            or inflight > _MAX_INFLIGHT
+            or names_bytes > _MAX_NAMES_BYTES
         ):
             raise SegmentError("corrupted", f"{self.path} has an impossible layout: remove it")
         if os.fstat(self._fd).st_size < total:

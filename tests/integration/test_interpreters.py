@@ -14,12 +14,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SELFTEST = Path(__file__).with_name("wire_selftest.py")
 VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
-PROBE = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
+PROBE = """
+import sys, sysconfig
+print("%d.%d" % sys.version_info[:2], sysconfig.get_config_var("Py_GIL_DISABLED") or 0)
+"""
 
 
 def candidates(version: str) -> list[str]:
     roots = {os.environ.get("PYENV_ROOT", ""), os.path.expanduser("~/.pyenv")} - {""}
-    found = [str(p) for root in roots for p in sorted(Path(root).glob(f"versions/{version}*/bin/python{version}"))]
+    found = [
+        str(p)
+        for root in roots
+        for p in sorted(Path(root).glob(f"versions/{version}*/bin/python{version}"))
+    ]
     on_path = shutil.which(f"python{version}")
     return [*found, on_path] if on_path else found
 
@@ -44,7 +51,17 @@ FOUND = interpreters()
 
 def selftest(python: str, verb: str, folder: Path) -> dict:
     done = subprocess.run(
-        [python, "-B", "-W", "error", "-W", "ignore:.*fork:DeprecationWarning", str(SELFTEST), verb, str(folder)],
+        [
+            python,
+            "-B",
+            "-W",
+            "error",
+            "-W",
+            "ignore:.*fork:DeprecationWarning",
+            str(SELFTEST),
+            verb,
+            str(folder),
+        ],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"},
         capture_output=True,
         text=True,

@@ -66,7 +66,8 @@ def check_segment(path):
     assert all(map(is_intact, records))
     assert reader.name(1) == "rollout-\u4e2d"
     assert [r[1:6] for r in reader.inflight()] == [(5, 0, 0.0, 6, 7)]
-    assert reader.live_words()[0] == 2 and reader.clock_pairs()
+    assert reader.live_words()[0] == 2
+    assert reader.clock_pairs()
     reader.close()
     return identity.role
 
@@ -88,7 +89,8 @@ def check_threads(folder):
         seen += batch
     reader.ring.close()
     numbers = [r[0] for r in seen]
-    assert len(set(numbers)) == len(numbers) and all(map(is_intact, seen))
+    assert len(set(numbers)) == len(numbers)
+    assert all(map(is_intact, seen))
     assert len(seen) + reader.ring.num_lost == 80000, (len(seen), reader.ring.num_lost)
     reader.close()
 
@@ -125,7 +127,8 @@ def check_kill(folder):
     (path,) = glob.glob(os.path.join(folder, "*.seg"))
     reader = SegmentReader(path)
     records = reader.poll()
-    assert records and all(r[2] == r[1] + 1 and r[4] == -r[1] for r in records)
+    assert records
+    assert all(r[2] == r[1] + 1 and r[4] == -r[1] for r in records)
     assert reader.ring.num_pending <= 1
     assert [(r[1], r[4], reader.name(r[9])) for r in reader.inflight()] == [(7, 42, "rollout")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,11 +94,9 @@ def oracle(trace: Trace, begin: int, end: int) -> Oracle:
     times = {begin, end}
     times.update(t for s in trace.spans for t in (s.begin, s.end) if begin < t < end)
     ordered = sorted(times)
-    for left, right in zip(ordered, ordered[1:]):
+    for left, right in pairwise(ordered):
         is_open = {s.span: s for s in trace.spans if s.begin <= left and s.end >= right}
-        leaves = [
-            s for s in is_open.values() if all(c.parent != s.span for c in is_open.values())
-        ]
+        leaves = [s for s in is_open.values() if all(c.parent != s.span for c in is_open.values())]
         stages = {s.name for s in leaves if s.kind == STAGE}
         length = right - left
         if stages:
@@ -170,7 +169,7 @@ def test_windows_partition_time_and_each_equals_the_oracle(trace, polls):
     begins = [trace.begin, *(time_ns for time_ns, _ in trace.steps)]
     assert [w.begin_ns for w in windows] == begins
     assert [w.end_ns for w in windows[:-1]] == begins[1:]
-    for window, end in zip(windows, [*begins[1:], trace.end]):
+    for window, end in zip(windows, [*begins[1:], trace.end], strict=True):
         same(window.split, oracle(trace, window.begin_ns, end))
 
 
@@ -312,7 +311,9 @@ IDS = st.integers(1, 6)
 
 @settings(max_examples=200, deadline=2000)
 @given(
-    st.lists(st.tuples(IDS, st.integers(0, 6), st.integers(0, 9), st.integers(0, 50), st.integers(0, 50))),
+    st.lists(
+        st.tuples(IDS, st.integers(0, 6), st.integers(0, 9), st.integers(0, 50), st.integers(0, 50))
+    ),
     st.lists(st.integers(0, 60), max_size=8),
 )
 def test_corrupted_ids_parents_and_kinds_never_hang_or_raise(rows, polls):

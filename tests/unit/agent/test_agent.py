@@ -163,11 +163,13 @@ def test_counters_stay_monotonic_over_a_restart_and_replayed_steps_replace(dfx_d
 
 
 def test_two_live_processes_with_one_rank_are_both_shown(dfx_dir, agent):
-    jobs = [Job(dfx_dir, 0), Job(dfx_dir, 0), Job(dfx_dir, -1)]
+    jobs = [Job(dfx_dir, 0), Job(dfx_dir, 0).given_to_a_child(), Job(dfx_dir, -1)]
     jobs[0].step(3)
     jobs[1].step(4)
     rows = {row.rank: row.step for row in run_row(agent).ranks}
-    assert rows == {"0": 3, f"0.{os.getpid()}": 4, f"p{os.getpid()}": None}
+    second = jobs[1].owner.pid
+    jobs[1].die()
+    assert rows == {"0": 3, f"0.{second}": 4, f"p{os.getpid()}": None}
 
 
 def test_values_of_ranks_are_merged(dfx_dir, agent):
@@ -242,7 +244,7 @@ def test_a_death_with_torn_records_is_read_to_the_end(dfx_dir, agent):
 def test_a_death_on_a_weakly_ordered_processor_is_read_to_the_end(dfx_dir, agent, monkeypatch):
     from dfx_agent.wire.ring import RingReader
 
-    monkeypatch.setitem(RingReader.__init__.__kwdefaults__, "weakly_ordered", True)
+    monkeypatch.setitem(RingReader.__init__.__kwdefaults__, "weakly_ordered", True)  # noqa: FBT003
     job = Job(dfx_dir)
     for step in range(1, 6):
         job.step(step)

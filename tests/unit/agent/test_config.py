@@ -76,7 +76,9 @@ def test_a_file_that_is_no_mapping_is_refused(file, text):
     assert "must be a mapping" in refusal()
 
 
-@pytest.mark.parametrize("data", [b"a: [", b"a: b: c", b"\xff\xfe\x00x", b"\x00", b"listen: \xe9\n"])
+@pytest.mark.parametrize(
+    "data", [b"a: [", b"a: b: c", b"\xff\xfe\x00x", b"\x00", b"listen: \xe9\n"]
+)
 def test_a_file_that_is_no_yaml_is_refused(file, data):
     file.write_bytes(data)
     assert "dfx.yaml" in refusal()

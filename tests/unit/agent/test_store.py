@@ -45,7 +45,7 @@ def test_ranks_are_merged_and_a_rank_replaces_its_own_value():
     )
 )
 def test_history_equals_a_plain_model(rows):
-    """The model keeps everything: a step counts while it is among the 8 newest, else it is stale."""
+    """The model keeps all: a step counts while it is among the 8 newest, else it is stale."""
     store, model = ScalarStore(), {"a": {}, "b": {}}
     base, num_stale = {"a": 0, "b": 0}, 0
     for key, rank, delta, value in rows:
@@ -89,15 +89,6 @@ def test_a_restart_from_far_before_the_recent_steps():
     steps, means = store.history("kl")
     assert list(steps) == list(range(1, 30))
     assert list(means) == [1.0, 2.0, *(-float(step) for step in range(3, 30))]
-
-
-def test_a_late_value_of_the_dead_attempt_does_not_come_back():
-    store = ScalarStore()
-    store.add("kl", "0", 0, 9, 1.0)
-    store.add("kl", "0", 1, 5, 2.0)
-    store.add("kl", "1", 0, 9, 3.0)
-    steps, _ = store.history("kl")
-    assert list(steps) == [5]
 
 
 def test_values_without_a_step_are_numbered():

@@ -60,9 +60,8 @@ class Guest:
 def reset() -> None:
     bootstrap.stop()
     bootstrap._refused = False
-    bootstrap._role_in_child = None
     recorder._step.set(None)
-    recorder._span_id.set(0)
+    recorder.innermost.set(None)
 
 
 @pytest.fixture
@@ -250,16 +249,32 @@ def test_after_shutdown_everything_is_a_no_op(guest, dfx_dir):
 def test_init_again_updates_what_is_given_and_keeps_the_rest(guest, dfx_dir):
     assert dfx.init(role="learner", world_size=8)
     identity = guest.reader.identity()
-    assert (identity.run, identity.role, identity.rank, identity.world_size) == ("r", "learner", 0, 8)
+    assert (identity.run, identity.role, identity.rank, identity.world_size) == (
+        "r",
+        "learner",
+        0,
+        8,
+    )
     assert len(list(dfx_dir.iterdir())) == 1
 
 
 def test_the_environment_says_who_we_are(off, monkeypatch):
-    for name, value in {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "DFX_RUN": "env"}.items():
+    for name, value in {
+        "RANK": "5",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "8",
+        "DFX_RUN": "env",
+    }.items():
         monkeypatch.setenv(name, value)
     dfx.init()
     who = recorder.current.identity
-    assert (who.run, who.role, who.rank, who.local_rank, who.world_size) == ("env", "trainer", 5, 1, 8)
+    assert (who.run, who.role, who.rank, who.local_rank, who.world_size) == (
+        "env",
+        "trainer",
+        5,
+        1,
+        8,
+    )
 
 
 def test_a_folder_that_cannot_be_used_is_said_once_and_the_job_goes_on(off, dfx_dir, capsys):
@@ -344,13 +359,14 @@ def test_a_signal_handler_that_records_while_recording(guest):
             prefix, _, number = guest.reader.name(record[9]).partition("-")
             assert prefix in ("main", "handler")
             assert int(number) == int(record[3]) % 50
-    assert recorder._span_id.get() == 0
+    assert recorder.innermost.get() is None
 
 
 def test_a_handler_at_any_line_of_a_new_name_does_not_mix_up_names(guest):
     """What a signal would do, at every line of ``add_name`` in turn."""
     add_name = type(recorder.current._segment).add_name.__code__
     first = add_name.co_firstlineno
+    num_fired = 0
     for number in range(20):
         fired = []
 
@@ -367,9 +383,13 @@ def test_a_handler_at_any_line_of_a_new_name_does_not_mix_up_names(guest):
             dfx.scalar(f"outer-{number}", float(number))
         finally:
             sys.settrace(None)
+        num_fired += len(fired)
         for name, value in guest.values().items():
             assert name in ("", f"outer-{number}", f"inner-{number}")
             assert name == "" or value == number + 0.5 * name.startswith("inner")
+    assert num_fired > 8
+    dfx.scalar("after", 1.0)
+    assert guest.values() == {"after": 1.0}, "ids and names must not be off by one from then on"
 
 
 def test_the_thread_that_recorded_is_named_by_its_native_id(guest):

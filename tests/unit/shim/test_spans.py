@@ -25,9 +25,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def reset() -> None:
     bootstrap.stop()
     bootstrap._refused = False
-    bootstrap._role_in_child = None
     recorder._step.set(None)
-    recorder._span_id.set(0)
+    recorder.innermost.set(None)
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_a_span_closes_on_any_exception_and_lets_it_pass(reader, error):
     assert all(r[8] & FAILED for r in records)
     assert [r[8] & KIND_MASK for r in records] == [WAIT, STAGE]
     assert reader.inflight() == []
-    assert recorder._span_id.get() == 0
+    assert recorder.innermost.get() is None
 
 
 def test_one_object_used_again_and_nested_in_itself(reader):
@@ -158,7 +157,11 @@ def test_1000_tasks_with_nested_spans_have_the_right_parents(reader):
     records = reader.poll()
     want = {("root", "")}
     for n in range(1000):
-        want |= {(f"outer-{n}", "root"), (f"middle-{n}", f"outer-{n}"), (f"inner-{n}", f"middle-{n}")}
+        want |= {
+            (f"outer-{n}", "root"),
+            (f"middle-{n}", f"outer-{n}"),
+            (f"inner-{n}", f"middle-{n}"),
+        }
     assert len(records) == 3001
     assert set(parents(reader, records)) == want
     assert reader.inflight() == []
@@ -223,7 +226,7 @@ def test_a_decorated_generator_is_timed_while_its_body_runs(reader):
 
     assert list(batches()) == [0, 1, 2]
     assert covered_ns(reader) >= 29_000_000
-    assert recorder._span_id.get() == 0
+    assert recorder.innermost.get() is None
 
 
 def test_a_decorated_async_generator_is_timed_while_its_body_runs(reader):

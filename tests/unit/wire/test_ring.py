@@ -205,7 +205,7 @@ def test_close_counts_open_holes_as_lost():
     ring.hole()
     ring.write()
     assert numbers(ring.reader.poll()) == [2]
-    ring.reader.close()
+    assert ring.reader.drain() == []
     assert (ring.reader.num_read, ring.reader.num_lost, ring.reader.num_pending) == (1, 1, 0)
 
 

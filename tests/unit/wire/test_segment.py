@@ -244,7 +244,7 @@ def test_a_quota_is_an_error_at_start_that_leaves_nothing_behind(dfx_dir):
         text=True,
         timeout=30,
         check=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),  # noqa: PLW1509
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
     )
     assert done.stdout.startswith("full | no room for 1108 KiB")
     assert done.stdout.count("\n") == 1
@@ -271,7 +271,11 @@ def test_a_newer_minor_version_is_read(writer):
 
 
 def test_the_other_byte_order_is_refused(writer):
-    patch(writer.path, 8, layout.BYTE_ORDER.to_bytes(4, "big" if sys.byteorder == "little" else "little"))
+    patch(
+        writer.path,
+        8,
+        layout.BYTE_ORDER.to_bytes(4, "big" if sys.byteorder == "little" else "little"),
+    )
     assert refusal(writer.path).kind == "corrupted"
 
 
@@ -318,7 +322,7 @@ def test_refusals_leak_no_descriptor(dfx_dir):
     "identity", [Identity(run=5), Identity(rank="0"), Identity(rank=2**40)], ids=repr
 )
 def test_a_segment_that_cannot_be_written_leaves_no_file_behind(dfx_dir, identity):
-    with pytest.raises(Exception):  # noqa: B017, PT011 (which one is the guest's affair)
+    with pytest.raises(Exception):  # noqa: B017 (which one is the guest's affair)
         SegmentWriter(str(dfx_dir), identity)
     assert list(dfx_dir.iterdir()) == []
 
