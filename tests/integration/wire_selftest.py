@@ -87,7 +87,7 @@ def check_threads(folder):
         if not batch:
             break
         seen += batch
-    reader.ring.close()
+    seen += reader.ring.drain()
     numbers = [r[0] for r in seen]
     assert len(set(numbers)) == len(numbers)
     assert all(map(is_intact, seen))

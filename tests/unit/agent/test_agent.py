@@ -84,8 +84,8 @@ def run_row(agent: Agent, run: str = "r", polls: int = 2) -> RunRow:
     return {row.run: row for row in agent.snapshot().runs}[run]
 
 
-def rank_row(agent: Agent, rank: str = "0", run: str = "r") -> RankRow:
-    return {row.rank: row for row in run_row(agent, run).ranks}[rank]
+def rank_row(agent: Agent, rank: str = "0", run: str = "r", polls: int = 2) -> RankRow:
+    return {row.rank: row for row in run_row(agent, run, polls).ranks}[rank]
 
 
 def test_a_step_closes_when_all_ranks_have_passed_it(dfx_dir, agent):
@@ -170,6 +170,21 @@ def test_two_live_processes_with_one_rank_are_both_shown(dfx_dir, agent):
     second = jobs[1].owner.pid
     jobs[1].die()
     assert rows == {"0": 3, f"0.{second}": 4, f"p{os.getpid()}": None}
+
+
+def test_a_span_that_began_just_before_a_reading_and_was_not_seen_is_not_late(dfx_dir, agent):
+    """The guest takes the time, then the in-flight slot: a reading may come in between."""
+    job = Job(dfx_dir)
+    job.step(1)
+    run_row(agent)
+    begin = time.monotonic_ns()
+    time.sleep(0.01)
+    agent.poll()
+    end = time.monotonic_ns()
+    job.segment.emit(begin, end, 0.0, 1, 1, 0, 1, STAGE, job.name("rollout"))
+    row = rank_row(agent, polls=3)
+    assert row.num_late_records == 0
+    assert row.totals.stage_seconds["rollout"] == (end - begin) / 1e9
 
 
 def test_values_of_ranks_are_merged(dfx_dir, agent):
