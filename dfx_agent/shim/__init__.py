@@ -23,8 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dfx_agent.shim import bootstrap, compiling, recorder
-from dfx_agent.shim.spans import Span
-from dfx_agent.wire.records import STAGE, WAIT
+from dfx_agent.shim.spans import stage, wait
 
 __all__ = [
     "init",
@@ -65,16 +64,6 @@ def init(
         local_rank=local_rank,
         world_size=world_size,
     )
-
-
-def stage(name: str) -> Span:
-    """A stage of the step (rollout, reward, old_logprob, ..., actor_update, weight_sync)."""
-    return Span(name, STAGE)
-
-
-def wait(kind: str) -> Span:
-    """A wait (collector, replay_batch, barrier, collective, queue, ...): no work is done inside."""
-    return Span(kind, WAIT)
 
 
 def scalar(name: str, value: Any, step: int | None = None) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+_modules = sys.modules
+
 
 def _look() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_dynamo_compiling()
+    return "torch" in _modules and _modules["torch"].compiler.is_dynamo_compiling()
 
 
 is_compiling: Callable[[], bool] = _look

@@ -104,11 +104,11 @@ class Recorder:
             return None
         return opened
 
-    def close(self, opened: OpenSpan, *, failed: bool) -> None:
+    def close(self, opened: OpenSpan, failure: type[BaseException] | None) -> None:
         """End a span that this recorder opened."""
         try:
             _, _, span, begin, name_id, kind, step, parent, slot, thread, _ = opened
-            if failed:
+            if failure is not None:
                 kind |= FAILED
             self._emit(begin, _now(), 0.0, step, span, parent, thread, kind, name_id)
             if slot:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.recorder import OpenSpan, innermost
+from dfx_agent.wire.records import STAGE, WAIT
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,13 +20,14 @@ class Span:
     The object may be entered again, also while it is open and from several tasks or threads.
     """
 
-    __slots__ = ("_kind", "_last", "_name", "_num_open")
+    __slots__ = ("_last", "_name", "_num_open")
 
-    def __init__(self, name: str, kind: int) -> None:
+    _kind = STAGE
+    _last: OpenSpan | None
+
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._kind = kind
         self._num_open = 0
-        self._last: OpenSpan | None = None
 
     def __enter__(self) -> Span:
         if not compiling.is_compiling():
@@ -45,15 +47,17 @@ class Span:
     ) -> None:
         if self._num_open:
             opened = innermost.get()
-            if opened is None or opened[1] is not self:
-                opened = self._find(opened)
+            if opened is not None and opened[1] is self:
+                outer = opened[-1]
+                while outer is not None and not outer[1]._num_open:  # noqa: SLF001
+                    outer = outer[-1]  # back to the nearest span that is still open
+                innermost.set(outer)
             else:
-                self._leave(opened)
+                opened = self._find(opened)
             if opened is not None:
                 self._num_open -= 1
-                writer = opened[0]
-                if writer is recorder.current:
-                    writer.close(opened, failed=exc_type is not None)
+                if opened[0] is recorder.current:
+                    opened[0].close(opened, exc_type)
 
     def _find(self, opened: OpenSpan | None) -> OpenSpan | None:
         """Ours below spans that are still open, or one that another context opened."""
@@ -61,14 +65,6 @@ class Span:
             opened = opened[-1]
         found, self._last = opened or self._last, None
         return found
-
-    @staticmethod
-    def _leave(opened: OpenSpan) -> None:
-        """Back to the nearest span that is still open."""
-        outer = opened[-1]
-        while outer is not None and not outer[1]._num_open:  # noqa: SLF001 (its own kind)
-            outer = outer[-1]
-        innermost.set(outer)
 
     def __call__(self, function: F) -> F:
         """Decorate: every call is a span; a generator has one each time its body runs."""
@@ -86,14 +82,14 @@ class Span:
 
     def _around_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            with Span(self._name, self._kind):
+            with type(self)(self._name):
                 return function(*args, **kwargs)
 
         return run
 
     def _around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def run(*args: Any, **kwargs: Any) -> Any:
-            with Span(self._name, self._kind):
+            with type(self)(self._name):
                 return await function(*args, **kwargs)
 
         return run
@@ -105,7 +101,7 @@ class Span:
             try:
                 while True:
                     try:
-                        with Span(self._name, self._kind):
+                        with type(self)(self._name):
                             item = resume(argument)
                     except StopIteration as stop:
                         return stop.value
@@ -127,7 +123,7 @@ class Span:
             try:
                 while True:
                     try:
-                        with Span(self._name, self._kind):
+                        with type(self)(self._name):
                             item = await resume(argument)
                     except StopAsyncIteration:
                         return
@@ -141,3 +137,16 @@ class Span:
                 await iterator.aclose()
 
         return run
+
+
+class stage(Span):  # noqa: N801 (read as a verb: with dfx.stage("rollout"))
+    """A stage of the step (rollout, reward, old_logprob, ..., actor_update, weight_sync)."""
+
+    __slots__ = ()
+
+
+class wait(Span):  # noqa: N801
+    """A wait (collector, replay_batch, barrier, collective, queue, ...): no work is done inside."""
+
+    __slots__ = ()
+    _kind = WAIT

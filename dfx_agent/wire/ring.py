@@ -28,6 +28,7 @@ Read = Callable[[int, int], bytes]  # (offset, size) -> bytes, shorter at the en
 
 _FIRST_CHUNK, _LARGEST_CHUNK = 64, 2048
 _HOLE_POLLS = 20
+_MAX_LAPS = 8  # in one poll: a faster writer must not keep us here for ever
 _LOOK_WIDE_EVERY = 16
 _FARTHEST = 1 << 44  # records between two polls; more is a corrupted number
 _STRONGLY_ORDERED = frozenset({"x86_64", "i686"})
@@ -139,7 +140,7 @@ class RingReader:
             before = self._next
             whole, lapped = self._take(chunk, until, laps, records)
             laps += lapped
-            if self._next == before or not (whole or lapped):
+            if self._next == before or not (whole or lapped) or laps > _MAX_LAPS:
                 break
             chunk = min(chunk * 2, _LARGEST_CHUNK)
         if self._scout:
