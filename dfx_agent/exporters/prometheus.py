@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from dfx_agent.exporters.exposition import Encoder
 from dfx_agent.metrics import agent as about_agent
 from dfx_agent.metrics import balance, performance
 from dfx_agent.metrics.spec import Metric, by_name
@@ -77,6 +78,7 @@ class PrometheusExporter:
     """``render`` answers one scrape."""
 
     def __init__(self, source: Source) -> None:
+        self._encoder = Encoder()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(SnapshotCollector(source))
         ProcessCollector(registry=self._registry)
@@ -84,8 +86,10 @@ class PrometheusExporter:
 
     def render(self, accept: str | None) -> tuple[bytes, str]:
         """(body, content type) in the newest format that ``accept`` names."""
-        encode, content_type = choose_encoder(accept or "")
-        return encode(self._registry), content_type
+        _, content_type = choose_encoder(accept or "")
+        is_openmetrics = content_type.startswith("application/openmetrics-text")
+        families = self._registry.collect()
+        return self._encoder.encode(families, is_openmetrics=is_openmetrics), content_type
 
 
 def _add_agent(page: _Page, agent: AgentRow) -> None:

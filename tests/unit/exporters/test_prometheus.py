@@ -5,6 +5,7 @@ import math
 import subprocess
 
 import pytest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -134,6 +135,29 @@ def test_names_from_the_job_cannot_break_the_exposition():
         if sample.name == "dfx_rank_tokens_total"
     }
     assert kinds == {HOSTILE}
+
+
+@pytest.mark.parametrize("accept", [None, OPENMETRICS])
+def test_the_page_says_what_the_library_s_own_encoder_says(accept):
+    odd = [math.nan, math.inf, -math.inf, 0.0, -1.5e-300, 1e22, 1795224968.123456]
+    scalars = tuple(ScalarRow(f"k{n}", None, {}, 1, 1.0, Moments.of(v)) for n, v in enumerate(odd))
+    row = rank_row(step=2**62, last=SPLIT, tokens_total={HOSTILE: 3.0}, scalars=scalars)
+    page = exporter(row, run=HOSTILE)
+    encode, content_type = choose_encoder(accept or "")
+    parse = text_string_to_metric_families if accept else parse_text
+
+    def said(text: str):
+        return [
+            (f.name, f.type, f.documentation, f.unit, [(s.name, s.labels, str(s.value))])
+            for f in parse(text)
+            for s in f.samples
+            if not s.name.startswith("process_")
+        ]
+
+    body, ours = page.render(accept)
+    assert ours == content_type
+    assert said(body.decode()) == said(encode(page._registry).decode())
+    assert page.render(accept)[0].count(b"\n") == body.count(b"\n"), "kept labels change nothing"
 
 
 @pytest.mark.parametrize("run", ["r", HOSTILE])
