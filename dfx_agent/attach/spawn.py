@@ -54,6 +54,7 @@ class Job:
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], mask: set[signal.Signals]
     ) -> None:
+        self.was_signalled = False
         if shutil.which(command[0], path=env.get("PATH")) is None:
             raise UsageError(f"command not found: {command[0]} (is it on PATH?)")
         try:
@@ -66,6 +67,7 @@ class Job:
         while True:
             info = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})
             if info.si_signo != signal.SIGCHLD:
+                self.was_signalled = True
                 if info.si_code != _FROM_KERNEL:
                     os.kill(self.pid, info.si_signo)
                 continue

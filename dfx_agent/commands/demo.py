@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Exit code of the training; the page stays until Ctrl-C unless --exit."""
+    """Exit code of the training. The page stays until Ctrl-C, unless that ended the training."""
     if importlib.util.find_spec("torch") is None:
         raise UsageError("the demo trains with torch: pip install 'dfx-agent[demo]'")
     if not 1 <= args.ranks <= 64:
@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     if not args.no_browser and _has_display():
         webbrowser.open(service.url)
     code = job.wait()
-    if not args.exit:
+    if not args.exit and not job.was_signalled:
         print(f"dfx-agent: training ended; {service.url}/ stays until Ctrl-C", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     service.stop()
