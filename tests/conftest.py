@@ -96,3 +96,8 @@ def alertmanager_binary() -> str:
 @pytest.fixture(scope="session")
 def chromium_binary() -> str:
     return _program("chromium", "chromium", "chromium-browser", "google-chrome")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests last: after playwright's greenlets, tasks of this thread share one context."""
+    items.sort(key=lambda item: item.path.name.startswith("test_page_"))
