@@ -99,5 +99,15 @@ def chromium_binary() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests last: after playwright's greenlets, tasks of this thread share one context."""
-    items.sort(key=lambda item: item.path.name.startswith("test_page_"))
+    """The guest's tests first, browsers last.
+
+    The guest's tests need this thread's contexts untouched: once, late in a whole run, tasks of an
+    event loop shared one context. Seen on 2026-11-21, not reproduced, cause unknown.
+    """
+
+    def turn(item: pytest.Item) -> int:
+        if item.path.name.startswith("test_page_"):
+            return 2
+        return 0 if item.path.parent.name == "shim" else 1
+
+    items.sort(key=turn)
