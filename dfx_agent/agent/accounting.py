@@ -12,16 +12,16 @@ ten-minute rollout moves the counters while it runs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dfx_agent.agent.sweep import IDLE, STILL_OPEN, Row, concurrent, nested
 from dfx_agent.snapshot import PieceKind, TimeSplit
 from dfx_agent.wire.records import NO_STEP, STAGE
 
 _MAX_PIECES = 256
 _MISSING_POLLS = 3
-_CLOSE, _STEP, _OPEN = 0, 1, 2
 
 
 class SpanEvent(NamedTuple):
@@ -83,27 +83,37 @@ class Window:
     pieces: list[PieceNs] = field(default_factory=list)
     num_omitted_pieces: int = 0
 
-    def add_piece(self, kind: PieceKind, name: str, begin_ns: int, end_ns: int) -> None:
+    def book(
+        self, kind: int, name: str, stage: str, begin_ns: int, end_ns: int, others: Sequence[str]
+    ) -> None:
+        """A stretch that ``name`` has; ``others`` are stages that ran at the same time."""
+        split, length = self.split, end_ns - begin_ns
+        if kind == STAGE:
+            split.active_ns += length
+            split.stages_ns[name] += length
+            for other in others:
+                split.stages_ns[other] += length
+        elif kind == IDLE:
+            split.idle_ns += length
+        else:
+            split.waits_ns[name, stage] += length
+        if self.num_omitted_pieces:
+            self.num_omitted_pieces += 1
+        else:
+            self._add_piece(kind, name, begin_ns, end_ns)
+
+    def _add_piece(self, kind: int, name: str, begin_ns: int, end_ns: int) -> None:
+        word: PieceKind = "stage" if kind == STAGE else "idle" if kind == IDLE else "wait"
         pieces = self.pieces
         if pieces:
             last = pieces[-1]
-            if last.end_ns == begin_ns and last.name == name and last.kind == kind:
+            if last.end_ns == begin_ns and last.name == name and last.kind == word:
                 last.end_ns = end_ns
                 return
         if len(pieces) < _MAX_PIECES:
-            pieces.append(PieceNs(kind, name, begin_ns, end_ns))
+            pieces.append(PieceNs(word, name, begin_ns, end_ns))
         else:
             self.num_omitted_pieces += 1
-
-
-class _Open:
-    __slots__ = ("kind", "name", "num_children", "parent")
-
-    def __init__(self, parent: int, kind: int, name: str) -> None:
-        self.parent = parent
-        self.kind = kind
-        self.name = name
-        self.num_children = 0
 
 
 class TimeAccount:
@@ -116,12 +126,9 @@ class TimeAccount:
         self.num_late = 0
         self.num_vanished = 0
         self._before = Split()
-        self._events: list[tuple[int, int, int, int, int, int, str]] = []
-        self._open: dict[int, _Open] = {}
-        self._leaves: dict[int, _Open] = {}
-        self._orphans: dict[int, int] = {}
-        self._known: set[int] = set()
-        self._closing: set[int] = set()
+        self._rows: dict[int, Row] = {}  # by span: what is not wholly accounted yet
+        self._steps: list[tuple[int, int]] = []
+        self._open: set[int] = set()
         self._missing: dict[int, int] = {}
 
     def totals(self) -> Split:
@@ -136,54 +143,58 @@ class TimeAccount:
         watermark = self.watermark_ns
         if end_ns <= begin_ns or not span:
             return
-        if span not in self._known:
-            if begin_ns < watermark:
+        if begin_ns < watermark:
+            if span not in self._rows:
                 self.num_late += 1
-                if end_ns <= watermark:
-                    return
-                begin_ns = watermark
-            self._push_open(begin_ns, span, parent, kind, name)
-        self._closing.add(span)
-        self._events.append((max(end_ns, watermark), _CLOSE, -span, span, 0, 0, ""))
+            if end_ns <= watermark:
+                self._rows.pop(span, None)
+                self._open.discard(span)
+                return
+            begin_ns = watermark
+        parent = parent if parent < span else 0  # ids grow; anything else would be a cycle
+        self._rows[span] = (begin_ns, span, end_ns, parent, kind, name)
+        if self._open:
+            self._open.discard(span)
 
     def begin_step(self, time_ns: int, step: int) -> None:
-        self._events.append((max(time_ns, self.watermark_ns), _STEP, 0, step, 0, 0, ""))
+        self._steps.append((max(time_ns, self.watermark_ns), step))
 
     def note_open(self, spans: Iterable[SpanEvent]) -> None:
         """What is open now. A span that was open and left no record is closed after 3 calls."""
         seen = set()
-        for span, parent, kind, name, begin, _, _ in spans:
+        for event in spans:
+            span, parent = event.span, event.parent
             seen.add(span)
-            if span and span not in self._known:
-                self._push_open(max(begin, self.watermark_ns), span, parent, kind, name)
-        gone = self._known - seen - self._closing
-        self._missing = {span: self._missing.get(span, 0) + 1 for span in gone}
+            if span and span not in self._rows:
+                self._open.add(span)
+                parent = parent if parent < span else 0
+                begin = max(event.begin_ns, self.watermark_ns)
+                self._rows[span] = (begin, span, STILL_OPEN, parent, event.kind, event.name)
+        self._missing = {span: self._missing.get(span, 0) + 1 for span in self._open - seen}
         for span, count in self._missing.items():
             if count >= _MISSING_POLLS:
                 self.num_vanished += 1
-                self._push_close(self.watermark_ns, span)
+                self._open.discard(span)
+                del self._rows[span]
 
     def advance(self, until_ns: int) -> None:
         """Account everything up to ``until_ns``; never goes back."""
         if until_ns <= self.watermark_ns:
             return
-        self._events.sort()
-        done = 0
-        for time_ns, op, _, span, parent, kind, name in self._events:
-            if time_ns > until_ns:
+        self._steps.sort()
+        rows = sorted(self._rows.values())
+        give = self._give if self._steps else self.current.book
+        reached = nested(rows, self.watermark_ns, until_ns, give)
+        if reached < until_ns:
+            concurrent(rows, reached, until_ns, give)
+        while self._steps and self._steps[0][0] <= until_ns:
+            self._do_step(*self._steps.pop(0))
+        self.watermark_ns = until_ns
+        for begin, span, end, *_ in rows:
+            if begin >= until_ns:
                 break
-            done += 1
-            if time_ns > self.watermark_ns:
-                self._accrue(time_ns)
-            if op == _OPEN:
-                self._do_open(span, _Open(parent, kind, name))
-            elif op == _CLOSE:
-                self._do_close(span)
-            else:
-                self._do_step(time_ns, span)
-        del self._events[:done]
-        if until_ns > self.watermark_ns:
-            self._accrue(until_ns)
+            if end <= until_ns:
+                del self._rows[span]
 
     def finish(self, end_ns: int, *, orderly: bool) -> None:
         """The process is gone; an orderly end closes its last step, a death leaves it open."""
@@ -191,87 +202,20 @@ class TimeAccount:
         if orderly and self.current.step is not None:
             self._do_step(self.watermark_ns, None)
 
-    def _push_open(self, time_ns: int, span: int, parent: int, kind: int, name: str) -> None:
-        parent = parent if parent < span else 0  # ids grow; anything else would be a cycle
-        self._known.add(span)
-        self._events.append((time_ns, _OPEN, span, span, parent, kind, name))
-
-    def _push_close(self, time_ns: int, span: int) -> None:
-        self._closing.add(span)
-        self._events.append((time_ns, _CLOSE, -span, span, 0, 0, ""))
-
-    def _do_open(self, span: int, opened: _Open) -> None:
-        self._open[span] = opened
-        opened.num_children = self._orphans.pop(span, 0)  # children that were known before it
-        if not opened.num_children:
-            self._leaves[span] = opened
-        above = self._open.get(opened.parent)
-        if above is not None:
-            above.num_children += 1
-            self._leaves.pop(opened.parent, None)
-        elif opened.parent:
-            self._orphans[opened.parent] = self._orphans.get(opened.parent, 0) + 1
-
-    def _do_close(self, span: int) -> None:
-        self._known.discard(span)
-        self._closing.discard(span)
-        closed = self._open.pop(span, None)
-        if closed is None:
-            return
-        self._leaves.pop(span, None)
-        above = self._open.get(closed.parent)
-        if above is not None:
-            above.num_children -= 1
-            if not above.num_children:
-                self._leaves[closed.parent] = above
-        elif closed.parent in self._orphans:
-            self._orphans[closed.parent] -= 1
-            if not self._orphans[closed.parent]:
-                del self._orphans[closed.parent]
-
     def _do_step(self, time_ns: int, step: int | None) -> None:
         self.current.end_ns = time_ns
         self._before.merge(self.current.split)
         self.finished.append(self.current)
         self.current = Window(step, time_ns)
 
-    def _accrue(self, until_ns: int) -> None:
-        """Give the time since the watermark to what the open spans say it was."""
-        begin = self.watermark_ns
-        self.watermark_ns = until_ns
-        window = self.current
-        split = window.split
-        leaves = self._leaves
-        if not leaves:
-            split.idle_ns += until_ns - begin
-            window.add_piece("idle", "idle", begin, until_ns)
-            return
-        is_alone = len(leaves) == 1
-        newest = next(iter(leaves)) if is_alone else self._newest_leaf()
-        leaf = leaves[newest]
-        name = leaf.name
-        if leaf.kind == STAGE:
-            split.active_ns += until_ns - begin
-            if is_alone:
-                split.stages_ns[name] += until_ns - begin
-            else:
-                for stage in self._stages_among_leaves():
-                    split.stages_ns[stage] += until_ns - begin
-            window.add_piece("stage", name, begin, until_ns)
-        else:
-            split.waits_ns[name, self._stage_above(newest)] += until_ns - begin
-            window.add_piece("wait", name, begin, until_ns)
-
-    def _newest_leaf(self) -> int:
-        """The stage that began last; the wait that began last where no stage is a leaf."""
-        stages = [span for span, leaf in self._leaves.items() if leaf.kind == STAGE]
-        return max(stages or self._leaves)
-
-    def _stages_among_leaves(self) -> set[str]:
-        return {leaf.name for leaf in self._leaves.values() if leaf.kind == STAGE}
-
-    def _stage_above(self, span: int) -> str:
-        above = self._open.get(self._open[span].parent)
-        while above is not None and above.kind != STAGE:
-            above = self._open.get(above.parent)
-        return above.name if above else ""
+    def _give(
+        self, kind: int, name: str, stage: str, begin: int, end: int, others: Sequence[str]
+    ) -> None:
+        """Book one stretch, cut where steps begin in it."""
+        while self._steps and self._steps[0][0] < end:
+            time_ns, step = self._steps.pop(0)
+            if time_ns > begin:
+                self.current.book(kind, name, stage, begin, time_ns, others)
+                begin = time_ns
+            self._do_step(time_ns, step)
+        self.current.book(kind, name, stage, begin, end, others)

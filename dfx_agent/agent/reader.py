@@ -54,7 +54,7 @@ class Follower:
         self._segment = SegmentReader(path)
         self.preamble = self._segment.preamble
         self.identity = self._segment.identity() or Identity()
-        self._names: dict[int, str] = {}
+        self.names: dict[int, str] = {}
         self._pidfd: int | None = None
         self._offset_ns = 0
         self._next_clock_ns = 0
@@ -79,12 +79,12 @@ class Follower:
         return (monotonic_ns + self._offset_ns) / 1e9
 
     def name(self, name_id: int) -> str:
-        known = self._names.get(name_id)
+        known = self.names.get(name_id)
         if known is None:
             known = self._segment.name(name_id)
             if known is None:
                 return f"name#{name_id}"
-            self._names[name_id] = known
+            self.names[name_id] = known
         return known
 
     def poll(self, *, is_last: bool = False) -> Batch:

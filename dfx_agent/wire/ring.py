@@ -123,6 +123,7 @@ class RingReader:
             RingReader(read, offset, num_records, weakly_ordered=False) if weakly_ordered else None
         )
         self._num_quiet = 0
+        self._first_chunk = _FIRST_CHUNK
         self.num_read = 0
         self.num_lost = 0
 
@@ -134,8 +135,8 @@ class RingReader:
     def poll(self, limit: int = 1 << 16) -> list[Record]:
         """Records since the last poll, about ``limit`` at most, oldest first but for late ones."""
         until = self._scout._next if self._scout else None  # noqa: SLF001 (its own twin)
-        records = self._fill_holes()
-        chunk, laps = _FIRST_CHUNK, 0
+        records = self._fill_holes() if self._holes else []
+        chunk, laps = self._first_chunk, 0
         while len(records) < limit:
             before = self._next
             whole, lapped = self._take(chunk, until, laps, records)
@@ -150,6 +151,8 @@ class RingReader:
             if self._num_quiet % _LOOK_WIDE_EVERY == 0:
                 self._take(self._num_records, until, 0, records)
         self.num_read += len(records)
+        # next time about as many as now, and a few more to see the end
+        self._first_chunk = min(len(records) + _FIRST_CHUNK, _LARGEST_CHUNK)
         return records
 
     def drain(self) -> list[Record]:
@@ -176,11 +179,17 @@ class RingReader:
         if count <= 0:
             return False, False
         tails, bodies, heads = self._copy(at, count)
+        num_new = max(heads, default=0) - first + 1
         expected = list(range(first, first + len(heads)))
-        if tails == expected and heads == expected and not self._unsettled():
-            out.extend(RECORD.iter_unpack(bodies))
-            self._next += len(heads)
-            return len(heads) == count, False
+        if (
+            0 <= num_new <= len(heads)
+            and tails[:num_new] == heads[:num_new] == expected[:num_new]
+            and max(tails, default=0) < first + num_new
+            and not self._unsettled()
+        ):
+            out.extend(RECORD.iter_unpack(bodies[: num_new * RECORD_BYTES]))
+            self._next += num_new
+            return num_new == count, False
         if self._newest(at, tails, heads) >= first + self._num_records:
             self._skip_overwritten(margin=laps and self._num_records // 8)
             return False, True
