@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-SpanKind = Literal["stage", "wait"]
+SpanKind = Literal["stage", "wait", "collective"]
 PieceKind = Literal["stage", "wait", "idle"]
 RankState = Literal["live", "exited", "died", "unknown"]
 
@@ -60,13 +60,17 @@ class TimeSplit:
 
 @dataclass(frozen=True, slots=True)
 class OpenSpan:
-    """A stage or wait that has begun and not ended, outermost first within a rank."""
+    """What has begun and not ended, outermost first within a rank.
+
+    A collective is named "op@group" and has the group's ``sequence`` number, if that is known.
+    """
 
     kind: SpanKind
     name: str
     begin_seconds: float
     elapsed_seconds: float
     step: int | None
+    sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,86 @@ class ScalarRow:
     step: int | None
     time_seconds: float
     moments: Moments
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime:
+    """Host time of one rank in the collectives of one group and stage, since it was first seen.
+
+    ``peers_seconds`` is waiting for ranks that had not arrived, ``transfer_seconds`` the rest of
+    the blocked time after the last had; ``unmatched_seconds`` was blocked too, but the other ranks'
+    arrivals are not known. ``method`` is how they were told apart: "arrival" (entry times of all
+    ranks on one host's clock), "duration" (longer than the shortest rank; no clock needed).
+    """
+
+    group: str
+    stage: str
+    method: str
+    num_collectives: int
+    num_bytes: float
+    peers_seconds: float
+    transfer_seconds: float
+    unmatched_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One process group as one rank sees it.
+
+    ``coverage_ratio`` is collectives recorded / collectives that the group counted; below 1 some
+    are issued where the guest cannot see them. None before the group has moved.
+    """
+
+    group: str
+    num_enqueued: int
+    num_completed: int | None
+    coverage_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The framework allocator of one device. ``stage_peak_bytes`` is by own sampling."""
+
+    device: str
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    limit_bytes: float | None = None
+    num_alloc_retries: float | None = None
+    num_ooms: float | None = None
+    stage_peak_bytes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Anonymous memory of one process; the slope is None until enough steps were seen."""
+
+    anonymous_bytes: float
+    slope_bytes_per_step: float | None = None
+
+
+VerdictKind = Literal["hang", "straggler", "crash", "memory"]
+VerdictState = Literal["found", "clear", "insufficient evidence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the agent concludes about one role of a run, and from what.
+
+    ``ranks`` are to blame, ``summary`` is one sentence for people, ``evidence`` the figures behind
+    it, one line each. ``cause`` is a stable word; ``lost_seconds`` is per step.
+    """
+
+    kind: VerdictKind
+    state: VerdictState
+    role: str
+    summary: str
+    ranks: tuple[str, ...] = ()
+    stage: str = ""
+    cause: str = ""
+    step: int | None = None
+    since_seconds: float | None = None
+    lost_seconds: float | None = None
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +208,12 @@ class RankRow:
     num_lost_records: int
     num_late_records: int
     num_guest_drops: int
+    counters_total: Mapping[str, float] = field(default_factory=dict)
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    collectives: tuple[CollectiveTime, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    devices: tuple[DeviceMemory, ...] = ()
+    host_memory: HostMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +250,7 @@ class RunRow:
     steps: tuple[StepRow, ...]
     scalars: tuple[ScalarRow, ...]
     num_stale_scalars: int = 0
+    verdicts: tuple[Verdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

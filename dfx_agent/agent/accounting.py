@@ -25,7 +25,11 @@ _MISSING_POLLS = 3
 
 
 class SpanEvent(NamedTuple):
-    """A span as the guest saw it; ``end_ns`` is None while it is open."""
+    """A span as the guest saw it; ``end_ns`` is None while it is open.
+
+    A collective is one too, named "op@group", its ``step`` is the group's sequence number; its
+    time belongs to the wait around it unless it ``is_accounted``.
+    """
 
     span: int
     parent: int
@@ -34,6 +38,7 @@ class SpanEvent(NamedTuple):
     begin_ns: int
     end_ns: int | None
     step: int = NO_STEP
+    is_accounted: bool = True
 
 
 @dataclass(slots=True)
@@ -165,7 +170,7 @@ class TimeAccount:
         for event in spans:
             span, parent = event.span, event.parent
             seen.add(span)
-            if span and span not in self._rows:
+            if span and span not in self._rows and event.is_accounted:
                 self._open.add(span)
                 parent = parent if parent < span else 0
                 begin = max(event.begin_ns, self.watermark_ns)

@@ -10,6 +10,13 @@ from typing import NamedTuple
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.wire.records import (
+    BLOCKING,
+    COLLECTIVE,
+    COLLECTIVE_WAIT,
+    COUNT,
+    FAILED,
+    GAUGE,
+    GROUP,
     KIND_MASK,
     NO_STEP,
     POLICY_VERSION,
@@ -28,6 +35,8 @@ _KEEP_TOKEN_STEPS = 16
 _FUTURE_NS = 10 * 10**9
 _MAX_STAMPED = 4096
 _SHORTEST_IDLE_STAMP_NS = 10**6
+_MAX_SPAN_NAMES = 4096
+_COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
 
 
 class ScalarRecord(NamedTuple):
@@ -37,6 +46,36 @@ class ScalarRecord(NamedTuple):
     value: float
     step: int | None
     time_ns: int
+
+
+class Collective(NamedTuple):
+    """One collective, or one wait for one, as one rank's host saw it.
+
+    ``sequence`` is the group's number, None when it is unknown. ``is_blocking``: at ``end_ns`` the
+    collective was over; otherwise it had only been issued, or (``is_wait``) was waited for later.
+    ``span`` is 0 when the time belongs to the explicit wait around it.
+    """
+
+    operation: str
+    group: str
+    sequence: int | None
+    begin_ns: int
+    end_ns: int
+    num_bytes: float
+    span: int
+    parent: int
+    is_blocking: bool
+    is_wait: bool
+    has_failed: bool
+
+
+@dataclass
+class Group:
+    """A process group as its rank last reported it; ``first_enqueued`` when it was first seen."""
+
+    first_enqueued: int
+    num_enqueued: int
+    num_completed: int | None
 
 
 @dataclass
@@ -61,6 +100,7 @@ class Totals:
 
     split: Split = field(default_factory=Split)
     tokens: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)
     num_records: int = 0
     num_lost: int = 0
     num_late: int = 0
@@ -70,6 +110,8 @@ class Totals:
         self.split.merge(other.split)
         for kind, count in other.tokens.items():
             self.tokens[kind] = self.tokens.get(kind, 0.0) + count
+        for name, count in other.counters.items():
+            self.counters[name] = self.counters.get(name, 0.0) + count
         self.num_records += other.num_records
         self.num_lost += other.num_lost
         self.num_late += other.num_late
@@ -100,6 +142,11 @@ class Process:
         self._num_begun: dict[str, int] = {}
         self._before_ns = 0
         self._carried = Totals()
+        self.counters: dict[str, float] = {}
+        self.gauges: dict[str, float] = {}
+        self.groups: dict[str, Group] = {}
+        self.collectives: list[Collective] = []  # of the last reading
+        self._span_names: dict[int, tuple[int, str, int]] = {}
 
     @property
     def is_misfiled(self) -> bool:
@@ -137,6 +184,7 @@ class Process:
         totals = Totals(
             account.totals() if account else Split(),
             dict(self.tokens),
+            dict(self.counters),
             follower.num_read,
             follower.num_lost,
             self.num_strange + late,
@@ -156,7 +204,7 @@ class Process:
         batch = self.follower.poll(is_last=is_last)
         scalars = self._take(batch)
         account = self._account(batch)
-        account.note_open(self.inflight)
+        account.note_open(map(_as_accounted, self.inflight))
         # one reading behind: every span that began before is then known, open or ended
         account.advance(self._before_ns)
         self._before_ns = batch.time_ns
@@ -185,10 +233,11 @@ class Process:
         scalars: list[ScalarRecord] = []
         ended: dict[str, list[tuple[int, int, int]]] = {}
         name, known_name = self.follower.name, self.follower.names.get
-        add = account.add
+        add, remember = account.add, self._remember
         last = self.last_event_ns or 0
-        for _, t0, t1, value, step, span, parent, _, kind, name_id, _ in batch.records:
-            kind &= KIND_MASK  # noqa: PLW2901 (the hottest loop of the agent)
+        self.collectives = []
+        for _, t0, t1, value, step, span, parent, _, flagged, name_id, _ in batch.records:
+            kind = flagged & KIND_MASK
             if t1 > future or t0 > t1 or not kind or (kind <= WAIT and not span):
                 self.num_strange += 1
                 continue
@@ -197,12 +246,15 @@ class Process:
             text = known_name(name_id) or name(name_id)
             if kind <= WAIT:
                 add(span, parent, kind, text, t0, t1)
+                remember(span, kind, text, parent)
                 if kind == STAGE:
                     ended.setdefault(text, []).append((span, t0, t1))
             elif kind == SCALAR:
                 scalars.append(ScalarRecord(text, value, None if step == NO_STEP else step, t0))
             elif kind == STEP:
                 account.begin_step(t0, step)
+            elif kind in _COLLECTIVES:
+                self._take_collective(flagged, text, (t0, t1, value, step, span, parent))
             else:
                 self._take_count(kind, text, value, step)
         for stage, spans in ended.items():
@@ -215,8 +267,50 @@ class Process:
     def _note_inflight(self, events: list[SpanEvent]) -> None:
         self.inflight = events
         for event in events:
+            self._remember(event.span, event.kind, event.name, event.parent)
             if event.kind == STAGE:
                 self._stamp_begin(event.span, event.name, event.begin_ns)
+
+    def _take_collective(
+        self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int]
+    ) -> None:
+        t0, t1, value, step, span, parent = fields
+        kind, is_blocking = flagged & KIND_MASK, bool(flagged & BLOCKING)
+        operation, _, group = text.rpartition("@")
+        is_wait = kind == COLLECTIVE_WAIT
+        sequence = None if step == NO_STEP else step
+        has_failed = bool(flagged & FAILED)
+        self.collectives.append(
+            Collective(
+                operation, group, sequence, t0, t1, value, span, parent, is_blocking, is_wait,
+                has_failed,
+            )
+        )  # fmt: skip
+        if span and (is_blocking or is_wait) and self.account:
+            self.account.add(span, parent, WAIT, "collective", t0, t1)
+
+    def stage_of(self, parent: int) -> str:
+        """The innermost stage around a span; "" when there was none or it is not known any more."""
+        while parent:
+            kind, name, parent = self._span_names.get(parent, (STAGE, "", 0))
+            if kind == STAGE:
+                return name
+        return ""
+
+    def _remember(self, span: int, kind: int, name: str, parent: int) -> None:
+        names = self._span_names
+        names[span] = kind, name, parent if parent < span else 0
+        if len(names) > _MAX_SPAN_NAMES:
+            for old in list(names)[: _MAX_SPAN_NAMES // 4]:
+                del names[old]
+
+    def _take_group(self, name: str, enqueued: int, completed: float) -> None:
+        known = self.groups.get(name)
+        num_completed = int(completed) if completed >= 0 else None
+        if known is None or enqueued < known.num_enqueued:
+            self.groups[name] = Group(enqueued, enqueued, num_completed)
+        else:
+            known.num_enqueued, known.num_completed = enqueued, num_completed
 
     def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
         if not math.isfinite(value) or (kind == TOKENS and value < 0):
@@ -229,6 +323,12 @@ class Process:
             self.queues[name] = value
         elif kind == POLICY_VERSION:
             self.policy_version = int(value)
+        elif kind == COUNT:
+            self.counters[name] = self.counters.get(name, 0.0) + value
+        elif kind == GAUGE:
+            self.gauges[name] = value
+        elif kind == GROUP:
+            self._take_group(name, step, value)
         else:
             self.num_strange += 1
 
@@ -283,3 +383,10 @@ class Process:
         total = sum(len(step.window.pieces) for step in self.windows)
         while total > _KEEP_PIECES and len(self.windows) > 1:
             total -= len(self.windows.popleft().window.pieces)
+
+
+def _as_accounted(event: SpanEvent) -> SpanEvent:
+    """A collective is a wait of the kind "collective" to the time account."""
+    if event.kind in _COLLECTIVES:
+        return event._replace(kind=WAIT, name="collective")
+    return event

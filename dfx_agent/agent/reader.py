@@ -19,7 +19,7 @@ from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
 from dfx_agent.wire.layout import STATE_CLOSED
-from dfx_agent.wire.records import KIND_MASK, Record
+from dfx_agent.wire.records import BLOCKING, KIND_MASK, WAIT, Record
 from dfx_agent.wire.segment import (
     STARTING_SUFFIX,
     SUFFIX,
@@ -132,7 +132,8 @@ class Follower:
 
     def _as_open(self, record: Record) -> SpanEvent:
         _, begin, _, _, step, span, parent, _, kind, name, _ = record
-        return SpanEvent(span, parent, kind & KIND_MASK, self.name(name), begin, None, step)
+        text, is_accounted = self.name(name), kind & KIND_MASK <= WAIT or bool(kind & BLOCKING)
+        return SpanEvent(span, parent, kind & KIND_MASK, text, begin, None, step, is_accounted)
 
     def _read_clock(self) -> None:
         pairs = self._segment.clock_pairs()

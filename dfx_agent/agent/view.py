@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.fold import RunFold, rank_order
 from dfx_agent.agent.process import ClosedStep, Process
 from dfx_agent.metrics.native import load
@@ -16,15 +17,17 @@ from dfx_agent.snapshot import (
     RunRow,
     ScalarHistory,
     ScalarRow,
+    SpanKind,
     StageStamp,
     TimelineRow,
     TimeSplit,
 )
 from dfx_agent.wire.layout import UNKNOWN
-from dfx_agent.wire.records import NO_STEP, STAGE
+from dfx_agent.wire.records import NO_STEP, STAGE, WAIT
 
 _SNAPSHOT_STEPS = 8
 _METRICS = by_name()
+_SPAN_KINDS: dict[int, SpanKind] = {STAGE: "stage", WAIT: "wait"}
 
 
 def run_row(fold: RunFold) -> RunRow:
@@ -98,20 +101,27 @@ def _rank_row(process: Process) -> RankRow:
         num_lost_records=totals.num_lost,
         num_late_records=totals.num_late,
         num_guest_drops=totals.num_guest_drops,
+        counters_total=totals.counters,
+        gauges=dict(process.gauges),
     )
 
 
 def _open_spans(process: Process) -> tuple[OpenSpan, ...]:
     now = time.monotonic_ns() if process.is_living else process.last_event_ns or 0
-    return tuple(
-        OpenSpan(
-            kind="stage" if event.kind == STAGE else "wait",
-            name=event.name,
-            begin_seconds=process.follower.epoch_seconds(event.begin_ns),
-            elapsed_seconds=max(0.0, (now - event.begin_ns) / 1e9),
-            step=None if event.step == NO_STEP else event.step,
-        )
-        for event in sorted(process.inflight, key=lambda event: event.span)
+    ordered = sorted(process.inflight, key=lambda event: event.span)
+    return tuple(_open_span(process, event, now) for event in ordered)
+
+
+def _open_span(process: Process, event: SpanEvent, now_ns: int) -> OpenSpan:
+    kind = _SPAN_KINDS.get(event.kind, "collective")
+    number = None if event.step == NO_STEP else event.step
+    return OpenSpan(
+        kind=kind,
+        name=event.name,
+        begin_seconds=process.follower.epoch_seconds(event.begin_ns),
+        elapsed_seconds=max(0.0, (now_ns - event.begin_ns) / 1e9),
+        step=None if kind == "collective" else number,
+        sequence=number if kind == "collective" else None,
     )
 
 

@@ -35,6 +35,18 @@ TOKENS = 4
 QUEUE = 5
 POLICY_VERSION = 6
 STEP = 7
+# A collective as the host saw it: t0 is when this rank arrived, t1 when the call gave the host
+# back (with BLOCKING the collective was over then, without it was only issued). value is bytes,
+# step the group's sequence number (NO_STEP unknown), name is "op@group". A span of 0 means that
+# the time belongs to the wait around it.
+COLLECTIVE = 8
+# Blocked in Work.wait of a collective that was issued before; step and name are those of it.
+COLLECTIVE_WAIT = 9
+# A process group now: name is the group, step the collectives enqueued, value those completed.
+GROUP = 10
+COUNT = 11  # value is added to the counter of this name
+GAUGE = 12  # value replaces the one of this name
 
+BLOCKING = 0x4000
 FAILED = 0x8000
-KIND_MASK = 0x7FFF
+KIND_MASK = 0x3FFF
