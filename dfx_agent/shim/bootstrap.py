@@ -9,7 +9,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from dfx_agent.shim import compiling, identity, recorder
+from dfx_agent.shim import compiling, identity, imports, recorder
 from dfx_agent.wire import Identity, default_directory
 
 _lock = threading.RLock()
@@ -21,6 +21,7 @@ _inherited: Identity | None = None
 def arm() -> None:
     """Record from the first record on: a process that has nothing to say gets no segment."""
     recorder.start_late = _start_late
+    imports.when_imported("torch", _install_torch_hooks)
 
 
 def start(directory: str | None, **known: Any) -> bool:
@@ -41,6 +42,9 @@ def stop() -> None:
     """Close the segment in an orderly way and stay off."""
     with _lock:
         recorder.start_late = None
+        hooks = sys.modules.get("dfx_agent.shim.hooks")
+        if hooks is not None:
+            hooks.remove()
         writer, recorder.current = recorder.current, None
         if writer is not None and writer.pid == os.getpid():
             writer.finish()
@@ -55,6 +59,13 @@ def _create(directory: str, given: dict[str, Any]) -> None:
     who = _inherited or identity.from_environment()
     recorder.current = recorder.Recorder(directory, replace(who, **given))
     _install_hooks()
+    imports.when_imported("torch", _install_torch_hooks)
+
+
+def _install_torch_hooks() -> None:
+    from dfx_agent.shim import hooks  # noqa: PLC0415 (only a process with torch pays for it)
+
+    hooks.install()
 
 
 def _refuse(reason: str) -> None:
@@ -93,6 +104,9 @@ def _after_fork() -> None:
     writer, recorder.current = recorder.current, None
     if writer is None:
         return
+    hooks = sys.modules.get("dfx_agent.shim.hooks")
+    if hooks is not None:
+        hooks.after_fork()
     _inherited = replace(writer.identity, role=f"{writer.identity.role}_child"[:32])
     recorder.start_late = _start_late
     writer.release()

@@ -30,11 +30,16 @@ from dfx_agent.wire.layout import (
     MIN_NUM_RECORDS,
 )
 from dfx_agent.wire.records import (
+    COUNT,
     FAILED,
+    GAUGE,
+    GROUP,
+    KIND_MASK,
     NO_STEP,
     POLICY_VERSION,
     QUEUE,
     SCALAR,
+    STAGE,
     STEP,
     TOKENS,
 )
@@ -70,15 +75,16 @@ class Recorder:
             directory, identity, guest_version=__version__, num_records=num_records
         )
         self.path = self._segment.path
-        self._emit = self._segment.emit
-        self._enter = self._segment.inflight.enter
-        self._leave = self._segment.inflight.leave
+        self.emit = self._segment.emit
+        self.enter = self._segment.inflight.enter
+        self.leave = self._segment.inflight.leave
         self._names: dict[str, int] = {}
         self._name_lock = threading.RLock()
         self._naming = 0
         self._thread = _Thread()
-        self._next_span = itertools.count(1).__next__
+        self.next_span = itertools.count(1).__next__
         self._step = NO_STEP
+        self.has_explicit_steps = False
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._deferred = DeferredScalars(self.scalar)
 
@@ -92,9 +98,9 @@ class Recorder:
                 step = self._step
             name_id = self._names.get(name) or self._name_id(name)
             thread = self._thread.native_id
-            span = self._next_span() & 0xFFFFFFFF
+            span = self.next_span() & 0xFFFFFFFF
             begin = _now()
-            slot = self._enter(begin, step, span, parent, thread, kind, name_id)
+            slot = self.enter(begin, step, span, parent, thread, kind, name_id)
             if not slot:
                 self._segment.add_to_word(INFLIGHT_DROPPED_OFFSET)
             opened = self, owner, span, begin, name_id, kind, step, parent, slot, thread, outer
@@ -110,9 +116,9 @@ class Recorder:
             _, _, span, begin, name_id, kind, step, parent, slot, thread, _ = opened
             if failure is not None:
                 kind |= FAILED
-            self._emit(begin, _now(), 0.0, step, span, parent, thread, kind, name_id)
+            self.emit(begin, _now(), 0.0, step, span, parent, thread, kind, name_id)
             if slot:
-                self._leave(slot)
+                self.leave(slot)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
@@ -130,7 +136,7 @@ class Recorder:
                 value = float(value)
             now = _now()
             name_id = self._names.get(name) or self._name_id(name)
-            self._emit(now, now, value, step, 0, 0, 0, SCALAR, name_id)
+            self.emit(now, now, value, step, 0, 0, 0, SCALAR, name_id)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
@@ -152,14 +158,24 @@ class Recorder:
     def policy_version(self, version: Any) -> None:
         self._count(POLICY_VERSION, "policy", version)
 
+    @property
+    def step(self) -> int | None:
+        """The process-wide step; None before the first."""
+        return None if self._step == NO_STEP else self._step
+
     def set_step(self, step: int) -> None:
         """Begin a step: the window of the one before ends here."""
+        self.has_explicit_steps = True
+        self.begin_step(step)
+
+    def begin_step(self, step: int) -> None:
+        """The same for hooks, which give way to a job that counts its steps itself."""
         try:
             if self._deferred.takes(step) or not 0 <= step <= _LARGEST_STEP:
                 self.count_error()
                 return
             now = _now()
-            self._emit(now, now, 0.0, step, 0, 0, 0, STEP, 0)
+            self.emit(now, now, 0.0, step, 0, 0, 0, STEP, 0)
             self._step = step
             _step.set(step)
             self._deferred.flush()
@@ -168,6 +184,38 @@ class Recorder:
                 self._segment.add_clock_pair()
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
+
+    def count(self, name: str, value: float) -> None:
+        """Add to the counter of this name."""
+        self._count(COUNT, name, value)
+
+    def gauge(self, name: str, value: float) -> None:
+        """Replace the gauge of this name."""
+        self._count(GAUGE, name, value)
+
+    def group(self, name: str, num_enqueued: int, num_completed: int | None) -> None:
+        """Where a process group stands now."""
+        now = _now()
+        completed = -1.0 if num_completed is None else float(num_completed)
+        self.emit(now, now, completed, num_enqueued, 0, 0, 0, GROUP, self.name_id(name))
+
+    def name_id(self, name: str) -> int:
+        """Id in the name table; 0 when the table is full."""
+        return self._names.get(name) or self._name_id(name)
+
+    def thread_id(self) -> int:
+        """Native id of the calling thread."""
+        return self._thread.native_id
+
+    def open_now(self) -> tuple[int | None, str]:
+        """(begin ns of what was opened last, name of the stage opened last), of all threads."""
+        rows = self._segment.read_inflight()
+        newest = max(rows, key=lambda row: row[1], default=None)
+        stages = [row for row in rows if row[8] & KIND_MASK == STAGE]
+        stage = max(stages, key=lambda row: row[1], default=None)
+        name_id = stage[9] if stage else 0
+        name = next((name for name, known in self._names.copy().items() if known == name_id), "")
+        return newest[1] if newest else None, name
 
     def update_identity(self, given: dict[str, Any]) -> None:
         """Take over fields that ``identity.checked`` has passed."""
@@ -198,7 +246,7 @@ class Recorder:
                 step = self._step
             now = _now()
             name_id = self._names.get(name) or self._name_id(name)
-            self._emit(now, now, float(value), step, 0, 0, 0, kind, name_id)
+            self.emit(now, now, float(value), step, 0, 0, 0, kind, name_id)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 

@@ -202,6 +202,14 @@ class SegmentWriter:
         (value,) = layout.WORD.unpack_from(self._buffer, offset)
         layout.WORD.pack_into(self._buffer, offset, value + 1)
 
+    def read_inflight(self) -> list[Record]:
+        """What this process has open, as its reader sees it."""
+        return read_inflight(
+            lambda at, size: self._buffer[at : at + size],
+            layout.INFLIGHT_OFFSET,
+            layout.NUM_INFLIGHT,
+        )
+
     def finish(self) -> None:
         """The process ends in an orderly way."""
         self.set_word(layout.STATE_OFFSET, layout.STATE_CLOSED)

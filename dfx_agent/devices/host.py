@@ -1,0 +1,69 @@
+"""Anonymous host memory of a process, and its robust growth per step.
+
+Anonymous pages are what a leak grows: resident memory as a whole also counts file pages, which the
+kernel takes and gives back as it likes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+_FIELD = "RssAnon:"
+_BYTES_PER_KB = 1024
+_KEEP_STEPS = 64
+_MIN_STEPS = 8
+
+
+def anonymous_bytes(pid: int) -> int | None:
+    """Resident anonymous memory in bytes; None when the process is gone or may not be read."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+            return parse_anonymous(status.read())
+    except OSError:
+        return None
+
+
+def parse_anonymous(status: str) -> int | None:
+    """``RssAnon`` of the text of ``/proc/PID/status``, in bytes; a zombie's has none."""
+    for line in status.splitlines():
+        if line.startswith(_FIELD):
+            kilobytes = line[len(_FIELD) :].split()[0]
+            return int(kilobytes) * _BYTES_PER_KB
+    return None
+
+
+class HostMemoryTrend:
+    """Growth over the newest 64 steps: the median slope of all pairs of them (Theil-Sen).
+
+    One odd step, a checkpoint or a validation, does not move it. Call ``add`` when a step ends;
+    the slope is worked out when it is asked for, at most once per step.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, float]] = deque(maxlen=_KEEP_STEPS)
+        self._slope: float | None = None
+        self._is_stale = False
+
+    def add(self, step: int, num_bytes: float) -> None:
+        """A step that was seen before begins the trend anew: the job was restarted or rewound."""
+        if self._samples and step <= self._samples[-1][0]:
+            self._samples.clear()
+        self._samples.append((step, num_bytes))
+        self._is_stale = True
+
+    def slope_bytes_per_step(self) -> float | None:
+        """None below 8 steps."""
+        if self._is_stale:
+            self._is_stale = False
+            self._slope = _theil_sen(self._samples) if len(self._samples) >= _MIN_STEPS else None
+        return self._slope
+
+
+def _theil_sen(samples: deque[tuple[int, float]]) -> float:
+    points = list(samples)
+    return statistics.median(
+        (later - earlier) / (after - before)
+        for index, (before, earlier) in enumerate(points)
+        for after, later in points[index + 1 :]
+    )

@@ -1,0 +1,96 @@
+"""The only file that replaces attributes of somebody else's objects, and puts them back.
+
+Each hook has a ``PatchSet``: what it replaced on which object, in order; ``restore`` goes back in
+reverse order. An attribute that somebody else has wrapped since is left alone: the wrapper below
+stays, and ``is_active`` tells it to do nothing but call the original.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal
+
+State = Literal["off", "absent", "active", "failed"]
+
+_MISSING = object()
+MARK = "_dfx_original"
+
+registry: dict[str, PatchSet] = {}
+
+
+class PatchSet:
+    """Everything that one hook changes. ``state`` is absent when there was nothing to patch."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state: State = "off"
+        self.is_active = False
+        self._undo: list[Callable[[], None]] = []
+        registry[name] = self
+
+    def install(self, change: Callable[[PatchSet], None]) -> None:
+        """Apply ``change``; whatever goes wrong is taken back and never reaches the job."""
+        if self.is_active or self.name in _disabled():
+            return
+        self.is_active = True
+        try:
+            change(self)
+        except Exception:  # noqa: BLE001 (never into the job)
+            self.restore()
+            self.state = "failed"
+            return
+        self.is_active = bool(self._undo)
+        self.state = "active" if self._undo else "absent"
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """``owner.name = make(owner.name)``; passed over where ``owner`` has no such attribute.
+
+        The raw entry of ``__dict__`` is kept: what ``getattr`` gives for a method of a pybind11
+        class cannot be put back (it has lost ``self``).
+        """
+        current = getattr(owner, name, _MISSING)
+        if current is _MISSING:
+            return
+        if hasattr(current, MARK):  # ours is below somebody else's wrapper, and works again
+            self.on_restore(lambda: None)
+            return
+        raw = vars(owner).get(name, _MISSING)
+        replacement = make(current)
+        setattr(replacement, MARK, current)
+        setattr(owner, name, replacement)
+        self.on_restore(lambda: _put_back(owner, name, replacement, raw))
+
+    def on_restore(self, undo: Callable[[], None]) -> None:
+        """Run ``undo`` when the hook is taken back (the handle of an official hook, say)."""
+        self._undo.append(undo)
+
+    def restore(self) -> None:
+        """Everything as it was, last change first."""
+        self.is_active = False
+        self.state = "off"
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except Exception:  # noqa: BLE001 (the others must still be undone)
+                self.state = "failed"
+
+
+def restore_all() -> None:
+    """Take back every hook, the newest first."""
+    for patches in reversed(registry.values()):
+        patches.restore()
+
+
+def _disabled() -> set[str]:
+    words = set(os.environ.get("DFX_DISABLE_HOOKS", "").replace(" ", "").split(","))
+    return set(registry) if "all" in words else words
+
+
+def _put_back(owner: Any, name: str, replacement: Any, raw: Any) -> None:
+    if vars(owner).get(name) is not replacement:
+        return
+    if raw is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, raw)

@@ -1,0 +1,77 @@
+"""The guest's own thread in a torch process: what is worth saying once a second.
+
+It follows the sequence numbers of process groups (a hung rank shows as the one that stays behind),
+samples the allocator, looks for models, writes stacks when something has been open for long, and
+reports which hooks are active. It sleeps otherwise, and it is gone in a forked child.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from dfx_agent.shim import collectives, modules, patches, recorder, torch_hooks
+from dfx_agent.shim.memory import MemorySampler
+from dfx_agent.shim.stacks import StackWriter
+
+_PERIOD_SECONDS = 1.0
+_STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}
+
+
+class Watch:
+    """One thread per process, from the first installed hook to ``stop``."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._must_look_for_models = False
+        self._thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
+        self._memory = MemorySampler()
+        self._stacks = StackWriter()
+        self._groups: dict[str, int] = {}
+        self._states: dict[str, float] = {}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; at most a moment late."""
+        self._is_over = True
+        torch_hooks.news.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(0.2)
+
+    def _run(self) -> None:
+        while not self._is_over:
+            if torch_hooks.news.wait(_PERIOD_SECONDS):
+                torch_hooks.news.clear()
+                self._must_look_for_models = True
+            writer = recorder.current
+            if writer is not None and not self._is_over:
+                try:
+                    self._look(writer)
+                except Exception:  # noqa: BLE001 (never into the job)
+                    writer.count_error()
+
+    def _look(self, writer: recorder.Recorder) -> None:
+        if self._must_look_for_models:
+            modules.look()
+            self._must_look_for_models = False
+        self._report_groups(writer)
+        self._report_hooks(writer)
+        newest_begin_ns, stage = writer.open_now()
+        self._memory.sample(writer.gauge, stage)
+        self._stacks.write_if_stuck(time.monotonic_ns(), newest_begin_ns, writer.path)
+
+    def _report_groups(self, writer: recorder.Recorder) -> None:
+        for group in collectives.known_groups():
+            sequence = group.sequence()
+            if sequence >= 0 and self._groups.get(group.name) != sequence:
+                self._groups[group.name] = sequence
+                writer.group(group.name, sequence, None)
+
+    def _report_hooks(self, writer: recorder.Recorder) -> None:
+        for name, hook in list(patches.registry.items()):
+            state = _STATES[hook.state]
+            if self._states.get(name) != state:
+                self._states[name] = state
+                writer.gauge(f"patch/{name}", state)

@@ -1,0 +1,143 @@
+"""The allocator's figures: none without a device, and what a device's allocator says.
+
+The device is a stand-in with the interface of ``torch.cuda``; tests/gpu/test_memory.py has real
+ones.
+"""
+
+import sys
+import types
+
+import pytest
+
+from dfx_agent.shim.memory import MemorySampler
+
+GIB = 1 << 30
+
+
+class StandIn(types.ModuleType):
+    """``torch.cuda`` of a process with two devices of which it uses the second."""
+
+    def __init__(self) -> None:
+        super().__init__("torch.cuda")
+        self.has_begun = True
+        self.allocated = 3 * GIB
+        self.reserved = 4 * GIB
+        self.num_property_reads = 0
+
+    def __getattr__(self, name):
+        raise AssertionError(f"the sampler must not touch {name}")
+
+    def is_initialized(self):
+        return self.has_begun
+
+    def device_count(self):
+        return 2
+
+    def memory_stats_as_nested_dict(self, index):
+        assert self.has_begun, "would initialise the device"
+        if index == 0:
+            return {"allocated_bytes": {"all": {"current": 0}}, "reserved_bytes": {"all": {}}}
+        return {
+            "allocated_bytes": {"all": {"current": self.allocated, "peak": 99 * GIB}},
+            "reserved_bytes": {"all": {"current": self.reserved}},
+            "num_alloc_retries": 2,
+            "num_ooms": 1,
+        }
+
+    def get_device_properties(self, index):
+        self.num_property_reads += 1
+        return types.SimpleNamespace(total_memory=80 * GIB)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    for name in ("cuda", "npu", "xpu"):
+        monkeypatch.delitem(sys.modules, f"torch.{name}", raising=False)
+    stand_in = StandIn()
+    monkeypatch.setitem(sys.modules, "torch.cuda", stand_in)
+    return stand_in
+
+
+@pytest.fixture
+def sampled():
+    """``sampled(stage)`` is what one sample emits."""
+    sampler = MemorySampler()
+
+    def sample(stage: str = "") -> dict[str, float]:
+        gauges: dict[str, float] = {}
+        sampler.sample(gauges.__setitem__, stage)
+        return gauges
+
+    return sample
+
+
+def test_the_allocator_s_figures_of_a_used_device(cuda, sampled):
+    assert sampled() == {
+        "memory/allocated_bytes@cuda:1": 3 * GIB,
+        "memory/reserved_bytes@cuda:1": 4 * GIB,
+        "memory/limit_bytes@cuda:1": 80 * GIB,
+        "memory/num_alloc_retries@cuda:1": 2,
+        "memory/num_ooms@cuda:1": 1,
+        "patch/allocator_memory": 1.0,
+    }
+
+
+def test_a_device_that_was_not_initialised_is_left_alone(cuda, sampled):
+    cuda.has_begun = False
+    assert sampled("rollout") == {}
+    cuda.has_begun = True
+    assert sampled()["memory/allocated_bytes@cuda:1"] == 3 * GIB
+
+
+def test_the_limit_is_read_once_and_the_state_said_once(cuda, sampled):
+    assert "patch/allocator_memory" in sampled()
+    assert "patch/allocator_memory" not in sampled()
+    assert cuda.num_property_reads == 1
+
+
+def test_a_device_whose_memory_was_given_back_is_not_forgotten(cuda, sampled):
+    sampled()
+    cuda.allocated = cuda.reserved = 0
+    assert sampled()["memory/reserved_bytes@cuda:1"] == 0.0
+
+
+def test_the_peak_of_a_stage_is_the_highest_of_its_samples(cuda, sampled):
+    name = "memory/stage_peak_bytes/rollout@cuda:1"
+    assert sampled("rollout")[name] == 3 * GIB
+    cuda.allocated = 2 * GIB
+    assert name not in sampled("rollout"), "no higher: nothing new to say"
+    cuda.allocated = 5 * GIB
+    assert sampled("rollout")[name] == 5 * GIB
+    assert sampled("backward")["memory/stage_peak_bytes/backward@cuda:1"] == 5 * GIB
+    assert not any("stage_peak" in key for key in sampled(""))
+
+
+def test_stages_without_end_do_not_fill_the_name_table(cuda, sampled):
+    names = {key for n in range(200) for key in sampled(f"stage-{n}") if "stage_peak" in key}
+    assert len(names) == 64
+
+
+def test_an_allocator_without_figures_is_said_once_and_left_alone(cuda, sampled, monkeypatch):
+    monkeypatch.delattr(StandIn, "memory_stats_as_nested_dict")
+    assert sampled("rollout") == {"patch/allocator_memory": -1.0}
+    assert sampled("rollout") == {}
+
+
+def test_what_one_torch_lacks_is_absent_not_zero(cuda, sampled):
+    stats = {"allocated_bytes": {"all": {"current": 7}}, "reserved_bytes": {"all": {"current": 8}}}
+    cuda.memory_stats_as_nested_dict = lambda index: stats if index else {}
+    cuda.get_device_properties = lambda index: types.SimpleNamespace()
+    assert sampled() == {
+        "memory/allocated_bytes@cuda:1": 7.0,
+        "memory/reserved_bytes@cuda:1": 8.0,
+        "patch/allocator_memory": 1.0,
+    }
+
+
+def test_real_torch_without_a_device_emits_nothing(sampled):
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a device: tests/gpu/test_memory.py looks at it")
+    assert "torch.cuda" in sys.modules
+    assert sampled("rollout") == {}
+    assert not torch.cuda.is_initialized()
