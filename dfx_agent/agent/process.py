@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.agent.reader import Batch, Follower, Liveness
+from dfx_agent.agent.stamps import Stamp, Stamps
 from dfx_agent.wire.records import (
     BLOCKING,
+    CALIBRATION,
     COLLECTIVE,
     COLLECTIVE_WAIT,
     COUNT,
@@ -28,13 +31,10 @@ from dfx_agent.wire.records import (
     WAIT,
 )
 
-NUM_SLOTS = 4
 _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
 _KEEP_TOKEN_STEPS = 16
 _FUTURE_NS = 10 * 10**9
-_MAX_STAMPED = 4096
-_SHORTEST_IDLE_STAMP_NS = 10**6
 _MAX_SPAN_NAMES = 4096
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
 
@@ -76,14 +76,6 @@ class Group:
     first_enqueued: int
     num_enqueued: int
     num_completed: int | None
-
-
-@dataclass
-class Stamp:
-    """When a stage began and ended; end_ns is None while it is open."""
-
-    begin_ns: int
-    end_ns: int | None = None
 
 
 @dataclass
@@ -134,12 +126,10 @@ class Process:
         self.policy_version: int | None = None
         self.scalars: dict[str, ScalarRecord] = {}
         self.inflight: list[SpanEvent] = []
-        self.stamps: dict[tuple[str, int], Stamp] = {}
+        self._stamps = Stamps()
         self.num_strange = 0
         self.last_event_ns: int | None = None
         self._step_tokens: dict[int, dict[str, float]] = {}
-        self._stamped: dict[int, Stamp] = {}
-        self._num_begun: dict[str, int] = {}
         self._before_ns = 0
         self._carried = Totals()
         self.counters: dict[str, float] = {}
@@ -157,6 +147,11 @@ class Process:
     @property
     def is_living(self) -> bool:
         return self.state in ("live", "unknown")
+
+    @property
+    def stamps(self) -> Mapping[tuple[str, int], Stamp]:
+        """(stage, slot) -> when it last began and ended; see Stamps."""
+        return self._stamps.by_slot
 
     @property
     def step(self) -> int | None:
@@ -258,10 +253,11 @@ class Process:
             else:
                 self._take_count(kind, text, value, step)
         for stage, spans in ended.items():
-            self._stamp_ends(stage, spans)
+            self._stamps.end(stage, spans)
         self.scalars.update((scalar.key, scalar) for scalar in scalars)
         self.last_event_ns = last or None
-        self._note_inflight([e for e in batch.inflight if e.begin_ns <= future and e.span])
+        opened = [e for e in batch.inflight if e.begin_ns <= future and e.span]
+        self._note_inflight([e for e in opened if e.kind != CALIBRATION])
         return scalars
 
     def _note_inflight(self, events: list[SpanEvent]) -> None:
@@ -269,7 +265,7 @@ class Process:
         for event in events:
             self._remember(event.span, event.kind, event.name, event.parent)
             if event.kind == STAGE:
-                self._stamp_begin(event.span, event.name, event.begin_ns)
+                self._stamps.begin(event.span, event.name, event.begin_ns)
 
     def _take_collective(
         self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int]
@@ -313,6 +309,8 @@ class Process:
             known.num_enqueued, known.num_completed = enqueued, num_completed
 
     def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
+        if kind == CALIBRATION:
+            return
         if not math.isfinite(value) or (kind == TOKENS and value < 0):
             self.num_strange += 1
         elif kind == TOKENS:
@@ -332,34 +330,10 @@ class Process:
         else:
             self.num_strange += 1
 
-    def _stamp_begin(self, span: int, stage: str, begin_ns: int) -> Stamp:
-        stamp = self._stamped.get(span)
-        if stamp is None:
-            if len(self._stamped) >= _MAX_STAMPED:
-                self._stamped.clear()  # spans that never ended: their records were lost
-            stamp = self._stamped[span] = self._new_stamp(stage, begin_ns)
-        return stamp
-
-    def _stamp_ends(self, stage: str, spans: list[tuple[int, int, int]]) -> None:
-        """Of many ends of one stage only the newest leave a stamp."""
-        for span, _, _ in spans[:-NUM_SLOTS]:
-            if self._stamped.pop(span, None) is None:
-                self._num_begun[stage] = self._num_begun.get(stage, 0) + 1
-        for span, begin_ns, end_ns in spans[-NUM_SLOTS:]:
-            self._stamp_begin(span, stage, begin_ns).end_ns = end_ns
-            del self._stamped[span]
-
-    def _new_stamp(self, stage: str, begin_ns: int) -> Stamp:
-        num = self._num_begun.get(stage, 0)
-        self._num_begun[stage] = num + 1
-        stamp = self.stamps[stage, num % NUM_SLOTS] = Stamp(begin_ns)
-        return stamp
-
     def _closed_steps(self, account: TimeAccount) -> list[ClosedStep]:
         closed = []
         for window in account.finished:
-            self._num_begun.clear()
-            self._stamp_idle(window)
+            self._stamps.end_step(window)
             if window.step is not None:
                 tokens = self._step_tokens.pop(window.step, {})
                 closed.append(ClosedStep(window, tokens))
@@ -369,15 +343,6 @@ class Process:
             del self._step_tokens[step]
         self._bound_pieces()
         return closed
-
-    def _stamp_idle(self, window: Window) -> None:
-        idle = [
-            p
-            for p in window.pieces
-            if p.kind == "idle" and p.end_ns - p.begin_ns >= _SHORTEST_IDLE_STAMP_NS
-        ]
-        for slot, piece in enumerate(idle[-NUM_SLOTS:]):
-            self.stamps["idle", slot] = Stamp(piece.begin_ns, piece.end_ns)
 
     def _bound_pieces(self) -> None:
         total = sum(len(step.window.pieces) for step in self.windows)

@@ -6,6 +6,10 @@ NATIVE_METRIC = Metric(
     "dfx_native_metric", "gauge", "", (*PER_RANK, "framework", "key"),
     "A native key that no mapping knows, in its native unit: exported, never dropped.", "native",
 )  # fmt: skip
+NATIVE_COUNTER = Metric(
+    "dfx_native_counter", "counter", "", (*PER_RANK, "key"),
+    "A count the guest keeps under a name the catalogue does not know.", "shim",
+)  # fmt: skip
 AGENT_INFO = Metric(
     "dfx_agent", "info", "", ("version",), "The agent that answers this scrape.", "agent",
 )  # fmt: skip
@@ -46,6 +50,19 @@ GUEST_DROPS = Metric(
     "What the guest could not record: names beyond its table, open spans beyond its table, "
     "its own errors.", "agent",
 )  # fmt: skip
+GUEST_OVERHEAD_RATIO = Metric(
+    "dfx_guest_overhead_ratio", "gauge", "ratio", PER_RANK,
+    "What the guest costs its process, measured by itself: share of the step time.", "shim",
+)  # fmt: skip
+PATCH_ACTIVE = Metric(
+    "dfx_patch_active", "gauge", "", (*PER_RANK, "name"),
+    "1 while the guest observes the job by this hook, 0 where torch has nothing to hook, the hook "
+    "is off, or it failed.", "shim",
+)  # fmt: skip
+PATCH_FAILED = Metric(
+    "dfx_patch_failed", "gauge", "", (*PER_RANK, "name"),
+    "1 where this hook could not be installed or taken back; no series otherwise.", "shim",
+)  # fmt: skip
 
 STALE_SCALARS = Metric(
     "dfx_stale_scalars", "counter", "", ("run",),
@@ -54,6 +71,7 @@ STALE_SCALARS = Metric(
 
 METRICS = (
     NATIVE_METRIC,
+    NATIVE_COUNTER,
     AGENT_INFO,
     AGENT_POLLS,
     AGENT_POLL_SECONDS,
@@ -65,5 +83,8 @@ METRICS = (
     LOST_RECORDS,
     LATE_RECORDS,
     GUEST_DROPS,
+    GUEST_OVERHEAD_RATIO,
+    PATCH_ACTIVE,
+    PATCH_FAILED,
     STALE_SCALARS,
 )

@@ -112,6 +112,7 @@ _groups: dict[int, Group] = {}
 _group_names: set[str] = set()
 _pending: dict[int, tuple[bool, Any]] = {}  # id(work) -> (is sync, begun)
 _lock = threading.Lock()
+_num_calls = 0
 
 
 def install() -> None:
@@ -125,6 +126,11 @@ def after_fork() -> None:
     _lock = threading.Lock()
     _pending.clear()
     _groups.clear()
+
+
+def num_calls() -> int:
+    """Collectives seen so far."""
+    return _num_calls
 
 
 def known_groups() -> list[Group]:
@@ -151,6 +157,7 @@ def group_of(process_group: Any) -> Group:
 
 def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> _Begun | None:
     """Enter the in-flight table; None when that failed."""
+    global _num_calls  # noqa: PLW0603 (two threads at the same instant may count one)
     writer = recorder.current or recorder.active()
     if writer is None:
         return None
@@ -158,6 +165,7 @@ def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> _Beg
     is_accounted, parent = True, 0
     if outer is not None and outer[0] is writer:
         parent, is_accounted = outer[2], outer[5] != WAIT
+    _num_calls += 1
     name_id, thread, span = group.id_of(writer, operation), writer.thread_id(), writer.next_span()
     kind = COLLECTIVE | BLOCKING if is_accounted else COLLECTIVE
     now = _now()

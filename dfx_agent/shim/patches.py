@@ -65,6 +65,11 @@ class PatchSet:
         """Run ``undo`` when the hook is taken back (the handle of an official hook, say)."""
         self._undo.append(undo)
 
+    def suspend(self) -> None:
+        """Do nothing from now on; what was changed stays until ``restore``. Safe in any thread."""
+        self.is_active = False
+        self.state = "off"
+
     def restore(self) -> None:
         """Everything as it was, last change first."""
         self.is_active = False

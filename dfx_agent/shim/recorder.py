@@ -207,6 +207,10 @@ class Recorder:
         """Native id of the calling thread."""
         return self._thread.native_id
 
+    def num_written(self) -> tuple[int, int]:
+        """(records, spans) since the segment was created."""
+        return self._segment.num_written(), self.next_span() - 1
+
     def open_now(self) -> tuple[int | None, str]:
         """(begin ns of what was opened last, name of the stage opened last), of all threads."""
         rows = self._segment.read_inflight()

@@ -12,6 +12,7 @@ import time
 
 from dfx_agent.shim import collectives, modules, patches, recorder, torch_hooks
 from dfx_agent.shim.memory import MemorySampler
+from dfx_agent.shim.overhead import Overhead
 from dfx_agent.shim.stacks import StackWriter
 
 _PERIOD_SECONDS = 1.0
@@ -27,6 +28,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
         self._memory = MemorySampler()
         self._stacks = StackWriter()
+        self._overhead = Overhead()
         self._groups: dict[str, int] = {}
         self._states: dict[str, float] = {}
 
@@ -60,7 +62,9 @@ class Watch:
         self._report_hooks(writer)
         newest_begin_ns, stage = writer.open_now()
         self._memory.sample(writer.gauge, stage)
-        self._stacks.write_if_stuck(time.monotonic_ns(), newest_begin_ns, writer.path)
+        now_ns = time.monotonic_ns()
+        self._stacks.write_if_stuck(now_ns, newest_begin_ns, writer.path)
+        self._overhead.account(writer, now_ns)
 
     def _report_groups(self, writer: recorder.Recorder) -> None:
         for group in collectives.known_groups():

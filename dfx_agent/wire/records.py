@@ -46,6 +46,7 @@ COLLECTIVE_WAIT = 9
 GROUP = 10
 COUNT = 11  # value is added to the counter of this name
 GAUGE = 12  # value replaces the one of this name
+CALIBRATION = 13  # the guest measures itself; nothing to read
 
 BLOCKING = 0x4000
 FAILED = 0x8000

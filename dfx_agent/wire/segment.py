@@ -210,6 +210,10 @@ class SegmentWriter:
             layout.NUM_INFLIGHT,
         )
 
+    def num_written(self) -> int:
+        """Newest record number; looks through the whole ring."""
+        return max(memoryview(self._buffer[layout.RING_OFFSET :]).cast("Q")[::8], default=0)
+
     def finish(self) -> None:
         """The process ends in an orderly way."""
         self.set_word(layout.STATE_OFFSET, layout.STATE_CLOSED)

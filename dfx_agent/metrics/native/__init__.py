@@ -4,18 +4,24 @@ A native name is a string, or a mapping with ``n`` and, where needed, ``l`` (fix
 ``scale`` (factor native -> canonical). ``re:`` marks a regular expression that must match the whole
 key; its named groups become labels. Exact names win over expressions. The guest forwards keys as
 they are; only the agent reads these files, for live runs and for log files alike.
+
+The guest's own keys ("torch/...", from torch.yaml) are known under every framework.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
+
+# keys of the guest's own hooks begin so
+OWN_PREFIX = "torch/"
+_OWN = "torch"
 
 
 @dataclass(frozen=True)
@@ -63,25 +69,28 @@ class NativeNames:
 
 @cache
 def load(framework: str) -> NativeNames:
-    """Names of one framework; an empty look-up for a framework without a file."""
-    path = files(__name__).joinpath(f"{framework}.yaml")
-    if not framework.isidentifier() or not path.is_file():
-        return NativeNames({}, [])
+    """Names of one framework and the guest's own; only those for a framework without a file."""
     exact: dict[str, Native] = {}
     patterns: list[tuple[re.Pattern[str], Native]] = []
-    for metric, natives in yaml.safe_load(path.read_text()).items():
-        for entry in natives:
-            name, native = _parse(metric, entry)
-            if name.startswith("re:"):
-                patterns.append((re.compile(name[3:]), native))
-            else:
-                exact[name] = native
+    for name, native in (*_entries(framework), *_entries(_OWN)):
+        if name.startswith("re:"):
+            patterns.append((re.compile(name[3:]), native))
+        else:
+            exact.setdefault(name, native)
     return NativeNames(exact, patterns)
 
 
 def frameworks() -> list[str]:
-    """Frameworks that have a file here."""
+    """Frameworks that have a file here, torch itself among them."""
     return sorted(p.name[:-5] for p in files(__name__).iterdir() if p.name.endswith(".yaml"))
+
+
+def _entries(framework: str) -> Iterator[tuple[str, Native]]:
+    path = files(__name__).joinpath(f"{framework}.yaml")
+    if framework.isidentifier() and path.is_file():
+        for metric, natives in yaml.safe_load(path.read_text()).items():
+            for entry in natives:
+                yield _parse(metric, entry)
 
 
 def _parse(metric: str, entry: str | dict[str, Any]) -> tuple[str, Native]:

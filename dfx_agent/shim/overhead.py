@@ -1,0 +1,98 @@
+"""What the guest costs this process, accounted while it runs, and what it gives up above a budget.
+
+Cost = records x ns of one + spans x ns of one + collectives x ns of their group's number + the
+watch thread's processor time, over the wall time of a window. The ns are measured here and now, on
+the job's own interpreter, with records of the kind CALIBRATION that the agent passes over.
+Switching hooks off for whole steps would measure more directly, and lose those steps' data.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+
+from dfx_agent.shim import collectives, patches, recorder
+from dfx_agent.wire.records import CALIBRATION
+
+_WINDOW_NS = 10 * 10**9
+_NUM_BLOCKS, _BLOCK = 5, 16
+# given up in this order: first where time goes within a step, then the collectives
+_DETAILS = ("forward", "backward", "optimizer", "grad_norm")
+_COLLECTIVES = ("ddp", "collectives")
+
+
+class Overhead:
+    """Account of one process; ``account`` is called by the watch thread."""
+
+    def __init__(self) -> None:
+        self._budget = budget_ratio(os.environ.get("DFX_MAX_OVERHEAD", ""))
+        self._costs: tuple[float, float, float] | None = None
+        self._before: tuple[int, int, int, int, int] | None = None
+        self._to_give_up = [_DETAILS, _COLLECTIVES]
+
+    def account(self, writer: recorder.Recorder, now_ns: int) -> None:
+        """Once per window: the gauge "guest/overhead_ratio", and less detail above the budget."""
+        if self._before is not None and now_ns - self._before[0] < _WINDOW_NS:
+            return
+        if self._costs is None:
+            self._costs = _calibrate(writer)
+        records, spans = writer.num_written()
+        thread_ns = time.thread_time_ns()
+        state = (now_ns, records, spans, collectives.num_calls(), thread_ns)
+        if self._before is not None:
+            elapsed, *counts, own = (b - a for a, b in zip(self._before, state, strict=True))
+            costs = zip(counts, self._costs, strict=True)
+            ratio = (sum(count * cost for count, cost in costs) + own) / elapsed
+            writer.gauge("guest/overhead_ratio", ratio)
+            if self._budget is not None and ratio > self._budget and self._to_give_up:
+                for name in self._to_give_up.pop(0):
+                    if name in patches.registry:
+                        patches.registry[name].suspend()
+        self._before = state
+
+
+def budget_ratio(text: str) -> float | None:
+    """0.005 from "0.005" or "0.5%"; None when there is no budget or it is no number."""
+    try:
+        ratio = float(text.rstrip("% ")) / (100 if "%" in text else 1)
+    except ValueError:
+        return None
+    return ratio if 0 < ratio < 1 else None
+
+
+def _calibrate(writer: recorder.Recorder) -> tuple[float, float, float]:
+    """(ns of a record, ns of a span without its record, ns of a group's number)."""
+    groups = collectives.known_groups()
+    record = _median_ns(lambda: writer.emit(0, 0, 0.0, 0, 0, 0, 0, CALIBRATION, 0))
+    span = _median_ns(lambda: _one_span(writer))
+    number = _median_ns(groups[0].sequence) if groups else 0.0
+    return record, max(0.0, span - record), number
+
+
+def _one_span(writer: recorder.Recorder) -> None:
+    opened = writer.open(_NOBODY, "step", CALIBRATION)
+    if opened is not None:
+        recorder.innermost.set(opened[-1])
+        writer.close(opened, None)
+
+
+class _Nobody:
+    """Owner of calibration spans."""
+
+    _num_open = 1
+
+
+_NOBODY = _Nobody()
+
+
+def _median_ns(call: Callable[[], object]) -> float:
+    """Of one call, over blocks: another thread that takes the GIL spoils one block."""
+    blocks = []
+    for _ in range(_NUM_BLOCKS):
+        begin = time.perf_counter_ns()
+        for _ in range(_BLOCK):
+            call()
+        blocks.append((time.perf_counter_ns() - begin) / _BLOCK)
+    return median(blocks)
