@@ -91,11 +91,11 @@ def _add_verdicts(page: Page, run: str, rows: Iterable[Verdict]) -> None:
         for rank in row.ranks or ("",):
             active[run, row.role, row.kind, row.cause, row.stage, rank] = None
             if row.kind == "straggler" and row.lost_seconds is not None:
-                straggler = run, row.role, rank
-                lost[straggler] = max(lost.get(straggler, 0.0), row.lost_seconds)
-    for problem in active:
-        page.add(verdicts.VERDICT_ACTIVE, problem, 1)
-    for state in states:
-        page.add(verdicts.VERDICT_STATE, state, 1)
-    for straggler, seconds in lost.items():
-        page.add(verdicts.STRAGGLER_LOST_SECONDS, straggler, seconds)
+                blamed = run, row.role, rank
+                lost[blamed] = max(lost.get(blamed, 0.0), row.lost_seconds)
+    for labels in active:
+        page.add(verdicts.VERDICT_ACTIVE, labels, 1)
+    for labels in states:
+        page.add(verdicts.VERDICT_STATE, labels, 1)
+    for labels, seconds in lost.items():
+        page.add(verdicts.STRAGGLER_LOST_SECONDS, labels, seconds)

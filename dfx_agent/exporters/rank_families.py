@@ -193,7 +193,7 @@ def _add_counters(page: Page, key: Labels, rank: RankRow) -> None:
     for name, count in rank.counters_total.items():
         metric = _COUNTERS.get(name)
         if metric is None:
-            page.add(about_agent.NATIVE_COUNTER, (*key, name), count)
+            page.add(about_agent.NATIVE_COUNT, (*key, name), count)
         else:
             page.add(metric, key, count)
 

@@ -6,8 +6,8 @@ NATIVE_METRIC = Metric(
     "dfx_native_metric", "gauge", "", (*PER_RANK, "framework", "key"),
     "A native key that no mapping knows, in its native unit: exported, never dropped.", "native",
 )  # fmt: skip
-NATIVE_COUNTER = Metric(
-    "dfx_native_counter", "counter", "", (*PER_RANK, "key"),
+NATIVE_COUNT = Metric(
+    "dfx_native_count", "counter", "", (*PER_RANK, "key"),
     "A count the guest keeps under a name the catalogue does not know.", "shim",
 )  # fmt: skip
 AGENT_INFO = Metric(
@@ -71,7 +71,7 @@ STALE_SCALARS = Metric(
 
 METRICS = (
     NATIVE_METRIC,
-    NATIVE_COUNTER,
+    NATIVE_COUNT,
     AGENT_INFO,
     AGENT_POLLS,
     AGENT_POLL_SECONDS,

@@ -11,13 +11,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from statistics import median
 
 from dfx_agent.shim import collectives, patches, recorder
 from dfx_agent.wire.records import CALIBRATION
 
 _WINDOW_NS = 10 * 10**9
-_NUM_BLOCKS, _BLOCK = 5, 16
+_NUM_BLOCKS, _BLOCK = 20, 8
 # given up in this order: first where time goes within a step, then the collectives
 _DETAILS = ("forward", "backward", "optimizer", "grad_norm")
 _COLLECTIVES = ("ddp", "collectives")
@@ -31,6 +30,10 @@ class Overhead:
         self._costs: tuple[float, float, float] | None = None
         self._before: tuple[int, int, int, int, int] | None = None
         self._to_give_up = [_DETAILS, _COLLECTIVES]
+
+    def begin_anew(self) -> None:
+        """Something was done once: the window that it falls into says nothing about the rest."""
+        self._before = None
 
     def account(self, writer: recorder.Recorder, now_ns: int) -> None:
         """Once per window: the gauge "guest/overhead_ratio", and less detail above the budget."""
@@ -65,9 +68,9 @@ def budget_ratio(text: str) -> float | None:
 def _calibrate(writer: recorder.Recorder) -> tuple[float, float, float]:
     """(ns of a record, ns of a span without its record, ns of a group's number)."""
     groups = collectives.known_groups()
-    record = _median_ns(lambda: writer.emit(0, 0, 0.0, 0, 0, 0, 0, CALIBRATION, 0))
-    span = _median_ns(lambda: _one_span(writer))
-    number = _median_ns(groups[0].sequence) if groups else 0.0
+    record = _least_ns(lambda: writer.emit(0, 0, 0.0, 0, 0, 0, 0, CALIBRATION, 0))
+    span = _least_ns(lambda: _one_span(writer))
+    number = _least_ns(groups[0].sequence) if groups else 0.0
     return record, max(0.0, span - record), number
 
 
@@ -87,12 +90,12 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-def _median_ns(call: Callable[[], object]) -> float:
-    """Of one call, over blocks: another thread that takes the GIL spoils one block."""
+def _least_ns(call: Callable[[], object]) -> float:
+    """Of one call: the least of many blocks, as other threads take the GIL in between."""
     blocks = []
     for _ in range(_NUM_BLOCKS):
         begin = time.perf_counter_ns()
         for _ in range(_BLOCK):
             call()
         blocks.append((time.perf_counter_ns() - begin) / _BLOCK)
-    return median(blocks)
+    return min(blocks)

@@ -213,7 +213,7 @@ class Recorder:
 
     def open_now(self) -> tuple[int | None, str]:
         """(begin ns of what was opened last, name of the stage opened last), of all threads."""
-        rows = self._segment.read_inflight()
+        rows = self._segment.open_now()
         newest = max(rows, key=lambda row: row[1], default=None)
         stages = [row for row in rows if row[8] & KIND_MASK == STAGE]
         stage = max(stages, key=lambda row: row[1], default=None)

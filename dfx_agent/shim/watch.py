@@ -58,6 +58,7 @@ class Watch:
         if self._must_look_for_models:
             modules.look()
             self._must_look_for_models = False
+            self._overhead.begin_anew()
         self._report_groups(writer)
         self._report_hooks(writer)
         newest_begin_ns, stage = writer.open_now()

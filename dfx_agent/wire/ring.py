@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from mmap import mmap
 
 from dfx_agent.wire.layout import RECORD_BYTES, WORD
@@ -34,10 +34,12 @@ _FARTHEST = 1 << 44  # records between two polls; more is a corrupted number
 _STRONGLY_ORDERED = frozenset({"x86_64", "i686"})
 
 
-def make_emit(buffer: mmap | bytearray, offset: int, num_records: int) -> Emit:
+def make_emit(
+    buffer: mmap | bytearray, offset: int, num_records: int, numbers: Iterator[int] | None = None
+) -> Emit:
     """The one function that writes records; ``num_records`` is a power of two."""
     pack_into = RECORD.pack_into
-    take = itertools.count(1).__next__
+    take = (numbers or itertools.count(1)).__next__
     mask = num_records - 1
 
     def emit(  # noqa: PLR0913, PLR0917 (one record; keywords would cost)
@@ -101,6 +103,12 @@ def read_inflight(read: Read, offset: int, num_slots: int) -> list[Record]:
     parts = _tails(tails[:size]), RECORD.iter_unpack(bodies[:size]), _heads(heads[:size])
     rows = zip(*parts, strict=True)
     return [row for tail, row, head in rows if head and head == tail == row[0] == row[5]]
+
+
+def open_slots(table: bytes) -> list[Record]:
+    """The same for the process that writes the table, which cannot catch itself half-way."""
+    taken = [slot for slot, head in enumerate(_heads(table)) if head]
+    return [RECORD.unpack_from(table, slot * RECORD_BYTES) for slot in taken]
 
 
 class RingReader:

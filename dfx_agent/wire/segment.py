@@ -7,6 +7,7 @@ short under it gives short reads, not a crash.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import stat
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from dfx_agent.wire import layout
 from dfx_agent.wire.records import Record
-from dfx_agent.wire.ring import InflightWriter, RingReader, make_emit, read_inflight
+from dfx_agent.wire.ring import InflightWriter, RingReader, make_emit, open_slots, read_inflight
 
 SUFFIX = ".seg"
 STARTING_SUFFIX = ".starting"
@@ -140,7 +141,8 @@ class SegmentWriter:
         self._num_names = 0
         self._clock = 0
         self._generation = 0
-        self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records)
+        self._numbers = itertools.count(1)
+        self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records, self._numbers)
         self.inflight = InflightWriter(self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT)
         try:
             self.add_clock_pair()
@@ -202,17 +204,14 @@ class SegmentWriter:
         (value,) = layout.WORD.unpack_from(self._buffer, offset)
         layout.WORD.pack_into(self._buffer, offset, value + 1)
 
-    def read_inflight(self) -> list[Record]:
-        """What this process has open, as its reader sees it."""
-        return read_inflight(
-            lambda at, size: self._buffer[at : at + size],
-            layout.INFLIGHT_OFFSET,
-            layout.NUM_INFLIGHT,
-        )
+    def open_now(self) -> list[Record]:
+        """What this process has open."""
+        end = layout.INFLIGHT_OFFSET + layout.NUM_INFLIGHT * layout.RECORD_BYTES
+        return open_slots(self._buffer[layout.INFLIGHT_OFFSET : end])
 
     def num_written(self) -> int:
-        """Newest record number; looks through the whole ring."""
-        return max(memoryview(self._buffer[layout.RING_OFFSET :]).cast("Q")[::8], default=0)
+        """Records so far."""
+        return int(repr(self._numbers)[len("count(") : -1]) - 1  # does not take a number
 
     def finish(self) -> None:
         """The process ends in an orderly way."""

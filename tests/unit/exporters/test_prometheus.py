@@ -13,6 +13,10 @@ from dfx_agent.exporters.prometheus import PrometheusExporter
 from dfx_agent.metrics.spec import by_name
 from dfx_agent.snapshot import (
     AgentRow,
+    CollectiveTime,
+    DeviceMemory,
+    GroupRow,
+    HostMemory,
     Moments,
     OpenSpan,
     RankRow,
@@ -21,13 +25,18 @@ from dfx_agent.snapshot import (
     SegmentProblem,
     Snapshot,
     StageStamp,
+    StepRow,
     TimeSplit,
+    Verdict,
 )
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 SPLIT = TimeSplit(
     10.0, 6.0, 1.0, {"rollout": 4.0, "reward": 2.0}, {"barrier": {"rollout": 2.0, "": 1.0}}
 )
+STEPS = (StepRow(1, "trainer", 1.0, 2.0, (), 0.25, ()),)
+BY_ARRIVAL = CollectiveTime("0", "backward", "arrival", 12, 4096.0, 1.5, 0.25, 0.0)
+SECONDS = "dfx_rank_collective_seconds_total"
 
 
 def rank_row(**changes) -> RankRow:
@@ -41,9 +50,10 @@ def rank_row(**changes) -> RankRow:
     return dataclasses.replace(row, **changes)
 
 
-def exporter(*ranks: RankRow, run: str = "r", problems=()) -> PrometheusExporter:
+def exporter(*ranks: RankRow, run: str = "r", problems=(), verdicts=()) -> PrometheusExporter:
     agent = AgentRow("0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems))
-    snapshot = Snapshot(2.0, agent, (RunRow(run, "verl", 0, 1.0, ranks, (), ()),))
+    run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, (), verdicts=tuple(verdicts))
+    snapshot = Snapshot(2.0, agent, (run_row,))
 
     class Source:
         def snapshot(self):
@@ -104,19 +114,187 @@ def test_the_innermost_open_span_and_open_stamps():
     assert found["dfx_rank_up"][0][1] == 0
 
 
+def test_a_collective_is_no_innermost_stage():
+    spans = (
+        OpenSpan("stage", "backward", 1.0, 9.0, 1),
+        OpenSpan("collective", "all_reduce@tp@0", 2.0, 3.0, None, 1234),
+        OpenSpan("collective", "all_reduce@tp@0", 1.0, 4.0, None, 1233),
+    )
+    found = samples(exporter(rank_row(inflight=spans)))
+    (labels, value), = found["dfx_rank_inflight_seconds"]  # fmt: skip
+    assert (labels["kind"], labels["stage"], value) == ("stage", "backward", 9.0)
+    (labels, value), = found["dfx_rank_inflight_collective_seconds"]  # fmt: skip
+    assert (labels["operation"], labels["group"], value) == ("all_reduce@tp", "0", 4.0)
+
+
+def test_a_collective_outside_any_stage_leaves_nothing_else_in_flight():
+    span = OpenSpan("collective", "barrier@0", 2.0, 3.0, None)
+    found = samples(exporter(rank_row(inflight=(span,))))
+    assert "dfx_rank_inflight_seconds" not in found
+    assert len(found["dfx_rank_inflight_collective_seconds"]) == 1
+
+
+def test_collective_time_by_part():
+    found = samples(exporter(rank_row(collectives=(BY_ARRIVAL,))))
+    parts = {row["part"]: value for row, value in found[SECONDS]}
+    assert parts == {"peers": 1.5, "transfer": 0.25, "unmatched": 0.0}
+    assert {(r["group"], r["stage"], r["method"]) for r, _ in found[SECONDS]} == {
+        ("0", "backward", "arrival")
+    }
+    assert found["dfx_rank_collectives_total"][0][1] == 12
+    assert found["dfx_rank_collective_bytes_total"][0][1] == 4096.0
+
+
+def test_a_thousand_groups_are_summed_beyond_the_first():
+    groups = tuple(GroupRow(str(n), n, None, 1.0) for n in range(1000))
+    rows = tuple(dataclasses.replace(BY_ARRIVAL, group=str(n)) for n in range(1000))
+    found = samples(exporter(rank_row(groups=groups, collectives=rows)))
+    assert len(found["dfx_group_enqueued"]) == 32
+    assert found["dfx_rank_groups"][0][1] == 1000
+    counts = {row["group"]: value for row, value in found["dfx_rank_collectives_total"]}
+    assert len(counts) == 33
+    assert (counts["31"], counts["other"]) == (12, 968 * 12)
+    seconds = {(r["group"], r["part"]): value for r, value in found[SECONDS]}
+    assert seconds["other", "peers"] == 968 * 1.5
+
+
+def test_what_a_backend_does_not_count_has_no_series():
+    found = samples(exporter(rank_row(groups=(GroupRow("0", 7, None, None),))))
+    assert found["dfx_group_enqueued"][0][1] == 7
+    assert "dfx_group_completed" not in found
+    assert "dfx_collective_coverage_ratio" not in found
+
+
+def test_counts_have_names_and_unknown_ones_are_kept():
+    counts = {"micro_batches": 8.0, "optimizer_steps": 2.0, "skipped_updates": 1.0, "new": 3.0}
+    found = samples(exporter(rank_row(counters_total=counts)))
+    assert found["dfx_micro_batches_total"][0][1] == 8.0
+    assert found["dfx_optimizer_steps_total"][0][1] == 2.0
+    assert found["dfx_skipped_updates_total"][0][1] == 1.0
+    assert "dfx_nonfinite_gradients_total" not in found
+    (labels, value), = found["dfx_native_count_total"]  # fmt: skip
+    assert (labels["key"], value) == ("new", 3.0)
+
+
+def test_gauges_say_how_the_job_is_observed():
+    gauges = {
+        "patch/collectives": 1.0, "patch/backward": 0.0, "patch/ddp": -1.0,
+        "guest/overhead_ratio": 0.0004, "memory/allocated_bytes@cuda:0": 1.0, "new/one": 5.0,
+    }  # fmt: skip
+    found = samples(exporter(rank_row(gauges=gauges)))
+    assert {row["name"]: value for row, value in found["dfx_patch_active"]} == {
+        "collectives": 1.0,
+        "backward": 0.0,
+        "ddp": 0.0,
+    }
+    assert [row["name"] for row, _ in found["dfx_patch_failed"]] == ["ddp"]
+    assert found["dfx_guest_overhead_ratio"][0][1] == 0.0004
+    assert [row["key"] for row, _ in found["dfx_native_metric"]] == ["new/one"]
+
+
+def test_memory_of_devices_and_host():
+    device = DeviceMemory("cuda:0", 3.0, 4.0, None, 2.0, None, {"rollout": 3.5})
+    found = samples(exporter(rank_row(devices=(device,), host_memory=HostMemory(9.0))))
+    assert found["dfx_gpu_mem_allocated_bytes"][0][1] == 3.0
+    assert found["dfx_gpu_mem_fragmentation_ratio"][0][1] == 0.25
+    assert found["dfx_gpu_mem_alloc_retries_total"][0][1] == 2.0
+    (labels, value), = found["dfx_gpu_mem_stage_peak_bytes"]  # fmt: skip
+    assert (labels["device"], labels["stage"], value) == ("cuda:0", "rollout", 3.5)
+    assert found["dfx_host_memory_anonymous_bytes"][0][1] == 9.0
+    for name in (
+        "dfx_gpu_mem_limit_bytes",
+        "dfx_gpu_mem_ooms_total",
+        "dfx_host_memory_slope_bytes",
+    ):
+        assert name not in found, "absent is not zero"
+    empty = DeviceMemory("cuda:0", 0.0, 0.0)
+    assert "dfx_gpu_mem_fragmentation_ratio" not in samples(exporter(rank_row(devices=(empty,))))
+
+
+def verdict(**changes) -> Verdict:
+    row = Verdict("straggler", "found", "trainer", "say", ("2", "3"), "backward", "slower",
+                  lost_seconds=0.5)  # fmt: skip
+    return dataclasses.replace(row, **changes)
+
+
+def test_a_verdict_blames_each_of_its_ranks():
+    found = samples(exporter(verdicts=[verdict()]))
+    assert [(row["rank"], row["cause"], value) for row, value in found["dfx_verdict_active"]] == [
+        ("2", "slower", 1.0),
+        ("3", "slower", 1.0),
+    ]
+    assert {row["rank"]: v for row, v in found["dfx_straggler_lost_seconds"]} == {
+        "2": 0.5,
+        "3": 0.5,
+    }
+    (labels, value), = found["dfx_verdict_state"]  # fmt: skip
+    assert (labels["kind"], labels["state"], value) == ("straggler", "found", 1.0)
+
+
+@pytest.mark.parametrize("state", ["clear", "insufficient evidence"])
+def test_no_finding_blames_nobody(state):
+    found = samples(exporter(verdicts=[verdict(state=state)]))
+    assert found["dfx_verdict_state"][0][0]["state"] == state
+    assert "dfx_verdict_active" not in found
+    assert "dfx_straggler_lost_seconds" not in found
+
+
+def test_verdicts_that_agree_are_one_series():
+    page = exporter(verdicts=[verdict(), verdict(lost_seconds=0.75), verdict(ranks=())])
+    found = samples(page)
+    assert [row["rank"] for row, _ in found["dfx_verdict_active"]] == ["2", "3", ""]
+    assert {row["rank"]: v for row, v in found["dfx_straggler_lost_seconds"]}["2"] == 0.75
+    assert len(found["dfx_verdict_state"]) == 1
+
+
+def test_the_framework_s_own_value_wins_over_the_guest_s():
+    def row(key, value):
+        return ScalarRow(key, "dfx_actor_grad_norm", {}, 1, 1.0, Moments.of(value))
+
+    both = row("torch/actor/grad_norm", 2.0), row("actor/grad_norm", 1.0)
+    assert [v for _, v in samples(exporter(rank_row(scalars=both)))["dfx_actor_grad_norm"]] == [1.0]
+    found = samples(exporter(rank_row(scalars=both), rank_row(rank="1", scalars=both[:1])))
+    assert [v for _, v in found["dfx_actor_grad_norm"]] == [1.0, 2.0], "a rank without the other"
+
+
+def full_rank() -> RankRow:
+    """A rank that has everything."""
+    scalars = [
+        ScalarRow("actor/lr", "dfx_learning_rate", {"model": "actor"}, 1, 1.0, Moments.of(1.0)),
+        ScalarRow("torch/loss", "dfx_loss", {}, 1, 1.0, Moments.of(1.0)),
+        ScalarRow("torch/grad_norm", "dfx_grad_norm", {}, 1, 1.0, Moments.of(1.0)),
+        ScalarRow("my/own", None, {}, 1, 1.0, Moments.of(1.0)),
+    ]
+    counts = ("micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients", "new")
+    spans = (
+        OpenSpan("stage", "backward", 1.0, 9.0, 1),
+        OpenSpan("collective", "all_reduce@0", 2.0, 3.0, None, 1234),
+    )
+    return rank_row(
+        step=1, policy_version=2, last=SPLIT, tokens_total={"response": 3.0}, inflight=spans,
+        queue_depth={"q": 1.0}, scalars=tuple(scalars), stamps=(StageStamp("idle", 0, 1.0, 2.0),),
+        counters_total=dict.fromkeys(counts, 2.0),
+        gauges={"patch/ddp": -1.0, "patch/backward": 1.0, "guest/overhead_ratio": 0.001},
+        collectives=(BY_ARRIVAL, dataclasses.replace(BY_ARRIVAL, method="duration")),
+        groups=(GroupRow("0", 7, 6, 0.43),),
+        devices=(DeviceMemory("cuda:0", 3.0, 4.0, 8.0, 1.0, 0.0, {"rollout": 3.5}),),
+        host_memory=HostMemory(9.0, 0.5),
+    )  # fmt: skip
+
+
 def test_every_name_and_label_is_the_catalogue_s():
     catalogue = by_name()
-    scalar = ScalarRow("actor/lr", "dfx_learning_rate", {"model": "actor"}, 1, 1.0, Moments.of(1.0))
-    row = rank_row(
-        step=1, policy_version=2, last=SPLIT, tokens_total={"response": 3.0},
-        queue_depth={"q": 1.0}, scalars=(scalar,), stamps=(StageStamp("idle", 0, 1.0, 2.0),),
-    )  # fmt: skip
     problem = SegmentProblem("/x", "version", "say")
-    for name, rows in samples(exporter(row, problems=[problem])).items():
+    found = samples(exporter(full_rank(), problems=[problem], verdicts=[verdict()]))
+    seen = set()
+    for name, rows in found.items():
         if name.startswith("dfx_"):
             metric = catalogue[name.removesuffix("_total").removesuffix("_info")]
+            seen.add(metric.name)
             for labels, _ in rows:
                 assert set(labels) == set(metric.labels), name
+    ours = {metric.name for metric in catalogue.values() if metric.source != "native"}
+    assert ours - seen == set(), "every family that is not a framework's appears"
 
 
 HOSTILE = 'a"b\\c\nd{e="f"} 1\n# EOF'
@@ -124,8 +302,29 @@ HOSTILE = 'a"b\\c\nd{e="f"} 1\n# EOF'
 
 def test_names_from_the_job_cannot_break_the_exposition():
     scalar = ScalarRow(HOSTILE, None, {}, 1, 1.0, Moments.of(1.0))
-    page = exporter(rank_row(tokens_total={HOSTILE: 1.0}, scalars=(scalar,)), run=HOSTILE)
-    assert samples(page)["dfx_native_metric"][0][0]["key"] == HOSTILE
+    row = rank_row(
+        tokens_total={HOSTILE: 1.0},
+        scalars=(scalar,),
+        counters_total={HOSTILE: 1.0},
+        gauges={f"patch/{HOSTILE}": 1.0},
+        inflight=(OpenSpan("collective", f"{HOSTILE}@{HOSTILE}", 1.0, 1.0, None),),
+        collectives=(dataclasses.replace(BY_ARRIVAL, group=HOSTILE, stage=HOSTILE),),
+        groups=(GroupRow(HOSTILE, 1, 1, 1.0),),
+        devices=(DeviceMemory(HOSTILE, 1.0, stage_peak_bytes={HOSTILE: 1.0}),),
+    )
+    page = exporter(row, run=HOSTILE, verdicts=[verdict(stage=HOSTILE, cause=HOSTILE)])
+    found = samples(page)
+    assert found["dfx_native_metric"][0][0]["key"] == HOSTILE
+    for name, label in [
+        ("dfx_native_count_total", "key"),
+        ("dfx_patch_active", "name"),
+        ("dfx_rank_inflight_collective_seconds", "operation"),
+        ("dfx_rank_collectives_total", "stage"),
+        ("dfx_group_enqueued", "group"),
+        ("dfx_gpu_mem_stage_peak_bytes", "stage"),
+        ("dfx_verdict_active", "cause"),
+    ]:
+        assert found[name][0][0][label] == HOSTILE, name
     text, content_type = page.render(None)
     assert content_type.startswith("text/plain")
     kinds = {
@@ -162,8 +361,7 @@ def test_the_page_says_what_the_library_s_own_encoder_says(accept):
 
 @pytest.mark.parametrize("run", ["r", HOSTILE])
 def test_promtool_accepts_the_page(promtool_binary, run):
-    row = rank_row(step=1, last=SPLIT, tokens_total={"response": 3.0})
-    text, _ = exporter(row, run=run).render("text/plain")
+    text, _ = exporter(full_rank(), run=run, verdicts=[verdict()]).render("text/plain")
     checked = subprocess.run(
         [promtool_binary, "check", "metrics"], input=text, capture_output=True, check=False
     )

@@ -69,6 +69,36 @@ def test_a_framework_without_a_file_maps_nothing(framework):
     assert load(framework).find("actor/ppo_kl") is None
 
 
+@pytest.mark.parametrize("framework", ["", "nobody", "torch", *frameworks()])
+@pytest.mark.parametrize(
+    ("key", "metric", "labels"),
+    [
+        ("torch/grad_norm", "dfx_grad_norm", {}),
+        ("torch/reward_model/grad_norm", "dfx_grad_norm", {"model": "reward_model"}),
+        ("torch/actor/grad_norm", "dfx_actor_grad_norm", {}),
+        ("torch/critic/grad_norm", "dfx_critic_grad_norm", {}),
+        ("torch/lr", "dfx_learning_rate", {}),
+        ("torch/actor/lr", "dfx_learning_rate", {"model": "actor"}),
+        ("torch/loss", "dfx_loss", {}),
+        ("torch/critic/loss", "dfx_loss", {"model": "critic"}),
+    ],
+)
+def test_the_guest_s_own_keys_are_known_under_every_framework(framework, key, metric, labels):
+    native = load(framework).find(key)
+    assert native is not None
+    assert (native.metric, dict(native.labels)) == (metric, labels)
+
+
+def test_the_guest_s_key_and_the_framework_s_lead_to_one_series():
+    """The exporter can then tell that they are the same, and keeps the framework's."""
+    names = load("verl")
+    for native, own in [
+        ("actor/grad_norm", "torch/actor/grad_norm"),
+        ("critic/lr", "torch/critic/lr"),
+    ]:
+        assert names.find(native) == names.find(own)
+
+
 def test_the_page_of_metrics_names_the_sample_that_a_query_uses():
     page = render()
     assert "`dfx_rank_active_seconds_total`" in page
