@@ -11,6 +11,7 @@ from typing import NamedTuple
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.agent.stamps import Stamp, Stamps
+from dfx_agent.devices.host import HostMemoryTrend, anonymous_bytes
 from dfx_agent.wire.records import (
     BLOCKING,
     CALIBRATION,
@@ -36,6 +37,7 @@ _KEEP_PIECES = 4096
 _KEEP_TOKEN_STEPS = 16
 _FUTURE_NS = 10 * 10**9
 _MAX_SPAN_NAMES = 4096
+_MEMORY_EVERY_NS = 10**9
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
 
 
@@ -137,6 +139,9 @@ class Process:
         self.groups: dict[str, Group] = {}
         self.collectives: list[Collective] = []  # of the last reading
         self._span_names: dict[int, tuple[int, str, int]] = {}
+        self.host_memory_bytes: int | None = None
+        self._memory_trend = HostMemoryTrend()
+        self._next_memory_ns = 0
 
     @property
     def is_misfiled(self) -> bool:
@@ -203,7 +208,10 @@ class Process:
         # one reading behind: every span that began before is then known, open or ended
         account.advance(self._before_ns)
         self._before_ns = batch.time_ns
-        return scalars, self._closed_steps(account)
+        closed = self._closed_steps(account)
+        if self.state == "live":  # else the pid may be somebody else's, or of another namespace
+            self._sample_memory(batch.time_ns, closed)
+        return scalars, closed
 
     def finish(self, state: Liveness) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """The process is gone: read to the end and close its account."""
@@ -213,6 +221,19 @@ class Process:
         account = self._account(Batch(self._before_ns, [], []))
         account.finish(self.last_event_ns or account.watermark_ns, orderly=state == "exited")
         return scalars, closed + self._closed_steps(account)
+
+    @property
+    def host_memory_slope_bytes(self) -> float | None:
+        """Growth of anonymous memory per step; None below 8 steps."""
+        return self._memory_trend.slope_bytes_per_step()
+
+    def _sample_memory(self, now_ns: int, closed: list[ClosedStep]) -> None:
+        if closed or now_ns >= self._next_memory_ns:
+            self._next_memory_ns = now_ns + _MEMORY_EVERY_NS
+            self.host_memory_bytes = anonymous_bytes(self.follower.preamble.pid)
+        step = closed[-1].window.step if closed else None
+        if step is not None and self.host_memory_bytes is not None:
+            self._memory_trend.add(step, self.host_memory_bytes)
 
     def _account(self, batch: Batch) -> TimeAccount:
         if self.account is None:

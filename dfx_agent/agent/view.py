@@ -6,10 +6,12 @@ import time
 
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.fold import RunFold, rank_order
+from dfx_agent.agent.gauges import device_rows
 from dfx_agent.agent.process import ClosedStep, Process
 from dfx_agent.metrics.native import load
 from dfx_agent.metrics.spec import by_name
 from dfx_agent.snapshot import (
+    HostMemory,
     Moments,
     OpenSpan,
     Piece,
@@ -103,7 +105,15 @@ def _rank_row(process: Process) -> RankRow:
         num_guest_drops=totals.num_guest_drops,
         counters_total=totals.counters,
         gauges=dict(process.gauges),
+        devices=device_rows(process.gauges),
+        host_memory=_host_memory(process),
     )
+
+
+def _host_memory(process: Process) -> HostMemory | None:
+    if process.host_memory_bytes is None:
+        return None
+    return HostMemory(process.host_memory_bytes, process.host_memory_slope_bytes)
 
 
 def _open_spans(process: Process) -> tuple[OpenSpan, ...]:
