@@ -1,3 +1,94 @@
+"""Where every Python thread of this process stands, in a file beside the segment.
+
+``faulthandler`` writes them and not ``sys._current_frames``: it takes no lock and allocates
+nothing, where the other holds an interpreter lock while it allocates (deadlock when the collector
+runs then, python/cpython#106883) and keeps the job's locals alive. Its limits: 100 threads, newest
+first, and 100 frames. ``dump_traceback_later`` would work without the GIL, but there is one of it
+in a process and it belongs to the job. Nothing here reads source files or logs.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+import time
+from typing import Any
+
+SUFFIX = ".stacks"
+MAX_BYTES = 64 * 1024
+
+_MAX_NAMED = 200
+_AFTER_SECONDS = (10, 30, 60, 120, 300)
+_EVERY_SECONDS = 300
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
 class StackWriter:
-    def write_if_stuck(self, now_ns, oldest_open_begin_ns, path):
-        pass
+    """Writes the stacks while nothing new begins: after 10, 30, 60, 120, 300 s, then every 300 s.
+
+    Looked at about once a second by the guest's own thread.
+    """
+
+    def __init__(self) -> None:
+        self._mark: int | None = None
+        self._since_ns: int | None = None
+        self._num_written = 0
+
+    def write_if_stuck(self, now_ns: int, newest_begin_ns: int | None, segment: str) -> bool:
+        """``newest_begin_ns``: when what is open now began last, None when nothing is open."""
+        # counted from when it was first seen: a long stage shows between its short ones too
+        if self._since_ns is None or newest_begin_ns != self._mark:
+            self._mark, self._since_ns, self._num_written = newest_begin_ns, now_ns, 0
+        if now_ns - self._since_ns < _due_seconds(self._num_written) * 10**9:
+            return False
+        self._num_written += 1
+        return write_stacks(segment)
+
+
+def write_stacks(segment: str) -> bool:
+    """Replace ``<segment without .seg>.stacks`` (mode 0600, at most 64 KiB); False if not."""
+    path = segment.removesuffix(".seg") + SUFFIX
+    try:
+        fd = os.open(path + ".tmp", _FLAGS, 0o600)
+        try:
+            head = _head()
+            os.write(fd, head)
+            faulthandler.dump_traceback(fd, all_threads=True)
+            _keep_the_end(fd, len(head))
+        finally:
+            os.close(fd)
+        os.rename(path + ".tmp", path)
+    except Exception:  # noqa: BLE001 (never into the job)
+        return False
+    return True
+
+
+def _due_seconds(num_written: int) -> int:
+    """How long nothing must have begun before the stacks are written once more."""
+    if num_written < len(_AFTER_SECONDS):
+        return _AFTER_SECONDS[num_written]
+    return _AFTER_SECONDS[-1] + _EVERY_SECONDS * (num_written - len(_AFTER_SECONDS) + 1)
+
+
+def _head() -> bytes:
+    """What faulthandler does not say: whose stacks, when, and the threads' names."""
+    main = threading.main_thread().ident or 0
+    lines = [f"dfx-stacks 1 {os.getpid()} {time.monotonic_ns()} {main:#x}"]
+    # a copy of the dict and not threading.enumerate(), attributes and not properties: the one
+    # takes a lock that the job may hold, the other may be the job's own code
+    threads: dict[int, Any] = vars(threading)["_active"].copy()
+    for ident, thread in list(threads.items())[:_MAX_NAMED]:
+        state = vars(thread)
+        name = " ".join(state.get("_name", "").split())[:64]
+        lines.append(f"name {ident:#x} {state.get('_native_id') or 0} {name}")
+    return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
+
+
+def _keep_the_end(fd: int, head_bytes: int) -> None:
+    """faulthandler begins with the newest thread: the main thread stands at the end."""
+    size = os.fstat(fd).st_size
+    if size > MAX_BYTES:
+        tail = os.pread(fd, MAX_BYTES - head_bytes, size - (MAX_BYTES - head_bytes))
+        os.pwrite(fd, tail.partition(b"\n")[2], head_bytes)
+        os.ftruncate(fd, head_bytes + len(tail.partition(b"\n")[2]))

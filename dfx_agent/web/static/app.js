@@ -1,18 +1,21 @@
 // The page: takes snapshots from the feed and hands them to the parts; ticks clocks in between.
 
 import { Charts } from "./charts.js";
+import { CollectivePanel } from "./collectives.js";
 import { setHidden, setText } from "./element.js";
 import { Feed } from "./feed.js";
 import { count, duration } from "./format.js";
 import { Header } from "./header.js";
 import { Histories } from "./histories.js";
 import { Legend } from "./legend.js";
+import { MemoryPanel } from "./memory.js";
+import { ObservedLine } from "./observed.js";
 import { RankTable } from "./ranks.js";
 import { ScalarTable } from "./scalars.js";
 import { StepBars } from "./steps.js";
 import { onThemeChange } from "./theme.js";
 import { Timeline } from "./timeline.js";
-import { VerdictStrip } from "./verdicts.js";
+import { VerdictStrip } from "./verdict_strip.js";
 
 const TICK_MS = 100;
 const VERDICT_MS = 1000;
@@ -23,6 +26,9 @@ class Page {
     this.header = new Header((name) => this.pick(name));
     this.verdicts = new VerdictStrip();
     this.ranks = new RankTable();
+    this.observed = new ObservedLine();
+    this.collectives = new CollectivePanel();
+    this.memory = new MemoryPanel();
     this.legend = new Legend();
     this.steps = new StepBars();
     this.charts = new Charts();
@@ -72,6 +78,9 @@ class Page {
     this.judge();
     if (!run || document.hidden) return;
     this.ranks.update(snapshot, run);
+    this.observed.update(run);
+    this.collectives.update(run);
+    this.memory.update(run);
     this.legend.update(run);
     this.steps.update(run);
     this.timeline.update(run);
@@ -97,6 +106,7 @@ class Page {
 
   repaint() {
     this.ranks.repaint();
+    this.collectives.repaint();
     this.legend.repaint();
     this.steps.repaint();
     this.timeline.isDirty = true;

@@ -36,6 +36,30 @@ export function percent(share) {
   return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
 }
 
+/** Small shares with two digits: 0.000354 -> "0.035 %". */
+export function finePercent(share) {
+  if (share > 0 && share < 1e-5) return "< 0.001 %";
+  return `${Number((100 * share).toPrecision(2))} %`;
+}
+
+const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/** 65712345600 -> "61.2 GiB", three digits; absent is "–". */
+export function bytes(n) {
+  if (n === null || !Number.isFinite(n)) return "–";
+  const size = Math.abs(n);
+  let power = 0;
+  while (power < BYTE_UNITS.length - 1 && size >= 999.5 * 1024 ** power) power += 1;
+  const value = size / 1024 ** power;
+  const digits = power === 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  return `${n < 0 ? "−" : ""}${value.toFixed(digits)} ${BYTE_UNITS[power]}`;
+}
+
+/** Growth: always with its sign. */
+export function signedBytes(n) {
+  return n > 0 ? `+${bytes(n)}` : bytes(n);
+}
+
 export function count(n) {
   return grouped.format(n);
 }

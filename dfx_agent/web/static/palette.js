@@ -35,6 +35,13 @@ const WAITS = new Map([
   ["logger", ["#9a93a8", "."]],
 ]);
 
+// Parts of a collective's blocked time: waiting for others is hatched, moving bytes is solid.
+const PARTS = new Map([
+  ["peers", ["#dca443", "\\"]],
+  ["transfer", "#aea17e"],
+  ["unmatched", ["#9a93a8", "."]],
+]);
+
 const TILE_PX = 7;
 const TILE_SCALE = 2;
 const order = [...STAGES.keys()];
@@ -78,12 +85,14 @@ export function canvasFill(context, kind, name) {
   return patterns.get(name);
 }
 
-/** The same fill as the CSS background of a node. */
+/** The same fill as the CSS background of a node; `kind` may also be "part" (of a collective). */
 export function paint(node, kind, name) {
-  if (kind === "wait") {
-    node.style.background = `url(${tile(name).url}) 0 0 / ${TILE_PX}px ${TILE_PX}px`;
+  const part = kind === "part" ? PARTS.get(name) : null;
+  if (kind === "wait" || Array.isArray(part)) {
+    const { url } = part ? tile(`part:${name}`, part) : tile(name);
+    node.style.background = `url(${url}) 0 0 / ${TILE_PX}px ${TILE_PX}px`;
   } else {
-    node.style.background = kind === "idle" ? "var(--idle)" : stageColor(name);
+    node.style.background = kind === "idle" ? "var(--idle)" : (part ?? stageColor(name));
   }
 }
 
@@ -93,12 +102,12 @@ export function inkOf(kind, name) {
   return kind === "idle" ? "var(--quiet)" : stageColor(name);
 }
 
-function tile(kind) {
-  if (!tiles.has(kind)) {
-    const canvas = drawTile(...waitInk(kind));
-    tiles.set(kind, { canvas, url: canvas.toDataURL() });
+function tile(key, ink = waitInk(key)) {
+  if (!tiles.has(key)) {
+    const canvas = drawTile(...ink);
+    tiles.set(key, { canvas, url: canvas.toDataURL() });
   }
-  return tiles.get(kind);
+  return tiles.get(key);
 }
 
 function drawTile(ink, direction) {

@@ -132,21 +132,19 @@ class RankLine {
   }
 
   updateStage(rank) {
-    const span = rank.inflight.at(-1);
-    const kind = span?.kind ?? "idle";
-    const name = span?.name ?? (rank.state === "live" ? "between stages" : STATE_WORDS[rank.state]);
-    const parent = rank.inflight.length > 1 ? `in ${rank.inflight.at(-2).name}` : "";
+    const place = placeOf(rank);
     this.node.classList.toggle("gone", rank.state !== "live");
-    const place = `${kind}:${name}`;
-    if (place !== this.place) {
-      this.place = place;
-      this.kind = kind;
-      this.placeName = name;
-      setText(this.stage, kind === "wait" ? `wait: ${name}` : name);
+    const key = `${place.kind}:${place.name}`;
+    if (key !== this.place) {
+      this.place = key;
+      this.kind = place.kind;
+      this.placeName = place.name;
       this.repaintChip();
     }
-    this.chip.parentNode.title = rank.inflight.map((s) => s.name).join(" › ");
-    setText(this.parent, span && rank.state === "died" ? "died here" : parent);
+    setText(this.stage, place.text);
+    const title = rank.inflight.map(spanText).join(" › ");
+    if (this.chip.parentNode.title !== title) this.chip.parentNode.title = title;
+    setText(this.parent, rank.state === "died" && rank.inflight.length ? "died here" : place.around);
   }
 
   /** Clocks of the living go on between snapshots. */
@@ -183,6 +181,28 @@ class RankLine {
     this.last.repaint();
     this.current.repaint();
   }
+}
+
+/** Where a rank is: what the chip shows and in which colour, and the stage around it. */
+function placeOf(rank) {
+  const span = rank.inflight.at(-1);
+  if (!span) {
+    const name = rank.state === "live" ? "between stages" : STATE_WORDS[rank.state];
+    return { kind: "idle", name, text: name, around: "" };
+  }
+  if (span.kind === "collective") {
+    const around = rank.inflight.findLast((outer) => outer.kind === "stage");
+    const text = spanText(span);
+    return { kind: "wait", name: "collective", text, around: around ? `in ${around.name}` : "" };
+  }
+  const around = rank.inflight.length > 1 ? `in ${rank.inflight.at(-2).name}` : "";
+  return { kind: span.kind, name: span.name, text: spanText(span), around };
+}
+
+/** "backward", "wait: barrier", "all_reduce@0 #1234". */
+function spanText(span) {
+  if (span.kind === "collective" && span.sequence !== null) return `${span.name} #${span.sequence}`;
+  return span.kind === "wait" ? `wait: ${span.name}` : span.name;
 }
 
 function partWords(part) {

@@ -56,7 +56,12 @@ export class SplitBar {
 
   /** `scaleSeconds` is what the full width stands for. */
   update(split, scaleSeconds) {
-    this.parts = split ? partsOf(split) : [];
+    this.show(split ? partsOf(split) : [], scaleSeconds);
+  }
+
+  /** The same for any parts {kind, name, drawnSeconds}. */
+  show(parts, scaleSeconds) {
+    this.parts = parts;
     const names = this.parts.map((p) => `${p.kind}:${p.name}`);
     for (const [name, node] of this.pieces) {
       if (!names.includes(name)) {

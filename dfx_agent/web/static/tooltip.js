@@ -9,7 +9,10 @@ const node = element("div", "tooltip", { hidden: true });
 node.setAttribute("role", "tooltip");
 document.body.append(node);
 
-/** Shows it beside the point (client coordinates). `rows` are {kind, name, text, strong}. */
+/**
+ * Shows it beside the point (client coordinates). `rows` are {kind, name, text, strong, label}:
+ * without a kind there is no colour, without a label the name speaks.
+ */
 export function showTooltip(x, y, title, detail, rows = []) {
   node.replaceChildren(element("strong", "", { textContent: title }));
   if (detail) node.append(element("div", "quiet", { textContent: detail }));
@@ -37,10 +40,10 @@ export function partRows(parts, wallSeconds, chosen = null) {
 }
 
 function rowNodes(row) {
-  const swatch = element("i", "swatch");
-  paint(swatch, row.kind, row.name);
+  const swatch = element("i", row.kind ? "swatch" : "");
+  if (row.kind) paint(swatch, row.kind, row.name);
   const strong = row.strong ? "strong" : "";
-  const label = row.kind === "wait" ? `wait: ${row.name}` : row.name;
+  const label = row.label ?? (row.kind === "wait" ? `wait: ${row.name}` : row.name);
   return [
     swatch,
     element("span", strong, { textContent: label }),

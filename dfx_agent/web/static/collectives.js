@@ -1,0 +1,166 @@
+// Collectives of each rank: how long it was blocked for its peers and for the transfer itself.
+
+import { element, reconcile, setHidden, setText } from "./element.js";
+import { bytes, count, duration, percent } from "./format.js";
+import { paint } from "./palette.js";
+import { SplitBar } from "./split.js";
+import { hideTooltip, showTooltip } from "./tooltip.js";
+
+const PARTS = ["peers", "transfer", "unmatched"];
+const PART_WORDS = {
+  peers: "waiting for peers",
+  transfer: "transfer",
+  unmatched: "not told apart",
+};
+const FULL_COVERAGE = 0.95;
+const MAX_TOOLTIP_ROWS = 12;
+
+export class CollectivePanel {
+  constructor() {
+    this.node = document.getElementById("collectives");
+    this.body = document.getElementById("collective-rows");
+    this.note = document.getElementById("collectives-note");
+    this.scale = document.getElementById("collectives-scale");
+    this.rows = new Map();
+    this.swatches = PARTS.map((part) => [part, element("i", "swatch")]);
+    const items = this.swatches.map(([part, swatch]) =>
+      element("li", "", {}, swatch, element("span", "", { textContent: PART_WORDS[part] })),
+    );
+    document.getElementById("collectives-legend").append(...items);
+    this.repaint();
+  }
+
+  update(run) {
+    const ranks = run.ranks.filter((rank) => rank.collectives.length || rank.groups.length);
+    setHidden(this.node, !ranks.length);
+    if (!ranks.length) return;
+    const keys = ranks.map((rank) => `${rank.role}/${rank.rank}/${rank.pid}`);
+    reconcile(this.body, this.rows, keys, () => new CollectiveLine());
+    const sums = ranks.map(sumOf);
+    const scale = Math.max(...sums.map((sum) => sum.blockedSeconds), 0) || 1;
+    const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
+    ranks.forEach((rank, index) =>
+      this.rows.get(keys[index]).update(rank, sums[index], scale, showsRole),
+    );
+    setText(this.scale, `Blocked · 0 to ${duration(scale)}`);
+    this.sayCoverage(ranks);
+  }
+
+  /** What the guest cannot see must not be taken for idle time. */
+  sayCoverage(ranks) {
+    const seen = coverageOf(ranks.flatMap((rank) => rank.groups));
+    const isPartial = seen !== null && seen < FULL_COVERAGE;
+    this.note.classList.toggle("warn", isPartial);
+    setText(
+      this.note,
+      isPartial ? `collectives: partial, ${percent(seen)} seen` : "since the agent came",
+    );
+    this.note.title = isPartial
+      ? "The groups counted more collectives than the guest saw: some are issued where it cannot look (compiled graphs, functional collectives)."
+      : "";
+  }
+
+  repaint() {
+    for (const [part, swatch] of this.swatches) paint(swatch, "part", part);
+    for (const row of this.rows.values()) row.bar.repaint();
+  }
+}
+
+/** Seen / counted over groups, each weighted by what it counted; null where none counts. */
+function coverageOf(groups) {
+  const counted = groups.filter((row) => row.coverage_ratio !== null && row.num_enqueued > 0);
+  const total = counted.reduce((sum, row) => sum + row.num_enqueued, 0);
+  if (!total) return null;
+  return counted.reduce((sum, row) => sum + row.coverage_ratio * row.num_enqueued, 0) / total;
+}
+
+function sumOf(rank) {
+  const sum = { peers: 0, transfer: 0, unmatched: 0, num: 0, bytes: 0, blockedSeconds: 0 };
+  for (const row of rank.collectives) {
+    for (const part of PARTS) sum[part] += row[`${part}_seconds`];
+    sum.num += row.num_collectives;
+    sum.bytes += row.num_bytes;
+  }
+  sum.blockedSeconds = sum.peers + sum.transfer + sum.unmatched;
+  return sum;
+}
+
+class CollectiveLine {
+  constructor() {
+    const cell = (className) => element("td", className);
+    this.name = element("th", "c-rank", { scope: "row" });
+    this.bar = new SplitBar("last");
+    this.bar.node.tabIndex = 0;
+    this.bar.node.setAttribute("role", "img");
+    this.cells = Object.fromEntries(
+      [...PARTS, "num", "bytes", "seen"].map((key) => [key, cell(`c-${key} num`)]),
+    );
+    const bars = element("td", "c-split", {}, this.bar.node);
+    this.node = element("tr", "", {}, this.name, bars, ...Object.values(this.cells));
+    this.bar.node.addEventListener("mousemove", (event) =>
+      this.explain(event.clientX, event.clientY),
+    );
+    this.bar.node.addEventListener("mouseleave", hideTooltip);
+    this.bar.node.addEventListener("focus", () => this.explainFocused());
+    this.bar.node.addEventListener("blur", hideTooltip);
+  }
+
+  update(rank, sum, scale, showsRole) {
+    this.rank = rank;
+    this.sum = sum;
+    setText(this.name, showsRole ? `${rank.role} ${rank.rank}` : rank.rank);
+    this.node.classList.toggle("gone", rank.state !== "live");
+    const parts = PARTS.filter((part) => sum[part] > 0).map((name) => ({
+      kind: "part",
+      name,
+      drawnSeconds: sum[name],
+    }));
+    this.bar.show(parts, scale);
+    const label = PARTS.map((part) => `${PART_WORDS[part]} ${duration(sum[part])}`).join(", ");
+    if (this.bar.node.ariaLabel !== label) this.bar.node.ariaLabel = label;
+    const wall = rank.totals.wall_seconds;
+    for (const part of PARTS) {
+      setText(this.cells[part], wall > 0 ? percent(sum[part] / wall) : "–");
+      const title = `${duration(sum[part])} of ${duration(wall)}`;
+      if (this.cells[part].title !== title) this.cells[part].title = title;
+    }
+    setText(this.cells.num, count(sum.num));
+    setText(this.cells.bytes, sum.bytes > 0 ? bytes(sum.bytes) : "–");
+    const seen = coverageOf(rank.groups);
+    setText(this.cells.seen, percent(seen));
+    this.cells.seen.classList.toggle("warn", seen !== null && seen < FULL_COVERAGE);
+    const groups = rank.groups.map(groupWords).join("\n");
+    if (this.cells.seen.title !== groups) this.cells.seen.title = groups;
+  }
+
+  explainFocused() {
+    const box = this.bar.node.getBoundingClientRect();
+    this.explain(box.left, box.bottom);
+  }
+
+  /** By group and stage, the longest first. */
+  explain(x, y) {
+    const rows = this.rank.collectives
+      .flatMap((row) =>
+        PARTS.map((part) => ({
+          kind: "part",
+          name: part,
+          label: `${row.stage || "outside a stage"} · group ${row.group} · ${PART_WORDS[part]}`,
+          seconds: row[`${part}_seconds`],
+        })),
+      )
+      .filter((row) => row.seconds > 0)
+      .sort((a, b) => b.seconds - a.seconds)
+      .slice(0, MAX_TOOLTIP_ROWS)
+      .map((row) => ({ ...row, text: duration(row.seconds) }));
+    const methods = [...new Set(this.rank.collectives.map((row) => row.method))].join(", ");
+    const detail = `${duration(this.sum.blockedSeconds)} blocked, told apart by ${methods || "nothing"}`;
+    showTooltip(x, y, `Rank ${this.rank.rank}`, detail, rows);
+  }
+}
+
+function groupWords(row) {
+  const seen = row.coverage_ratio === null ? "" : `, ${percent(row.coverage_ratio)} seen`;
+  const completed = row.num_completed === null ? "" : `, ${count(row.num_completed)} completed`;
+  return `group ${row.group}: ${count(row.num_enqueued)} enqueued${completed}${seen}`;
+}
