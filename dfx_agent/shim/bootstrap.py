@@ -6,7 +6,10 @@ import atexit
 import os
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 from dfx_agent.shim import compiling, identity, imports, recorder
@@ -14,7 +17,8 @@ from dfx_agent.wire import Identity, default_directory
 
 _lock = threading.RLock()
 _refused = False
-_hooked = False
+_follows_forks = False
+_finalizer: Any = None
 _inherited: Identity | None = None
 
 
@@ -36,6 +40,36 @@ def start(directory: str | None, **known: Any) -> bool:
         except Exception as error:  # noqa: BLE001 (never into the job)
             _refuse(str(error) or type(error).__name__)
         return recorder.current is not None
+
+
+def begin(directory: str, known: dict[str, Any]) -> None:
+    """``start`` for a guest that came by attach: what goes wrong is raised, not printed."""
+    compiling.look_for_torch()
+    with _lock:
+        if recorder.current is None:
+            _create(directory, identity.checked(known))
+
+
+def withdraw(gone: Callable[[], None]) -> None:
+    """Close the segment and leave the interpreter as it was, while the job goes on.
+
+    Called in a thread of the guest; ``gone`` is called when the last hook is out, maybe later and
+    by the thread that trains.
+    """
+    with _lock:
+        recorder.start_late = None
+        writer, recorder.current = recorder.current, None
+        imports.forget()
+        atexit.unregister(stop)
+        if _finalizer is not None:
+            _finalizer.cancel()
+    if writer is not None:
+        writer.finish()
+    hooks = sys.modules.get("dfx_agent.shim.hooks")
+    if hooks is None:
+        gone()
+    else:
+        hooks.withdraw(gone)
 
 
 def stop() -> None:
@@ -81,20 +115,33 @@ def _refuse(reason: str) -> None:
 
 
 def _install_hooks() -> None:
-    global _hooked  # noqa: PLW0603 (hooks of the interpreter cannot be taken back)
-    if not _hooked:
-        _hooked = True
-        os.register_at_fork(after_in_child=_after_fork)
-        atexit.register(stop)
+    global _follows_forks  # noqa: PLW0603 (hooks of the interpreter cannot be taken back)
+    if not _follows_forks:
+        _follows_forks = True
+        os.register_at_fork(after_in_child=_as_long_as_it_lives(_after_fork))
+    atexit.unregister(stop)
+    atexit.register(stop)
     _finish_with_multiprocessing()
+
+
+def _as_long_as_it_lives(function: Callable[[], None]) -> Callable[[], None]:
+    """What the interpreter keeps for ever must not keep this module: a guest can leave."""
+
+    def call(reference: Callable[[], Callable[[], None] | None]) -> None:
+        function = reference()
+        if function is not None:
+            function()
+
+    return FunctionType(call.__code__, {}, "dfx_after_fork", (weakref.ref(function),))
 
 
 def _finish_with_multiprocessing() -> None:
     """A forked multiprocessing child leaves by os._exit: only its own finalizers run."""
+    global _finalizer  # noqa: PLW0603
     multiprocessing = sys.modules.get("multiprocessing.process")
     util = sys.modules.get("multiprocessing.util")
     if multiprocessing and util and multiprocessing.parent_process() is not None:
-        util.Finalize(None, stop, exitpriority=0)
+        _finalizer = util.Finalize(None, stop, exitpriority=0)
 
 
 def _after_fork() -> None:
@@ -107,6 +154,12 @@ def _after_fork() -> None:
     hooks = sys.modules.get("dfx_agent.shim.hooks")
     if hooks is not None:
         hooks.after_fork()
+    attached = sys.modules.get("dfx_agent.shim.attached")
+    if attached is not None and attached.forget():
+        if hooks is not None:
+            hooks.remove()
+        writer.release()  # nobody would take it out of this child again
+        return
     _inherited = replace(writer.identity, role=f"{writer.identity.role}_child"[:32])
     recorder.start_late = _start_late
     writer.release()

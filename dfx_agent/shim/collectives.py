@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dfx_agent.shim import compiling, recorder
-from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import (
     BLOCKING,
     COLLECTIVE,
@@ -29,39 +29,47 @@ from dfx_agent.wire.records import (
 
 PATCHES = PatchSet("collectives")
 
-# method of ProcessGroup -> the operation's name in torch.distributed; names changed over versions
+# method of ProcessGroup -> the operation's name in torch.distributed, and which argument holds what
+# moves (the other one of the first two where it is empty); names changed over versions
 _OPERATIONS = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather_into_tensor",
-    "all_gather_single": "all_gather_into_tensor",
-    "allgather_coalesced": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "all_to_all_single": "all_to_all_single",
-    "barrier": "barrier",
-    "monitored_barrier": "monitored_barrier",
-    "send": "send",
-    "recv": "recv",
-    "recv_anysource": "recv_anysource",
-    "_end_coalescing": "coalesced",
+    "allreduce": ("all_reduce", 1),
+    "allreduce_coalesced": ("all_reduce_coalesced", 1),
+    "broadcast": ("broadcast", 1),
+    "reduce": ("reduce", 1),
+    "allgather": ("all_gather", 1),
+    "_allgather_base": ("all_gather_into_tensor", 1),
+    "all_gather_single": ("all_gather_into_tensor", 1),
+    "allgather_coalesced": ("all_gather_coalesced", 1),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", 1),
+    "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", 1),
+    "gather": ("gather", 1),
+    "gather_single": ("gather", 1),
+    "gather_into_tensor": ("gather", 1),
+    "scatter": ("scatter", 2),
+    "reduce_scatter": ("reduce_scatter", 2),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", 2),
+    "reduce_scatter_single": ("reduce_scatter_tensor", 2),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", 2),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", 2),
+    "alltoall": ("all_to_all", 2),
+    "alltoall_base": ("all_to_all_single", 2),
+    "all_to_all_single": ("all_to_all_single", 2),
+    "barrier": ("barrier", 1),
+    "monitored_barrier": ("monitored_barrier", 1),
+    "send": ("send", 1),
+    "recv": ("recv", 1),
+    "recv_anysource": ("recv", 1),
+    "_end_coalescing": ("coalesced", 1),
 }
-_POINT_TO_POINT = frozenset({"send", "recv", "recv_anysource"})
+# gloo numbers these like collectives, but not the same on every rank
+_APART = frozenset({"send", "recv", "monitored_barrier"})
+_UNNUMBERED = _APART | {"coalesced"}
+_BLOCKING_CALLERS = frozenset({"send", "recv"})
 _MAX_PENDING = 4096
 _MAX_GROUP_NAMES = 256
 _MAX_TENSORS = 32
+_MAX_FRAMES = 3
+_OTHER = "other"
 
 _now = time.monotonic_ns
 
@@ -77,29 +85,34 @@ class Group:
         self.name = name
         self.ids: dict[str, int] = {}
         self.writer: recorder.Recorder | None = None
-        self._counter = getattr(process_group, "_get_sequence_number_for_group", None)
-        self._num_point_to_point = 0
+        # the class' function: a bound method would keep the group alive
+        self._count = getattr(type(process_group), "_get_sequence_number_for_group", None)
+        if name == _OTHER:  # numbers of different groups under one name would say nothing
+            self._count = None
+        self._num_apart = 0
         self._before = NO_STEP
 
     def sequence(self) -> int:
         """Collectives enqueued so far, by C++ too; NO_STEP where the backend does not count."""
-        if self._counter is None:
+        process_group = self.ref()
+        if self._count is None or process_group is None:
             return NO_STEP
         try:
-            return int(self._counter()) - self._num_point_to_point
+            return self._count(process_group) - self._num_apart  # type: ignore[no-any-return]
         except Exception:  # noqa: BLE001 (a backend without numbers says so by raising)
-            self._counter = None
+            self._count = None
             return NO_STEP
 
-    def before_point_to_point(self) -> None:
+    def before_apart(self) -> None:
         self._before = self.sequence()
 
-    def after_point_to_point(self) -> None:
-        """Leave sends and receives out: gloo numbers them too, and only two ranks see each."""
-        if self._before != NO_STEP and self.sequence() > self._before:
-            self._num_point_to_point += 1
+    def after_apart(self) -> None:
+        """Leave out what only some ranks count: sends and receives, also those of a barrier."""
+        if self._before != NO_STEP:
+            self._num_apart += max(0, self.sequence() - self._before)
 
     def id_of(self, writer: recorder.Recorder, operation: str) -> int:
+        """Name id of "operation@group"."""
         if writer is not self.writer:
             self.ids, self.writer = {}, writer
         known = self.ids.get(operation)
@@ -148,40 +161,53 @@ def group_of(process_group: Any) -> Group:
             for key in [k for k, group in _groups.items() if group.ref() is None]:
                 del _groups[key]
         name = str(getattr(process_group, "group_name", "")) or "?"
+        if name not in _group_names and len(_group_names) >= _MAX_GROUP_NAMES:
+            name = _OTHER  # groups made and destroyed for ever must not fill the name table
         _group_names.add(name)
-        if len(_group_names) > _MAX_GROUP_NAMES:
-            name = "other"  # groups made and destroyed for ever must not fill the name table
         group = _groups[id(process_group)] = Group(process_group, name)
         return group
 
 
 def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> _Begun | None:
-    """Enter the in-flight table; None when that failed."""
+    """Enter the in-flight table; None when nobody records."""
     global _num_calls  # noqa: PLW0603 (two threads at the same instant may count one)
     writer = recorder.current or recorder.active()
     if writer is None:
         return None
-    outer = recorder.innermost.get()
-    is_accounted, parent = True, 0
-    if outer is not None and outer[0] is writer:
-        parent, is_accounted = outer[2], outer[5] != WAIT
     _num_calls += 1
-    name_id, thread, span = group.id_of(writer, operation), writer.thread_id(), writer.next_span()
-    kind = COLLECTIVE | BLOCKING if is_accounted else COLLECTIVE
-    now = _now()
-    slot = writer.enter(now, sequence, span, parent, thread, kind, name_id)
-    return writer, name_id, sequence, now, slot, span, parent, thread, num_bytes, is_accounted
+    return _enter(writer, COLLECTIVE, group.id_of(writer, operation), num_bytes, sequence)
 
 
-def end(begun: _Begun, flags: int, *, since_ns: int | None = None) -> None:
+def end(begun: _Begun, flags: int) -> None:
     """Write the record and leave the in-flight table; ``flags``: kind, BLOCKING, FAILED."""
     writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes, is_accounted = begun
     if writer is recorder.current:
         span = span if is_accounted else 0
-        start = t0 if since_ns is None else since_ns
-        writer.emit(start, _now(), num_bytes, sequence, span, parent, thread, flags, name_id)
+        writer.emit(t0, _now(), num_bytes, sequence, span, parent, thread, flags, name_id)
         if slot:
             writer.leave(slot)
+
+
+def abandon(begun: _Begun) -> None:
+    """It was none: leave the in-flight table without a record."""
+    if begun[0] is recorder.current and begun[4]:
+        begun[0].leave(begun[4])
+
+
+def _enter(
+    writer: recorder.Recorder, kind: int, name_id: int, num_bytes: float, sequence: int
+) -> _Begun:
+    outer = recorder.innermost.get()
+    is_accounted, parent = True, 0
+    if outer is not None and outer[0] is writer:
+        parent, is_accounted = outer[2], outer[5] != WAIT
+    if is_accounted:
+        kind |= BLOCKING
+    thread = writer._thread.native_id  # noqa: SLF001 (a method call less in the hottest path)
+    span = writer.next_span() & 0xFFFFFFFF
+    now = _now()
+    slot = writer.enter(now, sequence, span, parent, thread, kind, name_id)
+    return writer, name_id, sequence, now, slot, span, parent, thread, num_bytes, is_accounted
 
 
 def _patch(patches: PatchSet) -> None:
@@ -190,24 +216,25 @@ def _patch(patches: PatchSet) -> None:
     work = getattr(distributed, "Work", None)
     if process_group is None or work is None:
         return
-    for method, operation in _OPERATIONS.items():
-        patches.replace(process_group, method, _wrapper_maker(operation))
+    patches.on_restore(_forget_all)
+    for method, (operation, payload_at) in _OPERATIONS.items():
+        patches.replace(process_group, method, _wrapper_maker(operation, payload_at))
     patches.replace(work, "wait", _wait_wrapper)
 
 
-def _wrapper_maker(operation: str) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
+def _wrapper_maker(operation: str, payload_at: int) -> Callable[[Any, Switch], Any]:
+    def make(original: Any, switch: Switch) -> Any:
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if not PATCHES.is_active or compiling.is_compiling():
+            if compiling.is_compiling() or not switch.is_on:
                 return original(*args, **kwargs)
-            begun = _begin_call(operation, args)
+            call = _begin_call(operation, payload_at, args)
             try:
                 work = original(*args, **kwargs)
             except BaseException:
-                _finish(begun, COLLECTIVE | BLOCKING | FAILED)
+                _raised(call, operation)
                 raise
-            if begun is not None:
-                _issued(begun, operation, work, args, kwargs)
+            if call is not None:
+                _issued(call, operation, work, kwargs.get("opts", args[-1]))
             return work
 
         return collective
@@ -215,35 +242,40 @@ def _wrapper_maker(operation: str) -> Callable[[Any], Any]:
     return make
 
 
-def _begin_call(operation: str, args: tuple[Any, ...]) -> _Begun | None:
+def _begin_call(
+    operation: str, payload_at: int, args: tuple[Any, ...]
+) -> tuple[Group, _Begun, bool] | None:
+    """(group, what has begun, whether the host waits for it); None when it cannot be recorded."""
     try:
         group = group_of(args[0])
-        sequence = NO_STEP
-        if operation in _POINT_TO_POINT:
-            group.before_point_to_point()
+        if operation in _UNNUMBERED:
+            sequence = NO_STEP
+            if operation in _APART:
+                group.before_apart()
         else:
             sequence = group.sequence()
             if sequence != NO_STEP:
                 sequence += 1
-        num_bytes = _num_bytes(args[1]) if len(args) > 1 else 0.0
-        return begin(group, operation, num_bytes, sequence)
+        num_bytes, is_on_host = _measure(args, payload_at)
+        begun = begin(group, operation, num_bytes, sequence)
     except Exception:  # noqa: BLE001 (never into the job)
         _count_error()
         return None
+    return None if begun is None else (group, begun, is_on_host)
 
 
-def _issued(
-    begun: _Begun, operation: str, work: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
+def _issued(call: tuple[Group, _Begun, bool], operation: str, work: Any, options: Any) -> None:
     """Back from C++: over, or waited for on the next line (sync), or later (async)."""
     try:
-        if operation in _POINT_TO_POINT:
-            group_of(args[0]).after_point_to_point()
+        group, begun, is_on_host = call
+        if operation in _APART:
+            group.after_apart()
+        # a device's stream waits, not the host: the call is over before the collective is
+        flags = COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE
         if work is None:
-            end(begun, COLLECTIVE | BLOCKING)
+            end(begun if operation in _UNNUMBERED else _numbered(begun, group.sequence()), flags)
             return
-        options = kwargs.get("opts", args[-1])
-        is_sync = getattr(options, "asyncOp", True) is False
+        is_sync = is_on_host and _is_sync(options)
         if not is_sync:
             end(begun, COLLECTIVE)
         if len(_pending) >= _MAX_PENDING:
@@ -253,9 +285,45 @@ def _issued(
         _count_error()
 
 
-def _wait_wrapper(original: Any) -> Any:
+def _is_sync(options: Any) -> bool:
+    """Whether torch waits on its next line.
+
+    Where the options do not say (torch < 2.7, send, receive), the calling function of torch does.
+    """
+    is_async = getattr(options, "asyncOp", None)
+    if is_async is None:
+        frame: Any = sys._getframe(3)  # noqa: SLF001 (_is_sync, _issued, collective, then torch)
+        is_async = frame.f_locals.get("async_op", True)
+        for _ in range(_MAX_FRAMES):  # send calls isend, with a decorator in between
+            if frame is None or not frame.f_globals["__name__"].startswith("torch."):
+                break
+            if frame.f_code.co_name in _BLOCKING_CALLERS:
+                return True
+            frame = frame.f_back
+    return is_async is False
+
+
+def _numbered(begun: _Begun, sequence: int) -> _Begun:
+    return (*begun[:2], sequence, *begun[3:])
+
+
+def _raised(call: tuple[Group, _Begun, bool] | None, operation: str) -> None:
+    """The call raised: it has a number only if it was enqueued before that."""
+    if call is not None:
+        try:
+            group, begun, _ = call
+            if operation in _APART:
+                group.after_apart()
+            elif group.sequence() < begun[2]:
+                begun = _numbered(begun, NO_STEP)
+            end(begun, COLLECTIVE | BLOCKING | FAILED)
+        except Exception:  # noqa: BLE001 (never into the job)
+            _count_error()
+
+
+def _wait_wrapper(original: Any, switch: Switch) -> Any:
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if not PATCHES.is_active or compiling.is_compiling():
+        if compiling.is_compiling() or not switch.is_on:
             return original(*args, **kwargs)
         is_sync, begun = _pending.pop(id(args[0]), (False, None))
         if is_sync:
@@ -279,18 +347,10 @@ def _begin_wait(issued: _Begun | None) -> _Begun | None:
     if issued is None or writer is None or issued[0] is not writer:
         return None
     try:
-        outer = recorder.innermost.get()
-        is_accounted, parent = True, 0
-        if outer is not None and outer[0] is writer:
-            parent, is_accounted = outer[2], outer[5] != WAIT
-        kind = COLLECTIVE_WAIT | BLOCKING if is_accounted else COLLECTIVE_WAIT
-        name_id, sequence, span, thread = issued[1], issued[2], writer.next_span(), issued[7]
-        now = _now()
-        slot = writer.enter(now, sequence, span, parent, thread, kind, name_id)
+        return _enter(writer, COLLECTIVE_WAIT, issued[1], 0.0, issued[2])
     except Exception:  # noqa: BLE001 (never into the job)
         _count_error()
         return None
-    return writer, name_id, sequence, now, slot, span, parent, thread, 0.0, is_accounted
 
 
 def _finish(begun: _Begun | None, flags: int) -> None:
@@ -304,19 +364,38 @@ def _finish(begun: _Begun | None, flags: int) -> None:
 def _forget_oldest() -> None:
     """Works that nobody waits for."""
     for key in list(_pending)[: _MAX_PENDING // 4]:
-        is_sync, begun = _pending.pop(key, (False, None))
-        if is_sync:
-            _finish(begun, COLLECTIVE)
+        _forget(key)
 
 
-def _num_bytes(payload: Any) -> float:
-    """Bytes of a tensor or of (lists of) tensors; long lists from the first few."""
-    if isinstance(payload, (list, tuple)):
-        if not payload:
-            return 0.0
-        first = [_num_bytes(part) for part in payload[:_MAX_TENSORS]]
-        return sum(first) * len(payload) / len(first)
-    return float(getattr(payload, "nbytes", 0))
+def _forget_all() -> None:
+    """From now on nobody sees them being waited for."""
+    for key in list(_pending):
+        _forget(key)
+
+
+def _forget(key: int) -> None:
+    is_sync, begun = _pending.pop(key, (False, None))
+    if is_sync:
+        _finish(begun, COLLECTIVE)
+
+
+def _measure(args: tuple[Any, ...], at: int) -> tuple[float, bool]:
+    """(bytes that this rank hands in or takes out, whichever is more; whether they are the host's).
+
+    All of a list of tensors, long ones judged by their first 32; what has no bytes is the host's.
+    """
+    payload = args[at] if len(args) > at else None
+    if isinstance(payload, (list, tuple)) and not payload and len(args) > 2:
+        payload = args[3 - at]  # gather and scatter: only the root has the whole
+    while isinstance(payload, (list, tuple)) and len(payload) == 1:
+        payload = payload[0]
+    try:
+        return payload.nbytes, payload.is_cpu  # type: ignore[union-attr]
+    except AttributeError:
+        if not isinstance(payload, (list, tuple)) or not payload:
+            return 0.0, True
+    parts = [_measure((part,), 0) for part in payload[:_MAX_TENSORS]]
+    return sum(size for size, _ in parts) * len(payload) / len(parts), parts[0][1]
 
 
 def _count_error() -> None:

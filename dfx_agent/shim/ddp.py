@@ -4,7 +4,7 @@ DDP issues its all-reduces from C++ and waits for them at the end of backward, o
 Python hook. But a hook on the one parameter whose gradient comes last says when this rank arrived
 (3.6 us a step), and the end of backward says when the last collective was over: together they are
 one blocking collective, "ddp_gradients". Which parameter is last is learned in one backward with
-a hook on each.
+a hook on each, and learned again when a reduction was not seen (unused parameters).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dfx_agent.wire.records import BLOCKING, COLLECTIVE, FAILED, NO_STEP
 PATCHES = PatchSet("ddp")
 
 _OPERATION = "ddp_gradients"
+_MAX_LESSONS = 8  # hooks on all parameters cost 3.6 us each
 
 
 class _Replica:
@@ -27,36 +28,59 @@ class _Replica:
     def __init__(self, module: Any) -> None:
         self.ref = weakref.ref(module)
         self.group = collectives.group_of(module.process_group)
-        self.num_bytes = 0.0
-        self.before = NO_STEP
+        self._parameters = [weakref.ref(p) for p in module.module.parameters() if p.requires_grad]
+        living = [parameter for ref in self._parameters if (parameter := ref()) is not None]
+        self._num_bytes = sum(parameter.nbytes for parameter in living)
+        # the host waits for gloo; a device's stream waits for NCCL, and the host goes on
+        self.kind = COLLECTIVE | BLOCKING if all(p.is_cpu for p in living) else COLLECTIVE
+        self._before = NO_STEP
+        self._first: Any = None
         self._last: Any = None
+        self._takes_part = False
         self._begun: Any = None
         self._handles: list[Any] = []
-        self._is_learning = True
-        for parameter in module.module.parameters():
-            if parameter.requires_grad:
-                self.num_bytes += parameter.nbytes
-                hook = parameter.register_post_accumulate_grad_hook(self._on_ready)
-                self._handles.append(hook)
+        self._num_lessons = 0
+        self._is_learning = False
 
     def begin(self) -> None:
-        self.before = self.group.sequence()
+        """Backward begins, in the thread that trains: hooks may be put in now."""
+        self._before = self.group.sequence()
+        self._takes_part = False
+        if not self._handles and self._num_lessons < _MAX_LESSONS:
+            self._num_lessons += 1
+            self._is_learning, self._first, self._last = True, None, None
+            for ref in self._parameters:
+                self._hook(ref(), self._on_ready)
 
-    def end(self, flags: int) -> None:
-        """Backward is over: everybody's gradients have arrived."""
+    def end(self, *, has_failed: bool) -> Any:
+        """Backward is over: what has begun, None where nothing was reduced or nothing was seen."""
         begun, self._begun = self._begun, None
-        if self._is_learning and self._last is not None:
-            self._keep_last()
-        if begun is not None:
-            sequence = self.group.sequence()
-            if sequence == self.before and sequence != NO_STEP:
-                begun[0].leave(begun[4])  # no_sync: nothing was reduced
-            else:
-                collectives.end((*begun[:2], sequence, *begun[3:]), flags)
+        sequence = self.group.sequence()
+        was_reduced = sequence == NO_STEP or sequence != self._before
+        if self._is_learning and self._last is not None and not has_failed:
+            self._is_learning = False
+            self.remove()
+            self._hook(self._last(), self._on_ready)
+            if self._first is not self._last:
+                self._hook(self._first(), self._on_first)
+        elif begun is None and self._takes_part and was_reduced:
+            if self._num_lessons < _MAX_LESSONS:
+                self.remove()  # reduced without the parameter that came last before: learn again
+        elif begun is not None and not was_reduced:  # no_sync
+            collectives.abandon(begun)
+            return None
+        return None if begun is None else (*begun[:2], sequence, *begun[3:])
 
     def remove(self) -> None:
         while self._handles:
             self._handles.pop().remove()
+
+    def _hook(self, parameter: Any, call: Any) -> None:
+        if parameter is not None:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(call))
+
+    def _on_first(self, _parameter: Any) -> None:
+        self._takes_part = True
 
     def _on_ready(self, parameter: Any) -> None:
         try:
@@ -64,23 +88,16 @@ class _Replica:
                 return
             if self._is_learning:
                 self._last = weakref.ref(parameter)
+                self._first = self._first or self._last
                 return
             if self._begun is not None:  # accumulated twice in one backward: the last one counts
-                self._begun[0].leave(self._begun[4])
+                collectives.abandon(self._begun)
             sequence = self.group.sequence()
             expected = NO_STEP if sequence == NO_STEP else sequence + 1
-            self._begun = collectives.begin(self.group, _OPERATION, self.num_bytes, expected)
+            self._begun = collectives.begin(self.group, _OPERATION, self._num_bytes, expected)
         except Exception:  # noqa: BLE001 (never into the job)
             if recorder.current is not None:
                 recorder.current.count_error()
-
-    def _keep_last(self) -> None:
-        """The hook stays on the parameter that came last."""
-        self.remove()
-        parameter = self._last() if self._last else None
-        if parameter is not None:
-            self._is_learning = False
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_ready))
 
 
 _replicas: list[_Replica] = []
@@ -95,7 +112,7 @@ def watch(module: Any) -> None:
     def change(patches: PatchSet) -> None:
         replica = _Replica(module)
         _replicas.append(replica)
-        patches.on_restore(replica.remove)
+        patches.on_restore(lambda: _forget(replica))
 
     if PATCHES.is_active:
         change(PATCHES)
@@ -109,6 +126,21 @@ def before_backward() -> None:
 
 
 def after_backward(*, has_failed: bool) -> None:
-    flags = COLLECTIVE | BLOCKING | FAILED if has_failed else COLLECTIVE | BLOCKING
+    """Of several modules that were reduced together in one group, the last one tells."""
+    latest: dict[int, tuple[_Replica, Any]] = {}
     for replica in _replicas:
-        replica.end(flags)
+        begun = replica.end(has_failed=has_failed)
+        if begun is not None:
+            _, other = latest.get(id(replica.group), (replica, None))
+            if other is not None:
+                begun, other = (begun, other) if begun[3] > other[3] else (other, begun)
+                collectives.abandon(other)
+            latest[id(replica.group)] = replica, begun
+    for replica, begun in latest.values():
+        collectives.end(begun, replica.kind | FAILED if has_failed else replica.kind)
+
+
+def _forget(replica: _Replica) -> None:
+    replica.remove()
+    if replica in _replicas:
+        _replicas.remove(replica)

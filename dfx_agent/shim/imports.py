@@ -1,12 +1,15 @@
 """Call a function once a module has been imported, without importing it ourselves.
 
-A finder in front of ``sys.meta_path`` lets the real finders find the module and wraps the loader's
-``exec_module``: the function runs right after the module's own code, before its importer goes on.
+A finder in front of ``sys.meta_path`` lets the real finders find the module and gives the loader
+that they made an ``exec_module`` of ours: the function runs right after the module's own code,
+before its importer goes on. The spec and its loader stay what they were, also for those who only
+ask whether the module is there.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,18 +17,42 @@ from typing import Any
 
 def when_imported(name: str, call: Callable[[], None]) -> None:
     """``call`` now if the module is loaded, else right after its import; its errors are eaten."""
-    if name in sys.modules:
+    module = sys.modules.get(name)
+    if module is None:
+        _finder_of(name).add(call)
+    elif getattr(getattr(module, "__spec__", None), "_initializing", False):
+        # by another thread, or by our own caller: the import lock says when it is whole
+        threading.Thread(target=_call_when_whole, args=(name, call), daemon=True).start()
+    else:
         _guarded(call)
-    elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(name, call))
+
+
+def _finder_of(name: str) -> _Finder:
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder) and finder.name == name:
+            return finder
+    finder = _Finder(name)
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+def forget() -> None:
+    """Wait for nothing any more."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        # a new list: another thread may be half-way through the old one, and would skip a finder
+        sys.meta_path = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
 
 
 class _Finder:
     """Stays until the module has been executed: others only ask whether it could be."""
 
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._call = call
+        self._calls: list[Callable[[], None]] = []
+
+    def add(self, call: Callable[[], None]) -> None:
+        if call not in self._calls:
+            self._calls.append(call)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.name:
@@ -34,38 +61,36 @@ class _Finder:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _CallingLoader(spec.loader, self._done)
+                with suppress(Exception):  # a loader that takes no attribute is left alone
+                    self._follow(spec.loader)
                 return spec
         return None
 
+    def _follow(self, loader: Any) -> None:
+        original = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            original(module)
+            if module.__name__ == self.name:  # a loader may serve many modules
+                with suppress(AttributeError):
+                    del loader.exec_module
+                self._done()
+
+        loader.exec_module = exec_module
+
     def _done(self) -> None:
-        with suppress(ValueError):
-            sys.meta_path.remove(self)
-        _guarded(self._call)
+        if self in sys.meta_path:  # else forgotten, or done already
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+            for call in self._calls:
+                _guarded(call)
 
 
-class _CallingLoader:
-    """The real loader, for everything but the moment after execution."""
-
-    def __init__(self, loader: Any, done: Callable[[], None]) -> None:
-        self._loader = loader
-        self._done = done
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._done()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+def _call_when_whole(name: str, call: Callable[[], None]) -> None:
+    with suppress(Exception):  # the import failed: there is nothing to call for
+        __import__(name)
+        call()
 
 
 def _guarded(call: Callable[[], None]) -> None:
-    try:
+    with suppress(Exception):  # never into the job
         call()
-    except Exception:  # noqa: BLE001 (never into the job)
-        return

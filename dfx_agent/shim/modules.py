@@ -6,13 +6,15 @@ forward is timed (their hooks cost 1.8 us a call; hooks on every module would co
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from dfx_agent.shim import compiling, ddp, recorder, torch_hooks
-from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.patches import PatchSet, Switch
 
 FORWARD = PatchSet("forward")
 
@@ -23,18 +25,24 @@ _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def look() -> None:
     """Find models; those that are new are followed from the next backward on."""
+    torch_hooks.install_late()
     modules = _all_modules()
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", ())
-    replicas = [module for module in modules if isinstance(module, parallel)]
-    roots = [] if _is_compiled(modules) else _roots(modules)[:_MAX_ROOTS]
+    replicas = [weakref.ref(module) for module in modules if isinstance(module, parallel)]
+    found = [] if _is_compiled(modules) else _roots(modules)[:_MAX_ROOTS]
+    roots = [weakref.ref(root) for root in found]
     torch_hooks.before_next_backward.append(lambda: _follow(replicas, roots))
 
 
 def _follow(replicas: list[Any], roots: list[Any]) -> None:
-    for replica in replicas:
-        ddp.watch(replica)
-    for root in roots:
-        _time_forward(root)
+    for ref in replicas:
+        replica = ref()
+        if replica is not None:
+            ddp.watch(replica)
+    for ref in roots:
+        root = ref()
+        if root is not None:
+            _time_forward(root)
 
 
 def _all_modules() -> list[Any]:
@@ -46,7 +54,7 @@ def _all_modules() -> list[Any]:
         known = is_module.get(kind)
         if known is None:
             known = is_module[kind] = module_class in kind.__mro__
-        if known:
+        if known and "_modules" in candidate.__dict__:  # else its own __init__ has not run yet
             found.append(candidate)
     return found
 
@@ -71,9 +79,12 @@ def _time_forward(root: Any) -> None:
 
     def change(patches: PatchSet) -> None:
         _hooked.add(root)
-        patches.on_restore(root.register_forward_pre_hook(_before_forward).remove)
-        handle = root.register_forward_hook(_after_forward, always_call=True)
-        patches.on_restore(handle.remove)
+        before, after = (
+            _Hook(_before_forward, patches.switch),
+            _Hook(_after_forward, patches.switch),
+        )
+        patches.on_restore(root.register_forward_pre_hook(before).remove)
+        patches.on_restore(root.register_forward_hook(after, always_call=True).remove)
         patches.on_restore(_hooked.clear)
 
     if FORWARD.is_active:
@@ -82,19 +93,29 @@ def _time_forward(root: Any) -> None:
         FORWARD.install(change)
 
 
-def _before_forward(module: Any, _args: Any) -> None:
+class _Hook:
+    """A module is copied and saved with its hooks: of ours, a function that does nothing."""
+
+    def __init__(self, call: Callable[[Any], None], switch: Switch) -> None:
+        self._call = call
+        self._switch = switch
+
+    def __call__(self, module: Any, *_args: Any) -> None:
+        if not compiling.is_compiling() and self._switch.is_on:
+            try:
+                self._call(module)
+            except Exception:  # noqa: BLE001 (never into the job)
+                _opened.pop(id(module), None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _before_forward(module: Any) -> None:
     """Only passes that will be trained on: generation calls forward for every token."""
-    if FORWARD.is_active and not compiling.is_compiling():
-        try:
-            if sys.modules["torch"].is_grad_enabled():
-                _opened[id(module)] = torch_hooks.open_stage("forward")
-        except Exception:  # noqa: BLE001 (never into the job)
-            _opened.pop(id(module), None)
+    if sys.modules["torch"].is_grad_enabled():
+        _opened[id(module)] = torch_hooks.open_stage("forward")
 
 
-def _after_forward(module: Any, _args: Any, _output: Any) -> None:
-    if not compiling.is_compiling():
-        try:
-            torch_hooks.close_stage(_opened.pop(id(module), None), None)
-        except Exception:  # noqa: BLE001 (never into the job)
-            _opened.clear()
+def _after_forward(module: Any) -> None:
+    torch_hooks.close_stage(_opened.pop(id(module), None), None)

@@ -1,12 +1,13 @@
 """The only file that replaces attributes of somebody else's objects, and puts them back.
 
 Each hook has a ``PatchSet``: what it replaced on which object, in order; ``restore`` goes back in
-reverse order. An attribute that somebody else has wrapped since is left alone: the wrapper below
-stays, and ``is_active`` tells it to do nothing but call the original.
+reverse order. An attribute that somebody else has wrapped since is left alone: our wrapper stays
+below theirs, switched off for ever, and does nothing but call the original.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, Literal
@@ -14,9 +15,17 @@ from typing import Any, Literal
 State = Literal["off", "absent", "active", "failed"]
 
 _MISSING = object()
-MARK = "_dfx_original"
 
 registry: dict[str, PatchSet] = {}
+
+
+class Switch:
+    """Asked by the wrappers of one installation; the next installation has its own."""
+
+    __slots__ = ("is_on",)
+
+    def __init__(self) -> None:
+        self.is_on = False
 
 
 class PatchSet:
@@ -25,39 +34,41 @@ class PatchSet:
     def __init__(self, name: str) -> None:
         self.name = name
         self.state: State = "off"
-        self.is_active = False
+        self.switch = Switch()
         self._undo: list[Callable[[], None]] = []
         registry[name] = self
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it records: installed, and not given up since."""
+        return self.switch.is_on
+
     def install(self, change: Callable[[PatchSet], None]) -> None:
         """Apply ``change``; whatever goes wrong is taken back and never reaches the job."""
-        if self.is_active or self.name in _disabled():
+        if self._undo or self.name in _disabled():
             return
-        self.is_active = True
+        self.switch = Switch()
         try:
             change(self)
         except Exception:  # noqa: BLE001 (never into the job)
             self.restore()
             self.state = "failed"
             return
-        self.is_active = bool(self._undo)
+        self.switch.is_on = bool(self._undo)
         self.state = "active" if self._undo else "absent"
 
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """``owner.name = make(owner.name)``; passed over where ``owner`` has no such attribute.
+    def replace(self, owner: Any, name: str, make: Callable[[Any, Switch], Any]) -> None:
+        """``owner.name = make(owner.name, switch)``; passed over where there is no such attribute.
 
         The raw entry of ``__dict__`` is kept: what ``getattr`` gives for a method of a pybind11
         class cannot be put back (it has lost ``self``).
         """
-        current = getattr(owner, name, _MISSING)
+        current: Any = getattr(owner, name, _MISSING)
         if current is _MISSING:
             return
-        if hasattr(current, MARK):  # ours is below somebody else's wrapper, and works again
-            self.on_restore(lambda: None)
-            return
         raw = vars(owner).get(name, _MISSING)
-        replacement = make(current)
-        setattr(replacement, MARK, current)
+        replacement = make(current, self.switch)
+        functools.update_wrapper(replacement, current)
         setattr(owner, name, replacement)
         self.on_restore(lambda: _put_back(owner, name, replacement, raw))
 
@@ -67,12 +78,17 @@ class PatchSet:
 
     def suspend(self) -> None:
         """Do nothing from now on; what was changed stays until ``restore``. Safe in any thread."""
-        self.is_active = False
+        self.switch.is_on = False
         self.state = "off"
+
+    def resume(self, state: State) -> None:
+        """Go on as before ``suspend``, in the state of then."""
+        self.switch.is_on = state == "active"
+        self.state = state
 
     def restore(self) -> None:
         """Everything as it was, last change first."""
-        self.is_active = False
+        self.switch.is_on = False
         self.state = "off"
         while self._undo:
             try:

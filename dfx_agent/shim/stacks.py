@@ -86,9 +86,8 @@ def _head() -> bytes:
 
 
 def _keep_the_end(fd: int, head_bytes: int) -> None:
-    """faulthandler begins with the newest thread: the main thread stands at the end."""
-    size = os.fstat(fd).st_size
+    """What is too much goes from the front: the main thread is the oldest and stands last."""
+    size, room = os.fstat(fd).st_size, MAX_BYTES - head_bytes
     if size > MAX_BYTES:
-        tail = os.pread(fd, MAX_BYTES - head_bytes, size - (MAX_BYTES - head_bytes))
-        os.pwrite(fd, tail.partition(b"\n")[2], head_bytes)
-        os.ftruncate(fd, head_bytes + len(tail.partition(b"\n")[2]))
+        _, _, tail = os.pread(fd, room, size - room).partition(b"\n")
+        os.ftruncate(fd, head_bytes + os.pwrite(fd, tail, head_bytes))

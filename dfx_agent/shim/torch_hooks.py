@@ -14,31 +14,45 @@ from collections.abc import Callable
 from typing import Any
 
 from dfx_agent.shim import compiling, ddp, recorder
-from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import STAGE
 
 OPTIMIZER = PatchSet("optimizer")
 BACKWARD = PatchSet("backward")
 GRAD_NORM = PatchSet("grad_norm")
 GRAD_SCALER = PatchSet("grad_scaler")
+FSDP1 = PatchSet("fsdp1")
 
 # stages of RL trainers that tell the models of one process apart
 _MODEL_OF_STAGE = {"actor_update": "actor", "critic_update": "critic"}
 
 
-class _Optimizers:
-    """What was seen of this process' optimizers."""
+class _Step:
+    """An optimizer at work, by id: its span, its thread, how often its step is on the stack."""
+
+    __slots__ = ("depth", "opened", "thread")
+
+    def __init__(self, opened: recorder.OpenSpan | None) -> None:
+        self.opened = opened
+        self.thread = threading.get_ident()
+        self.depth = 1
+
+
+class _Seen:
+    """What was seen of this process' training."""
 
     def __init__(self) -> None:
-        self.known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.has_backward = False
+        self.has_scaled_loss = False
         self.num_steps = 0
         self.first: weakref.ref[Any] | None = None
         self.step_of_first = 0
-        self.opened: recorder.OpenSpan | None = None
+        self.step_code: Any = None  # of torch's wrapper around every optimizer's step
+        self.at_work: dict[int, _Step] = {}
 
 
-_seen = _Optimizers()
+_seen = _Seen()
 news = threading.Event()  # models may be there that nobody has looked for
 # hooks on parameters are put in by the thread that trains: the engine reads them without the GIL
 before_next_backward: list[Callable[[], None]] = []
@@ -46,26 +60,62 @@ before_next_backward: list[Callable[[], None]] = []
 
 def install() -> None:
     """Install every hook of this file; each works, or is absent, on its own."""
-    OPTIMIZER.install(_hook_optimizers)
+    if _seen.has_backward:
+        news.set()  # look for models again
+        _seen.first = None  # and ask the optimizer for its count: it may have gone on without us
+    optimizers = sys.modules["torch.optim.optimizer"]
+    if OPTIMIZER.state == "off" and getattr(optimizers, "_global_optimizer_pre_hooks", None):
+        # somebody else's hooks: torch may be iterating over them now, in the thread that trains
+        before_next_backward.append(lambda: OPTIMIZER.install(_hook_optimizers))
+    else:
+        OPTIMIZER.install(_hook_optimizers)
     BACKWARD.install(_patch_backward)
     GRAD_NORM.install(_patch_grad_norm)
     GRAD_SCALER.install(_patch_grad_scaler)
+    install_late()
+
+
+def install_late() -> None:
+    """What torch does not import by itself, once the job has."""
+    FSDP1.install(_patch_fsdp1)
+
+
+def after_fork() -> None:
+    """The parent's thread may hold the lock of its event for ever."""
+    global news  # noqa: PLW0603
+    news = threading.Event()
+    before_next_backward.clear()
+
+
+class _Owner:
+    """Stands for a Span in the chain of open spans, whose walkers read ``_num_open``."""
+
+    __slots__ = ("_num_open",)
+
+    def __init__(self) -> None:
+        self._num_open = 1
 
 
 def open_stage(name: str) -> recorder.OpenSpan | None:
-    """Begin a stage from a hook; None where the job has opened the same one itself."""
+    """Begin a stage from a hook; None where the same one is open, by the job itself too."""
     writer = recorder.current or recorder.active()
     if writer is None or compiling.is_compiling():
         return None
+    if _seen.at_work:
+        _close_stale()
     outer = recorder.innermost.get()
-    if outer is not None and outer[0] is writer and outer[4] == writer.name_id(name):
-        return None
-    return writer.open(_OWNER, name, STAGE)
+    name_id = writer.name_id(name)
+    while outer is not None:
+        if outer[0] is writer and outer[4] == name_id and outer[1]._num_open:  # noqa: SLF001
+            return None
+        outer = outer[-1]
+    return writer.open(_Owner(), name, STAGE)
 
 
 def close_stage(opened: recorder.OpenSpan | None, failure: type[BaseException] | None) -> None:
     """End what ``open_stage`` began."""
     if opened is not None:
+        opened[1]._num_open = 0  # noqa: SLF001
         if recorder.innermost.get() is opened:
             outer = opened[-1]
             while outer is not None and not outer[1]._num_open:  # noqa: SLF001
@@ -73,15 +123,6 @@ def close_stage(opened: recorder.OpenSpan | None, failure: type[BaseException] |
             recorder.innermost.set(outer)
         if opened[0] is recorder.current:
             opened[0].close(opened, failure)
-
-
-class _Owner:
-    """Stands for a Span in the chain of open spans; the chain's walkers read ``_num_open``."""
-
-    _num_open = 1
-
-
-_OWNER = _Owner()
 
 
 def _model() -> str:
@@ -104,29 +145,75 @@ def _scalar(name: str, value: Any) -> None:
 
 def _hook_optimizers(patches: PatchSet) -> None:
     module = sys.modules["torch.optim.optimizer"]
-    patches.on_restore(module.register_optimizer_step_pre_hook(_before_step).remove)
-    patches.on_restore(module.register_optimizer_step_post_hook(_after_step).remove)
+    switch = patches.switch
+
+    def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not compiling.is_compiling() and switch.is_on:
+            if _seen.step_code is None:
+                _seen.step_code = sys._getframe(1).f_code  # noqa: SLF001
+            _before_step(optimizer)
+
+    def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not compiling.is_compiling() and switch.is_on:
+            _after_step(optimizer)
+
+    patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
+    patches.on_restore(module.register_optimizer_step_post_hook(after).remove)
 
 
-def _before_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+def _before_step(optimizer: Any) -> None:
     try:
-        if _seen.opened is not None:  # its step raised: torch calls no hook then
-            close_stage(_seen.opened, RuntimeError)
-        _seen.opened = open_stage("optimizer")
+        step = _seen.at_work.get(id(optimizer))
+        if step is not None:
+            if _num_frames(id(optimizer)) > 1:  # a step that calls the one of its base class
+                step.depth += 1
+                return
+            _close_step(id(optimizer), RuntimeError)
+        _seen.at_work[id(optimizer)] = _Step(open_stage("optimizer"))
     except Exception:  # noqa: BLE001 (never into the job)
         _count_error()
 
 
-def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+def _close_step(optimizer_id: int, failure: type[BaseException] | None) -> None:
+    step = _seen.at_work.pop(optimizer_id, None)
+    if step is not None:
+        close_stage(step.opened, failure)
+
+
+def _close_stale() -> None:
+    """Steps that raised: torch calls no hook then, but their frames are gone."""
+    for optimizer_id in list(_seen.at_work):
+        if not _num_frames(optimizer_id):
+            _close_step(optimizer_id, RuntimeError)
+
+
+def _num_frames(optimizer_id: int) -> int:
+    """How often torch's wrapper around ``step`` is on the stacks for this optimizer."""
+    num_frames = 0
+    for top in sys._current_frames().values():  # noqa: SLF001
+        frame: Any = top
+        while frame is not None:
+            if frame.f_code is _seen.step_code:
+                num_frames += id(frame.f_locals.get("self")) == optimizer_id
+            frame = frame.f_back
+    return num_frames
+
+
+def _after_step(optimizer: Any) -> None:
     try:
-        opened, _seen.opened = _seen.opened, None
-        close_stage(opened, None)
+        step = _seen.at_work.get(id(optimizer))
+        if step is not None:
+            step.depth -= 1
+            if step.depth:
+                return
+            _close_step(id(optimizer), None)
+        is_inner = any(outer.thread == threading.get_ident() for outer in _seen.at_work.values())
         writer = recorder.current
-        if writer is None or compiling.is_compiling():
+        if writer is None or is_inner:  # one optimizer inside another: the outer one counts
             return
         _seen.num_steps += 1
-        if optimizer not in _seen.known:
-            _seen.known.add(optimizer)
+        if optimizer not in _seen.optimizers:
+            _seen.optimizers.add(optimizer)
             news.set()
         writer.count("optimizer_steps", 1)
         _scalar("lr", optimizer.param_groups[0]["lr"])
@@ -140,8 +227,8 @@ def _begin_next_step(writer: recorder.Recorder, optimizer: Any) -> None:
     """A step of the first optimizer is a training step; its own count goes on after a resume."""
     first = _seen.first() if _seen.first else None
     if first is None:
-        _seen.first, _seen.step_of_first = weakref.ref(optimizer), _steps_done(optimizer) - 1
-        first = optimizer
+        first, _seen.first = optimizer, weakref.ref(optimizer)
+        _seen.step_of_first = max(_seen.step_of_first, _steps_done(optimizer) - 1)
     if first is optimizer:
         _seen.step_of_first += 1
         writer.begin_step(_seen.step_of_first + 1)
@@ -161,9 +248,12 @@ def _patch_backward(patches: PatchSet) -> None:
     patches.replace(sys.modules["torch.autograd"], "backward", _backward_wrapper)
 
 
-def _backward_wrapper(original: Any) -> Any:
+def _backward_wrapper(original: Any, switch: Switch) -> Any:
+    graph_task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", lambda: -1)  # noqa: SLF001
+
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if not BACKWARD.is_active or compiling.is_compiling():
+        # one inside another (checkpoints that recompute) is part of it
+        if compiling.is_compiling() or not switch.is_on or graph_task() != -1:
             return original(*args, **kwargs)
         opened = _begin_backward()
         try:
@@ -198,9 +288,9 @@ def _end_backward(
         ddp.after_backward(has_failed=failure is not None)
         close_stage(opened, failure)
         writer = recorder.current
-        if writer is not None:
+        if writer is not None and failure is None:
             writer.count("micro_batches", 1)
-            if failure is None and args and getattr(args[0], "ndim", 1) == 0:
+            if args and getattr(args[0], "ndim", 1) == 0 and not _seen.has_scaled_loss:
                 _scalar("loss", args[0].detach())
     except Exception:  # noqa: BLE001 (never into the job)
         _count_error()
@@ -208,29 +298,51 @@ def _end_backward(
 
 def _patch_grad_norm(patches: PatchSet) -> None:
     """The norm before clipping, wherever torch computes it."""
-    module = sys.modules["torch.nn.utils.clip_grad"]
+    module, package = sys.modules["torch.nn.utils.clip_grad"], sys.modules["torch.nn.utils"]
     if hasattr(module, "_get_total_norm"):
         patches.replace(module, "_get_total_norm", _norm_wrapper)
+        patches.replace(package, "get_total_norm", _norm_wrapper)
     else:  # torch < 2.6
         patches.replace(module, "clip_grad_norm_", _norm_wrapper)
-        sys.modules["torch.nn.utils"].clip_grad_norm_ = module.clip_grad_norm_  # type: ignore[attr-defined]
-    fsdp = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+        patches.replace(package, "clip_grad_norm_", _norm_wrapper)
+
+
+def _patch_fsdp1(patches: PatchSet) -> None:
+    package = sys.modules.get("torch.distributed.fsdp")
+    fsdp = getattr(package, "FullyShardedDataParallel", None)
     if fsdp is not None:
-        patches.replace(fsdp.FullyShardedDataParallel, "clip_grad_norm_", _norm_wrapper)
+        patches.replace(fsdp, "clip_grad_norm_", _norm_wrapper)
+    scaler = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
+    if scaler is not None:
+        patches.replace(scaler.ShardedGradScaler, "scale", _scale_wrapper)
 
 
-def _norm_wrapper(original: Any) -> Any:
+def _norm_wrapper(original: Any, switch: Switch) -> Any:
+    takes_gradients = "total_norm" in original.__name__
+
     def total_norm(*args: Any, **kwargs: Any) -> Any:
-        norm = original(*args, **kwargs)
-        if GRAD_NORM.is_active and not compiling.is_compiling():
-            _note_norm(norm)
+        try:
+            norm = original(*args, **kwargs)
+        except RuntimeError as error:
+            if not compiling.is_compiling() and switch.is_on and "non-finite" in str(error):
+                _count_nonfinite()
+            raise
+        if not compiling.is_compiling() and switch.is_on:
+            _note_norm(norm, args[0] if takes_gradients and args else None)
         return norm
 
     return total_norm
 
 
-def _note_norm(norm: Any) -> None:
+def _count_nonfinite() -> None:
+    if recorder.current is not None:
+        recorder.current.count("nonfinite_gradients", 1)
+
+
+def _note_norm(norm: Any, tensors: Any) -> None:
     try:
+        if isinstance(tensors, (list, tuple)) and tensors and tensors[0].requires_grad:
+            return  # a norm of parameters
         placements = getattr(norm, "placements", None)
         if placements is not None:  # a DTensor: its local part is the norm only when replicated
             if not all(placement.is_replicate() for placement in placements):
@@ -239,8 +351,8 @@ def _note_norm(norm: Any) -> None:
         norm = norm.detach()
         if norm.device.type == "cpu":
             norm = float(norm)
-            if not math.isfinite(norm) and recorder.current is not None:
-                recorder.current.count("nonfinite_gradients", 1)
+            if not math.isfinite(norm):
+                _count_nonfinite()
         _scalar("grad_norm", norm)
     except Exception:  # noqa: BLE001 (never into the job)
         _count_error()
@@ -249,19 +361,31 @@ def _note_norm(norm: Any) -> None:
 def _patch_grad_scaler(patches: PatchSet) -> None:
     scaler = getattr(sys.modules.get("torch.amp.grad_scaler"), "GradScaler", None)
     if scaler is not None:
-        patches.replace(scaler, "step", _scaler_step_wrapper)
+        patches.replace(scaler, "_maybe_opt_step", _scaler_step_wrapper)
+        patches.replace(scaler, "scale", _scale_wrapper)
 
 
-def _scaler_step_wrapper(original: Any) -> Any:
+def _scaler_step_wrapper(original: Any, switch: Switch) -> Any:
     def step(*args: Any, **kwargs: Any) -> Any:
         before = _seen.num_steps
         result = original(*args, **kwargs)
         writer = recorder.current
-        if GRAD_SCALER.is_active and writer is not None and _seen.num_steps == before:
+        has_step = _seen.num_steps != before or not OPTIMIZER.is_active
+        if switch.is_on and writer is not None and not has_step:
             writer.count("skipped_updates", 1)
         return result
 
     return step
+
+
+def _scale_wrapper(original: Any, _switch: Switch) -> Any:
+    def scale(*args: Any, **kwargs: Any) -> Any:
+        scaled = original(*args, **kwargs)
+        if not compiling.is_compiling() and scaled is not args[-1]:
+            _seen.has_scaled_loss = True  # what goes into backward is not the loss
+        return scaled
+
+    return scale
 
 
 def _count_error() -> None:

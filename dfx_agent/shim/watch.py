@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
-from dfx_agent.shim import collectives, modules, patches, recorder, torch_hooks
+from dfx_agent.shim import attached, collectives, modules, patches, recorder, torch_hooks
 from dfx_agent.shim.memory import MemorySampler
 from dfx_agent.shim.overhead import Overhead
 from dfx_agent.shim.stacks import StackWriter
@@ -51,6 +51,7 @@ class Watch:
             if writer is not None and not self._is_over:
                 try:
                     self._look(writer)
+                    attached.look()
                 except Exception:  # noqa: BLE001 (never into the job)
                     writer.count_error()
 

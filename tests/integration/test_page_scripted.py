@@ -4,99 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "web"))
+sys.path.insert(0, str(Path(__file__).parent))
+from scripted_page import overflow_px, serve, standing_still, texts, wait_for_charts
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
 from dfx_agent.snapshot import SegmentProblem
-from dfx_agent.web.app import create_app
-from dfx_agent.web.server import Server
 
-playwright_api = pytest.importorskip(
-    "playwright.sync_api", reason="no playwright; pip install playwright", exc_type=ImportError
-)
-
-CHROMIUM_FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 HOSTILE = '<img src=x onerror="window.pwned=1">'
-WIDE = (1440, 900)
-
-Open = Callable[..., "playwright_api.Page"]
-
-
-@contextmanager
-def serve(source: ScriptedSource, port: int = 0, token: str | None = None) -> Iterator[Server]:
-    app = create_app(source, lambda accept: (b"# EOF\n", "text/plain"), token)
-    server = Server(app, "127.0.0.1", port)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-def standing_still() -> ScriptedSource:
-    """A source that is in its rollout for ever: one snapshot, never another."""
-    now = time.time()
-    return ScriptedSource(clock=lambda: now)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium_binary):
-    with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_binary, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(browser) -> Iterator[Open]:
-    """``open_page(url)``; afterwards no page may have logged an error or asked a stranger."""
-    contexts, complaints = [], []
-
-    def open_page(url, size=WIDE, scheme="dark", *, allows_errors=False):
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
-        if not allows_errors:
-            page.on("console", lambda m: complaints.append(f"{m.type}: {m.text}"))
-        own = (url.partition("/?")[0], "data:")
-        page.on("request", lambda r: r.url.startswith(own) or complaints.append(r.url))
-        page.goto(url)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def wait_for_charts(page, num_charts: int = 4) -> None:
-    page.wait_for_function(
-        "n => document.querySelectorAll('.plot .main-svg .scatterlayer').length >= n",
-        arg=num_charts,
-    )
-    page.wait_for_function("document.getElementById('timeline').height > 100")
-
-
-def texts(page, selector: str) -> list[str]:
-    return page.locator(selector).all_inner_texts()
 
 
 def hover_text(page, card, step: int) -> str:
@@ -110,10 +28,6 @@ def hover_text(page, card, step: int) -> str:
     text = plot.locator(".hoverlayer").text_content()
     assert f"step {step}" in text
     return text
-
-
-def overflow_px(page) -> int:
-    return page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
 
 @pytest.mark.parametrize(
@@ -223,42 +137,6 @@ def test_names_from_the_job_are_text(open_page, artifacts, monkeypatch):
         images = page.evaluate("[...document.images].map(image => image.getAttribute('src'))")
         assert images == ["static/favicon.svg"]
         assert page.evaluate("window.pwned") is None
-
-
-def test_dead_rank_is_named(open_page, artifacts):
-    source = ScriptedSource(16, dead_rank=5, seconds_into_step=40)
-    with serve(source) as server:
-        page = open_page(server.url, (1920, 1080))
-        wait_for_charts(page)
-        page.screenshot(path=artifacts / "page-16-ranks-one-dead.png", full_page=True)
-        titles = texts(page, "#verdict-list strong")
-        assert titles[0] == "Rank 5 died in backward in actor_update of step 45"
-        assert titles[1].startswith("Ranks 0–4, 6–15 have been waiting (collective) for ")
-        assert "No problem seen" not in titles
-        assert page.inner_text("#fact-ranks") == "15 / 16"
-        dead = page.locator("#rank-rows tr").nth(5)
-        assert dead.locator(".dot").get_attribute("data-state") == "died"
-        assert dead.locator(".c-for").inner_text() == "–"
-
-
-def test_stuck_rank_comes_before_those_who_wait_for_it(open_page, artifacts):
-    source = ScriptedSource(stuck_rank=2, seconds_into_step=75)
-    source.num_lost_records = {1: 1204}
-    source.other_agent_pid = 777
-    source.problems = (SegmentProblem("/dev/shm/x", "version", "x has version 2: upgrade"),)
-    with serve(source) as server:
-        page = open_page(server.url)
-        wait_for_charts(page)
-        page.screenshot(path=artifacts / "page-stuck-rank.png", full_page=True)
-        lines = texts(page, "#verdict-list li")
-        assert "Rank 2 has been in rollout for" in lines[0]
-        assert "at most" in lines[0]
-        assert "Ranks 0, 1, 3 have been waiting (barrier) for" in lines[1]
-        rest = " ".join(lines[2:])
-        assert "1,204 records lost on rank 1" in rest
-        assert "x has version 2: upgrade" in rest
-        assert "Another agent (pid 777)" in rest
-        assert texts(page, "#rank-rows .c-lost") == ["", "1,204", "", ""]
 
 
 def test_absent_is_not_zero_and_nan_is_not_dropped(open_page, artifacts):
@@ -406,74 +284,19 @@ def test_sixteen_ranks_are_updated_in_place(open_page):
         assert frames[len(frames) // 2] < 50, "half of all frames come within 50 ms"
 
 
-JUDGE = """async () => {
-  const { verdictsOf } = await import("./static/verdicts.js");
-  const now = 100;
-  const split = (stages, waits = {}) => ({ wall_seconds: 10, active_seconds: 9, idle_seconds: 1,
-    stage_seconds: stages, wait_seconds: waits });
-  const span = (kind, name, begin) => ({ kind, name, begin_seconds: begin,
-    elapsed_seconds: now - begin, step: 9 });
-  const rank = { role: "actor", rank: "0", node: "n", pid: 1, state: "live", step: 9,
-    last_event_seconds: 40, inflight: [span("stage", "rollout", 40)], num_lost_records: 0,
-    num_guest_drops: 0 };
-  const usual = split({ rollout: 5, actor_update: 0.1, forward: 4 }, { barrier: { "": 1 } });
-  const run = { run: "r", ranks: [rank], scalars: [], steps: [1, 2, 3, 4].map((step) => ({ step,
-    role: "actor", cells: [{ rank: "0", split: usual, tokens: {} }] })) };
-  const agent = { problems: [], other_agent_pid: null, num_exporter_errors: 0, num_segments: 1 };
-  CHANGES;
-  return verdictsOf({ agent }, run, now).map((line) => line.title);
-}"""
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ("", ["Rank 0 has been in rollout for 60.0 s"]),
-        ("rank.inflight = [span('wait', 'barrier', 60)]",
-         ["Rank 0 has been waiting (barrier) for 40.0 s"]),
-        ("rank.last_event_seconds = 86", ["No problem seen"]),  # an inner event 14 s ago
-        ("rank.inflight = [span('stage', 'actor_update', 10)]; rank.last_event_seconds = 99",
-         ["No problem seen"]),
-        ("rank.inflight = [span('stage', 'validation', 10)]", ["No problem seen"]),  # never before
-        ("run.steps = run.steps.slice(2)", ["No problem seen"]),  # too few steps to compare
-        ("rank.inflight = []", ["No problem seen"]),
-        ("rank.state = 'unknown'", ["No problem seen"]),
-        ("rank.state = 'exited'", ["The run has ended", "No problem seen"]),
-        ("rank.state = 'died'; rank.inflight = []", ["Rank 0 died in step 9"]),
-        (("rank.state = 'died'; rank.inflight.push(span('wait', 'barrier', 50));"
-         "run.ranks.push({ ...rank, rank: '1' })"),
-         ["Ranks 0, 1 died waiting (barrier) in rollout of step 9"]),
-        (("for (let k = 0; k < 12; k++) run.scalars.push("
-         "{ key: `s${k}`, step: 9, moments: { count: 1, sum: 'NaN' } }); rank.inflight = []"),
-         [*(f"s{k} is NaN at step 9" for k in range(8)), "And 4 more"]),
-        ("run.num_stale_scalars = 3; rank.inflight = []",
-         ["3 scalar values came too late", "No problem seen"]),
-    ],
-)  # fmt: skip
-def test_verdicts_need_plain_evidence(verdict_page, changes, expected):
-    assert verdict_page.evaluate(JUDGE.replace("CHANGES", changes)) == expected
-
-
-@pytest.fixture(scope="module")
-def verdict_page(browser):
-    source = ScriptedSource()
-    source.run_names = ()
-    with serve(source) as server:
-        page = browser.new_page()
-        page.goto(server.url)
-        yield page
-        page.close()
-
-
-def test_numbers_read_well(verdict_page):
-    got = verdict_page.evaluate(
+def test_numbers_read_well(module_page):
+    got = module_page.evaluate(
         """async () => {
           const f = await import("./static/format.js");
           return [f.duration(0.0843), f.duration(6.741), f.duration(95.24), f.duration(125),
             f.duration(7384), f.scalar(0.000812), f.scalar(10483.2), f.scalar(-0.5), f.scalar(NaN),
             f.scalar(-Infinity), f.scalar(null), f.toNumber("NaN"), f.toNumber(null),
             f.percent(0.021), f.percent(0.85), f.percent(null), f.rankList(["0", "1", "2", "5"]),
-            f.rankList(["7"]), f.rankList(["p12", "p13"]), f.elapsed(12.34)];
+            f.rankList(["7"]), f.rankList(["p12", "p13"]), f.elapsed(12.34),
+            f.finePercent(0.000354), f.finePercent(0), f.finePercent(1e-7),
+            f.bytes(1023), f.bytes(1024 * 1023.7),
+            f.bytes(65712345600), f.bytes(null), f.signedBytes(1310720), f.signedBytes(-2048),
+            f.signedBytes(0)];
         }"""
     )
     nan = got.pop(11)
@@ -481,11 +304,13 @@ def test_numbers_read_well(verdict_page):
     assert got == [
         "84 ms", "6.74 s", "95.2 s", "2 min 05 s", "2 h 03 min", "8.12e−4", "10,483", "−0.5", "NaN",
         "−∞", "–", None, "2.1 %", "85 %", "–", "ranks 0–2, 5", "rank 7", "ranks p12, p13", "12.3 s",
+        "0.035 %", "0 %", "< 0.001 %", "1.00 KiB", "1.00 MiB", "61.2 GiB", "–", "+1.25 MiB",
+        "−2.00 KiB", "0 B",
     ]  # fmt: skip
 
 
-def test_unknown_stages_keep_a_colour(verdict_page):
-    colors = verdict_page.evaluate(
+def test_unknown_stages_keep_a_colour(module_page):
+    colors = module_page.evaluate(
         """async () => {
           const { stageColor } = await import("./static/palette.js");
           return ["my_stage", "my_stage", "other", "__proto__", "constructor"].map(stageColor);

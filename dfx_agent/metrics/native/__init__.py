@@ -72,11 +72,11 @@ def load(framework: str) -> NativeNames:
     """Names of one framework and the guest's own; only those for a framework without a file."""
     exact: dict[str, Native] = {}
     patterns: list[tuple[re.Pattern[str], Native]] = []
-    for name, native in (*_entries(framework), *_entries(_OWN)):
+    for name, native in (*_entries(_OWN), *_entries(framework)):
         if name.startswith("re:"):
             patterns.append((re.compile(name[3:]), native))
         else:
-            exact.setdefault(name, native)
+            exact[name] = native
     return NativeNames(exact, patterns)
 
 

@@ -1,47 +1,13 @@
-// Reward, KL, entropy and gradient norm over steps. Drawn by plotly, which comes in plotly's wheel.
+// Scalars over steps, drawn by plotly, which comes in plotly's wheel.
 
+import { panelsFor, rowsFor } from "./chart_panels.js";
 import { element, setHidden, setText } from "./element.js";
 import { scalar, unitText } from "./format.js";
 import { onThemeChange, themeColors } from "./theme.js";
 
-const MAX_SERIES = 4;
 const SERIES_COLORS = ["#597cdf", "#d26742", "#378f90", "#cf608e"];
 const PLOT_HEIGHT_PX = 168;
 const MAX_NAME = 24;
-
-const isMean = (row) => ["mean", "avg", undefined].includes(row.labels.stat);
-const byMetric =
-  (...names) =>
-  (row) =>
-    names.includes(row.metric) && isMean(row);
-const byKey =
-  (...keys) =>
-  (row) =>
-    row.metric === null && keys.includes(row.key);
-
-/** What each chart shows: the first rule that finds something wins. */
-const PANELS = [
-  {
-    title: "Reward",
-    rules: [
-      byMetric("dfx_reward"),
-      byMetric("dfx_score"),
-      byKey("critic/rewards/mean"),
-      byKey("critic/score/mean"),
-    ],
-  },
-  {
-    title: "KL",
-    hasTwoScales: true, // a policy moves 0.001 nats in a step and 1 nat from its reference in a run
-    rules: [
-      (row) =>
-        byMetric("dfx_policy_kl_k1_nats", "dfx_ref_kl_nats")(row) ||
-        byKey("actor/ppo_kl", "actor/kl_loss")(row),
-    ],
-  },
-  { title: "Entropy", rules: [byMetric("dfx_actor_entropy_nats"), byKey("actor/entropy")] },
-  { title: "Gradient norm", rules: [byMetric("dfx_actor_grad_norm"), byKey("actor/grad_norm")] },
-];
 
 const SHORT_NAMES = new Map([
   ["dfx_policy_kl_k1_nats", "policy"],
@@ -49,14 +15,6 @@ const SHORT_NAMES = new Map([
   ["actor/ppo_kl", "policy"],
   ["actor/kl_loss", "ref"],
 ]);
-
-function rowsFor(panel, scalars) {
-  for (const rule of panel.rules) {
-    const rows = scalars.filter(rule);
-    if (rows.length) return rows.slice(0, MAX_SERIES);
-  }
-  return [];
-}
 
 let plotlyLoading = null;
 
@@ -73,13 +31,21 @@ function loadPlotly() {
 
 export class Charts {
   constructor() {
-    this.charts = PANELS.map((panel) => new Chart(panel));
-    document.getElementById("charts").append(...this.charts.map((chart) => chart.node));
+    this.node = document.getElementById("charts");
+    this.panels = null;
+    this.charts = [];
     onThemeChange(() => this.charts.forEach((chart) => chart.plot()));
   }
 
   /** Returns the native keys that the charts show. */
   update(run, histories) {
+    const panels = panelsFor(run.scalars);
+    if (panels !== this.panels) {
+      this.panels = panels;
+      this.charts = panels.map((panel) => new Chart(panel));
+      this.node.replaceChildren(...this.charts.map((chart) => chart.node));
+      this.node.classList.toggle("three", panels.length === 3);
+    }
     return new Set(this.charts.flatMap((chart) => chart.update(run, histories)));
   }
 }
@@ -167,7 +133,7 @@ class Chart {
       lineOf(s, isSplit && index ? "y3" : "y"),
       marksOf(s),
     ]);
-    await Plotly.react(this.box, traces, layoutOf(isSplit), {
+    await Plotly.react(this.box, traces, layoutOf(isSplit, flatRange(this.series)), {
       displayModeBar: false,
       responsive: true,
     });
@@ -228,8 +194,20 @@ function plainText(name) {
   return short.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-/** With `isSplit` the second line has a scale of its own on the right, in its colour. */
-function layoutOf(isSplit) {
+/** Around a value that never changes plotly would draw an axis from -1 to 1; null for others. */
+function flatRange(series) {
+  const values = series.flatMap((s) => s.history.values).filter(Number.isFinite);
+  const [first] = values;
+  if (!first || values.some((value) => value !== first)) return null;
+  const reach = Math.abs(first) / 2;
+  return [first - reach, first + reach];
+}
+
+/**
+ * With `isSplit` the second line has a scale of its own on the right, in its colour; `range` is
+ * null where plotly finds the axis itself.
+ */
+function layoutOf(isSplit, range) {
   const colors = themeColors();
   const axis = {
     gridcolor: colors.line,
@@ -267,7 +245,11 @@ function layoutOf(isSplit) {
       showtickprefix: "first",
       unifiedhovertitle: { text: "step %{x}" },
     },
-    yaxis: { ...axis, ...ticks(isSplit ? SERIES_COLORS[0] : colors.quiet) },
+    yaxis: {
+      ...axis,
+      ...ticks(isSplit ? SERIES_COLORS[0] : colors.quiet),
+      ...(range ? { range } : { autorange: true }),
+    },
     yaxis3: {
       ...axis,
       ...ticks(SERIES_COLORS[1]),

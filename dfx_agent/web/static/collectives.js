@@ -10,7 +10,7 @@ const PARTS = ["peers", "transfer", "unmatched"];
 const PART_WORDS = {
   peers: "waiting for peers",
   transfer: "transfer",
-  unmatched: "not told apart",
+  unmatched: "unmatched",
 };
 const FULL_COVERAGE = 0.95;
 const MAX_TOOLTIP_ROWS = 12;
@@ -22,11 +22,11 @@ export class CollectivePanel {
     this.note = document.getElementById("collectives-note");
     this.scale = document.getElementById("collectives-scale");
     this.rows = new Map();
+    this.table = this.body.closest("table");
     this.swatches = PARTS.map((part) => [part, element("i", "swatch")]);
-    const items = this.swatches.map(([part, swatch]) =>
-      element("li", "", {}, swatch, element("span", "", { textContent: PART_WORDS[part] })),
-    );
-    document.getElementById("collectives-legend").append(...items);
+    for (const [part, swatch] of this.swatches) {
+      this.table.querySelector(`thead .c-${part}`).prepend(swatch);
+    }
     this.repaint();
   }
 
@@ -37,12 +37,14 @@ export class CollectivePanel {
     const keys = ranks.map((rank) => `${rank.role}/${rank.rank}/${rank.pid}`);
     reconcile(this.body, this.rows, keys, () => new CollectiveLine());
     const sums = ranks.map(sumOf);
-    const scale = Math.max(...sums.map((sum) => sum.blockedSeconds), 0) || 1;
+    const longest = Math.max(...sums.map((sum) => sum.blockedSeconds), 0);
+    const scale = longest || 1;
     const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
+    this.table.classList.toggle("shows-role", showsRole);
     ranks.forEach((rank, index) =>
       this.rows.get(keys[index]).update(rank, sums[index], scale, showsRole),
     );
-    setText(this.scale, `Blocked · 0 to ${duration(scale)}`);
+    setText(this.scale, longest ? `Blocked · 0 to ${duration(longest)}` : "Blocked");
     this.sayCoverage(ranks);
   }
 
@@ -93,7 +95,7 @@ class CollectiveLine {
     this.bar.node.tabIndex = 0;
     this.bar.node.setAttribute("role", "img");
     this.cells = Object.fromEntries(
-      [...PARTS, "num", "bytes", "seen"].map((key) => [key, cell(`c-${key} num`)]),
+      [...PARTS, "seen"].map((key) => [key, cell(`c-${key} num`)]),
     );
     const bars = element("td", "c-split", {}, this.bar.node);
     this.node = element("tr", "", {}, this.name, bars, ...Object.values(this.cells));
@@ -120,12 +122,11 @@ class CollectiveLine {
     if (this.bar.node.ariaLabel !== label) this.bar.node.ariaLabel = label;
     const wall = rank.totals.wall_seconds;
     for (const part of PARTS) {
-      setText(this.cells[part], wall > 0 ? percent(sum[part] / wall) : "–");
+      const isKnown = rank.collectives.length > 0 && wall > 0;
+      setText(this.cells[part], isKnown ? percent(sum[part] / wall) : "–");
       const title = `${duration(sum[part])} of ${duration(wall)}`;
       if (this.cells[part].title !== title) this.cells[part].title = title;
     }
-    setText(this.cells.num, count(sum.num));
-    setText(this.cells.bytes, sum.bytes > 0 ? bytes(sum.bytes) : "–");
     const seen = coverageOf(rank.groups);
     setText(this.cells.seen, percent(seen));
     this.cells.seen.classList.toggle("warn", seen !== null && seen < FULL_COVERAGE);
@@ -154,8 +155,11 @@ class CollectiveLine {
       .slice(0, MAX_TOOLTIP_ROWS)
       .map((row) => ({ ...row, text: duration(row.seconds) }));
     const methods = [...new Set(this.rank.collectives.map((row) => row.method))].join(", ");
-    const detail = `${duration(this.sum.blockedSeconds)} blocked, told apart by ${methods || "nothing"}`;
-    showTooltip(x, y, `Rank ${this.rank.rank}`, detail, rows);
+    const { num, bytes: numBytes, blockedSeconds } = this.sum;
+    const moved = numBytes > 0 ? ` of ${bytes(numBytes)}` : "";
+    const detail = `${count(num)} collectives${moved}, blocked ${duration(blockedSeconds)}`;
+    const how = methods ? `; told apart by ${methods}` : "";
+    showTooltip(x, y, `Rank ${this.rank.rank}`, `${detail}${how}`, rows);
   }
 }
 

@@ -1,7 +1,7 @@
 // The top bar: which run, how far, how fast, how many ranks, how fresh.
 
 import { element, setHidden, setText } from "./element.js";
-import { duration, elapsed, percent } from "./format.js";
+import { count, duration, elapsed, percent } from "./format.js";
 
 const PACE_STEPS = 10;
 const byId = (id) => document.getElementById(id);
@@ -18,6 +18,10 @@ function pacePerMinute(steps) {
   if (rows.length < 2) return null;
   const seconds = rows.at(-1).end_seconds - rows[0].end_seconds;
   return seconds > 0 ? (60 * (rows.length - 1)) / seconds : null;
+}
+
+function paceText(pace) {
+  return `${pace < 999.5 ? pace.toPrecision(3) : count(pace)} /min`;
 }
 
 export class Header {
@@ -44,7 +48,7 @@ export class Header {
     setText(byId("fact-step"), step === null ? "–" : String(step));
     setText(byId("fact-step-time"), last ? duration(last.end_seconds - last.begin_seconds) : "–");
     const pace = pacePerMinute(steps);
-    setText(byId("fact-pace"), pace === null ? "–" : `${pace.toPrecision(3)} /min`);
+    setText(byId("fact-pace"), pace === null ? "–" : paceText(pace));
     const numLive = run.ranks.filter((rank) => rank.state === "live").length;
     setText(byId("fact-ranks"), `${numLive} / ${run.ranks.length}`);
     byId("fact-ranks").classList.toggle(

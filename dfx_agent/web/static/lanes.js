@@ -110,11 +110,17 @@ export class Lanes {
     const begin = Math.max(known, span?.begin_seconds ?? known);
     if (!Number.isFinite(begin) || begin >= now) return pieces;
     const last = pieces.at(-1);
-    const [kind, name] = span ? [span.kind, span.name] : ["idle", "idle"];
+    const [kind, name] = drawnAs(span);
     if (last && last.kind === kind && last.name === name && begin === known) last.end_seconds = now;
     else pieces.push({ kind, name, begin_seconds: begin, end_seconds: now, step: rank.step });
     return pieces;
   }
+}
+
+/** An open collective looks as its time will be accounted. */
+function drawnAs(span) {
+  if (!span) return ["idle", "idle"];
+  return span.kind === "collective" ? ["wait", "collective"] : [span.kind, span.name];
 }
 
 function keyOf(row) {

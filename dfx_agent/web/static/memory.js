@@ -25,6 +25,7 @@ export class MemoryPanel {
     const hostScale = Math.max(...lines.map((line) => line.rank.host_memory?.anonymous_bytes ?? 0));
     const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
     lines.forEach((line) => this.rows.get(line.key).update(line, hostScale, hasDevices, showsRole));
+    this.table.classList.toggle("shows-role", showsRole);
     this.table.classList.toggle("host-only", !hasDevices);
     this.table.classList.toggle(
       "shows-ooms",
@@ -78,7 +79,9 @@ class MemoryLine {
     this.rank = rank;
     this.device = device;
     const host = rank.host_memory;
-    setText(this.name, isFirst ? (showsRole ? `${rank.role} ${rank.rank}` : rank.rank) : "");
+    const name = showsRole ? `${rank.role} ${rank.rank}` : rank.rank;
+    setText(this.name, isFirst ? name : device.device);
+    this.name.classList.toggle("quiet", !isFirst);
     this.node.classList.toggle("gone", rank.state !== "live");
     setText(this.cells.host, isFirst ? bytes(host?.anonymous_bytes ?? null) : "");
     setText(this.cells.slope, isFirst ? signedBytes(host?.slope_bytes_per_step ?? null) : "");

@@ -8,7 +8,8 @@ const FOUND_LEVELS = { hang: "bad", crash: "bad", memory: "bad", straggler: "war
 const LEVELS = ["bad", "warn", "note", "good"];
 
 /**
- * Lines {key, level: "bad" | "warn" | "note" | "good", title, detail, evidence}, worst first; pure.
+ * Lines {key, level, title, detail, evidence}, worst first; pure. A level is "bad", "warn", "note",
+ * "good" (nothing was found) or "quiet" (nothing else was found).
  * `now` is the agent's clock; without a run only the agent itself is judged.
  */
 export function verdictsOf(snapshot, run, now) {
@@ -80,28 +81,32 @@ function deaths(run, found) {
   ];
 }
 
-/** What the agent has looked at without finding anything, one quiet line for all of it. */
+/** What was looked at without finding anything, one quiet line for all of it. */
 function restLines(run, agent, hasProblem) {
   const rest = run.verdicts.filter((verdict) => verdict.state !== "found");
   if (hasProblem && !rest.length) return [];
   const checked =
-    `${run.ranks.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
+    `Checked: ${run.ranks.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
     `${count(agent.num_segments)} segments for loss and damage.`;
   return [
     {
       key: "rest",
       level: hasProblem ? "quiet" : "good",
       title: hasProblem ? "Otherwise" : "No problem seen",
-      detail: `${restWords(rest)}${hasProblem ? "" : `Checked: ${checked}`}`,
-      evidence: rest.flatMap((verdict) => [
-        `${subjectOf(run, verdict)}: ${verdict.state}. ${verdict.summary}`,
-        ...verdict.evidence,
-      ]),
+      detail: rest.length ? restWords(rest) : checked,
+      evidence: rest.length ? [...rest.flatMap((verdict) => restEvidence(run, verdict)), checked] : [],
     },
   ];
 }
 
-/** "Hang, crash: clear. Straggler: insufficient evidence. " */
+function restEvidence(run, verdict) {
+  const roles = new Set(run.ranks.map((rank) => rank.role));
+  const subject = sentence(roles.size > 1 ? `${verdict.kind} (${verdict.role})` : verdict.kind);
+  const head = `${subject}: ${verdict.state}${verdict.summary ? ` (${verdict.summary})` : ""}`;
+  return [head, ...verdict.evidence.map((line) => `    ${line}`)];
+}
+
+/** "Hang, crash: clear. Straggler: insufficient evidence." */
 function restWords(rest) {
   const byState = new Map();
   for (const { state, kind } of rest) {
@@ -111,13 +116,8 @@ function restWords(rest) {
   for (const kind of byState.get("insufficient evidence") ?? []) byState.get("clear")?.delete(kind);
   return [...byState]
     .filter(([, kinds]) => kinds.size)
-    .map(([state, kinds]) => `${sentence([...kinds].join(", "))}: ${state}. `)
-    .join("");
-}
-
-function subjectOf(run, verdict) {
-  const roles = new Set(run.ranks.map((rank) => rank.role));
-  return sentence(roles.size > 1 ? `${verdict.kind} (${verdict.role})` : verdict.kind);
+    .map(([state, kinds]) => `${sentence([...kinds].join(", "))}: ${state}.`)
+    .join(" ");
 }
 
 function nonFinite(run) {

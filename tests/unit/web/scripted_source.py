@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from scripted_torch import CLEAR, dressed
+
 from dfx_agent.snapshot import (
     AgentRow,
     Moments,
@@ -30,6 +32,7 @@ from dfx_agent.snapshot import (
     StepRow,
     TimelineRow,
     TimeSplit,
+    Verdict,
 )
 
 RUN = "gsm8k-grpo"
@@ -119,7 +122,8 @@ class ScriptedSource:
     """Implements ``dfx_agent.snapshot.Source``.
 
     ``renames`` maps stage names to what the job calls them, ``without`` lists native keys that the
-    job does not report, ``run_names`` are the runs (all alike); each may be changed while served.
+    job does not report, ``run_names`` are the runs (all alike), ``dress`` changes every rank and
+    ``verdicts`` are what the agent concludes; each may be changed while served.
     """
 
     def __init__(
@@ -140,6 +144,8 @@ class ScriptedSource:
         self.other_agent_pid: int | None = None
         self.num_lost_records: dict[int, int] = {}
         self.run_names: tuple[str, ...] = (RUN,)
+        self.dress: Callable[[RankRow], RankRow] = dressed
+        self.verdicts: tuple[Verdict, ...] = CLEAR
         self._num_ranks = num_ranks
         self._clock = clock
         self._fault_step = num_past_steps
@@ -303,8 +309,9 @@ class ScriptedSource:
         running = self._running_step(now)
         steps = tuple(self._step_row(k) for k in range(max(0, running - NUM_SHOWN_STEPS), running))
         scalars = self._scalars(running - 1) if running else ()
-        ranks = tuple(self._rank(rank, running, now, scalars) for rank in range(self._num_ranks))
-        return RunRow(RUN, "verl", 0, self._t0, ranks, steps, scalars)
+        rows = (self._rank(rank, running, now, scalars) for rank in range(self._num_ranks))
+        ranks = tuple(self.dress(row) for row in rows)
+        return RunRow(RUN, "verl", 0, self._t0, ranks, steps, scalars, verdicts=self.verdicts)
 
     def _rank(self, rank: int, running: int, now: float, scalars: tuple[ScalarRow, ...]) -> RankRow:
         so_far = self._so_far(running, rank, now)

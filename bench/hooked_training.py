@@ -1,0 +1,111 @@
+"""One rank of a plain training loop, DDP or FSDP2, that knows nothing of the guest but ``init``.
+
+With ``--seconds`` the guest comes and goes between blocks of steps (bench/rounds.py); with
+``--steps`` it stays and finds the model itself, and each rank writes what its watch thread took:
+python -m torch.distributed.run ... -m bench.hooked_training fsdp2 --steps 100 --out FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import dfx_agent.shim as dfx
+from bench.rounds import SEED, Block, timed, write_rounds
+from bench.toggled_guest import ToggledGuest
+from dfx_agent.shim import hooks
+
+NUM_LAYERS = 4
+WIDTH, NUM_HEADS = 256, 4
+BATCH, LENGTH = 8, 64
+STEPS_PER_BLOCK = 4
+MAX_GRAD_NORM = 1.0
+
+
+class Job:
+    """A 4-layer transformer on fixed random input; learning rate 0, so every step is the same."""
+
+    def __init__(self, kind: str) -> None:
+        torch.manual_seed(SEED)
+        layers = [
+            nn.TransformerEncoderLayer(WIDTH, NUM_HEADS, 4 * WIDTH, 0.0, batch_first=True)
+            for _ in range(NUM_LAYERS)
+        ]
+        model = nn.Sequential(*layers)
+        self.model = _sharded(model) if kind == "fsdp2" else DistributedDataParallel(model)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
+        self._input = torch.randn(BATCH, LENGTH, WIDTH)
+
+    def step(self) -> None:
+        loss = self.model(self._input).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRAD_NORM)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def _sharded(model: nn.Sequential) -> nn.Module:
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("ddp", "fsdp2"))
+    parser.add_argument("--seconds", type=float, help="turn the guest on and off for so long")
+    parser.add_argument("--steps", type=int, default=0, help="or leave it on for so many steps")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dfx.init(run="bench", role="trainer")
+    dist.init_process_group("gloo")
+    job = Job(options.kind)
+    if options.seconds is None:
+        _run_steps(job, options.steps, options.out)
+    else:
+        guest = ToggledGuest(job.model)
+        write_rounds(lambda arm: _run_block(job, guest, arm), options.seconds, options.out)
+        guest.switch(is_on=True)
+    dist.destroy_process_group()
+    dfx.shutdown()
+
+
+def _run_block(job: Job, guest: ToggledGuest, arm: str) -> Block:
+    """One more step comes first, in which caches and DDP's hook settle."""
+    guest.switch(is_on=arm == "on")
+    job.step()
+    dist.barrier()
+    return timed(job.step, STEPS_PER_BLOCK)
+
+
+def _run_steps(job: Job, num_steps: int, out: Path) -> None:
+    begin, before = time.monotonic(), _watch_seconds()
+    for _ in range(num_steps):
+        job.step()
+    elapsed = time.monotonic() - begin
+    shares: list[float] = [0.0] * dist.get_world_size()
+    dist.all_gather_object(shares, (_watch_seconds() - before) / elapsed)
+    if dist.get_rank() == 0:
+        out.write_text(json.dumps(shares))
+
+
+def _watch_seconds() -> float:
+    """Processor time of the guest's own thread."""
+    assert hooks._watch is not None
+    identifier = hooks._watch._thread.ident
+    assert identifier is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(identifier))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The guest's hooks taken out of a training process and put back, all of them or some.
+
+Out means that every patched attribute is the one that torch had: nothing of ours is called. The
+watch thread stays and finds nothing to do without a recorder.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dfx_agent.shim import collectives, ddp, modules, patches, recorder, torch_hooks
+
+
+class ToggledGuest:
+    """Of a process that has called ``init``. ``root`` is the module whose forward is timed."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._root = root
+        self._writer = recorder.current
+
+    def switch(self, *, is_on: bool) -> None:
+        """DDP's hook finds its parameter anew in the first backward."""
+        unhook()
+        recorder.current = self._writer if is_on else None
+        if is_on:
+            hook(root=self._root)
+
+
+def unhook() -> None:
+    patches.restore_all()
+
+
+def hook(names: Collection[str] = (), root: nn.Module | None = None) -> None:
+    """Put in the hooks of these names, all of them if there are none."""
+    collectives.install()
+    news, torch_hooks.news = torch_hooks.news, threading.Event()
+    torch_hooks.install()  # would have models looked for, which a job does a few times in all
+    torch_hooks.news = news
+    if root is not None:
+        modules._time_forward(root)
+        if isinstance(root, DistributedDataParallel):
+            ddp.watch(root)
+    for name, patch_set in list(patches.registry.items()):
+        if names and name not in names:
+            patch_set.restore()

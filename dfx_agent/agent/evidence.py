@@ -1,0 +1,263 @@
+"""What was seen of a hang or a crash, as a file that outlives the job and the agent.
+
+``<DFX_DIR>/evidence/<run>-<time>-<kind>.json``, one per incident: written when it is found, again
+when the waiting ranks have had time to write their stacks, and at its end. A thread of its own
+writes: asking py-spy takes seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import queue
+import re
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dfx_agent import __version__
+from dfx_agent.agent import view
+from dfx_agent.agent.fold import RunFold
+from dfx_agent.agent.progress import Track
+from dfx_agent.agent.stacks import ProcessStacks, dump_with_py_spy, merge, read_stacks
+from dfx_agent.snapshot import RunRow, Verdict
+from dfx_agent.wire.segment import SegmentError, prepare_directory
+
+FOLDER = "evidence"
+MAX_FILES = 20
+
+_FORMAT = 1
+_SETTLED_SECONDS = 5.0
+_CLOSE_SECONDS = 15.0
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+Outcome = Literal["open", "over", "job ended", "agent ended"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank stood: what the writer needs to ask for its stacks, and what is known."""
+
+    role: str
+    rank: str
+    pid: int
+    segment: str
+    is_local: bool
+    moved_ns: int
+    quiet_seconds: float
+    reached: Mapping[str, int]
+
+    @classmethod
+    def of(cls, role: str, track: Track, now_ns: int) -> Place:
+        process = track.process
+        follower = process.follower
+        return cls(
+            role, process.label, follower.preamble.pid, follower.path, process.state == "live",
+            track.moved_ns, track.quiet_seconds(now_ns), dict(track.reached),
+        )  # fmt: skip
+
+
+@dataclass
+class Incident:
+    """One hang or crash of one role, from when it was found."""
+
+    run: str
+    verdict: Verdict
+    begin_seconds: float
+    rows: RunRow
+    places: list[Place]
+    outcome: Outcome = "open"
+    end_seconds: float | None = None
+    is_settled: bool = False
+    path: str = ""
+    stacks: dict[str, ProcessStacks] = field(default_factory=dict)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether those who wait have had time to write their stacks."""
+        return not self.is_settled and time.time() > self.begin_seconds + _SETTLED_SECONDS
+
+
+class Evidence:
+    """The incidents of one agent. Nothing here raises: what cannot be written is not kept."""
+
+    def __init__(self, directory: str) -> None:
+        self._folder = os.path.join(directory, FOLDER)
+        self._incidents: dict[tuple[str, str, str], Incident] = {}
+        self._queue: queue.SimpleQueue[Incident | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def observe(self, fold: RunFold) -> None:
+        """After each reading of a run."""
+        verdicts = [v for v in fold.hangs.verdicts if v.state == "found"]
+        found: dict[tuple[str, str, str], Verdict] = {
+            (fold.run, v.role, v.kind): v for v in verdicts
+        }
+        for key, verdict in found.items():
+            incident = self._incidents.get(key)
+            if incident is None:
+                self._begin(key, fold, verdict)
+            elif not any(track.process.is_living for track in fold.hangs.tracks):
+                self._end(incident, "job ended")
+            elif incident.is_due:
+                incident.verdict, incident.is_settled = verdict, True
+                self._queue.put(incident)
+        for key in [k for k in self._incidents if k[0] == fold.run and k not in found]:
+            self._end(self._incidents.pop(key), "over")
+
+    def close(self) -> None:
+        """Write what is not over, and wait for the writer."""
+        for incident in self._incidents.values():
+            self._end(incident, "agent ended")
+        self._incidents.clear()
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _begin(self, key: tuple[str, str, str], fold: RunFold, verdict: Verdict) -> None:
+        now_ns = time.monotonic_ns()
+        places = [Place.of(t.process.follower.identity.role, t, now_ns) for t in fold.hangs.tracks]
+        incident = Incident(fold.run, verdict, time.time(), view.run_row(fold), places)
+        self._incidents[key] = incident
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._write_all, name="dfx-evidence", daemon=True
+            )
+            self._thread.start()
+        self._queue.put(incident)
+
+    def _end(self, incident: Incident, outcome: Outcome) -> None:
+        if incident.outcome == "open":
+            incident.outcome, incident.end_seconds = outcome, time.time()
+            self._queue.put(incident)
+
+    def _write_all(self) -> None:
+        while (incident := self._queue.get()) is not None:
+            with suppress(OSError, SegmentError):
+                prepare_directory(self._folder)
+                incident.path = incident.path or _new_path(self._folder, incident)
+                _write(incident.path, _document(incident))
+                _remove_oldest(self._folder)
+
+
+def newest(directory: str, run: str = "", kind: str = "") -> list[Path]:
+    """Evidence files below DFX_DIR, the newest first; of one run and kind if these are given."""
+    prefix = f"{_file_name(run)}-" if run else ""
+    files = [
+        path
+        for path in Path(directory, FOLDER).glob("*.json")
+        if path.name.startswith(prefix) and kind in path.name.removeprefix(prefix)
+    ]
+    return sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _document(incident: Incident) -> dict[str, Any]:
+    _take_stacks(incident)
+    rows = dataclasses.replace(
+        incident.rows,
+        ranks=tuple(dataclasses.replace(r, scalars=(), stamps=()) for r in incident.rows.ranks),
+        verdicts=(incident.verdict,),
+    )
+    same_role = {
+        place.rank: incident.stacks[place.segment]
+        for place in incident.places
+        if place.role == incident.verdict.role and place.segment in incident.stacks
+    }
+    document = {
+        "format": _FORMAT,
+        "agent_version": __version__,
+        "node": socket.gethostname(),
+        "begin_seconds": incident.begin_seconds,
+        "end_seconds": incident.end_seconds,
+        "outcome": incident.outcome,
+        "verdict": dataclasses.asdict(incident.verdict),
+        "run": dataclasses.asdict(rows),
+        "places": [_place(place, incident.stacks.get(place.segment)) for place in incident.places],
+        "stacks": [
+            {"ranks": group.ranks, "frames": [str(frame) for frame in group.frames]}
+            for group in merge(same_role)
+        ],
+    }
+    finite: dict[str, Any] = _finite(document)
+    return finite
+
+
+def _take_stacks(incident: Incident) -> None:
+    """What the guests wrote since their ranks last moved; py-spy for ranks that wrote nothing."""
+    is_open = incident.outcome == "open"
+    for place in incident.places:
+        known = incident.stacks.get(place.segment)
+        taken = read_stacks(place.segment, place.moved_ns) if is_open or not known else known
+        if not (taken or known) and is_open and incident.is_settled and place.is_local:
+            taken = dump_with_py_spy(place.pid)
+        if taken:
+            incident.stacks[place.segment] = taken
+
+
+def _place(place: Place, stacks: ProcessStacks | None) -> dict[str, Any]:
+    threads = stacks.threads if stacks else ()
+    return {
+        "role": place.role,
+        "rank": place.rank,
+        "pid": place.pid,
+        "quiet_seconds": place.quiet_seconds,
+        "last_collective": dict(place.reached),
+        "stacks_from": stacks.source if stacks else "no stacks",
+        "threads": [
+            {
+                "name": thread.name,
+                "native_id": thread.native_id,
+                "is_main": thread.is_main,
+                "frames": [f"{f.function} ({f.file}:{f.line})" for f in thread.frames],
+            }
+            for thread in threads
+        ],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: what is not finite is text, as in the API."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _file_name(run: str) -> str:
+    return _UNSAFE.sub("_", run)[:80].lstrip(".") or "run"
+
+
+def _new_path(folder: str, incident: Incident) -> str:
+    """A name that nobody has; two roles of a run may hang in the same second."""
+    run = _file_name(incident.run)
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(incident.begin_seconds))
+    path = os.path.join(folder, f"{run}-{stamp}-{incident.verdict.kind}")
+    number = 2
+    name = f"{path}.json"
+    while os.path.exists(name):
+        name, number = f"{path}-{number}.json", number + 1
+    return name
+
+
+def _write(path: str, document: dict[str, Any]) -> None:
+    """Whole or not at all, readable by nobody else."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path + ".tmp", flags, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        json.dump(document, file, allow_nan=False, indent=1)
+    os.rename(path + ".tmp", path)
+
+
+def _remove_oldest(folder: str) -> None:
+    for path in newest(os.path.dirname(folder))[MAX_FILES:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,305 @@
+"""Whether a role hangs and who is to blame.
+
+The sign of a hang is a rank that waits in a collective or barrier for 10 s while another one has
+not arrived, and that one is stopped, or quiet beyond what its stage normally takes, or gone. Who
+works within its limit is not to blame, however long the others wait: limits are learned per stage,
+``max(floor, 5 x median, 2 x longest of the last 64)``, with these floors:
+
+    10 s    a stage of a running job, with stacks since its last move; 13 s while there are none
+    60 s    outside every stage without stacks: it may save or evaluate, untold
+    300 s   the first two steps, a stage never seen before (10 x median): compilation, warm-up
+    600 s   rollout, validation, checkpoint, compilation: by stage or by what the stack shows
+
+Everybody in one collective for 30 s, or in collectives that do not match, is a hang too; and a
+whole run in which nothing has moved for 120 s and 10 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+from dfx_agent.agent import limits
+from dfx_agent.agent.crashes import crash_verdict
+from dfx_agent.agent.limits import Excuse
+from dfx_agent.agent.process import Process
+from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Track, Waiter
+from dfx_agent.agent.wording import (
+    behind_lines,
+    ranks_text,
+    seconds_text,
+    stack_lines,
+    waits_text,
+)
+from dfx_agent.snapshot import Verdict, VerdictState
+
+WAITING_SECONDS = 10.0
+UNFINISHED_SECONDS = 30.0
+NO_PROGRESS_SECONDS = 120.0
+
+_NO_PROGRESS_STEPS = 10
+_DEFAULT_GROUP = "0"
+
+
+class HangWatch:
+    """All roles of one run; ``observe`` after each reading. ``verdicts`` are the newest."""
+
+    def __init__(self) -> None:
+        self.verdicts: tuple[Verdict, ...] = ()
+        self._tracks: dict[Process, Track] = {}
+        self._found: dict[str, tuple[int, Verdict]] = {}
+
+    def observe(
+        self, processes: Mapping[tuple[str, str], Process], now_ns: int
+    ) -> tuple[Verdict, ...]:
+        """A hang and a crash verdict for every role. ``processes`` by (role, label)."""
+        present = set(processes.values())
+        self._tracks = {p: t for p, t in self._tracks.items() if p in present}
+        roles: dict[str, list[Track]] = {}
+        for (role, _), process in processes.items():
+            track = self._tracks.get(process)
+            if track is None:
+                track = self._tracks[process] = Track(process)
+            track.observe(now_ns)
+            roles.setdefault(role, []).append(track)
+        quiet_seconds = self._quiet_seconds(now_ns)
+        verdicts: list[Verdict] = []
+        for role, ranks in roles.items():
+            verdicts += self._of_role(_Role(role, ranks, now_ns), quiet_seconds)
+        self.verdicts = tuple(verdicts)
+        return self.verdicts
+
+    @property
+    def tracks(self) -> tuple[Track, ...]:
+        """What is known of each process, dead ones included."""
+        return tuple(self._tracks.values())
+
+    def _quiet_seconds(self, now_ns: int) -> float:
+        """How long nothing has moved anywhere in the run."""
+        living = [t.quiet_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
+        return min(living, default=0.0)
+
+    def _of_role(self, role: _Role, quiet_seconds: float) -> list[Verdict]:
+        since_ns, before = self._found.get(role.name, (0, None))
+        if before is not None and role.has_ended_since(since_ns):
+            return [before, Verdict("crash", "clear", role.name, "the hang came first")]
+        hang = role.hang(quiet_seconds)
+        self._found.pop(role.name, None)
+        if hang.state == "found":
+            self._found[role.name] = since_ns if before else role.now_ns, hang
+        return [hang, crash_verdict(role.name, role.ranks, role.now_ns)]
+
+
+class _Role:
+    """The ranks of one role at one instant."""
+
+    def __init__(self, name: str, ranks: list[Track], now_ns: int) -> None:
+        attempt = max(rank.process.attempt for rank in ranks)
+        self.name = name
+        self.now_ns = now_ns
+        # what an earlier attempt left behind is not missed by this one
+        known = [r for r in ranks if r.process.is_living or r.process.attempt == attempt]
+        self.ranks = sorted(known, key=lambda r: (len(r.process.label), r.process.label))
+        self._living = [rank for rank in self.ranks if rank.process.is_living]
+
+    def has_ended_since(self, since_ns: int) -> bool:
+        """Whether ranks have gone since then and the others have not moved either."""
+        gone = any(rank.gone_ns is not None and rank.gone_ns > since_ns for rank in self.ranks)
+        return gone and all(rank.moved_ns <= since_ns for rank in self._living)
+
+    def hang(self, quiet_seconds: float) -> Verdict:
+        """``quiet_seconds``: how long nothing has moved in the whole run."""
+        waiters = [*self._waiters(), *self._silent_waiters()]
+        if not waiters:
+            return self._no_progress(quiet_seconds)
+        absent = self._absent(waiters)
+        if any(rank.process.state == "died" for rank in self.ranks):
+            return self._verdict("clear", "the others wait for a rank that died")
+        excuses = {rank: self._excuse(rank) for rank in absent if not rank.is_blocked}
+        stopped = {w.rank: self._excuse(w.rank) for w in waiters}
+        excuses |= {rank: why for rank, why in stopped.items() if why.fault == limits.STOPPED}
+        if any(excuse.fault for excuse in excuses.values()):
+            return self._left_behind(excuses, waiters)
+        if excuses:
+            return self._at_work(excuses, waiters)
+        return self._deadlock(absent, waiters)
+
+    def _waiters(self) -> list[Waiter]:
+        before_ns = self.now_ns - int(WAITING_SECONDS * 1e9)
+        return [Waiter(r, a) for r in self._living for a in r.arrivals if a.begin_ns <= before_ns]
+
+    def _silent_waiters(self) -> list[Waiter]:
+        """Devices wait without the host: quiet ranks that are ahead of others in a group."""
+        quiet = [r for r in self._living if self._quiet(r) >= WAITING_SECONDS and not r.arrivals]
+        waiters: list[Waiter] = []
+        for group in {group for rank in quiet for group in rank.reached}:
+            newest = max(rank.reached.get(group, -1) for rank in self._living)
+            if any(rank.reached.get(group, newest) < newest for rank in self._living):
+                ahead = [rank for rank in quiet if rank.reached.get(group) == newest]
+                arrivals = (Arrival("", group, newest, r.moved_ns) for r in ahead)
+                waiters += map(Waiter, ahead, arrivals)
+        return waiters
+
+    def _absent(self, waiters: Iterable[Waiter]) -> list[Track]:
+        """Members of the waiters' groups that have not arrived."""
+        found = {
+            rank: None
+            for waiter in waiters
+            for rank in self._members(waiter.arrival)
+            if rank is not waiter.rank and not rank.has_arrived(waiter.arrival)
+        }
+        return list(found)
+
+    def _members(self, arrival: Arrival) -> list[Track]:
+        if arrival.group in {"", _DEFAULT_GROUP}:
+            return self.ranks
+        return [rank for rank in self.ranks if arrival.group in rank.reached]
+
+    def _excuse(self, rank: Track) -> Excuse:
+        return limits.excuse(rank, self.ranks, self.now_ns)
+
+    def _quiet(self, rank: Track) -> float:
+        return rank.quiet_seconds(self.now_ns)
+
+    def _age(self, waiters: Iterable[Waiter]) -> float:
+        return (self.now_ns - min(waiter.arrival.begin_ns for waiter in waiters)) / 1e9
+
+    def _left_behind(self, excuses: Mapping[Track, Excuse], waiters: list[Waiter]) -> Verdict:
+        """Those at fault; a stopped rank explains a stuck one, never the other way round."""
+        faults = {excuse.fault for excuse in excuses.values()}
+        cause = next(fault for fault in limits.FAULTS if fault in faults)
+        ranks = [rank for rank, excuse in excuses.items() if excuse.fault == cause]
+        first = ranks[0]
+        others = [waiter for waiter in waiters if waiter.rank not in ranks] or waiters
+        summary = (
+            f"{ranks_text(ranks)} {limits.FAULTS[cause]} {first.stage} "
+            f"for {seconds_text(self._quiet(first))}; {waits_text(others)} "
+            f"for {seconds_text(self._age(others))}"
+        )
+        lines = [f"{ranks_text([rank])}: {excuses[rank].reason}" for rank in ranks[:4]]
+        lines += [line for rank in ranks[:4] for line in behind_lines(rank, others)]
+        return self._found(cause, summary, ranks, lines, min(rank.moved_ns for rank in ranks))
+
+    def _at_work(self, excuses: Mapping[Track, Excuse], waiters: list[Waiter]) -> Verdict:
+        rank, excuse = next(iter(excuses.items()))
+        summary = (
+            f"{waits_text(waiters)} for {ranks_text([rank])}, which is in {rank.stage} for "
+            f"{seconds_text(self._quiet(rank))} of at most {excuse.limit_seconds:.0f} s"
+        )
+        return self._verdict("clear", summary, evidence=(excuse.reason,))
+
+    def _deadlock(self, absent: list[Track], waiters: list[Waiter]) -> Verdict:
+        """Nobody is at work and nobody is at fault: they wait for each other, or for the wire."""
+        ordered = [waiter for waiter in waiters if waiter.arrival.sequence is not None]
+        if _have_other_operations(ordered):
+            return self._mismatched(ordered)
+        waiting = {waiter.rank for waiter in waiters}
+        if any(rank not in waiting for rank in absent):
+            return self._verdict("clear", f"{waits_text(waiters)}; others have just come to wait")
+        if not absent:
+            return self._all_arrived(waiters, [])
+        last = [w for w in waiters if w.rank in absent and not self._absent([w])]
+        if not last or any(self._is_passed_by_another(waiter) for waiter in last):
+            return self._mismatched(ordered)
+        return self._all_arrived(last, [waiter.rank for waiter in last])
+
+    def _is_passed_by_another(self, waiter: Waiter) -> bool:
+        """Whether a rank that has passed this number did something else under it."""
+        operation, group, sequence, _ = waiter.arrival
+        assert sequence is not None
+        for rank in self._living:
+            other = rank.operation(group, sequence)
+            if other is None and rank.reached.get(group, -1) > sequence:
+                in_ddp = [a for a in rank.arrivals if a.operation == DDP_GRADIENTS]
+                other = DDP_GRADIENTS if in_ddp else None
+            if other is not None and other != operation:
+                return True
+        return False
+
+    def _mismatched(self, waiters: list[Waiter]) -> Verdict:
+        """To blame are those in the collective that the fewest are in; all of them on a tie."""
+        places: dict[str, list[Waiter]] = {}
+        for waiter in waiters:
+            places.setdefault(str(waiter.arrival), []).append(waiter)
+        fewest = min(map(len, places.values()))
+        odd = [w.rank for group in places.values() if len(group) == fewest for w in group]
+        where = "; ".join(map(waits_text, places.values()))
+        summary = f"collectives do not match for {seconds_text(self._age(waiters))}: {where}"
+        since_ns = min(waiter.arrival.begin_ns for waiter in waiters)
+        return self._found("mismatched collectives", summary, odd, [], since_ns)
+
+    def _all_arrived(self, waiters: list[Waiter], to_blame: list[Track]) -> Verdict:
+        """Everybody known is there; others may not be known."""
+        age, where = self._age(waiters), waits_text(waiters)
+        summary = f"{where} for {seconds_text(age)}"
+        ordered = all(waiter.arrival.sequence is not None for waiter in waiters)
+        if not ordered:
+            if age < NO_PROGRESS_SECONDS:
+                return self._verdict("clear", summary)
+            return self._verdict("insufficient evidence", f"{summary}: for whom is not known")
+        if age < max(UNFINISHED_SECONDS, *(self._usual_seconds(w.arrival) for w in waiters)):
+            return self._verdict("clear", summary)
+        num_unseen = self._num_unseen()
+        if num_unseen or len(self._members(waiters[0].arrival)) < 2:
+            who = f"{num_unseen} of its ranks are" if num_unseen else "other members are"
+            return self._verdict(
+                "insufficient evidence", f"{summary}: {who} not seen by this agent"
+            )
+        since_ns = min(waiter.arrival.begin_ns for waiter in waiters)
+        summary = f"{summary}: all have arrived and it does not finish"
+        return self._found("collective does not finish", summary, to_blame, [], since_ns)
+
+    def _usual_seconds(self, arrival: Arrival) -> float:
+        """Five times what such a collective takes."""
+        key = f"{arrival.operation}@{arrival.group}"
+        known = [ns for rank in self.ranks for ns in rank.collective_durations.get(key, ())]
+        return 5 * median(known) / 1e9 if known else 0.0
+
+    def _num_unseen(self) -> int:
+        world_size = max(rank.process.follower.identity.world_size for rank in self.ranks)
+        return max(0, world_size - len(self.ranks))
+
+    def _no_progress(self, quiet_seconds: float) -> Verdict:
+        """A run in which nothing moves anywhere, outside rollout, validation and checkpoint."""
+        steps = [ns for rank in self._living for ns in rank.step_durations]
+        calm = self._verdict("clear", "no rank waits for another one for long")
+        if len(steps) < 2 or any(rank.arrivals for rank in self._living):
+            return calm
+        limit = max(NO_PROGRESS_SECONDS, _NO_PROGRESS_STEPS * median(steps) / 1e9)
+        if quiet_seconds < limit or not all(self._excuse(rank).fault for rank in self._living):
+            return calm
+        stages = ", ".join(dict.fromkeys(rank.stage for rank in self._living))
+        summary = (
+            f"nothing has moved in the whole run for {seconds_text(quiet_seconds)}, "
+            f"a step takes {seconds_text(median(steps) / 1e9)}; all ranks are in {stages}"
+        )
+        since_ns = max(rank.moved_ns for rank in self._living)
+        return self._found("no progress", summary, [], [], since_ns)
+
+    def _found(
+        self, cause: str, summary: str, ranks: list[Track], lines: list[str], since_ns: int
+    ) -> Verdict:
+        first = (ranks or self._living)[0]
+        return Verdict(
+            kind="hang",
+            state="found",
+            role=self.name,
+            summary=summary,
+            ranks=tuple(rank.process.label for rank in ranks),
+            stage=first.stage,
+            cause=cause,
+            step=first.process.step,
+            since_seconds=first.process.follower.epoch_seconds(since_ns),
+            evidence=(*lines, *stack_lines(self.ranks, self.now_ns)),
+        )
+
+    def _verdict(
+        self, state: VerdictState, summary: str, evidence: tuple[str, ...] = ()
+    ) -> Verdict:
+        return Verdict("hang", state, self.name, summary, evidence=evidence)
+
+
+def _have_other_operations(waiters: Iterable[Waiter]) -> bool:
+    """Whether one number of one group is one operation here and another one there."""
+    places = {w.arrival[:3] for w in waiters if w.arrival.operation}
+    return len({(group, sequence) for _, group, sequence in places}) < len(places)

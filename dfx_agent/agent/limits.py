@@ -1,0 +1,81 @@
+"""How long a rank may be quiet before it is to blame, learned from what its role has done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from dfx_agent.agent.progress import IDLE, Track
+from dfx_agent.agent.stacks import ProcessStacks
+
+FLOOR_SECONDS = 10.0
+NO_STACKS_FLOOR_SECONDS = 13.0
+UNTOLD_FLOOR_SECONDS = 60.0
+FIRST_FLOOR_SECONDS = 300.0
+LONG_FLOOR_SECONDS = 600.0
+
+STOPPED, LEFT, STUCK = "stopped", "left", "stuck"
+FAULTS = {STOPPED: "stopped in", LEFT: "ended, and had been in", STUCK: "stuck in"}
+
+_FIRST_STEPS, _FIRST_DURATIONS = 2, 3
+_LONG_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test|checkpoint|ckpt|save)", re.IGNORECASE)
+
+
+class Excuse(NamedTuple):
+    """Whether a rank that has not arrived may still be at work.
+
+    ``fault`` is one of ``FAULTS``, worst first; "" while it is within ``limit_seconds``.
+    """
+
+    fault: str
+    limit_seconds: float
+    reason: str
+
+
+def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
+    """Judge one rank by its state and by what all ``ranks`` of its role have taken so far."""
+    if not rank.process.is_living:
+        return Excuse(LEFT, 0.0, "ended in an orderly way without taking part")
+    stacks, is_stopped = rank.look_closer(now_ns)
+    quiet = rank.quiet_seconds(now_ns)
+    if is_stopped and quiet >= FLOOR_SECONDS:
+        pid = rank.process.follower.preamble.pid
+        return Excuse(
+            STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
+        )
+    limit, reason = _limit(rank, ranks, stacks)
+    return Excuse(STUCK if quiet >= limit else "", limit, reason)
+
+
+def _limit(rank: Track, ranks: Sequence[Track], stacks: ProcessStacks | None) -> tuple[float, str]:
+    """(seconds that this rank may be quiet where it stands, why)."""
+    stage = rank.stage
+    durations = [ns / 1e9 for other in ranks for ns in other.durations.get(stage, ())]
+    is_long = any(map(_LONG_STAGE.match, rank.stages)) or (
+        stacks is not None and stacks.is_long_work()
+    )
+    is_first = _is_first(stage, len(durations), ranks)
+    if is_long:
+        floor = LONG_FLOOR_SECONDS
+    elif is_first:
+        floor = FIRST_FLOOR_SECONDS
+    elif stacks is None:
+        floor = UNTOLD_FLOOR_SECONDS if stage == IDLE else NO_STACKS_FLOOR_SECONDS
+    else:
+        floor = FLOOR_SECONDS
+    typical = median(durations) if durations else 0.0
+    longest = max(durations, default=0.0)
+    limit = max(floor, (10 if is_first else 5) * typical, 2 * longest)
+    known = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
+    usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
+    return limit, f"{usual}, may be quiet for {limit:.0f} s"
+
+
+def _is_first(stage: str, num_durations: int, ranks: Sequence[Track]) -> bool:
+    """Whether what is normal is not known yet: it may compile, or warm up."""
+    if any(rank.process.step is not None for rank in ranks):
+        num_steps = max(rank.num_steps for rank in ranks)
+        return num_steps < _FIRST_STEPS or (stage != IDLE and not num_durations)
+    return num_durations < _FIRST_DURATIONS

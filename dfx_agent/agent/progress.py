@@ -1,0 +1,207 @@
+"""What one process has done lately, as far as a hang shows in it.
+
+When it last moved, how long its stages take, and how far it is in every process group. All times
+are nanoseconds of the host's monotonic clock, which ranks on one host share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from dfx_agent.agent.accounting import SpanEvent
+from dfx_agent.agent.process import Process
+from dfx_agent.agent.stacks import ProcessStacks, read_stacks
+from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, STAGE, WAIT
+
+DDP_GRADIENTS = "ddp_gradients"
+IDLE = "idle"
+
+_KEEP_DURATIONS = 64
+_KEEP_OPERATIONS = 256
+_NEWEST_COLLECTIVES = 512
+_LOOK_EVERY_NS = 10**9
+_COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
+# waits for ranks of the same role; queue, policy, collector wait for somebody else
+_PEER_WAITS = frozenset({"barrier", "collective"})
+
+
+class Arrival(NamedTuple):
+    """A rank waits for its peers.
+
+    ``sequence`` is None where nobody numbers them, ``operation`` is "" where the host does not wait
+    itself: it has issued this number and is quiet.
+    """
+
+    operation: str
+    group: str
+    sequence: int | None
+    begin_ns: int
+
+    def __str__(self) -> str:
+        number = "" if self.sequence is None else f" #{self.sequence}"
+        group = f"@{self.group}" if self.group else ""
+        return f"{self.operation or 'collective'}{group}{number}"
+
+
+class Waiter(NamedTuple):
+    """A rank and what it waits in."""
+
+    rank: Track
+    arrival: Arrival
+
+
+class Track:
+    """One process over time; ``observe`` after each reading."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.moved_ns = process.follower.begin_ns
+        self.durations: dict[str, deque[int]] = {}
+        self.collective_durations: dict[str, deque[int]] = {}
+        self.reached: dict[str, int] = {}
+        self.gone_ns: int | None = None
+        self.is_outlived: bool | None = None
+        self._operations: dict[tuple[str, int], str] = {}
+        self._enqueued: dict[str, int] = {}
+        self._newest_end_ns = 0
+        self._spans: frozenset[int] = frozenset()
+        self._num_tokens: float | None = None
+        self._looked_ns = 0
+        self._stacks: ProcessStacks | None = None
+        self._is_stopped = False
+
+    @property
+    def num_steps(self) -> int:
+        """Steps it has passed; counted up to 64."""
+        return len(self.process.windows)
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """What it waits for its peers in, now."""
+        events = self.process.inflight
+        parents = {event.parent for event in events if event.kind in _COLLECTIVES}
+        found = [_arrival(event) for event in events if event.kind in _COLLECTIVES]
+        waits = [e for e in events if e.kind == WAIT and e.name in _PEER_WAITS]
+        found += [Arrival(e.name, "", None, e.begin_ns) for e in waits if e.span not in parents]
+        return found
+
+    @property
+    def stages(self) -> list[str]:
+        """Open stages, the one that began last at the end."""
+        events = [event for event in self.process.inflight if event.kind == STAGE]
+        return [event.name for event in sorted(events, key=lambda e: (e.begin_ns, e.span))]
+
+    @property
+    def stage(self) -> str:
+        return next(reversed(self.stages), IDLE)
+
+    @property
+    def step_durations(self) -> list[int]:
+        """Nanoseconds of the newest steps it has passed."""
+        windows = [step.window for step in self.process.windows]
+        return [w.end_ns - w.begin_ns for w in windows if w.end_ns is not None]
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it does nothing but wait for its peers: no stage is open beside that."""
+        events = self.process.inflight
+        parents = {event.parent for event in events}
+        works = any(event.kind == STAGE and event.span not in parents for event in events)
+        return bool(self.arrivals) and not works
+
+    def observe(self, now_ns: int) -> None:
+        """Take in what the last reading brought."""
+        process = self.process
+        if process.is_living or self.gone_ns is None:
+            self._learn_stages()
+            self._learn_collectives()
+            self._note_move()
+        if not process.is_living and self.gone_ns is None:
+            self.gone_ns = now_ns
+
+    def quiet_seconds(self, now_ns: int) -> float:
+        return (now_ns - self.moved_ns) / 1e9
+
+    def look_closer(self, now_ns: int) -> tuple[ProcessStacks | None, bool]:
+        """(stacks written since it last moved, whether it is stopped); once a second at most."""
+        if now_ns - self._looked_ns >= _LOOK_EVERY_NS:
+            self._looked_ns = now_ns
+            self._stacks = read_stacks(self.process.follower.path, self.moved_ns)
+            self._is_stopped = self.process.state == "live" and _state(self.process) in "Tt"
+        return self._stacks, self._is_stopped
+
+    def operation(self, group: str, sequence: int) -> str | None:
+        """What it called number ``sequence`` of this group; None when that is not known."""
+        return self._operations.get((group, sequence))
+
+    def has_arrived(self, arrival: Arrival) -> bool:
+        """Whether it takes or took part in what somebody else waits in."""
+        mine = self.arrivals
+        if arrival.sequence is None:
+            return bool(mine)
+        if arrival.operation == DDP_GRADIENTS and any(
+            (a.operation, a.group) == (DDP_GRADIENTS, arrival.group) for a in mine
+        ):
+            return True  # its buckets are numbered as they go: a number apart is the same backward
+        return self.reached.get(arrival.group, -1) >= arrival.sequence
+
+    def _learn_stages(self) -> None:
+        newest = self._newest_end_ns
+        for (stage, _), stamp in self.process.stamps.items():
+            end_ns = stamp.end_ns
+            if end_ns is not None and end_ns > self._newest_end_ns:
+                known = self.durations.setdefault(stage, deque(maxlen=_KEEP_DURATIONS))
+                known.append(end_ns - stamp.begin_ns)
+                newest = max(newest, end_ns)
+        self._newest_end_ns = newest
+
+    def _learn_collectives(self) -> None:
+        for name, group in self.process.groups.items():
+            if self._enqueued.get(name) != group.num_enqueued:
+                self._enqueued[name] = self.reached[name] = group.num_enqueued
+        for done in self.process.collectives[-_NEWEST_COLLECTIVES:]:
+            self.moved_ns = max(self.moved_ns, done.end_ns)
+            if done.sequence is not None:
+                self._reach(done.operation, done.group, done.sequence)
+            if done.is_blocking:
+                key = f"{done.operation}@{done.group}"
+                known = self.collective_durations.setdefault(key, deque(maxlen=_KEEP_DURATIONS))
+                known.append(done.end_ns - done.begin_ns)
+        for a in self.arrivals:
+            if a.sequence is not None and a.operation != DDP_GRADIENTS:
+                self._reach(a.operation, a.group, a.sequence)
+
+    def _reach(self, operation: str, group: str, sequence: int) -> None:
+        self.reached[group] = max(sequence, self.reached.get(group, -1))
+        self._operations[group, sequence] = operation
+        if len(self._operations) > _KEEP_OPERATIONS:
+            for key in list(self._operations)[: _KEEP_OPERATIONS // 4]:
+                del self._operations[key]
+
+    def _note_move(self) -> None:
+        process = self.process
+        spans = frozenset(event.span for event in process.inflight)
+        num_tokens = sum(process.tokens.values())
+        begins = [event.begin_ns for event in process.inflight]
+        step_ns = process.account.current.begin_ns if process.account else 0
+        self.moved_ns = max(self.moved_ns, self._newest_end_ns, step_ns, *begins)
+        has_counted = self._num_tokens is not None and num_tokens != self._num_tokens
+        if has_counted or not self._spans <= spans:
+            self.moved_ns = max(self.moved_ns, process.last_event_ns or 0)
+        self._spans, self._num_tokens = spans, num_tokens
+
+
+def _arrival(event: SpanEvent) -> Arrival:
+    operation, _, group = event.name.rpartition("@")
+    sequence = None if event.step == NO_STEP else event.step
+    return Arrival(operation, group, sequence, event.begin_ns)
+
+
+def _state(process: Process) -> str:
+    """The kernel's letter for this process: R, S, D, T, ...; "?" when it does not say."""
+    try:
+        with open(f"/proc/{process.follower.preamble.pid}/stat", "rb") as file:
+            return chr(file.read().rpartition(b")")[2].split()[0][0])
+    except (OSError, IndexError):
+        return "?"

@@ -1,0 +1,139 @@
+"""One training signal of one run: robust z against its baseline, CUSUM, drift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dfx_agent.agent.baseline import Band, Baseline, Drift
+from dfx_agent.agent.symptoms import Direction, SignalSpec
+from dfx_agent.snapshot import SignalRow
+
+CUSUM_Z_CAP = 6.0
+CUSUM_SLACK = 1.0
+CUSUM_ALARM = 8.0
+
+
+class Cusum:
+    """Page's cumulative sum in one direction."""
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self._rise_step: int | None = None
+
+    def add(self, step: int, z: float) -> int | None:
+        """The step at which the change began, when this step raises the alarm."""
+        self.sum = max(0.0, self.sum + min(z, CUSUM_Z_CAP) - CUSUM_SLACK)
+        if self.sum == 0:
+            self._rise_step = None
+        elif self._rise_step is None:
+            self._rise_step = step
+        if self.sum <= CUSUM_ALARM:
+            return None
+        onset = step if self._rise_step is None else self._rise_step
+        self.clear()
+        return onset
+
+    def clear(self) -> None:
+        self.sum = 0.0
+        self._rise_step = None
+
+    def dump(self) -> tuple[float, int | None]:
+        return self.sum, self._rise_step
+
+    def load(self, dumped: tuple[float, int | None]) -> None:
+        self.sum, self._rise_step = dumped
+
+
+class Signal:
+    """One signal of one run."""
+
+    def __init__(self, spec: SignalSpec) -> None:
+        self.spec = spec
+        self.is_known = False
+        self.value: float | None = None
+        self.z: float | None = None
+        self.baseline = Baseline(spec)
+        self.drift = Drift()
+        self.cusums: dict[Direction, Cusum] = {"up": Cusum(), "down": Cusum()}
+        self._band: Band | None = None
+
+    def observe(self, step: int, value: float | None) -> dict[Direction, int]:
+        """Alarms of this step: direction -> step at which the change began."""
+        self.value, self.z = value, None
+        score = None if value is None else self.spec.score(value)
+        if value is None or score is None:
+            return {}
+        self.is_known = True
+        self._band = self.baseline.band()
+        self.baseline.admit(step, score)
+        self.drift.add(step, self.spec.value(score))
+        if self._band is None:
+            return {}
+        z = self._band.z(score)
+        # numbers near the end of the range of floats have no finite distance
+        if not math.isfinite(z):
+            return {}
+        self.z = z
+        return self._alarms(step, z)
+
+    def pause(self) -> None:
+        """A step that is not scored."""
+        self.value = self.z = None
+
+    def rewind(self, step: int) -> None:
+        self.baseline.rewind(step)
+        self.drift.rewind(step)
+        for cusum in self.cusums.values():
+            cusum.clear()
+
+    def clear(self) -> None:
+        self.baseline.clear()
+        for cusum in self.cusums.values():
+            cusum.clear()
+
+    def as_row(self) -> SignalRow:
+        low, high = self._ends()
+        recent, start = self.drift.recent_median, self.drift.start_median
+        change = None if recent is None or start is None else (recent, start)
+        is_raw = self.spec.is_raw
+        return SignalRow(
+            signal=self.spec.name,
+            symptom=self.spec.symptom,
+            value=self.value,
+            z=self.z,
+            cusum_up=self.cusums["up"].sum,
+            cusum_down=self.cusums["down"].sum,
+            baseline_low=low,
+            baseline_high=high,
+            is_baseline_ready=self.baseline.is_ready,
+            recent_median=recent,
+            drift_ratio=change[0] / change[1] if change and not is_raw else None,
+            drift_difference=change[0] - change[1] if change and is_raw else None,
+        )
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "baseline": self.baseline.dump(),
+            "drift": self.drift.dump(),
+            "cusums": {direction: cusum.dump() for direction, cusum in self.cusums.items()},
+        }
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        self.is_known = True
+        self.baseline.load(dumped["baseline"])
+        self.drift.load(dumped["drift"])
+        for direction, cusum in self.cusums.items():
+            cusum.load(tuple(dumped["cusums"][direction]))
+
+    def _alarms(self, step: int, z: float) -> dict[Direction, int]:
+        onsets = {d: cusum.add(step, z if d == "up" else -z) for d, cusum in self.cusums.items()}
+        watched = self.spec.directions
+        return {d: onset for d, onset in onsets.items() if onset is not None and d in watched}
+
+    def _ends(self) -> tuple[float | None, float | None]:
+        if self._band is None:
+            return None, None
+        median, scale = self._band
+        return self.spec.value(median - 2 * scale), self.spec.value(median + 2 * scale)

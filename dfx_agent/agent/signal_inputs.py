@@ -1,0 +1,62 @@
+"""From metrics of the catalogue to the signals of the bank, live and from log files alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dfx_agent.agent.signals import LOSS, SCORE_MAX, SCORE_MIN
+
+# catalogue metric and its labels without those of the rank; empty labels are not there
+Source = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def _source(metric: str, **labels: str) -> Source:
+    return metric, tuple(sorted(labels.items()))
+
+
+# best first; a run keeps the source it was first seen with, so that baselines never mix two
+_SOURCES: dict[str, tuple[Source, ...]] = {
+    "policy_kl": (_source("dfx_policy_kl_k1_nats"),),
+    "policy_kl_k2": (_source("dfx_policy_kl_k2_nats"),),
+    "ref_kl": (_source("dfx_ref_kl_nats"),),
+    "ref_kl_reward": (_source("dfx_ref_kl_nats", variant="reward"),),
+    "mismatch_kl": (_source("dfx_mismatch_kl_k1_nats"),),
+    "mismatch_kl_k3": (_source("dfx_mismatch_kl_k3_nats"),),
+    "mismatch_logp": (_source("dfx_rollout_train_logp_absdiff_nats", stat="mean"),),
+    "clip_fraction": (_source("dfx_clip_fraction"),),
+    "grad_norm": (_source("dfx_actor_grad_norm"), _source("dfx_grad_norm")),
+    "entropy": (_source("dfx_actor_entropy_nats"),),
+    # the score has no KL penalty in it: a rising KL must not count twice
+    "reward": (_source("dfx_score", stat="mean"), _source("dfx_reward", stat="mean")),
+    "response_length": (_source("dfx_response_length_tokens", stat="mean"),),
+    "truncation": (_source("dfx_response_clip_ratio"),),
+    LOSS: (_source("dfx_actor_loss", term="pg"), _source("dfx_actor_loss", term="total")),
+    SCORE_MAX: (_source("dfx_score", stat="max"),),
+    SCORE_MIN: (_source("dfx_score", stat="min"),),
+}
+
+
+_KNOWN = frozenset(source for sources in _SOURCES.values() for source in sources)
+
+
+def source_of(metric: str, labels: Mapping[str, str]) -> Source | None:
+    """Where a metric goes; None when no signal is made of it. The same for every step."""
+    source = _source(metric, **{name: text for name, text in labels.items() if text})
+    return source if source in _KNOWN else None
+
+
+class SignalInputs:
+    """Chooses the values of one run that are signals."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[str, Source] = {}
+
+    def signals(self, values: Mapping[Source, float]) -> dict[str, float]:
+        """Values by signal, for the signals that this step reported."""
+        found = {}
+        for signal, sources in _SOURCES.items():
+            source = self._chosen.get(signal) or next((s for s in sources if s in values), None)
+            if source is not None and source in values:
+                self._chosen[signal] = source
+                found[signal] = values[source]
+        return found

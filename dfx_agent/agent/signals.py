@@ -1,0 +1,294 @@
+"""Training health of one run, counted in steps: signals, symptoms, latch, dead and broken values.
+
+Pure: no clock and no input or output; time passes when a step is observed. Parameters come from an
+evaluation on 164 real runs (docs/design.md, "Signals and alerts").
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dfx_agent.agent.scoring import Signal
+from dfx_agent.agent.symptoms import SIGNALS, Calm, Symptom
+from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.metrics.alerts.samples import symptom_samples
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
+from dfx_agent.snapshot import SignalState, SymptomRow
+
+LATCH_STEPS = 128
+IMPROVING_Z = 2.0
+IMPROVING_MEDIAN_Z = 1.0
+IMPROVING_STEPS = 10
+NONFINITE_STEPS = 5
+LEARNING_STEPS = 8
+
+# only looked at for NaN and Inf
+LOSS = "loss"
+# the highest and lowest score of a step; equal for many steps: nothing to learn from
+SCORE_MAX, SCORE_MIN = "score_max", "score_min"
+
+_PLACES = {LOSS: "loss", **{spec.name: spec.where for spec in SIGNALS}}
+
+
+class Improvement:
+    """Whether the reward has been rising within the last 10 rows: it vetoes the vote."""
+
+    def __init__(self) -> None:
+        self.is_known = False
+        self._zs: deque[float] = deque(maxlen=IMPROVING_STEPS)
+        self._num_rows_left = 0
+
+    def observe(self, z: float | None) -> None:
+        self._num_rows_left = max(0, self._num_rows_left - 1)
+        if z is None:
+            return
+        self.is_known = True
+        self._zs.append(z)
+        if z > IMPROVING_Z or self._median() > IMPROVING_MEDIAN_Z:
+            self._num_rows_left = IMPROVING_STEPS
+
+    @property
+    def is_improving(self) -> bool | None:
+        return self._num_rows_left > 0 if self.is_known else None
+
+    def clear(self) -> None:
+        self._zs.clear()
+        self._num_rows_left = 0
+
+    def dump(self) -> dict[str, Any]:
+        return {"known": self.is_known, "zs": list(self._zs), "left": self._num_rows_left}
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        self.is_known = bool(dumped["known"])
+        self._zs = deque(map(float, dumped["zs"]), IMPROVING_STEPS)
+        self._num_rows_left = int(dumped["left"])
+
+    def _median(self) -> float:
+        """Of a full window; no evidence before."""
+        if len(self._zs) < IMPROVING_STEPS:
+            return 0.0
+        ordered = sorted(self._zs)
+        return (ordered[4] + ordered[5]) / 2
+
+
+class NonFinite:
+    """Rows of the newest 5 with NaN or Inf, by where it was."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, deque[int]] = {}
+
+    def observe(self, row: int, values: Mapping[str, float]) -> None:
+        """A place is known from its first value, so that its count exists before the first NaN."""
+        for name, value in values.items():
+            if name not in _PLACES:
+                continue
+            rows = self._rows.setdefault(_PLACES[name], deque(maxlen=NONFINITE_STEPS))
+            if not math.isfinite(value) and row not in rows:
+                rows.append(row)
+
+    def num_steps(self, row: int) -> dict[str, int]:
+        newest = row - NONFINITE_STEPS
+        return {where: sum(r > newest for r in rows) for where, rows in self._rows.items()}
+
+    def dump(self) -> dict[str, list[int]]:
+        return {where: list(rows) for where, rows in self._rows.items()}
+
+    def load(self, dumped: Mapping[str, Iterable[int]]) -> None:
+        self._rows = {where: deque(rows, NONFINITE_STEPS) for where, rows in dumped.items()}
+
+
+class ScoreSpread:
+    """Whether the samples of a step differ in their score: without a difference nothing is learned.
+
+    ``num_identical`` is None until scores are reported.
+    """
+
+    def __init__(self) -> None:
+        self.num_identical: int | None = None
+        self.num_different = 0
+
+    def observe(self, values: Mapping[str, float]) -> None:
+        highest, lowest = values.get(SCORE_MAX, math.nan), values.get(SCORE_MIN, math.nan)
+        if not (math.isfinite(highest) and math.isfinite(lowest)):
+            return
+        if highest == lowest:
+            self.num_identical = (self.num_identical or 0) + 1
+        else:
+            self.num_identical = 0
+            self.num_different += 1
+
+    @property
+    def had_signal(self) -> bool:
+        return self.num_different >= LEARNING_STEPS
+
+
+class SignalBank:
+    """Everything about one run; memory is bounded, ``observe`` never raises.
+
+    ``critical`` freezes the baselines while it holds, else they would learn the dead state and the
+    page would clear itself.
+    """
+
+    def __init__(self, critical: Condition = DIVERGENCE.condition) -> None:
+        self._critical = critical
+        self._row = -1
+        self._step: int | None = None
+        self._signals = [Signal(spec) for spec in SIGNALS]
+        self._symptoms = _families()
+        self._calm = {name: Calm() for name, _ in self._symptoms}
+        self._improvement = Improvement()
+        self._nonfinite = NonFinite()
+        self._spread = ScoreSpread()
+        self._latch: tuple[int, int] | None = None
+        self._newest: SignalState | None = None
+
+    def observe(self, step: int, values: Mapping[str, float]) -> SignalState:
+        """Take one completed step: signal -> value (those of ``SIGNALS``, LOSS, SCORE_*).
+
+        A step that was the newest already changes nothing. A smaller step is a restart: what came
+        at or after it is forgotten, and this first step after it is not scored.
+        """
+        if self._newest is not None and step == self._step:
+            return self._newest
+        is_restart = self._step is not None and step < self._step
+        if is_restart:
+            self._rewind(step)
+        self._row += 1
+        self._step = step
+        self._nonfinite.observe(self._row, values)
+        self._spread.observe(values)
+        self._score(step, {} if is_restart else values)
+        self._update_latch(step)
+        self._newest = self._state(step)
+        return self._newest
+
+    def reset(self) -> None:
+        """The operator says that the present state is normal: learn it from here."""
+        self._relearn()
+        for signal in self._signals:
+            signal.drift.clear()
+
+    def dump(self) -> dict[str, Any]:
+        """Everything as JSON can hold it, for ``load`` after the agent was started again."""
+        return {
+            "row": self._row,
+            "step": self._step,
+            "signals": {s.spec.name: s.dump() for s in self._signals if s.is_known},
+            "symptoms": [symptom.dump() for symptom in self._symptoms.values()],
+            "calm": {name: calm.num_rows for name, calm in self._calm.items()},
+            "improvement": self._improvement.dump(),
+            "nonfinite": self._nonfinite.dump(),
+            "spread": [self._spread.num_identical, self._spread.num_different],
+            "latch": self._latch,
+        }
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        """Go on from what ``dump`` gave; KeyError, TypeError or ValueError if it is not that."""
+        self._row, self._step = int(dumped["row"]), dumped["step"]
+        for signal in self._signals:
+            if signal.spec.name in dumped["signals"]:
+                signal.load(dumped["signals"][signal.spec.name])
+        for symptom, state in zip(self._symptoms.values(), dumped["symptoms"], strict=True):
+            symptom.load(state)
+        for name, num_rows in dumped["calm"].items():
+            self._calm[name].num_rows = int(num_rows)
+        self._improvement.load(dumped["improvement"])
+        self._nonfinite.load(dumped["nonfinite"])
+        self._spread.num_identical, self._spread.num_different = dumped["spread"]
+        self._latch = None if dumped["latch"] is None else tuple(dumped["latch"])
+        self._newest = None if self._step is None else self._state(self._step)
+
+    def _score(self, step: int, values: Mapping[str, float]) -> None:
+        for signal in self._signals:
+            value = values.get(signal.spec.name)
+            finite = value if value is not None and math.isfinite(value) else None
+            for direction, onset in signal.observe(step, finite).items():
+                self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
+            if signal.spec.name == "reward":
+                self._improvement.observe(signal.z)
+
+    def _update_latch(self, step: int) -> None:
+        if self._latch is None:
+            if self._is_critical():
+                self._freeze(step)
+            return
+        self._release_calm_families()
+        if not self._is_critical():
+            self._thaw()
+        elif self._row - self._latch[0] >= LATCH_STEPS:
+            self._relearn()
+
+    def _freeze(self, step: int) -> None:
+        self._latch = self._row, step
+        for signal in self._signals:
+            signal.baseline.freeze()
+        for calm in self._calm.values():
+            calm.num_rows = 0
+        for symptom in self._symptoms.values():
+            symptom.hold(self._row)
+
+    def _release_calm_families(self) -> None:
+        for symptom in self._symptoms.values():
+            symptom.hold(self._row)
+        for family, calm in self._calm.items():
+            zs = (s.z for s in self._signals if s.spec.symptom == family)
+            calm.observe(z for z in zs if z is not None)
+            for (name, _), symptom in self._symptoms.items():
+                if name == family and calm.is_calm:
+                    symptom.release()
+
+    def _thaw(self) -> None:
+        self._latch = None
+        for signal in self._signals:
+            signal.baseline.thaw()
+        for symptom in self._symptoms.values():
+            symptom.release()
+
+    def _relearn(self) -> None:
+        self._thaw()
+        for signal in self._signals:
+            signal.clear()
+        for symptom in self._symptoms.values():
+            symptom.clear()
+        self._improvement.clear()
+
+    def _rewind(self, step: int) -> None:
+        for signal in self._signals:
+            signal.rewind(step)
+        for symptom in self._symptoms.values():
+            symptom.rewind(step)
+
+    def _is_critical(self) -> bool:
+        improving = self._improvement.is_improving
+        return self._critical.holds(symptom_samples(self._symptom_rows(), improving=improving))
+
+    def _symptom_rows(self) -> tuple[SymptomRow, ...]:
+        """Families of which a signal is known: an unknown one has no series."""
+        known = {signal.spec.symptom for signal in self._signals if signal.is_known}
+        rows = (s.as_row(self._row) for s in self._symptoms.values() if s.name in known)
+        return tuple(rows)
+
+    def _state(self, step: int) -> SignalState:
+        return SignalState(
+            row=self._row,
+            step=step,
+            signals=tuple(signal.as_row() for signal in self._signals if signal.is_known),
+            symptoms=self._symptom_rows(),
+            is_reward_improving=self._improvement.is_improving,
+            is_latched=self._latch is not None,
+            latched_step=None if self._latch is None else self._latch[1],
+            num_nonfinite_steps=self._nonfinite.num_steps(self._row),
+            num_identical_score_steps=self._spread.num_identical,
+            had_score_signal=self._spread.had_signal,
+        )
+
+
+def _families() -> dict[tuple[str, str], Symptom]:
+    found: dict[tuple[str, str], Symptom] = {}
+    for spec in SIGNALS:
+        for direction in spec.directions:
+            found.setdefault((spec.symptom, direction), Symptom(spec.symptom, direction))
+    return found

@@ -1,0 +1,102 @@
+"""Steps of one role as the straggler verdict needs them: what each rank worked and waited.
+
+A step is taken when every living rank has passed it, from the ranks' own windows: it needs no row
+of the run, and begins anew when a rank is restarted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dfx_agent.agent.collectives import Collectives
+from dfx_agent.agent.process import ClosedStep, Process
+from dfx_agent.snapshot import TimeSplit
+
+# UniLab's learners meet in sync_coordination; queue, policy and collector wait for somebody else
+PEER_WAITS = frozenset({"collective", "barrier", "sync_coordination"})
+IDLE = "idle"
+TRANSFER = "transfer"
+_KEEP_STEPS = 32
+_KEEP_OPEN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One rank in one step. ``parts`` are stages (exclusive), "idle", "transfer", "wait <kind>".
+
+    ``waited_seconds`` is waiting for peers: all of an explicit wait in which no collective was
+    matched, else without its transfer. ``num_tokens`` is None when none were told.
+    """
+
+    wall_seconds: float
+    waited_seconds: float
+    parts: Mapping[str, float]
+    num_tokens: float | None
+
+    @property
+    def work_seconds(self) -> float:
+        return self.wall_seconds - self.waited_seconds
+
+    @classmethod
+    def of(cls, split: TimeSplit, tokens: Mapping[str, float], transfer_seconds: float) -> RankStep:
+        waits = {kind: sum(stages.values()) for kind, stages in split.wait_seconds.items()}
+        blocked = sum(seconds for kind, seconds in waits.items() if kind in PEER_WAITS)
+        # collectives in threads beside a stage are matched too, but nobody waits in them
+        transfer = min(transfer_seconds, blocked)
+        others = {f"wait {kind}": s for kind, s in waits.items() if kind not in PEER_WAITS}
+        parts = {**split.stage_seconds, **others, IDLE: split.idle_seconds, TRANSFER: transfer}
+        num_tokens = sum(tokens.values()) if tokens else None
+        return cls(split.wall_seconds, blocked - transfer, parts, num_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that all living ranks have passed. ``num_lost``: records lost by then, all ranks."""
+
+    step: int
+    begin_seconds: float
+    num_lost: int
+    ranks: Mapping[str, RankStep]
+
+
+class StepWatch:
+    """The steps of one role, as they close."""
+
+    def __init__(self) -> None:
+        self.steps: deque[Step] = deque(maxlen=_KEEP_STEPS)
+        self._open: dict[int, dict[Process, ClosedStep]] = {}
+        self._known: dict[str, Process] = {}
+
+    def add(self, process: Process, closed: Iterable[ClosedStep]) -> None:
+        """Steps that one process has passed."""
+        before = self._known.setdefault(process.label, process)
+        if before is not process:  # a restart: the others begin anew too
+            self._known = {process.label: process}
+            self._open.clear()
+            self.steps.clear()
+        for step in closed:
+            if step.window.step is not None and step.window.end_ns is not None:
+                self._open.setdefault(step.window.step, {})[process] = step
+
+    def close(self, living: Iterable[Process], collectives: Collectives) -> None:
+        """Take the steps that all of ``living`` have passed."""
+        ranks = list(living)
+        complete = [n for n, of in self._open.items() if ranks and all(r in of for r in ranks)]
+        for number in sorted(complete):
+            closed = self._open.pop(number)
+            self.steps.append(_step(number, {rank: closed[rank] for rank in ranks}, collectives))
+        for number in sorted(self._open)[:-_KEEP_OPEN]:
+            del self._open[number]
+
+
+def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collectives) -> Step:
+    ranks = {}
+    for process, step in closed.items():
+        window = step.window
+        end_ns = window.begin_ns if window.end_ns is None else window.end_ns
+        transfer_ns = collectives.take_transfer_ns(process, window.begin_ns, end_ns)
+        ranks[process.label] = RankStep.of(window.split.as_seconds(), step.tokens, transfer_ns / 1e9)
+    begin = min(p.follower.epoch_seconds(s.window.begin_ns) for p, s in closed.items())
+    return Step(number, begin, sum(p.follower.num_lost for p in closed), ranks)

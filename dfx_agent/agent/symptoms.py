@@ -1,0 +1,139 @@
+"""Which signals are watched, in which family and direction, and the families' state over steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dfx_agent.snapshot import SymptomRow
+
+Direction = Literal["up", "down"]
+
+ACTIVE_STEPS = 10
+CALM_Z = 2.0
+CALM_STEPS = 16
+
+
+@dataclass(frozen=True)
+class SignalSpec:
+    """How one signal is scored.
+
+    ``least`` is the materiality floor: smaller values count as this one, and scores are logarithms;
+    None scores the raw value. ``scale_floor`` is the smallest standard deviation believed, in the
+    scale of the scores. ``where`` is the place that a NaN of this signal points to.
+    """
+
+    name: str
+    symptom: str
+    directions: tuple[Direction, ...]
+    least: float | None
+    scale_floor: float
+    where: str
+    is_signed: bool = False
+    is_zero_silent: bool = False
+
+    @property
+    def is_raw(self) -> bool:
+        return self.least is None
+
+    def score(self, value: float) -> float | None:
+        """None when the value says nothing: a gradient norm of 0 means that nothing was learned."""
+        if self.is_zero_silent and value == 0:
+            return None
+        if self.least is None:
+            return value
+        return math.log(max(abs(value) if self.is_signed else value, self.least))
+
+    def value(self, score: float) -> float:
+        """The inverse of ``score``; large scores would overflow, and are infinite."""
+        if self.least is None:
+            return score
+        return math.exp(score) if score < 700 else math.inf
+
+
+_UP: tuple[Direction, ...] = ("up",)
+_BOTH: tuple[Direction, ...] = ("up", "down")
+
+SIGNALS = (
+    SignalSpec("policy_kl", "divergence", _UP, 1e-3, 0.30, "logprob", is_signed=True),
+    SignalSpec("policy_kl_k2", "divergence", _UP, 1e-3, 0.30, "logprob"),
+    SignalSpec("ref_kl", "divergence", _UP, 1e-2, 0.15, "logprob"),
+    SignalSpec("ref_kl_reward", "divergence", _UP, 1e-2, 0.15, "logprob"),
+    SignalSpec("mismatch_kl", "divergence", _UP, 5e-3, 0.20, "logprob", is_signed=True),
+    SignalSpec("mismatch_kl_k3", "divergence", _UP, 5e-3, 0.20, "logprob"),
+    SignalSpec("mismatch_logp", "divergence", _UP, 5e-3, 0.20, "logprob"),
+    SignalSpec("clip_fraction", "divergence", _UP, 2e-3, 0.30, "logprob"),
+    SignalSpec("grad_norm", "grad_norm", _UP, 1e-3, 0.25, "grad", is_zero_silent=True),
+    SignalSpec("entropy", "entropy", _BOTH, 1e-3, 0.12, "logprob"),
+    SignalSpec("reward", "reward", ("down",), None, 0.05, "reward"),
+    SignalSpec("response_length", "length", _BOTH, 2.0, 0.12, "length"),
+    SignalSpec("truncation", "length", _UP, None, 0.05, "length"),
+)
+
+
+class Symptom:
+    """One family in one direction, counted in rows (step reports)."""
+
+    def __init__(self, name: str, direction: Direction) -> None:
+        self.name = name
+        self.direction = direction
+        self.onset_step: int | None = None
+        self._active_to_row = -1
+        self._is_held = False
+
+    def alarm(self, row: int, onset_step: int) -> None:
+        if not self.is_active(row) or self.onset_step is None:
+            self.onset_step = onset_step
+        self._active_to_row = max(self._active_to_row, row + ACTIVE_STEPS - 1)
+
+    def is_active(self, row: int) -> bool:
+        return self._is_held or row <= self._active_to_row
+
+    def hold(self, row: int) -> None:
+        """Stay active, if active now, until released."""
+        self._is_held = self.is_active(row)
+
+    def release(self) -> None:
+        self._is_held = False
+
+    def clear(self) -> None:
+        self.onset_step = None
+        self._active_to_row = -1
+        self._is_held = False
+
+    def rewind(self, step: int) -> None:
+        """A change at ``step`` or later has not happened any more."""
+        if self.onset_step is not None and self.onset_step >= step:
+            self.clear()
+
+    def as_row(self, row: int) -> SymptomRow:
+        is_active = self.is_active(row)
+        onset = self.onset_step if is_active else None
+        return SymptomRow(self.name, self.direction, is_active, onset)
+
+    def dump(self) -> dict[str, Any]:
+        return {"onset": self.onset_step, "to": self._active_to_row, "held": self._is_held}
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        self.onset_step = dumped["onset"]
+        self._active_to_row = int(dumped["to"])
+        self._is_held = bool(dumped["held"])
+
+
+class Calm:
+    """How long one family has been near its baseline: rows with every scored |z| <= 2."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+
+    def observe(self, zs: Iterable[float]) -> None:
+        """Rows on which nothing was scored say nothing."""
+        zs = list(zs)
+        if zs:
+            self.num_rows = self.num_rows + 1 if all(abs(z) <= CALM_Z for z in zs) else 0
+
+    @property
+    def is_calm(self) -> bool:
+        return self.num_rows >= CALM_STEPS

@@ -1,0 +1,65 @@
+"""Ranks, waits and stacks in words, for the sentences and the evidence of verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dfx_agent.agent.progress import Track, Waiter
+from dfx_agent.agent.stacks import merge
+
+_MAX_RANKS = 8
+_MAX_OUTLIERS = 4
+_STACK_FRAMES = 6
+
+
+def ranks_text(ranks: Iterable[Track]) -> str:
+    """As in "rank 2", "ranks 0, 1, 3", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more"."""
+    return labels_text(rank.process.label for rank in ranks)
+
+
+def labels_text(labels: Iterable[str]) -> str:
+    """The same for labels; each is named once."""
+    ordered = sorted(set(labels), key=lambda label: (len(label), label))
+    named = ", ".join(ordered[:_MAX_RANKS])
+    more = f" and {len(ordered) - _MAX_RANKS} more" if len(ordered) > _MAX_RANKS else ""
+    return f"rank{'s' if len(ordered) > 1 else ''} {named}{more}"
+
+
+def seconds_text(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def waits_text(waiters: Sequence[Waiter]) -> str:
+    """As in "ranks 0, 1 wait in all_reduce@0 #57"; of several waits the first is named."""
+    arrival = waiters[0].arrival
+    verb = "wait" if len({waiter.rank for waiter in waiters}) > 1 else "waits"
+    return f"{ranks_text(waiter.rank for waiter in waiters)} {verb} in {arrival}"
+
+
+def behind_lines(rank: Track, waiters: Sequence[Waiter]) -> list[str]:
+    """How far a rank is in the groups that the others wait in."""
+    lines = []
+    for group, sequence in dict.fromkeys(
+        (w.arrival.group, w.arrival.sequence) for w in waiters if w.arrival.sequence is not None
+    ):
+        reached = rank.reached.get(group)
+        own = "none" if reached is None else f"#{reached}"
+        lines.append(
+            f"{ranks_text([rank])}: last collective of group {group} is {own}, "
+            f"the others are in #{sequence}"
+        )
+    return lines
+
+
+def stack_lines(ranks: Iterable[Track], now_ns: int) -> list[str]:
+    """Where main threads stand: what most share, then the outliers; innermost call last."""
+    taken = {rank.process.label: rank.look_closer(now_ns)[0] for rank in ranks}
+    merged = merge({label: stacks for label, stacks in taken.items() if stacks is not None})
+    lines = [
+        f"stack of {labels_text(group.ranks)} (of {len(taken)}): {group.innermost(_STACK_FRAMES)}"
+        for group in merged[: 1 + _MAX_OUTLIERS]
+    ]
+    without = [label for label, stacks in taken.items() if stacks is None]
+    if without:
+        lines.append(f"no stacks of {labels_text(without)}")
+    return lines

@@ -1,0 +1,1 @@
+"""The catalogue's alerts, evaluated in the agent."""

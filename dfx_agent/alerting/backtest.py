@@ -1,0 +1,43 @@
+"""When the alerts would have come over a finished run: episodes instead of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dfx_agent.alerting.evaluator import Evaluator
+from dfx_agent.metrics.alerts.alert import Severity
+from dfx_agent.snapshot import SignalState
+
+# firings of one alert that are less far apart are one call to a person
+EPISODE_GAP_ROWS = 20
+
+
+@dataclass
+class Episode:
+    """One alert as a person would have met it; rows count step reports from 0."""
+
+    alert: str
+    severity: Severity
+    row: int
+    step: int
+    last_row: int
+    symptoms: dict[str, int]
+
+
+def episodes(states: Iterable[SignalState]) -> list[Episode]:
+    """Every alert that would have been delivered, in the order of their rows."""
+    evaluator = Evaluator()
+    found: list[Episode] = []
+    open_episodes: dict[tuple[str, Severity], Episode] = {}
+    for state in states:
+        for firing in evaluator.observe(state):
+            key = firing.alert.name, firing.alert.severity
+            episode = open_episodes.get(key)
+            if episode is not None and state.row - episode.last_row < EPISODE_GAP_ROWS:
+                episode.last_row = state.row
+            elif not firing.is_inhibited:
+                episode = Episode(*key, state.row, state.step, state.row, firing.symptoms)
+                open_episodes[key] = episode
+                found.append(episode)
+    return found

@@ -1,0 +1,175 @@
+"""The agent's signals and alerts over logs of finished runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dfx_agent.agent.signal_inputs import SignalInputs, Source, source_of
+from dfx_agent.agent.signals import SignalBank
+from dfx_agent.alerting.backtest import Episode, episodes
+from dfx_agent.ingest.reader import AUTO, READERS, read
+from dfx_agent.ingest.run import Run, UnreadableLogError
+from dfx_agent.metrics.native import load
+from dfx_agent.snapshot import SignalState
+
+HELP = "replay logs of finished runs: when would the alerts have come?"
+EXAMPLE = "dfx-agent backtest runs/*.csv.gz --json --fail-on critical"
+
+_FAIL_ON = {"critical": ("critical",), "warning": ("critical", "warning")}
+
+
+@dataclass
+class Report:
+    """What one file gave."""
+
+    file: str
+    framework: str = ""
+    num_rows: int = 0
+    alerts: list[Episode] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    error: str | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a log, gzipped or not")
+    parser.add_argument(
+        "--format", default=AUTO, choices=(AUTO, *READERS), help="how the logs are written"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--fail-on", choices=tuple(_FAIL_ON), help="exit with 1 if there was such an alert"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """0, or 1 when a file cannot be read or --fail-on found what it looks for."""
+    reports = [_report(file, args.format) for file in _with_progress(args.files)]
+    for report in reports:
+        if report.error:
+            print(f"dfx-agent: {report.error}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(_as_json(reports), allow_nan=False))
+    else:
+        _print(reports)
+    failing = _FAIL_ON.get(args.fail_on, ())
+    is_found = any(alert.severity in failing for report in reports for alert in report.alerts)
+    return int(is_found or any(report.error for report in reports))
+
+
+def replay(run: Run) -> Iterator[SignalState]:
+    """The state after each row."""
+    inputs, bank = SignalInputs(), SignalBank()
+    route = _routes(run)
+    for step, values in run.rows:
+        sources = {}
+        for key, value in values.items():
+            if key in route:
+                source, scale = route[key]
+                sources[source] = scale * value
+        yield bank.observe(step, inputs.signals(sources))
+
+
+def _routes(run: Run) -> dict[str, tuple[Source, float]]:
+    """Native key -> where its value goes, for the keys that signals are made of."""
+    names, found = load(run.framework), {}
+    for key in {key for _, values in run.rows for key in values}:
+        native = names.find(key)
+        source = native and source_of(native.metric, native.labels)
+        if native and source:
+            found[key] = source, native.scale
+    return found
+
+
+def _report(file: str, format_name: str) -> Report:
+    try:
+        run = read(Path(file), format_name)
+    except UnreadableLogError as error:
+        return Report(file, error=str(error))
+    return Report(file, run.framework, len(run.rows), episodes(replay(run)), run.warnings)
+
+
+def _as_json(reports: list[Report]) -> dict[str, Any]:
+    return {"runs": [_run_as_json(report) for report in reports], "summary": _summary(reports)}
+
+
+def _run_as_json(report: Report) -> dict[str, Any]:
+    alerts = [
+        {
+            "alert": episode.alert,
+            "severity": episode.severity,
+            "row": episode.row,
+            "step": episode.step,
+            "symptoms": episode.symptoms,
+        }
+        for episode in report.alerts
+    ]
+    return {
+        "file": report.file,
+        "framework": report.framework,
+        "rows": report.num_rows,
+        "alerts": alerts,
+        "warnings": [*report.warnings, *filter(None, [report.error])],
+    }
+
+
+def _summary(reports: list[Report]) -> dict[str, Any]:
+    """``pages_per_100_rows`` is None without a row."""
+    num_rows = sum(report.num_rows for report in reports)
+    severities = [alert.severity for report in reports for alert in report.alerts]
+    num_pages = severities.count("critical")
+    paged = sum(any(a.severity == "critical" for a in r.alerts) for r in reports)
+    return {
+        "num_runs": len(reports),
+        "num_unreadable": sum(report.error is not None for report in reports),
+        "num_rows": num_rows,
+        "num_pages": num_pages,
+        "num_warnings": severities.count("warning"),
+        "num_runs_paged": paged,
+        "pages_per_100_rows": 100 * num_pages / num_rows if num_rows else None,
+    }
+
+
+def _print(reports: list[Report]) -> None:
+    """One line a run, one line under it for each page and warning; infos are in the JSON."""
+    for report in reports:
+        if report.error is None:
+            framework = report.framework or "no known keys"
+            print(f"{report.file}: {framework}, {report.num_rows:,} rows, {_verdict(report)}")
+            for line in (*_alert_lines(report.alerts), *report.warnings[:3]):
+                print(f"  {line}")
+    summary = _summary(reports)
+    per_100 = summary["pages_per_100_rows"]
+    rate = "" if per_100 is None else f" ({per_100:.3g} per 100)"
+    print(
+        f"{summary['num_runs']} runs, {summary['num_rows']:,} rows: {summary['num_pages']} pages"
+        f"{rate} in {summary['num_runs_paged']} runs, {summary['num_warnings']} warnings"
+    )
+
+
+def _verdict(report: Report) -> str:
+    pages = [alert for alert in report.alerts if alert.severity == "critical"]
+    return f"would have paged at step {pages[0].step}" if pages else "no page"
+
+
+def _alert_lines(alerts: Iterable[Episode]) -> Iterator[str]:
+    for alert in alerts:
+        if alert.severity != "info":
+            onsets = ", ".join(f"{name} since {step}" for name, step in alert.symptoms.items())
+            what = f"{alert.severity:8} step {alert.step} (row {alert.row})  {alert.alert}"
+            yield f"{what}  {onsets}".rstrip()
+
+
+def _with_progress(files: list[str]) -> Iterable[str]:
+    """A bar for people who wait for many files; nothing in a pipe."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    is_shown = console.is_terminal and len(files) > 3
+    return track(files, "replaying", console=console, transient=True, disable=not is_shown)

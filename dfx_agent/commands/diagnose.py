@@ -1,0 +1,97 @@
+"""Verdicts now, each with its evidence, or "insufficient evidence"."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+import time
+from typing import Any
+
+from dfx_agent.agent import evidence
+from dfx_agent.commands._observed import Observed, add_observing_arguments, observe
+
+HELP = "say what is wrong now: hang, crash, straggler, memory, each with its evidence"
+EXAMPLE = """dfx-agent diagnose --watch 60
+  dfx-agent diagnose --json --run nightly
+
+exit code: 0 nothing was found (clear, or insufficient evidence), 1 something was found,
+2 wrong use. An agent that follows the folder is asked, since it has seen more; without one the
+segments are read for 3 s. A hang shows 10 to 15 s after a rank stops taking part; a straggler
+takes some steps: --watch looks longer, and ends as soon as something is found."""
+
+_WATCH_SECONDS = 3.0
+_WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_observing_arguments(parser)
+    parser.add_argument(
+        "--watch", type=float, metavar="SECONDS", help="look this long, or until something is found"
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """1 when something was found."""
+    seconds = _WATCH_SECONDS if args.watch is None else args.watch
+    seen = observe(args, seconds, _finds_something, asks_again=args.watch is not None)
+    if args.json:
+        runs = [{"run": run["run"], "verdicts": run["verdicts"]} for run in seen.runs]
+        print(json.dumps({"source": seen.source, "runs": runs}))
+    else:
+        _print(seen)
+    return int(_finds_something(seen))
+
+
+def _finds_something(seen: Observed) -> bool:
+    return any(verdict["state"] == "found" for run in seen.runs for verdict in run["verdicts"])
+
+
+def _print(seen: Observed) -> None:
+    for problem in seen.snapshot["agent"]["problems"]:
+        print(f"refused: {problem['message']}")
+    if not seen.runs:
+        print(f"no observed process in {seen.directory}; start one: dfx-agent run -- CMD ...")
+        _print_kept(seen.directory)
+    for run in seen.runs:
+        states = [rank["state"] for rank in run["ranks"]]
+        living = sum(state in {"live", "unknown"} for state in states)
+        print(f"run {run['run']}: {living} of {len(states)} processes live, from {seen.source}")
+        for verdict in run["verdicts"]:
+            _print_verdict(verdict)
+            if verdict["state"] == "found":
+                _print_kept(seen.directory, run["run"], verdict["kind"])
+        if not run["verdicts"]:
+            print("  insufficient evidence: nothing has been judged yet; look longer with --watch")
+
+
+def _print_verdict(verdict: dict[str, Any]) -> None:
+    head = f"  {verdict['kind']} ({verdict['role']}): {verdict['state']}"
+    print(textwrap.fill(f"{head}: {verdict['summary']}", _WIDTH, subsequent_indent="    "))
+    if verdict["state"] == "found":
+        print(f"    {_facts(verdict)}")
+    for line in verdict["evidence"]:
+        print(textwrap.fill(line, _WIDTH, initial_indent="    - ", subsequent_indent="      "))
+
+
+def _facts(verdict: dict[str, Any]) -> str:
+    """Cause, ranks, stage, step and time on one line; what is not known is left out."""
+    facts = [f"cause: {verdict['cause']}"]
+    if verdict["ranks"]:
+        facts.append(f"to blame: {', '.join(verdict['ranks'])}")
+    facts += [
+        f"{key}: {verdict[key]}" for key in ("stage", "step") if verdict[key] not in {None, ""}
+    ]
+    if verdict["since_seconds"] is not None:
+        since = time.strftime("%H:%M:%S", time.localtime(verdict["since_seconds"]))
+        facts.append(f"since: {since} ({time.time() - verdict['since_seconds']:.0f} s ago)")
+    if verdict["lost_seconds"] is not None:
+        facts.append(f"lost: {verdict['lost_seconds']:.3g} s a step")
+    return "; ".join(facts)
+
+
+def _print_kept(directory: str, run: str = "", kind: str = "") -> None:
+    files = evidence.newest(directory, run, kind)
+    if files:
+        print(f"    kept: {files[0]}; read it: dfx-agent report FILE.html --evidence {files[0]}")

@@ -1,0 +1,1 @@
+"""Logs of finished runs in, rows of native values out."""

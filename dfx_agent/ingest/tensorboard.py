@@ -1,0 +1,143 @@
+"""TensorBoard event files: scalars only, read without TensorBoard.
+
+A file is a sequence of TFRecords: length (8 bytes, little-endian), its CRC (4), a protobuf Event,
+its CRC (4). Checksums are not checked; a record that is cut off ends the file. Field numbers are
+those of tensorflow/core/util/event.proto, framework/summary.proto and framework/tensor.proto.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from dfx_agent.ingest.run import Run, UnreadableLogError
+
+_EVENT_STEP, _EVENT_SUMMARY = 2, 5
+_SUMMARY_VALUE = 1
+_VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
+_TENSOR_TYPE, _TENSOR_CONTENT, _TENSOR_FLOATS, _TENSOR_DOUBLES = 1, 4, 5, 6
+_TYPE_DOUBLE = 2
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+# what a summary of scalars can never need; a length beyond it is damage
+_MAX_RECORD_BYTES = 1 << 30
+
+Field = int | bytes
+
+
+def read_tensorboard(path: Path) -> Run:
+    """One file, or the files of a folder in the order they were begun (each a new attempt)."""
+    run = Run()
+    files = event_files(path)
+    if not files:
+        raise UnreadableLogError(f"no events.out.tfevents.* file in {path}")
+    for file in files:
+        _read_file(file, run)
+    return run
+
+
+def event_files(path: Path) -> list[Path]:
+    """Names hold the time of creation, so they sort by it within one folder."""
+    return sorted(path.rglob("*tfevents*")) if path.is_dir() else [path]
+
+
+def _read_file(path: Path, run: Run) -> None:
+    by_step: dict[int, dict[str, float]] = {}
+    try:
+        for record in _records(path.read_bytes()):
+            step, scalars = _event(record)
+            if scalars:
+                by_step.setdefault(step, {}).update(scalars)
+    except (ValueError, IndexError, struct.error):
+        run.warn(f"{path.name} is damaged or cut off: read up to there")
+    for step in sorted(by_step):
+        run.add(step, by_step[step])
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    offset = 0
+    while offset < len(data):
+        (length,) = struct.unpack_from("<Q", data, offset)
+        begin = offset + 12
+        if length > _MAX_RECORD_BYTES or begin + length + 4 > len(data):
+            raise ValueError("record is longer than the file")
+        yield data[begin : begin + length]
+        offset = begin + length + 4
+
+
+def _event(record: bytes) -> tuple[int, dict[str, float]]:
+    step, scalars = 0, {}
+    for number, field in _fields(record):
+        if number == _EVENT_STEP and isinstance(field, int):
+            step = field if field < 1 << 63 else field - (1 << 64)
+        elif number == _EVENT_SUMMARY and isinstance(field, bytes):
+            for inner, value in _fields(field):
+                if inner == _SUMMARY_VALUE and isinstance(value, bytes):
+                    scalars.update(_scalar(value))
+    return step, scalars
+
+
+def _scalar(message: bytes) -> dict[str, float]:
+    """{tag: value}, empty for a value that is no scalar."""
+    tag, value = "", None
+    for number, field in _fields(message):
+        if isinstance(field, int):
+            continue
+        if number == _VALUE_TAG:
+            tag = field.decode("utf-8", "replace")
+        elif number == _VALUE_SIMPLE:
+            (value,) = struct.unpack("<f", field)
+        elif number == _VALUE_TENSOR:
+            value = _tensor(field)
+    return {} if value is None else {tag: value}
+
+
+def _tensor(message: bytes) -> float | None:
+    """The value of a tensor with one element of type float or double."""
+    is_double, content = False, b""
+    for number, field in _fields(message):
+        if number == _TENSOR_TYPE:
+            is_double = field == _TYPE_DOUBLE
+        elif number in {_TENSOR_CONTENT, _TENSOR_FLOATS, _TENSOR_DOUBLES} and field:
+            content = field if isinstance(field, bytes) else content
+    if len(content) != (8 if is_double else 4):
+        return None
+    value: float = struct.unpack("<d" if is_double else "<f", content)[0]
+    return value
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Field]]:
+    """(field number, value): an int for a varint, raw bytes for the rest."""
+    offset = 0
+    while offset < len(message):
+        key, offset = _varint(message, offset)
+        kind = key & 7
+        if kind == _VARINT:
+            value, offset = _varint(message, offset)
+            yield key >> 3, value
+            continue
+        if kind == _BYTES:
+            length, offset = _varint(message, offset)
+        elif kind in {_FIXED64, _FIXED32}:
+            length = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind}")
+        if offset + length > len(message):
+            raise ValueError("field is longer than its message")
+        yield key >> 3, message[offset : offset + length]
+        offset += length
+
+
+def _varint(message: bytes, offset: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, offset
+        if shift > 63:
+            raise ValueError("varint is too long")

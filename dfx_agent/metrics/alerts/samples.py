@@ -1,0 +1,73 @@
+"""A SignalState as the samples that conditions read: what /metrics says, without the run label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from dfx_agent.metrics import signals
+from dfx_agent.metrics.alerts.conditions import Samples
+from dfx_agent.metrics.spec import Metric
+from dfx_agent.snapshot import SignalRow, SignalState, SymptomRow
+
+# the symptom that speaks for the run instead of against it
+REWARD_IMPROVING = "reward_improving"
+
+Sample = tuple[Metric, Mapping[str, str], float]
+
+
+def samples_of(state: SignalState) -> Samples:
+    """Every sample of the state, by sample name."""
+    return _grouped(_samples(state))
+
+
+def symptom_samples(symptoms: Iterable[SymptomRow], *, improving: bool | None) -> Samples:
+    """Only what the votes read."""
+    return _grouped(_symptoms(symptoms, improving=improving))
+
+
+def _grouped(samples: Iterable[Sample]) -> Samples:
+    grouped: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for metric, labels, value in samples:
+        grouped.setdefault(metric.sample_name, []).append((labels, value))
+    return grouped
+
+
+def _samples(state: SignalState) -> Iterator[Sample]:
+    for row in state.signals:
+        yield from _signal(row)
+    yield from _symptoms(state.symptoms, improving=state.is_reward_improving)
+    for where, num_steps in state.num_nonfinite_steps.items():
+        yield signals.NONFINITE_STEPS, {"where": where}, float(num_steps)
+    if state.num_identical_score_steps is not None:
+        yield signals.IDENTICAL_SCORE_STEPS, {}, float(state.num_identical_score_steps)
+        yield signals.SCORE_SIGNAL_SEEN, {}, float(state.had_score_signal)
+    yield signals.SIGNAL_LATCHED, {}, float(state.is_latched)
+
+
+def _signal(row: SignalRow) -> Iterator[Sample]:
+    labels = {"signal": row.signal}
+    for metric, value in (
+        (signals.SIGNAL_VALUE, row.value),
+        (signals.SIGNAL_Z, row.z),
+        (signals.SIGNAL_RECENT_MEDIAN, row.recent_median),
+        (signals.BASELINE_LOW, row.baseline_low),
+        (signals.BASELINE_HIGH, row.baseline_high),
+        (signals.DRIFT_RATIO, row.drift_ratio),
+        (signals.DRIFT_DIFFERENCE, row.drift_difference),
+    ):
+        if value is not None:
+            yield metric, labels, value
+    yield signals.BASELINE_READY, labels, float(row.is_baseline_ready)
+    yield signals.SIGNAL_CUSUM, {**labels, "direction": "up"}, row.cusum_up
+    yield signals.SIGNAL_CUSUM, {**labels, "direction": "down"}, row.cusum_down
+
+
+def _symptoms(symptoms: Iterable[SymptomRow], *, improving: bool | None) -> Iterator[Sample]:
+    for row in symptoms:
+        labels = {"symptom": row.symptom, "direction": row.direction}
+        yield signals.SYMPTOM_ACTIVE, labels, float(row.is_active)
+        if row.is_active and row.onset_step is not None:
+            yield signals.SYMPTOM_ONSET, labels, float(row.onset_step)
+    if improving is not None:
+        labels = {"symptom": REWARD_IMPROVING, "direction": "up"}
+        yield signals.SYMPTOM_ACTIVE, labels, float(improving)

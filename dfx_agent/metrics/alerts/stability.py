@@ -1,0 +1,208 @@
+"""Alerts on training health: the vote of five symptom families, its parts, drift, dead signals.
+
+Conditions, thresholds and what they were measured on: docs/design.md, "Signals and alerts".
+"""
+
+from dfx_agent.metrics import signals
+from dfx_agent.metrics.alerts.alert import Alert, Runbook
+from dfx_agent.metrics.alerts.conditions import (
+    Agree,
+    Compare,
+    Either,
+    Every,
+    Series,
+    Unless,
+    series,
+)
+from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
+
+FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
+
+
+def _active(symptom: str) -> Compare:
+    return Compare(series(signals.SYMPTOM_ACTIVE, symptom=symptom), "==", 1)
+
+
+def _families(at_least: int) -> Agree:
+    return Agree(series(signals.SYMPTOM_ACTIVE, symptom=FAMILIES), "symptom", at_least)
+
+
+def _nonfinite(*where: str) -> Series:
+    return series(signals.NONFINITE_STEPS, where=where)
+
+
+_IMPROVING = _active(REWARD_IMPROVING)
+_SINGLES = {
+    "DfxSymptomKl": ("divergence", "policy, reference or mismatch KL or the clip fraction rose"),
+    "DfxSymptomGradNorm": ("grad_norm", "the gradient norm rose"),
+    "DfxSymptomEntropy": ("entropy", "the policy's entropy rose or fell"),
+    "DfxSymptomReward": ("reward", "the reward fell"),
+    "DfxSymptomLength": ("length", "response length or truncation left their range"),
+}
+
+_DIVERGENCE_RUNBOOK = Runbook(
+    meaning="Several families of training signals left their baselines within 10 steps of each "
+    "other and the reward is not improving, or the reward fell and another family moved.",
+    impact="The run is probably collapsing: further steps cost compute and overwrite good "
+    "checkpoints.",
+    diagnosis="Compare the onset steps of the symptoms: the earliest names the cause more often "
+    "than the loudest. Read samples of one step before the earliest onset, the onset, and five "
+    "steps after. Look at mismatch KL (trainer against rollout engine) and at truncation.",
+    mitigation="Keep the newest checkpoint before the earliest onset and roll back to it; lower "
+    "the learning rate or the clip range; check the reward function on the samples just read. "
+    "After a deliberate change, reset the baselines.",
+)
+_UNSTABLE_RUNBOOK = Runbook(
+    meaning="Two families of training signals left their baselines within 10 steps.",
+    impact="Often harmless by itself; real collapses pass through this state first.",
+    diagnosis="See which families and since which step; compare with the evaluation score.",
+    mitigation="Watch. Make sure that a checkpoint before the onset is kept.",
+)
+_SINGLE_RUNBOOK = Runbook(
+    meaning="One family of training signals left its own baseline.",
+    impact="None by itself: context for the compound alerts.",
+    diagnosis="See the signal's value against its band on the training stability board.",
+    mitigation="None.",
+)
+
+DIVERGENCE = Alert(
+    "DfxTrainingDivergence",
+    "critical",
+    "stability",
+    Either(
+        (
+            Unless(_families(3), _IMPROVING),
+            Every((_families(2), _active("reward"))),
+        )
+    ),
+    "Training is diverging: several independent signals agree",
+    _DIVERGENCE_RUNBOOK,
+    inhibits=(
+        "DfxTrainingDivergenceClassic",
+        "DfxTrainingUnstable",
+        "DfxEntropyDrift",
+        "DfxLengthDrift",
+        *_SINGLES,
+    ),
+)
+# Without the veto it would page alone exactly where the vote is vetoed: while the reward improves.
+CLASSIC = Alert(
+    "DfxTrainingDivergenceClassic",
+    "critical",
+    "stability",
+    Unless(Every((_active("divergence"), _active("grad_norm"), _active("entropy"))), _IMPROVING),
+    "KL and gradient norm rose and entropy left its range",
+    _DIVERGENCE_RUNBOOK,
+    inhibits=("DfxTrainingUnstable", "DfxEntropyDrift", "DfxLengthDrift", *_SINGLES),
+)
+UNSTABLE = Alert(
+    "DfxTrainingUnstable",
+    "warning",
+    "stability",
+    _families(2),
+    "Two training signals left their range together",
+    _UNSTABLE_RUNBOOK,
+    inhibits=tuple(_SINGLES),
+)
+SINGLES = tuple(
+    Alert(name, "info", "stability", _active(symptom), f"Since the onset step {what}",
+          _SINGLE_RUNBOOK)
+    for name, (symptom, what) in _SINGLES.items()
+)  # fmt: skip
+ENTROPY_DRIFT = Alert(
+    "DfxEntropyDrift",
+    "warning",
+    "stability",
+    Compare(series(signals.DRIFT_RATIO, signal="entropy"), ">", 5),
+    "Entropy is more than 5 times what it was at the start",
+    Runbook(
+        meaning="The median entropy of the newest 8 steps is more than 5 times that of the first.",
+        impact="Slow growth escapes the step-to-step detector; it ends in noise instead of text.",
+        diagnosis="Read samples: are they longer, repetitive, in mixed languages?",
+        mitigation="Lower the entropy bonus or the learning rate; strengthen the reference KL.",
+    ),
+)
+LENGTH_DRIFT = Alert(
+    "DfxLengthDrift",
+    "warning",
+    "stability",
+    Compare(series(signals.DRIFT_RATIO, signal="response_length"), ">", 2),
+    "Responses are more than twice as long as at the start",
+    Runbook(
+        meaning="The median response length of the newest 8 steps is more than twice that of the "
+        "first.",
+        impact="Steps become slower and memory peaks higher; truncation follows.",
+        diagnosis="Does the score rise with the length? Are long responses finished or repetitive?",
+        mitigation="Raise the limit if the growth is wanted; else penalise length or truncation.",
+    ),
+)
+_NO_SIGNAL_RUNBOOK = Runbook(
+    meaning="For 8 steps or more, every sample of a step got the same score.",
+    impact="Group-relative advantages are zero: the job costs compute and learns nothing.",
+    diagnosis="Is every sample solved, or failed? Score one sample by hand with the reward "
+    "function; look for exceptions and timeouts in reward workers.",
+    mitigation="Repair the reward function, or choose harder or easier prompts.",
+)
+_NO_SIGNAL = Compare(series(signals.IDENTICAL_SCORE_STEPS), ">=", 8)
+_HAD_SIGNAL = Compare(series(signals.SCORE_SIGNAL_SEEN), "==", 1)
+NO_LEARNING_SIGNAL = Alert(
+    "DfxNoLearningSignal",
+    "warning",
+    "stability",
+    Unless(_NO_SIGNAL, _HAD_SIGNAL),
+    "All samples of a step have had the same score for 8 steps",
+    _NO_SIGNAL_RUNBOOK,
+)
+LEARNING_SIGNAL_LOST = Alert(
+    "DfxNoLearningSignal",
+    "critical",
+    "stability",
+    Every((_NO_SIGNAL, _HAD_SIGNAL)),
+    "All samples of a step have had the same score for 8 steps, and it was not so before",
+    _NO_SIGNAL_RUNBOOK,
+)
+_NONFINITE_RUNBOOK = Runbook(
+    meaning="A value that the job reported is NaN or infinite.",
+    impact="In a log-probability, loss or reward: weights or rollout are broken and every later "
+    "update spreads it. In the gradient norm alone: frameworks skip such an update, and one can be "
+    "harmless.",
+    diagnosis="Check log-probabilities first, then the loss, then gradients; look at the samples "
+    'of that step (output like "!!!!" means broken weights in the rollout engine).',
+    mitigation="Stop, and restart from the newest checkpoint before it. For gradients alone: check "
+    "the loss scale and the learning rate.",
+)
+NONFINITE = Alert(
+    "DfxNonFinite",
+    "critical",
+    "stability",
+    Either(
+        (
+            Compare(_nonfinite("logprob", "loss", "reward"), ">=", 1),
+            Compare(_nonfinite("grad"), ">=", 2),
+        )
+    ),
+    "NaN or Inf in what the job trains on",
+    _NONFINITE_RUNBOOK,
+    keep_steps=10,
+)
+NONFINITE_GRADIENT = Alert(
+    "DfxNonFinite",
+    "warning",
+    "stability",
+    Compare(_nonfinite("grad"), "==", 1),
+    "One gradient norm was NaN or Inf",
+    _NONFINITE_RUNBOOK,
+)
+
+ALERTS = (
+    DIVERGENCE,
+    CLASSIC,
+    UNSTABLE,
+    *SINGLES,
+    ENTROPY_DRIFT,
+    LENGTH_DRIFT,
+    LEARNING_SIGNAL_LOST,
+    NO_LEARNING_SIGNAL,
+    NONFINITE,
+    NONFINITE_GRADIENT,
+)

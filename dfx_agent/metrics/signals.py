@@ -1,0 +1,88 @@
+"""Training signals against their own baselines, and the symptoms the alerts vote on."""
+
+from dfx_agent.metrics.spec import Metric
+
+SIGNAL_VALUE = Metric(
+    "dfx_signal_value", "gauge", "", ("run", "signal"),
+    "The signal's value at the newest step, in the unit of the metric it comes from.", "derived",
+)  # fmt: skip
+SIGNAL_Z = Metric(
+    "dfx_signal_z", "gauge", "", ("run", "signal"),
+    "Distance from the baseline of the newest 64 steps in robust standard deviations (median and "
+    "MAD with floors; of the logarithm for positive signals); absent when not scored.", "derived",
+)  # fmt: skip
+SIGNAL_CUSUM = Metric(
+    "dfx_signal_cusum", "gauge", "", ("run", "signal", "direction"),
+    "Sum of min(z, 6) - 1 over steps, never below 0; alarms above 8 and starts again at 0.",
+    "derived",
+)  # fmt: skip
+SIGNAL_RECENT_MEDIAN = Metric(
+    "dfx_signal_recent_median", "gauge", "", ("run", "signal"),
+    "Median of the signal's newest 8 values.", "derived",
+)  # fmt: skip
+BASELINE_LOW = Metric(
+    "dfx_baseline_low", "gauge", "", ("run", "signal"),
+    "Lower end of the baseline band (z = -2), in the signal's unit.", "derived",
+)  # fmt: skip
+BASELINE_HIGH = Metric(
+    "dfx_baseline_high", "gauge", "", ("run", "signal"),
+    "Upper end of the baseline band (z = 2), in the signal's unit.", "derived",
+)  # fmt: skip
+BASELINE_READY = Metric(
+    "dfx_baseline_ready", "gauge", "", ("run", "signal"),
+    "1 once the baseline holds 12 steps and is not constant; 0 while its scale is widened.",
+    "derived",
+)  # fmt: skip
+SYMPTOM_ACTIVE = Metric(
+    "dfx_symptom_active", "gauge", "", ("run", "symptom", "direction"),
+    "1 for 10 steps after a signal of the family alarmed, longer while a critical compound is "
+    "active; divergence, grad_norm, entropy, reward, length vote, reward_improving vetoes.",
+    "derived",
+)  # fmt: skip
+SYMPTOM_ONSET = Metric(
+    "dfx_symptom_onset_step", "gauge", "", ("run", "symptom", "direction"),
+    "Step at which the change behind an active symptom began.", "derived",
+)  # fmt: skip
+DRIFT_RATIO = Metric(
+    "dfx_drift_ratio", "gauge", "", ("run", "signal"),
+    "Median of the newest 8 values / median of the 5th to 21st.", "derived",
+)  # fmt: skip
+DRIFT_DIFFERENCE = Metric(
+    "dfx_drift_difference", "gauge", "", ("run", "signal"),
+    "Median of the newest 8 values - median of the 5th to 21st (reward, truncation).", "derived",
+)  # fmt: skip
+NONFINITE_STEPS = Metric(
+    "dfx_nonfinite_steps", "gauge", "", ("run", "where"),
+    "Steps of the newest 5 that reported NaN or Inf in a gradient norm, a log-probability "
+    "statistic, a loss or a reward.", "derived",
+)  # fmt: skip
+IDENTICAL_SCORE_STEPS = Metric(
+    "dfx_identical_score_steps", "gauge", "", ("run",),
+    "Consecutive steps whose highest and lowest score were the same.", "derived",
+)  # fmt: skip
+SCORE_SIGNAL_SEEN = Metric(
+    "dfx_score_signal_seen", "gauge", "", ("run",),
+    "1 once at least 8 steps had different scores: before, there was no signal to lose.", "derived",
+)  # fmt: skip
+SIGNAL_LATCHED = Metric(
+    "dfx_signal_latched", "gauge", "", ("run",),
+    "1 while a critical compound is active and the baselines are frozen.", "derived",
+)  # fmt: skip
+
+METRICS = (
+    SIGNAL_VALUE,
+    SIGNAL_Z,
+    SIGNAL_CUSUM,
+    SIGNAL_RECENT_MEDIAN,
+    BASELINE_LOW,
+    BASELINE_HIGH,
+    BASELINE_READY,
+    SYMPTOM_ACTIVE,
+    SYMPTOM_ONSET,
+    DRIFT_RATIO,
+    DRIFT_DIFFERENCE,
+    NONFINITE_STEPS,
+    IDENTICAL_SCORE_STEPS,
+    SCORE_SIGNAL_SEEN,
+    SIGNAL_LATCHED,
+)

@@ -1,0 +1,58 @@
+"""A real Chromium for the tests of the page."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scripted_page import CHROMIUM_FLAGS, WIDE, serve, standing_still
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_binary):
+    playwright_api = pytest.importorskip(
+        "playwright.sync_api", reason="no playwright; pip install playwright", exc_type=ImportError
+    )
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_binary, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def module_page(browser):
+    """A page on an agent without a run, to call the page's own modules in."""
+    source = standing_still()
+    source.run_names = ()
+    with serve(source) as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        yield page
+        page.close()
+
+
+@pytest.fixture
+def open_page(browser) -> Iterator:
+    """``open_page(url)``; afterwards no page may have logged an error or asked a stranger."""
+    contexts, complaints = [], []
+
+    def open_page(url, size=WIDE, scheme="dark", *, allows_errors=False):
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
+        if not allows_errors:
+            page.on("console", lambda m: complaints.append(f"{m.type}: {m.text}"))
+        own = (url.partition("/?")[0], "data:")
+        page.on("request", lambda r: r.url.startswith(own) or complaints.append(r.url))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []

@@ -1,0 +1,60 @@
+"""What tests of the page share: a server for a scripted run, and words to look with."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "web"))
+from scripted_source import ScriptedSource
+
+from dfx_agent.web.app import create_app
+from dfx_agent.web.server import Server
+
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WIDE = (1440, 900)
+
+
+@contextmanager
+def serve(source: ScriptedSource, port: int = 0, token: str | None = None) -> Iterator[Server]:
+    app = create_app(source, lambda accept: (b"# EOF\n", "text/plain"), token)
+    server = Server(app, "127.0.0.1", port)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def standing_still() -> ScriptedSource:
+    """A source that is in its rollout for ever: one snapshot, never another."""
+    now = time.time()
+    return ScriptedSource(clock=lambda: now)
+
+
+def wait_for_charts(page, num_charts: int = 4) -> None:
+    page.wait_for_function(
+        "n => document.querySelectorAll('.plot .main-svg .scatterlayer').length >= n",
+        arg=num_charts,
+    )
+    page.wait_for_function("document.getElementById('timeline').height > 100")
+
+
+def texts(page, selector: str) -> list[str]:
+    return page.locator(selector).all_inner_texts()
+
+
+def overflow_px(page) -> int:
+    return page.evaluate("document.documentElement.scrollWidth - innerWidth")

@@ -1,0 +1,189 @@
+"""Hangs and deaths of real DDP jobs: the verdict, `diagnose`, the evidence file, `report`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))
+from live_processes import (
+    DFX_AGENT,
+    LiveAgent,
+    Started,
+    job_environment,
+    serving,
+    started,
+    until,
+    unused_port,
+)
+
+from dfx_agent.attach.spawn import environment
+
+JOB = str(Path(__file__).parent / "jobs" / "faulty_ddp.py")
+NUM_RANKS = 3
+LATE_SECONDS = 25.0  # the bar is 15 s; a loaded machine must not fail the test
+
+
+class Scene:
+    """An agent, a DDP job of three ranks, and what is said of it."""
+
+    def __init__(self, folder: Path, agent: LiveAgent, ranks: list[Started]) -> None:
+        self.folder = folder
+        self.agent = agent
+        self.ranks = ranks
+
+    def verdict(self, kind: str = "hang") -> dict:
+        found = [v for r in self.agent.snapshot()["runs"] for v in r["verdicts"]]
+        of_kind = [v for v in found if v["kind"] == kind]
+        return of_kind[0] if of_kind else {"state": "none", "summary": "not judged"}
+
+    def wait_for(self, state: str, kind: str = "hang") -> dict:
+        def look():
+            verdict = self.verdict(kind)
+            return verdict if verdict["state"] == state else None
+
+        return until(look, f"{kind} {state}", LATE_SECONDS)
+
+    def wait_for_step(self, step: int) -> None:
+        for rank in self.ranks:
+            until(lambda rank=rank: f"step {step}\n" in rank.output, f"step {step}", 90)
+
+    def cli(self, *args: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [*DFX_AGENT, *args],
+            check=False, capture_output=True, text=True, timeout=60, env=job_environment(),
+        )  # fmt: skip
+
+    def evidence(self, kind: str = "hang") -> list[dict]:
+        files = sorted((self.folder / "evidence").glob(f"*-{kind}*.json"))
+        for file in files:
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        return [json.loads(file.read_text()) for file in files]
+
+
+@contextmanager
+def job(folder: Path, logs: Path, *fault: str) -> Iterator[Scene]:
+    port, store = unused_port(), str(unused_port())
+    with ExitStack() as stack:
+        agent = stack.enter_context(serving(logs, port))
+        ranks = []
+        for rank in range(NUM_RANKS):
+            known = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": NUM_RANKS}
+            env = environment(
+                job_environment(
+                    MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=store,
+                    **{name: str(value) for name, value in known.items()},
+                ),
+                str(folder),
+                "faulty",
+            )
+            ranks.append(stack.enter_context(started([sys.executable, JOB, *fault], logs, env)))
+        yield Scene(folder, agent, ranks)
+
+
+def test_a_long_checkpoint_is_no_hang_and_a_stopped_rank_is_one_until_it_goes_on(dfx_dir, tmp_path):
+    with job(dfx_dir, tmp_path, "checkpoint", "30", "17") as scene:
+        scene.wait_for_step(29)
+        begin = time.monotonic()
+        while "step 30\n" not in scene.ranks[0].output:
+            assert scene.verdict()["state"] in {"clear", "none"}, scene.verdict()
+            assert time.monotonic() - begin < 90
+            time.sleep(0.2)
+        assert time.monotonic() - begin > 16
+        scene.wait_for_step(40)
+
+        quiet = scene.cli("diagnose", "--url", scene.agent.url)
+        assert (quiet.returncode, "hang (trainer): clear" in quiet.stdout) == (0, True), quiet
+        os.kill(scene.ranks[2].pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        verdict = scene.wait_for("found")
+        print(f"stopped rank found after {time.monotonic() - begin:.1f} s: {verdict['summary']}")
+        assert verdict["ranks"] == ["2"]
+        assert verdict["cause"] == "stopped"
+
+        by_url = scene.cli("diagnose", "--json", "--url", scene.agent.url)
+        assert by_url.returncode == 1
+        (run,) = json.loads(by_url.stdout)["runs"]
+        assert [v["ranks"] for v in run["verdicts"] if v["state"] == "found"] == [["2"]]
+        read = scene.cli("diagnose", "--dir", str(dfx_dir))
+        assert read.returncode == 1, read
+        assert "from segments" in read.stdout
+        assert "to blame: 2" in read.stdout
+        assert f"kill -CONT {scene.ranks[2].pid}" in read.stdout
+
+        until(lambda: scene.evidence(), "evidence")
+        os.kill(scene.ranks[2].pid, signal.SIGCONT)
+        scene.wait_for("clear")
+        until(lambda: scene.evidence()[0]["outcome"] == "over", "the end in the evidence")
+        assert len(scene.evidence()) == 1
+    assert scene.ranks[0].errors == ""
+
+
+def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_killed(
+    dfx_dir, tmp_path
+):
+    with job(dfx_dir, tmp_path, "forward", "25") as scene:
+        scene.wait_for_step(24)
+        begin = time.monotonic()
+        verdict = scene.wait_for("found")
+        print(f"sleeping rank found after {time.monotonic() - begin:.1f} s: {verdict['summary']}")
+        assert (verdict["ranks"], verdict["stage"]) == (["1"], "forward")
+        assert verdict["step"] == 25
+
+        def has_all_stacks():
+            (document,) = scene.evidence()
+            ranks = [rank for group in document["stacks"] for rank in group["ranks"]]
+            return document if sorted(ranks) == ["0", "1", "2"] else None
+
+        document = until(has_all_stacks, "stacks of all ranks")
+        dominant, outlier = document["stacks"]
+        assert (sorted(dominant["ranks"]), outlier["ranks"]) == (["0", "2"], ["1"])
+        assert outlier["frames"][-1].startswith("forward (faulty_ddp.py")
+        assert any("backward" in frame for frame in dominant["frames"])
+        assert any("forward (faulty_ddp.py" in line for line in scene.verdict()["evidence"])
+        for rank in scene.ranks:
+            rank.popen.kill()
+        until(lambda: scene.evidence()[0]["outcome"] == "job ended", "the end in the evidence")
+        assert scene.verdict()["ranks"] == ["1"]
+        assert scene.verdict("crash")["state"] == "clear"
+
+    page = tmp_path / "report.html"
+    (file,) = (dfx_dir / "evidence").glob("*.json")
+    said = scene.cli("report", str(page), "--evidence", str(file))
+    assert said.returncode == 0, said.stderr
+    html = page.read_text()
+    assert "hang of trainer" in html
+    assert "forward (faulty_ddp.py" in html
+    assert "http" not in html
+
+
+def test_a_killed_rank_is_a_crash(dfx_dir, tmp_path):
+    with job(dfx_dir, tmp_path, "none", "0") as scene:
+        scene.wait_for_step(5)
+        scene.ranks[1].popen.kill()
+        verdict = scene.wait_for("found", "crash")
+        assert (verdict["ranks"], verdict["cause"]) == (["1"], "died")
+        assert scene.verdict()["state"] == "clear"
+        until(lambda: scene.evidence("crash"), "evidence")
+        (document,) = scene.evidence("crash")
+        assert document["verdict"]["ranks"] == ["1"]
+
+
+def test_collectives_that_do_not_match_are_named(dfx_dir, tmp_path):
+    with job(dfx_dir, tmp_path, "mismatch", "25") as scene:
+        scene.wait_for_step(24)
+        verdict = scene.wait_for("found")
+        assert (verdict["cause"], verdict["ranks"]) == ("mismatched collectives", ["1"])
+        assert "broadcast@0" in verdict["summary"]
