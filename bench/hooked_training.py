@@ -1,7 +1,7 @@
 """One rank of a plain training loop, DDP or FSDP2, that knows nothing of the guest but ``init``.
 
 With ``--seconds`` the guest comes and goes between blocks of steps (bench/rounds.py); with
-``--steps`` it stays and finds the model itself, and each rank writes what its watch thread took:
+``--steps`` it stays, finds the model itself, and is timed in place:
 python -m torch.distributed.run ... -m bench.hooked_training fsdp2 --steps 100 --out FILE
 """
 
@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,13 +21,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
 from bench.rounds import SEED, Block, timed, write_rounds
+from bench.timed_in_place import SETTLE_SECONDS, GuestClock, watch_seconds
 from bench.toggled_guest import ToggledGuest
-from dfx_agent.shim import hooks
 
 NUM_LAYERS = 4
 WIDTH, NUM_HEADS = 256, 4
-BATCH, LENGTH = 8, 64
+BATCH, LENGTH = 4, 32
 STEPS_PER_BLOCK = 4
+WARM_UP_STEPS = 5
 MAX_GRAD_NORM = 1.0
 
 
@@ -67,11 +69,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    guest_clock = GuestClock()
+    if options.steps:
+        guest_clock.start()
     dfx.init(run="bench", role="trainer")
     dist.init_process_group("gloo")
     job = Job(options.kind)
     if options.seconds is None:
-        _run_steps(job, options.steps, options.out)
+        _run_steps(job, options.steps, guest_clock, options.out)
     else:
         guest = ToggledGuest(job.model)
         write_rounds(lambda arm: _run_block(job, guest, arm), options.seconds, options.out)
@@ -88,23 +93,23 @@ def _run_block(job: Job, guest: ToggledGuest, arm: str) -> Block:
     return timed(job.step, STEPS_PER_BLOCK)
 
 
-def _run_steps(job: Job, num_steps: int, out: Path) -> None:
-    begin, before = time.monotonic(), _watch_seconds()
-    for _ in range(num_steps):
+def _run_steps(job: Job, num_steps: int, guest_clock: GuestClock, out: Path) -> None:
+    """Ranks write the wall time and the guest's time of each step, and its thread's share."""
+    for _ in range(WARM_UP_STEPS):
         job.step()
-    elapsed = time.monotonic() - begin
-    shares: list[float] = [0.0] * dist.get_world_size()
-    dist.all_gather_object(shares, (_watch_seconds() - before) / elapsed)
+    time.sleep(SETTLE_SECONDS)  # its looks for models are over
+    steps = []
+    begin, before = time.monotonic(), watch_seconds()
+    for _ in range(num_steps):
+        step_begin, spent_before = time.perf_counter_ns(), guest_clock.spent_ns
+        job.step()
+        spent = guest_clock.spent_ns - spent_before
+        steps.append((time.perf_counter_ns() - step_begin, spent))
+    share = (watch_seconds() - before) / (time.monotonic() - begin)
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, {"steps": steps, "watch_share": share})
     if dist.get_rank() == 0:
-        out.write_text(json.dumps(shares))
-
-
-def _watch_seconds() -> float:
-    """Processor time of the guest's own thread."""
-    assert hooks._watch is not None
-    identifier = hooks._watch._thread.ident
-    assert identifier is not None
-    return time.clock_gettime(time.pthread_getcpuclockid(identifier))
+        out.write_text(json.dumps(gathered))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def torchrun(num_ranks: int, module_and_arguments: list[str], segments: str, **e
     full = {**os.environ, "DFX_DIR": segments, "OMP_NUM_THREADS": "1", **env}
     done = subprocess.run(command, env=full, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-5000:]}")
 
 
 def ratios(job: str, ranks: list[Rounds]) -> list[Result]:

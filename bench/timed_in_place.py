@@ -9,6 +9,7 @@ What the two clocks take is left in.
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from dfx_agent.shim import hooks
 from dfx_agent.shim.patches import PatchSet
+
+SETTLE_SECONDS = 2.5  # until the guest has found the models
 
 _GUEST = "dfx_agent."
 
@@ -31,7 +35,7 @@ class GuestClock:
         self.num_calls = 0
 
     def start(self) -> None:
-        optimizer = torch.optim.optimizer
+        optimizer = sys.modules["torch.optim.optimizer"]
         self._time_wrappers()
         for owner, name in (
             (optimizer, "register_optimizer_step_pre_hook"),
@@ -92,3 +96,11 @@ class GuestClock:
             return register(*first, hook, **kwargs)
 
         return registering
+
+
+def watch_seconds() -> float:
+    """Processor time so far of the guest's own thread in this process."""
+    assert hooks._watch is not None
+    identifier = hooks._watch._thread.ident
+    assert identifier is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(identifier))

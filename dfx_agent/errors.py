@@ -3,7 +3,8 @@
 DfxError
 ├── UsageError        wrong option or argument; exit code 2
 ├── ConfigError       unknown key or bad value in dfx.yaml or DFX_*; exit code 2
-└── ListenError       the address cannot be bound
+├── ListenError       the address cannot be bound
+└── AttachError       a process cannot be attached to; exit code 2, nothing was changed in it
 
 A folder or segment that cannot be used is ``dfx_agent.wire.SegmentError``: the guest raises it too,
 and the guest must not depend on anything of the agent.
@@ -32,3 +33,19 @@ class ConfigError(DfxError):
 
 class ListenError(DfxError):
     """Nobody can listen on this address: in use, or not ours."""
+
+
+class AttachError(DfxError):
+    """A process cannot be attached to; nothing was changed in it.
+
+    ``code`` names the case (``noproc``, ``uid``, ...), ``reason`` says what is so, ``remedy`` the one
+    thing to do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, code: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.code = code
+        self.reason = reason
+        self.remedy = remedy

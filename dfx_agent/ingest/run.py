@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,5 +45,6 @@ def read_lines(path: Path) -> Iterator[str]:
     """Lines of a text file, gzipped or not; bytes that are not UTF-8 are replaced."""
     with path.open("rb") as raw:
         is_gzip = raw.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if is_gzip else path.open("rb") as file:
-        yield from io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline=None)
+    open_text = gzip.open if is_gzip else open
+    with open_text(path, "rt", encoding="utf-8", errors="replace") as lines:
+        yield from lines

@@ -4,7 +4,7 @@ DDP issues its all-reduces from C++ and waits for them at the end of backward, o
 Python hook. But a hook on the one parameter whose gradient comes last says when this rank arrived
 (3.6 us a step), and the end of backward says when the last collective was over: together they are
 one blocking collective, "ddp_gradients". Which parameter is last is learned in one backward with
-a hook on each, and learned again when a reduction was not seen (unused parameters).
+a hook on each, and learned again, in addition, when a reduction was not seen (branches).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class _Replica:
         self._before = NO_STEP
         self._first: Any = None
         self._last: Any = None
+        self._lasts: list[Any] = []
         self._takes_part = False
         self._begun: Any = None
         self._handles: list[Any] = []
@@ -60,12 +61,13 @@ class _Replica:
         if self._is_learning and self._last is not None and not has_failed:
             self._is_learning = False
             self.remove()
-            self._hook(self._last(), self._on_ready)
-            if self._first is not self._last:
-                self._hook(self._first(), self._on_first)
+            self._lasts.append(self._last)
+            for last in self._lasts:
+                self._hook(last(), self._on_ready)
+            self._hook(self._first(), self._on_first)
         elif begun is None and self._takes_part and was_reduced:
             if self._num_lessons < _MAX_LESSONS:
-                self.remove()  # reduced without the parameter that came last before: learn again
+                self.remove()  # reduced without a parameter that came last before: learn again
         elif begun is not None and not was_reduced:  # no_sync
             collectives.abandon(begun)
             return None
@@ -90,7 +92,7 @@ class _Replica:
                 self._last = weakref.ref(parameter)
                 self._first = self._first or self._last
                 return
-            if self._begun is not None:  # accumulated twice in one backward: the last one counts
+            if self._begun is not None:  # another one that was last once: the latest counts
                 collectives.abandon(self._begun)
             sequence = self.group.sequence()
             expected = NO_STEP if sequence == NO_STEP else sequence + 1

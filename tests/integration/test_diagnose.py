@@ -123,12 +123,12 @@ def test_a_long_checkpoint_is_no_hang_and_a_stopped_rank_is_one_until_it_goes_on
         assert "to blame: 2" in read.stdout
         assert f"kill -CONT {scene.ranks[2].pid}" in read.stdout
 
-        until(lambda: scene.evidence(), "evidence")
+        until(scene.evidence, "evidence")
         os.kill(scene.ranks[2].pid, signal.SIGCONT)
         scene.wait_for("clear")
         until(lambda: scene.evidence()[0]["outcome"] == "over", "the end in the evidence")
         assert len(scene.evidence()) == 1
-    assert scene.ranks[0].errors == ""
+        assert [rank.errors for rank in scene.ranks] == [""] * NUM_RANKS
 
 
 def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_killed(

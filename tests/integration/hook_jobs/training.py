@@ -92,8 +92,9 @@ def check_the_watch_thread_finds_a_model_by_itself():
     deadline = time.monotonic() + 20
     for step in range(10_000):
         backward(model)
-        is_over = torch.tensor(float(bool(gradients(collectives()))) or time.monotonic() > deadline)
-        dist.all_reduce(is_over.to(DEVICE))
+        is_over = bool(gradients(collectives())) or time.monotonic() > deadline
+        is_over = torch.tensor(float(is_over), device=DEVICE)
+        dist.all_reduce(is_over)
         if is_over:
             break
         time.sleep(0.01)
@@ -148,7 +149,7 @@ def check_unused_parameters():
         num_reduced += number() > before
         num_seen += len(gradients(seen()))
     assert num_reduced == 12
-    assert num_seen >= 4, num_seen  # half, less what was learned
+    assert num_seen == 12 - 3, num_seen  # learned once for each branch, missed once between
     assert not open_now()
 
 

@@ -1,0 +1,92 @@
+"""What the guest adds to a collective, to the other calls that it hooks, and by its own thread.
+
+The baseline is a span of OpenTelemetry around the same call. The thread is timed in a process that
+computes, once a second as in a job; looking for models is done a few times per job.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+import dfx_agent.shim as dfx
+from bench.estimates import bootstrap_interval, difference_of_medians, median
+from bench.event_costs import event_costs
+from bench.hooked_calls import CALLS_PER_BLOCK, Added, single_rank
+from bench.measurement import Baseline, Result, of_samples, report
+from bench.timed_in_place import SETTLE_SECONDS, watch_seconds
+from dfx_agent.shim import modules, torch_hooks
+
+NUM_OBJECTS = (0, 1_000_000)
+WATCH_WINDOW_SECONDS = 2.0
+
+
+def measure(*, quick: bool) -> list[Result]:
+    torch.set_num_threads(1)
+    costs = event_costs(quick=quick)
+    rows = [_added(name, added) for name, added in costs.added.items()]
+    with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
+        dfx.init(run="bench", directory=folder)
+        with single_rank():
+            rows.append(_watch_thread(2 if quick else 8))
+            rows += [_look_for_models(number, 3 if quick else 10) for number in NUM_OBJECTS]
+        dfx.shutdown()
+    return rows
+
+
+def _added(name: str, added: Added) -> Result:
+    low, high = bootstrap_interval(difference_of_medians, added.hooked, added.plain)
+    telemetry = difference_of_medians(added.spanned, added.plain) / 1e3
+    return Result(
+        name=f"added by the guest, {name}",
+        value=added.ns / 1e3,
+        unit="us",
+        n=len(added.hooked),
+        spread={"low": low / 1e3, "high": high / 1e3},
+        baseline=Baseline("added by an OpenTelemetry span", telemetry),
+        note=(
+            f"difference of medians, 95 % interval; the call takes {median(added.plain) / 1e3:.0f} "
+            f"us; blocks of {CALLS_PER_BLOCK}"
+        ),
+    )
+
+
+def _watch_thread(num_windows: int) -> Result:
+    """Windows in which the main thread computes; one-off work is over before the first."""
+    matrix = torch.zeros(128, 128)
+    _compute(matrix, SETTLE_SECONDS)
+    shares = []
+    for _ in range(num_windows):
+        begin, before = time.monotonic(), watch_seconds()
+        _compute(matrix, WATCH_WINDOW_SECONDS)
+        shares.append(1e3 * (watch_seconds() - before) / (time.monotonic() - begin))
+    note = f"processor time, windows of {WATCH_WINDOW_SECONDS:g} s; 1 ms/s is 0.1 % of a core"
+    return of_samples("guest's own thread", shares, "ms/s", note=note)
+
+
+def _compute(matrix: torch.Tensor, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        torch.mm(matrix, matrix)
+
+
+def _look_for_models(num_more_objects: int, num_looks: int) -> Result:
+    more: list[Any] = [[] for _ in range(num_more_objects)]
+    milliseconds = []
+    for _ in range(num_looks):
+        begin = time.thread_time()
+        modules.look()
+        milliseconds.append(1e3 * (time.thread_time() - begin))
+    torch_hooks.before_next_backward.clear()
+    num_objects = len(gc.get_objects())
+    del more
+    name = f"one look for models, {num_objects / 1e6:.2f} M objects"
+    return of_samples(name, milliseconds, "ms", note="processor time, in the guest's own thread")
+
+
+if __name__ == "__main__":
+    report(measure)

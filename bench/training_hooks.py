@@ -1,0 +1,73 @@
+"""What the guest's hooks cost a plain DDP and a plain FSDP2 training on 4 ranks.
+
+Three answers: what was recorded times what each takes in a loop (accounted), the guest's time
+taken inside the running job (in place), and step time with and without it, interleaved.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.estimates import bootstrap_interval, median
+from bench.event_costs import MAX_PERCENT, EventCosts, event_costs, own_cost, steps_of_ranks
+from bench.measurement import Bar, Baseline, Result, report
+from bench.rounds import ratios, torchrun
+from bench.served_agent import serving
+
+NUM_RANKS = 4
+SCRIPT = "bench.hooked_training"
+JOBS = {"DDP": "ddp", "FSDP2": "fsdp2"}
+
+
+def measure(*, quick: bool) -> list[Result]:
+    costs = event_costs(quick=quick)
+    rows = []
+    for job, kind in JOBS.items():
+        rows += _own_costs(job, kind, costs, num_steps=15 if quick else 100)
+        rows += _on_off(job, kind, seconds=8.0 if quick else 100.0)
+    return rows
+
+
+def _own_costs(job: str, kind: str, costs: EventCosts, num_steps: int) -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
+        out = Path(folder, "steps.json")
+        torchrun(NUM_RANKS, [SCRIPT, kind, "--steps", str(num_steps), "--out", str(out)], folder)
+        timed: list[dict[str, Any]] = json.loads(out.read_text())
+        recorded = steps_of_ranks(folder, NUM_RANKS)
+    watch_percent = 100 * max(rank["watch_share"] for rank in timed)
+    what = f"{NUM_RANKS} ranks; the guest's thread beside it takes {watch_percent:.3f} % of a core"
+    accounted = own_cost(job, recorded, costs, what)
+    return [accounted, _in_place(job, timed, accounted)]
+
+
+def _in_place(job: str, ranks: list[dict[str, Any]], accounted: Result) -> Result:
+    """Of the rank on which the guest takes most."""
+    percents = [[100 * spent / step_ns for step_ns, spent in rank["steps"]] for rank in ranks]
+    worst = max(percents, key=median)
+    low, high = bootstrap_interval(median, worst)
+    microseconds = max(median([spent for _, spent in rank["steps"]]) for rank in ranks) / 1e3
+    return Result(
+        name=f"{job} guest's own cost, timed in place",
+        value=median(worst),
+        unit="% of step time",
+        n=len(worst),
+        spread={"low": low, "high": high},
+        baseline=Baseline("accounted", accounted.value),
+        bar=Bar(MAX_PERCENT),
+        note=f"{microseconds:.0f} us per step, caches as the job leaves them, clocks included",
+    )
+
+
+def _on_off(job: str, kind: str, seconds: float) -> list[Result]:
+    with serving() as agent, tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
+        out = Path(folder, "rounds.json")
+        arguments = [SCRIPT, kind, "--seconds", str(seconds), "--out", str(out)]
+        torchrun(NUM_RANKS, arguments, agent.directory)
+        return ratios(job, json.loads(out.read_text()))
+
+
+if __name__ == "__main__":
+    report(measure)

@@ -1,0 +1,169 @@
+"""What Linux tells about a process in ``/proc``, as much as the reader's rights allow.
+
+``status`` and ``start_ticks`` are readable by everybody. ``mappings``, ``executable``,
+``current_syscall`` and ``Memory`` need what ptrace needs. Every function raises OSError when the
+process is gone or may not be read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from types import TracebackType
+
+_DELETED = " (deleted)"
+
+
+@dataclass(frozen=True)
+class Status:
+    """The fields of ``/proc/PID/status`` that decide about attaching.
+
+    ``uids`` and ``gids`` are real, effective, saved, file system. Capabilities are bit masks.
+    ``seccomp`` is 0 off, 1 strict, 2 filter. ``has_shadow_stack`` is False on kernels that do not
+    tell.
+    """
+
+    name: str
+    state: str
+    tracer_pid: int
+    uids: tuple[int, ...]
+    gids: tuple[int, ...]
+    permitted_capabilities: int
+    effective_capabilities: int
+    seccomp: int
+    has_shadow_stack: bool
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One line of ``/proc/PID/maps``; ``path`` is empty for anonymous memory."""
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Syscall:
+    """The system call in which a thread is blocked, and the thread's stack pointer."""
+
+    number: int
+    arguments: tuple[int, ...]
+    stack_pointer: int
+
+
+def status(pid: int) -> Status:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
+        fields = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return Status(
+        name=fields["Name"],
+        state=fields["State"][:1],
+        tracer_pid=int(fields["TracerPid"]),
+        uids=tuple(map(int, fields["Uid"].split())),
+        gids=tuple(map(int, fields["Gid"].split())),
+        permitted_capabilities=int(fields["CapPrm"], 16),
+        effective_capabilities=int(fields["CapEff"], 16),
+        seccomp=int(fields.get("Seccomp", "0")),
+        has_shadow_stack="shstk" in fields.get("x86_Thread_features", ""),
+    )
+
+
+def start_ticks(pid: int) -> int:
+    """Start of the process in clock ticks since boot; with the pid it names one process for good."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        after_name = stat.read().rpartition(b")")[2]
+    return int(after_name.split()[19])
+
+
+def executable(pid: int) -> str:
+    """Path of the program as its own mount namespace names it."""
+    return os.readlink(f"/proc/{pid}/exe").removesuffix(_DELETED)
+
+
+def mappings(pid: int) -> list[Mapping]:
+    """All mappings in ascending order; empty for a zombie and for a kernel thread."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as lines:
+        return [_mapping(line) for line in lines]
+
+
+def _mapping(line: str) -> Mapping:
+    addresses, permissions, offset, _, _, *path = line.rstrip("\n").split(None, 5)
+    start, end = addresses.split("-")
+    name = path[0].removesuffix(_DELETED) if path else ""
+    return Mapping(int(start, 16), int(end, 16), permissions, int(offset, 16), name)
+
+
+def thread_ids(pid: int) -> list[int]:
+    return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+
+
+def current_syscall(pid: int, thread_id: int) -> Syscall | None:
+    """None while the thread runs, or is stopped outside of a system call."""
+    with open(f"/proc/{pid}/task/{thread_id}/syscall", encoding="ascii") as line:
+        number, *words = line.read().split()
+    if number in {"running", "-1"}:
+        return None
+    *arguments, stack_pointer, _ = (int(word, 16) for word in words)
+    return Syscall(int(number), tuple(arguments), stack_pointer)
+
+
+class Memory:
+    """The memory of one process, open for reading and writing.
+
+    It stays bound to the program that ran when it was opened: after an exit, an exec or a reuse of
+    the pid every access fails with OSError.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def read(self, address: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, address)
+        if len(data) != size:
+            raise OSError(errno.EIO, f"only {len(data)} of {size} bytes at {address:#x}")
+        return data
+
+    def write(self, address: int, data: bytes) -> None:
+        if os.pwrite(self._descriptor, data, address) != len(data):
+            raise OSError(errno.EIO, f"cannot write {len(data)} bytes at {address:#x}")
+
+    def is_mapped(self, address: int) -> bool:
+        try:
+            self.read(address, 1)
+        except OSError:
+            return False
+        return True
+
+    def word(self, address: int) -> int:
+        """The unsigned 64-bit number there."""
+        return int.from_bytes(self.read(address, 8), "little")
+
+    def int32(self, address: int) -> int:
+        number: int = struct.unpack("<i", self.read(address, 4))[0]
+        return number
+
+    def text(self, address: int, limit: int = 256) -> bytes:
+        """Bytes up to the terminating zero, at most ``limit``; no read crosses into the next page."""
+        found = b""
+        while len(found) < limit:
+            begin = address + len(found)
+            piece, zero, _ = self.read(begin, min(64, 4096 - begin % 4096)).partition(b"\0")
+            found += piece
+            if zero:
+                break
+        return found
