@@ -22,6 +22,7 @@ from bench.measurement import Bar, Baseline, Result
 ARMS = ("on", "off", "again")
 CLOCKS = ("wall_seconds", "cpu_seconds")
 SEED = 0
+MIN_ROUNDS = 4
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 Block = dict[str, float]  # CLOCKS, per step
@@ -48,7 +49,7 @@ def write_rounds(run_block: Callable[[str], Block], seconds: float, out: Path) -
     draw = random.Random(SEED)
     rounds: Rounds = []
     end = time.monotonic() + seconds
-    while _agree(go_on=time.monotonic() < end):
+    while _agree(go_on=time.monotonic() < end or len(rounds) < MIN_ROUNDS):
         rounds.append({arm: run_block(arm) for arm in draw.sample(ARMS, len(ARMS))})
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, rounds[1:])

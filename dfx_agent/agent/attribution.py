@@ -4,9 +4,9 @@ The culprit waits least while the others wait. Its work in a step is the step's 
 waiting for peers; how much more that is than the median of the others is its excess. A verdict
 needs all of:
 
-    size         a median excess of at least 5 % of a step, and more than the ranks' own spread from
-                 step to step would bring about by chance
-    recurrence   in 4 of 5 steps (8 of 10, 16 of 20), or in 3 of 3 when it is above 15 % of a step
+    size         an excess of at least 5 % of a step, and of more than the ranks' own spread from
+                 step to step brings about by chance
+    recurrence   that in 4 of 5 steps (8 of 10, 16 of 20), or in 3 of 3 if above 15 % of a step
     effect       the others waited for it, at least half of the excess
 
 Work that goes with the number of tokens is no fault of the rank: the cause is "more tokens" then.
@@ -14,24 +14,257 @@ Work that goes with the number of tokens is no fault of the rank: the cause is "
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from statistics import median
 
-from dfx_agent.agent.excess import Excess, others_median, spread
-from dfx_agent.agent.steps import IDLE, TRANSFER, RankStep, Step
+from dfx_agent.agent.causes import HOST_STALL, Cause, excess_parts, find_cause, part_lines
+from dfx_agent.agent.excess import (
+    RECURRENCE,
+    excess_table,
+    gate_seconds,
+    others_median,
+    recurs,
+    spread,
+    token_table,
+)
+from dfx_agent.agent.steps import TRANSFER, RankStep, Step
 from dfx_agent.agent.wording import labels_text, seconds_text
-from dfx_agent.snapshot import Verdict, VerdictState
+from dfx_agent.snapshot import Verdict
 
-SMALLEST_SHARE = 0.05
-LARGE_SHARE = 0.15
-MIN_STEPS = 3
-MIN_COVERAGE_RATIO = 0.5
-_WINDOWS = (20, 10, 5)
-_RECURRENCE = 0.8
+MIN_STEPS = min(RECURRENCE)
+_SMALLEST_SHARE = 0.05
+_LARGE_SHARE = 0.15
+_MIN_COVERAGE_RATIO = 0.5
+_MIN_EFFECT = 0.5
+_TOGETHER_SHARE = 0.7
 _STALL_SHARE = 0.5
 _STALL_SIGMAS = 6.0
-_UNKNOWABLE_SHARE = 0.25
-_NAMED_STAGE_SHARE = 0.25
-_TOGETHER_SHARE = 0.7
+_NUM_NEWEST = 5
+_BLIND_SHARE = 0.25
+
+
+def straggler_verdict(role: str, steps: Sequence[Step], coverage_ratio: float | None) -> Verdict:
+    """``steps`` oldest first; ``coverage_ratio`` of the rank that has the least, None unknown."""
+    comparable = [step for step in steps if step.ranks.keys() == steps[-1].ranks.keys()]
+    reason = _reason_to_abstain(comparable, coverage_ratio)
+    if reason:
+        return Verdict("straggler", "insufficient evidence", role, reason)
+    return _Comparison(role, comparable).verdict()
+
+
+def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> str:
+    """Why these steps cannot be judged; "" when they can."""
+    if len(steps) < MIN_STEPS:
+        return f"{len(steps)} steps that the same ranks have passed, at least {MIN_STEPS} needed"
+    newest = steps[-max(RECURRENCE) :]
+    ranks = [rank for step in newest for rank in step.ranks.values()]
+    if len(ranks) == len(newest):
+        return "only one rank of the role is on this node"
+    num_lost = newest[-1].num_lost - newest[0].num_lost
+    if num_lost:
+        return f"{num_lost} records were lost in the last {len(newest)} steps"
+    if coverage_ratio is not None and coverage_ratio < _MIN_COVERAGE_RATIO:
+        return f"only {coverage_ratio:.0%} of the collectives of a rank were recorded"
+    if not any(rank.waited_seconds or rank.parts[TRANSFER] for rank in ranks):
+        return "neither collectives nor waits were seen: who waits for whom is not known"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A rank whose excess is large and recurrent in ``num_steps``; seconds per step, medians."""
+
+    rank: str
+    num_steps: int
+    gate_seconds: float
+    excess_seconds: float
+    lost_seconds: float
+    token_seconds: float | None
+
+
+class _Comparison:
+    """The ranks of one role over the newest steps, the same ranks in each."""
+
+    def __init__(self, role: str, steps: Sequence[Step]) -> None:
+        self._role = role
+        self._steps = steps
+        self._excess = excess_table(steps)
+        self._tokens = token_table(steps)
+        self._tables = [self._excess]
+        if self._tokens is not None:
+            at_equal_tokens = {
+                rank: [whole - part for whole, part in zip(row, self._tokens[rank], strict=True)]
+                for rank, row in self._excess.items()
+            }
+            self._tables.append(at_equal_tokens)
+        newest = steps[-_NUM_NEWEST:]
+        self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
+
+    def verdict(self) -> Verdict:
+        for num_steps in sorted(RECURRENCE, reverse=True):
+            suspects = [s for rank in self._excess if (s := self._suspect(rank, num_steps))]
+            if suspects:
+                return self._found(suspects)
+        return self._stall() or self._nothing()
+
+    def _suspect(self, rank: str, num_steps: int) -> _Suspect | None:
+        for table in self._tables:
+            gate = self._gate(table, rank, num_steps)
+            if recurs(table[rank], num_steps, gate):
+                break
+        else:
+            return None
+        excess = median(self._excess[rank][-num_steps:])
+        lost = median(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
+        if excess < self._floor(num_steps) or lost < _MIN_EFFECT * excess:
+            return None
+        tokens = None if self._tokens is None else median(self._tokens[rank][-num_steps:])
+        return _Suspect(rank, num_steps, gate, excess, lost, tokens)
+
+    def _floor(self, num_steps: int) -> float:
+        share = _LARGE_SHARE if num_steps == MIN_STEPS else _SMALLEST_SHARE
+        return share * self._step_seconds
+
+    def _gate(self, table: Mapping[str, Sequence[float]], rank: str, num_steps: int) -> float:
+        return gate_seconds(num_steps, spread(table, rank), self._floor(num_steps))
+
+    def _found(self, suspects: Sequence[_Suspect]) -> Verdict:
+        worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
+        least = _TOGETHER_SHARE * worst.excess_seconds
+        ranks = tuple(s.rank for s in suspects if s.excess_seconds >= least)
+        cause = self._cause(worst)
+        verb = "makes" if len(ranks) == 1 else "make"
+        share = worst.lost_seconds / self._step_seconds
+        return Verdict(
+            kind="straggler",
+            state="found",
+            role=self._role,
+            summary=f"{labels_text(ranks)} {verb} the others wait "
+            f"{seconds_text(worst.lost_seconds)} a step ({share:.0%} of it): {cause.text}",
+            ranks=ranks,
+            stage=cause.stage,
+            cause=cause.word,
+            step=self._steps[-1].step,
+            since_seconds=self._since_seconds(worst),
+            lost_seconds=worst.lost_seconds,
+            evidence=tuple(self._evidence(worst, cause)),
+        )
+
+    def _cause(self, worst: _Suspect) -> Cause:
+        parts = excess_parts(self._steps[-worst.num_steps :], worst.rank)
+        return find_cause(parts, worst.excess_seconds, worst.token_seconds)
+
+    def _since_seconds(self, worst: _Suspect) -> float:
+        """Begin of the first step of the unbroken row; one step in between may be better."""
+        since, num_misses = self._steps[-1].begin_seconds, 0
+        rows = zip(self._steps, self._excess[worst.rank], strict=True)
+        for step, excess in reversed(list(rows)):
+            if excess < self._floor(max(RECURRENCE)):
+                num_misses += 1
+                if num_misses > 1:
+                    break
+            else:
+                since, num_misses = step.begin_seconds, 0
+        return since
+
+    def _evidence(self, worst: _Suspect, cause: Cause) -> list[str]:
+        num_steps, rank = worst.num_steps, worst.rank
+        of_steps = f"median of {num_steps} steps"
+        waited = self._medians(num_steps, lambda of: of.waited_seconds)
+        worked = self._medians(num_steps, lambda of: of.work_seconds)
+        lines = [
+            f"rank {rank} waited {_versus(waited, rank)} for peers, {of_steps}",
+            f"rank {rank} worked {_versus(worked, rank)}, {of_steps}",
+            self._recurrence_line(worst),
+        ]
+        if worst.token_seconds is None:
+            lines.append("tokens were not told: the same work is assumed")
+        else:
+            tokens = self._medians(num_steps, lambda of: of.num_tokens or 0.0)
+            others = [count for label, count in tokens.items() if label != rank]
+            span = f"{min(others):.0f} to {max(others):.0f}"
+            explained = seconds_text(max(0.0, worst.token_seconds))
+            lines.append(
+                f"rank {rank} had {tokens[rank]:.0f} tokens, the others {span}: that explains "
+                f"{explained} of {seconds_text(worst.excess_seconds)}"
+            )
+        return [*lines, *cause.lines]
+
+    def _recurrence_line(self, worst: _Suspect) -> str:
+        newest = self._excess[worst.rank][-worst.num_steps :]
+        num_hits = sum(excess >= worst.gate_seconds for excess in newest)
+        return (
+            f"more work by at least {seconds_text(worst.gate_seconds)} in {num_hits} of the last "
+            f"{len(newest)} steps; a step takes {seconds_text(self._step_seconds)}"
+        )
+
+    def _medians(self, num_steps: int, measure: Callable[[RankStep], float]) -> dict[str, float]:
+        newest = self._steps[-num_steps:]
+        return {rank: median(measure(s.ranks[rank]) for s in newest) for rank in self._excess}
+
+    def _stall(self) -> Verdict | None:
+        """One step in which all waited long for one rank: told, but no straggler."""
+        stalls = []
+        for rank, row in self._excess.items():
+            sigma = spread(self._excess, rank)
+            limit = max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigma)
+            newest = zip(self._steps[-_NUM_NEWEST:], row[-_NUM_NEWEST:], strict=True)
+            stalls += [(excess, rank, step) for step, excess in newest if excess >= limit]
+        if not stalls:
+            return None
+        excess, rank, step = max(stalls, key=lambda stall: stall[0])
+        lost = seconds_text(_lost_seconds(step, rank))
+        return Verdict(
+            kind="straggler",
+            state="insufficient evidence",
+            role=self._role,
+            summary=f"rank {rank} was held up by {seconds_text(excess)} in step {step.step}, "
+            "not step after step",
+            ranks=(rank,),
+            cause=HOST_STALL,
+            step=step.step,
+            since_seconds=step.begin_seconds,
+            evidence=(
+                f"the others waited {lost} longer than rank {rank} in that step",
+                *part_lines(excess_parts([step], rank), excess),
+            ),
+        )
+
+    def _nothing(self) -> Verdict:
+        """Clear, unless an excess would have to be huge to be seen."""
+        num_steps = max(num for num in RECURRENCE if num <= len(self._steps))
+        limit = min(
+            max(self._gate(table, rank, num_steps) for rank in table) for table in self._tables
+        )
+        share = f"{seconds_text(limit)} ({limit / self._step_seconds:.0%} of a step)"
+        waited = self._medians(num_steps, lambda of: of.waited_seconds).values()
+        line = (
+            f"each rank waited {_range_text(waited)} for peers in a step of "
+            f"{seconds_text(self._step_seconds)}, median of {num_steps} steps"
+        )
+        if limit <= _BLIND_SHARE * self._step_seconds:
+            summary = f"no rank is behind the others by more than {share}"
+            step = self._steps[-1].step
+            return Verdict("straggler", "clear", self._role, summary, step=step, evidence=(line,))
+        summary = (
+            f"in {len(self._steps)} steps the ranks differ too much by chance to see less than "
+            f"{share}"
+        )
+        return Verdict("straggler", "insufficient evidence", self._role, summary, evidence=(line,))
+
+
+def _lost_seconds(step: Step, rank: str) -> float:
+    """How much longer the others waited in this step."""
+    waited = {label: of.waited_seconds for label, of in step.ranks.items()}
+    return others_median(waited, rank) - waited[rank]
+
+
+def _versus(seconds: Mapping[str, float], rank: str) -> str:
+    others = [value for label, value in seconds.items() if label != rank]
+    return f"{seconds_text(seconds[rank])}, the others {_range_text(others)}"
+
+
+def _range_text(seconds: Collection[float]) -> str:
+    low, high = seconds_text(min(seconds)), seconds_text(max(seconds))
+    return low if low == high else f"{low.removesuffix(' s')} to {high}"

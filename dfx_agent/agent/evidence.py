@@ -124,6 +124,7 @@ class Evidence:
     def _begin(self, key: tuple[str, str, str], fold: RunFold, verdict: Verdict) -> None:
         now_ns = time.monotonic_ns()
         places = [Place.of(t.process.follower.identity.role, t, now_ns) for t in fold.hangs.tracks]
+        places.sort(key=lambda place: (place.role, len(place.rank), place.rank))
         incident = Incident(fold.run, verdict, time.time(), view.run_row(fold), places)
         self._incidents[key] = incident
         if self._thread is None:
@@ -150,12 +151,12 @@ class Evidence:
 def newest(directory: str, run: str = "", kind: str = "") -> list[Path]:
     """Evidence files below DFX_DIR, the newest first; of one run and kind if these are given."""
     prefix = f"{_file_name(run)}-" if run else ""
-    files = [
-        path
-        for path in Path(directory, FOLDER).glob("*.json")
-        if path.name.startswith(prefix) and kind in path.name.removeprefix(prefix)
-    ]
-    return sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)
+    found: list[tuple[float, Path]] = []
+    for path in Path(directory, FOLDER).glob("*.json"):
+        if path.name.startswith(prefix) and kind in path.name.removeprefix(prefix):
+            with suppress(OSError):  # another agent may remove it now
+                found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def _document(incident: Incident) -> dict[str, Any]:

@@ -7,9 +7,13 @@ its row.
 
 from __future__ import annotations
 
+from dfx_agent.agent.attribution import straggler_verdict
+from dfx_agent.agent.collectives import Collectives
+from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
+from dfx_agent.agent.steps import StepWatch
 from dfx_agent.agent.store import ScalarStore
-from dfx_agent.snapshot import StepCell, StepRow
+from dfx_agent.snapshot import StepCell, StepRow, Verdict
 
 _KEEP_STEPS = 200
 _SUPERSEDED_BY = 2
@@ -24,9 +28,12 @@ class RunFold:
         self.run = run
         self.processes: dict[tuple[str, str], Process] = {}
         self.store = ScalarStore()
+        self.collectives = Collectives()
+        self.hangs = HangWatch()
         self.rows: dict[tuple[str, int], StepRow] = {}
         self._cells: dict[tuple[str, int], _Cells] = {}
         self._open: set[tuple[str, int]] = set()
+        self._watches: dict[str, StepWatch] = {}
 
     @property
     def attempt(self) -> int:
@@ -65,14 +72,20 @@ class RunFold:
         """What one reading of a process brought."""
         for scalar in scalars:
             self.store.add(scalar.key, process.label, process.attempt, scalar.step, scalar.value)
+        self.collectives.add(process)
+        watch = self._watches.setdefault(process.filed_as.role, StepWatch())
+        watch.add(process, steps)
         for step in steps:
             self._add_cell(process, step)
 
     def close_steps(self) -> None:
-        """Turn steps that are over into rows."""
+        """All processes were read: turn steps that are over into rows."""
+        self.collectives.settle()
+        for role, watch in self._watches.items():
+            watch.close(self._living(role), self.collectives)
         for key in sorted(self._open):
             role, step = key
-            living = [p for (r, _), p in self.processes.items() if r == role and p.is_living]
+            living = self._living(role)
             newest = max((p.step for p in living if p.step is not None), default=None)
             passed = all(p.label in self._cells[key] or (p.step or 0) > step for p in living)
             if passed or (newest is not None and newest >= step + _SUPERSEDED_BY):
@@ -81,6 +94,23 @@ class RunFold:
         for role in {role for role, _ in self.rows}:
             for key in sorted(k for k in self.rows if k[0] == role)[:-_KEEP_STEPS]:
                 del self.rows[key], self._cells[key]
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What is concluded now, for every role: hang, crash, straggler."""
+        stragglers = [self._straggler(role, watch) for role, watch in self._watches.items()]
+        return (*self.hangs.verdicts, *filter(None, stragglers))
+
+    def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
+        """None for a role that has one rank in the whole job, and nobody to compare it with."""
+        ranks = [p for (r, _), p in self.processes.items() if r == role]
+        if len(ranks) == 1 and ranks[0].follower.identity.world_size <= 1:
+            return None
+        ratios = [self.collectives.coverage_ratio(process) for process in ranks]
+        known = [ratio for ratio in ratios if ratio is not None]
+        return straggler_verdict(role, watch.steps, min(known, default=None))
+
+    def _living(self, role: str) -> list[Process]:
+        return [p for (r, _), p in self.processes.items() if r == role and p.is_living]
 
     def newest_rows(self, num_steps: int) -> tuple[StepRow, ...]:
         """Closed steps by begin, the newest ``num_steps`` of every role."""

@@ -134,7 +134,7 @@ def merge(stacks: Mapping[str, ProcessStacks]) -> list[MergedStack]:
         if process.main is not None:
             groups.setdefault(process.main.frames, []).append(rank)
     merged = [MergedStack(tuple(ranks), frames) for frames, ranks in groups.items()]
-    return sorted(merged, key=lambda group: -len(group.ranks))
+    return sorted(merged, key=lambda group: len(group.ranks), reverse=True)
 
 
 def dump_with_py_spy(pid: int) -> ProcessStacks | None:

@@ -7,7 +7,7 @@ of the run, and begins anew when a rank is restarted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from dfx_agent.agent.collectives import Collectives
@@ -16,23 +16,25 @@ from dfx_agent.snapshot import TimeSplit
 
 # UniLab's learners meet in sync_coordination; queue, policy and collector wait for somebody else
 PEER_WAITS = frozenset({"collective", "barrier", "sync_coordination"})
-IDLE = "idle"
-TRANSFER = "transfer"
+# kind and name of where time went: ("stage", "rollout"), ("wait", "queue"), and these two
+Part = tuple[str, str]
+IDLE: Part = ("idle", "")
+TRANSFER: Part = ("transfer", "")
 _KEEP_STEPS = 32
 _KEEP_OPEN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """One rank in one step. ``parts`` are stages (exclusive), "idle", "transfer", "wait <kind>".
+    """One rank in one step. ``waited_seconds`` is waiting for peers, ``parts`` is all the rest.
 
-    ``waited_seconds`` is waiting for peers: all of an explicit wait in which no collective was
-    matched, else without its transfer. ``num_tokens`` is None when none were told.
+    Time in collectives and in explicit waits for peers counts as waiting, but for the transfer of
+    matched collectives. ``num_tokens`` is None when none were told.
     """
 
     wall_seconds: float
     waited_seconds: float
-    parts: Mapping[str, float]
+    parts: Mapping[Part, float]
     num_tokens: float | None
 
     @property
@@ -45,8 +47,9 @@ class RankStep:
         blocked = sum(seconds for kind, seconds in waits.items() if kind in PEER_WAITS)
         # collectives in threads beside a stage are matched too, but nobody waits in them
         transfer = min(transfer_seconds, blocked)
-        others = {f"wait {kind}": s for kind, s in waits.items() if kind not in PEER_WAITS}
-        parts = {**split.stage_seconds, **others, IDLE: split.idle_seconds, TRANSFER: transfer}
+        parts: dict[Part, float] = {IDLE: split.idle_seconds, TRANSFER: transfer}
+        parts |= {("stage", stage): seconds for stage, seconds in split.stage_seconds.items()}
+        parts |= {("wait", kind): s for kind, s in waits.items() if kind not in PEER_WAITS}
         num_tokens = sum(tokens.values()) if tokens else None
         return cls(split.wall_seconds, blocked - transfer, parts, num_tokens)
 
@@ -80,13 +83,12 @@ class StepWatch:
             if step.window.step is not None and step.window.end_ns is not None:
                 self._open.setdefault(step.window.step, {})[process] = step
 
-    def close(self, living: Iterable[Process], collectives: Collectives) -> None:
-        """Take the steps that all of ``living`` have passed."""
-        ranks = list(living)
-        complete = [n for n, of in self._open.items() if ranks and all(r in of for r in ranks)]
-        for number in sorted(complete):
-            closed = self._open.pop(number)
-            self.steps.append(_step(number, {rank: closed[rank] for rank in ranks}, collectives))
+    def close(self, living: Collection[Process], collectives: Collectives) -> None:
+        """Take the steps that all of ``living`` have passed, at the end of the job all ranks."""
+        awaited = living or self._known.values()
+        for number, closed in sorted(self._open.items()):
+            if all(process in closed for process in awaited):
+                self.steps.append(_step(number, self._open.pop(number), collectives))
         for number in sorted(self._open)[:-_KEEP_OPEN]:
             del self._open[number]
 
@@ -97,6 +99,8 @@ def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collec
         window = step.window
         end_ns = window.begin_ns if window.end_ns is None else window.end_ns
         transfer_ns = collectives.take_transfer_ns(process, window.begin_ns, end_ns)
-        ranks[process.label] = RankStep.of(window.split.as_seconds(), step.tokens, transfer_ns / 1e9)
+        ranks[process.label] = RankStep.of(
+            window.split.as_seconds(), step.tokens, transfer_ns / 1e9
+        )
     begin = min(p.follower.epoch_seconds(s.window.begin_ns) for p, s in closed.items())
     return Step(number, begin, sum(p.follower.num_lost for p in closed), ranks)

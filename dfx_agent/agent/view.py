@@ -40,10 +40,11 @@ def run_row(fold: RunFold) -> RunRow:
         framework=fold.framework,
         attempt=fold.attempt,
         begin_seconds=fold.begin_seconds,
-        ranks=tuple(_rank_row(process) for _, process in ordered),
+        ranks=tuple(_rank_row(fold, process) for _, process in ordered),
         steps=fold.newest_rows(_SNAPSHOT_STEPS),
         scalars=_run_scalars(fold),
         num_stale_scalars=fold.store.num_stale,
+        verdicts=fold.verdicts(),
     )
 
 
@@ -70,7 +71,7 @@ def history(fold: RunFold, key: str) -> ScalarHistory:
     return ScalarHistory(key, native.metric, _METRICS[native.metric].unit, steps, values)
 
 
-def _rank_row(process: Process) -> RankRow:
+def _rank_row(fold: RunFold, process: Process) -> RankRow:
     identity, preamble = process.follower.identity, process.follower.preamble
     totals = process.totals()
     account = process.account
@@ -105,6 +106,8 @@ def _rank_row(process: Process) -> RankRow:
         num_guest_drops=totals.num_guest_drops,
         counters_total=totals.counters,
         gauges=dict(process.gauges),
+        collectives=fold.collectives.rows(process),
+        groups=fold.collectives.group_rows(process),
         devices=device_rows(process.gauges),
         host_memory=_host_memory(process),
     )

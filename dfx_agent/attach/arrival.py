@@ -1,57 +1,154 @@
-"""What runs inside a job that an agent attaches to; sent as text, with the guest's files in it.
+"""What runs inside a job that an agent attaches to: sent as text, with the guest's files in it.
 
-It needs nothing installed and leaves nothing on disk but the segment. It may be run by the thread
-that trains, at any point of it: there it only starts a thread, by the primitive that takes no lock
-and with modules that every interpreter has loaded. Standard library, Python 3.10 and newer.
+It needs nothing installed and leaves no file but the segment. It may be run by the thread that
+trains, at any point of it: there it only starts a thread, with the primitive that takes no lock
+and modules that every interpreter has loaded. Python 3.10 and newer.
 """
+
+from __future__ import annotations
 
 import _thread
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 _PACKAGE = "dfx_agent"
 _CLAIM = "_dfx_attach"
 _CLAIM_SECONDS = 10.0
 
 
+def arrive(parcel: dict[str, Any]) -> None:
+    """Start the thread that does everything; its answer is written to ``parcel["answer"]``."""
+    _thread.start_new_thread(_bring_in, (parcel,))
+
+
+def _bring_in(parcel: dict[str, Any]) -> None:
+    try:
+        _use_all_processors()
+        answer = _one_at_a_time(parcel)
+    except BaseException as error:  # noqa: BLE001 (never into the job)
+        answer = {"state": "failed", "message": f"{type(error).__name__}: {error}"}
+    try:
+        _write(parcel["answer"], answer)
+    except BaseException:  # noqa: BLE001 (the agent waits no longer than it wants to)
+        return
+
+
+def _use_all_processors() -> None:
+    """Our thread may descend from one that is bound to one processor."""
+    import os  # noqa: PLC0415
+
+    os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
+
+
+def _one_at_a_time(parcel: dict[str, Any]) -> dict[str, Any]:
+    """Two agents may come at the same moment: ``setdefault`` lets one of them in."""
+    import time  # noqa: PLC0415
+
+    mine = type(sys)(_CLAIM)
+    end = time.monotonic() + _CLAIM_SECONDS
+    while sys.modules.setdefault(_CLAIM, mine) is not mine:
+        if time.monotonic() > end:
+            return {"state": "failed", "message": "another agent is attaching now: retry"}
+        time.sleep(0.01)
+    try:
+        return _attach(parcel)
+    finally:
+        sys.modules.pop(_CLAIM, None)
+
+
+def _attach(parcel: dict[str, Any]) -> dict[str, Any]:
+    loaded = sys.modules.get(_PACKAGE)
+    guest = None
+    if loaded is None:
+        guest = _Guest(_unpacked(parcel["guest"]))
+        guest.install()
+    elif loaded.__version__ != parcel["version"]:
+        return {
+            "state": "refused",
+            "message": f"dfx-agent {loaded.__version__} is loaded in this process and this agent "
+            f"is {parcel['version']}: use that version, or restart the job",
+        }
+    try:
+        attached: Any = __import__(f"{_PACKAGE}.shim.attached", fromlist=["attach"])
+        unload = guest.unload if guest else None
+        answer: dict[str, Any] = attached.attach(**parcel["arguments"], unload=unload)
+    except BaseException:
+        if guest:
+            guest.unload()
+        raise
+    return answer
+
+
+def _unpacked(text: str) -> dict[str, str]:
+    import binascii  # noqa: PLC0415
+    import json  # noqa: PLC0415
+    import zlib  # noqa: PLC0415
+
+    sources: dict[str, str] = json.loads(zlib.decompress(binascii.a2b_base64(text)))
+    return sources
+
+
+def _write(path: str, answer: dict[str, Any]) -> None:
+    """Whole or not at all: the agent looks for the file."""
+    import json  # noqa: PLC0415
+    import os  # noqa: PLC0415
+
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(f"{path}.tmp", flags, 0o600)
+    try:
+        os.write(fd, json.dumps(answer).encode())
+    finally:
+        os.close(fd)
+    os.rename(f"{path}.tmp", path)
+
+
 class _Guest:
     """Imports the guest from memory: finder and loader of its modules."""
 
-    def __init__(self, sources):  # noqa: ANN001
-        # type: (dict[str, str]) -> None
+    def __init__(self, sources: dict[str, str]) -> None:
         self._sources = sources
 
-    def install(self):  # noqa: ANN201
-        # type: () -> None
+    def install(self) -> None:
+        """In front: an installed dfx-agent, maybe another version, must not come in between."""
         sys.meta_path.insert(0, self)
 
-    def unload(self):  # noqa: ANN201
-        # type: () -> None
+    def unload(self) -> None:
         for name, module in list(sys.modules.items()):
             if getattr(getattr(module, "__spec__", None), "loader", None) is self:
                 del sys.modules[name]
         # a new list: another thread may be half-way through the old one, and would skip a finder
         sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
-    def find_spec(self, name, path=None, target=None):  # noqa: ANN001, ANN201, ARG002
-        if name.partition(".")[0] != _PACKAGE or self._file(name) is None:
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        if name.partition(".")[0] != _PACKAGE:
             return None
-        from importlib.machinery import ModuleSpec  # noqa: PLC0415
+        path = self._file(name)
+        if path is None:
+            return None
+        machinery: Any = __import__("importlib.machinery", fromlist=["ModuleSpec"])
+        is_package = path.endswith("/__init__.py")
+        spec: ModuleSpec = machinery.ModuleSpec(name, self, is_package=is_package)
+        return spec
 
-        is_package = self._file(name).endswith("/__init__.py")
-        return ModuleSpec(name, self, origin="dfx-agent attach", is_package=is_package)
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """A plain module."""
 
-    def create_module(self, spec):  # noqa: ANN001, ANN201, ARG002
-        return None
-
-    def exec_module(self, module):  # noqa: ANN001, ANN201
+    def exec_module(self, module: ModuleType) -> None:
         path = self._file(module.__name__)
+        assert path is not None
         code = compile(self._sources[path], f"<attached>/{path}", "exec", dont_inherit=True)
-        exec(code, module.__dict__)  # noqa: S102 (this is a loader)
+        exec(code, module.__dict__)  # noqa: S102 (what a loader does)
 
-    def get_source(self, name):  # noqa: ANN001, ANN201
+    def get_source(self, name: str) -> str | None:
         path = self._file(name)
         return None if path is None else self._sources[path]
 
-    def _file(self, name):  # noqa: ANN001, ANN202
+    def _file(self, name: str) -> str | None:
         stem = name.replace(".", "/")
-        return next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self._sources), None)
+        files = (f"{stem}.py", f"{stem}/__init__.py")
+        return next((path for path in files if path in self._sources), None)

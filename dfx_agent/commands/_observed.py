@@ -125,13 +125,14 @@ def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool])
     except SegmentError as error:
         raise UsageError(str(error)) from None
     deadline = time.monotonic() + seconds
+    agent.poll()
     while True:
+        time.sleep(config.poll_seconds)  # steps are accounted one reading behind
         agent.poll()
         seen = Observed("segments", config.directory, dataclasses.asdict(agent.snapshot()))
         if time.monotonic() >= deadline or is_enough(seen):
             agent.stop()
             return seen
-        time.sleep(config.poll_seconds)
 
 
 def _lock_owner(directory: str) -> int | None:

@@ -158,10 +158,9 @@ def _threads(place: Mapping[str, Any]) -> str:
         + "\n".join(f"  {frame}" for frame in reversed(thread["frames"]))
         for thread in place["threads"]
     ]
-    title = f"All {len(blocks)} threads of {place['role']} {place['rank']}"
-    source = f"from {place['stacks_from']}"
+    title = f"Threads of {place['role']} {place['rank']}: {len(blocks)}"
     return (
-        f"<details><summary>{escape(title)} ({escape(source)})</summary>"
+        f"<details><summary>{escape(title)} (by {escape(place['stacks_from'])})</summary>"
         f"<pre>{escape(chr(10).join(blocks))}</pre></details>"
     )
 

@@ -16,7 +16,6 @@ from dfx_agent.alerting.backtest import Episode, episodes
 from dfx_agent.ingest.reader import AUTO, READERS, read
 from dfx_agent.ingest.run import Run, UnreadableLogError
 from dfx_agent.metrics.native import load
-from dfx_agent.snapshot import SignalState
 
 HELP = "replay logs of finished runs: when would the alerts have come?"
 EXAMPLE = "dfx-agent backtest runs/*.csv.gz --json --fail-on critical"
@@ -62,17 +61,22 @@ def execute(args: argparse.Namespace) -> int:
     return int(is_found or any(report.error for report in reports))
 
 
-def replay(run: Run) -> Iterator[SignalState]:
-    """The state after each row."""
-    inputs, bank = SignalInputs(), SignalBank()
-    route = _routes(run)
+def signal_rows(run: Run) -> Iterator[tuple[int, dict[str, float]]]:
+    """What the bank observes: step, signal -> value."""
+    inputs, route = SignalInputs(), _routes(run)
     for step, values in run.rows:
         sources = {}
         for key, value in values.items():
             if key in route:
                 source, scale = route[key]
                 sources[source] = scale * value
-        yield bank.observe(step, inputs.signals(sources))
+        yield step, inputs.signals(sources)
+
+
+def replay(rows: Iterable[tuple[int, dict[str, float]]]) -> list[Episode]:
+    """The alerts of a run that reported these rows."""
+    bank = SignalBank()
+    return episodes(bank.observe(step, values) for step, values in rows)
 
 
 def _routes(run: Run) -> dict[str, tuple[Source, float]]:
@@ -91,7 +95,7 @@ def _report(file: str, format_name: str) -> Report:
         run = read(Path(file), format_name)
     except UnreadableLogError as error:
         return Report(file, error=str(error))
-    return Report(file, run.framework, len(run.rows), episodes(replay(run)), run.warnings)
+    return Report(file, run.framework, len(run.rows), replay(signal_rows(run)), run.warnings)
 
 
 def _as_json(reports: list[Report]) -> dict[str, Any]:

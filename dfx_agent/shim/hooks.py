@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from dfx_agent.shim import collectives, patches, recorder, torch_hooks
+from dfx_agent.shim import collectives, compiling, patches, recorder, torch_hooks
 from dfx_agent.shim.watch import Watch
 
 # The engine reads hooks of parameters without the GIL, and torch iterates over the other two: only
@@ -25,6 +25,7 @@ def install() -> None:
     if "torch.distributed" in sys.modules:
         collectives.install()
     torch_hooks.install()
+    compiling.keep_guest_out()
     if recorder.current is not None:
         start_watch()
 

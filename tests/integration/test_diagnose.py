@@ -187,3 +187,72 @@ def test_collectives_that_do_not_match_are_named(dfx_dir, tmp_path):
         verdict = scene.wait_for("found")
         assert (verdict["cause"], verdict["ranks"]) == ("mismatched collectives", ["1"])
         assert "broadcast@0" in verdict["summary"]
+
+
+# the command line
+
+
+def test_without_a_process_there_is_nothing_to_find(dfx_dir, run_cli):
+    said = run_cli("diagnose", "--dir", str(dfx_dir), "--watch", "0")
+    assert said.returncode == 0
+    assert "no observed process" in said.stdout
+    said = run_cli("diagnose", "--dir", str(dfx_dir), "--watch", "0", "--json")
+    assert json.loads(said.stdout) == {"source": "segments", "runs": []}
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["diagnose", "--url", "http://127.0.0.1:9"], "is an agent there?"),
+        (["diagnose", "--url", "file:///etc/passwd"], "write http://HOST:PORT"),
+        (["diagnose", "--watch", "-1"], "--watch -1"),
+        (["diagnose", "--watch", "nan"], "--watch nan"),
+        (["diagnose", "--run", "nobody", "--watch", "0"], "no run named nobody"),
+        (["diagnose", "--token-file", "/no/such/token"], "/no/such/token"),
+        (["report", "out.html", "--evidence", "/no/such/file"], "/no/such/file"),
+        (["report", "out.html", "--evidence", "/dev/null"], "not JSON"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_one_line_and_exit_code_2(dfx_dir, tmp_path, run_cli, args, says):
+    ended = run_cli(*args, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert says in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "damage", ['{"format": 1}', '{"format": 1, "run": {"run": 3}}', "[]", "{}"]
+)
+def test_a_damaged_evidence_file_is_one_line(dfx_dir, tmp_path, run_cli, damage):
+    (tmp_path / "e.json").write_text(damage)
+    ended = run_cli("report", str(tmp_path / "out.html"), "--evidence", str(tmp_path / "e.json"))
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def test_a_report_of_now_is_escaped_and_needs_nothing(dfx_dir, tmp_path, run_cli):
+    code = (
+        "import sys, time, dfx_agent.shim as dfx\n"
+        "dfx.init(run=sys.argv[1], role=sys.argv[1][:20], rank=0)\n"
+        "for step in range(1, 4):\n"
+        "    dfx.set_step(step)\n"
+        "    with dfx.stage(sys.argv[1]): time.sleep(0.05)\n"
+        "with dfx.stage(sys.argv[1]):\n"
+        "    print('ready', flush=True); time.sleep(60)\n"
+    )
+    env = job_environment(PYTHONPATH=str(Path(__file__).parents[2]))
+    with started([sys.executable, "-c", code, HOSTILE], tmp_path, env) as process:
+        until(lambda: "ready" in process.output, "job runs")
+        ended = run_cli("report", str(tmp_path / "out.html"), "--dir", str(dfx_dir))
+        assert ended.returncode == 0, ended.stderr
+    html = (tmp_path / "out.html").read_text()
+    assert HOSTILE not in html
+    assert "&lt;script&gt;" in html
+    assert "<script" not in html
+    assert "http" not in html
+    assert html.count("<tr>") > 3

@@ -111,3 +111,13 @@ def test_dying(dying, check):
     survivor, dead = dying[check]
     assert not survivor, survivor
     assert dead.startswith("not reached")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Results:
+    return run_ranks("compiled", 2, tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.mark.parametrize("check", checks("compiled"))
+def test_compiled(compiled, check):
+    assert_well(compiled, check)

@@ -22,7 +22,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
-from dfx_agent.shim import ddp, hooks, modules, torch_hooks
+from dfx_agent.shim import hooks, modules, torch_hooks
 
 WIDTH = 16
 
@@ -150,6 +150,33 @@ def check_compiled_parts_of_the_step():
     update()
 
 
+def check_parts_of_the_step_compiled_before_we_came_are_compiled_once_more():
+    """Known: dynamo guards torch's function that computes the norm, and its list of step hooks."""
+    fresh()
+    hooks.remove()
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(x()).square().mean().backward()
+    clip = torch.compile(
+        lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False), backend=backend
+    )
+    update = torch.compile(lambda: optimizer.step(), backend=backend)
+
+    def num_graphs() -> int:
+        for _ in range(3):
+            clip()
+            update()
+        return len(graphs)
+
+    num_before = num_graphs()
+    hooks.install()
+    num_with = num_graphs()
+    hooks.remove()
+    assert num_graphs() == num_with <= 2 * num_before
+    hooks.install()
+    assert num_graphs() == num_with
+
+
 def check_backward_inside_a_compiled_function():
     """Breaks the graph as it does without us, and is recorded."""
     fresh()
@@ -224,7 +251,7 @@ def check_optimizers_made_after_dynamo_are_seen():
 def check_the_guest_met_no_error():
     assert num_guest_errors() == 0
     assert not open_now()
-    assert torch_hooks.OPTIMIZER.state == ddp.PATCHES.state == "active"
+    assert torch_hooks.OPTIMIZER.state == "active"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Grafana boards as code; `make generate` writes generated/."""

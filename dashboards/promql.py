@@ -1,0 +1,64 @@
+"""PromQL from the catalogue: a name or a label that does not exist fails when boards are built."""
+
+from __future__ import annotations
+
+from dfx_agent.metrics.spec import Metric
+
+# Grafana makes it at least four scrapes, so one failed scrape leaves no hole.
+SCRAPES = "$__rate_interval"
+# Ranks are compared over whole steps: what the reader chose as a window.
+WINDOW = "$window"
+
+
+def of_run(metric: Metric, **where: str) -> str:
+    """The metric's series of the run; ``where`` is label="value", or with "~", "!", "!~" first."""
+    unknown = set(where) - set(metric.labels)
+    if unknown:
+        raise ValueError(f"{metric.name} has no label {min(unknown)}")
+    name = f"{metric.name}_info" if metric.kind == "info" else metric.sample_name
+    matchers = [_matcher(label, text) for label, text in where.items()]
+    return f"{name}{{{','.join(['run="$run"', *matchers])}}}"
+
+
+def of_role(metric: Metric, **where: str) -> str:
+    """Of the role that the reader chose."""
+    return of_run(metric, role="$role", **where)
+
+
+def of_ranks(metric: Metric, **where: str) -> str:
+    """Of the ranks that the reader chose, within the role."""
+    return of_run(metric, role="$role", rank="~$rank", **where)
+
+
+def of_agents(metric: Metric) -> str:
+    """Of the agents that follow the run: their own metrics carry no run."""
+    from dfx_agent.metrics.balance import RANK_UP  # noqa: PLC0415
+    return f"{metric.sample_name} and on (instance) {of_run(RANK_UP)}"
+
+
+def recent(selector: str) -> str:
+    """The newest value, also where the newest scrape failed."""
+    return f"last_over_time({selector}[{SCRAPES}])"
+
+
+def rate(selector: str, window: str = SCRAPES) -> str:
+    """Growth per second of a counter."""
+    return f"rate({selector}[{window}])"
+
+
+def by(labels: str, aggregation: str, expression: str) -> str:
+    """``by("rank", "max", x)``; aggregating drops pod, instance and job, so restarts make no row."""
+    return f"{aggregation} by ({labels}) ({expression})"
+
+
+def relative(expression: str) -> str:
+    """Each rank's value against the median of all: 1 is as everybody."""
+    return f"({expression}) / scalar(quantile(0.5, {expression}))"
+
+
+def _matcher(label: str, text: str) -> str:
+    for operator in ("!~", "!", "~"):
+        if text.startswith(operator):
+            sign = {"!~": "!~", "!": "!=", "~": "=~"}[operator]
+            return f'{label}{sign}"{text.removeprefix(operator)}"'
+    return f'{label}="{text}"'

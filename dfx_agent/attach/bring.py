@@ -1,0 +1,128 @@
+"""The text that brings the guest into a running process, and the answer that comes back.
+
+The text carries the guest's files, so nothing must be installed in the target, and its own loader,
+so nothing is written there. The answer is a file in the folder of segments.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dfx_agent.attach.payload import guest_files
+
+_ANSWER_SUFFIX = ".answer"
+_MAX_ANSWER_BYTES = 1 << 16
+_POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the guest said: ``state`` is attached, observed (it was there already, and stays),
+    busy (with another agent's folder), skipped (nothing to see there), refused or failed.
+    ``segment`` is the file's path as the target sees it, "" when there is none."""
+
+    state: str
+    segment: str = ""
+    message: str = ""
+    python: str = ""
+
+
+class Order:
+    """One attempt to bring the guest into one process.
+
+    ``directory`` is the folder of segments as the target sees it, ``seen_directory`` as we do.
+    ``known`` holds fields of wire.Identity that were found out from outside.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        seen_directory: str,
+        *,
+        version: str,
+        known: Mapping[str, Any],
+        grace_seconds: float,
+    ) -> None:
+        name = f"{os.urandom(8).hex()}{_ANSWER_SUFFIX}"
+        self._answer = os.path.join(seen_directory, name)
+        self._parcel = {
+            "answer": os.path.join(directory, name),
+            "version": version,
+            "guest": _packed_guest(),
+            "arguments": {
+                "directory": directory,
+                "agent_pid": os.getpid(),
+                "grace_seconds": grace_seconds,
+                "known": dict(known),
+            },
+        }
+
+    @property
+    def source(self) -> str:
+        """Python text for the target; run it with globals of its own, in any thread."""
+        return f"{_arrival()}\n\narrive({self._parcel!r})\n"
+
+    def answer(self, timeout_seconds: float) -> Answer | None:
+        """The guest's answer, None if there is none in time; it may still come."""
+        end = time.monotonic() + timeout_seconds
+        while (answer := self._read()) is None and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+        return answer
+
+    def _read(self) -> Answer | None:
+        try:
+            fd = os.open(self._answer, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            fields = json.loads(os.read(fd, _MAX_ANSWER_BYTES))
+            names = ("state", "segment", "message", "python")
+            return Answer(**{name: str(fields.get(name, "")) for name in names})
+        except (ValueError, AttributeError):
+            return Answer("failed", message="its answer cannot be read")
+        finally:
+            os.close(fd)
+            os.unlink(self._answer)
+
+
+@functools.cache
+def _arrival() -> str:
+    return Path(__file__).with_name("arrival.py").read_text(encoding="utf-8")
+
+
+@functools.cache
+def _packed_guest() -> str:
+    files = {name: source.decode() for name, source in guest_files().items()}
+    return base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
+
+
+def remove_leftovers(directory: str, suffixes: tuple[str, ...]) -> None:
+    """Files beside segments that are gone, and answers that nobody waited for."""
+    try:
+        names = set(os.listdir(directory))
+    except OSError:
+        return
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        is_left = suffix in suffixes and f"{stem}.seg" not in names
+        if is_left or suffix == _ANSWER_SUFFIX and _age_seconds(directory, name) > 600:
+            try:
+                os.unlink(os.path.join(directory, name))
+            except OSError:
+                continue
+
+
+def _age_seconds(directory: str, name: str) -> float:
+    try:
+        return time.time() - os.stat(os.path.join(directory, name)).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,129 @@
+"""Which way into a process would work, and why not: everything that can be known beforehand.
+
+Nothing is changed in the process, no thread of it is stopped, and no privilege is needed: what the
+reader may not see is itself the answer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from dfx_agent.attach import hijack, pep768, procfs, ptrace, refusals, stub
+from dfx_agent.attach.target import Target, open_target
+from dfx_agent.errors import AttachError, UsageError
+
+ROUTES = ("pep768", "thread", "pending")
+METHODS = ("auto", *ROUTES, "ptrace")
+_SECCOMP_FILTER = 2
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way in: ``pep768``, ``thread`` (a thread of our own) or ``pending`` (the main thread).
+
+    ``refusal`` is None when it would work.
+    """
+
+    name: str
+    refusal: AttachError | None
+
+    @property
+    def works(self) -> bool:
+        return self.refusal is None
+
+    @property
+    def reason(self) -> str:
+        return "" if self.refusal is None else self.refusal.reason
+
+    @property
+    def remedy(self) -> str:
+        return "" if self.refusal is None else self.refusal.remedy
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What would work for one pid; the first route that works is the one to take.
+
+    ``python`` is a version such as ``3.12.1`` (``3.10`` for all of 3.10), ``machine`` a processor
+    such as ``x86_64``; None where the process could not be looked at.
+    """
+
+    pid: int
+    python: str | None
+    machine: str | None
+    routes: tuple[Route, ...]
+
+    @property
+    def works(self) -> bool:
+        return any(route.works for route in self.routes)
+
+    def route(self, method: str = "auto") -> str:
+        """Name of the route to take for a ``--method``. AttachError with the reason if none works.
+
+        Python 3.14 and newer goes by PEP 768 even where ptrace would work: who switched remote
+        debugging off meant it.
+        """
+        wanted = [route for route in self.routes if _is_meant(route, method)]
+        if not wanted:
+            raise UsageError(f"unknown method {method}; choose from {', '.join(METHODS)}")
+        for route in wanted:
+            if route.works:
+                return route.name
+            if method == "auto" and route.refusal and route.refusal.code == "disabled":
+                raise route.refusal
+        raise wanted[-1].refusal or AssertionError
+
+
+def _is_meant(route: Route, method: str) -> bool:
+    if method == "ptrace":
+        return route.name in {"thread", "pending"}
+    return method in {"auto", route.name}
+
+
+def check(pid: int) -> Preflight:
+    """Look at ``pid`` from outside; every refusal is in the routes, none is raised."""
+    try:
+        with open_target(pid) as target:
+            return check_target(target)
+    except AttachError as error:
+        return Preflight(pid, None, None, tuple(Route(name, error) for name in ROUTES))
+
+
+def check_target(target: Target) -> Preflight:
+    """The same for a process that is open already. OSError when it ends meanwhile."""
+    by_ptrace = _ptrace_refusal(target)
+    routes = (
+        Route("pep768", pep768.refusal(target)),
+        Route("thread", by_ptrace or _idle_refusal(target)),
+        Route("pending", by_ptrace),
+    )
+    version = target.runtime.version_text
+    return Preflight(target.pid, version, target.machine.name, routes)
+
+
+def _ptrace_refusal(target: Target) -> AttachError | None:
+    if target.status.has_shadow_stack:
+        return refusals.shadow_stack(target.pid)
+    own = procfs.status(os.getpid())
+    if own.seccomp and not _may_call_ptrace():
+        return refusals.seccomp(own.seccomp)
+    try:
+        stub.symbols([target.runtime.image, *target.libc], (*stub.FUNCTIONS, *stub.LIBC_FUNCTIONS))
+    except LookupError as error:
+        return refusals.cannot_inject(target.executable, target.machine.name, f"no {error.args[0]}")
+    return None
+
+
+def _idle_refusal(target: Target) -> AttachError | None:
+    idle = hijack.idle_threads(target.pid, target.maps, target.machine)
+    return None if idle else refusals.no_idle_thread()
+
+
+def _may_call_ptrace() -> bool:
+    """Asked in a child: a seccomp filter may kill who calls."""
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from dfx_agent.attach import ptrace; "
+    code += "sys.exit(not ptrace.is_permitted())"
+    return subprocess.run([sys.executable, "-I", "-S", "-c", code], check=False).returncode == 0

@@ -1,0 +1,221 @@
+"""Conditions, the catalogue of alerts, and what one run makes of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from dfx_agent.alerting.backtest import EPISODE_GAP_ROWS, episodes
+from dfx_agent.alerting.evaluator import Evaluator
+from dfx_agent.metrics import signals
+from dfx_agent.metrics.alerts import ALERTS
+from dfx_agent.metrics.alerts.conditions import Agree, Compare, Either, Every, Unless, series
+from dfx_agent.metrics.alerts.samples import samples_of
+from dfx_agent.metrics.spec import by_name
+from dfx_agent.snapshot import SignalRow, SignalState, SymptomRow
+
+FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
+
+
+def a_signal(name: str, **values) -> SignalRow:
+    row = SignalRow(name, name, 1.0, 0.0, 0.0, 0.0, 0.5, 2.0, True, None, None, None)  # noqa: FBT003
+    return replace(row, **values)
+
+
+def a_state(row: int = 50, *active: str, improving: bool | None = False, **values) -> SignalState:
+    symptoms = tuple(
+        SymptomRow(name, "down", name in active, row - 3 if name in active else None)
+        for name in FAMILIES
+    )
+    state = SignalState(
+        row=row, step=row + 1000, signals=(), symptoms=symptoms, is_reward_improving=improving,
+        is_latched=False, latched_step=None, num_nonfinite_steps={}, num_identical_score_steps=None,
+        had_score_signal=False,
+    )  # fmt: skip
+    return replace(state, **values)
+
+
+def firing(state: SignalState) -> dict[tuple[str, str], bool]:
+    """(alert, severity) -> whether it would be delivered."""
+    found = Evaluator().observe(state)
+    return {(f.alert.name, f.alert.severity): not f.is_inhibited for f in found}
+
+
+def delivered(state: SignalState) -> set[tuple[str, str]]:
+    return {key for key, is_delivered in firing(state).items() if is_delivered}
+
+
+# -------------------------------------------------------------------------------------- conditions
+
+CUSUM = signals.SIGNAL_CUSUM
+SAMPLES = {
+    "dfx_signal_cusum": [
+        ({"signal": "a", "direction": "up"}, 3.0),
+        ({"signal": "a", "direction": "down"}, 0.0),
+        ({"signal": "b", "direction": "up"}, 1.0),
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (Compare(series(CUSUM), ">", 2), True),
+        (Compare(series(CUSUM), ">", 3), False),
+        (Compare(series(CUSUM), ">=", 3), True),
+        (Compare(series(CUSUM, signal="b"), ">", 2), False),
+        (Compare(series(CUSUM, signal=("b", "a"), direction="up"), "==", 3), True),
+        (Compare(series(CUSUM), "<", 1), True),
+        (Compare(series(CUSUM, direction="up"), "<", 1), False),
+        (Compare(series(CUSUM, direction="up"), "<=", 1), True),
+        (Compare(series(CUSUM, signal="absent"), "<", 1), False),
+        (Compare(series(signals.SIGNAL_Z), "<", 1), False),
+        (Agree(series(CUSUM), "signal", 2), True),
+        (Agree(series(CUSUM, direction="down"), "signal", 1), False),
+        (Every((Compare(series(CUSUM), ">", 2), Compare(series(CUSUM), ">", 3))), False),
+        (Either((Compare(series(CUSUM), ">", 2), Compare(series(CUSUM), ">", 3))), True),
+        (Unless(Compare(series(CUSUM), ">", 2), Compare(series(CUSUM), ">", 3)), True),
+        (Unless(Compare(series(CUSUM), ">", 2), Compare(series(CUSUM), ">", 2)), False),
+    ],
+)
+def test_a_condition_reads_one_run_s_samples_as_promql_would(condition, holds):
+    assert condition.holds(SAMPLES) is holds
+
+
+def test_a_label_the_metric_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="dfx_signal_z has no label symptom"):
+        series(signals.SIGNAL_Z, symptom="reward")
+
+
+def test_samples_have_exactly_the_labels_of_the_catalogue_without_the_run():
+    state = a_state(
+        50, *FAMILIES, num_identical_score_steps=1, num_nonfinite_steps={"grad": 1},
+        signals=(a_signal("entropy", recent_median=1.0, drift_ratio=1.0, drift_difference=1.0),),
+    )  # fmt: skip
+    samples = samples_of(state)
+    assert set(samples) == {metric.sample_name for metric in signals.METRICS}
+    for name, rows in samples.items():
+        expected = set(by_name()[name].labels) - {"run"}
+        assert all(set(labels) == expected for labels, _ in rows)
+
+
+def test_what_is_not_known_has_no_sample():
+    state = a_state(improving=None, symptoms=(), signals=(a_signal("reward", z=None, value=None),))
+    samples = samples_of(state)
+    assert not {"dfx_signal_z", "dfx_signal_value", "dfx_symptom_active"} & set(samples)
+    assert "dfx_identical_score_steps" not in samples
+
+
+# --------------------------------------------------------------------------------------- catalogue
+
+DIVERGENCE = ("DfxTrainingDivergence", "critical")
+UNSTABLE = ("DfxTrainingUnstable", "warning")
+
+
+@pytest.mark.parametrize(
+    ("active", "improving", "expected"),
+    [
+        ((), False, set()),
+        (("entropy",), False, {("DfxSymptomEntropy", "info")}),
+        (("reward",), False, {("DfxSymptomReward", "info")}),
+        (("entropy", "length"), False, {UNSTABLE}),
+        (("entropy", "length", "grad_norm"), False, {DIVERGENCE}),
+        (("entropy", "length", "grad_norm"), None, {DIVERGENCE}),
+        (("entropy", "length", "grad_norm"), True, {UNSTABLE}),
+        (("entropy", "divergence", "grad_norm"), False, {DIVERGENCE}),
+        (("entropy", "divergence", "grad_norm"), True, {UNSTABLE}),
+        (("reward", "length"), False, {DIVERGENCE}),
+        (("reward", "length"), True, {DIVERGENCE}),
+    ],
+)
+def test_the_vote(active, improving, expected):
+    assert delivered(a_state(50, *active, improving=improving)) == expected
+
+
+def test_the_classic_rule_is_shown_and_not_delivered_beside_the_vote():
+    found = firing(a_state(50, "entropy", "divergence", "grad_norm"))
+    assert found["DfxTrainingDivergenceClassic", "critical"] is False
+    assert found[DIVERGENCE] is True
+
+
+def truncation(median: float, difference: float) -> tuple[SignalRow, ...]:
+    return (a_signal("truncation", recent_median=median, drift_difference=difference),)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"signals": (a_signal("entropy", drift_ratio=5.1),)}, ("DfxEntropyDrift", "warning")),
+        ({"signals": (a_signal("entropy", drift_ratio=4.9),)}, None),
+        ({"signals": (a_signal("grad_norm", drift_ratio=9.0),)}, None),
+        ({"signals": (a_signal("response_length", drift_ratio=2.1),)},
+         ("DfxLengthDrift", "warning")),
+        ({"signals": (a_signal("response_length", drift_ratio=1.9),)}, None),
+        ({"signals": truncation(0.31, 0.21)}, ("DfxRolloutDegraded", "warning")),
+        ({"signals": truncation(0.29, 0.21)}, None),
+        ({"signals": truncation(0.90, 0.19)}, None),
+        ({"num_identical_score_steps": 8}, ("DfxNoLearningSignal", "warning")),
+        ({"num_identical_score_steps": 8, "had_score_signal": True},
+         ("DfxNoLearningSignal", "critical")),
+        ({"num_identical_score_steps": 7, "had_score_signal": True}, None),
+        ({"num_nonfinite_steps": {"grad": 1, "loss": 0}}, ("DfxNonFinite", "warning")),
+        ({"num_nonfinite_steps": {"grad": 2, "loss": 0}}, ("DfxNonFinite", "critical")),
+        ({"num_nonfinite_steps": {"grad": 0, "loss": 1}}, ("DfxNonFinite", "critical")),
+        ({"num_nonfinite_steps": {"grad": 0, "reward": 1}}, ("DfxNonFinite", "critical")),
+        ({"num_nonfinite_steps": {"grad": 0, "logprob": 1}}, ("DfxNonFinite", "critical")),
+        ({"num_nonfinite_steps": {"length": 5}}, None),
+    ],
+)  # fmt: skip
+def test_an_alert_fires_on_its_side_of_the_threshold_only(values, expected):
+    assert delivered(a_state(**values)) == ({expected} if expected else set())
+
+
+def test_truncation_of_everything_with_a_fallen_reward_is_critical():
+    state = a_state(50, "reward", signals=truncation(0.95, 0.9))
+    assert ("DfxRolloutDegraded", "critical") in delivered(state)
+    assert ("DfxRolloutDegraded", "critical") not in delivered(replace(state, symptoms=()))
+
+
+def test_the_catalogue_is_consistent():
+    names = {alert.name for alert in ALERTS}
+    assert len({(alert.name, alert.severity) for alert in ALERTS}) == len(ALERTS)
+    for alert in ALERTS:
+        assert alert.name.startswith("Dfx")
+        assert set(alert.inhibits) <= names - {alert.name}
+        texts = vars(alert.runbook).values()
+        assert all(text.endswith((".", "?")) for text in texts)
+        assert not alert.summary.endswith(".")
+
+
+# ---------------------------------------------------------------------------- evaluator, episodes
+
+
+def test_an_alert_remembers_since_when_and_keeps_as_long_as_it_says():
+    evaluator = Evaluator()
+    broken = a_state(60, num_nonfinite_steps={"loss": 1})
+    assert evaluator.observe(broken)[0].since_step == 1060
+    for row in range(61, 71):
+        (found,) = evaluator.observe(a_state(row, num_nonfinite_steps={"loss": 0}))
+        assert (found.since_row, found.alert.name) == (60, "DfxNonFinite")
+    assert evaluator.observe(a_state(71)) == []
+
+
+def test_firings_close_to_each_other_are_one_episode():
+    for gap, expected in ((EPISODE_GAP_ROWS - 1, 1), (EPISODE_GAP_ROWS, 2)):
+        rows = (30, 31, 31 + gap)
+        found = episodes(a_state(row, "reward", "length") for row in rows)
+        assert [(e.alert, e.severity) for e in found] == [DIVERGENCE] * expected
+        assert (found[0].row, found[0].step) == (30, 1030)
+        assert found[0].symptoms == {"reward": 27, "length": 27}
+
+
+def test_a_warning_that_becomes_a_page_is_both_and_its_singles_are_quiet():
+    states = [a_state(30, "entropy"), a_state(31, "entropy", "length"),
+              a_state(32, "entropy", "length", "reward"), a_state(33, "entropy", "length"),
+              a_state(34, "length")]  # fmt: skip
+    found = [(e.alert, e.row) for e in episodes(states)]
+    assert found == [
+        ("DfxSymptomEntropy", 30),
+        ("DfxTrainingUnstable", 31),
+        ("DfxTrainingDivergence", 32),
+        ("DfxSymptomLength", 34),
+    ]
