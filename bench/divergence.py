@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,11 @@ MAX_DELAY_ROWS = 40
 EARLY_ROWS = 5
 # rows before and after an injected fault
 LEAD_ROWS, TAIL_ROWS = 100, 140
+
+# where in a run: share of its rows
+PLACES = (0.25, 0.5, 0.75)
+
+_VOTING = {"grad_norm", "entropy", "reward", "response_length"}
 
 Row = tuple[int, dict[str, float]]
 
@@ -110,7 +115,7 @@ def _found(what: str, delays: Sequence[int | None], note: str = "") -> list[Resu
 
 
 def _injected(name: str, fault: Fault, runs: Sequence[Labelled]) -> Result:
-    """Informative: the sizes are ours, so there is no bar."""
+    """Without a bar: the sizes are ours."""
     delays = _inject(fault, runs)
     found = [float(delay) for delay in delays if delay is not None]
     share = len(found) / len(delays) if delays else 0.0
@@ -127,19 +132,20 @@ def _blips_paged(name: str, fault: Fault, runs: Sequence[Labelled]) -> Result:
 
 
 def _inject(fault: Fault, runs: Sequence[Labelled]) -> list[int | None]:
-    """The delay in each run that has every signal of the votes."""
+    """The delay at each place of each run that has every signal of the votes."""
     delays = []
     for run in runs:
-        begin = len(run.rows) // 2
-        rows = run.rows[max(0, begin - LEAD_ROWS) : begin + TAIL_ROWS]
-        onset = min(begin, LEAD_ROWS)
-        needed = {"grad_norm", "entropy", "reward", "response_length"}
-        if len(rows) > onset + 20 and needed <= set().union(*(values for _, values in rows)):
+        if not set().union(*(values for _, values in run.rows)) >= _VOTING:
+            continue
+        for place in PLACES:
+            begin = int(len(run.rows) * place)
+            rows = run.rows[max(0, begin - LEAD_ROWS) : begin + TAIL_ROWS]
+            onset = min(begin, LEAD_ROWS)
             delays.append(_delay(replay(_changed(rows, onset, fault)), onset))
     return delays
 
 
-def _changed(rows: Sequence[Row], onset: int, fault: Callable[[dict[str, float], int], None]):
+def _changed(rows: Sequence[Row], onset: int, fault: Fault) -> list[Row]:
     copies = [(step, dict(values)) for step, values in rows]
     for i, (_, values) in enumerate(copies[onset:]):
         fault(values, i)

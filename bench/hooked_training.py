@@ -35,13 +35,13 @@ MAX_GRAD_NORM = 1.0
 class Job:
     """A 4-layer transformer on fixed random input; learning rate 0, so every step is the same."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *more_layers: nn.Module) -> None:
         torch.manual_seed(SEED)
         layers = [
             nn.TransformerEncoderLayer(WIDTH, NUM_HEADS, 4 * WIDTH, 0.0, batch_first=True)
             for _ in range(NUM_LAYERS)
         ]
-        model = nn.Sequential(*layers)
+        model = nn.Sequential(*layers, *more_layers)
         self.model = _sharded(model) if kind == "fsdp2" else DistributedDataParallel(model)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
         self._input = torch.randn(BATCH, LENGTH, WIDTH)

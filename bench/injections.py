@@ -26,10 +26,16 @@ def _spike_kl(values: dict[str, float]) -> None:
     values[name] = 30 * max(abs(values.get(name, 0.0)), 1e-2)
 
 
+def _spike_gradient(values: dict[str, float]) -> None:
+    """A step without a gradient (all groups solved) gets one too."""
+    if "grad_norm" in values:
+        values["grad_norm"] = 30 * max(values["grad_norm"], 1.0)
+
+
 def _sync_spike(values: dict[str, float], i: int) -> None:
     if i < 2:
         _spike_kl(values)
-        _scale(values, "grad_norm", 30)
+        _spike_gradient(values)
         _scale(values, "entropy", 0.1)
 
 
@@ -37,7 +43,7 @@ def _staggered_spike(values: dict[str, float], i: int) -> None:
     if i < 2:
         _spike_kl(values)
     if 2 <= i < 4:
-        _scale(values, "grad_norm", 30)
+        _spike_gradient(values)
     if 4 <= i < 6:
         _scale(values, "entropy", 0.1)
 

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+from dfx_agent.metrics.balance import RANK_UP
 from dfx_agent.metrics.spec import Metric
 
-# Grafana makes it at least four scrapes, so one failed scrape leaves no hole.
+# Grafana makes it at least four scrapes, so that one failed scrape leaves no hole.
 SCRAPES = "$__rate_interval"
-# Ranks are compared over whole steps: what the reader chose as a window.
+# Ranks are compared over whole steps: the window that the reader chose.
 WINDOW = "$window"
 
 
 def of_run(metric: Metric, **where: str) -> str:
-    """The metric's series of the run; ``where`` is label="value", or with "~", "!", "!~" first."""
+    """The metric's series of the run; ``where`` is label="value", or "~", "!", "!~" before it."""
     unknown = set(where) - set(metric.labels)
     if unknown:
         raise ValueError(f"{metric.name} has no label {min(unknown)}")
     name = f"{metric.name}_info" if metric.kind == "info" else metric.sample_name
-    matchers = [_matcher(label, text) for label, text in where.items()]
-    return f"{name}{{{','.join(['run="$run"', *matchers])}}}"
+    matchers = ['run="$run"', *(_matcher(label, text) for label, text in where.items())]
+    return f"{name}{{{','.join(matchers)}}}"
 
 
 def of_role(metric: Metric, **where: str) -> str:
-    """Of the role that the reader chose."""
+    """Of the role that the reader chose: two roles may both have a rank 0."""
     return of_run(metric, role="$role", **where)
 
 
 def of_ranks(metric: Metric, **where: str) -> str:
     """Of the ranks that the reader chose, within the role."""
-    return of_run(metric, role="$role", rank="~$rank", **where)
+    return of_role(metric, rank="~$rank", **where)
 
 
 def of_agents(metric: Metric) -> str:
-    """Of the agents that follow the run: their own metrics carry no run."""
-    from dfx_agent.metrics.balance import RANK_UP  # noqa: PLC0415
+    """Of the agents that follow the run; what an agent says about itself carries no run."""
     return f"{metric.sample_name} and on (instance) {of_run(RANK_UP)}"
 
 
@@ -41,24 +41,28 @@ def recent(selector: str) -> str:
     return f"last_over_time({selector}[{SCRAPES}])"
 
 
-def rate(selector: str, window: str = SCRAPES) -> str:
-    """Growth per second of a counter."""
+def rate(selector: str, window: str = WINDOW) -> str:
+    """Growth of a counter per second, averaged over the window."""
     return f"rate({selector}[{window}])"
 
 
 def by(labels: str, aggregation: str, expression: str) -> str:
-    """``by("rank", "max", x)``; aggregating drops pod, instance and job, so restarts make no row."""
+    """``by("rank", "max", x)``: no pod, instance or job is left, so a restart adds no row."""
     return f"{aggregation} by ({labels}) ({expression})"
 
 
-def relative(expression: str) -> str:
+def share(part: str, whole: str) -> str:
+    """``part / whole`` of series that carry the same labels."""
+    return f"{part} / {whole}"
+
+
+def against_median(expression: str) -> str:
     """Each rank's value against the median of all: 1 is as everybody."""
     return f"({expression}) / scalar(quantile(0.5, {expression}))"
 
 
 def _matcher(label: str, text: str) -> str:
-    for operator in ("!~", "!", "~"):
-        if text.startswith(operator):
-            sign = {"!~": "!~", "!": "!=", "~": "=~"}[operator]
-            return f'{label}{sign}"{text.removeprefix(operator)}"'
+    for prefix, operator in (("!~", "!~"), ("!", "!="), ("~", "=~")):
+        if text.startswith(prefix):
+            return f'{label}{operator}"{text.removeprefix(prefix)}"'
     return f'{label}="{text}"'

@@ -38,8 +38,8 @@ class ListenError(DfxError):
 class AttachError(DfxError):
     """A process cannot be attached to; nothing was changed in it.
 
-    ``code`` names the case (``noproc``, ``uid``, ...), ``reason`` says what is so, ``remedy`` the one
-    thing to do about it.
+    ``code`` names the case (``noproc``, ``uid``, ...), ``reason`` says what is so, ``remedy`` the
+    one thing to do about it.
     """
 
     exit_code = 2

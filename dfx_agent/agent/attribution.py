@@ -4,9 +4,9 @@ The culprit waits least while the others wait. Its work in a step is the step's 
 waiting for peers; how much more that is than the median of the others is its excess. A verdict
 needs all of:
 
-    size         an excess of at least 5 % of a step, and of more than the ranks' own spread from
-                 step to step brings about by chance
-    recurrence   that in 4 of 5 steps (8 of 10, 16 of 20), or in 3 of 3 if above 15 % of a step
+    size         at least 5 % of a step, and more than the ranks' own spread from step to step
+                 brings about by chance
+    recurrence   in 4 of 5 steps (8 of 10, 16 of 20), or in 3 of 3 if above 15 % of a step
     effect       the others waited for it, at least half of the excess
 
 Work that goes with the number of tokens is no fault of the rank: the cause is "more tokens" then.
@@ -20,21 +20,24 @@ from statistics import median
 
 from dfx_agent.agent.causes import HOST_STALL, Cause, excess_parts, find_cause, part_lines
 from dfx_agent.agent.excess import (
-    RECURRENCE,
+    WINDOWS,
+    Table,
+    Window,
     excess_table,
-    gate_seconds,
+    hit_seconds,
     others_median,
+    reach_seconds,
     recurs,
-    spread,
+    spreads,
     token_table,
 )
 from dfx_agent.agent.steps import TRANSFER, RankStep, Step
 from dfx_agent.agent.wording import labels_text, seconds_text
 from dfx_agent.snapshot import Verdict
 
-MIN_STEPS = min(RECURRENCE)
+_MOST_STEPS = WINDOWS[0].num_steps
+_FEWEST_STEPS = WINDOWS[-1].num_steps
 _SMALLEST_SHARE = 0.05
-_LARGE_SHARE = 0.15
 _MIN_COVERAGE_RATIO = 0.5
 _MIN_EFFECT = 0.5
 _TOGETHER_SHARE = 0.7
@@ -55,9 +58,11 @@ def straggler_verdict(role: str, steps: Sequence[Step], coverage_ratio: float | 
 
 def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> str:
     """Why these steps cannot be judged; "" when they can."""
-    if len(steps) < MIN_STEPS:
-        return f"{len(steps)} steps that the same ranks have passed, at least {MIN_STEPS} needed"
-    newest = steps[-max(RECURRENCE) :]
+    if len(steps) < _FEWEST_STEPS:
+        return (
+            f"{len(steps)} steps that the same ranks have passed, at least {_FEWEST_STEPS} needed"
+        )
+    newest = steps[-_MOST_STEPS:]
     ranks = [rank for step in newest for rank in step.ranks.values()]
     if len(ranks) == len(newest):
         return "only one rank of the role is on this node"
@@ -73,11 +78,14 @@ def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """A rank whose excess is large and recurrent in ``num_steps``; seconds per step, medians."""
+    """A rank whose excess is large and recurrent; seconds per step, medians over the window.
+
+    A step counts from an excess of ``hit_seconds``.
+    """
 
     rank: str
     num_steps: int
-    gate_seconds: float
+    hit_seconds: float
     excess_seconds: float
     lost_seconds: float
     token_seconds: float | None
@@ -91,43 +99,38 @@ class _Comparison:
         self._steps = steps
         self._excess = excess_table(steps)
         self._tokens = token_table(steps)
-        self._tables = [self._excess]
+        tables: list[Table] = [self._excess]
         if self._tokens is not None:
             at_equal_tokens = {
                 rank: [whole - part for whole, part in zip(row, self._tokens[rank], strict=True)]
                 for rank, row in self._excess.items()
             }
-            self._tables.append(at_equal_tokens)
+            tables.append(at_equal_tokens)
+        self._tables = [(table, spreads(table)) for table in tables]
         newest = steps[-_NUM_NEWEST:]
         self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
 
     def verdict(self) -> Verdict:
-        for num_steps in sorted(RECURRENCE, reverse=True):
-            suspects = [s for rank in self._excess if (s := self._suspect(rank, num_steps))]
+        for window in WINDOWS:
+            suspects = [s for rank in self._excess if (s := self._suspect(rank, window))]
             if suspects:
                 return self._found(suspects)
         return self._stall() or self._nothing()
 
-    def _suspect(self, rank: str, num_steps: int) -> _Suspect | None:
-        for table in self._tables:
-            gate = self._gate(table, rank, num_steps)
-            if recurs(table[rank], num_steps, gate):
+    def _suspect(self, rank: str, window: Window) -> _Suspect | None:
+        for table, sigmas in self._tables:
+            if recurs(table[rank], window, sigmas[rank], self._step_seconds):
+                hit = hit_seconds(window, sigmas[rank], self._step_seconds)
                 break
         else:
             return None
+        num_steps = window.num_steps
         excess = median(self._excess[rank][-num_steps:])
         lost = median(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
-        if excess < self._floor(num_steps) or lost < _MIN_EFFECT * excess:
+        if excess < window.share * self._step_seconds or lost < _MIN_EFFECT * excess:
             return None
         tokens = None if self._tokens is None else median(self._tokens[rank][-num_steps:])
-        return _Suspect(rank, num_steps, gate, excess, lost, tokens)
-
-    def _floor(self, num_steps: int) -> float:
-        share = _LARGE_SHARE if num_steps == MIN_STEPS else _SMALLEST_SHARE
-        return share * self._step_seconds
-
-    def _gate(self, table: Mapping[str, Sequence[float]], rank: str, num_steps: int) -> float:
-        return gate_seconds(num_steps, spread(table, rank), self._floor(num_steps))
+        return _Suspect(rank, num_steps, hit, excess, lost, tokens)
 
     def _found(self, suspects: Sequence[_Suspect]) -> Verdict:
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
@@ -160,7 +163,7 @@ class _Comparison:
         since, num_misses = self._steps[-1].begin_seconds, 0
         rows = zip(self._steps, self._excess[worst.rank], strict=True)
         for step, excess in reversed(list(rows)):
-            if excess < self._floor(max(RECURRENCE)):
+            if excess < _SMALLEST_SHARE * self._step_seconds:
                 num_misses += 1
                 if num_misses > 1:
                     break
@@ -193,9 +196,9 @@ class _Comparison:
 
     def _recurrence_line(self, worst: _Suspect) -> str:
         newest = self._excess[worst.rank][-worst.num_steps :]
-        num_hits = sum(excess >= worst.gate_seconds for excess in newest)
+        num_hits = sum(excess >= worst.hit_seconds for excess in newest)
         return (
-            f"more work by at least {seconds_text(worst.gate_seconds)} in {num_hits} of the last "
+            f"more work by at least {seconds_text(worst.hit_seconds)} in {num_hits} of the last "
             f"{len(newest)} steps; a step takes {seconds_text(self._step_seconds)}"
         )
 
@@ -206,9 +209,9 @@ class _Comparison:
     def _stall(self) -> Verdict | None:
         """One step in which all waited long for one rank: told, but no straggler."""
         stalls = []
+        _, sigmas = self._tables[0]
         for rank, row in self._excess.items():
-            sigma = spread(self._excess, rank)
-            limit = max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigma)
+            limit = max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
             newest = zip(self._steps[-_NUM_NEWEST:], row[-_NUM_NEWEST:], strict=True)
             stalls += [(excess, rank, step) for step, excess in newest if excess >= limit]
         if not stalls:
@@ -233,9 +236,11 @@ class _Comparison:
 
     def _nothing(self) -> Verdict:
         """Clear, unless an excess would have to be huge to be seen."""
-        num_steps = max(num for num in RECURRENCE if num <= len(self._steps))
+        window = next(window for window in WINDOWS if window.num_steps <= len(self._steps))
+        num_steps = window.num_steps
         limit = min(
-            max(self._gate(table, rank, num_steps) for rank in table) for table in self._tables
+            reach_seconds(window, max(sigmas.values()), self._step_seconds)
+            for _, sigmas in self._tables
         )
         share = f"{seconds_text(limit)} ({limit / self._step_seconds:.0%} of a step)"
         waited = self._medians(num_steps, lambda of: of.waited_seconds).values()

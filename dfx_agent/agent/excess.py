@@ -10,14 +10,34 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 from statistics import median
+from typing import NamedTuple
 
 from dfx_agent.agent.steps import RankStep, Step
 
 Table = Mapping[str, Sequence[float]]
 
-# steps looked at -> steps that must show it, and beyond how many sigmas: less than once in 10^6 by
-# chance, outliers included (binomial; checked against healthy simulations in test_attribution)
-RECURRENCE = {3: (3, 3.5), 5: (4, 2.6), 10: (8, 1.7), 20: (16, 1.0)}
+
+class Window(NamedTuple):
+    """The newest steps, and what an excess must be in them to be no chance.
+
+    In ``num_hits`` of them it reaches ``share`` of a step and ``hit_sigmas``; the median reaches
+    ``median_sigmas``. Few steps ask for hits alone, which outliers of one rank cannot forge.
+    """
+
+    num_steps: int
+    num_hits: int
+    share: float
+    hit_sigmas: float
+    median_sigmas: float
+
+
+# Sigmas: no healthy run of 2 to 8 ranks came so far in simulations (test_attribution.py).
+WINDOWS = (
+    Window(20, 16, 0.05, 0.0, 1.3),
+    Window(10, 8, 0.05, 0.0, 2.3),
+    Window(5, 4, 0.05, 2.6, 0.0),
+    Window(3, 3, 0.15, 3.5, 0.0),
+)
 _STILL_STEPS, _MIN_STILL_HITS = 5, 3
 _SIGMAS_OF_MAD = 1.4826
 _MIN_OWN_DIFFERENCES = 8
@@ -51,33 +71,42 @@ def token_table(steps: Sequence[Step]) -> dict[str, list[float]] | None:
     return table
 
 
-def spread(table: Table, rank: str) -> float:
-    """Standard deviation of one step's excess, from differences of successive steps.
+def spreads(table: Table) -> dict[str, float]:
+    """Standard deviation of one step's excess, by rank, from differences of successive steps.
 
     A constant excess does not count, nor does a single stall. Few differences are trusted less.
     """
-    differences = {label: [abs(b - a) for a, b in pairwise(row)] for label, row in table.items()}
+    differences = {rank: [abs(b - a) for a, b in pairwise(row)] for rank, row in table.items()}
     pooled = [difference for row in differences.values() for difference in row]
     num = len(pooled) * (len(table) - 1) / len(table)
-    middle = median(pooled)
-    if len(differences[rank]) >= _MIN_OWN_DIFFERENCES:
-        middle = max(middle, median(differences[rank]))
-    return _SIGMAS_OF_MAD * middle / sqrt(2) * (1 + 4 / num)
+    of_all = median(pooled)
+    scale = _SIGMAS_OF_MAD / sqrt(2) * (1 + 4 / num)
+    return {
+        rank: scale * (max(of_all, median(row)) if len(row) >= _MIN_OWN_DIFFERENCES else of_all)
+        for rank, row in differences.items()
+    }
 
 
-def gate_seconds(num_steps: int, sigma: float, floor_seconds: float) -> float:
-    """What an excess must reach in the required share of the steps looked at."""
-    return max(floor_seconds, RECURRENCE[num_steps][1] * sigma)
-
-
-def recurs(row: Sequence[float], num_steps: int, gate_seconds: float) -> bool:
-    """Whether an excess reaches the gate in enough of the newest steps, and still does."""
-    hits = [excess >= gate_seconds for excess in row[-num_steps:]]
+def recurs(row: Sequence[float], window: Window, sigma: float, step_seconds: float) -> bool:
+    """Whether the newest excesses of a rank are large and steady enough, and still go on."""
+    newest = row[-window.num_steps :]
+    hit = hit_seconds(window, sigma, step_seconds)
     return (
-        len(row) >= num_steps
-        and sum(hits) >= RECURRENCE[num_steps][0]
-        and sum(hits[-_STILL_STEPS:]) >= _MIN_STILL_HITS
+        len(newest) == window.num_steps
+        and sum(excess >= hit for excess in newest) >= window.num_hits
+        and sum(excess >= hit for excess in newest[-_STILL_STEPS:]) >= _MIN_STILL_HITS
+        and median(newest) >= window.median_sigmas * sigma
     )
+
+
+def hit_seconds(window: Window, sigma: float, step_seconds: float) -> float:
+    """The excess from which a step counts."""
+    return max(window.share * step_seconds, window.hit_sigmas * sigma)
+
+
+def reach_seconds(window: Window, sigma: float, step_seconds: float) -> float:
+    """The smallest excess that could be seen."""
+    return max(hit_seconds(window, sigma, step_seconds), window.median_sigmas * sigma)
 
 
 def _shares(step: Step) -> list[tuple[str, float, float]]:

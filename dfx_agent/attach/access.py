@@ -18,7 +18,7 @@ _NAMES = (
     "SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME "
     "SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG "
     "WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE"
-).split()
+).split()  # noqa: SIM905 (41 quotes help nobody)
 _SYS_PTRACE = 1 << _NAMES.index("SYS_PTRACE")
 _WHOLE_NAMESPACE = "4294967295"
 
@@ -50,7 +50,7 @@ def facts(pid: int) -> Facts:
     )
 
 
-def refusal(pid: int, facts: Facts) -> AttachError:
+def refusal(pid: int, facts: Facts) -> AttachError:  # noqa: PLR0911 (one return per rule)
     """The text for a process that the kernel did not let us open."""
     target, own = facts.target, facts.own
     if own.effective_capabilities & _SYS_PTRACE:

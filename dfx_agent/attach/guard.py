@@ -55,8 +55,9 @@ def guarded(
 ) -> str:
     """``source`` as ASCII text that cannot fail, for PyRun_SimpleString or as a script.
 
-    ``report_at`` are two addresses in the target: there the guard writes 1 when it begins, and reads
-    whether it was cancelled. ``folder`` is a folder of the target with the mark ``armed`` and the script ``payload.py``.
+    ``report_at`` are two addresses in the target: at the first the guard writes 1 when it begins,
+    at the second it reads whether it was cancelled. ``folder`` is a folder of the target with the
+    mark ``armed`` and the script ``payload.py``.
     """
     names = {"source": source, "report_at": report_at, "folder": folder}
     run = f"__import__('builtins').exec({_BOOT!a}, {names!a})"

@@ -76,7 +76,7 @@ def own_machine() -> Machine | None:
 
 @dataclass(frozen=True, order=True)
 class IdleThread:
-    """A thread blocked where it can own no lock of malloc or of the loader; best ones sort first."""
+    """A thread blocked where it can own no lock of malloc or of the loader; best sort first."""
 
     rank: int
     thread_id: int

@@ -73,10 +73,10 @@ def inject(
     """Run ``source`` in process ``pid``, in a thread and with globals of its own.
 
     Errors in the text are swallowed in the target. Compiling it holds the target's GIL: keep it
-    small, and let it compile modules one by one. ``on_waiting`` is called about once a second with a
-    line for people while the target has not got to it. After ``budget_seconds``, or when this call
-    is interrupted, the text is cancelled. AttachError, with nothing changed in the target, when no
-    route works.
+    small, and let it compile modules one by one. ``on_waiting`` is called about once a second with
+    a line for people while the target has not got to it. After ``budget_seconds``, or when this
+    call is interrupted, the text is cancelled. AttachError, with nothing changed in the target,
+    when no route works.
     """
     begin = time.monotonic()
     try:
@@ -110,7 +110,7 @@ def inject(
 
 @contextlib.contextmanager
 def _helper() -> Iterator[subprocess.Popen[bytes]]:
-    """Gone at the end, whatever happens: its input closes, it cancels, and if it does not, is killed."""
+    """Gone at the end, whatever happens: its input closes and it cancels, or it is killed."""
     env = {
         key: value for key, value in os.environ.items() if not key.startswith(("DFX_", "PYTHON"))
     }
@@ -171,8 +171,8 @@ def _serve_one_request() -> None:
     except AttachError as error:
         _say(refused=(error.code, error.reason, error.remedy))
     except PermissionError:
-        error = refusal_of(request["pid"])
-        _say(refused=(error.code, error.reason, error.remedy))
+        refusal = refusal_of(request["pid"])
+        _say(refused=(refusal.code, refusal.reason, refusal.remedy))
     else:
         _say(done=asdict(done))
     os._exit(0)

@@ -1,5 +1,6 @@
-"""aarch64: registers, the frame of rt_sigreturn, and the stub. Not run yet: only its prototype was,
-in emulation.
+"""aarch64: registers, the frame of rt_sigreturn, and the stub.
+
+Not run yet: only its prototype was, in emulation.
 
 Sources: arch/arm64/include/uapi/asm/{ptrace,sigcontext,ucontext}.h and kernel/signal.c of Linux.
 """
@@ -76,7 +77,7 @@ class Stopped:
     def __init__(self, thread_id: int) -> None:
         raw = ptrace.registers(thread_id, _NT_PRSTATUS)
         self._thread_id = thread_id
-        self._words = struct.unpack(f"<{_NUM_WORDS}Q", raw)
+        self._words: tuple[int, ...] = struct.unpack(f"<{_NUM_WORDS}Q", raw)
 
     def syscall(self, memory: Memory) -> tuple[int, int] | None:
         """Number and second argument of the call it is stopped in; None when in none.
@@ -111,7 +112,7 @@ class Stopped:
         return bool(header[_SVE_FLAGS_AT] & _SVE_IN_USE)
 
     def _frame(self, mask: bytes) -> bytes:
-        """struct rt_sigframe: siginfo, ucontext, and in its reserved part the FPSIMD registers."""
+        """An rt_sigframe: siginfo, ucontext, and in its reserved part the FPSIMD registers."""
         floats = ptrace.registers(self._thread_id, _NT_PRFPREG)
         status, control = struct.unpack_from("<II", floats, 512)
         record = struct.pack("<4I", _FPSIMD_MAGIC, _FPSIMD_SIZE, status, control) + floats[:512]

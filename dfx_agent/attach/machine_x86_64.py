@@ -79,7 +79,7 @@ class Stopped:
     def __init__(self, thread_id: int) -> None:
         raw = ptrace.registers(thread_id, _NT_PRSTATUS)
         self._thread_id = thread_id
-        self._words = struct.unpack(f"<{len(raw) // 8}Q", raw)
+        self._words: tuple[int, ...] = struct.unpack(f"<{len(raw) // 8}Q", raw)
 
     def syscall(self, memory: Memory) -> tuple[int, int] | None:  # noqa: ARG002 (aarch64 needs it)
         """Number and second argument of the call it is stopped in; None when in none."""

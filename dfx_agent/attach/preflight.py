@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from dfx_agent.attach import hijack, pep768, procfs, ptrace, refusals, stub
+from dfx_agent.attach import hijack, pep768, procfs, refusals, stub
 from dfx_agent.attach.target import Target, open_target
 from dfx_agent.errors import AttachError, UsageError
 

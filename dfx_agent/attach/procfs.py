@@ -73,7 +73,7 @@ def status(pid: int) -> Status:
 
 
 def start_ticks(pid: int) -> int:
-    """Start of the process in clock ticks since boot; with the pid it names one process for good."""
+    """Start of the process in clock ticks since boot; with the pid it names one process."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         after_name = stat.read().rpartition(b")")[2]
     return int(after_name.split()[19])
@@ -158,7 +158,7 @@ class Memory:
         return number
 
     def text(self, address: int, limit: int = 256) -> bytes:
-        """Bytes up to the terminating zero, at most ``limit``; no read crosses into the next page."""
+        """Bytes up to the terminating zero, at most ``limit``; reads end where a page does."""
         found = b""
         while len(found) < limit:
             begin = address + len(found)

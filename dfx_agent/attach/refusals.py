@@ -1,4 +1,4 @@
-"""Why a process cannot be attached to, and the one thing to do about it: every text in one place."""
+"""Why a process cannot be attached to and the one thing to do about it: every text."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dfx_agent.attach.elf import ElfError, Image
+from dfx_agent.attach.elf import Image
 from dfx_agent.attach.procfs import Mapping, Memory
 
 _LIBPYTHON = re.compile(r"libpython3\.\d+t?(d)?\.so")

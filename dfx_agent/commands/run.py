@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-overhead",
         metavar="PERCENT",
-        help="budget of the guest in each process (0.5%%): above it hooks are given up, and said so",
+        help="budget of the guest in each process (0.5%%); above it hooks are given up, visibly",
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the job as it starts today"

@@ -25,6 +25,8 @@ FSDP1 = PatchSet("fsdp1")
 
 # stages of RL trainers that tell the models of one process apart
 _MODEL_OF_STAGE = {"actor_update": "actor", "critic_update": "critic"}
+# steps of other optimizers after which the first one has had its time (a warm-up, say)
+_MAX_OTHERS = 100
 
 
 class _Step:
@@ -48,6 +50,7 @@ class _Seen:
         self.num_steps = 0
         self.first: weakref.ref[Any] | None = None
         self.step_of_first = 0
+        self.num_others = 0
         self.step_code: Any = None  # of torch's wrapper around every optimizer's step
         self.at_work: dict[int, _Step] = {}
 
@@ -226,10 +229,12 @@ def _after_step(optimizer: Any) -> None:
 def _begin_next_step(writer: recorder.Recorder, optimizer: Any) -> None:
     """A step of the first optimizer is a training step; its own count goes on after a resume."""
     first = _seen.first() if _seen.first else None
-    if first is None:
+    _seen.num_others += 1
+    if first is None or _seen.num_others > _MAX_OTHERS:
         first, _seen.first = optimizer, weakref.ref(optimizer)
         _seen.step_of_first = max(_seen.step_of_first, _steps_done(optimizer) - 1)
     if first is optimizer:
+        _seen.num_others = 0
         _seen.step_of_first += 1
         writer.begin_step(_seen.step_of_first + 1)
 

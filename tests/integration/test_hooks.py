@@ -121,3 +121,36 @@ def compiled(tmp_path_factory) -> Results:
 @pytest.mark.parametrize("check", checks("compiled"))
 def test_compiled(compiled, check):
     assert_well(compiled, check)
+
+
+@pytest.fixture(scope="module")
+def plain_loop(tmp_path_factory) -> Results:
+    return run_ranks("plain_loop", 1, tmp_path_factory.mktemp("plain_loop"))
+
+
+@pytest.mark.parametrize("check", checks("plain_loop"))
+def test_plain_loop(plain_loop, check):
+    assert_well(plain_loop, check)
+
+
+@pytest.fixture(scope="module")
+def manners(tmp_path_factory) -> Results:
+    return run_ranks("manners", 1, tmp_path_factory.mktemp("manners"))
+
+
+@pytest.mark.parametrize("check", checks("manners"))
+def test_manners(manners, check):
+    assert_well(manners, check)
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory) -> Results:
+    """Not preloaded: the guest can be imported, and is, long after the job began to train."""
+    folder = tmp_path_factory.mktemp("late")
+    guest = Path(write_preload_folder(str(folder))) / "guest"
+    return run_ranks("late", 2, folder, PYTHONPATH=str(guest), DFX_AGENT="")
+
+
+@pytest.mark.parametrize("check", checks("late"))
+def test_late(late, check):
+    assert_well(late, check)

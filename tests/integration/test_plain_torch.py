@@ -88,7 +88,7 @@ def test_gradient_norm_learning_rate_and_loss(metrics):
 
 def test_the_late_rank_makes_the_other_one_wait(metrics):
     walls = by_rank(metrics["dfx_rank_wall_seconds_total"])
-    peers = {rank: 0.0 for rank in RANKS}
+    peers = dict.fromkeys(RANKS, 0.0)
     for labels, value in metrics["dfx_rank_collective_seconds_total"]:
         if labels["part"] == "peers":
             peers[labels["rank"]] += value / walls[labels["rank"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import stat
@@ -29,7 +30,7 @@ class Kept:
 
     def look(self, seconds_later: float) -> None:
         self.scene.look(seconds_later)
-        fold = self.scene.agent._runs["r"]
+        fold = copy.copy(self.scene.agent._runs["r"])
         fold.hangs = self.scene.watch
         self.evidence.observe(fold)
 

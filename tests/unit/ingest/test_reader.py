@@ -1,5 +1,6 @@
 """Logs as frameworks, trackers and crashes write them."""
 
+import contextlib
 import gzip
 import json
 import math
@@ -166,7 +167,7 @@ def test_trackers_prefix_of_trl_is_taken_off(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(UnreadableLogError, match="cannot read .*: No such file"):
+    with pytest.raises(UnreadableLogError, match=r"cannot read .*: No such file"):
         read(tmp_path / "gone.csv")
 
 
@@ -199,7 +200,5 @@ def test_any_bytes_are_read_or_refused_in_any_format(tmp_path_factory, data, nam
     path = tmp_path_factory.mktemp("bytes") / "file"
     path.write_bytes(data)
     for format_name in ("auto", name):
-        try:
-            read(path, format_name)
-        except UnreadableLogError as error:
-            assert "\n" not in str(error).replace(str(path), "")
+        with contextlib.suppress(UnreadableLogError):
+            assert read(path, format_name).rows

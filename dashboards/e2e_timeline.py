@@ -1,0 +1,328 @@
+"""E2E timeline: where the time of a step goes, from the verdict down to single stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.models import dashboard as dm
+
+from dashboards import verdict_row
+from dashboards.common import (
+    BLUE,
+    CLEAR,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    YELLOW,
+    Board,
+    as_table,
+    bars,
+    by_threshold,
+    colored,
+    instant,
+    joined_by_rank,
+    limits,
+    lines,
+    listed,
+    query,
+    rank_bars,
+    stacked,
+    states,
+    transform,
+    trend,
+    values,
+)
+from dashboards.promql import by, of_ranks, of_role, of_run, rate, recent
+from dfx_agent.metrics import balance, performance, verdicts
+
+# As on the agent's page.
+STAGES = {
+    "rollout": "#597cdf", "reward": "#dbc81c", "old_logprob": "#378f90", "ref_logprob": "#86e6d5",
+    "values": "#a1ae03", "advantage": "#b798c1", "actor_update": "#d26742", "forward": "#ebcb91",
+    "backward": "#c1470d", "optimizer": "#995670", "communication": "#aea17e",
+    "critic_update": "#9549a8", "weight_sync": "#58d2fc", "offload": "#99a1fe",
+    "validation": "#cf608e", "checkpoint": "#c6b2a2",
+}  # fmt: skip
+IDLE = "#3a4250"
+WAITS = {
+    "collective": "#dca443", "barrier": "#e0787c", "queue": "#5fb98c", "policy": "#3f7f5c",
+    "collector": "#6fa8e8", "replay_batch": "#3f6fa8", "sync_coordination": "#a84f52",
+    "logger": "#9a93a8",
+}  # fmt: skip
+NEED_INTERVAL = (
+    "Boundaries are exact to the millisecond as long as both the scrape interval and the query "
+    "step (range / 300) are at most half a training step; beyond that stages are missed and the "
+    "one before is drawn too long: shorten the range."
+)
+
+
+def board() -> Board:
+    made = Board(
+        "dfx-e2e", "dfx: E2E timeline", file="dashboards/e2e_timeline.py", opens="now-5m",
+        about="Where the time of each step goes, rank by rank, and who makes the others wait.",
+    )  # fmt: skip
+    made.with_role().with_ranks(is_first_node_only=True).with_variable(lane_variable())
+    made.with_window().with_links()
+    annotate(made)
+    made.row("Verdict: is anybody to blame, and what does it cost?")
+    made.line(
+        5, (6, verdict_row.verdicts()), (9, verdict_row.blamed()), (3, verdict_row.lost_seconds()),
+        (3, step_now()), (3, bubble_now()),
+    )  # fmt: skip
+    made.row("What each rank does, exactly")
+    made.line(9, (24, timeline()))
+    made.line(8, (24, lanes()))
+    made.row("Where the time goes")
+    made.line(9, (12, step_split()), (12, time_shares()))
+    made.line(9, (14, rank_shares()), (10, in_flight()))
+    made.row("How fast")
+    made.line(8, (8, step_trend()), (8, tokens()), (8, bubble()))
+    made.line(8, (8, framework_stages()), (8, tokens_per_gpu()), (8, queues()))
+    return made
+
+
+def annotate(made: Board) -> None:
+    blamed = by("kind, cause, rank", "max", of_run(verdicts.VERDICT_ACTIVE))
+    made.annotation("Verdict", RED, blamed, text="{{kind}}: {{cause}}, rank {{rank}}")
+    for stage, color, enable in (("checkpoint", "#c6b2a2", True), ("weight_sync", BLUE, False)):
+        begun = by("stage", "max", of_role(performance.STAGE_START, stage=stage))
+        title = stage.replace("_", " ").capitalize()
+        made.annotation(title, color, f"{begun} * 1000", enable=enable, at_value=True)
+
+
+def lane_variable() -> Any:
+    return listed("lane", "Rank in detail", f"label_values({of_role(balance.RANK_UP)}, rank)")
+
+
+def step_now() -> Any:
+    seconds = recent(of_role(performance.RANK_STEP_SECONDS))
+    panel = trend(
+        "Step time",
+        "Wall time of the last closed step, of the slowest rank. Steady is normal; when it has "
+        "grown, the panels below say which stage grew.",
+        "s",
+    )
+    return panel.with_target(query(by("role", "max", seconds))).decimals(2)
+
+
+def bubble_now() -> Any:
+    panel = trend(
+        "Bubble",
+        "Share of rank time in which nothing was computed: waiting or idle. Synchronous training "
+        "of equal ranks stays below 20 %. When it is high, see who waits for whom below.",
+        "percentunit",
+    )
+    return panel.with_target(query(by("role", "max", recent(of_role(performance.BUBBLE_RATIO)))))
+
+
+def timeline() -> Any:
+    panel = states(
+        "Stages of each rank",
+        "A stretch of colour is a stage; a rank whose stretch is longer than those above and below "
+        "it is late. Idle is dark; waiting inside a stage has the stage's colour (see the shares "
+        f"below). Of repeats within a step the last four are kept. {NEED_INTERVAL}",
+        [stage_map()],
+    )
+    stamps = as_table(query(f"{of_ranks(performance.STAGE_START)} * 1000"))
+    panel.with_target(stamps).max_data_points(300)
+    return panel.display_name("rank ${__field.labels.rank}").transformations(
+        [*exact_rows("rank", "stage"), *rows_for("rank")]
+    )
+
+
+def lanes() -> Any:
+    begin = of_role(performance.STAGE_START, rank="$lane")
+    end = of_role(performance.STAGE_END, rank="$lane")
+    both = (
+        f'label_replace({begin}, "state", "$1", "stage", "(.*)")'
+        f' or label_replace({end}, "state", "off", "", "")'
+    )
+    panel = states(
+        "Rank $lane in detail: a lane for each stage",
+        "Where a lane is empty the stage is not running: stages inside each other and stages that "
+        f"overlap keep their own lanes. {NEED_INTERVAL}",
+        [stage_map(), values(("off", " ", CLEAR))],
+    )
+    panel.with_target(as_table(query(f"({both}) * 1000"))).max_data_points(300)
+    return panel.display_name("${__field.labels.stage}").transformations(
+        [*exact_rows("stage", "state"), *rows_for("stage")]
+    )
+
+
+def stage_map() -> dm.ValueMap:
+    return values(
+        *((stage, stage, color) for stage, color in STAGES.items()), ("idle", "idle", IDLE)
+    )
+
+
+def exact_rows(*keys: str) -> list[dm.DataTransformerConfig]:
+    """Samples of stamps -> one row for each distinct stamp; the last key is what is drawn."""
+    numbers = [{"targetField": "start", "destinationType": "time"}]
+    if "rank" in keys:  # as text, rank 10 comes before rank 2
+        numbers.append({"targetField": "rank", "destinationType": "number"})
+    kept = {name: {"operation": "groupby", "aggregations": []} for name in ("start", *keys)}
+    unused = ("Time", "__name__", "instance", "job", "run", "role", "slot")
+    return [
+        transform(
+            "organize", excludeByName=dict.fromkeys(unused, True), indexByName={},
+            renameByName={"Value": "start"},
+        ),
+        transform("convertFieldType", fields={}, conversions=numbers),
+        transform("groupBy", fields=kept),
+    ]  # fmt: skip
+
+
+def rows_for(field: str) -> list[dm.DataTransformerConfig]:
+    """A row for each value of the field, in its order, each in the order of time."""
+    return [
+        transform("sortBy", fields={}, sort=[{"field": field}]),
+        transform("partitionByValues", fields=[field], keepFields=False, naming={"asLabels": True}),
+        transform("sortBy", fields={}, sort=[{"field": "start"}]),
+    ]
+
+
+def step_split() -> Any:
+    stages = by("stage", "avg", of_role(performance.RANK_STAGE_SECONDS))
+    wall = by("role", "avg", of_role(performance.RANK_STEP_SECONDS))
+    active = f"avg by (role) ({by('role, rank', 'sum', of_role(performance.RANK_STAGE_SECONDS))})"
+    panel = stacked(
+        "A step, by stage (mean of the ranks)",
+        "Height is the step time; grey is waiting and idle. The colour that grew from left to "
+        "right is where the time went.",
+        "s",
+        is_bars=True,
+    )
+    panel.with_target(query(stages, "{{stage}}"))
+    panel.with_target(query(f"clamp_min({wall} - {active}, 0)", "waiting and idle", "B"))
+    return paint(panel, {**STAGES, "waiting and idle": GREY})
+
+
+def time_shares() -> Any:
+    wall = f"scalar(sum({rate(of_role(balance.WALL_SECONDS))}))"
+    stages = by("stage", "sum", rate(of_role(balance.STAGE_ACTIVE_SECONDS)))
+    waits = by("kind", "sum", rate(of_role(balance.WAIT_SECONDS)))
+    idle = by("role", "sum", rate(of_role(balance.IDLE_SECONDS)))
+    panel = stacked(
+        "Share of the ranks' time",
+        "Everything adds up to 100 % (more where stages overlap). Waiting above 20 % is money: "
+        "'Each rank' below tells for whom.",
+        "percentunit",
+    ).max(1)
+    panel.with_target(query(f"{stages} / {wall}", "{{stage}}"))
+    panel.with_target(query(f"{waits} / {wall}", "wait: {{kind}}", "B"))
+    panel.with_target(query(f"{idle} / {wall}", "idle", "C"))
+    return paint(panel, {**STAGES, **{f"wait: {k}": c for k, c in WAITS.items()}, "idle": IDLE})
+
+
+def paint(panel: Any, colors: dict[str, str]) -> Any:
+    for name, color in colors.items():
+        panel.override_by_name(name, colored(color))
+    return panel
+
+
+def rank_shares() -> Any:
+    wall = by("rank", "sum", rate(of_ranks(balance.WALL_SECONDS)))
+    parts = {
+        "work": by("rank", "sum", rate(of_ranks(balance.ACTIVE_SECONDS))),
+        "waiting": by("rank", "sum", rate(of_ranks(balance.WAIT_SECONDS))),
+        "idle": by("rank", "sum", rate(of_ranks(balance.IDLE_SECONDS))),
+    }
+    panel = rank_bars(
+        "Each rank: work, waiting, idle",
+        "Ranks that do the same work look the same. The rank that waits least is the one that the "
+        "others wait for: open it on the rank board.",
+        "percentunit",
+    )
+    for ref, (name, part) in zip("ABC", parts.items(), strict=True):
+        panel.with_target(as_table(instant(f"{part} / {wall}", ref=ref)))
+        colors = {"work": BLUE, "waiting": ORANGE, "idle": IDLE}
+        panel.override_by_name(name, colored(colors[name]))
+    names = {f"Value #{ref}": name for ref, name in zip("ABC", parts, strict=True)}
+    return panel.transformations([*joined_by_rank(names)])
+
+
+def in_flight() -> Any:
+    panel = bars(
+        "In flight: what each rank is in, and since when",
+        "How long the innermost open stage or wait has been open. It grows and starts again: "
+        "normal. One bar far longer than usual is a rank that is stuck; 'wait' bars are those "
+        "that wait for it.",
+        "s",
+    )
+    now = by("rank, kind, stage", "max", recent(of_ranks(performance.INFLIGHT_SECONDS)))
+    panel.with_target(instant(f"topk(12, {now})", "rank {{rank}}: {{kind}} {{stage}}"))
+    return (
+        panel.min(0).color_scheme(by_threshold()).thresholds(limits(BLUE, (60, YELLOW), (600, RED)))
+    )
+
+
+def step_trend() -> Any:
+    seconds = by("rank", "max", of_role(performance.RANK_STEP_SECONDS))
+    panel = lines(
+        "Step time over ranks",
+        "Fastest, median and slowest rank. In synchronous training they lie on each other; a band "
+        "that opens is a rank that falls behind, a slope that all share is growing work.",
+        "s",
+    )
+    panel.with_target(query(f"max({seconds})", "slowest"))
+    panel.with_target(query(f"quantile(0.5, {seconds})", "median", "B"))
+    panel.with_target(query(f"min({seconds})", "fastest", "C"))
+    return paint(panel, {"slowest": RED, "median": BLUE, "fastest": GREEN}).min(0)
+
+
+def tokens() -> Any:
+    panel = stacked(
+        "Tokens per second, all ranks",
+        "Prompt and response tokens that the ranks processed. Falling response tokens with the "
+        "same step time: shorter answers, see training stability.",
+        "short",
+    )
+    return panel.with_target(
+        query(by("kind", "sum", rate(of_role(balance.RANK_TOKENS))), "{{kind}}")
+    )
+
+
+def bubble() -> Any:
+    panel = lines(
+        "Bubble",
+        "Share of rank time without computing, of the last closed step. A rise means that the "
+        "ranks drift apart or that a stage before them is starved.",
+        "percentunit",
+    )
+    ratio = by("role", "max", of_role(performance.BUBBLE_RATIO))
+    return panel.with_target(query(ratio, "bubble")).min(0).max(1)
+
+
+def framework_stages() -> Any:
+    panel = stacked(
+        "Stages as the framework's own timer says",
+        "The controller's view, waits included: a stage that is long here and short above is "
+        "waiting. Empty when the framework reports no timers.",
+        "s",
+        is_bars=True,
+    )
+    seconds = by("stage", "max", of_run(performance.NATIVE_STAGE_SECONDS))
+    return paint(panel.with_target(query(seconds, "{{stage}}")), STAGES)
+
+
+def tokens_per_gpu() -> Any:
+    panel = lines(
+        "Tokens per second and device, as the framework reports it",
+        "The number that people compare between runs. A drop without longer answers is lost "
+        "speed: see the verdict and the shares above.",
+        "short",
+    )
+    per_gpu = by("role", "max", of_run(performance.TOKENS_PER_SECOND_PER_GPU))
+    return panel.with_target(query(per_gpu, "{{role}}")).min(0)
+
+
+def queues() -> Any:
+    panel = lines(
+        "Queues",
+        "Items that wait in each queue, all ranks together. It fills and empties: normal. Always "
+        "full: the consumer is too slow; always empty: the producer is.",
+        "short",
+    )
+    depth = by("queue", "sum", of_role(balance.QUEUE_DEPTH))
+    return panel.with_target(query(depth, "{{queue}}")).min(0)

@@ -1,0 +1,309 @@
+"""Per-rank heatmap: who is slower than the others, since when, and doing what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dashboards import verdict_row
+from dashboards.common import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    YELLOW,
+    Board,
+    as_table,
+    background,
+    bars,
+    by_threshold,
+    cells,
+    colored,
+    instant,
+    joined_by_rank,
+    limits,
+    lines,
+    prop,
+    query,
+    rank_heatmap,
+    tiles,
+    transform,
+    values,
+)
+from dashboards.promql import (
+    against_median,
+    by,
+    of_ranks,
+    of_role,
+    of_run,
+    rate,
+    recent,
+)
+from dfx_agent.metrics import balance, collectives, memory, performance, verdicts
+from dfx_agent.metrics.spec import Metric
+
+# Blue is less than the others, red is more; 1 is as everybody.
+AGAINST = ("RdYlBu", True)
+MORE_IS_WORSE = ("YlOrRd", False)
+FAR_LIMITS = limits(BLUE, (0.9, GREEN), (1.1, YELLOW), (1.2, ORANGE), (1.35, RED))
+OWN_WAITS = "collective|barrier"
+
+
+def board() -> Board:
+    made = Board(
+        "dfx-ranks", "dfx: Per-rank heatmap", file="dashboards/rank_heatmap.py",
+        about="Which rank differs from the others, since when, and in what.",
+    )  # fmt: skip
+    made.with_role().with_ranks().with_window().with_links()
+    blamed = by("kind, cause, rank", "max", of_run(verdicts.VERDICT_ACTIVE))
+    made.annotation("Verdict", RED, blamed, text="{{kind}}: {{cause}}, rank {{rank}}")
+    made.row("Verdict: which rank, and why?")
+    made.line(
+        5, (6, verdict_row.verdicts()), (9, verdict_row.blamed()), (3, verdict_row.lost_seconds()),
+        (3, ranks_up()), (3, spread()),
+    )  # fmt: skip
+    made.row("Who works longer than the others, and who waits for whom")
+    made.line(11, (12, work_heatmap()), (12, peers_heatmap()))
+    made.line(9, (8, work_bands()), (8, busiest()), (8, work_matrix()))
+    made.row("Is it the work, or the rank?")
+    made.line(10, (12, tokens_heatmap()), (12, seconds_per_token_heatmap()))
+    made.line(10, (12, other_waits_heatmap()), (12, idle_heatmap()))
+    made.line(10, (12, transfer_heatmap()), (12, stage_heatmap()))
+    made.row("Is a rank stuck? Who has not arrived?")
+    made.line(9, (12, behind_heatmap()), (12, in_collective()))
+    made.row("Every rank")
+    made.line(12, (24, rank_table()))
+    return made
+
+
+def work_seconds() -> str:
+    """Of each rank, per second: time in stages, waits taken out."""
+    return by("rank", "sum", rate(of_ranks(balance.ACTIVE_SECONDS)))
+
+
+def share_of_wall(part: str) -> str:
+    return f"{part} / {by('rank', 'sum', rate(of_ranks(balance.WALL_SECONDS)))}"
+
+
+def ranks_up() -> Any:
+    panel = tiles(
+        "Ranks alive",
+        "Processes that live, of those known. When they are fewer: the crash verdict names them.",
+        "none",
+    )
+    up = by("role, rank", "max", recent(of_role(balance.RANK_UP)))
+    panel.with_target(instant(f"sum({up})", "alive"))
+    panel.with_target(instant(f"count({up}) - sum({up})", "gone", "B"))
+    panel.color_scheme(by_threshold()).thresholds(limits(GREY))
+    return panel.override_by_name(
+        "gone", [prop("thresholds", {"mode": "absolute", "steps": [
+            {"color": GREEN, "value": None}, {"color": RED, "value": 1}]})]
+    )  # fmt: skip
+
+
+def spread() -> Any:
+    panel = tiles(
+        "Longest work against the median",
+        "How much more the busiest rank works than the median rank, over the window. Below 1.05 "
+        "is normal. Above: the heatmaps below tell whether it has more tokens or is slower.",
+        "percentunit",
+    )
+    panel.with_target(instant(f"max({against_median(work_seconds())}) - 1", "more work"))
+    panel.color_scheme(by_threshold())
+    return panel.thresholds(limits(GREEN, (0.05, YELLOW), (0.2, RED))).decimals(0)
+
+
+def work_heatmap() -> Any:
+    return rank_heatmap(
+        "Work of each rank against the median",
+        "Time in stages, waits taken out, divided by the median rank's. A row that stays red is "
+        "the straggler: all others wait for it. A row that stays blue has too little to do. "
+        "All yellow is normal.",
+        "none", against_median(work_seconds()), AGAINST, (0.6, 1.4),
+    )  # fmt: skip
+
+
+def peers_heatmap() -> Any:
+    peers = by("rank", "sum", rate(of_ranks(collectives.COLLECTIVE_SECONDS, part="peers")))
+    return rank_heatmap(
+        "Waiting for other ranks in collectives",
+        "Share of time until the last rank had arrived. The pale row among dark ones is the rank "
+        "that the dark ones wait for. All pale is normal; all dark in turns is a slow link.",
+        "percentunit", share_of_wall(peers), MORE_IS_WORSE, (0, None),
+    )  # fmt: skip
+
+
+def work_bands() -> Any:
+    work = share_of_wall(work_seconds())
+    panel = lines(
+        "Working share: bands over the ranks",
+        "Share of time in stages. Lines that lie on each other are normal; a gap between the "
+        "longest and the median is what the others wait.",
+        "percentunit",
+    )
+    for ref, (name, color, text) in zip(
+        "ABCD",
+        (
+            ("longest", RED, f"max({work})"),
+            ("90 %", ORANGE, f"quantile(0.9, {work})"),
+            ("median", BLUE, f"quantile(0.5, {work})"),
+            ("shortest", GREEN, f"min({work})"),
+        ),
+        strict=True,
+    ):
+        panel.with_target(query(text, name, ref)).override_by_name(name, colored(color))
+    return panel.min(0).max(1)
+
+
+def busiest() -> Any:
+    panel = bars(
+        "The eight busiest ranks, against the median",
+        "1 is as everybody. The first bar is the straggler when it stands alone; several high "
+        "bars are uneven work.",
+        "none",
+    )
+    panel.with_target(instant(f"sort_desc(topk(8, {against_median(work_seconds())}))", "{{rank}}"))
+    panel.display_name("rank ${__field.labels.rank}").min(0).decimals(2)
+    return panel.color_scheme(by_threshold()).thresholds(FAR_LIMITS)
+
+
+def work_matrix() -> Any:
+    labelled = (
+        f"{against_median(work_seconds())} * on (rank) group_left (node, local_rank) "
+        f"{by('rank, node, local_rank', 'max', recent(of_ranks(balance.RANK_INFO)))}"
+    )
+    panel = cells(
+        "Now: node by local rank",
+        "Work against the median. A red row is a node (power, cooling, network); a red column is "
+        "a place in every node; a single red cell is one device or its data.",
+        "none",
+    )
+    panel.with_target(as_table(instant(by("node, local_rank", "max", labelled))))
+    panel.with_transformation(
+        transform("groupingToMatrix", columnField="local_rank", rowField="node", valueField="Value")
+    )
+    panel.color_scheme(by_threshold()).thresholds(FAR_LIMITS).decimals(2)
+    return panel.override_by_field_type("number", [background(), prop("custom.align", "center")])
+
+
+def tokens_heatmap() -> Any:
+    tokens = by("rank", "sum", rate(of_ranks(balance.RANK_TOKENS)))
+    return rank_heatmap(
+        "Tokens of each rank against the median",
+        "Red here and red above: the rank has more work, balance the batches by tokens. "
+        "Yellow here and red above: the rank itself is slow.",
+        "none", against_median(tokens), AGAINST, (0.6, 1.4),
+    )  # fmt: skip
+
+
+def seconds_per_token_heatmap() -> Any:
+    tokens = by("rank", "sum", rate(of_ranks(balance.RANK_TOKENS)))
+    return rank_heatmap(
+        "Work per token against the median",
+        "Red is a rank that is slower at equal work: look at its device, its host's processes, "
+        "its clocks. Yellow is normal, also where tokens are uneven.",
+        "none", against_median(f"({work_seconds()} / {tokens})"), AGAINST, (0.6, 1.4),
+    )  # fmt: skip
+
+
+def other_waits_heatmap() -> Any:
+    waits = by("rank", "sum", rate(of_ranks(balance.WAIT_SECONDS, kind=f"!~{OWN_WAITS}")))
+    return rank_heatmap(
+        "Waiting for data, queues, policies",
+        "Share of time in waits that are no collective and no barrier. Dark is starved: see the "
+        "stage that feeds these ranks. Empty where a job has no such waits.",
+        "percentunit", share_of_wall(waits), MORE_IS_WORSE, (0, None),
+    )  # fmt: skip
+
+
+def idle_heatmap() -> Any:
+    idle = by("rank", "sum", rate(of_ranks(balance.IDLE_SECONDS)))
+    return rank_heatmap(
+        "Idle: nothing recorded",
+        "Share of time outside every stage and wait. Pale is normal. Dark in all ranks: the job "
+        "does something that no stage covers; dark in one: a stalled host.",
+        "percentunit", share_of_wall(idle), MORE_IS_WORSE, (0, 0.5),
+    )  # fmt: skip
+
+
+def transfer_heatmap() -> Any:
+    transfer = by("rank", "sum", rate(of_ranks(collectives.COLLECTIVE_SECONDS, part="transfer")))
+    return rank_heatmap(
+        "Communication: moving the bytes",
+        "Share of time in collectives after the last rank had arrived. Rows alike are normal; one "
+        "dark row is a slow link or host.",
+        "percentunit", share_of_wall(transfer), MORE_IS_WORSE, (0, None),
+    )  # fmt: skip
+
+
+def stage_heatmap() -> Any:
+    seconds = by("rank", "sum", of_ranks(performance.RANK_STAGE_SECONDS, stage="rollout"))
+    return rank_heatmap(
+        "Rollout seconds in the last step",
+        "Rollout is where ranks differ most, because answers differ in length. One row dark in "
+        "every step: its prompts or its engine.",
+        "s", seconds, MORE_IS_WORSE, (0, None),
+    )  # fmt: skip
+
+
+def behind_heatmap() -> Any:
+    newest = by("rank, group", "max", of_ranks(collectives.GROUP_ENQUEUED))
+    behind = f"max by (group) ({newest}) - on (group) group_right () {newest}"
+    return rank_heatmap(
+        "Collectives behind the foremost rank",
+        "How many collectives of its groups a rank has not entered yet that another has. 0 to 2 "
+        "flicker is normal. A row that stays above 0 while nothing moves is the rank that did not "
+        "arrive: see its stack on the agent's page.",
+        "none", by("rank", "max", behind), MORE_IS_WORSE, (0, 3),
+    )  # fmt: skip
+
+
+def in_collective() -> Any:
+    panel = bars(
+        "Longest in a collective now",
+        "How long a rank has been in one collective. Above a few seconds: these ranks wait for one "
+        "that is missing here. Usually 0 or nothing.",
+        "s",
+    )
+    now = by("rank, operation", "max", recent(of_ranks(collectives.INFLIGHT_COLLECTIVE_SECONDS)))
+    nothing = f'label_replace(0 * {by("role", "max", recent(of_role(balance.RANK_UP)))}, "rank", "–", "", "")'
+    panel.with_target(
+        instant(f"topk(10, {now}) or ({nothing} unless on () {now})", "rank {{rank}} {{operation}}")
+    )
+    panel.min(0).color_scheme(by_threshold())
+    return panel.thresholds(limits(BLUE, (5, YELLOW), (15, RED)))
+
+
+def rank_table() -> Any:
+    panel = cells(
+        "Every rank",
+        "Sort by a column to find the odd one. Work and waiting are shares of time over the "
+        "window; a rank that is down stays red.",
+    )
+    rates: tuple[tuple[str, str], ...] = (
+        ("up", by("rank", "max", recent(of_ranks(balance.RANK_UP)))),
+        ("step", newest(performance.STEP)),
+        ("step time", newest(performance.RANK_STEP_SECONDS)),
+        ("work", share_of_wall(work_seconds())),
+        ("waiting", share_of_wall(by("rank", "sum", rate(of_ranks(balance.WAIT_SECONDS))))),
+        ("tokens/s", by("rank", "sum", rate(of_ranks(balance.RANK_TOKENS)))),
+        ("host memory", newest(memory.HOST_ANONYMOUS)),
+    )
+    for ref, (_, text) in zip("ABCDEFG", rates, strict=True):
+        panel.with_target(as_table(instant(text, ref=ref)))
+    names = {f"Value #{ref}": name for ref, (name, _) in zip("ABCDEFG", rates, strict=True)}
+    panel.transformations(joined_by_rank(names))
+    up = values(("0", "DOWN", RED), ("1", "up", GREEN))
+    panel.override_by_name("up", [background(), prop("mappings", [up])])
+    for name, unit in (("step time", "s"), ("tokens/s", "short"), ("host memory", "bytes")):
+        panel.override_by_name(name, [prop("unit", unit), prop("decimals", 1)])
+    for name in ("work", "waiting"):
+        bar = prop("custom.cellOptions", {"type": "gauge", "mode": "basic"})
+        ends = [prop("min", 0), prop("max", 1), prop("unit", "percentunit")]
+        color = prop("color", {"mode": "fixed", "fixedColor": BLUE if name == "work" else ORANGE})
+        panel.override_by_name(name, [bar, *ends, color])
+    return panel
+
+
+def newest(metric: Metric) -> str:
+    return by("rank", "max", recent(of_ranks(metric)))

@@ -1,0 +1,94 @@
+"""The first row of a board about ranks: what the agent found, who is to blame, what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.models import common as cm
+from grafana_foundation_sdk.models import dashboard as dm
+
+from dashboards.common import (
+    GREEN,
+    GREY,
+    RED,
+    as_table,
+    background,
+    by_threshold,
+    cells,
+    columns,
+    instant,
+    limits,
+    prop,
+    tiles,
+    values,
+)
+from dashboards.promql import by, of_role, of_run, recent
+from dfx_agent.metrics.balance import RANK_UP
+from dfx_agent.metrics.verdicts import STRAGGLER_LOST_SECONDS, VERDICT_ACTIVE, VERDICT_STATE
+
+STATES = (("found", 2), ("insufficient evidence", 1), ("clear", 0))
+TILE_TEXTS = values(
+    ("0", "clear", GREEN), ("1", "not enough evidence", GREY), ("2", "FOUND", RED)
+)  # fmt: skip
+
+
+def verdicts() -> Any:
+    states = [f"{recent(of_run(VERDICT_STATE, state=s))} * {value}" for s, value in STATES]
+    panel = tiles(
+        "Verdicts",
+        "What the agent concludes now. Green is normal; grey means that it would have to guess and "
+        "does not. FOUND: read who and why on the right, then the evidence on the agent's page.",
+        "none",
+    )
+    panel.with_target(instant(by("kind", "max", " or ".join(states)), "{{kind}}"))
+    panel.mappings([TILE_TEXTS]).color_scheme(by_threshold()).thresholds(limits(GREY))
+    panel.orientation(cm.VizOrientation.VERTICAL)
+    return panel
+
+
+def blamed() -> Any:
+    found = by("kind, role, rank, cause, stage", "max", recent(of_run(VERDICT_ACTIVE)))
+    ranks = by("role", "count", recent(of_role(RANK_UP)))
+    nothing = f'label_replace({ranks}, "cause", "nothing found", "", "")'
+    panel = cells(
+        "Who and why",
+        "One line for each rank to blame: what is wrong, where, and the cause. "
+        "'nothing found' is normal. Start with the rank named here on every other panel.",
+    )
+    panel.with_target(as_table(instant(f"{found} or ({nothing} unless on () {found})")))
+    panel.transformations(
+        [
+            columns({"kind": "Problem", "rank": "Rank", "cause": "Cause", "stage": "Stage",
+                     "role": "Role", "Value": "Value"}),
+        ]
+    )  # fmt: skip
+    everything = dm.RegexMap(
+        options=dm.DashboardRegexMapOptions(
+            pattern=".+", result=dm.ValueMappingResult(color=RED, index=1)
+        )
+    )
+    mappings = [values(("nothing found", "nothing found", GREEN)), everything]
+    panel.override_by_name("Cause", [background(), prop("mappings", mappings)])
+    panel.override_by_name("Value", [prop("custom.hidden", True)])
+    return panel
+
+
+def lost_seconds() -> Any:
+    lost = by("rank", "max", recent(of_run(STRAGGLER_LOST_SECONDS)))
+    panel = tiles(
+        "Lost to the straggler, per step",
+        "What the other ranks lose in each step by waiting for the rank named here. "
+        "'none' is normal. Compare with the step time: that much faster the job could be.",
+        "s",
+    )
+    panel.with_target(instant(f"{lost} or {nobody('rank')}", "rank {{rank}}"))
+    panel.color_scheme(by_threshold()).thresholds(limits(GREEN, (1e-9, RED)))
+    panel.mappings([values(("0", "none", GREEN))]).decimals(2)
+    return panel
+
+
+def nobody(label: str) -> str:
+    """0 while there is a run and nobody is blamed, so that the panel can say so."""
+    lost = by("rank", "max", recent(of_run(STRAGGLER_LOST_SECONDS)))
+    up = by("role", "max", recent(of_role(RANK_UP)))
+    return f'(label_replace(0 * {up}, "{label}", "–", "", "") unless on () {lost})'
