@@ -28,6 +28,9 @@ BENCHES = (
     "page_latency",
     "scrape_time",
     "agent_cost",
+    "collective_cost",
+    "verdicts",
+    "training_hooks",
     "overhead",
 )
 

@@ -27,7 +27,7 @@ from bench.toggled_guest import ToggledGuest
 NUM_LAYERS = 4
 WIDTH, NUM_HEADS = 256, 4
 BATCH, LENGTH = 4, 32
-STEPS_PER_BLOCK = 4
+STEPS_PER_BLOCK = 6
 WARM_UP_STEPS = 5
 MAX_GRAD_NORM = 1.0
 

@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bench.estimates import bootstrap_interval, median
 from bench.event_costs import MAX_PERCENT, EventCosts, event_costs, own_cost, steps_of_ranks
 from bench.measurement import Bar, Baseline, Result, report
@@ -23,11 +25,12 @@ JOBS = {"DDP": "ddp", "FSDP2": "fsdp2"}
 
 
 def measure(*, quick: bool) -> list[Result]:
+    torch.set_num_threads(1)
     costs = event_costs(quick=quick)
     rows = []
     for job, kind in JOBS.items():
         rows += _own_costs(job, kind, costs, num_steps=15 if quick else 100)
-        rows += _on_off(job, kind, seconds=8.0 if quick else 100.0)
+        rows += _on_off(job, kind, seconds=8.0 if quick else 75.0)
     return rows
 
 

@@ -226,6 +226,8 @@ def bars(title: str, about: str, unit: str) -> bargauge.Panel:
     panel = _dressed(bargauge.Panel(), title, about, unit)
     panel.orientation(cm.VizOrientation.HORIZONTAL).display_mode(cm.BarGaugeDisplayMode.BASIC)
     panel.name_placement(cm.BarGaugeNamePlacement.LEFT).show_unfilled(True)
+    panel.sizing(cm.BarGaugeSizing.MANUAL).min_viz_height(14).max_viz_height(26)
+    panel.text(common.VizTextDisplayOptions().title_size(13).value_size(14))
     return panel.reduce_options(last_value()).legend(no_legend())
 
 
@@ -234,6 +236,7 @@ def rank_bars(title: str, about: str, unit: str) -> barchart.Panel:
     panel = _dressed(barchart.Panel(), title, about, unit).x_field("rank")
     panel.stacking(cm.StackingMode.NORMAL).show_value(cm.VisibilityMode.NEVER).fill_opacity(90)
     panel.group_width(0.9).bar_width(0.95).x_tick_label_max_length(8).min(0)
+    panel.override_by_name("rank", [prop("unit", "none")])
     return panel.legend(legend()).tooltip(tooltip())
 
 
@@ -354,10 +357,6 @@ def joined_by_rank(names: dict[str, str]) -> list[dm.DataTransformerConfig]:
         transform("organize", excludeByName=times, indexByName=order, renameByName=names),
         transform("convertFieldType", fields={}, conversions=as_number),
         transform("sortBy", fields={}, sort=[{"field": "rank"}]),
-        transform(
-            "convertFieldType", fields={},
-            conversions=[{"targetField": "rank", "destinationType": "string"}],
-        ),
     ]  # fmt: skip
 
 

@@ -70,12 +70,12 @@ def board() -> Board:
         5, (6, verdict_row.verdicts()), (9, verdict_row.blamed()), (3, verdict_row.lost_seconds()),
         (3, step_now()), (3, bubble_now()),
     )  # fmt: skip
+    made.line(8, (10, rank_shares()), (14, verdict_row.history()))
     made.row("What each rank does, exactly")
     made.line(9, (24, timeline()))
     made.line(8, (24, lanes()))
     made.row("Where the time goes")
-    made.line(9, (12, step_split()), (12, time_shares()))
-    made.line(9, (14, rank_shares()), (10, in_flight()))
+    made.line(9, (9, step_split()), (9, time_shares()), (6, in_flight()))
     made.row("How fast")
     made.line(8, (8, step_trend()), (8, tokens()), (8, bubble()))
     made.line(8, (8, framework_stages()), (8, tokens_per_gpu()), (8, queues()))

@@ -41,6 +41,11 @@ def recent(selector: str) -> str:
     return f"last_over_time({selector}[{SCRAPES}])"
 
 
+def lately(selector: str) -> str:
+    """The largest value in the window that the reader chose: a verdict that flickers is kept."""
+    return f"max_over_time({selector}[{WINDOW}])"
+
+
 def rate(selector: str, window: str = WINDOW) -> str:
     """Growth of a counter per second, averaged over the window."""
     return f"rate({selector}[{window}])"
@@ -49,11 +54,6 @@ def rate(selector: str, window: str = WINDOW) -> str:
 def by(labels: str, aggregation: str, expression: str) -> str:
     """``by("rank", "max", x)``: no pod, instance or job is left, so a restart adds no row."""
     return f"{aggregation} by ({labels}) ({expression})"
-
-
-def share(part: str, whole: str) -> str:
-    """``part / whole`` of series that carry the same labels."""
-    return f"{part} / {whole}"
 
 
 def against_median(expression: str) -> str:

@@ -31,6 +31,7 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import (
+    WINDOW,
     against_median,
     by,
     of_ranks,
@@ -42,9 +43,9 @@ from dashboards.promql import (
 from dfx_agent.metrics import balance, collectives, memory, performance, verdicts
 from dfx_agent.metrics.spec import Metric
 
-# Blue is less than the others, red is more; 1 is as everybody.
-AGAINST = ("RdYlBu", True)
-MORE_IS_WORSE = ("YlOrRd", False)
+# Against the median: green up to 1, red from 1.35 on. Shares: bright is much.
+AGAINST = ("RdYlGn", False)
+BRIGHT_IS_MUCH = ("Inferno", False)
 FAR_LIMITS = limits(BLUE, (0.9, GREEN), (1.1, YELLOW), (1.2, ORANGE), (1.35, RED))
 OWN_WAITS = "collective|barrier"
 
@@ -62,6 +63,7 @@ def board() -> Board:
         5, (6, verdict_row.verdicts()), (9, verdict_row.blamed()), (3, verdict_row.lost_seconds()),
         (3, ranks_up()), (3, spread()),
     )  # fmt: skip
+    made.line(4, (24, verdict_row.history()))
     made.row("Who works longer than the others, and who waits for whom")
     made.line(11, (12, work_heatmap()), (12, peers_heatmap()))
     made.line(9, (8, work_bands()), (8, busiest()), (8, work_matrix()))
@@ -81,8 +83,12 @@ def work_seconds() -> str:
     return by("rank", "sum", rate(of_ranks(balance.ACTIVE_SECONDS)))
 
 
+def wall() -> str:
+    return by("rank", "sum", rate(of_ranks(balance.WALL_SECONDS)))
+
+
 def share_of_wall(part: str) -> str:
-    return f"{part} / {by('rank', 'sum', rate(of_ranks(balance.WALL_SECONDS)))}"
+    return f"{part} / {wall()}"
 
 
 def ranks_up() -> Any:
@@ -117,9 +123,8 @@ def work_heatmap() -> Any:
     return rank_heatmap(
         "Work of each rank against the median",
         "Time in stages, waits taken out, divided by the median rank's. A row that stays red is "
-        "the straggler: all others wait for it. A row that stays blue has too little to do. "
-        "All yellow is normal.",
-        "none", against_median(work_seconds()), AGAINST, (0.6, 1.4),
+        "the straggler: all others wait for it. All green is normal.",
+        "none", against_median(work_seconds()), AGAINST, (0.95, 1.35),
     )  # fmt: skip
 
 
@@ -127,9 +132,9 @@ def peers_heatmap() -> Any:
     peers = by("rank", "sum", rate(of_ranks(collectives.COLLECTIVE_SECONDS, part="peers")))
     return rank_heatmap(
         "Waiting for other ranks in collectives",
-        "Share of time until the last rank had arrived. The pale row among dark ones is the rank "
-        "that the dark ones wait for. All pale is normal; all dark in turns is a slow link.",
-        "percentunit", share_of_wall(peers), MORE_IS_WORSE, (0, None),
+        "Share of time until the last rank had arrived. The dark row among bright ones is the rank "
+        "that the bright ones wait for. All dark is normal.",
+        "percentunit", share_of_wall(peers), BRIGHT_IS_MUCH, (0, None),
     )  # fmt: skip
 
 
@@ -183,7 +188,9 @@ def work_matrix() -> Any:
         transform("groupingToMatrix", columnField="local_rank", rowField="node", valueField="Value")
     )
     panel.color_scheme(by_threshold()).thresholds(FAR_LIMITS).decimals(2)
-    return panel.override_by_field_type("number", [background(), prop("custom.align", "center")])
+    return panel.override_by_field_type(
+        "number", [background(), prop("custom.align", "center"), prop("custom.minWidth", 40)]
+    )
 
 
 def tokens_heatmap() -> Any:
@@ -191,8 +198,8 @@ def tokens_heatmap() -> Any:
     return rank_heatmap(
         "Tokens of each rank against the median",
         "Red here and red above: the rank has more work, balance the batches by tokens. "
-        "Yellow here and red above: the rank itself is slow.",
-        "none", against_median(tokens), AGAINST, (0.6, 1.4),
+        "Green here and red above: the rank itself is slow.",
+        "none", against_median(tokens), AGAINST, (0.95, 1.35),
     )  # fmt: skip
 
 
@@ -201,8 +208,8 @@ def seconds_per_token_heatmap() -> Any:
     return rank_heatmap(
         "Work per token against the median",
         "Red is a rank that is slower at equal work: look at its device, its host's processes, "
-        "its clocks. Yellow is normal, also where tokens are uneven.",
-        "none", against_median(f"({work_seconds()} / {tokens})"), AGAINST, (0.6, 1.4),
+        "its clocks. Green is normal, also where tokens are uneven.",
+        "none", against_median(f"({work_seconds()} / {tokens})"), AGAINST, (0.95, 1.35),
     )  # fmt: skip
 
 
@@ -210,9 +217,9 @@ def other_waits_heatmap() -> Any:
     waits = by("rank", "sum", rate(of_ranks(balance.WAIT_SECONDS, kind=f"!~{OWN_WAITS}")))
     return rank_heatmap(
         "Waiting for data, queues, policies",
-        "Share of time in waits that are no collective and no barrier. Dark is starved: see the "
-        "stage that feeds these ranks. Empty where a job has no such waits.",
-        "percentunit", share_of_wall(waits), MORE_IS_WORSE, (0, None),
+        "Share of time in waits that are no collective and no barrier. Bright is starved: see the "
+        "stage that feeds these ranks. All black is normal.",
+        "percentunit", share_of_wall(f"({waits} or 0 * {wall()})"), BRIGHT_IS_MUCH, (0, 0.5),
     )  # fmt: skip
 
 
@@ -220,9 +227,9 @@ def idle_heatmap() -> Any:
     idle = by("rank", "sum", rate(of_ranks(balance.IDLE_SECONDS)))
     return rank_heatmap(
         "Idle: nothing recorded",
-        "Share of time outside every stage and wait. Pale is normal. Dark in all ranks: the job "
-        "does something that no stage covers; dark in one: a stalled host.",
-        "percentunit", share_of_wall(idle), MORE_IS_WORSE, (0, 0.5),
+        "Share of time outside every stage and wait. Black is normal. Bright in all ranks: the "
+        "job does something that no stage covers; bright in one: a stalled host.",
+        "percentunit", share_of_wall(idle), BRIGHT_IS_MUCH, (0, 0.5),
     )  # fmt: skip
 
 
@@ -231,8 +238,8 @@ def transfer_heatmap() -> Any:
     return rank_heatmap(
         "Communication: moving the bytes",
         "Share of time in collectives after the last rank had arrived. Rows alike are normal; one "
-        "dark row is a slow link or host.",
-        "percentunit", share_of_wall(transfer), MORE_IS_WORSE, (0, None),
+        "bright row is a slow link or host.",
+        "percentunit", share_of_wall(transfer), BRIGHT_IS_MUCH, (0, None),
     )  # fmt: skip
 
 
@@ -240,21 +247,23 @@ def stage_heatmap() -> Any:
     seconds = by("rank", "sum", of_ranks(performance.RANK_STAGE_SECONDS, stage="rollout"))
     return rank_heatmap(
         "Rollout seconds in the last step",
-        "Rollout is where ranks differ most, because answers differ in length. One row dark in "
+        "Rollout is where ranks differ most, because answers differ in length. One row bright in "
         "every step: its prompts or its engine.",
-        "s", seconds, MORE_IS_WORSE, (0, None),
+        "s", seconds, BRIGHT_IS_MUCH, (0, None),
     )  # fmt: skip
 
 
 def behind_heatmap() -> Any:
-    newest = by("rank, group", "max", of_ranks(collectives.GROUP_ENQUEUED))
-    behind = f"max by (group) ({newest}) - on (group) group_right () {newest}"
+    enqueued = of_ranks(collectives.GROUP_ENQUEUED)
+    here = by("rank, group", "max", enqueued)
+    is_stuck = by("rank, group", "max", f"changes({enqueued}[{WINDOW}]) == bool 0")
+    behind = f"(max by (group) ({here}) - on (group) group_right () {here}) * {is_stuck}"
     return rank_heatmap(
-        "Collectives behind the foremost rank",
-        "How many collectives of its groups a rank has not entered yet that another has. 0 to 2 "
-        "flicker is normal. A row that stays above 0 while nothing moves is the rank that did not "
-        "arrive: see its stack on the agent's page.",
-        "none", by("rank", "max", behind), MORE_IS_WORSE, (0, 3),
+        "Collectives behind the others, without moving",
+        "How many collectives that others have entered a rank has not, where it has entered none "
+        "in the window. Black is normal. A bright row is the rank that did not arrive: see its "
+        "stack on the agent's page.",
+        "none", by("rank", "max", behind), BRIGHT_IS_MUCH, (0, 1),
     )  # fmt: skip
 
 

@@ -19,10 +19,12 @@ from dashboards.common import (
     instant,
     limits,
     prop,
+    query,
+    states,
     tiles,
     values,
 )
-from dashboards.promql import by, of_role, of_run, recent
+from dashboards.promql import by, lately, of_role, of_run, recent
 from dfx_agent.metrics.balance import RANK_UP
 from dfx_agent.metrics.verdicts import STRAGGLER_LOST_SECONDS, VERDICT_ACTIVE, VERDICT_STATE
 
@@ -33,11 +35,12 @@ TILE_TEXTS = values(
 
 
 def verdicts() -> Any:
-    states = [f"{recent(of_run(VERDICT_STATE, state=s))} * {value}" for s, value in STATES]
+    states = [f"{lately(of_run(VERDICT_STATE, state=s))} * {value}" for s, value in STATES]
     panel = tiles(
         "Verdicts",
-        "What the agent concludes now. Green is normal; grey means that it would have to guess and "
-        "does not. FOUND: read who and why on the right, then the evidence on the agent's page.",
+        "What the agent concluded within the window 'Averaged over'. Green is normal; grey means that "
+        "it would have to guess and does not. FOUND: read who and why on the right, then the "
+        "evidence on the agent's page.",
         "none",
     )
     panel.with_target(instant(by("kind", "max", " or ".join(states)), "{{kind}}"))
@@ -47,7 +50,7 @@ def verdicts() -> Any:
 
 
 def blamed() -> Any:
-    found = by("kind, role, rank, cause, stage", "max", recent(of_run(VERDICT_ACTIVE)))
+    found = by("kind, role, rank, cause, stage", "max", lately(of_run(VERDICT_ACTIVE)))
     ranks = by("role", "count", recent(of_role(RANK_UP)))
     nothing = f'label_replace({ranks}, "cause", "nothing found", "", "")'
     panel = cells(
@@ -70,11 +73,25 @@ def blamed() -> Any:
     mappings = [values(("nothing found", "nothing found", GREEN)), everything]
     panel.override_by_name("Cause", [background(), prop("mappings", mappings)])
     panel.override_by_name("Value", [prop("custom.hidden", True)])
+    for name, width in (("Problem", 100), ("Rank", 60), ("Stage", 110), ("Role", 90)):
+        panel.override_by_name(name, [prop("custom.width", width)])
     return panel
 
 
+def history() -> Any:
+    panel = states(
+        "Verdicts over time",
+        "When each problem was found (red), excluded (green) or not decided (grey). Red that comes "
+        "and goes is a problem at the edge of what can be told from the ranks' own spread.",
+        [TILE_TEXTS],
+    )
+    now = [f"{of_run(VERDICT_STATE, state=s)} * {value}" for s, value in STATES]
+    panel.with_target(query(by("kind", "max", " or ".join(now)), "{{kind}}"))
+    return panel.max_data_points(300)
+
+
 def lost_seconds() -> Any:
-    lost = by("rank", "max", recent(of_run(STRAGGLER_LOST_SECONDS)))
+    lost = by("rank", "max", lately(of_run(STRAGGLER_LOST_SECONDS)))
     panel = tiles(
         "Lost to the straggler, per step",
         "What the other ranks lose in each step by waiting for the rank named here. "
@@ -89,6 +106,6 @@ def lost_seconds() -> Any:
 
 def nobody(label: str) -> str:
     """0 while there is a run and nobody is blamed, so that the panel can say so."""
-    lost = by("rank", "max", recent(of_run(STRAGGLER_LOST_SECONDS)))
+    lost = by("rank", "max", lately(of_run(STRAGGLER_LOST_SECONDS)))
     up = by("role", "max", recent(of_role(RANK_UP)))
     return f'(label_replace(0 * {up}, "{label}", "–", "", "") unless on () {lost})'

@@ -249,7 +249,7 @@ class _Comparison:
             f"{seconds_text(self._step_seconds)}, median of {num_steps} steps"
         )
         if limit <= _BLIND_SHARE * self._step_seconds:
-            summary = f"no rank is behind the others by more than {share}"
+            summary = f"no rank makes the others wait more than {share}"
             step = self._steps[-1].step
             return Verdict("straggler", "clear", self._role, summary, step=step, evidence=(line,))
         summary = (

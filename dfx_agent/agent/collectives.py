@@ -200,18 +200,18 @@ class Collectives:
             rank = self._ranks[key] = _Rank(process, len(self._ranks))
         elif rank.process is not process:
             rank.process = process
-            self._restart(key[0])
+            self._restart(rank)
         return rank
 
-    def _restart(self, role: str) -> None:
+    def _restart(self, rank: _Rank) -> None:
         """A rank began anew: numbers of the attempt before must not meet those of this one."""
+        role, begin_ns = rank.process.filed_as.role, rank.process.follower.begin_ns
         for (other, _), group in self._groups.items():
             if other == role:
-                group.give_up(list(group.slots))
-        self._groups = {key: group for key, group in self._groups.items() if key[0] != role}
-        for (other, _), rank in self._ranks.items():
-            if other == role:
-                rank.groups.clear()
+                group.give_up([n for n, slot in group.slots.items() if slot.newest_ns < begin_ns])
+                group.members &= ~rank.bit
+                group.num_readings, group.expected = 0, _NOBODY_YET
+        rank.groups.clear()
 
     def _join(self, rank: _Rank, name: str) -> tuple[_Group, Coverage]:
         key = rank.process.filed_as.role, name

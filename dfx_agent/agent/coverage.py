@@ -10,10 +10,19 @@ _REPORT_AGE_NS = 10**9
 class Coverage:
     """One rank in one group, by the group's own sequence numbers."""
 
-    __slots__ = ("_base", "_last", "_num_recorded", "_reported", "_reported_ns", "_trusted")
+    __slots__ = (
+        "_base",
+        "_begins_with_ddp",
+        "_last",
+        "_num_recorded",
+        "_reported",
+        "_reported_ns",
+        "_trusted",
+    )
 
     def __init__(self) -> None:
         self._base: int | None = None  # the number before the first one recorded
+        self._begins_with_ddp = False
         self._last = self._num_recorded = 0
         self._reported: int | None = None
         self._reported_ns = self._trusted = 0
@@ -22,9 +31,9 @@ class Coverage:
         """A collective was recorded; DDP's reducer stands for all buckets since the last one."""
         if self._base is None:
             self._base = self._last = sequence - 1
+            self._begins_with_ddp = operation == DDP_GRADIENTS
         if sequence > self._last:
-            is_ddp = operation == DDP_GRADIENTS and self._num_recorded
-            self._num_recorded += sequence - self._last if is_ddp else 1
+            self._num_recorded += sequence - self._last if operation == DDP_GRADIENTS else 1
             self._last = sequence
 
     def report(self, num_enqueued: int, now_ns: int) -> None:
@@ -49,4 +58,7 @@ class Coverage:
         """
         base = first_enqueued if self._base is None else min(first_enqueued, self._base)
         newest = self._last if is_in_flight else max(self._last, self._trusted)
-        return self._num_recorded, max(0, newest - base)
+        num_recorded = self._num_recorded
+        if self._base is not None and self._begins_with_ddp:
+            num_recorded += self._base - base
+        return num_recorded, max(0, newest - base)

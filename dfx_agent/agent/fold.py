@@ -7,6 +7,8 @@ its row.
 
 from __future__ import annotations
 
+import time
+
 from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.collectives import Collectives
 from dfx_agent.agent.hangs import HangWatch
@@ -94,6 +96,7 @@ class RunFold:
         for role in {role for role, _ in self.rows}:
             for key in sorted(k for k in self.rows if k[0] == role)[:-_KEEP_STEPS]:
                 del self.rows[key], self._cells[key]
+        self.hangs.observe(self.processes, time.monotonic_ns())
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What is concluded now, for every role: hang, crash, straggler."""

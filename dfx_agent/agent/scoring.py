@@ -71,12 +71,8 @@ class Signal:
         self.drift.add(step, self.spec.value(score))
         if self._band is None:
             return {}
-        z = self._band.z(score)
-        # numbers near the end of the range of floats have no finite distance
-        if not math.isfinite(z):
-            return {}
-        self.z = z
-        return self._alarms(step, z)
+        self.z = self._band.z(score)
+        return self._alarms(step, self.z)
 
     def pause(self) -> None:
         """A step that is not scored."""
@@ -136,4 +132,6 @@ class Signal:
         if self._band is None:
             return None, None
         median, scale = self._band
-        return self.spec.value(median - 2 * scale), self.spec.value(median + 2 * scale)
+        ends = [self.spec.value(median + side * scale) for side in (-2, 2)]
+        low, high = (end if math.isfinite(end) else None for end in ends)
+        return low, high

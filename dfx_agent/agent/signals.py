@@ -30,6 +30,9 @@ LOSS = "loss"
 # the highest and lowest score of a step; equal for many steps: nothing to learn from
 SCORE_MAX, SCORE_MIN = "score_max", "score_min"
 
+# scored, such a number would overflow sums and exponents; no signal of a job comes near
+_UNBELIEVABLE = 1e100
+
 _PLACES = {LOSS: "loss", **{spec.name: spec.where for spec in SIGNALS}}
 
 
@@ -204,7 +207,7 @@ class SignalBank:
     def _score(self, step: int, values: Mapping[str, float]) -> None:
         for signal in self._signals:
             value = values.get(signal.spec.name)
-            finite = value if value is not None and math.isfinite(value) else None
+            finite = value if value is not None and abs(value) < _UNBELIEVABLE else None
             for direction, onset in signal.observe(step, finite).items():
                 self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
             if signal.spec.name == "reward":

@@ -1,20 +1,20 @@
 """What runs inside a job that an agent attaches to: sent as text, with the guest's files in it.
 
-It needs nothing installed and leaves no file but the segment. It may be run by the thread that
-trains, at any point of it: there it only starts a thread, with the primitive that takes no lock
-and modules that every interpreter has loaded. Python 3.10 and newer.
+Run in a thread of its own (``guard``), where it may import and wait. It needs nothing installed and
+leaves no file but the segment and the answer. Python 3.10 and newer.
 """
 
 from __future__ import annotations
 
-import _thread
+import binascii
+import json
+import os
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-    from typing import Any
+import time
+import zlib
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
 _PACKAGE = "dfx_agent"
 _CLAIM = "_dfx_attach"
@@ -22,34 +22,20 @@ _CLAIM_SECONDS = 10.0
 
 
 def arrive(parcel: dict[str, Any]) -> None:
-    """Start the thread that does everything; its answer is written to ``parcel["answer"]``."""
-    _thread.start_new_thread(_bring_in, (parcel,))
-
-
-def _bring_in(parcel: dict[str, Any]) -> None:
+    """Bring the guest in; the answer is written to ``parcel["answer"]``."""
     try:
-        _use_all_processors()
         answer = _one_at_a_time(parcel)
     except BaseException as error:  # noqa: BLE001 (never into the job)
         answer = {"state": "failed", "message": f"{type(error).__name__}: {error}"}
     try:
         _write(parcel["answer"], answer)
-    except BaseException:  # noqa: BLE001 (the agent waits no longer than it wants to)
+    except OSError:  # the agent waits no longer than it wants to
         return
-
-
-def _use_all_processors() -> None:
-    """Our thread may descend from one that is bound to one processor."""
-    import os  # noqa: PLC0415
-
-    os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
 
 
 def _one_at_a_time(parcel: dict[str, Any]) -> dict[str, Any]:
     """Two agents may come at the same moment: ``setdefault`` lets one of them in."""
-    import time  # noqa: PLC0415
-
-    mine = type(sys)(_CLAIM)
+    mine = ModuleType(_CLAIM)
     end = time.monotonic() + _CLAIM_SECONDS
     while sys.modules.setdefault(_CLAIM, mine) is not mine:
         if time.monotonic() > end:
@@ -85,9 +71,6 @@ def _attach(parcel: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(text: str) -> dict[str, str]:
-    import binascii  # noqa: PLC0415
-    import json  # noqa: PLC0415
-    import zlib  # noqa: PLC0415
 
     sources: dict[str, str] = json.loads(zlib.decompress(binascii.a2b_base64(text)))
     return sources
@@ -95,9 +78,6 @@ def _unpacked(text: str) -> dict[str, str]:
 
 def _write(path: str, answer: dict[str, Any]) -> None:
     """Whole or not at all: the agent looks for the file."""
-    import json  # noqa: PLC0415
-    import os  # noqa: PLC0415
-
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(f"{path}.tmp", flags, 0o600)
     try:
@@ -130,10 +110,8 @@ class _Guest:
         path = self._file(name)
         if path is None:
             return None
-        machinery: Any = __import__("importlib.machinery", fromlist=["ModuleSpec"])
-        is_package = path.endswith("/__init__.py")
-        spec: ModuleSpec = machinery.ModuleSpec(name, self, is_package=is_package)
-        return spec
+        loader: Any = self  # of PEP 451, and no more of importlib.abc than that asks for
+        return ModuleSpec(name, loader, is_package=path.endswith("/__init__.py"))
 
     def create_module(self, _spec: ModuleSpec) -> None:
         """A plain module."""

@@ -26,9 +26,12 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Answer:
-    """What the guest said: ``state`` is attached, observed (it was there already, and stays),
-    busy (with another agent's folder), skipped (nothing to see there), refused or failed.
-    ``segment`` is the file's path as the target sees it, "" when there is none."""
+    """What the guest said.
+
+    ``state`` is attached, observed (it was there already, and stays), busy (with another agent's
+    folder), skipped (nothing to see there), refused or failed. ``segment`` is the file's path as
+    the target sees it, "" when there is none.
+    """
 
     state: str
     segment: str = ""
@@ -114,7 +117,7 @@ def remove_leftovers(directory: str, suffixes: tuple[str, ...]) -> None:
     for name in names:
         stem, suffix = os.path.splitext(name)
         is_left = suffix in suffixes and f"{stem}.seg" not in names
-        if is_left or suffix == _ANSWER_SUFFIX and _age_seconds(directory, name) > 600:
+        if is_left or (suffix == _ANSWER_SUFFIX and _age_seconds(directory, name) > 600):
             try:
                 os.unlink(os.path.join(directory, name))
             except OSError:

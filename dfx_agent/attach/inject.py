@@ -34,6 +34,7 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 _ARMING_SECONDS = 10.0  # the kernel ends a helper that needs longer, and with it every stop
 _GRACE_SECONDS = 2.0
 _PROGRESS_SECONDS = 1.0
+_HELD = "no thread of the target came back to Python: retry when its long C call is over"
 _FINE_POLL_SECONDS, _POLL_SECONDS, _FINE_FOR_SECONDS = 0.0005, 0.005, 0.1
 
 
@@ -163,7 +164,9 @@ def waiting_text(seconds: float) -> str:
 def _serve_one_request() -> None:
     """What the helper does; it ends without cleaning up, which resumes whatever it still holds."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    gc.disable()  # a stop is no time for it
+    gc.disable()  # a stop is no time for it, nor for waiting for a processor
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     request = json.loads(sys.stdin.buffer.readline())
     signal.setitimer(signal.ITIMER_REAL, _ARMING_SECONDS)
     try:
@@ -186,7 +189,7 @@ def _run(request: dict[str, Any]) -> Injected:
         method = check_target(target).route(request["method"])
         waiting, stops = _arm(target, request["source"], method)
         armed_seconds = time.monotonic() - begin
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _end_arming()
         _say(armed=armed_seconds)
         ran = _wait(waiting, begin + request["budget_seconds"])
         seconds = time.monotonic() - begin
@@ -201,7 +204,10 @@ def _run(request: dict[str, Any]) -> Injected:
     )
 
 
-_HELD = "no thread of the target came back to Python: retry when its long C call is over"
+def _end_arming() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _arm(target: Target, source: str, method: str) -> tuple[_Waiting, list[float]]:

@@ -53,9 +53,9 @@ stub = bytes.fromhex(
 
 _NT_PRSTATUS, _NT_X86_XSTATE = 1, 0x202
 # Indices into struct user_regs_struct, 27 words.
-_R10, _R9, _R8, _RAX, _RDX, _RSI, _RDI = 7, 8, 9, 10, 12, 13, 14
+_R10, _R9, _R8, _RAX, _RCX, _RDX, _RSI, _RDI = 7, 8, 9, 10, 11, 12, 13, 14
 _ORIG_RAX, _RIP, _CS, _EFLAGS, _RSP, _SS = 15, 16, 17, 18, 19, 20
-_ARGUMENTS = (_RDI, _RSI, _RDX, 11, _R9, _R8)
+_ARGUMENTS = (_RDI, _RSI, _RDX, _RCX, _R8, _R9)
 # struct sigcontext: r8-r15 rdi rsi rbp rbx rdx rax rcx rsp rip eflags.
 _SIGCONTEXT = (9, 8, 7, 6, 3, 2, 1, 0, 14, 13, 4, 5, 12, 10, 11, 19, 16, 18)
 _WORD = 2**64 - 1

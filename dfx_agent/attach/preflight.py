@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 from dfx_agent.attach import hijack, pep768, procfs, refusals, stub
@@ -17,7 +18,7 @@ from dfx_agent.errors import AttachError, UsageError
 
 ROUTES = ("pep768", "thread", "pending")
 METHODS = ("auto", *ROUTES, "ptrace")
-_SECCOMP_FILTER = 2
+_IDLE_LOOKS, _IDLE_PAUSE_SECONDS = 20, 0.002
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,12 @@ def _ptrace_refusal(target: Target) -> AttachError | None:
 
 
 def _idle_refusal(target: Target) -> AttachError | None:
-    idle = hijack.idle_threads(target.pid, target.maps, target.machine)
-    return None if idle else refusals.no_idle_thread()
+    """A busy event loop is idle only now and then, so look more than once."""
+    for _ in range(_IDLE_LOOKS):
+        if hijack.idle_threads(target.pid, target.maps, target.machine):
+            return None
+        time.sleep(_IDLE_PAUSE_SECONDS)
+    return refusals.no_idle_thread()
 
 
 def _may_call_ptrace() -> bool:

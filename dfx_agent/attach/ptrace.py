@@ -50,14 +50,18 @@ def stop(thread_id: int, seconds: float) -> None:
 
     AttachError when it does not stop, has ended, or is stopped by job control.
     """
+    # The kernel reports stops by this signal; blocked, it can be waited for with a limit.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     _request(_SEIZE, thread_id)
     _request(_INTERRUPT, thread_id)
     deadline = time.monotonic() + seconds
     while True:
         changed, status = os.waitpid(thread_id, _WALL | os.WNOHANG)
         if not changed:
-            if time.monotonic() > deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise refusals.did_not_stop(thread_id, seconds)
+            signal.sigtimedwait({signal.SIGCHLD}, left)
             continue
         if not os.WIFSTOPPED(status):
             raise ProcessLookupError

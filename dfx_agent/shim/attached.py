@@ -100,7 +100,7 @@ def look() -> None:
         return
     if os.path.lexists(visit.stem + REQUEST_SUFFIX):
         leave()
-    elif _agent_is_there(visit.directory):
+    elif agent_is_there(visit.directory):
         visit.alone_since_ns = None
     else:
         now = time.monotonic_ns()
@@ -124,7 +124,7 @@ def leave(*, nobody_reads: bool = False) -> None:
 
 def forget() -> bool:
     """In a forked child: the visit was the parent's. True when there was one."""
-    global _visit  # noqa: PLW0603
+    global _visit
     visit, _visit = _visit, None
     return visit is not None
 
@@ -136,7 +136,7 @@ def _gone() -> None:
 
 
 def _forget_last_note() -> None:
-    global _note_of_last  # noqa: PLW0603
+    global _note_of_last
     note, _note_of_last = _note_of_last, None
     if note is not None:
         _unlink(note)
@@ -184,8 +184,11 @@ def _answer(state: str, *, segment: str = "", message: str = "") -> Answer:
 
 
 def _who(known: Mapping[str, Any]) -> dict[str, Any]:
-    """What the agent found out, less what this process knows better: its environment as it is now
-    (Ray and verl change it after the start) and its process group."""
+    """What the agent found out, less what this process knows better.
+
+    That is its environment as it is now (Ray and verl change it after the start) and its process
+    group.
+    """
     own = identity.from_environment()
     given = {key: value for key, value in known.items() if value is not None}
     for name in _NUMBERS:
@@ -194,13 +197,17 @@ def _who(known: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("run", "role", "framework"):
         if os.environ.get(f"DFX_{name.upper()}"):
             given.pop(name, None)
-    distributed: Any = sys.modules.get("torch.distributed")
-    if own.rank == UNKNOWN and distributed is not None and distributed.is_available():
-        if distributed.is_initialized():
-            given |= {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
-            if given.get("role", "") in _WEAK_ROLES:
-                given["role"] = "trainer"
+    if own.rank == UNKNOWN:
+        given |= _place_in_group(given.get("role", ""))
     return given
+
+
+def _place_in_group(role: str) -> dict[str, Any]:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return {}
+    place = {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    return place | ({"role": "trainer"} if role in _WEAK_ROLES else {})
 
 
 def _wait_for_torch() -> None:
@@ -220,7 +227,7 @@ def _is_data_loader_worker() -> bool:
     return getattr(worker, "_worker_info", None) is not None
 
 
-def _agent_is_there(directory: str) -> bool:
+def agent_is_there(directory: str) -> bool:
     """Whether an agent holds its lock; also when that cannot be told."""
     try:
         fd = os.open(os.path.join(directory, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)

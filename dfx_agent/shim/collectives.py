@@ -321,9 +321,9 @@ def _raised(call: tuple[Group, _Begun, bool] | None, operation: str) -> None:
             _count_error()
 
 
-def _wait_wrapper(original: Any, switch: Switch) -> Any:
+def _wait_wrapper(original: Any, _switch: Switch) -> Any:
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if compiling.is_compiling() or not switch.is_on:
+        if compiling.is_compiling() or not _pending:
             return original(*args, **kwargs)
         is_sync, begun = _pending.pop(id(args[0]), (False, None))
         if is_sync:

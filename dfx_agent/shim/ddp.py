@@ -37,6 +37,7 @@ class _Replica:
         self._first: Any = None
         self._last: Any = None
         self._lasts: list[Any] = []
+        self._is_in_backward = False
         self._takes_part = False
         self._begun: Any = None
         self._handles: list[Any] = []
@@ -46,7 +47,7 @@ class _Replica:
     def begin(self) -> None:
         """Backward begins, in the thread that trains: hooks may be put in now."""
         self._before = self.group.sequence()
-        self._takes_part = False
+        self._is_in_backward, self._takes_part = True, False
         if not self._handles and self._num_lessons < _MAX_LESSONS:
             self._num_lessons += 1
             self._is_learning, self._first, self._last = True, None, None
@@ -55,6 +56,7 @@ class _Replica:
 
     def end(self, *, has_failed: bool) -> Any:
         """Backward is over: what has begun, None where nothing was reduced or nothing was seen."""
+        self._is_in_backward = False
         begun, self._begun = self._begun, None
         sequence = self.group.sequence()
         was_reduced = sequence == NO_STEP or sequence != self._before
@@ -73,6 +75,14 @@ class _Replica:
             return None
         return None if begun is None else (*begun[:2], sequence, *begun[3:])
 
+    def forget(self) -> None:
+        """No hook and nothing open is left."""
+        self._is_in_backward = False
+        self.remove()
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            collectives.abandon(begun)
+
     def remove(self) -> None:
         while self._handles:
             self._handles.pop().remove()
@@ -86,7 +96,7 @@ class _Replica:
 
     def _on_ready(self, parameter: Any) -> None:
         try:
-            if not PATCHES.is_active:
+            if not (self._is_in_backward and PATCHES.is_active):
                 return
             if self._is_learning:
                 self._last = weakref.ref(parameter)
@@ -143,6 +153,6 @@ def after_backward(*, has_failed: bool) -> None:
 
 
 def _forget(replica: _Replica) -> None:
-    replica.remove()
+    replica.forget()
     if replica in _replicas:
         _replicas.remove(replica)

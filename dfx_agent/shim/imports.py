@@ -68,6 +68,8 @@ class _Finder:
 
     def _follow(self, loader: Any) -> None:
         original = loader.exec_module
+        if getattr(original, "follower", None) is self:
+            return  # a loader that was found before
 
         def exec_module(module: Any) -> None:
             original(module)
@@ -76,6 +78,7 @@ class _Finder:
                     del loader.exec_module
                 self._done()
 
+        exec_module.follower = self  # type: ignore[attr-defined]
         loader.exec_module = exec_module
 
     def _done(self) -> None:

@@ -79,13 +79,10 @@ def _time_forward(root: Any) -> None:
 
     def change(patches: PatchSet) -> None:
         _hooked.add(root)
-        before, after = (
-            _Hook(_before_forward, patches.switch),
-            _Hook(_after_forward, patches.switch),
-        )
+        before, after = _Hook(_before_forward, patches.switch), _Hook(_after_forward)
         patches.on_restore(root.register_forward_pre_hook(before).remove)
         patches.on_restore(root.register_forward_hook(after, always_call=True).remove)
-        patches.on_restore(_hooked.clear)
+        patches.on_restore(_forget_all)
 
     if FORWARD.is_active:
         change(FORWARD)
@@ -96,12 +93,12 @@ def _time_forward(root: Any) -> None:
 class _Hook:
     """A module is copied and saved with its hooks: of ours, a function that does nothing."""
 
-    def __init__(self, call: Callable[[Any], None], switch: Switch) -> None:
+    def __init__(self, call: Callable[[Any], None], switch: Switch | None = None) -> None:
         self._call = call
         self._switch = switch
 
     def __call__(self, module: Any, *_args: Any) -> None:
-        if not compiling.is_compiling() and self._switch.is_on:
+        if not compiling.is_compiling() and (self._switch is None or self._switch.is_on):
             try:
                 self._call(module)
             except Exception:  # noqa: BLE001 (never into the job)
@@ -113,9 +110,21 @@ class _Hook:
 
 def _before_forward(module: Any) -> None:
     """Only passes that will be trained on: generation calls forward for every token."""
+    _close(id(module), RuntimeError)  # torch calls no hook after a KeyboardInterrupt
     if sys.modules["torch"].is_grad_enabled():
         _opened[id(module)] = torch_hooks.open_stage("forward")
 
 
 def _after_forward(module: Any) -> None:
-    torch_hooks.close_stage(_opened.pop(id(module), None), None)
+    """Also when the hook has been given up since: what is open would look stuck."""
+    _close(id(module), None)
+
+
+def _close(module_id: int, failure: type[BaseException] | None) -> None:
+    torch_hooks.close_stage(_opened.pop(module_id, None), failure)
+
+
+def _forget_all() -> None:
+    _hooked.clear()
+    for module_id in list(_opened):
+        _close(module_id, None)

@@ -157,9 +157,10 @@ def _hook_optimizers(patches: PatchSet) -> None:
             _before_step(optimizer)
 
     def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not compiling.is_compiling() and switch.is_on:
-            _after_step(optimizer)
+        if not compiling.is_compiling():
+            _after_step(optimizer, is_on=switch.is_on)
 
+    patches.on_restore(_close_all_steps)
     patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
     patches.on_restore(module.register_optimizer_step_post_hook(after).remove)
 
@@ -183,6 +184,11 @@ def _close_step(optimizer_id: int, failure: type[BaseException] | None) -> None:
         close_stage(step.opened, failure)
 
 
+def _close_all_steps() -> None:
+    for optimizer_id in list(_seen.at_work):
+        _close_step(optimizer_id, None)
+
+
 def _close_stale() -> None:
     """Steps that raised: torch calls no hook then, but their frames are gone."""
     for optimizer_id in list(_seen.at_work):
@@ -202,7 +208,7 @@ def _num_frames(optimizer_id: int) -> int:
     return num_frames
 
 
-def _after_step(optimizer: Any) -> None:
+def _after_step(optimizer: Any, *, is_on: bool) -> None:
     try:
         step = _seen.at_work.get(id(optimizer))
         if step is not None:
@@ -212,7 +218,7 @@ def _after_step(optimizer: Any) -> None:
             _close_step(id(optimizer), None)
         is_inner = any(outer.thread == threading.get_ident() for outer in _seen.at_work.values())
         writer = recorder.current
-        if writer is None or is_inner:  # one optimizer inside another: the outer one counts
+        if writer is None or not is_on or is_inner:  # inside another one: the outer one counts
             return
         _seen.num_steps += 1
         if optimizer not in _seen.optimizers:

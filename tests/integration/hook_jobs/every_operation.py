@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import traceback
 
@@ -27,7 +28,7 @@ NUMEL = 6
 ONE = 4 * NUMEL  # bytes of one float32 tensor
 BIG = 100 * 10**6
 
-_number = 0  # collectives of the world so far, as every rank counts them
+numbers = itertools.count(1)  # of the world's collectives, as every rank counts them
 
 
 def tensor(times: int = 1) -> torch.Tensor:
@@ -71,19 +72,13 @@ def operations() -> dict[str, tuple]:
             lambda **k: dist.all_to_all_single(tensor(world), tensor(world), **k),
             everything,
         ),
-        "barrier": (lambda **k: dist.barrier(**k), 0),
+        "barrier": (dist.barrier, 0),
     }
-
-
-def next_number() -> int:
-    global _number
-    _number += 1
-    return _number
 
 
 def skip_numbers(count: int) -> None:
     for _ in range(count):
-        next_number()
+        next(numbers)
 
 
 def issue(name: str, call, num_bytes: float, *, is_async: bool) -> None:
@@ -92,14 +87,14 @@ def issue(name: str, call, num_bytes: float, *, is_async: bool) -> None:
     try:
         work = call(async_op=is_async)
     except RuntimeError as error:  # gloo of older versions
-        assert "support" in str(error), error
+        assert "support" in str(error), error  # noqa: PT017
         (failed,) = collectives()
         assert failed.has_failed
         assert failed.number == -1
         return
     if is_async:
         work.wait()
-    rows, number = collectives(), next_number()
+    rows, number = collectives(), next(numbers)
     if name == "reduce_scatter" and HOST_WAITS:  # gloo reduces once for each rank
         skip_numbers(dist.get_world_size() - 1)
     waits = isinstance(work, dist.Work) if is_async else False  # else a future of it
@@ -170,13 +165,13 @@ def check_a_work_that_nobody_waits_for():
     collectives()
     for _ in range(50):
         dist.all_reduce(tensor(), async_op=True)
-        next_number()
+        next(numbers)
         gc.collect()
     rows = collectives()
     assert [row.kind for row in rows] == [COLLECTIVE] * 50
     dist.barrier()
     assert [row.name for row in collectives()] == ["barrier@0"]
-    assert next_number() == rows[-1].number + 1
+    assert next(numbers) == rows[-1].number + 1
     assert not open_now()
 
 
@@ -187,7 +182,7 @@ def check_objects():
     assert [item["rank"] for item in gathered] == list(range(dist.get_world_size()))
     rows = collectives()
     assert [row.name for row in rows] == ["all_gather@0"] * 2
-    assert [row.number for row in rows] == [next_number(), next_number()]
+    assert [row.number for row in rows] == [next(numbers), next(numbers)]
     assert dist.get_world_size() * 1000 < rows[1].value < dist.get_world_size() * 1200
 
 
@@ -198,7 +193,7 @@ def check_objects_of_100_mb():
     assert len(objects[0]) == BIG
     sizes, payload = collectives()
     assert (sizes.name, payload.name) == ("broadcast@0", "broadcast@0")
-    assert [sizes.number, payload.number] == [next_number(), next_number()]
+    assert [sizes.number, payload.number] == [next(numbers), next(numbers)]
     assert BIG <= payload.value < BIG + 1000
 
 
@@ -238,7 +233,7 @@ def raised(call) -> tuple:
     """(type, text, file and line of the first frame, function of the last) of what it raises."""
     try:
         call()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         frames = traceback.extract_tb(error.__traceback__)
         first, second = frames[1], frames[2]
         place = first.filename, first.lineno, second.filename, second.lineno

@@ -46,7 +46,9 @@ def patched() -> dict[str, object]:
         (torch.amp.GradScaler, ["_maybe_opt_step", "scale"]),
     ]
     return {
-        f"{owner.__name__}.{name}": vars(owner).get(name) for owner, names in owners for name in names
+        f"{owner.__name__}.{name}": vars(owner).get(name)
+        for owner, names in owners
+        for name in names
     }
 
 
@@ -225,7 +227,7 @@ def check_100000_calls_leave_nothing_behind():
 
     def run(count: int) -> None:
         for _ in range(count):
-            group.allreduce([value]).wait()
+            dist.group.WORLD.allreduce([value]).wait()
             if recorder.current.num_written()[0] % 100_000 < 3:
                 collectives()
 

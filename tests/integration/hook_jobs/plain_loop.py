@@ -178,7 +178,7 @@ def check_an_optimizer_that_raises():
     try:
         step(model, optimizer)
     except ZeroDivisionError as error:
-        assert error.__traceback__.tb_frame.f_code is check_an_optimizer_that_raises.__code__
+        assert error.__traceback__.tb_frame.f_code is check_an_optimizer_that_raises.__code__  # noqa: PT017
     assert open_now() == ["optimizer"]  # torch tells nobody
     step(model, other)
     rows = seen()
@@ -239,8 +239,8 @@ def check_a_gradient_that_is_not_finite():
     try:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
     except RuntimeError as error:
-        assert "non-finite" in str(error)
-        assert error.__traceback__.tb_frame.f_code is check_a_gradient_that_is_not_finite.__code__
+        assert "non-finite" in str(error)  # noqa: PT017
+        assert error.__traceback__.tb_frame.f_code is check_a_gradient_that_is_not_finite.__code__  # noqa: PT017
     else:
         raise AssertionError("it was swallowed")
     assert counted(arrived(), "nonfinite_gradients") == 1
@@ -296,7 +296,7 @@ def check_a_forward_that_raises():
     try:
         model(torch.ones(2, WIDTH + 1, device=DEVICE))
     except RuntimeError as error:
-        assert error.__traceback__.tb_frame.f_code is check_a_forward_that_raises.__code__
+        assert error.__traceback__.tb_frame.f_code is check_a_forward_that_raises.__code__  # noqa: PT017
     assert stages(seen()) == ["forward"]
     assert not open_now()
 

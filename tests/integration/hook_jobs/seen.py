@@ -118,7 +118,7 @@ def report(checks: Iterable[Callable[[], None]]) -> None:
         try:
             check()
             results[check.__name__] = ""
-        except BaseException:
+        except BaseException:  # noqa: BLE001
             results[check.__name__] = traceback.format_exc()
     with open(f"{os.environ['DFX_TEST_REPORT']}.{RANK}", "w") as file:
         json.dump(results, file)

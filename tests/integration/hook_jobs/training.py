@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from seen import (
     DEVICE,
-    RANK,
     checks_of,
     collectives,
     counted,
@@ -90,7 +89,7 @@ def number() -> int:
 def check_the_watch_thread_finds_a_model_by_itself():
     model = DistributedDataParallel(small())
     deadline = time.monotonic() + 20
-    for step in range(10_000):
+    for _ in range(10_000):
         backward(model)
         is_over = bool(gradients(collectives())) or time.monotonic() > deadline
         is_over = torch.tensor(float(is_over), device=DEVICE)
@@ -98,7 +97,7 @@ def check_the_watch_thread_finds_a_model_by_itself():
         if is_over:
             break
         time.sleep(0.01)
-    assert time.monotonic() < deadline, step
+    assert time.monotonic() < deadline
     seen()
 
 
@@ -214,15 +213,18 @@ def check_a_backward_that_raises():
     try:
         model(Refuses.apply(x().requires_grad_())).mean().backward()
     except KeyError as error:
-        assert error.args == ("no",)
-        assert error.__traceback__.tb_frame.f_code is check_a_backward_that_raises.__code__
+        assert error.args == ("no",)  # noqa: PT017
+        assert error.__traceback__.tb_frame.f_code is check_a_backward_that_raises.__code__  # noqa: PT017
     (row,) = [row for row in seen() if row.name == "backward"]
     assert row.has_failed
     assert not open_now()
 
 
 def check_fsdp2():
-    from torch.distributed.fsdp import fully_shard
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # torch < 2.6 has it for CUDA only
+        return
 
     mesh = dist.init_device_mesh(DEVICE, (dist.get_world_size(),))
     model = small()

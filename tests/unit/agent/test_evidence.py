@@ -115,11 +115,15 @@ def test_the_end_is_written_into_the_same_file(kept):
         if rank.open_slots:
             rank.leaves()
         rank.took_part("all_reduce@0", 5)
+        rank.writes_stacks("main", "next_epoch")
     kept.look(0)
     document = kept.document("over")
     assert document["end_seconds"] >= document["begin_seconds"]
     assert document["verdict"]["ranks"] == ["2"]
-    assert len(document["stacks"]) == 1
+    assert document["stacks"][0] == {
+        "ranks": ["0", "1", "3"],
+        "frames": ["main (train.py:7)", "all_reduce (train.py:7)"],
+    }
 
 
 def test_a_job_that_is_killed_leaves_its_evidence(kept):
@@ -203,6 +207,17 @@ def test_a_folder_that_is_not_private_is_not_written_to(kept, tmp_path):
     kept.look(14)
     kept.evidence.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_found_by_run_and_kind(dfx_dir):
+    folder = dfx_dir / "evidence"
+    folder.mkdir(mode=0o700)
+    for name in ("a_b-20261121T101500-hang", "a_b-20261121T101501-crash", "c-1-hang"):
+        (folder / f"{name}.json").write_text("{}")
+    assert len(evidence.newest(str(dfx_dir))) == 3
+    (found,) = evidence.newest(str(dfx_dir), "a b", "hang")
+    assert found.name == "a_b-20261121T101500-hang.json"
+    assert evidence.newest(str(dfx_dir / "none")) == []
 
 
 def test_names_of_runs_do_not_leave_the_folder(dfx_dir):

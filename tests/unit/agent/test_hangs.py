@@ -200,6 +200,7 @@ def test_two_groups_waiting_for_each_other_are_a_mismatch(scene):
     for rank in ranks:
         rank.took_part("all_gather@1", 1)
         rank.took_part("all_gather@2", 1)
+        rank.enters("weight_sync")
     scene.look()
     hold_in(ranks[:2], "all_gather@1", 2)
     hold_in(ranks[2:], "all_gather@2", 2)
@@ -224,6 +225,16 @@ def test_everybody_in_one_collective_for_30_seconds_is_a_hang_without_a_culprit(
     verdict = scene.look(31)
     assert (verdict.state, verdict.cause) == ("found", "collective does not finish")
     assert verdict.ranks == ()
+
+
+def test_a_collective_inside_a_wait_that_the_job_marks_is_one_wait(scene):
+    ranks = scene.warm_up()
+    for rank in ranks:
+        rank.enters("barrier", WAIT)
+    hold_in(ranks, "barrier@0", 5)
+    verdict = scene.look(31)
+    assert verdict.cause == "collective does not finish"
+    assert verdict.summary.startswith("ranks 0, 1, 2, 3 wait in barrier@0 #5")
 
 
 def test_a_collective_that_always_takes_long_may_take_five_times_as_long(scene):

@@ -43,6 +43,17 @@ def test_scalars_written_as_tensors_of_either_precision_are_read(tmp_path):
     assert run.rows == [(3, {"actor/entropy": 0.25, "actor/ppo_kl": -1e-3})]
 
 
+def test_steps_out_of_order_within_a_file_are_no_restart(tmp_path):
+    whole, records, offset = base64.b64decode(SIMPLE), [], 0
+    while offset < len(whole):
+        size = 16 + struct.unpack_from("<Q", whole, offset)[0]
+        records.append(whole[offset : offset + size])
+        offset += size
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(b"".join([*reversed(records), records[-1]]))
+    assert [step for step, _ in read(path).rows] == [10, 11]
+
+
 def test_a_folder_is_one_run_and_a_later_file_a_later_attempt(tmp_path):
     write(tmp_path, SIMPLE, "events.out.tfevents.100.host")
     write(tmp_path, TENSOR, "events.out.tfevents.200.host")

@@ -1,0 +1,171 @@
+"""All processes of this machine, read once and then only what is new.
+
+A process is named by pid and start time. What a program is shows in its command line and its
+environment of the start, once it has got past exec: younger ones are looked at again.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_SETTLED_SECONDS = 1.0
+_KERNEL_THREADS = 2  # their parent
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+# of thousands of processes, only what launchers leave is kept
+_OF_LAUNCHERS = (
+    b"RANK=", b"MASTER_", b"TORCHELASTIC_RUN_ID=", b"OMPI_", b"PMI", b"SLURM_", b"RAY_", b"DFX_",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process; what may not be read is empty."""
+
+    pid: int
+    start_ticks: int
+    parent: int
+    name: str
+
+    @functools.cached_property
+    def words(self) -> tuple[str, ...]:
+        """The command line."""
+        words = _read(self.pid, "cmdline").rstrip(b"\0").split(b"\0")
+        return tuple(word.decode("utf-8", "replace") for word in words if word)
+
+    @functools.cached_property
+    def environment(self) -> Mapping[str, str]:
+        """What launchers have set in it, as it was at the start of the program."""
+        entries = _read(self.pid, "environ").split(b"\0")
+        texts = (e.decode("utf-8", "replace") for e in entries if e.startswith(_OF_LAUNCHERS))
+        return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+    @functools.cached_property
+    def is_python(self) -> bool:
+        try:
+            program = os.readlink(f"/proc/{self.pid}/exe")
+        except OSError:
+            program = self.words[0] if self.words else ""
+        return os.path.basename(program).startswith("python")
+
+    @functools.cached_property
+    def folder(self) -> str:
+        """The working folder."""
+        try:
+            return os.readlink(f"/proc/{self.pid}/cwd")
+        except OSError:
+            return ""
+
+    @functools.cached_property
+    def uid(self) -> int:
+        """Who owns it; root's for a process that others may not look into."""
+        try:
+            return os.stat(f"/proc/{self.pid}").st_uid
+        except OSError:
+            return os.getuid()
+
+    @functools.cached_property
+    def mount_namespace(self) -> int:
+        """Its inode; 0 when it may not be asked."""
+        try:
+            return os.stat(f"/proc/{self.pid}/ns/mnt").st_ino
+        except OSError:
+            return 0
+
+    @functools.cached_property
+    def inner_pid(self) -> int:
+        """The pid by which the process knows itself, in its own pid namespace."""
+        for line in _read(self.pid, "status").splitlines():
+            if line.startswith(b"NSpid:"):
+                return int(line.split()[-1])
+        return self.pid
+
+    def has_mapped(self, library: str) -> bool:
+        """Whether a file of this name is in its memory now."""
+        return library.encode() in _read(self.pid, "maps")
+
+    def is_alive(self) -> bool:
+        """Whether this very process runs; a zombie does not."""
+        fields = _stat(self.pid)
+        return fields is not None and fields[0] not in "ZX" and fields[2] == self.start_ticks
+
+
+class ProcessTable:
+    """pid -> Process. Costs about 0.1 ms per process that was not there before."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Process] = {}
+        self._settled: set[int] = set()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Forget who is gone, read who is new, and who was still starting."""
+        now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        for pid in self._known.keys() - now:
+            del self._known[pid]
+        self._settled &= now
+        uptime_ticks = _uptime_seconds() * _TICKS_PER_SECOND
+        for pid in now - self._settled:
+            self._read(pid, uptime_ticks)
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(list(self._known.values()))
+
+    def get(self, pid: int) -> Process | None:
+        return self._known.get(pid)
+
+    def ancestors(self, process: Process) -> Iterator[Process]:
+        """Parent, its parent, ..."""
+        while parent := self._known.get(process.parent):
+            if parent.start_ticks > process.start_ticks or parent.pid == process.pid:
+                return  # the parent is gone, and its pid is somebody else's
+            yield parent
+            process = parent
+
+    def family(self, root: Process) -> list[Process]:
+        """``root`` and all that descends from it, parents before children."""
+        children: dict[int, list[Process]] = {}
+        for process in self:
+            children.setdefault(process.parent, []).append(process)
+        found, reached = [root], {root.pid}
+        for process in found:
+            new = [child for child in children.get(process.pid, ()) if child.pid not in reached]
+            reached.update(child.pid for child in new)
+            found.extend(new)
+        return found
+
+    def _read(self, pid: int, uptime_ticks: float) -> None:
+        fields = _stat(pid)
+        if fields is None:
+            self._known.pop(pid, None)
+            return
+        state, parent, start_ticks, name = fields
+        if state not in "ZX" and parent != _KERNEL_THREADS:
+            self._known[pid] = Process(pid, start_ticks, parent, name)
+        if uptime_ticks - start_ticks > _SETTLED_SECONDS * _TICKS_PER_SECOND:
+            self._settled.add(pid)
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _stat(pid: int) -> tuple[str, int, int, str] | None:
+    """State, parent, start ticks, name."""
+    head, _, rest = _read(pid, "stat").rpartition(b")")
+    fields = rest.split()
+    if len(fields) < 20:
+        return None
+    name = head.partition(b"(")[2].decode("utf-8", "replace")
+    return fields[0].decode(), int(fields[1]), int(fields[19]), name
+
+
+def _uptime_seconds() -> float:
+    with open("/proc/uptime", encoding="ascii") as file:
+        return float(file.read().split()[0])

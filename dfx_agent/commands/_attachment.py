@@ -1,0 +1,168 @@
+"""Guests that were brought into running processes: in, looked up, and out again.
+
+Beside a segment ``<pid>-<id>.seg`` lies ``.attached``, the guest's note, for as long as anything of
+it is left in the process; ``.detach`` asks it to leave.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from dfx_agent import __version__
+from dfx_agent.attach.bring import Order
+from dfx_agent.attach.inject import inject
+from dfx_agent.attach.processes import Process
+from dfx_agent.errors import AttachError
+from dfx_agent.shim.attached import NOTE_SUFFIX, REQUEST_SUFFIX
+from dfx_agent.wire import SegmentError, SegmentReader
+from dfx_agent.wire.layout import STATE_LIVE
+
+_BUDGET_SECONDS = 5.0
+_ANSWER_SECONDS = 15.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A guest that lives in a process now.
+
+    ``note`` is None when it was not brought in by attach: then it belongs to the job and stays.
+    """
+
+    process: Process
+    stem: str
+    note: Mapping[str, object] | None = field(compare=False)
+
+    @property
+    def since(self) -> str:
+        seconds = (self.note or {}).get("since_epoch_seconds")
+        moment = time.localtime(seconds if isinstance(seconds, int | float) else None)
+        return time.strftime("%F %T", moment)
+
+    def ask_to_leave(self) -> None:
+        with suppress(FileExistsError, FileNotFoundError):
+            os.close(os.open(self.stem + REQUEST_SUFFIX, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+
+    def has_stopped(self) -> bool:
+        """It took the request: nothing is recorded any more."""
+        return not os.path.lexists(self.stem + REQUEST_SUFFIX)
+
+    def has_left(self) -> bool:
+        """Nothing of it is in the process any more, or the process is gone."""
+        if not os.path.lexists(self.stem + NOTE_SUFFIX):
+            return True
+        if self.process.is_alive():
+            return False
+        for suffix in (NOTE_SUFFIX, REQUEST_SUFFIX):
+            with suppress(OSError):
+                os.unlink(self.stem + suffix)
+        return True
+
+
+class Place:
+    """The folder of segments, as processes of the job see it and as we do.
+
+    They differ when the job lives in a mount namespace of its own (a container).
+    """
+
+    def __init__(self, directory: str, process: Process) -> None:
+        self.inside = self.seen = directory
+        if process.mount_namespace not in {0, _own_mount_namespace()}:
+            self.seen = f"/proc/{process.pid}/root{directory}"
+
+    def guest_in(self, process: Process) -> Guest | None:
+        """The guest that records in this process, None when there is none."""
+        for stem in self._stems(process):
+            try:
+                segment = SegmentReader(f"{stem}.seg")
+            except SegmentError:
+                continue
+            is_live = segment.live_words()[0] == STATE_LIVE
+            is_its = segment.preamble.start_ticks == process.start_ticks
+            segment.close()
+            if is_live and is_its:
+                return Guest(process, stem, _note(stem))
+        return None
+
+    def _stems(self, process: Process) -> Iterator[str]:
+        with suppress(OSError):
+            for name in os.listdir(self.seen):
+                if name.startswith(f"{process.inner_pid}-") and name.endswith(".seg"):
+                    yield os.path.join(self.seen, name.removesuffix(".seg"))
+
+    def bring_guest(
+        self,
+        process: Process,
+        known: Mapping[str, str],
+        *,
+        method: str,
+        grace_seconds: float,
+        on_waiting: Callable[[str], None],
+    ) -> tuple[Guest, str]:
+        """The guest and how it came ("thread, Python 3.12"). AttachError says why it did not."""
+        if not process.is_alive():
+            raise AttachError("gone", f"pid {process.pid} exited while attaching", "nothing to do")
+        order = Order(
+            self.inside, self.seen, version=__version__, known=known, grace_seconds=grace_seconds
+        )
+        injected = inject(
+            process.pid,
+            order.source,
+            method=method,
+            budget_seconds=_BUDGET_SECONDS,
+            on_waiting=on_waiting,
+        )
+        if not injected.ran:
+            raise AttachError("waiting", injected.message, "trying again while this runs")
+        answer = order.answer(_ANSWER_SECONDS)
+        if answer is None:
+            reason = f"the guest said nothing within {_ANSWER_SECONDS:g} s"
+            raise AttachError("silent", reason, "look whether pid imports torch just now; retry")
+        if answer.state not in {"attached", "observed"}:
+            raise AttachError(answer.state, answer.message, _REMEDIES[answer.state])
+        stem = os.path.join(self.seen, os.path.basename(answer.segment).removesuffix(".seg"))
+        note = _note(stem) if answer.state == "attached" else None
+        return Guest(process, stem, note), f"{injected.method}, Python {answer.python}"
+
+
+_REMEDIES = {
+    "busy": "look at its page, or end that agent first",
+    "skipped": "nothing to do",
+    "refused": "nothing was changed",
+    "failed": "nothing was changed",
+}
+
+
+def wait_until_left(
+    guests: list[Guest], seconds: float, pause: Callable[[float], bool]
+) -> Iterator[tuple[Guest, bool]]:
+    """Each guest as it has left; at the end those that have not, with False.
+
+    ``pause(seconds)`` returns True when nobody wants to wait any longer.
+    """
+    waiting = list(guests)
+    end = time.monotonic() + seconds
+    while waiting and time.monotonic() < end and not pause(_POLL_SECONDS):
+        for guest in [guest for guest in waiting if guest.has_left()]:
+            waiting.remove(guest)
+            yield guest, True
+    for guest in waiting:
+        yield guest, guest.has_left()
+
+
+def _note(stem: str) -> Mapping[str, object] | None:
+    try:
+        with open(stem + NOTE_SUFFIX, "rb") as file:
+            note = json.loads(file.read(1 << 14))
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) else None
+
+
+def _own_mount_namespace() -> int:
+    return os.stat("/proc/self/ns/mnt").st_ino

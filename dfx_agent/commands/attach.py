@@ -1,0 +1,225 @@
+"""Bring the guest into a job that runs already, serve, and take it out again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+
+from dfx_agent.agent.config import Config
+from dfx_agent.attach import preflight
+from dfx_agent.attach.bring import remove_leftovers
+from dfx_agent.attach.discover import Job, Member
+from dfx_agent.attach.spawn import block_signals
+from dfx_agent.commands._attachment import Guest, Place, wait_until_left
+from dfx_agent.commands._service import Service, add_service_arguments, load_config
+from dfx_agent.errors import AttachError, UsageError
+from dfx_agent.shim.attached import LOCK_NAME, NOTE_SUFFIX, REQUEST_SUFFIX, agent_is_there
+from dfx_agent.wire import default_directory
+
+HELP = "bring the guest into a running job, all of its processes on this machine, and serve"
+EXAMPLE = "dfx-agent attach --pid 4711"
+
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+_LOOK_EVERY_SECONDS = 2.0
+_RETRY_AFTER_SECONDS = 30.0
+_LEAVE_SECONDS = 15.0
+# what may be otherwise in a moment; everything else is tried once
+_PASSING = frozenset({"starting", "waiting", "silent", "notparked", "dstate", "timeout", "helper"})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pid", type=int, required=True, help="any process of the job: torchrun, a rank, an actor"
+    )
+    add_service_arguments(parser)
+    parser.add_argument("--run", metavar="NAME", help="name of the run (script and rendezvous)")
+    parser.add_argument(
+        "--method", choices=preflight.METHODS, default="auto", help="way into the process (auto)"
+    )
+    parser.add_argument("--only-this", action="store_true", help="this process, not its job")
+    parser.add_argument(
+        "--check", action="store_true", help="say what would work and change nothing"
+    )
+    parser.add_argument(
+        "--inject-only", action="store_true", help="leave the serving to another agent"
+    )
+    parser.add_argument(
+        "--grace-seconds",
+        type=float,
+        default=30.0,
+        metavar="N",
+        help="a guest without an agent undoes itself after this long (30)",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Until SIGINT or SIGTERM; AttachError when no process can be attached to."""
+    job = Job(args.pid, only_this=args.only_this)
+    members = job.members()
+    if not members:
+        raise AttachError("notpython", f"pid {args.pid} has no Python process", "name another pid")
+    if args.check:
+        from dfx_agent.commands._preflight_table import print_table
+
+        return print_table([(str(m), preflight.check(m.pid)) for m in members], args.method)
+    if args.grace_seconds <= 0:
+        raise UsageError(f"--grace-seconds {args.grace_seconds:g}: give a positive number")
+    config = load_config(args)
+    block_signals()
+    directory = config.directory if args.directory else _folder_of(members[0], config)
+    place = Place(directory, members[0].process)
+    attachments = _Attachments(args, job, place)
+    remove_leftovers(place.seen, (NOTE_SUFFIX, REQUEST_SUFFIX))
+    if args.inject_only:
+        attachments.attach_new()
+        return attachments.finish_without_serving()
+    return _serve(attachments, replace(config, directory=place.seen))
+
+
+def _serve(attachments: _Attachments, config: Config) -> int:
+    service = Service(config)
+    other = service.agent.snapshot().agent.other_agent_pid
+    if other is not None:
+        attachments.refuse_what_is_taken(other)
+    service.start()
+    _give_lock_to_owner(config.directory)
+    try:
+        attachments.attach_new()
+        if not attachments.has_hope():
+            return AttachError.exit_code
+        _say(f"page {service.url}/  metrics {service.url}/metrics")
+        while not _pause(_LOOK_EVERY_SECONDS):
+            attachments.attach_new()
+        attachments.detach()
+    finally:
+        service.stop()
+    return 0
+
+
+class _Attachments:
+    """Guests in the processes of one job."""
+
+    def __init__(self, args: argparse.Namespace, job: Job, place: Place) -> None:
+        self._args = args
+        self._job = job
+        self._place = place
+        self._run = args.run or job.run
+        self._guests: dict[Member, Guest] = {}
+        self._retry_at: dict[Member, float] = {}
+        self._has_own = False
+
+    def refuse_what_is_taken(self, agent_pid: int) -> None:
+        """Another agent serves this folder: what it has attached is its own."""
+        for member in self._job.members():
+            guest = self._place.guest_in(member.process)
+            if guest is not None and guest.note is not None:
+                reason = (
+                    f"dfx-agent pid {agent_pid} is attached to pid {member.pid} since {guest.since}"
+                )
+                raise AttachError("busy", reason, "look at its page, or end it first")
+
+    def attach_new(self) -> None:
+        """Every process of the job that has no guest yet; one line on stderr for each."""
+        for member in self._job.members():
+            is_due = time.monotonic() >= self._retry_at.get(member, 0.0)
+            if member not in self._guests and is_due and not _is_ending():
+                try:
+                    _say(f"{member}: {self._attach(member)}")
+                except AttachError as error:
+                    is_passing = error.code in _PASSING
+                    after = _RETRY_AFTER_SECONDS if is_passing else float("inf")
+                    self._retry_at[member] = time.monotonic() + after
+                    _say(f"{member}: {error}")
+
+    def _attach(self, member: Member) -> str:
+        begin = time.monotonic()
+        guest = self._place.guest_in(member.process)
+        if guest is not None:
+            self._guests[member] = guest
+            if guest.note is None:
+                return "is observed already, by a guest of its own"
+            return f"attached again (its guest is here since {guest.since})"
+        known = {"run": self._run, "role": member.role}
+        self._guests[member], how = self._place.bring_guest(
+            member.process,
+            {name: value for name, value in known.items() if value},
+            method=self._args.method,
+            grace_seconds=self._args.grace_seconds,
+            on_waiting=lambda text: self._tell_waiting(member, text),
+        )
+        return f"attached in {time.monotonic() - begin:.2f} s ({how})"
+
+    @staticmethod
+    def _tell_waiting(member: Member, text: str) -> None:
+        if _is_ending():
+            raise AttachError("waiting", "given up", "nothing was changed")
+        _say(f"{member}: {text}")
+
+    def has_hope(self) -> bool:
+        """Some process has a guest, or may get one when its trouble has passed."""
+        return bool(self._guests) or any(at < float("inf") for at in self._retry_at.values())
+
+    def finish_without_serving(self) -> int:
+        if not self._guests:
+            return AttachError.exit_code
+        if not agent_is_there(self._place.seen):
+            grace = f"{self._args.grace_seconds:g} s"
+            command = f"dfx-agent serve --dir {self._place.seen}"
+            _say(f"nobody serves {self._place.seen}: the guests leave in {grace}; {command}")
+        return 0
+
+    def detach(self) -> None:
+        """Ask every guest that came by attach to leave, and say of each whether it has."""
+        members = {guest: member for member, guest in self._guests.items() if guest.note}
+        begin = time.monotonic()
+        for guest in members:
+            guest.ask_to_leave()
+        for guest, has_left in wait_until_left([*members], _LEAVE_SECONDS, _pause):
+            _say(f"{members[guest]}: {_departure(guest, has_left, time.monotonic() - begin)}")
+
+
+def _departure(guest: Guest, has_left: bool, seconds: float) -> str:  # noqa: FBT001 (a pair)
+    if has_left:
+        return f"detached in {seconds:.1f} s"
+    if guest.has_stopped():
+        return "records no more; its last hooks do nothing and go with its next backward"
+    return "has not answered (stopped, or in a long C call); it leaves as soon as it runs"
+
+
+def _folder_of(member: Member, config: Config) -> str:
+    """The folder of the user whom the process belongs to, when that is not us."""
+    uid = member.process.uid
+    if uid == os.getuid() or config.directory != default_directory() or "DFX_DIR" in os.environ:
+        return config.directory
+    folder = os.path.join(os.path.dirname(config.directory), f"dfx-{uid}")
+    seen = Place(folder, member.process).seen
+    if os.getuid() == 0 and not os.path.isdir(seen):
+        os.mkdir(seen, 0o700)
+        os.chown(seen, uid, -1)
+    return folder
+
+
+def _give_lock_to_owner(directory: str) -> None:
+    """A guest of another uid must be able to look whether we are there."""
+    uid = os.stat(directory).st_uid
+    lock = os.path.join(directory, LOCK_NAME)
+    if uid != os.getuid() and os.path.exists(lock):
+        os.chown(lock, uid, -1, follow_symlinks=False)
+
+
+def _pause(seconds: float) -> bool:
+    """Sleep; True when we are told to end. Signals are blocked."""
+    return signal.sigtimedwait(_ENDING, seconds) is not None
+
+
+def _is_ending() -> bool:
+    """The same without taking the signal."""
+    return bool(signal.sigpending() & _ENDING)
+
+
+def _say(text: str) -> None:
+    print(f"dfx-agent: {text}", file=sys.stderr, flush=True)

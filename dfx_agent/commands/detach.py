@@ -1,0 +1,57 @@
+"""Take the guest out of a running job again; what was started with `run` keeps its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from dfx_agent.agent import config as configuration
+from dfx_agent.attach.discover import Job
+from dfx_agent.commands._attachment import Place, wait_until_left
+from dfx_agent.errors import AttachError
+
+HELP = "take the guest out of a job that was attached to: every patch restored, segments closed"
+EXAMPLE = "dfx-agent detach --pid 4711"
+
+_LEAVE_SECONDS = 15.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pid", type=int, required=True, help="any process of the job")
+    parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
+    parser.add_argument("--only-this", action="store_true", help="this process, not its job")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """0 when nothing of ours is left in the job; AttachError when there was nothing to take out."""
+    config = configuration.load({"directory": args.directory}, os.environ, None)
+    members = Job(args.pid, only_this=args.only_this).members()
+    if not members:
+        raise AttachError("notpython", f"pid {args.pid} has no Python process", "name another pid")
+    place = Place(config.directory, members[0].process)
+    found = {place.guest_in(member.process): member for member in members}
+    guests = {guest: member for guest, member in found.items() if guest and guest.note}
+    if not guests:
+        raise AttachError("notattached", *_nothing_to_do(args.pid, any(found), place.seen))
+    for guest in guests:
+        guest.ask_to_leave()
+    num_left = 0
+    for guest, has_left in wait_until_left([*guests], _LEAVE_SECONDS, _pause):
+        num_left += has_left
+        text = "detached" if has_left else "has not left yet; it does with its next backward"
+        print(f"dfx-agent: {guests[guest]}: {text}", file=sys.stderr)
+    return 0 if num_left == len(guests) else 1
+
+
+def _nothing_to_do(pid: int, has_own: bool, directory: str) -> tuple[str, str]:  # noqa: FBT001
+    if has_own:
+        reason = f"the guest of pid {pid} belongs to the job (`dfx-agent run`, or it calls dfx)"
+        return reason, "it ends with the job"
+    return f"no guest in the job of pid {pid} that records into {directory}", "see `dfx-agent ps`"
+
+
+def _pause(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False

@@ -1,0 +1,431 @@
+"""The straggler verdict on simulated steps: right when one rank is slow, silent when none is."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.attribution import straggler_verdict
+from dfx_agent.agent.config import Config
+from dfx_agent.agent.excess import WINDOWS
+from dfx_agent.agent.steps import IDLE, TRANSFER, Part, RankStep, Step
+from dfx_agent.snapshot import RunRow, TimeSplit, Verdict
+from dfx_agent.wire import Identity, SegmentWriter
+from dfx_agent.wire.records import BLOCKING, COLLECTIVE, STAGE, STEP
+
+ROLLOUT, UPDATE, SYNC = ("stage", "rollout"), ("stage", "actor_update"), ("stage", "weight_sync")
+# Parts of a step with their seconds; after each block all ranks meet.
+BLOCKS: list[dict[Part, float]] = [
+    {IDLE: 0.01, ROLLOUT: 0.5},
+    *[{UPDATE: 0.1, TRANSFER: 0.01} for _ in range(4)],
+    {SYNC: 0.04, TRANSFER: 0.01},
+]
+STEP_SECONDS = sum(sum(block.values()) for block in BLOCKS)
+
+
+@dataclass
+class Job:
+    """A run of equal ranks; ``slow`` adds to parts of a rank, ``tokens`` scale its rollout."""
+
+    num_ranks: int = 4
+    jitter: float = 0.02
+    outlier_ratio: float = 0.0
+    slow: Callable[[int, int, Part, float], float] = lambda step, rank, part, seconds: seconds
+    tokens: Callable[[random.Random, int], float] | None = None
+    work_per_token: float = 0.0
+    seed: int = 0
+    injected: list[float] = field(default_factory=list)
+
+    def steps(self, num_steps: int) -> list[Step]:
+        rng = random.Random(self.seed)
+        return [self._step(rng, number) for number in range(1, num_steps + 1)]
+
+    def _step(self, rng: random.Random, number: int) -> Step:
+        ranks = range(self.num_ranks)
+        tokens = [self.tokens(rng, rank) if self.tokens else 1000.0 for rank in ranks]
+        noise = [rng.lognormvariate(0, self.jitter) for _ in ranks]
+        noise = [x * 3 if rng.random() < self.outlier_ratio else x for x in noise]
+        parts: list[dict[Part, float]] = [{} for _ in ranks]
+        waited, added = [0.0] * self.num_ranks, 0.0
+        for block in BLOCKS:
+            work = []
+            for rank in ranks:
+                share = 1 + self.work_per_token * (tokens[rank] / 1000 - 1)
+                plain = {part: s * noise[rank] * share for part, s in block.items()}
+                taken = {p: self.slow(number, rank, p, s) for p, s in plain.items()}
+                added += sum(taken.values()) - sum(plain.values())
+                work.append(sum(taken.values()))
+                for part, seconds in taken.items():
+                    parts[rank][part] = parts[rank].get(part, 0.0) + seconds
+            for rank in ranks:
+                waited[rank] += max(work) - work[rank]
+        self.injected.append(added)
+        known = self.tokens is not None
+        cells = {
+            str(r): RankStep(
+                sum(parts[r].values()) + waited[r],
+                waited[r],
+                parts[r],
+                tokens[r] if known else None,
+            )
+            for r in ranks
+        }
+        return Step(number, float(number), 0, cells)
+
+
+def slower(rank: int, factor: float, *only: Part, since: int = 0, until: int = 10**6):
+    """A ``Job.slow``: this rank takes that many times as long, in all parts or only in some."""
+
+    def slow(step: int, other: int, part: Part, seconds: float) -> float:
+        hit = other == rank and since <= step <= until and (not only or part in only)
+        return seconds * factor if hit else seconds
+
+    return slow
+
+
+def same_tokens(rng: random.Random, rank: int) -> float:
+    return 1000 * rng.lognormvariate(0, 0.03)
+
+
+def verdicts(steps: Sequence[Step]) -> list[Verdict]:
+    """After each step, from as many as the agent keeps."""
+    return [
+        straggler_verdict("t", steps[max(0, n - 32) : n], 1.0) for n in range(1, len(steps) + 1)
+    ]
+
+
+def after(num_steps: int, job: Job) -> Verdict:
+    return straggler_verdict("t", job.steps(num_steps)[-32:], 1.0)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_rank_20_percent_slower_is_named_within_5_steps_with_cause_and_amount(seed):
+    """2 % noise; the amount within 10 % of what was injected."""
+    rank = seed % 4
+    job = Job(slow=slower(rank, 1.2), tokens=same_tokens, seed=seed)
+    verdict = after(5, job)
+    assert (verdict.state, verdict.ranks) == ("found", (str(rank),))
+    assert (verdict.cause, verdict.stage) == ("slower at equal tokens", "rollout")
+    assert verdict.lost_seconds == pytest.approx(sorted(job.injected)[2], rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_rank_that_becomes_slow_is_named_within_5_steps_and_cleared_when_it_is_over(seed):
+    job = Job(slow=slower(2, 1.2, since=41, until=60), tokens=same_tokens, seed=seed)
+    found = [v.state == "found" for v in verdicts(job.steps(80))]
+    assert not any(found[:43])
+    assert all(found[44:60])
+    assert not any(found[64:])
+
+
+@pytest.mark.parametrize(("jitter", "num_steps"), [(0.05, 10), (0.1, 20)])
+def test_with_more_noise_it_takes_more_steps(jitter, num_steps):
+    named = 0
+    for seed in range(40):
+        job = Job(jitter=jitter, outlier_ratio=0.01, slow=slower(1, 1.25), seed=seed)
+        verdict = after(num_steps, job)
+        named += (verdict.state, verdict.ranks) == ("found", ("1",))
+        assert verdict.state != "found" or verdict.ranks == ("1",)
+    assert named >= 36
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("jitter", [0.05, 0.1])
+@pytest.mark.parametrize("tokens", [None, same_tokens], ids=["untold", "tokens"])
+def test_500_healthy_steps_give_no_verdict(num_ranks, jitter, tokens):
+    for seed in range(2):
+        job = Job(num_ranks, jitter, outlier_ratio=0.01, tokens=tokens, seed=seed)
+        found = [v for v in verdicts(job.steps(500)) if v.state == "found"]
+        assert found == []
+
+
+def test_healthy_steps_are_clear_with_what_could_have_been_seen():
+    verdict = after(20, Job(tokens=same_tokens))
+    assert verdict.state == "clear"
+    assert "(5% of a step)" in verdict.summary
+    (line,) = verdict.evidence
+    assert "of 20 steps" in line
+
+
+def test_steps_that_differ_too_much_are_insufficient_evidence():
+    verdict = after(5, Job(num_ranks=2, jitter=0.4, seed=3))
+    assert verdict.state == "insufficient evidence"
+    assert "by chance" in verdict.summary
+
+
+class TestTokens:
+    """Work that goes with tokens is no fault of the rank."""
+
+    @pytest.mark.parametrize("num_ranks", [2, 4, 8])
+    @pytest.mark.parametrize("work_per_token", [1.0, 0.6])
+    def test_an_imbalance_is_named_as_such(self, num_ranks, work_per_token):
+        def tokens(rng: random.Random, rank: int) -> float:
+            share = 0.5 + rank / (num_ranks - 1)
+            return 1000 * share * rng.lognormvariate(0, 0.03)
+
+        job = Job(num_ranks, tokens=tokens, work_per_token=work_per_token)
+        for verdict in verdicts(job.steps(30))[4:]:
+            assert (verdict.state, verdict.cause) == ("found", "more tokens")
+            assert str(num_ranks - 1) in verdict.ranks
+            assert "token imbalance" in verdict.summary
+
+    def test_one_rank_with_more_of_them_among_equals(self):
+        def tokens(rng: random.Random, rank: int) -> float:
+            return 1000 * (1.3 if rank == 3 else 1) * rng.lognormvariate(0, 0.01)
+
+        verdict = after(5, Job(tokens=tokens, work_per_token=1.0))
+        assert (verdict.cause, verdict.ranks) == ("more tokens", ("3",))
+        line = next(line for line in verdict.evidence if "tokens" in line)
+        assert "rank 3 had 13" in line
+
+    def test_a_slow_rank_shows_through_tokens_that_vary_from_step_to_step(self):
+        def tokens(rng: random.Random, rank: int) -> float:
+            return 1000 * rng.lognormvariate(0, 0.2)
+
+        named = [
+            after(20, Job(slow=slower(1, 1.2), tokens=tokens, work_per_token=1.0, seed=seed))
+            for seed in range(10)
+        ]
+        assert all(v.ranks == ("1",) and v.cause == "slower at equal tokens" for v in named)
+
+    def test_slow_although_it_has_as_many_as_the_others(self):
+        job = Job(slow=slower(0, 1.3), tokens=lambda rng, rank: 1000.0, work_per_token=1.0)
+        assert after(5, job).cause == "slower at equal tokens"
+
+    def test_where_none_were_told_the_cause_says_so(self):
+        verdict = after(5, Job(slow=slower(0, 1.3)))
+        assert verdict.cause == "slower, tokens unknown"
+        assert "tokens were not told: the same work is assumed" in verdict.evidence
+
+
+class TestCauses:
+    def test_the_stage_in_which_the_excess_lies(self):
+        verdict = after(5, Job(slow=slower(2, 1.5, UPDATE)))
+        assert verdict.stage == "actor_update"
+        assert verdict.summary.endswith("slower, in actor_update")
+
+    def test_idle_before_it_begins_is_a_late_start(self):
+        job = Job(slow=slower(2, 20, IDLE), tokens=same_tokens)
+        verdict = after(5, job)
+        assert (verdict.cause, verdict.stage, verdict.ranks) == ("late start", "", ("2",))
+        assert "outside all stages" in verdict.summary
+
+    def test_a_rank_that_waits_for_its_input_is_late(self):
+        def slow(step: int, rank: int, part: Part, seconds: float) -> float:
+            return seconds
+
+        steps = Job(slow=slow, tokens=same_tokens).steps(5)
+        late = []
+        for step in steps:
+            ranks = dict(step.ranks)
+            for label, of in step.ranks.items():
+                extra = 0.3 if label == "1" else 0.0
+                parts = {**of.parts, ("wait", "collector"): 0.01 + extra}
+                waited = of.waited_seconds + 0.3 - extra
+                ranks[label] = replace(
+                    of, wall_seconds=of.wall_seconds + 0.31, waited_seconds=waited, parts=parts
+                )
+            late.append(replace(step, ranks=ranks))
+        verdict = straggler_verdict("t", late, 1.0)
+        assert (verdict.cause, verdict.ranks) == ("late start", ("1",))
+        assert "waiting (collector)" in verdict.summary
+
+    def test_more_transfer_than_the_others_is_a_slower_collective(self):
+        verdict = after(5, Job(slow=slower(3, 6, TRANSFER), tokens=same_tokens))
+        assert (verdict.cause, verdict.ranks) == ("slower collective", ("3",))
+
+    def test_one_stall_is_told_and_no_straggler(self):
+        slow = slower(1, 4, ROLLOUT, since=18, until=18)
+        verdict = after(20, Job(slow=slow, tokens=same_tokens))
+        assert (verdict.state, verdict.cause) == ("insufficient evidence", "host stall")
+        assert (verdict.ranks, verdict.step) == (("1",), 18)
+        assert any("rollout" in line for line in verdict.evidence)
+        later = after(23, Job(slow=slow, tokens=same_tokens))
+        assert later.state == "clear"
+
+    def test_two_slow_ranks_are_named_together(self):
+        def slow(step: int, rank: int, part: Part, seconds: float) -> float:
+            return seconds * (1.3 if rank in (1, 2) else 1)
+
+        verdict = after(5, Job(num_ranks=6, slow=slow))
+        assert verdict.ranks == ("1", "2")
+        assert verdict.summary.startswith("ranks 1, 2 make")
+
+    def test_the_evidence_has_the_figures(self):
+        verdict = after(8, Job(jitter=0.0, slow=slower(1, 1.5, ROLLOUT), tokens=same_tokens))
+        assert verdict.evidence[0] == (
+            "rank 1 waited 0 s, the others 0.25 s for peers, median of 5 steps"
+        )
+        assert verdict.evidence[1] == "rank 1 worked 1.26 s, the others 1.01 s, median of 5 steps"
+        assert "in 5 of the last 5 steps" in verdict.evidence[2]
+        assert verdict.evidence[-1] == "more than the others in rollout 0.25 s"
+        assert verdict.since_seconds == 1.0
+        assert verdict.step == 8
+
+
+class TestGates:
+    def test_too_small_to_matter(self):
+        assert after(20, Job(jitter=0.001, slow=slower(1, 1.03))).state == "clear"
+
+    def test_three_steps_are_enough_only_for_a_large_excess(self):
+        assert after(2, Job(slow=slower(1, 1.5))).state == "insufficient evidence"
+        assert after(3, Job(slow=slower(1, 1.5))).state == "found"
+        assert after(3, Job(jitter=0.002, slow=slower(1, 1.1))).state != "found"
+        assert after(5, Job(jitter=0.002, slow=slower(1, 1.1))).state == "found"
+
+    def test_ranks_that_take_turns_are_no_straggler(self):
+        def slow(step: int, rank: int, part: Part, seconds: float) -> float:
+            return seconds * (1.5 if step % 4 == rank else 1)
+
+        found = [v for v in verdicts(Job(slow=slow).steps(60)) if v.state == "found"]
+        assert found == []
+
+    def test_work_for_which_nobody_waits_is_no_straggler(self):
+        """Its steps are longer, as of a rank that meets the others only now and then."""
+        steps = []
+        for step in Job().steps(10):
+            longer = step.ranks["1"]
+            longer = replace(
+                longer,
+                wall_seconds=longer.wall_seconds + 0.5,
+                parts={**longer.parts, IDLE: 0.51},
+            )
+            steps.append(replace(step, ranks={**step.ranks, "1": longer}))
+        assert straggler_verdict("t", steps, 1.0).state == "clear"
+
+    def test_lost_records_in_the_steps_looked_at(self):
+        steps = Job(slow=slower(1, 1.5)).steps(10)
+        steps = [replace(step, num_lost=70 if step.step > 4 else 50) for step in steps]
+        verdict = straggler_verdict("t", steps, 1.0)
+        assert verdict.state == "insufficient evidence"
+        assert "20 records were lost" in verdict.summary
+        assert straggler_verdict("t", steps[5:], 1.0).state == "found"
+
+    def test_collectives_that_are_not_seen(self):
+        steps = Job(slow=slower(1, 1.5)).steps(10)
+        verdict = straggler_verdict("t", steps, 0.4)
+        assert verdict.state == "insufficient evidence"
+        assert "40%" in verdict.summary
+        assert straggler_verdict("t", steps, None).state == "found"
+
+    def test_nobody_waits_at_all(self):
+        steps = []
+        for step in Job(slow=slower(1, 1.5)).steps(10):
+            ranks = {
+                label: replace(of, waited_seconds=0.0, parts={**of.parts, TRANSFER: 0.0})
+                for label, of in step.ranks.items()
+            }
+            steps.append(replace(step, ranks=ranks))
+        verdict = straggler_verdict("t", steps, None)
+        assert verdict.state == "insufficient evidence"
+        assert "neither collectives nor waits" in verdict.summary
+
+    def test_one_rank_on_this_node(self):
+        verdict = after(10, Job(num_ranks=1))
+        assert verdict.state == "insufficient evidence"
+        assert "only one rank" in verdict.summary
+
+    def test_steps_with_other_ranks_are_not_compared(self):
+        steps = Job(slow=slower(1, 1.5)).steps(10)
+        fewer = [
+            replace(step, ranks={r: of for r, of in step.ranks.items() if r != "3"})
+            for step in steps[8:]
+        ]
+        verdict = straggler_verdict("t", [*steps[:8], *fewer], 1.0)
+        assert verdict.state == "insufficient evidence"
+        assert verdict.summary.startswith("2 steps")
+
+    def test_no_steps_at_all(self):
+        assert straggler_verdict("t", [], None).state == "insufficient evidence"
+
+
+def test_windows_are_ordered_and_longer_ones_ask_for_less():
+    for longer, shorter in pairwise(WINDOWS):
+        assert longer.num_steps > shorter.num_steps
+        assert longer.share <= shorter.share
+
+
+def test_waiting_is_explicit_waits_and_collectives_without_transfer_each_once():
+    waits = {
+        "collective": {"actor_update": 0.3},
+        "barrier": {"weight_sync": 0.2},
+        "collector": {"": 0.1},
+    }
+    split = TimeSplit(2.0, 1.2, 0.2, {"rollout": 0.7, "actor_update": 0.5}, waits)
+    of = RankStep.of(split, {"prompt": 10.0, "response": 30.0}, transfer_seconds=0.05)
+    assert of.waited_seconds == pytest.approx(0.45)
+    assert of.work_seconds == pytest.approx(1.55)
+    assert of.work_seconds == pytest.approx(sum(of.parts.values()))
+    assert of.num_tokens == 40
+    beside = RankStep.of(split, {}, transfer_seconds=9.0)  # in threads, nobody waits in them
+    assert beside.waited_seconds == 0
+    assert beside.num_tokens is None
+
+
+class Worker:
+    """One process of a job, written with stamps of our own choosing."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        identity = Identity(run="r", role="trainer", rank=rank, world_size=3)
+        self.segment = SegmentWriter(str(folder), identity, num_records=4096)
+        self.names = {name: self.segment.add_name(name) for name in ("rollout", "all_reduce@0")}
+        self.span = 0
+
+    def emit(self, kind: int, name: str, begin: int, end: int, number: int) -> None:
+        self.span += 1
+        name_id = self.names.get(name, 0)
+        span = self.span if kind != STEP else 0
+        self.segment.emit(begin, end, 4.0, number, span, 0, 1, kind, name_id)
+
+
+def run_row(agent: Agent) -> RunRow:
+    return agent.snapshot().runs[0]
+
+
+def waits_of(split: TimeSplit) -> float:
+    return sum(sum(stages.values()) for stages in split.wait_seconds.values())
+
+
+def by_arrival(arrivals: Mapping[int, float], last: float) -> dict[str, float]:
+    return {str(rank): last - arrival for rank, arrival in arrivals.items()}
+
+
+def test_from_records_to_verdict(dfx_dir):
+    """Three ranks meet once a step of 50 ms; rank 1 comes 12 ms after the others."""
+    agent = Agent(Config(str(dfx_dir)))
+    workers = [Worker(dfx_dir, rank) for rank in range(3)]
+    arrivals = {0: 0.6, 1: 0.85, 2: 0.62}
+    for step in range(1, 9):
+        begin = time.monotonic_ns()
+        time.sleep(0.05)
+        length = time.monotonic_ns() - begin
+        for rank, worker in enumerate(workers):
+            at = begin + int(arrivals[rank] * length)
+            worker.emit(STEP, "", begin, begin, step)
+            worker.emit(STAGE, "rollout", begin + 1, at, step)
+            worker.emit(COLLECTIVE | BLOCKING, "all_reduce@0", at, begin + int(0.9 * length), step)
+        agent.poll()
+    agent.poll()
+    (verdict,) = [v for v in run_row(agent).verdicts if v.kind == "straggler"]
+    assert (verdict.state, verdict.ranks, verdict.stage) == ("found", ("1",), "rollout")
+    step_seconds = [row.end_seconds - row.begin_seconds for row in run_row(agent).steps]
+    middle = sorted(step_seconds)[len(step_seconds) // 2]
+    assert verdict.lost_seconds == pytest.approx(0.24 * middle, rel=0.05)
+    peers = by_arrival(arrivals, 0.85)
+    for rank in run_row(agent).ranks:
+        (row,) = rank.collectives
+        whole = row.peers_seconds + row.transfer_seconds
+        assert row.unmatched_seconds == 0
+        assert row.num_collectives == 8
+        assert row.num_bytes == 32
+        assert whole == pytest.approx(waits_of(rank.totals), rel=0.01)
+        share = peers[rank.rank] / (peers[rank.rank] + 0.05)
+        assert row.peers_seconds / whole == pytest.approx(share, abs=0.01)
+    agent._folder.close()
