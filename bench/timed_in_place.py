@@ -99,8 +99,6 @@ class GuestClock:
 
 
 def watch_seconds() -> float:
-    """Processor time so far of the guest's own thread in this process."""
-    assert hooks._watch is not None
-    identifier = hooks._watch._thread.ident
-    assert identifier is not None
-    return time.clock_gettime(time.pthread_getcpuclockid(identifier))
+    """Processor time so far of the guest's own thread in this process; 0.0 where there is none."""
+    identifier = hooks._watch._thread.ident if hooks._watch else None
+    return time.clock_gettime(time.pthread_getcpuclockid(identifier)) if identifier else 0.0

@@ -25,12 +25,13 @@ from grafana_foundation_sdk.models import dashboard as dm
 from grafana_foundation_sdk.models import heatmap as hm
 from grafana_foundation_sdk.models import prometheus as pm
 
-from dashboards.promql import of_role, of_run
+from dashboards.promql import by, of_ranks, of_role, of_run
 from dfx_agent.metrics.balance import RANK_INFO, RANK_UP
 from dfx_agent.metrics.performance import RUN_INFO
 
 SOURCE = cm.DataSourceRef(type_val="prometheus", uid="${datasource}")
 NUM_COLUMNS = 24
+NOWHERE = 1e9  # minus this is not drawn in a heatmap
 WINDOWS = ("30s", "1m", "5m", "15m", "1h")
 GREEN, YELLOW, ORANGE, RED, GREY, BLUE = (
     "#3f9b57", "#e0b400", "#e8833a", "#d6404f", "#6e7685", "#597cdf",
@@ -247,11 +248,15 @@ def rank_heatmap(
     expression: str,
     colors: tuple[str, bool],
     ends: tuple[float | None, float | None],
+    label: str = "rank",
 ) -> heatmap.Panel:
-    """A row for each rank, rank 0 on top; ``colors`` are (scheme, reversed), ``ends`` its values.
+    """A row for each value of the label, rank 0 on top; ``colors`` are (scheme, reversed), ``ends`` its values.
 
-    Without ``calculate`` the rows are the series, in natural order.
+    Without ``calculate`` the rows are the series, in natural order. Ranks without a value get an
+    empty row: Grafana 12.0 shows an exception instead of a heatmap without any series.
     """
+    if label == "rank":
+        expression = f"{expression} or {by('rank', 'max', of_ranks(RANK_UP))} * 0 - {NOWHERE:.0f}"
     color = heatmap.HeatmapColorOptions().mode(hm.HeatmapColorMode.SCHEME).steps(64)
     color.scheme(colors[0]).reverse(colors[1])
     if ends[0] is not None:
@@ -259,11 +264,11 @@ def rank_heatmap(
     if ends[1] is not None:
         color.max(ends[1])
     panel = _dressed(heatmap.Panel(), title, about, unit)
-    panel.with_target(query(expression, "{{rank}}")).max_data_points(120).calculate(False)
+    panel.with_target(query(expression, f"{{{{{label}}}}}")).max_data_points(120).calculate(False)
     panel.color(color).cell_gap(0).cell_values(heatmap.CellValues().unit(unit))
-    panel.filter_values(heatmap.FilterValueRange().le(-1e9))
+    panel.filter_values(heatmap.FilterValueRange().le(-NOWHERE))
     axis = heatmap.YAxisConfig().axis_placement(cm.AxisPlacement.LEFT).reverse(True)
-    panel.y_axis(axis.axis_label("rank"))
+    panel.y_axis(axis.axis_label(label))
     panel.rows_frame(heatmap.RowsHeatmapOptions().layout(cm.HeatmapCellLayout.AUTO).value("value"))
     return panel.show_legend()
 
@@ -331,6 +336,10 @@ def colored(color: str) -> list[dm.DynamicConfigValue]:
     return [prop("color", {"mode": "fixed", "fixedColor": color})]
 
 
+def dashed() -> list[dm.DynamicConfigValue]:
+    return [prop("custom.lineStyle", {"fill": "dash", "dash": [10, 8]})]
+
+
 def background() -> dm.DynamicConfigValue:
     return prop("custom.cellOptions", {"type": "color-background", "mode": "basic"})
 
@@ -339,11 +348,14 @@ def transform(kind: str, **options: object) -> dm.DataTransformerConfig:
     return dm.DataTransformerConfig(id_val=kind, options=options)
 
 
-def columns(names: dict[str, str]) -> dm.DataTransformerConfig:
+def columns(names: dict[str, str], *unused: str) -> dm.DataTransformerConfig:
     """A table's columns: label or "Value" -> heading, in this order; Time goes."""
     order = {name: index for index, name in enumerate(names)}
     return transform(
-        "organize", excludeByName={"Time": True}, indexByName=order, renameByName=names
+        "organize",
+        excludeByName=dict.fromkeys(("Time", *unused), True),
+        indexByName=order,
+        renameByName=names,
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dfx_agent import __version__
 from dfx_agent.agent import view
 from dfx_agent.agent.config import Config
+from dfx_agent.agent.evidence import Evidence
 from dfx_agent.agent.fold import RunFold
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.reader import Folder
@@ -36,6 +37,7 @@ class Agent:
     def __init__(self, config: Config, *, reap: bool = True) -> None:
         self._config = config
         self._folder = Folder(config.directory, reap=reap)
+        self._evidence = Evidence(config.directory)
         self._runs: dict[str, RunFold] = {}
         self._ended: dict[Process, float] = {}
         self._lock = threading.Lock()
@@ -58,6 +60,7 @@ class Agent:
         if self._thread.is_alive():
             self._thread.join()
         self._guarded_poll()
+        self._evidence.close()
         self._folder.close()
 
     def snapshot(self) -> Snapshot:
@@ -88,6 +91,8 @@ class Agent:
                 for process in list(fold.processes.values()):
                     self._read(fold, process)
                 fold.close_steps()
+                if self._folder.reaps:
+                    self._evidence.observe(fold)
             self._let_go()
             self._num_polls += 1
             self._is_stale = True

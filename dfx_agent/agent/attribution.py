@@ -6,7 +6,7 @@ needs all of:
 
     size         at least 5 % of a step, and more than the ranks' own spread from step to step
                  brings about by chance
-    recurrence   in 4 of 5 steps (8 of 10, 16 of 20), or in 3 of 3 if above 15 % of a step
+    recurrence   in 4 of 5 steps (8 of 10, 16 of 20); in the first 3 if above 15 % of a step
     effect       the others waited for it, at least half of the excess
 
 Work that goes with the number of tokens is no fault of the rank: the cause is "more tokens" then.
@@ -20,6 +20,7 @@ from statistics import median
 
 from dfx_agent.agent.causes import HOST_STALL, Cause, excess_parts, find_cause, part_lines
 from dfx_agent.agent.excess import (
+    FIRST_WINDOW,
     WINDOWS,
     Table,
     Window,
@@ -36,7 +37,7 @@ from dfx_agent.agent.wording import labels_text, seconds_text
 from dfx_agent.snapshot import Verdict
 
 _MOST_STEPS = WINDOWS[0].num_steps
-_FEWEST_STEPS = WINDOWS[-1].num_steps
+_FEWEST_STEPS = FIRST_WINDOW.num_steps
 _SMALLEST_SHARE = 0.05
 _MIN_COVERAGE_RATIO = 0.5
 _MIN_EFFECT = 0.5
@@ -108,10 +109,12 @@ class _Comparison:
             tables.append(at_equal_tokens)
         self._tables = [(table, spreads(table)) for table in tables]
         newest = steps[-_NUM_NEWEST:]
+        fitting = [window for window in WINDOWS if window.num_steps <= len(steps)]
+        self._windows = fitting or [FIRST_WINDOW]
         self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
 
     def verdict(self) -> Verdict:
-        for window in WINDOWS:
+        for window in self._windows:
             suspects = [s for rank in self._excess if (s := self._suspect(rank, window))]
             if suspects:
                 return self._found(suspects)
@@ -126,8 +129,9 @@ class _Comparison:
             return None
         num_steps = window.num_steps
         excess = median(self._excess[rank][-num_steps:])
+        lately = median(self._excess[rank][-_NUM_NEWEST:])
         lost = median(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
-        if excess < window.share * self._step_seconds or lost < _MIN_EFFECT * excess:
+        if min(excess, lately) < window.share * self._step_seconds or lost < _MIN_EFFECT * excess:
             return None
         tokens = None if self._tokens is None else median(self._tokens[rank][-num_steps:])
         return _Suspect(rank, num_steps, hit, excess, lost, tokens)
@@ -208,12 +212,14 @@ class _Comparison:
 
     def _stall(self) -> Verdict | None:
         """One step in which all waited long for one rank: told, but no straggler."""
-        stalls = []
-        _, sigmas = self._tables[0]
-        for rank, row in self._excess.items():
-            limit = max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
-            newest = zip(self._steps[-_NUM_NEWEST:], row[-_NUM_NEWEST:], strict=True)
-            stalls += [(excess, rank, step) for step, excess in newest if excess >= limit]
+        table, sigmas = self._tables[-1]  # at equal tokens, if they are known
+        stalls = [
+            (excess, rank, step)
+            for rank, row in table.items()
+            for step, excess in list(zip(self._steps, row, strict=True))[-_NUM_NEWEST:]
+            if excess >= max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
+            and _lost_seconds(step, rank) >= _MIN_EFFECT * excess
+        ]
         if not stalls:
             return None
         excess, rank, step = max(stalls, key=lambda stall: stall[0])
@@ -236,7 +242,7 @@ class _Comparison:
 
     def _nothing(self) -> Verdict:
         """Clear, unless an excess would have to be huge to be seen."""
-        window = next(window for window in WINDOWS if window.num_steps <= len(self._steps))
+        window = self._windows[0]
         num_steps = window.num_steps
         limit = min(
             reach_seconds(window, max(sigmas.values()), self._step_seconds)

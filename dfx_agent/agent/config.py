@@ -14,7 +14,16 @@ from dfx_agent.wire import default_directory
 
 # variables of the guest and of the tests; the rest of DFX_* is configuration
 _NOT_OURS = frozenset(
-    {"DFX_AGENT", "DFX_RUN", "DFX_ROLE", "DFX_NODE", "DFX_FRAMEWORK", "DFX_RING_RECORDS"}
+    {
+        "DFX_AGENT",
+        "DFX_DISABLE_HOOKS",
+        "DFX_FRAMEWORK",
+        "DFX_MAX_OVERHEAD",
+        "DFX_NODE",
+        "DFX_RING_RECORDS",
+        "DFX_ROLE",
+        "DFX_RUN",
+    }
 )
 _NAMES = {"DFX_DIR": "directory"}
 

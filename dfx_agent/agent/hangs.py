@@ -8,7 +8,8 @@ works within its limit is not to blame, however long the others wait: limits are
     10 s    a stage of a running job, with stacks since its last move; 13 s while there are none
     60 s    outside every stage without stacks: it may save or evaluate, untold
     300 s   the first two steps, a stage never seen before (10 x median): compilation, warm-up
-    600 s   rollout, validation, checkpoint, compilation: by stage or by what the stack shows
+    600 s   rollout, validation, checkpoint, compilation: by stage or by what the stack shows; but
+            10 s, 10 x median, 4 x longest in a rollout or validation in which the process sleeps
 
 Everybody in one collective for 30 s, or in collectives that do not match, is a hang too; and a
 whole run in which nothing has moved for 120 s and 10 steps.

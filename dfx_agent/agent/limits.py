@@ -21,6 +21,9 @@ FAULTS = {STOPPED: "stopped in", LEFT: "ended, and had been in", STUCK: "stuck i
 
 _FIRST_STEPS, _FIRST_DURATIONS = 2, 3
 _LONG_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test|checkpoint|ckpt|save)", re.IGNORECASE)
+# these compute; a checkpoint may sleep on a slow disk for long
+_COMPUTING_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test)", re.IGNORECASE)
+_ENOUGH_DURATIONS = 8
 
 
 class Excuse(NamedTuple):
@@ -45,11 +48,13 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
         return Excuse(
             STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
         )
-    limit, reason = _limit(rank, ranks, stacks)
+    limit, reason = _limit(rank, ranks, stacks, is_idle=rank.is_idle(now_ns))
     return Excuse(STUCK if quiet >= limit else "", limit, reason)
 
 
-def _limit(rank: Track, ranks: Sequence[Track], stacks: ProcessStacks | None) -> tuple[float, str]:
+def _limit(
+    rank: Track, ranks: Sequence[Track], stacks: ProcessStacks | None, *, is_idle: bool
+) -> tuple[float, str]:
     """(seconds that this rank may be quiet where it stands, why)."""
     stage = rank.stage
     durations = [ns / 1e9 for other in ranks for ns in other.durations.get(stage, ())]
@@ -57,7 +62,8 @@ def _limit(rank: Track, ranks: Sequence[Track], stacks: ProcessStacks | None) ->
         stacks is not None and stacks.is_long_work()
     )
     is_first = _is_first(stage, len(durations), ranks)
-    if is_long:
+    sleeps = is_idle and bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
+    if is_long and not sleeps:
         floor = LONG_FLOOR_SECONDS
     elif is_first:
         floor = FIRST_FLOOR_SECONDS
@@ -67,10 +73,11 @@ def _limit(rank: Track, ranks: Sequence[Track], stacks: ProcessStacks | None) ->
         floor = FLOOR_SECONDS
     typical = median(durations) if durations else 0.0
     longest = max(durations, default=0.0)
-    limit = max(floor, (10 if is_first else 5) * typical, 2 * longest)
+    limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)
     known = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
     usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
-    return limit, f"{usual}, may be quiet for {limit:.0f} s"
+    asleep = " and it has slept since" if sleeps else ""
+    return limit, f"{usual}, may be quiet for {limit:.0f} s{asleep}"
 
 
 def _is_first(stage: str, num_durations: int, ranks: Sequence[Track]) -> bool:

@@ -6,6 +6,7 @@ are nanoseconds of the host's monotonic clock, which ranks on one host share.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ _KEEP_DURATIONS = 64
 _KEEP_OPERATIONS = 256
 _NEWEST_COLLECTIVES = 512
 _LOOK_EVERY_NS = 10**9
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_QUIET_SECONDS = 2.0
+_IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
 # waits for ranks of the same role; queue, policy, collector wait for somebody else
 _PEER_WAITS = frozenset({"barrier", "collective"})
@@ -70,6 +74,9 @@ class Track:
         self._looked_ns = 0
         self._stacks: ProcessStacks | None = None
         self._is_stopped = False
+        self._is_sleeping = False
+        self._cpu_ticks = 0
+        self._cpu_base = (0, 0)  # when, and clock ticks used by then
 
     @property
     def num_steps(self) -> int:
@@ -128,8 +135,23 @@ class Track:
         if now_ns - self._looked_ns >= _LOOK_EVERY_NS:
             self._looked_ns = now_ns
             self._stacks = read_stacks(self.process.follower.path, self.moved_ns)
-            self._is_stopped = self.process.state == "live" and _state(self.process) in "Tt"
+            state, ticks = _state(self.process) if self.process.state == "live" else ("?", 0)
+            self._is_stopped = state in "Tt"
+            self._note_cpu(now_ns, ticks, is_sleeping=state == "S")
         return self._stacks, self._is_stopped
+
+    def is_idle(self, now_ns: int) -> bool:
+        """Whether it has slept since it last moved: no computing, no polling, no disk."""
+        begin_ns, ticks = self._cpu_base
+        elapsed = (now_ns - begin_ns) / 1e9
+        used = (self._cpu_ticks - ticks) / _TICKS_PER_SECOND
+        return self._is_sleeping and elapsed >= _IDLE_SECONDS and used <= _IDLE_SHARE * elapsed
+
+    def _note_cpu(self, now_ns: int, ticks: int, *, is_sleeping: bool) -> None:
+        self._cpu_ticks = ticks
+        if self._cpu_base[0] <= self.moved_ns or not is_sleeping:
+            self._cpu_base = now_ns, ticks
+        self._is_sleeping = is_sleeping
 
     def operation(self, group: str, sequence: int) -> str | None:
         """What it called number ``sequence`` of this group; None when that is not known."""
@@ -198,10 +220,11 @@ def _arrival(event: SpanEvent) -> Arrival:
     return Arrival(operation, group, sequence, event.begin_ns)
 
 
-def _state(process: Process) -> str:
-    """The kernel's letter for this process: R, S, D, T, ...; "?" when it does not say."""
+def _state(process: Process) -> tuple[str, int]:
+    """(kernel's letter: R, S, D, T, ..., clock ticks used); "?" when it does not say."""
     try:
         with open(f"/proc/{process.follower.preamble.pid}/stat", "rb") as file:
-            return chr(file.read().rpartition(b")")[2].split()[0][0])
-    except (OSError, IndexError):
-        return "?"
+            fields = file.read().rpartition(b")")[2].split()
+        return chr(fields[0][0]), int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        return "?", 0

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dfx_agent.agent.accounting import SpanEvent
+from dfx_agent.agent.stacks import STACKS_SUFFIX
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
 from dfx_agent.wire.layout import STATE_CLOSED
@@ -183,6 +184,7 @@ class Folder:
         """Remove the segment of a process that is gone, if removing is ours to do."""
         if self.reaps:
             self._unlink(path)
+            self._unlink(path.removesuffix(SUFFIX) + STACKS_SUFFIX)
             self.num_reaped += 1
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _SETTLED_SECONDS = 1.0
 _KERNEL_THREADS = 2  # their parent
@@ -26,8 +26,8 @@ class Process:
 
     pid: int
     start_ticks: int
-    parent: int
-    name: str
+    parent: int = field(compare=False)
+    name: str = field(compare=False)
 
     @functools.cached_property
     def words(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 
 from dfx_agent.agent.config import Config
-from dfx_agent.attach import preflight
+from dfx_agent.attach import preflight, refusals
 from dfx_agent.attach.bring import remove_leftovers
 from dfx_agent.attach.discover import Job, Member
 from dfx_agent.attach.spawn import block_signals
@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     job = Job(args.pid, only_this=args.only_this)
     members = job.members()
     if not members:
-        raise AttachError("notpython", f"pid {args.pid} has no Python process", "name another pid")
+        raise refusals.not_python(args.pid, job.program)
     if args.check:
         from dfx_agent.commands._preflight_table import print_table
 
@@ -142,7 +142,7 @@ class _Attachments:
             self._guests[member] = guest
             if guest.note is None:
                 return "is observed already, by a guest of its own"
-            return f"attached again (its guest is here since {guest.since})"
+            return f"has its guest already, since {guest.since}"
         known = {"run": self._run, "role": member.role}
         self._guests[member], how = self._place.bring_guest(
             member.process,

@@ -8,6 +8,7 @@ import sys
 import time
 
 from dfx_agent.agent import config as configuration
+from dfx_agent.attach import refusals
 from dfx_agent.attach.discover import Job
 from dfx_agent.commands._attachment import Place, wait_until_left
 from dfx_agent.errors import AttachError
@@ -27,9 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """0 when nothing of ours is left in the job; AttachError when there was nothing to take out."""
     config = configuration.load({"directory": args.directory}, os.environ, None)
-    members = Job(args.pid, only_this=args.only_this).members()
+    job = Job(args.pid, only_this=args.only_this)
+    members = job.members()
     if not members:
-        raise AttachError("notpython", f"pid {args.pid} has no Python process", "name another pid")
+        raise refusals.not_python(args.pid, job.program)
     place = Place(config.directory, members[0].process)
     found = {place.guest_in(member.process): member for member in members}
     guests = {guest: member for guest, member in found.items() if guest and guest.note}

@@ -11,6 +11,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
+from itertools import compress
 from typing import Any
 
 from dfx_agent.shim import compiling, ddp, recorder, torch_hooks
@@ -46,16 +47,25 @@ def _follow(replicas: list[Any], roots: list[Any]) -> None:
 
 
 def _all_modules() -> list[Any]:
-    module_class = sys.modules["torch.nn"].Module
-    is_module: dict[type, bool] = {}
-    found = []
-    for candidate in gc.get_objects():
-        kind = type(candidate)
-        known = is_module.get(kind)
-        if known is None:
-            known = is_module[kind] = module_class in kind.__mro__
-        if known and "_modules" in candidate.__dict__:  # else its own __init__ has not run yet
-            found.append(candidate)
+    """In C and at once: a loop here would keep every tensor alive while the job goes on."""
+    kinds = _subclasses(sys.modules["torch.nn"].Module)
+    objects = gc.get_objects()
+    try:
+        found = list(compress(objects, map(kinds.__contains__, map(type, objects))))
+    except Exception:  # noqa: BLE001 (a metaclass may have no hash, or one of its own)
+        ids = set(map(id, kinds))
+        found = list(compress(objects, map(ids.__contains__, map(id, map(type, objects)))))
+    del objects
+    return [module for module in found if "_modules" in module.__dict__]  # else half made
+
+
+def _subclasses(kind: type) -> set[type]:
+    found, news = {kind}, [kind]
+    while news:
+        children: list[type] = type.__subclasses__(news.pop())
+        new = [child for child in children if child not in found]
+        found.update(new)
+        news += new
     return found
 
 

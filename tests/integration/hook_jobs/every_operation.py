@@ -181,7 +181,8 @@ def check_objects():
     dist.all_gather_object(gathered, {"rank": RANK, "text": "x" * 1000})
     assert [item["rank"] for item in gathered] == list(range(dist.get_world_size()))
     rows = collectives()
-    assert [row.name for row in rows] == ["all_gather@0"] * 2
+    assert len(rows) == 2
+    assert all(row.name.startswith("all_gather") for row in rows)
     assert [row.number for row in rows] == [next(numbers), next(numbers)]
     assert dist.get_world_size() * 1000 < rows[1].value < dist.get_world_size() * 1200
 

@@ -1,0 +1,251 @@
+"""The agent and the guest about themselves: is anything lost, hidden or expensive?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.models import common as cm
+
+from dashboards.common import (
+    GREEN,
+    RED,
+    YELLOW,
+    Board,
+    as_table,
+    background,
+    by_threshold,
+    cells,
+    columns,
+    instant,
+    limits,
+    lines,
+    prop,
+    query,
+    rank_heatmap,
+    tiles,
+    transform,
+)
+from dashboards.promql import SCRAPES, by, followed_by_agents, of_agents, of_run, rate, recent
+from dfx_agent.metrics import agent, collectives
+
+RANK = "role, rank"
+
+
+def board() -> Board:
+    made = Board(
+        "dfx-agent", "dfx: Agent and alerts", file="dashboards/agent.py",
+        about="Whether what the other boards show is complete, and what watching costs.",
+    )  # fmt: skip
+    made.with_window().with_links()
+    made.row("Verdict: can the other boards be believed?")
+    made.line(5, (5, completeness()), (5, overhead()), (5, coverage()), (5, hooks()), (4, agents()))
+    made.row("Alerts of Prometheus")
+    made.line(8, (24, alert_list()))
+    made.row("What the guests write")
+    made.line(8, (8, records()), (8, missing()), (8, overhead_lines()))
+    made.line(9, (12, overhead_heatmap()), (12, hook_table()))
+    made.row("What the agents do")
+    made.line(8, (8, poll_seconds()), (8, segments()), (8, unmapped()))
+    return made
+
+
+def lost() -> str:
+    names = (agent.LOST_RECORDS, agent.LATE_RECORDS, agent.GUEST_DROPS)
+    return " + ".join(f"sum(increase({of_run(metric)}[{SCRAPES}]))" for metric in names)
+
+
+def completeness() -> Any:
+    panel = tiles(
+        "Records missing now",
+        "Lost, late or dropped since the last few scrapes. 0 is normal. Anything else: times are "
+        "too small by that much; the agent is starved of CPU or the ring is too small.",
+        "none",
+    )
+    panel.with_target(instant(lost(), "records")).text_mode(cm.BigValueTextMode.VALUE)
+    panel.color_scheme(by_threshold()).decimals(0)
+    return panel.thresholds(limits(GREEN, (0.5, YELLOW), (100, RED)))
+
+
+def overhead() -> Any:
+    panel = tiles(
+        "Cost of watching",
+        "What the guest takes of the step time, measured by itself, the most expensive rank. Below "
+        "0.1 % is the promise; above 0.5 %: `--max-overhead` gives hooks up by itself.",
+        "percentunit",
+    )
+    ratio = f"max({by(RANK, 'max', recent(of_run(agent.GUEST_OVERHEAD_RATIO)))})"
+    panel.with_target(instant(ratio, "of the step")).text_mode(cm.BigValueTextMode.VALUE)
+    panel.color_scheme(by_threshold()).decimals(3).no_value("not measured yet")
+    return panel.thresholds(limits(GREEN, (0.002, YELLOW), (0.005, RED)))
+
+
+def coverage() -> Any:
+    panel = tiles(
+        "Collectives seen",
+        "Recorded, of those the groups counted themselves: the worst rank and group. 100 % is "
+        "normal. Below: compiled graphs or functional collectives pass the hooks, so part of the "
+        "active time is waiting in truth.",
+        "percentunit",
+    )
+    ratio = f"min({by(f'{RANK}, group', 'min', recent(of_run(collectives.COVERAGE_RATIO)))})"
+    panel.with_target(instant(ratio, "seen")).text_mode(cm.BigValueTextMode.VALUE)
+    panel.color_scheme(by_threshold()).decimals(0).no_value("no collectives yet")
+    return panel.thresholds(limits(RED, (0.5, YELLOW), (0.9, GREEN)))
+
+
+def hooks() -> Any:
+    panel = tiles(
+        "Hooks that failed",
+        "Hooks that could not be installed, over all ranks. 0 is normal; the table below names "
+        "them. The job runs on, what they watch is not seen.",
+        "none",
+    )
+    failed = by(f"{RANK}, name", "max", recent(of_run(agent.PATCH_FAILED)))
+    any_hook = by(f"{RANK}, name", "max", recent(of_run(agent.PATCH_ACTIVE)))
+    panel.with_target(instant(f"sum({failed}) or 0 * count({any_hook})", "failed"))
+    panel.text_mode(cm.BigValueTextMode.VALUE).color_scheme(by_threshold())
+    return panel.thresholds(limits(GREEN, (1, RED)))
+
+
+def agents() -> Any:
+    panel = tiles(
+        "Agents of the run",
+        "One for each node is normal. Fewer: that node's ranks are missing on all boards.",
+        "none",
+    )
+    panel.with_target(instant(f"count({of_agents(agent.AGENT_SEGMENTS)})", "agents"))
+    panel.text_mode(cm.BigValueTextMode.VALUE).color_scheme(by_threshold())
+    return panel.thresholds(limits(RED, (1, GREEN)))
+
+
+def alert_list() -> Any:
+    options = {
+        "alertInstanceLabelFilter": "", "alertName": "", "dashboardAlerts": False,
+        "datasource": "${datasource}", "groupBy": [], "groupMode": "default", "maxItems": 50,
+        "sortOrder": 1, "viewMode": "list",
+        "stateFilter": {
+            "error": True, "firing": True, "noData": False, "normal": False, "pending": True,
+        },
+    }  # fmt: skip
+    about = (
+        "Alerts of this data source that fire or are about to. Empty is normal, and also what you "
+        "see without alert rules: load those of `alert_rules/` into Prometheus."
+    )
+    return dashboard.Panel().type("alertlist").title("Alerts").description(about).options(options)
+
+
+def records() -> Any:
+    panel = lines(
+        "Records per second, all ranks",
+        "What the guests write. Steady is normal; it follows the number of stages and collectives "
+        "in a step. 0 while the job runs: the guests are gone.",
+        "none",
+    )
+    total = f"sum({by(RANK, 'sum', rate(of_run(agent.RECORDS), SCRAPES))})"
+    return panel.with_target(query(total, "records")).min(0)
+
+
+def missing() -> Any:
+    panel = lines(
+        "Lost, late and dropped records per second",
+        "0 is normal, in all three. Lost: the agent came too late for the ring; late: a span ended "
+        "after its time was accounted; dropped: too many names or an error of the guest.",
+        "none",
+    )
+    for ref, name, metric in (
+        ("A", "lost", agent.LOST_RECORDS),
+        ("B", "late", agent.LATE_RECORDS),
+        ("C", "dropped", agent.GUEST_DROPS),
+    ):
+        counted = by(RANK, "sum", rate(of_run(metric), SCRAPES))
+        panel.with_target(query(f"sum({counted})", name, ref))
+    return panel.min(0)
+
+
+def overhead_lines() -> Any:
+    panel = lines(
+        "Cost of watching over time",
+        "Share of the step time, over the ranks. Flat and below 0.1 % is normal; it rises when the "
+        "steps get shorter or hooks are added.",
+        "percentunit",
+    )
+    ratio = by(RANK, "max", of_run(agent.GUEST_OVERHEAD_RATIO))
+    panel.with_target(query(f"max({ratio})", "most expensive rank"))
+    return panel.with_target(query(f"quantile(0.5, {ratio})", "median", "B")).min(0)
+
+
+def overhead_heatmap() -> Any:
+    return rank_heatmap(
+        "Cost of watching, each rank",
+        "Share of the step time. Black is normal; a bright row does something in its loop that "
+        "calls hooks very often.",
+        "percentunit",
+        by("rank", "max", of_run(agent.GUEST_OVERHEAD_RATIO)),
+        ("Inferno", False),
+        (0, 0.005),
+    )
+
+
+def hook_table() -> Any:
+    panel = cells(
+        "Hooks: where the job is observed",
+        "Number of ranks on which each hook is active, off or absent, and failed. All ranks active "
+        "is normal; off everywhere: this torch has nothing to hook, or a budget gave it up.",
+    )
+    active = by(f"{RANK}, name", "max", recent(of_run(agent.PATCH_ACTIVE)))
+    failed = by(f"{RANK}, name", "max", recent(of_run(agent.PATCH_FAILED)))
+    panel.with_target(as_table(instant(f"sum by (name) ({active})", ref="A")))
+    panel.with_target(
+        as_table(instant(f"count by (name) ({active}) - sum by (name) ({active})", ref="B"))
+    )
+    panel.with_target(
+        as_table(instant(f"sum by (name) ({failed}) or 0 * count by (name) ({active})", ref="C"))
+    )
+    names = {"name": "Hook", "Value #A": "active", "Value #B": "off", "Value #C": "failed"}
+    panel.transformations(
+        [
+            transform("joinByField", byField="name", mode="outer"),
+            columns(names, "Time 1", "Time 2", "Time 3"),
+        ]
+    )
+    worst = prop("thresholds", {"mode": "absolute", "steps": [
+        {"color": "transparent", "value": None}, {"color": RED, "value": 1}]})  # fmt: skip
+    return panel.override_by_name("failed", [background(), worst])
+
+
+def poll_seconds() -> Any:
+    panel = lines(
+        "One reading of all segments",
+        "How long an agent takes for it, each agent. Milliseconds are normal; above 0.1 s the "
+        "agent is starved, or follows too many processes.",
+        "s",
+    )
+    return panel.with_target(
+        query(by("instance", "max", of_agents(agent.AGENT_POLL_SECONDS)), "{{instance}}")
+    ).min(0)
+
+
+def segments() -> Any:
+    panel = lines(
+        "Segments followed and refused",
+        "One for each observed process. Refused ones are of another version, cut short, or another "
+        "user's: `dfx-agent ps` says which and what to do.",
+        "none",
+    )
+    panel.with_target(query(f"sum({of_agents(agent.AGENT_SEGMENTS)})", "followed"))
+    refused = f"sum by (kind) ({of_agents(agent.AGENT_PROBLEMS)})"
+    return panel.with_target(query(refused, "refused: {{kind}}", "B")).min(0)
+
+
+def unmapped() -> Any:
+    panel = lines(
+        "Errors and values left out",
+        "Failures of an exporter, and scalars that came for steps long past. 0 is normal; see the "
+        "agent's log otherwise.",
+        "none",
+    )
+    errors = f"rate({agent.EXPORTER_ERRORS.sample_name}[{SCRAPES}])"
+    panel.with_target(query(f"sum({followed_by_agents(errors)})", "exporter errors"))
+    stale = by("run", "sum", rate(of_run(agent.STALE_SCALARS), SCRAPES))
+    return panel.with_target(query(stale, "stale scalars", "B")).min(0)

@@ -1,0 +1,267 @@
+"""Memory timeline: how close to the limit, what grows, and in which stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.models import common as cm
+
+from dashboards.common import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    YELLOW,
+    Board,
+    bars,
+    by_threshold,
+    colored,
+    dashed,
+    instant,
+    limits,
+    lines,
+    query,
+    rank_heatmap,
+    tiles,
+    values,
+)
+from dashboards.promql import SCRAPES, by, of_ranks, recent
+from dfx_agent.metrics import memory, performance
+from dfx_agent.metrics.spec import Metric
+
+DEVICE = "role, rank, device"
+NEVER = 1e9  # steps: what stands for "does not grow"
+
+
+def board() -> Board:
+    made = Board(
+        "dfx-memory", "dfx: Memory timeline", file="dashboards/memory_timeline.py",
+        about="How close devices and hosts are to their limits, what grows, and in which stage.",
+    )  # fmt: skip
+    made.with_role().with_ranks().with_window().with_links()
+    made.row("Verdict: will memory run out, and where?")
+    made.line(
+        5, (5, host_verdict()), (5, device_verdict()), (5, fullest()), (5, steps_to_limit()),
+        (4, out_of_memory()),
+    )  # fmt: skip
+    made.row("Host: anonymous memory, what a leak grows")
+    made.line(9, (9, host_memory()), (9, host_growth()), (6, host_slopes()))
+    made.line(8, (24, host_heatmap()))
+    made.row("Devices: allocator against the limit")
+    made.line(9, (12, allocator()), (12, stage_peaks()))
+    made.line(9, (12, reserved_heatmap()), (12, fragmentation()))
+    made.line(8, (12, gap()), (12, retries()))
+    return made
+
+
+def of_devices(metric: Metric) -> str:
+    return by(DEVICE, "max", recent(of_ranks(metric)))
+
+
+def host_verdict() -> Any:
+    slope = f"max({by('rank', 'max', recent(of_ranks(memory.HOST_SLOPE)))})"
+    panel = tiles(
+        "Host memory grows, per step",
+        "The fastest rank: median growth of anonymous memory per step, over 64 steps. Below 0.5 "
+        "MiB is normal after warm-up. Above: a leak; lists of tensors, data loader workers, or "
+        "logs kept in memory. The ranks are below.",
+        "bytes",
+    )
+    panel.with_target(instant(slope, "per step")).text_mode(cm.BigValueTextMode.VALUE)
+    steps = limits(GREEN, (512 * 1024, YELLOW), (2 * 1024 * 1024, RED))
+    return panel.color_scheme(by_threshold()).thresholds(steps).no_value("too few steps yet")
+
+
+def device_verdict() -> Any:
+    panel = tiles(
+        "Fullest device",
+        "Reserved by the allocator, of what the device has. Above 92 % the next long batch may "
+        "fail. Says 'no device' where ranks use none.",
+        "percentunit",
+    )
+    share = f"max({of_devices(memory.GPU_RESERVED)} / {of_devices(memory.GPU_LIMIT)})"
+    panel.with_target(instant(f"{share} or {absent(memory.GPU_LIMIT)}", "reserved"))
+    panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", "no device", GREY))])
+    steps = limits(GREY, (0, GREEN), (0.85, YELLOW), (0.92, RED))
+    return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
+
+
+def absent(metric: Metric) -> str:
+    """-1 while there are ranks and none has the metric: mapped to words."""
+    ranks = f"count({recent(of_ranks(memory.HOST_ANONYMOUS))})"
+    return f"((0 * {ranks} - 1) unless on () {of_devices(metric)})"
+
+
+def fullest() -> Any:
+    panel = bars(
+        "Fullest devices",
+        "Reserved, of the device's limit. Devices alike are normal; one that stands out holds "
+        "something the others do not.",
+        "percentunit",
+    )
+    share = f"{of_devices(memory.GPU_RESERVED)} / {of_devices(memory.GPU_LIMIT)}"
+    panel.with_target(instant(f"topk(4, {share})", "{{rank}} {{device}}")).no_value("no device")
+    steps = limits(GREEN, (0.85, YELLOW), (0.92, RED))
+    return panel.min(0).max(1).color_scheme(by_threshold()).thresholds(steps)
+
+
+def steps_to_limit() -> Any:
+    growth = by(DEVICE, "max", f"deriv({of_ranks(memory.GPU_RESERVED)}[10m])")
+    step = by("role", "max", recent(of_ranks(performance.RANK_STEP_SECONDS)))
+    room = f"({of_devices(memory.GPU_LIMIT)} - {of_devices(memory.GPU_RESERVED)})"
+    left = f"min({room} / on ({DEVICE}) (({growth} > 1e3) * on (role) group_left () {step}))"
+    panel = tiles(
+        "Steps until a device is full",
+        "If reserved memory goes on as in the last 10 minutes. 'does not grow' is normal; below "
+        "500: find the stage whose peak grows below, before it fails at night.",
+        "none",
+    )
+    still = f"(0 * max({of_devices(memory.GPU_RESERVED)}) + {NEVER:.0f})"
+    text = f"{left} or {still} or {absent(memory.GPU_LIMIT)}"
+    panel.with_target(instant(text, "steps")).text_mode(cm.BigValueTextMode.VALUE).decimals(0)
+    words = values((f"{NEVER:.0f}", "does not grow", GREEN), ("-1", "no device", GREY))
+    steps = limits(GREY, (0, RED), (500, YELLOW), (5000, GREEN))
+    return panel.mappings([words]).color_scheme(by_threshold()).thresholds(steps)
+
+
+def out_of_memory() -> Any:
+    panel = tiles(
+        "Out-of-memory errors",
+        "Raised since the agent came, all ranks, caught ones included. 0 is normal; caught ones "
+        "cost seconds each: shorten the longest batch.",
+        "none",
+    )
+    text = f"sum({of_devices(memory.GPU_OOMS)}) or {absent(memory.GPU_OOMS)}"
+    panel.with_target(instant(text, "errors")).text_mode(cm.BigValueTextMode.VALUE)
+    panel.mappings([values(("-1", "no device", GREY))]).color_scheme(by_threshold())
+    return panel.thresholds(limits(GREY, (0, GREEN), (1, RED)))
+
+
+def host_memory() -> Any:
+    panel = lines(
+        "Anonymous memory of each rank",
+        "Rises in the first steps and then stays flat: normal. A straight line upwards is a leak.",
+        "bytes",
+    )
+    return panel.with_target(query(by("rank", "max", of_ranks(memory.HOST_ANONYMOUS)), "{{rank}}"))
+
+
+def host_growth() -> Any:
+    panel = lines(
+        "Growth per step",
+        "Median growth over the newest 64 steps, each rank. Around 0 is normal; all ranks above it "
+        "is code, one rank is its data or its role (rank 0 logs and saves).",
+        "bytes",
+    )
+    slope = by("rank", "max", of_ranks(memory.HOST_SLOPE))
+    return panel.with_target(query(slope, "{{rank}}"))
+
+
+def host_slopes() -> Any:
+    panel = bars(
+        "Fastest growing ranks, per step",
+        "Growth of anonymous memory per step now. Red: divide the host's free memory by it, that "
+        "many steps are left.",
+        "bytes",
+    )
+    slope = by("rank", "max", recent(of_ranks(memory.HOST_SLOPE)))
+    panel.with_target(instant(f"sort_desc(topk(8, {slope}))", "rank {{rank}}"))
+    steps = limits(GREEN, (512 * 1024, YELLOW), (2 * 1024 * 1024, RED))
+    return panel.min(0).color_scheme(by_threshold()).thresholds(steps)
+
+
+def host_heatmap() -> Any:
+    return rank_heatmap(
+        "Anonymous memory of each rank",
+        "A row that is brighter than the others holds more; a row that brightens from left to "
+        "right leaks. One colour all over is normal.",
+        "bytes",
+        by("rank", "max", of_ranks(memory.HOST_ANONYMOUS)),
+        ("Inferno", False),
+        (0, None),
+    )
+
+
+def over_devices(aggregation: str, metric: Metric) -> str:
+    return f"{aggregation}({by(DEVICE, 'max', of_ranks(metric))})"
+
+
+def allocator() -> Any:
+    panel = lines(
+        "Allocated and reserved, the fullest device",
+        "Allocated swings with the stages; reserved follows its peaks. Far below the limit is "
+        "normal. Reserved far above allocated is the gap below.",
+        "bytes",
+    )
+    for ref, name, metric, color in (
+        ("A", "limit", memory.GPU_LIMIT, RED),
+        ("B", "reserved", memory.GPU_RESERVED, ORANGE),
+        ("C", "allocated", memory.GPU_ALLOCATED, BLUE),
+    ):
+        aggregation = "min" if metric is memory.GPU_LIMIT else "max"
+        panel.with_target(query(over_devices(aggregation, metric), name, ref))
+        panel.override_by_name(name, colored(color))
+    return panel.override_by_name("limit", dashed()).min(0)
+
+
+def stage_peaks() -> Any:
+    panel = lines(
+        "Highest allocated memory by stage",
+        "Of all devices, since the guest came, sampled about once a second: a lower bound. The "
+        "stage nearest to the limit is the one to make smaller; a stair that climbs is a leak in "
+        "that stage.",
+        "bytes",
+    )
+    peaks = by("stage", "max", of_ranks(memory.GPU_STAGE_PEAK))
+    panel.with_target(query(peaks, "{{stage}}"))
+    panel.with_target(query(over_devices("min", memory.GPU_LIMIT), "limit", "B"))
+    return panel.override_by_name("limit", [*dashed(), *colored(RED)]).min(0)
+
+
+def reserved_heatmap() -> Any:
+    reserved = by("rank", "max", of_ranks(memory.GPU_RESERVED))
+    return rank_heatmap(
+        "Reserved, of the limit, each rank",
+        "Bright rows are nearly full. Ranks alike are normal; one bright row holds more than its "
+        "share: uneven sharding, a first or last pipeline stage, or a leak.",
+        "percentunit",
+        f"{reserved} / {by('rank', 'max', of_ranks(memory.GPU_LIMIT))}",
+        ("Inferno", False),
+        (0, 1),
+    )
+
+
+def fragmentation() -> Any:
+    panel = lines(
+        "Fragmentation: reserved but not allocated",
+        "Share of reserved memory without a tensor. High right after a peak is normal; high while "
+        "retries count up is fragmentation: expandable_segments:True, or empty the cache between "
+        "rollout and update.",
+        "percentunit",
+    )
+    for ref, name, aggregation in (("A", "highest", "max"), ("B", "lowest", "min")):
+        panel.with_target(query(over_devices(aggregation, memory.GPU_FRAGMENTATION), name, ref))
+    return panel.min(0).max(1)
+
+
+def gap() -> Any:
+    panel = lines(
+        "Gap: reserved minus allocated",
+        "Bytes that the allocator keeps and no tensor uses, largest over the devices. They are "
+        "lost to the rollout engine, which shares the device.",
+        "bytes",
+    )
+    both = (by(DEVICE, "max", of_ranks(m)) for m in (memory.GPU_RESERVED, memory.GPU_ALLOCATED))
+    return panel.with_target(query(f"max({' - '.join(both)})", "gap")).min(0)
+
+
+def retries() -> Any:
+    panel = lines(
+        "Allocations that had to empty the cache first",
+        "Per minute, all devices. 0 is normal; each costs milliseconds and says that the device is "
+        "full or fragmented.",
+        "none",
+    )
+    counted = by(DEVICE, "sum", f"rate({of_ranks(memory.GPU_ALLOC_RETRIES)}[{SCRAPES}])")
+    return panel.with_target(query(f"60 * sum({counted})", "retries")).min(0)

@@ -1,0 +1,183 @@
+"""What a process is, by its command line and its environment: launcher, rank, actor, helper."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from dfx_agent.attach.processes import Process, ProcessTable
+
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_LAUNCHERS = frozenset(
+    {
+        "torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch",
+        "accelerate.commands.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner",
+        "mpirun", "mpiexec", "prterun", "orterun", "prted", "orted", "hydra_pmi_proxy", "srun",
+        "slurmstepd", "horovodrun",
+    }
+)  # fmt: skip
+_NOT_A_PART = ("multiprocessing.resource_tracker", "_inductor/compile_worker")
+_AGENT = frozenset({"dfx-agent", "dfx_agent"})  # the script, and `python -m dfx_agent`
+_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_FORK_SERVER = "multiprocessing.forkserver"
+_SPAWNED = "--multiprocessing-fork"
+RAY = "ray::"
+_DATA_LOADER_NAMES = ("pt_data_worker", "pt_data_pin")
+_PRIME_PROGRAMS = {"trainer": "trainer", "orchestrator": "orchestrator", "inference": "rollout"}
+_OUTPUT_FOLDER = re.compile(r"""^\s*output_dir\s*=\s*["']([^"']+)["']""", re.MULTILINE)
+# the first that is part of an actor's class name
+_ROLE_OF_ACTOR = (
+    ("actorrollout", "actor"), ("reference", "ref"), ("reward", "reward"), ("critic", "critic"),
+    ("taskrunner", "driver"), ("rollout", "rollout"), ("vllm", "rollout"), ("sglang", "rollout"),
+    ("inference", "rollout"), ("engine", "rollout"), ("policy", "actor"), ("actor", "actor"),
+    ("learner", "learner"), ("collector", "collector"), ("orchestrator", "orchestrator"),
+)  # fmt: skip
+
+
+def is_launcher(process: Process) -> bool:
+    """torchrun, mpirun and the like: they start ranks and compute nothing."""
+    return program_of(process) in _LAUNCHERS
+
+
+def program_of(process: Process) -> str:
+    """Name of the program; of the script or module, where Python runs one."""
+    words = process.words
+    if not words or not words[0].strip():
+        return process.name
+    if process.is_python and os.path.basename(words[0]).startswith("python"):
+        return _script_or_module(words[1:])
+    return os.path.basename(words[0]).split()[0].rstrip(":")
+
+
+def _script_or_module(words: tuple[str, ...]) -> str:
+    """What an interpreter with these arguments runs: "train.py", "torch.distributed.run", "-c"."""
+    rest = iter(words)
+    for word in rest:
+        if word in _OPTIONS_WITH_VALUE:
+            next(rest, None)
+        elif word == "-m":
+            return next(rest, "")
+        elif word == "-c" or not word.startswith("-"):
+            return os.path.basename(word)
+    return "python"
+
+
+def script_of(process: Process) -> str:
+    """As the guest would take it from ``sys.argv[0]``."""
+    if process.words[:1] and process.words[0].startswith(RAY):
+        return process.words[0].removeprefix(RAY).partition(".")[0]
+    program = program_of(process)
+    is_file = program.endswith(".py")
+    return program.removesuffix(".py") if is_file else program.rpartition(".")[2] or "python"
+
+
+def job_key(process: Process) -> str | None:
+    """What all processes of one job on this machine share; None without a launcher's traces."""
+    if rank_of(process) is None and not process.name.startswith(RAY):
+        return None
+    get = process.environment.get
+    names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
+    mpi = next((value for name in names if (value := get(name))), None)
+    if job := get("RAY_JOB_ID"):
+        return f"ray {get('RAY_SESSION_NAME')} {job}"
+    if (run_id := get("TORCHELASTIC_RUN_ID", "none")) != "none":
+        return f"torchelastic {run_id} {get('MASTER_ADDR')}:{get('MASTER_PORT')}"
+    if mpi or get("MASTER_PORT"):
+        return f"mpi {mpi}" if mpi else f"master {get('MASTER_ADDR')}:{get('MASTER_PORT')}"
+    if _is_slurm_rank(process.environment):
+        return f"slurm {get('SLURM_JOB_ID')}.{get('SLURM_STEP_ID')}"
+    return None
+
+
+def rank_of(process: Process) -> int | None:
+    environment = process.environment
+    names = (*_RANK, "SLURM_PROCID") if _is_slurm_rank(environment) else _RANK
+    texts = (environment.get(name, "") for name in names)
+    return next((int(text) for text in texts if text.isascii() and text.isdigit()), None)
+
+
+def _is_slurm_rank(environment: Mapping[str, str]) -> bool:
+    """A step of one task may be somebody's shell."""
+    return "SLURM_STEP_ID" in environment and environment.get("SLURM_NTASKS", "1") != "1"
+
+
+def role_of(process: Process, table: ProcessTable) -> str:
+    if actor := next((w for w in process.words[:1] if w.startswith(RAY)), ""):
+        name = actor.removeprefix(RAY).partition(".")[0].lower()
+        return next((role for part, role in _ROLE_OF_ACTOR if part in name), "worker")
+    if "vllm" in process.name.lower() or "sglang" in process.name.lower():
+        return "rollout"
+    if (program := _prime_program(process)) is not None:
+        return _PRIME_PROGRAMS[program]
+    if is_by_multiprocessing(process) or _is_below_fork_server(process, table):
+        return "collector"
+    return "trainer" if rank_of(process) is not None else ""
+
+
+def is_helper(process: Process) -> bool:
+    line = " ".join(process.words)
+    is_ray_idle = process.words[:1] == (f"{RAY}IDLE",)
+    is_part_of_loader = process.name.startswith(_DATA_LOADER_NAMES)
+    is_agent = process.pid == os.getpid() or program_of(process) in _AGENT
+    is_part_of_other = any(part in line for part in _NOT_A_PART)
+    return is_ray_idle or is_part_of_loader or is_agent or is_part_of_other
+
+
+def is_by_multiprocessing(process: Process) -> bool:
+    return _SPAWNED in process.words
+
+
+def _is_below_fork_server(process: Process, table: ProcessTable) -> bool:
+    parent = table.get(process.parent)
+    return (
+        _FORK_SERVER in " ".join(process.words)
+        and parent is not None
+        and is_fork_of(process, parent)
+    )
+
+
+def is_fork_of(process: Process, parent: Process) -> bool:
+    """Not a program of its own: it still has the parent's command line."""
+    return process.is_python and process.words == parent.words
+
+
+def _prime_program(process: Process) -> str | None:
+    """Which of prime-rl's programs this is: ``-m prime_rl.trainer.rl.train``, ``orchestrator``."""
+    if not process.is_python:
+        return None
+    modules = [word for word in process.words if word.startswith("prime_rl.")]
+    names = [modules[0].split(".")[1]] if modules else []
+    names.append(program_of(process))
+    return next((name for name in names if name in _PRIME_PROGRAMS), None)
+
+
+def output_folder(process: Process) -> str | None:
+    """Of a program of prime-rl: from its flags or its configuration; None for all others."""
+    if _prime_program(process) is None:
+        return None
+    words = process.words
+    configured = None
+    for word, value in zip(words, (*words[1:], ""), strict=True):
+        flag, is_joined, joined = word.partition("=")
+        if flag.strip("-").replace("_", "-") in {"output-dir", "trainer.output-dir"}:
+            return os.path.normpath(os.path.join(process.folder, joined if is_joined else value))
+        if value.endswith(".toml") and word == "@":
+            configured = _folder_in(os.path.join(process.folder, value))
+    return os.path.normpath(os.path.join(process.folder, configured)) if configured else None
+
+
+def _folder_in(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = _OUTPUT_FOLDER.search(file.read(1 << 16))
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def is_inside(folder: str | None, other: str) -> bool:
+    """The same, or one within the other: the orchestrator writes below the trainer's folder."""
+    if folder is None:
+        return False
+    return os.path.commonpath([folder, other]) in {folder, other}

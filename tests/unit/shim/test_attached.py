@@ -1,0 +1,408 @@
+"""The guest that came by attach: in, out again and out by itself, seen from inside the process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dfx_agent
+from dfx_agent.attach.bring import Answer, Order
+from dfx_agent.wire import SegmentReader
+from dfx_agent.wire.layout import STATE_CLOSED, STATE_LIVE
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Executes what it is told, in its main thread, and answers the value of the last expression.
+HOST = """
+import ast, json, sys
+globals_ = {"__name__": "__main__"}
+answers, sys.stdout = sys.stdout, sys.stderr
+for line in sys.stdin:
+    *body, last = ast.parse(json.loads(line)).body
+    if not isinstance(last, ast.Expr):
+        body, last = [*body, last], ast.parse("None").body[0]
+    exec(compile(ast.Module(body, []), "host", "exec"), globals_)
+    value = eval(compile(ast.Expression(last.value), "host", "eval"), globals_)
+    print(json.dumps(value, default=repr), file=answers, flush=True)
+"""
+
+TRAINING = """
+import gc, threading, sys, torch
+import torch.distributed as dist
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def backward():
+    model(torch.randn(2, 4)).sum().backward()
+def step():
+    backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+optim = sys.modules["torch.optim.optimizer"]
+def state():
+    attributes = {**vars(dist.ProcessGroup), "wait": vars(dist.Work)["wait"],
+        "backward": torch.autograd.backward,
+        "norm": sys.modules["torch.nn.utils.clip_grad"]._get_total_norm}
+    return {
+        "attributes": {name: id(value) for name, value in attributes.items()},
+        "meta_path": [id(finder) for finder in sys.meta_path],
+        "hooks": [len(optim._global_optimizer_pre_hooks), len(optim._global_optimizer_post_hooks),
+            len(model._forward_hooks), len(model._forward_pre_hooks)],
+        "modules": [name for name in sys.modules if "dfx" in name],
+        "threads": [thread.name for thread in threading.enumerate()],
+        "main": [name for name in vars(sys.modules["__main__"]) if "dfx" in name],
+    }
+step()
+before = state()
+"""
+
+
+class Host:
+    """A process of ours that does what a test tells it."""
+
+    def __init__(self, directory: Path, env: dict[str, str]) -> None:
+        self.directory = directory
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", HOST],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+
+    def do(self, code: str) -> Any:
+        assert self.popen.stdin
+        assert self.popen.stdout
+        self.popen.stdin.write(json.dumps(code) + "\n")
+        self.popen.stdin.flush()
+        line = self.popen.stdout.readline()
+        assert line, "the process died"
+        return json.loads(line)
+
+    def attach(
+        self, *, grace_seconds: float = 300.0, directory: Path | None = None, **known: Any
+    ) -> Answer:
+        """What an injected thread does, without the injection."""
+        order = self.order(grace_seconds, directory, known)
+        self.do(
+            "import threading; globals()['thread'] = threading.Thread("
+            f"target=exec, args=({order.source!r}, {{'__name__': 'text'}})); thread.start()"
+        )
+        answer = order.answer(30.0)
+        assert answer is not None
+        self.do("thread.join()")
+        return answer
+
+    def order(self, grace_seconds: float, directory: Path | None, known: Any) -> Order:
+        folder = str(directory or self.directory)
+        version = known.pop("version", dfx_agent.__version__)
+        return Order(folder, folder, version=version, known=known, grace_seconds=grace_seconds)
+
+    def ask_to_leave(self, answer: Answer) -> None:
+        Path(answer.segment).with_suffix(".detach").touch()
+
+    def has_left(self, answer: Answer) -> bool:
+        return not Path(answer.segment).with_suffix(".attached").exists()
+
+    def train_until(self, look: Callable[[], bool], seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not look():
+            assert time.monotonic() < deadline
+            self.do("step()")
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def host(dfx_dir: Path) -> Iterator[Host]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DFX_")}
+    host = Host(dfx_dir, {**env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    yield host
+    host.popen.kill()
+    host.popen.wait()
+    for pipe in (host.popen.stdin, host.popen.stdout):
+        assert pipe
+        pipe.close()
+
+
+@pytest.fixture
+def trainer(host: Host) -> Host:
+    pytest.importorskip("torch")
+    host.do(TRAINING)
+    return host
+
+
+@pytest.fixture
+def agent(dfx_dir: Path) -> Iterator[int]:
+    """The lock of a living agent on the folder."""
+    fd = os.open(dfx_dir / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    yield fd
+    os.close(fd)
+
+
+def until(look: Callable[[], Any], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def segment_state(answer: Answer) -> int:
+    segment = SegmentReader(answer.segment)
+    state = segment.live_words()[0]
+    segment.close()
+    return state
+
+
+def hooked(trainer: Host) -> None:
+    """Train until the guest has found the model."""
+    trainer.train_until(lambda: trainer.do("len(model._forward_hooks)") == 1)
+
+
+def test_hooks_come_into_a_running_loop_and_everything_goes_back(trainer, agent) -> None:
+    answer = trainer.attach(run="plain")
+    assert answer.state == "attached"
+    hooked(trainer)
+    during, before = trainer.do("state()"), trainer.do("before")
+    assert during["attributes"] != before["attributes"]
+    assert during["hooks"] == [1, 1, 1, 1]
+    assert "dfx-watch" in during["threads"]
+
+    trainer.ask_to_leave(answer)
+    trainer.train_until(lambda: trainer.has_left(answer))
+    assert segment_state(answer) == STATE_CLOSED
+    until(lambda: "dfx-watch" not in trainer.do("state()")["threads"])
+    assert trainer.do("state()") == before
+
+
+def test_nothing_of_the_guest_stays_in_memory(trainer, agent) -> None:
+    answer = trainer.attach()
+    hooked(trainer)
+    trainer.ask_to_leave(answer)
+    trainer.train_until(lambda: trainer.has_left(answer))
+    left = """
+step(); gc.collect()
+[f.__qualname__ for f in gc.get_objects() if type(f) is type(step)
+    and f.__code__.co_filename.startswith("<attached>")]
+"""
+    until(lambda: trainer.do(left) == ["_as_long_as_it_lives.<locals>.call"])
+    assert trainer.do("'.seg' in open('/proc/self/maps').read()") is False
+
+
+def test_hooks_that_only_the_trainer_may_take_out_wait_for_its_backward(trainer, agent) -> None:
+    answer = trainer.attach()
+    hooked(trainer)
+    trainer.ask_to_leave(answer)
+    until(lambda: segment_state(answer) == STATE_CLOSED)
+    until(lambda: not Path(answer.segment).with_suffix(".detach").exists())
+    assert not trainer.has_left(answer)
+    waiting, before = trainer.do("state()"), trainer.do("before")
+    assert waiting["hooks"] == [1, 1, 1, 1]
+    kept = {
+        name for name, value in waiting["attributes"].items() if value != before["attributes"][name]
+    }
+    assert kept == {"backward"}
+
+    trainer.do("optimizer.step(); model(torch.randn(2, 4)); None")  # they do nothing
+    trainer.do("backward()")
+    assert trainer.has_left(answer)
+    assert trainer.do("state()") == before
+
+
+def test_an_agent_that_comes_back_before_the_last_hook_is_out_finds_it_again(
+    trainer, agent
+) -> None:
+    first = trainer.attach()
+    hooked(trainer)
+    trainer.ask_to_leave(first)
+    until(lambda: segment_state(first) == STATE_CLOSED)
+    until(lambda: not Path(first.segment).with_suffix(".detach").exists())
+
+    second = trainer.attach()
+    assert second.state == "attached"
+    assert second.segment != first.segment
+    assert trainer.has_left(first)
+    hooked(trainer)
+    trainer.do("step(); step()")
+    assert trainer.do("state()")["hooks"] == [1, 1, 1, 1]
+    segment = SegmentReader(second.segment)
+    names = {segment.name(record[9]) for record in segment.poll() if record[8] == 1}
+    segment.close()
+    assert {"forward", "backward", "optimizer"} <= names
+
+    trainer.ask_to_leave(second)
+    trainer.train_until(lambda: trainer.has_left(second))
+    assert trainer.do("state() == before") is True
+
+
+def test_a_guest_without_an_agent_leaves_after_the_grace_period(trainer, agent) -> None:
+    answer = trainer.attach(grace_seconds=2.5)
+    hooked(trainer)
+    fcntl.flock(agent, fcntl.LOCK_UN)
+    time.sleep(1.2)
+    assert segment_state(answer) == STATE_LIVE  # another agent may come
+    fcntl.flock(agent, fcntl.LOCK_EX)
+    time.sleep(3.0)
+    assert segment_state(answer) == STATE_LIVE  # and has come: the count begins anew
+    fcntl.flock(agent, fcntl.LOCK_UN)
+    trainer.train_until(lambda: trainer.has_left(answer))
+    assert trainer.do("state()") == trainer.do("before")
+    assert not Path(answer.segment).exists()
+
+
+def test_looking_for_the_agent_never_keeps_the_lock_from_it(host, dfx_dir) -> None:
+    host.attach(grace_seconds=300.0)
+    fd = os.open(dfx_dir / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    for _ in range(25):  # the guest looks once a second
+        until(lambda: try_lock(fd), seconds=1.0)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        time.sleep(0.1)
+    os.close(fd)
+
+
+def try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_guest_of_the_job_stays_whatever_an_agent_does(host, dfx_dir) -> None:
+    host.do("import sys; import dfx_agent.shim as dfx")
+    assert host.do(f"dfx.init(directory={str(dfx_dir)!r}, run='own')") is True
+    answer = host.attach(grace_seconds=0.1)
+    assert answer.state == "observed"
+    host.ask_to_leave(answer)
+    time.sleep(2.5)
+    assert segment_state(answer) == STATE_LIVE
+    assert host.do("'dfx_agent.shim' in sys.modules") is True
+
+
+def test_two_versions_never_mix(host) -> None:
+    host.do("import sys, types; sys.modules['dfx_agent'] = types.ModuleType('dfx_agent')")
+    host.do("sys.modules['dfx_agent'].__version__ = '0.0.1'")
+    answer = host.attach()
+    assert answer.state == "refused"
+    assert "dfx-agent 0.0.1 is loaded in this process" in answer.message
+    assert dfx_agent.__version__ in answer.message
+    assert host.do("[name for name in sys.modules if 'dfx' in name]") == ["dfx_agent"]
+
+
+def test_two_agents_at_the_same_moment_make_one_guest(host, dfx_dir) -> None:
+    orders = [host.order(300.0, None, {}) for _ in range(3)]
+    texts = [order.source for order in orders]
+    host.do(
+        f"import threading; threads = [threading.Thread(target=exec, args=(text, {{}})) for text "
+        f"in {texts!r}]; [thread.start() for thread in threads]; None"
+    )
+    answers = [order.answer(30.0) for order in orders]
+    assert [answer.state for answer in answers if answer] == ["attached"] * 3
+    assert len({answer.segment for answer in answers if answer}) == 1
+    assert len(list(dfx_dir.glob("*.seg"))) == 1
+
+
+def test_an_agent_of_another_folder_is_told_who_is_here(host, agent, tmp_path) -> None:
+    host.attach()
+    answer = host.attach(directory=tmp_path)
+    assert answer.state == "busy"
+    assert (
+        f"dfx-agent pid {os.getpid()} is attached to pid {host.popen.pid} since" in answer.message
+    )
+    assert list(tmp_path.glob("*.seg")) == []
+
+
+def test_a_failure_leaves_nothing_behind(host, tmp_path) -> None:
+    host.do("import sys; paths = list(sys.meta_path)")
+    tmp_path.chmod(0o777)  # no folder for segments
+    answer = host.attach(directory=tmp_path)
+    assert answer.state == "failed"
+    assert "not a private folder" in answer.message
+    assert host.do("[name for name in sys.modules if 'dfx' in name]") == []
+    assert host.do("sys.meta_path == paths") is True
+
+
+def test_a_worker_of_a_data_loader_is_passed_over(trainer, dfx_dir) -> None:
+    trainer.do("import torch.utils.data._utils.worker as w; w._worker_info = object()")
+    answer = trainer.attach()
+    assert answer.state == "skipped"
+    assert trainer.do("state()") == trainer.do("before")
+    assert list(dfx_dir.glob("*.seg")) == []
+
+
+def test_a_forked_child_has_no_guest(trainer, agent, dfx_dir) -> None:
+    trainer.attach()
+    hooked(trainer)
+    child = trainer.do("""
+import os, json
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    backward()
+    now = state()
+    os.write(write, json.dumps([now["attributes"] == before["attributes"], now["hooks"]]).encode())
+    os._exit(0)
+os.waitpid(pid, 0)
+json.loads(os.read(read, 4096))
+""")
+    assert child == [True, [0, 0, 0, 0]]
+    assert len(list(dfx_dir.glob("*.seg"))) == 1
+    assert trainer.do("state()")["hooks"] == [1, 1, 1, 1]
+
+
+def test_torch_that_is_imported_later_is_hooked(host, agent) -> None:
+    pytest.importorskip("torch")
+    answer = host.attach()
+    host.do(TRAINING)
+    hooked(host)
+    host.ask_to_leave(answer)
+    host.train_until(lambda: host.has_left(answer))
+    assert host.do("state()")["hooks"] == [0, 0, 0, 0]
+
+
+def test_a_guest_that_waits_for_torch_leaves_without_a_trace(host, agent) -> None:
+    host.do("import sys; paths = list(sys.meta_path)")
+    answer = host.attach()
+    host.ask_to_leave(answer)
+    until(lambda: host.has_left(answer))
+    assert host.do("sys.meta_path == paths") is True
+    assert host.do("[name for name in sys.modules if 'dfx' in name]") == []
+
+
+def test_the_process_knows_its_rank_better_than_the_agent(host, agent) -> None:
+    host.do("import os; os.environ.update(RANK='3', WORLD_SIZE='4', DFX_ROLE='critic')")
+    answer = host.attach(run="given", rank=0, role="trainer")
+    segment = SegmentReader(answer.segment)
+    who = segment.identity()
+    segment.close()
+    assert who is not None
+    assert (who.run, who.rank, who.world_size, who.role) == ("given", 3, 4, "critic")
+
+
+def test_a_rank_that_only_its_process_group_knows_is_a_trainer(trainer, agent) -> None:
+    trainer.do(
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1); None"
+    )
+    answer = trainer.attach(role="collector")
+    segment = SegmentReader(answer.segment)
+    who = segment.identity()
+    segment.close()
+    assert who is not None
+    assert (who.rank, who.world_size, who.role) == (0, 1, "trainer")
+
+
+def test_the_end_of_the_process_closes_the_segment(host, agent) -> None:
+    answer = host.attach()
+    assert host.popen.stdin
+    host.popen.stdin.close()
+    assert host.popen.wait(20) == 0
+    assert segment_state(answer) == STATE_CLOSED
