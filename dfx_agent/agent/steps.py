@@ -51,7 +51,8 @@ class RankStep:
         parts |= {("stage", stage): seconds for stage, seconds in split.stage_seconds.items()}
         parts |= {("wait", kind): s for kind, s in waits.items() if kind not in PEER_WAITS}
         num_tokens = sum(tokens.values()) if tokens else None
-        return cls(split.wall_seconds, blocked - transfer, parts, num_tokens)
+        waited = round(blocked - transfer, 9)  # clocks tell nanoseconds
+        return cls(split.wall_seconds, waited, parts, num_tokens)
 
 
 @dataclass(frozen=True, slots=True)

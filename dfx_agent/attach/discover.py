@@ -90,7 +90,8 @@ class Job:
             others = (p for p in self.table if is_inside(output_folder(p), folder))
             tops |= {self._top_of(process) for process in others}
         self._add_families(tops, inside)
-        self._keys |= {key for process in inside.values() if (key := job_key(process))}
+        programs = (process for process in inside.values() if not is_launcher(process))
+        self._keys |= {key for process in programs if (key := job_key(process))}
         if self._keys:
             others = (p for p in self.table if p.pid not in inside and job_key(p) in self._keys)
             self._add_families({self._top_of(process) for process in others}, inside)
@@ -123,16 +124,20 @@ class Job:
         """Whether to attach to it: ranks and the named process always, others when they compute."""
         if not process.is_python or is_launcher(process) or is_helper(process):
             return False
-        above = [a for a in self.table.ancestors(process) if a.pid in inside and a.is_python]
-        parent = next((a for a in above if not is_launcher(a)), None)
-        if process == self._root and parent is None:
+        rank = rank_of(process)
+        above = [
+            ancestor
+            for ancestor in self.table.ancestors(process)
+            if ancestor.pid in inside and ancestor.is_python and not is_launcher(ancestor)
+        ]
+        if rank is not None and not any(rank_of(ancestor) == rank for ancestor in above):
             return True
-        if parent is not None and is_fork_of(process, parent) and rank_of(process) is not None:
+        if above and rank is not None and is_fork_of(process, above[0]):
             return False  # a rank's own workers
-        if rank_of(process) is not None and not any(rank_of(a) == rank_of(process) for a in above):
-            return True
-        if parent is None and not self._keys and not is_launcher(self._root):
-            return True
+        is_top = not above and not self._keys and not is_launcher(self._root)
+        return process == self._root or is_top or self._computes(process)
+
+    def _computes(self, process: Process) -> bool:
         if process not in self._computing and process.has_mapped(_TORCH):
             self._computing.add(process)
         return process in self._computing

@@ -9,11 +9,12 @@ goes on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -127,17 +128,27 @@ class Hijacker:
         self._sigreturn = _find_sigreturn(memory, maps, machine)
         self.stops: list[float] = []
 
-    def call(self, function: int, arguments: Iterable[int], *, only_idle: bool) -> None:
+    def call(
+        self,
+        function: int,
+        arguments: Iterable[int],
+        *,
+        only_idle: bool = False,
+        only_main: bool = False,
+    ) -> None:
         """Let a thread call ``function``; it may still run when this returns.
 
-        ``only_idle`` refuses any thread that is not blocked in a harmless system call; otherwise
-        the main thread is taken where it is. AttachError, with nothing changed, when no thread can
-        be had.
+        ``only_idle`` refuses any thread that is not blocked in a harmless system call, else the
+        main thread is taken where it is; ``only_main`` takes no other. AttachError, with nothing
+        changed, when no thread can be had.
         """
         last = refusals.no_idle_thread()
         for _ in range(_RETRIES):
             try:
-                self._try(function, list(arguments), only_idle=only_idle)
+                idle = None if only_main else self._idle_thread()
+                if idle is None and only_idle:
+                    raise refusals.no_idle_thread()
+                self._try(function, list(arguments), idle)
             except AttachError as error:
                 if error.code != "notparked":
                     raise
@@ -151,23 +162,35 @@ class Hijacker:
             time.sleep(_PAUSE_SECONDS)
         raise last
 
-    def _try(self, function: int, arguments: list[int], *, only_idle: bool) -> None:
-        idle = idle_threads(self._pid, self._maps, self._machine)
-        if not idle and only_idle:
-            raise refusals.no_idle_thread()
-        thread_id = idle[0].thread_id if idle else self._pid
-        expected = idle[0].syscall if idle else None
-        ptrace.stop(thread_id, STOP_SECONDS)
-        begin = time.perf_counter()
-        try:
-            stopped = self._machine.Stopped(thread_id)
-            if expected is not None and stopped.syscall(self._memory) != expected:
-                raise refusals.left_its_call(thread_id)
-            stopped.call(self._memory, function, arguments, self._sigreturn)
-            ptrace.set_signal_mask(thread_id, _BLOCKED_MASK)
-        finally:
-            ptrace.detach(thread_id)
-        self.stops.append(time.perf_counter() - begin)
+    def _idle_thread(self) -> IdleThread | None:
+        return next(iter(idle_threads(self._pid, self._maps, self._machine)), None)
+
+    def _try(self, function: int, arguments: list[int], idle: IdleThread | None) -> None:
+        thread_id = self._pid if idle is None else idle.thread_id
+        with _without_waiting_for_a_processor():
+            ptrace.stop(thread_id, STOP_SECONDS)
+            begin = time.perf_counter()
+            try:
+                stopped = self._machine.Stopped(thread_id)
+                if idle is not None and stopped.syscall(self._memory) != idle.syscall:
+                    raise refusals.left_its_call(thread_id)
+                stopped.call(self._memory, function, arguments, self._sigreturn)
+                ptrace.set_signal_mask(thread_id, _BLOCKED_MASK)
+            finally:
+                ptrace.detach(thread_id)
+                self.stops.append(time.perf_counter() - begin)
+
+
+@contextlib.contextmanager
+def _without_waiting_for_a_processor() -> Iterator[None]:
+    """Where we may: on a busy machine a stop lasts as long as we are not scheduled."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _find_sigreturn(memory: Memory, maps: Sequence[Mapping], machine: Machine) -> int:

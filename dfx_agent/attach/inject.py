@@ -164,10 +164,11 @@ def waiting_text(seconds: float) -> str:
 def _serve_one_request() -> None:
     """What the helper does; it ends without cleaning up, which resumes whatever it still holds."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    gc.disable()  # a stop is no time for it, nor for waiting for a processor
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    request = json.loads(sys.stdin.buffer.readline())
+    gc.disable()  # a stop is no time for it
+    line = sys.stdin.buffer.readline()
+    if not line:  # the caller is gone already
+        return
+    request = json.loads(line)
     signal.setitimer(signal.ITIMER_REAL, _ARMING_SECONDS)
     try:
         done = _run(request)
@@ -189,7 +190,7 @@ def _run(request: dict[str, Any]) -> Injected:
         method = check_target(target).route(request["method"])
         waiting, stops = _arm(target, request["source"], method)
         armed_seconds = time.monotonic() - begin
-        _end_arming()
+        signal.setitimer(signal.ITIMER_REAL, 0)
         _say(armed=armed_seconds)
         ran = _wait(waiting, begin + request["budget_seconds"])
         seconds = time.monotonic() - begin
@@ -202,12 +203,6 @@ def _run(request: dict[str, Any]) -> Injected:
         num_stops=len(stops),
         message="" if ran else f"cancelled after {seconds:.1f} s; {_HELD}",
     )
-
-
-def _end_arming() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _arm(target: Target, source: str, method: str) -> tuple[_Waiting, list[float]]:

@@ -115,7 +115,8 @@ class Injection:
         else:
             run = self._at["PyRun_SimpleString"]
             call = (base, table) if has_stub else (run, table + _TEXT_AT)
-            self._call("Py_AddPendingCall", call, only_idle=False)
+            # Python 3.12 and older wakes the main thread only if it is the one that calls.
+            self._hijacker.call(self._at["Py_AddPendingCall"], call, only_main=True)
         return Queued(self._pid, self._memory, table)
 
     def _table(self, base: int, size: int, *, as_thread: bool) -> bytes:

@@ -11,6 +11,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
+from heapq import nlargest
 from itertools import compress
 from typing import Any
 
@@ -30,7 +31,7 @@ def look() -> None:
     modules = _all_modules()
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", ())
     replicas = [weakref.ref(module) for module in modules if isinstance(module, parallel)]
-    found = [] if _is_compiled(modules) else _roots(modules)[:_MAX_ROOTS]
+    found = [] if _is_compiled(modules) else nlargest(_MAX_ROOTS, _roots(modules), _num_elements)
     roots = [weakref.ref(root) for root in found]
     torch_hooks.before_next_backward.append(lambda: _follow(replicas, roots))
 
@@ -74,6 +75,10 @@ def _roots(modules: list[Any]) -> list[Any]:
     inner = {id(child) for module in modules for child in module.__dict__["_modules"].values()}
     outer = (module for module in modules if id(module) not in inner)
     return [root for root in outer if any(p.requires_grad for p in root.parameters())]
+
+
+def _num_elements(root: Any) -> int:
+    return sum(parameter.numel() for parameter in root.parameters())
 
 
 def _is_compiled(modules: list[Any]) -> bool:

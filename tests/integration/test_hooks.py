@@ -6,79 +6,14 @@ by one. $DFX_TEST_JOB_PYTHON runs the jobs with another interpreter, that is ano
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from live_processes import HERE, job_environment, unused_port
-
-from dfx_agent.attach.payload import write_preload_folder
-
-PYTHON = os.environ.get("DFX_TEST_JOB_PYTHON", sys.executable)
-JOBS = HERE / "hook_jobs"
-JOB_SECONDS = 150
-
-Results = dict[str, list[str]]  # check -> what each rank says, "" for well
-
-
-def checks(job: str) -> list[str]:
-    return re.findall(r"^def (check_\w+)", (JOBS / f"{job}.py").read_text(), re.MULTILINE)
-
-
-def environment(folder: Path, rank: int, num_ranks: int, port: int) -> dict[str, str]:
-    """Of one rank, with the guest preloaded as ``dfx-agent run`` does it."""
-    return job_environment(
-        DFX_AGENT="1",
-        DFX_DIR=str(folder / "segments"),
-        DFX_RING_RECORDS=str(1 << 18),
-        DFX_TEST_REPORT=str(folder / "report"),
-        PYTHONPATH=write_preload_folder(str(folder)),
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(num_ranks),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        TORCH_CPP_LOG_LEVEL="ERROR",
-    )
-
-
-def run_ranks(job: str, num_ranks: int, folder: Path, **changes: str) -> Results:
-    """``num_ranks`` processes of one job; what its checks say, and its output where it died."""
-    port = unused_port()
-    ranks = [
-        subprocess.Popen(
-            [PYTHON, "-W", "ignore", str(JOBS / f"{job}.py")],
-            env=environment(folder, rank, num_ranks, port) | changes,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(num_ranks)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=JOB_SECONDS)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    results: Results = {}
-    for rank, output in enumerate(outputs):
-        report = folder / f"report.{rank}"
-        told = json.loads(report.read_text()) if report.exists() else {}
-        for check in checks(job):
-            results.setdefault(check, []).append(told.get(check, f"not reached:\n{output[-3000:]}"))
-    return results
-
-
-def assert_well(results: Results, check: str) -> None:
-    wrong = [f"rank {rank}: {text}" for rank, text in enumerate(results[check]) if text]
-    assert not wrong, "\n".join(wrong)
+pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
+sys.path.insert(0, str(Path(__file__).parent / "hook_jobs"))
+from ranks import Results, assert_well, checks, run_ranks, write_preload_folder
 
 
 @pytest.fixture(scope="module")

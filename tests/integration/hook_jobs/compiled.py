@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import torch._dynamo
 import torch.distributed as dist
@@ -23,6 +25,7 @@ from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 from dfx_agent.shim import hooks, modules, torch_hooks
+from dfx_agent.wire.records import COLLECTIVE, COUNT, STAGE
 
 WIDTH = 16
 
@@ -36,6 +39,7 @@ def backend(graph_module, example_inputs):
 
 
 def fresh() -> None:
+    gc.collect()  # models of the checks before
     torch._dynamo.reset()
     torch._dynamo.config.error_on_recompile = False
     graphs.clear()
@@ -93,7 +97,7 @@ def check_hooks_go_and_come_back_without_a_second_compilation():
         hooks.remove()
         seen()
         step(compiled, optimizer)
-        assert seen() == []
+        assert seen(STAGE, COLLECTIVE, COUNT) == []
         hooks.install()
         modules.look()
         for _ in range(3):

@@ -154,6 +154,8 @@ def check_a_batch_of_sends_and_receives():
 
 
 def check_a_monitored_barrier_has_no_number_and_costs_none():
+    if not HOST_WAITS:
+        return  # gloo alone has it
     collectives()
     dist.monitored_barrier()
     (row,) = collectives()
@@ -246,6 +248,8 @@ def check_a_collective_that_raises():
     def wrong():
         dist.all_gather([tensor(2) for _ in tensors()], tensor())
 
+    if not HOST_WAITS:
+        return  # NCCL does not look at shapes
     collectives()
     with_hooks = raised(wrong)
     (row,) = collectives()

@@ -18,7 +18,6 @@ assert not any(name.startswith("dfx_agent") for name in sys.modules)
 from seen import (  # noqa: E402
     DEVICE,
     checks_of,
-    collectives,
     counted,
     join,
     num_guest_errors,
@@ -28,6 +27,15 @@ from seen import (  # noqa: E402
     seen,
     stages,
     steps,
+)
+
+from dfx_agent.wire.records import (  # noqa: E402
+    COLLECTIVE,
+    COLLECTIVE_WAIT,
+    COUNT,
+    SCALAR,
+    STAGE,
+    STEP,
 )
 
 WIDTH = 64
@@ -123,8 +131,7 @@ def check_nothing_is_seen_after_remove():
     barrier()
     seen()
     train(NUM_STEPS)
-    assert seen() == []
-    assert collectives() == []
+    assert seen(STAGE, COLLECTIVE, COLLECTIVE_WAIT, COUNT, SCALAR, STEP) == []
     assert not open_now()
 
 

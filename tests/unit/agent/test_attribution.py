@@ -279,6 +279,17 @@ class TestGates:
         assert after(3, Job(jitter=0.002, slow=slower(1, 1.1))).state != "found"
         assert after(5, Job(jitter=0.002, slow=slower(1, 1.1))).state == "found"
 
+    def test_warm_up_is_left_out(self):
+        """The first two steps are long, and on every rank another time."""
+
+        def slow(step: int, rank: int, part: Part, seconds: float) -> float:
+            factor = 1.2 if rank == 1 else 1.0
+            return seconds * (factor if step > 2 else 2 + rank % 3 * step)
+
+        job = Job(jitter=0.01, slow=slow, tokens=same_tokens)
+        assert after(5, job).ranks == ("1",)
+        assert after(4, job).state == "insufficient evidence"
+
     def test_ranks_that_take_turns_are_no_straggler(self):
         def slow(step: int, rank: int, part: Part, seconds: float) -> float:
             return seconds * (1.5 if step % 4 == rank else 1)

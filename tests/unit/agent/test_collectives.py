@@ -115,6 +115,7 @@ def test_before_the_last_arrival_a_rank_waits_for_peers_and_after_it_is_transfer
     three.all_call([100, 130, 190], 200, sequence=1)
     three.read()
     assert [three.seconds(rank) for rank in range(3)] == [(90, 10, 0), (60, 10, 0), (0, 10, 0)]
+    assert not any(group.slots for group in three.collectives._groups.values())
 
 
 def test_asynchronous_work_blocks_only_where_it_is_waited_for(three):
@@ -211,13 +212,15 @@ def test_one_rank_alone_waits_for_somebody_on_another_node():
 
 
 def test_nobody_is_taken_for_the_last_before_all_ranks_were_read_once():
-    """Rank 1 is read before it gets there, rank 0 after."""
-    run = Run(2)
+    """Rank 2 is read before it gets there, the others after."""
+    run = Run(3)
     run.ranks[0].call(100, 200, 1)
+    run.ranks[1].call(110, 200, 1)
     run.read()
-    run.ranks[1].call(180, 200, 1)
+    assert run.seconds(0) == (0, 0, 0)
+    run.ranks[2].call(180, 200, 1)
     run.read()
-    assert [run.seconds(rank) for rank in range(2)] == [(80, 20, 0), (0, 20, 0)]
+    assert [run.seconds(rank) for rank in range(3)] == [(80, 20, 0), (70, 20, 0), (0, 20, 0)]
 
 
 def test_a_group_on_some_of_the_ranks_waits_for_those_alone(three):
