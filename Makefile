@@ -33,9 +33,10 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests
 policy: $(VENV)/.test ## only the policy tests: imports, sizes, names, docs
 	$(BIN)/pytest --quiet tests/policy
 
-generate: $(VENV)/.demo ## write what is generated from the catalogue: docs/metrics.md
+generate: $(VENV)/.test ## write what is generated from the catalogue: docs/metrics.md, boards
 	$(BIN)/python -m dfx_agent.metrics.docs > $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
+	$(BIN)/python -m dashboards.build
 
 bench: $(VENV)/.test ## measure what the guest and the agent cost; writes bench/results.json
 	$(BIN)/python -m bench $(ARGS)

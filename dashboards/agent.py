@@ -1,4 +1,4 @@
-"""The agent and the guest about themselves: is anything lost, hidden or expensive?"""
+"""The agent and the guest about themselves: what is lost, hidden or expensive."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import common as cm
 
 from dashboards.common import (
+    CLEAR,
     GREEN,
     RED,
     YELLOW,
@@ -20,9 +21,9 @@ from dashboards.common import (
     instant,
     limits,
     lines,
-    prop,
     query,
     rank_heatmap,
+    thresholds,
     tiles,
     transform,
 )
@@ -209,8 +210,7 @@ def hook_table() -> Any:
             columns(names, "Time 1", "Time 2", "Time 3"),
         ]
     )
-    worst = prop("thresholds", {"mode": "absolute", "steps": [
-        {"color": "transparent", "value": None}, {"color": RED, "value": 1}]})  # fmt: skip
+    worst = thresholds([(None, CLEAR), (1, RED)])
     return panel.override_by_name("failed", [background(), worst])
 
 

@@ -250,8 +250,9 @@ def rank_heatmap(
     ends: tuple[float | None, float | None],
     label: str = "rank",
 ) -> heatmap.Panel:
-    """A row for each value of the label, rank 0 on top; ``colors`` are (scheme, reversed), ``ends`` its values.
+    """A row for each value of the label, rank 0 on top.
 
+    ``colors`` are (scheme, is reversed), ``ends`` the values of its two ends, None as found.
     Without ``calculate`` the rows are the series, in natural order. Ranks without a value get an
     empty row: Grafana 12.0 shows an exception instead of a heatmap without any series.
     """
@@ -334,6 +335,12 @@ def prop(name: str, value: object) -> dm.DynamicConfigValue:
 
 def colored(color: str) -> list[dm.DynamicConfigValue]:
     return [prop("color", {"mode": "fixed", "fixedColor": color})]
+
+
+def thresholds(steps: Sequence[tuple[float | None, str]]) -> dm.DynamicConfigValue:
+    """The same as ``limits``, for one field."""
+    made = [{"value": value, "color": color} for value, color in steps]
+    return prop("thresholds", {"mode": "absolute", "steps": made})
 
 
 def dashed() -> list[dm.DynamicConfigValue]:

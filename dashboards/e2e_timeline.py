@@ -285,7 +285,7 @@ def tokens() -> Any:
 
 def bubble() -> Any:
     panel = lines(
-        "Bubble",
+        "Bubble over time",
         "Share of rank time without computing, of the last closed step. A rise means that the "
         "ranks drift apart or that a stage before them is starved.",
         "percentunit",

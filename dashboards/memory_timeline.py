@@ -128,11 +128,12 @@ def steps_to_limit() -> Any:
 def out_of_memory() -> Any:
     panel = tiles(
         "Out-of-memory errors",
-        "Raised since the agent came, all ranks, caught ones included. 0 is normal; caught ones "
+        "Raised within the shown time, all ranks, caught ones included. 0 is normal; caught ones "
         "cost seconds each: shorten the longest batch.",
         "none",
     )
-    text = f"sum({of_devices(memory.GPU_OOMS)}) or {absent(memory.GPU_OOMS)}"
+    raised = f"sum(increase({of_ranks(memory.GPU_OOMS)}[$__range]))"
+    text = f"round({raised}) or {absent(memory.GPU_LIMIT)}"
     panel.with_target(instant(text, "errors")).text_mode(cm.BigValueTextMode.VALUE)
     panel.mappings([values(("-1", "no device", GREY))]).color_scheme(by_threshold())
     return panel.thresholds(limits(GREY, (0, GREEN), (1, RED)))
@@ -173,7 +174,7 @@ def host_slopes() -> Any:
 
 def host_heatmap() -> Any:
     return rank_heatmap(
-        "Anonymous memory of each rank",
+        "Anonymous memory: a row for each rank",
         "A row that is brighter than the others holds more; a row that brightens from left to "
         "right leaks. One colour all over is normal.",
         "bytes",

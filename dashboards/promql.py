@@ -33,12 +33,12 @@ def of_ranks(metric: Metric, **where: str) -> str:
 
 def of_agents(metric: Metric) -> str:
     """Of the agents that follow the run; what an agent says about itself carries no run."""
-    return followed_by_agents(metric.sample_name)
+    return followed_by_agents(recent(metric.sample_name))
 
 
 def followed_by_agents(expression: str) -> str:
     """Only from agents that follow the run."""
-    return f"{expression} and on (instance) {of_run(RANK_UP)}"
+    return f"{expression} and on (instance) {recent(of_run(RANK_UP))}"
 
 
 def recent(selector: str) -> str:

@@ -26,6 +26,7 @@ from dashboards.common import (
     prop,
     query,
     rank_heatmap,
+    thresholds,
     tiles,
     transform,
     values,
@@ -101,10 +102,7 @@ def ranks_up() -> Any:
     panel.with_target(instant(f"sum({up})", "alive"))
     panel.with_target(instant(f"count({up}) - sum({up})", "gone", "B"))
     panel.color_scheme(by_threshold()).thresholds(limits(GREY))
-    return panel.override_by_name(
-        "gone", [prop("thresholds", {"mode": "absolute", "steps": [
-            {"color": GREEN, "value": None}, {"color": RED, "value": 1}]})]
-    )  # fmt: skip
+    return panel.override_by_name("gone", [thresholds([(None, GREEN), (1, RED)])])
 
 
 def spread() -> Any:
@@ -167,7 +165,9 @@ def busiest() -> Any:
         "bars are uneven work.",
         "none",
     )
-    panel.with_target(instant(f"sort_desc(topk(8, {against_median(work_seconds())}))", "rank {{rank}}"))
+    panel.with_target(
+        instant(f"sort_desc(topk(8, {against_median(work_seconds())}))", "rank {{rank}}")
+    )
     panel.min(0).decimals(2)
     return panel.color_scheme(by_threshold()).thresholds(FAR_LIMITS)
 
@@ -275,7 +275,8 @@ def in_collective() -> Any:
         "s",
     )
     now = by("rank, operation", "max", recent(of_ranks(collectives.INFLIGHT_COLLECTIVE_SECONDS)))
-    nothing = f'label_replace(0 * {by("role", "max", recent(of_role(balance.RANK_UP)))}, "rank", "–", "", "")'
+    up = by("role", "max", recent(of_role(balance.RANK_UP)))
+    nothing = f'label_replace(0 * {up}, "rank", "–", "", "")'
     panel.with_target(
         instant(f"topk(10, {now}) or ({nothing} unless on () {now})", "rank {{rank}} {{operation}}")
     )

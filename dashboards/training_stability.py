@@ -1,4 +1,4 @@
-"""Training stability: is the run diverging, since when, and which signal moved first?"""
+"""Training stability: is the run diverging, since when, and which signal moved first."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from dashboards.common import (
     query,
     rank_heatmap,
     states,
+    thresholds,
     tiles,
     values,
 )
@@ -57,7 +58,7 @@ def board() -> Board:
     made.annotation("Symptom", ORANGE, active, text="{{symptom}} {{direction}}", enable=False)
     made.annotation("Diverging", RED, f"max({of_run(signals.SIGNAL_LATCHED)}) == 1")
     made.row("Verdict: is training diverging, and what moved first?")
-    made.line(5, (5, verdict()), (10, symptoms()), (6, onsets()), (3, ready()))
+    made.line(5, (4, verdict()), (9, symptoms()), (5, onsets()), (4, rollout()), (2, ready()))
     made.row("The signals, each with the band of its own past")
     made.line(8, (8, reward()), (8, policy_kl()), (8, entropy()))
     made.line(8, (8, grad_norm()), (8, reference_kl()), (8, clipping()))
@@ -110,10 +111,10 @@ def symptoms() -> Any:
     active = by("symptom", "max", recent(of_run(signals.SYMPTOM_ACTIVE)))
     panel.with_target(instant(active, "{{symptom}}"))
     panel.mappings([values(("0", "calm", GREEN), ("1", "MOVED", RED))])
+    veto = prop("mappings", [values(("0", "no", GREY), ("1", "yes", GREEN))])
     for name, text in FAMILY_NAMES.items():
-        panel.override_by_name(name, [prop("displayName", text)])
-    veto = values(("0", "no", GREY), ("1", "yes", GREEN))
-    panel.override_by_name(REWARD_IMPROVING, [prop("mappings", [veto])])
+        shown = [prop("displayName", text), *([veto] if name == REWARD_IMPROVING else [])]
+        panel.override_by_name(name, shown)
     return panel.color_scheme(by_threshold()).thresholds(limits(GREY))
 
 
@@ -125,8 +126,8 @@ def onsets() -> Any:
         "'nothing moved' is normal.",
     )
     found = by("symptom, direction", "min", recent(of_run(signals.SYMPTOM_ONSET)))
-    ready_signals = by("run", "count", recent(of_run(signals.BASELINE_READY)))
-    nothing = f'label_replace({ready_signals}, "symptom", "nothing moved", "", "")'
+    known = by("run", "count", recent(of_run(signals.BASELINE_READY)))
+    nothing = f'label_replace(0 * {known} - 1, "symptom", "nothing moved", "", "")'
     panel.with_target(as_table(instant(f"sort({found}) or ({nothing} unless on () {found})")))
     panel.with_transformation(
         columns({"symptom": "Symptom", "direction": "Way", "Value": "Since step"}, "run")
@@ -138,8 +139,33 @@ def onsets() -> Any:
     ])  # fmt: skip
     panel.override_by_name("Way", [prop("custom.width", 55)])
     return panel.override_by_name(
-        "Since step", [prop("decimals", 0), prop("custom.width", 85), prop("custom.align", "left")]
+        "Since step",
+        [
+            prop("mappings", [values(("-1", "–", GREY))]),
+            prop("decimals", 0),
+            prop("custom.width", 85),
+            prop("custom.align", "left"),
+        ],
     )
+
+
+def rollout() -> Any:
+    panel = tiles(
+        "Responses",
+        "Share of responses that the rollout gave up, and that were cut at the longest length. "
+        "Aborted above 5 %: read the rollout engine's log. Truncated above 30 %: the reward "
+        "starves, see lengths below.",
+        "percentunit",
+    )
+    for ref, name, metric, where in (
+        ("A", "aborted", data_quality.ABORTED_RATIO, {}),
+        ("B", "truncated", data_quality.RESPONSE_CLIP_RATIO, {"variant": ""}),
+    ):
+        panel.with_target(instant(by("run", "max", recent(of_run(metric, **where))), name, ref))
+    aborted = [(None, GREEN), (0.05, ORANGE), (0.15, RED)]
+    panel.override_by_name("aborted", [thresholds(aborted)])
+    steps = limits(GREEN, (0.3, ORANGE), (0.9, RED))
+    return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
 
 
 def ready() -> Any:

@@ -38,8 +38,8 @@ def verdicts() -> Any:
     states = [f"{lately(of_run(VERDICT_STATE, state=s))} * {value}" for s, value in STATES]
     panel = tiles(
         "Verdicts",
-        "What the agent concluded within the window 'Averaged over'. Green is normal; grey means that "
-        "it would have to guess and does not. FOUND: read who and why on the right, then the "
+        "What the agent concluded within the window 'Averaged over'. Green is normal; grey: it "
+        "would have to guess and does not. FOUND: read who and why on the right, then the "
         "evidence on the agent's page.",
         "none",
     )

@@ -45,30 +45,16 @@ _TOGETHER_SHARE = 0.7
 _STALL_SHARE = 0.5
 _STALL_SIGMAS = 6.0
 _NUM_NEWEST = 5
-_MAX_WARM_UP = 3
-_WARM_UP_FACTOR = 1.3
 _BLIND_SHARE = 0.25
 
 
 def straggler_verdict(role: str, steps: Sequence[Step], coverage_ratio: float | None) -> Verdict:
     """``steps`` oldest first; ``coverage_ratio`` of the rank that has the least, None unknown."""
     comparable = [step for step in steps if step.ranks.keys() == steps[-1].ranks.keys()]
-    comparable = comparable[_num_warm_up(comparable) :]
     reason = _reason_to_abstain(comparable, coverage_ratio)
     if reason:
         return Verdict("straggler", "insufficient evidence", role, reason)
     return _Comparison(role, comparable).verdict()
-
-
-def _num_warm_up(steps: Sequence[Step]) -> int:
-    """Steps to leave out in front: compilation, first allocations. What follows tells their size."""
-    walls = [max(of.wall_seconds for of in step.ranks.values()) for step in steps]
-    num_steps = 0
-    while len(walls) - num_steps > _FEWEST_STEPS and num_steps < _MAX_WARM_UP:
-        if walls[num_steps] <= _WARM_UP_FACTOR * median(walls[num_steps + 1 :]):
-            break
-        num_steps += 1
-    return num_steps
 
 
 def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> str:

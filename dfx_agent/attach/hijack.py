@@ -125,7 +125,7 @@ class Hijacker:
 
     def __init__(self, pid: int, memory: Memory, maps: Sequence[Mapping], machine: Machine) -> None:
         self._pid, self._memory, self._maps, self._machine = pid, memory, maps, machine
-        self._sigreturn = _find_sigreturn(memory, maps, machine)
+        self._sigreturn = find_sigreturn(memory, maps, machine)
         self.stops: list[float] = []
 
     def call(
@@ -193,7 +193,8 @@ def _without_waiting_for_a_processor() -> Iterator[None]:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _find_sigreturn(memory: Memory, maps: Sequence[Mapping], machine: Machine) -> int:
+def find_sigreturn(memory: Memory, maps: Sequence[Mapping], machine: Machine) -> int:
+    """Address of the code that every signal handler returns to. LookupError if there is none."""
     for mapping in maps:
         name = os.path.basename(mapping.path)
         if machine.sigreturn_is_in_vdso:
@@ -205,7 +206,7 @@ def _find_sigreturn(memory: Memory, maps: Sequence[Mapping], machine: Machine) -
             found = code.find(machine.sigreturn_code)
             if found >= 0:
                 return mapping.start + found
-    raise LookupError("no sigreturn trampoline")
+    raise LookupError("sigreturn trampoline")
 
 
 def free_range(pid: int, maps: Sequence[Mapping], size: int, machine: Machine) -> int:

@@ -25,7 +25,7 @@ from typing import IO, Any, Protocol
 from dfx_agent.attach import procfs, refusals
 from dfx_agent.attach.hijack import Hijacker
 from dfx_agent.attach.pep768 import Script
-from dfx_agent.attach.preflight import check_target
+from dfx_agent.attach.preflight import check_method, check_target
 from dfx_agent.attach.stub import Injection
 from dfx_agent.attach.target import Target, open_target, refusal_of
 from dfx_agent.errors import AttachError
@@ -33,6 +33,7 @@ from dfx_agent.errors import AttachError
 _ROOT = str(Path(__file__).resolve().parents[2])
 _ARMING_SECONDS = 10.0  # the kernel ends a helper that needs longer, and with it every stop
 _GRACE_SECONDS = 2.0
+_PENDING_MAY_DO = {"notparked", "execmem"}  # what keeps a thread of our own away, not a queued call
 _PROGRESS_SECONDS = 1.0
 _HELD = "no thread of the target came back to Python: retry when its long C call is over"
 _FINE_POLL_SECONDS, _POLL_SECONDS, _FINE_FOR_SECONDS = 0.0005, 0.005, 0.1
@@ -77,9 +78,10 @@ def inject(
     small, and let it compile modules one by one. ``on_waiting`` is called about once a second with
     a line for people while the target has not got to it. After ``budget_seconds``, or when this
     call is interrupted, the text is cancelled. AttachError, with nothing changed in the target,
-    when no route works.
+    when no route works; UsageError for an unknown method.
     """
     begin = time.monotonic()
+    check_method(method)
     try:
         start_ticks = procfs.start_ticks(pid)
     except OSError:
@@ -187,8 +189,7 @@ def _run(request: dict[str, Any]) -> Injected:
     with open_target(pid) as target:
         if procfs.start_ticks(pid) != request["start_ticks"]:
             raise refusals.gone(pid)
-        method = check_target(target).route(request["method"])
-        waiting, stops = _arm(target, request["source"], method)
+        method, waiting, stops = _arm(target, request["source"], request["method"])
         armed_seconds = time.monotonic() - begin
         signal.setitimer(signal.ITIMER_REAL, 0)
         _say(armed=armed_seconds)
@@ -205,14 +206,21 @@ def _run(request: dict[str, Any]) -> Injected:
     )
 
 
-def _arm(target: Target, source: str, method: str) -> tuple[_Waiting, list[float]]:
+def _arm(target: Target, source: str, wanted: str) -> tuple[str, _Waiting, list[float]]:
+    """The route taken, the text on its way, and the seconds of each stop so far."""
+    method = check_target(target).route(wanted)
     if method == "pep768":
-        return Script(target, source), []
+        return method, Script(target, source), []
     hijacker = Hijacker(target.pid, target.memory, target.maps, target.machine)
     images = [target.runtime.image, *target.libc]
     injection = Injection(target.pid, target.memory, hijacker, images, target.machine)
-    queued = injection.queue(source, target.maps, as_thread=method == "thread")
-    return queued, hijacker.stops
+    try:
+        queued = injection.queue(source, target.maps, as_thread=method == "thread")
+    except AttachError as error:
+        if wanted == "thread" or error.code not in _PENDING_MAY_DO:
+            raise
+        method, queued = "pending", injection.queue(source, target.maps, as_thread=False)
+    return method, queued, hijacker.stops
 
 
 def _wait(waiting: _Waiting, deadline: float) -> bool:

@@ -68,7 +68,7 @@ class Script:
     """A script on its way into the process. AttachError when no folder can be written."""
 
     def __init__(self, target: Target, source: str) -> None:
-        self._memory = target.memory
+        self._pid, self._memory, self._runtime = target.pid, target.memory, target.runtime.address
         self._interpreter, self._offsets = _interpreter(target)
         self._folder, self._path = _place(target, source)
         self._armed: list[int] = []
@@ -77,7 +77,12 @@ class Script:
         self._all_at = time.monotonic() + _MAIN_ONLY_SECONDS
 
     def has_begun(self) -> bool:
-        """Whether a thread has taken the script; asks the other threads when the first is late."""
+        """Whether a thread has taken the script; asks the other threads when the first is late.
+
+        AttachError when the target has ended.
+        """
+        if not self._memory.is_mapped(self._runtime):
+            raise refusals.gone(self._pid)
         if not os.path.isdir(os.path.join(self._folder, "armed")):
             self._remove()
             return True

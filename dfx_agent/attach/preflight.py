@@ -67,15 +67,20 @@ class Preflight:
         Python 3.14 and newer goes by PEP 768 even where ptrace would work: who switched remote
         debugging off meant it.
         """
+        check_method(method)
         wanted = [route for route in self.routes if _is_meant(route, method)]
-        if not wanted:
-            raise UsageError(f"unknown method {method}; choose from {', '.join(METHODS)}")
         for route in wanted:
             if route.works:
                 return route.name
             if method == "auto" and route.refusal and route.refusal.code == "disabled":
                 raise route.refusal
         raise wanted[-1].refusal or AssertionError
+
+
+def check_method(method: str) -> None:
+    """UsageError if there is none of this name."""
+    if method not in METHODS:
+        raise UsageError(f"unknown method {method}; choose from {', '.join(METHODS)}")
 
 
 def _is_meant(route: Route, method: str) -> bool:
@@ -113,6 +118,7 @@ def _ptrace_refusal(target: Target) -> AttachError | None:
         return refusals.seccomp(own.seccomp)
     try:
         stub.symbols([target.runtime.image, *target.libc], (*stub.FUNCTIONS, *stub.LIBC_FUNCTIONS))
+        hijack.find_sigreturn(target.memory, target.maps, target.machine)
     except LookupError as error:
         return refusals.cannot_inject(target.executable, target.machine.name, f"no {error.args[0]}")
     return None

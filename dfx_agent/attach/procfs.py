@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 _DELETED = " (deleted)"
+_PF_KTHREAD = 0x200000
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,17 @@ def status(pid: int) -> Status:
 
 def start_ticks(pid: int) -> int:
     """Start of the process in clock ticks since boot; with the pid it names one process."""
+    return int(_stat(pid)[19])
+
+
+def is_kernel_thread(pid: int) -> bool:
+    return bool(int(_stat(pid)[6]) & _PF_KTHREAD)
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of ``/proc/PID/stat`` after the name, which may hold anything."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
-        after_name = stat.read().rpartition(b")")[2]
-    return int(after_name.split()[19])
+        return stat.read().rpartition(b")")[2].split()
 
 
 def executable(pid: int) -> str:

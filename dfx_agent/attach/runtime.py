@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dfx_agent.attach.elf import Image
 from dfx_agent.attach.procfs import Mapping, Memory
 
-_LIBPYTHON = re.compile(r"libpython3\.\d+t?(d)?\.so")
+_LIBPYTHON = re.compile(r"libpython\d\.\d+[a-z]*\.so")
 _LIBC = re.compile(r"libc(-2\.\d+)?\.so")
 _LIBPTHREAD = re.compile(r"libpthread(-2\.\d+)?\.so")  # its own library before glibc 2.34
 _MUSL = re.compile(r"(ld-musl-|libc\.musl-)")
@@ -26,7 +26,7 @@ _INITIALIZED_BEFORE_FINALIZING = 8
 class Runtime:
     """``version`` is (major, minor, micro); micro is None in 3.10, where no variable holds it.
 
-    ``address`` is that of ``_PyRuntime``. Older than 3.10 reads as (3, 9, None).
+    ``address`` is that of ``_PyRuntime``, 0 before 3.7. Older than 3.10 reads as (3, 9, None).
     """
 
     image: Image
@@ -51,9 +51,8 @@ def find_runtime(memory: Memory, maps: Sequence[Mapping], executable: str) -> Ru
         if path not in bases:
             continue
         image = Image(memory, bases[path])
-        address = image.symbol("_PyRuntime")
-        if address is not None and image.symbol("Py_AddPendingCall") is not None:
-            return _describe(memory, image, address)
+        if image.symbol("Py_AddPendingCall") is not None:
+            return _describe(memory, image, image.symbol("_PyRuntime") or 0)
     return None
 
 
@@ -61,7 +60,7 @@ def _describe(memory: Memory, image: Image, address: int) -> Runtime:
     version = _version(memory, image)
     is_free_threaded = False
     initialized_at = _INITIALIZED_AT.get(version[:2])
-    if memory.read(address, 8) == _COOKIE:
+    if address and memory.read(address, 8) == _COOKIE:
         is_free_threaded = memory.word(address + _FREE_THREADED_AT) != 0
         initialized_at = memory.word(address + _FINALIZING_AT) - _INITIALIZED_BEFORE_FINALIZING
     is_initialized = initialized_at is not None and memory.int32(address + initialized_at) == 1

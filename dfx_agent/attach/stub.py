@@ -51,15 +51,18 @@ def symbols(images: Sequence[Image], names: Sequence[str]) -> dict[str, int]:
 class Queued:
     """Text that waits in the target for the GIL."""
 
-    def __init__(self, pid: int, memory: Memory, table: int) -> None:
+    def __init__(self, pid: int, memory: Memory, table: int, code: int) -> None:
         self._pid, self._memory, self._table = pid, memory, table
+        self._code = code  # mapped as long as the program runs
 
     def has_begun(self) -> bool:
         """Whether the text has run or runs now: a stub that is through has unmapped itself.
 
-        AttachError when Python turned out not to be initialised.
+        AttachError when the target has ended, or Python turned out not to be initialised.
         """
         state = self._state()
+        if state != _QUEUED and not self._memory.is_mapped(self._code):
+            raise refusals.gone(self._pid)
         if state == _UNINITIALIZED:
             raise refusals.starting(self._pid)
         return state != _QUEUED
@@ -117,7 +120,7 @@ class Injection:
             call = (base, table) if has_stub else (run, table + _TEXT_AT)
             # Python 3.12 and older wakes the main thread only if it is the one that calls.
             self._hijacker.call(self._at["Py_AddPendingCall"], call, only_main=True)
-        return Queued(self._pid, self._memory, table)
+        return Queued(self._pid, self._memory, table, self._at["PyRun_SimpleString"])
 
     def _table(self, base: int, size: int, *, as_thread: bool) -> bytes:
         at = self._at

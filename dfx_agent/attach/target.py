@@ -41,6 +41,8 @@ def open_target(pid: int) -> Iterator[Target]:
         raise refusals.no_process(pid) from None
     _check_state(pid, status)
     try:
+        if procfs.is_kernel_thread(pid):
+            raise refusals.not_python(pid, f"[{status.name}]")
         with _open_memory(pid) as memory:
             yield _examine(pid, status, memory)
     except OSError as error:
@@ -66,10 +68,7 @@ def _open_memory(pid: int) -> Memory:
 
 
 def _examine(pid: int, status: procfs.Status, memory: Memory) -> Target:
-    try:
-        executable = procfs.executable(pid)
-    except FileNotFoundError:  # a kernel thread
-        raise refusals.not_python(pid, f"[{status.name}]") from None
+    executable = procfs.executable(pid)
     maps = procfs.mappings(pid)
     if not maps:
         raise refusals.gone(pid)

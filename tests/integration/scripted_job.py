@@ -37,6 +37,9 @@ STEP_NS = 1_000_000_000
 RANKS_PER_NODE = 8
 QUEUE_NS, TRANSFER_NS, SHORT_NS = 60_000_000, 20_000_000, 30_000_000
 GIB = float(1 << 30)
+# Share of the step, up to the point where this rank's gradients are ready.
+WORK = {"rollout": 0.30, "reward": 0.02, "old_logprob": 0.06, "ref_logprob": 0.06, "forward": 0.06,
+        "backward": 0.12}  # fmt: skip
 HOOKS = {"backward": 1.0, "collectives": 1.0, "ddp": 1.0, "grad_scaler": 0.0, "optimizer": -1.0}
 
 
@@ -84,15 +87,14 @@ class ScriptedRank:
         """(stage, begin, end) of the step, up to where this rank's gradients are ready."""
         noise = random.Random(f"{self.rank}:{step}")
         found, at = [], begin + QUEUE_NS
-        for stage, share in (("rollout", 0.30), ("reward", 0.02), ("old_logprob", 0.06),
-                             ("ref_logprob", 0.06), ("forward", 0.06), ("backward", 0.12)):  # fmt: skip
+        for stage, share in WORK.items():
             end = at + int(share * self.slowness * noise.uniform(0.97, 1.03) * STEP_NS)
             found.append((stage, at, end))
             at = end
         return found
 
     def course(self, step: int, begin: int, work: list[Stretch], meet: int) -> Iterator[int]:
-        """Writes one step; yields when it goes on. ``meet``: the last rank's gradients are ready."""
+        """Writes a step; yields when it goes on. ``meet``: the last rank's gradients are ready."""
         self.point(STEP, "", 0.0, begin, step)
         span = self.open(WAIT, "queue", begin, step)
         yield begin + QUEUE_NS

@@ -417,8 +417,9 @@ class TestCoverage:
         self.report(run, 3, 200)
         self.report(run, 5, 200)
         assert self.ratio(run) == 0
+        run.ranks[0].call(7, 7, 201)
         self.report(run, 6, 2)
-        run.ranks[0].call(7, 7, 3)
+        run.ranks[0].call(8, 8, 3)
         run.read()
         assert self.ratio(run) == 1
 

@@ -18,7 +18,7 @@ from dfx_agent.attach import access, preflight, procfs
 from dfx_agent.errors import AttachError, UsageError
 
 OWN_MACHINE = os.uname().machine
-READY = "import sys, time; print('ready', flush=True)\n"
+READY = "import sys, time; sys.stdout.write('ready\\n'); sys.stdout.flush()\n"  # 2.7 reads it too
 SLEEP = READY + "time.sleep(60)"
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
 
@@ -126,8 +126,10 @@ def test_a_traced_process_names_its_tracer():
     with python(SLEEP) as pid, running(sys.executable, "-c", trace + SLEEP, str(pid)) as tracer:
         assert procfs.status(pid).tracer_pid == tracer
         assert texts(pid) == {
-            f"pid {pid} is already traced by pid {tracer} (gdb, strace or another agent); "
-            f"end pid {tracer} first"
+            (
+                f"pid {pid} is already traced by pid {tracer} (gdb, strace or another agent); "
+                f"end pid {tracer} first"
+            )
         }
 
 
@@ -137,8 +139,10 @@ def test_a_program_that_is_no_python():
     try:
         time.sleep(0.2)
         assert texts(process.pid) == {
-            f"pid {process.pid} ({os.path.realpath(sleep)}) has no CPython runtime mapped: "
-            "not a Python process; name the pid of a training process"
+            (
+                f"pid {process.pid} ({os.path.realpath(sleep)}) has no CPython runtime mapped: "
+                "not a Python process; name the pid of a training process"
+            )
         }
     finally:
         process.kill()
@@ -153,20 +157,33 @@ def test_a_kernel_thread():
     if name != "kthreadd" or os.geteuid():
         pytest.skip("no kernel threads in this pid namespace, or not root")
     assert texts(2) == {
-        "pid 2 ([kthreadd]) has no CPython runtime mapped: not a Python process; "
-        "name the pid of a training process"
+        (
+            "pid 2 ([kthreadd]) has no CPython runtime mapped: not a Python process; "
+            "name the pid of a training process"
+        )
     }
 
 
-def compiled(folder: Path, *flags: str) -> str:
+WAITS = """
+#include <stdio.h>
+#include <unistd.h>
+int main() { puts("ready"); fflush(stdout); sleep(60); return 0; }
+"""
+WAITS_WITHOUT_LIBC = r"""
+static int call(int number, int a, const void *b, int c) {
+    __asm__ volatile("int $0x80" : "+a"(number) : "b"(a), "c"(b), "d"(c) : "memory");
+    return number;
+}
+void _start(void) { call(4, 1, "ready\n", 6); for (;;) call(29, 0, 0, 0); }
+"""
+
+
+def compiled(folder: Path, code: str, *flags: str) -> str:
     """A C program that waits."""
     if shutil.which("gcc") is None:
         pytest.skip("no gcc on PATH; Debian: apt-get install gcc")
     source, program = folder / "wait.c", folder / "wait"
-    source.write_text(
-        '#include <stdio.h>\n#include <unistd.h>\nint main() { puts("ready"); fflush(stdout); '
-        "sleep(60); return 0; }\n"
-    )
+    source.write_text(code)
     made = subprocess.run(["gcc", *flags, "-o", program, source], capture_output=True, check=False)
     if made.returncode:
         pytest.skip(f"gcc {' '.join(flags)} does not work here")
@@ -174,16 +191,18 @@ def compiled(folder: Path, *flags: str) -> str:
 
 
 def test_a_static_program(tmp_path):
-    program = compiled(tmp_path, "-static")
+    program = compiled(tmp_path, WAITS, "-static")
     with running(program) as pid:
         assert texts(pid) == {
-            f"cannot inject into {program} on {OWN_MACHINE} (statically linked); "
-            "start the job with `dfx-agent run`"
+            (
+                f"cannot inject into {program} on {OWN_MACHINE} (statically linked); "
+                "start the job with `dfx-agent run`"
+            )
         }
 
 
 def test_a_32_bit_program(tmp_path):
-    program = compiled(tmp_path, "-m32", "-nostdlib", "-static")
+    program = compiled(tmp_path, WAITS_WITHOUT_LIBC, "-m32", "-nostdlib", "-static", "-fno-pic")
     with running(program) as pid:
         assert texts(pid) == {
             f"cannot inject into {program} on i386 (32-bit); start the job with `dfx-agent run`"
@@ -192,7 +211,7 @@ def test_a_32_bit_program(tmp_path):
 
 def test_a_python_that_is_too_old():
     root = Path(os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv")))
-    old = sorted(root.glob("versions/3.[6789].*/bin/python3"))
+    old = sorted(root.glob("versions/[23].[6789].*/bin/python"))
     if not old:
         pytest.skip("no Python older than 3.10 is installed under pyenv")
     for program in old:
@@ -256,8 +275,10 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 def test_another_user():
     with python(SLEEP) as pid:
         assert as_other(become_nobody, pid) == {
-            f"pid {pid} belongs to uid 0, this agent runs as uid 65534 without CAP_SYS_PTRACE; "
-            "run the agent as uid 0"
+            (
+                f"pid {pid} belongs to uid 0, this agent runs as uid 65534 without CAP_SYS_PTRACE; "
+                "run the agent as uid 0"
+            )
         }
 
 
@@ -269,8 +290,10 @@ def test_another_group():
 
     with python(SLEEP) as pid:
         assert as_other(change_group, pid) == {
-            f"pid {pid} belongs to gid 0, this agent runs as gid 12345 without CAP_SYS_PTRACE; "
-            "run the agent as gid 0"
+            (
+                f"pid {pid} belongs to gid 0, this agent runs as gid 12345 without CAP_SYS_PTRACE; "
+                "run the agent as gid 0"
+            )
         }
 
 
@@ -278,8 +301,10 @@ def test_another_group():
 def test_more_capabilities_than_ours():
     with python(SLEEP) as pid:
         assert as_other(drop_ptrace_capability, pid) == {
-            f"pid {pid} holds capabilities this agent lacks (CAP_SYS_PTRACE); "
-            "give the agent the same ones"
+            (
+                f"pid {pid} holds capabilities this agent lacks (CAP_SYS_PTRACE); "
+                "give the agent the same ones"
+            )
         }
 
 
@@ -293,8 +318,10 @@ def test_a_process_that_is_not_dumpable():
         pytest.skip("no system Python, and another user cannot read ours")
     with running(python_of_all, "-c", NOT_DUMPABLE, user=65534, group=65534, cwd="/") as pid:
         assert as_other(become_nobody, pid) == {
-            f"pid {pid} is not dumpable (set-uid or file capabilities); "
-            "grant the agent CAP_SYS_PTRACE"
+            (
+                f"pid {pid} is not dumpable (set-uid or file capabilities); "
+                "grant the agent CAP_SYS_PTRACE"
+            )
         }
 
 

@@ -1,0 +1,169 @@
+"""Every query of every board, asked of a real Prometheus: about the demo, and about 64 ranks.
+
+The demo is real training on a CPU; what it lacks (devices, waits for data, several nodes, a
+straggler) comes from scripted_job.py through the real wire.
+"""
+
+import math
+import re
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "dashboards"))
+from board_files import annotation_queries, filled, panel_queries
+from live_processes import (
+    DEMO,
+    TORCHRUN,
+    demo_environment,
+    job_environment,
+    running,
+    serving,
+    started,
+    until,
+    unused_port,
+)
+from test_prometheus import Prometheus
+
+from dfx_agent.metrics import signals
+
+NUM_RANKS, STRAGGLER = 64, 37
+# A baseline needs 12 steps, a slope 8.
+NUM_STEPS = 16
+CONFIG = """
+global: {scrape_interval: 1s, scrape_timeout: 1s}
+scrape_configs:
+  - job_name: demo
+    static_configs: [{targets: ["127.0.0.1:DEMO"]}]
+  - job_name: scripted
+    scrape_interval: 2s
+    scrape_timeout: 2s
+    static_configs: [{targets: ["127.0.0.1:SCRIPTED"]}]
+"""
+DEMO_RUN = {"run": "it", "role": "trainer", "lane": "0"}
+SCRIPTED_RUN = {"run": "scripted", "role": "actor", "lane": "0"}
+SIGNALS = {metric.sample_name for metric in signals.METRICS}
+# Heatmaps leave the cells with this value, or less, empty.
+NOWHERE = -1e9
+QUERIES = [*panel_queries(), *annotation_queries()]
+
+
+def started_prometheus(stack, binary, folder, demo, scripted):
+    config = folder / "prometheus.yml"
+    config.write_text(
+        CONFIG.replace("DEMO", str(demo.port)).replace("SCRIPTED", str(scripted.port))
+    )
+    port = unused_port()
+    command = [
+        binary,
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    prometheus = Prometheus(stack.enter_context(started(command, folder)), port)
+    until(prometheus.is_ready, "Prometheus is ready")
+    return prometheus
+
+
+@pytest.fixture(scope="module")
+def prometheus(prometheus_binary, tmp_path_factory):
+    """Once both jobs have made enough steps under its eyes."""
+    folder = tmp_path_factory.mktemp("boards")
+    scripted_env = job_environment(DFX_DIR=str(folder / "scripted"))
+    demo_env = demo_environment(DFX_DIR=str(folder / "demo"), TMPDIR=str(folder))
+    job = [sys.executable, str(Path(__file__).parent / "scripted_job.py")]
+    demo = [*TORCHRUN, "4", *DEMO, "--steps", "1000", "--checkpoint-every", "5"]
+    with ExitStack() as stack:
+        stack.enter_context(started([*job, str(NUM_RANKS), str(STRAGGLER)], folder, scripted_env))
+        scripted_agent = stack.enter_context(serving(folder, unused_port(), env=scripted_env))
+        demo_agent = stack.enter_context(running(folder, unused_port(), demo, demo_env))
+        found = started_prometheus(stack, prometheus_binary, folder, demo_agent, scripted_agent)
+
+        def has_steps():
+            steps = dict.fromkeys(("it", "scripted"), 0.0)
+            for labels, value in found.query("min by (run) (dfx_step)"):
+                steps[labels["run"]] = value
+            counted = found.query(f"count(dfx_rank_info) == {NUM_RANKS + 4}")
+            return counted and min(steps.values()) >= NUM_STEPS
+
+        until(has_steps, f"{NUM_STEPS} steps of both jobs in Prometheus", 120)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def exported(prometheus):
+    """Names of all metrics that came from any agent."""
+    return set(prometheus.get("/api/v1/label/__name__/values"))
+
+
+def num_values(prometheus, query, variables):
+    """Finite values that Grafana would get for the last 20 s, or now."""
+    text, now = filled(query.text, **variables), time.time()
+    if query.is_instant:
+        rows = prometheus.get("/api/v1/query", query=text, time=now)["result"]
+        values = [row["value"] for row in rows]
+    else:
+        times = {"start": now - 20, "end": now, "step": 2}
+        rows = prometheus.get("/api/v1/query_range", query=text, **times)["result"]
+        values = [value for row in rows for value in row["values"]]
+    return sum(NOWHERE < float(value) < math.inf for _, value in values)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda q: f"{q.board}:{q.panel}:{q.legend}")
+def test_every_query_returns_data(prometheus, exported, query):
+    if not SIGNALS & exported and SIGNALS & set(re.findall(r"\w+", query.text)):
+        pytest.skip("no agent exports the metrics of dfx_agent/metrics/signals.py yet")
+    counts = [num_values(prometheus, query, run) for run in (DEMO_RUN, SCRIPTED_RUN)]
+    assert max(counts) > 0, query
+
+
+def test_both_jobs_fill_the_boards_about_ranks(prometheus):
+    """Four ranks and 64: a row for each."""
+    heat = [q for q in QUERIES if q.board == "dfx-ranks" and q.legend == "{{rank}}"]
+    assert len(heat) >= 8
+    for query in heat:
+        for variables, num_ranks in ((DEMO_RUN, 4), (SCRIPTED_RUN, NUM_RANKS)):
+            text = filled(query.text, **variables)
+            ranks = [labels["rank"] for labels, _ in prometheus.query(text)]
+            assert sorted(ranks) == sorted(map(str, range(num_ranks))), query
+
+
+def first(board, panel):
+    return next(q for q in QUERIES if q.board == board and q.panel == panel)
+
+
+@pytest.mark.parametrize("board", ["dfx-e2e", "dfx-ranks"])
+def test_the_first_row_names_the_straggler(prometheus, board):
+    ((labels, _),) = prometheus.query(filled(first(board, "Who and why").text, **SCRIPTED_RUN))
+    assert (labels["kind"], labels["rank"]) == ("straggler", str(STRAGGLER))
+    assert labels["cause"] == "slower at equal tokens"
+    lost = first(board, "Lost to the straggler, per step")
+    ((labels, seconds),) = prometheus.query(filled(lost.text, **SCRIPTED_RUN))
+    # 25 % of the 0.62 s that a rank works up to the end of its backward
+    assert (labels["rank"], seconds) == (str(STRAGGLER), pytest.approx(0.155, rel=0.2))
+    busiest = prometheus.query(
+        filled(
+            first("dfx-ranks", "The eight busiest ranks, against the median").text, **SCRIPTED_RUN
+        )
+    )
+    assert max(busiest, key=lambda row: row[1])[0]["rank"] == str(STRAGGLER)
+
+
+def test_stamps_of_every_stage_are_caught(prometheus):
+    """The timeline's query sees each stage of each step, because scrapes are shorter than steps."""
+    now = time.time()
+    text = filled(first("dfx-e2e", "Stages of each rank").text, **SCRIPTED_RUN)
+    rows = prometheus.get("/api/v1/query_range", query=text, start=now - 12, end=now, step=1)[
+        "result"
+    ]
+    starts = {}
+    for row in rows:
+        if row["metric"]["rank"] == "5":
+            stage = starts.setdefault(row["metric"]["stage"], set())
+            stage.update(float(value) for _, value in row["values"])
+    assert set(starts) >= {"rollout", "reward", "forward", "backward", "optimizer", "weight_sync"}
+    assert len(starts["rollout"]) >= 8, "a step takes 1 s, some scrapes may fail"

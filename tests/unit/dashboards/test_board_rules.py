@@ -1,0 +1,176 @@
+"""Rules of grafana/dashboard-linter and of our own, over the committed boards."""
+
+import ast
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from board_files import BOARDS, ROOT, annotation_queries, filled, panel_queries, panels
+
+from dfx_agent.metrics.spec import by_name
+
+QUERIES = list(panel_queries())
+EVERY_QUERY = [*QUERIES, *annotation_queries()]
+METRICS = {f"{m.name}_info" if m.kind == "info" else m.sample_name: m for m in by_name().values()}
+VARIABLES = {"run": "r", "role": "trainer", "lane": "0", "datasource": "d", "agent": "a:1"}
+MAX_PANELS = 25
+EVERY_PANEL = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
+
+
+def selectors(text):
+    """(name, everything before it, everything after it) of each of our metrics in a query."""
+    for match in re.finditer(r"\bdfx_\w+", text):
+        yield match[0], text[: match.start()], text[match.end() :]
+
+
+def named(broken):
+    return [f"{name}: {panel['title']}" for name, panel in broken]
+
+
+def test_boards_import_the_catalogue_and_nothing_else_of_ours():
+    for path in (ROOT / "dashboards").glob("*.py"):
+        nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+        ours = {node.module for node in nodes if node.module.startswith("dfx_agent")}
+        assert all(module.startswith("dfx_agent.metrics") for module in ours), path
+
+
+def test_there_are_the_five_boards():
+    assert set(BOARDS) == {"dfx-e2e", "dfx-ranks", "dfx-memory", "dfx-stability", "dfx-agent"}
+    assert {name: board["uid"] for name, board in BOARDS.items()} == {n: n for n in BOARDS}
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_ids_are_unique_and_panels_are_few(board):
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+    assert all(number > 0 for number in ids)
+    assert len(panels(board)) <= MAX_PANELS
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_nothing_overlaps_or_leaves_the_grid(board):
+    cells = []
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        columns = range(at["x"], at["x"] + at["w"])
+        assert columns.stop <= 24
+        cells += itertools.product(columns, range(at["y"], at["y"] + at["h"]))
+    assert len(cells) == len(set(cells))
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_the_first_row_is_the_verdict(board):
+    assert board["panels"][0]["type"] == "row"
+    assert board["panels"][0]["title"].startswith("Verdict")
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_boards_are_read_only_and_say_where_they_come_from(board):
+    assert board["editable"] is False
+    assert "make generate" in board["description"]
+    queried = [v for v in board["templating"]["list"] if v["type"] == "query"]
+    assert {variable["refresh"] for variable in queried} == {2}, "on time range change"
+    titles = [link["title"] for link in board["links"]]
+    assert titles == ["dfx boards", "Page of the agent"]
+
+
+def test_every_panel_has_title_unit_and_a_description_that_says_what_is_normal():
+    texts = [(name, p) for name, p in EVERY_PANEL if len(p.get("description", "")) < 60]
+    assert named(texts) == []
+    units = [
+        (name, p)
+        for name, p in EVERY_PANEL
+        if p["type"] != "alertlist" and not p["fieldConfig"]["defaults"].get("unit")
+    ]
+    assert named(units) == []
+
+
+def test_titles_are_unique_in_a_board():
+    keys = [(name, panel["title"]) for name, panel in EVERY_PANEL]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_data_source_is_the_variable_everywhere():
+    for _, panel in EVERY_PANEL:
+        for part in (panel, *panel.get("targets", ())):
+            if panel["type"] != "alertlist":
+                assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_state_timelines_have_a_legend_and_no_pager():
+    timelines = [panel for _, panel in EVERY_PANEL if panel["type"] == "state-timeline"]
+    assert len(timelines) >= 4
+    for panel in timelines:
+        assert panel["fieldConfig"]["defaults"]["color"]["mode"] == "palette-classic"
+        assert panel["options"]["legend"]["showLegend"]
+        assert "perPage" not in panel["options"]
+
+
+def test_every_query_has_the_run_and_only_known_metrics():
+    assert len(QUERIES) > 100
+    for query in EVERY_QUERY:
+        found = [name for name, _, _ in selectors(query.text)]
+        assert found, query
+        assert set(found) <= METRICS.keys(), query
+        assert 'run="$run"' in query.text, query
+        for name, _, after in selectors(query.text):
+            if "run" in METRICS[name].labels:
+                assert after.startswith('{run="$run"'), f"{query}: {name}"
+
+
+def test_counters_are_only_read_as_rates_and_gauges_never():
+    for query in EVERY_QUERY:
+        for name, before, _ in selectors(query.text):
+            is_rate = before.endswith(("rate(", "increase("))
+            assert is_rate == (METRICS[name].kind == "counter"), f"{query}: {name}"
+
+
+def test_windows_follow_the_scrape_interval_or_the_reader():
+    allowed = {"$__rate_interval", "$window", "$__range", "10m"}
+    for query in EVERY_QUERY:
+        assert set(re.findall(r"\[(.+?)\]", query.text)) <= allowed, query
+
+
+def test_instant_queries_look_back_over_a_failed_scrape():
+    instant = [query for query in QUERIES if query.is_instant]
+    assert len(instant) > 20
+    for query in instant:
+        for name, _, after in selectors(query.text):
+            assert re.match(r"(\{.*?\})?\[", after), f"{query}: {name}"
+
+
+def test_every_label_of_a_legend_survives_the_aggregation():
+    """Also: a series per rank is aggregated by rank, so that a restart adds no row."""
+    for query in QUERIES:
+        kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", query.text))))
+        assert set(re.findall(r"{{(\w+)}}", query.legend)) <= kept, query
+
+
+def test_a_heatmap_has_a_row_for_each_series():
+    heatmaps = [panel for _, panel in EVERY_PANEL if panel["type"] == "heatmap"]
+    assert len(heatmaps) >= 10
+    for panel in heatmaps:
+        (target,) = panel["targets"]
+        assert panel["options"]["calculate"] is False
+        assert target.get("format", "time_series") == "time_series"
+        assert target["legendFormat"] in ("{{rank}}", "{{signal}}")
+
+
+def test_promtool_parses_every_query(promtool_binary, tmp_path):
+    rules = ["groups:", "- name: boards", "  rules:"]
+    for number, query in enumerate(EVERY_QUERY):
+        text = filled(query.text, **VARIABLES).replace("'", "''")
+        rules += [f"  - record: board:query_{number}", f"    expr: '{text}'"]
+    path = tmp_path / "boards.rules.yaml"
+    path.write_text("\n".join(rules))
+    checked = subprocess.run(
+        [promtool_binary, "check", "rules", "--lint=none", str(path)],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(EVERY_QUERY)} rules found" in checked.stdout
