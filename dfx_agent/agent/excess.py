@@ -76,8 +76,8 @@ def token_table(steps: Sequence[Step]) -> dict[str, list[float]] | None:
 def spreads(table: Table) -> dict[str, float]:
     """Standard deviation of one step's excess, by rank, from differences of successive steps.
 
-    A constant excess does not count, nor do stalls and warm-up. All ranks count as equally noisy, unless
-    one is clearly noisier. Few differences are trusted less.
+    A constant excess does not count, nor do stalls and warm-up. All ranks count as equally noisy,
+    unless one is clearly noisier. Few differences are trusted less.
     """
     differences = {rank: [abs(b - a) for a, b in pairwise(row)] for rank, row in table.items()}
     pooled = [difference for row in differences.values() for difference in row]

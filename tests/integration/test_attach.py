@@ -70,7 +70,7 @@ class Job:
             assert self.launcher.popen.poll() is None, self.launcher.errors
             return self.launcher.output.count("training") >= num_starts
 
-        until(trains, "the job trains", 90)
+        until(trains, "the job trains", 60)
 
 
 @contextmanager
