@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -344,6 +345,59 @@ def test_a_pid_that_now_names_another_process_is_refused(monkeypatch):
             inject(target.pid, target.payload)
         monkeypatch.undo()
         assert target.num_payloads == 0
+
+
+COMPUTING = {
+    # Always up, which a fresh floating-point unit does not do.
+    "rounding": """
+import ctypes
+ctypes.CDLL("libm.so.6").fesetround(0x800)
+expected = compute()
+while True:
+    count(compute() == expected)
+""",
+    # Milliseconds without a system call, everything in the upper halves of vector registers.
+    "vectors": """
+import ctypes
+spin = ctypes.CDLL("LIBRARY").spin
+expected = spin(5_000_000)
+while True:
+    count(spin(5_000_000) == expected)
+""",
+}
+SPIN = """
+typedef unsigned int wide __attribute__((vector_size(32)));
+int spin(int rounds) {
+    wide x = {1, 2, 3, 4, 5, 6, 7, 8}, y = {9, 8, 7, 6, 5, 4, 3, 2};
+    for (int i = 0; i < rounds; i++) {
+        x += y ^ (x << 3);
+        y ^= x + (y >> 1);
+    }
+    return x[0] ^ x[3] ^ x[4] ^ x[5] ^ x[6] ^ x[7] ^ y[5] ^ y[7];
+}
+"""
+
+
+def vector_library(folder: Path) -> str:
+    if shutil.which("gcc") is None or " avx2 " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("no gcc on PATH (Debian: apt-get install gcc), or a processor without AVX2")
+    (folder / "spin.c").write_text(SPIN)
+    subprocess.run(
+        ["gcc", "-O2", "-mavx2", "-shared", "-o", folder / "spin.so", folder / "spin.c"], check=True
+    )
+    return str(folder / "spin.so")
+
+
+@pytest.mark.parametrize("program", COMPUTING)
+def test_a_thread_stopped_while_it_computes_keeps_all_its_registers(program, tmp_path):
+    code = COMPUTING[program]
+    if program == "vectors":
+        code = code.replace("LIBRARY", vector_library(tmp_path))
+    with running_target(HERE, code) as target:
+        for number in range(1, 11):
+            assert inject(target.pid, target.payload, method="pending", budget_seconds=20).ran
+            target.wait_for(number)
+        target.goes_on()
 
 
 def test_a_sleep_is_neither_cut_nor_stretched_by_the_stops():

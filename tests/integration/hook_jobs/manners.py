@@ -100,29 +100,30 @@ def check_states_say_what_is_there():
 def check_a_wrapper_of_another_tool_over_ours():
     for keeps_metadata in (True, False):
         calls: list[int] = []
-        original = torch.autograd.backward
+        ours = ProcessGroup.__dict__["allreduce"]
+        assert _is_ours(ours)
 
-        def theirs(*args, **kwargs):
-            calls.append(1)  # noqa: B023
-            return original(*args, **kwargs)  # noqa: B023
+        def theirs(*args, ours=ours, calls=calls, **kwargs):
+            calls.append(1)
+            return ours(*args, **kwargs)
 
-        torch.autograd.backward = functools.wraps(original)(theirs) if keeps_metadata else theirs
+        ProcessGroup.allreduce = functools.wraps(ours)(theirs) if keeps_metadata else theirs
         for is_installed in (True, False, True, False, True):
             if is_installed:
                 hooks.install()
             else:
                 hooks.remove()
-            seen()
-            torch.ones(1, requires_grad=True).sum().backward()
-            assert stages(seen()) == ["backward"] * is_installed, (keeps_metadata, is_installed)
+            collectives()
+            reduce()
+            assert names() == ["all_reduce@0"] * is_installed, (keeps_metadata, is_installed)
         assert len(calls) == 5
         hooks.remove()
-        torch.autograd.backward = original  # ours, which is off for ever
-        torch.ones(1, requires_grad=True).sum().backward()
+        ProcessGroup.allreduce = ours  # they leave; this one of ours is off for ever
+        reduce()
         hooks.install()
-        seen()
-        torch.ones(1, requires_grad=True).sum().backward()
-        assert stages(seen()) == ["backward"]
+        collectives()
+        reduce()
+        assert names() == ["all_reduce@0"]
 
 
 def check_a_wrapper_of_another_tool_under_ours():

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim import collectives as guest
-from dfx_agent.shim import ddp, modules
+from dfx_agent.shim import ddp, hooks, modules
 from dfx_agent.wire.records import COLLECTIVE
 
 HOST_WAITS = DEVICE == "cpu"
@@ -196,6 +196,56 @@ def check_one_backward_through_two_models():
         if step == 1:
             seen()
     assert [row.number for row in gradients(seen())][-1] == number()
+
+
+def check_removed_in_the_middle_of_everything():
+    class Removes(nn.Module):
+        def forward(self, value):
+            remove("forward")
+            return Refuses.apply(value)
+
+    class Refuses(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            remove("backward")
+            return gradient
+
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure=None):
+            remove("optimizer")
+            return super().step(closure)
+
+    def remove(name: str) -> None:
+        if name == place:
+            assert name in open_now(), open_now()
+            hooks.remove()
+
+    def step() -> list:
+        model(x()).square().mean().backward()
+        optimizer.step()
+        return stages(seen())
+
+    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), Removes(), nn.Linear(WIDTH, WIDTH))
+    model = DistributedDataParallel(layers.to(DEVICE))
+    optimizer = Optimizer(model.parameters(), 0.1)
+    place = ""
+    for where in ("forward", "backward", "optimizer"):
+        found(model)
+        step()
+        step()
+        seen()
+        place = where
+        step()
+        assert not open_now(), where
+        place = ""
+        hooks.install()
+        found(model)
+        step()
+        assert step() == ["forward", "backward", "optimizer"]
 
 
 def check_a_backward_that_raises():

@@ -14,6 +14,7 @@ import pytest
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.config import Config
+from dfx_agent.agent.excess import spreads
 from dfx_agent.agent.steps import IDLE, TRANSFER, Part, RankStep, Step
 from dfx_agent.snapshot import RunRow, TimeSplit, Verdict
 from dfx_agent.wire import Identity, SegmentWriter
@@ -205,6 +206,14 @@ class TestTokens:
         job = Job(slow=slower(0, 1.3), tokens=lambda rng, rank: 1000.0, work_per_token=1.0)
         assert after(5, job).cause == "slower at equal tokens"
 
+    def test_a_step_with_many_tokens_is_no_stall(self):
+        def tokens(rng: random.Random, rank: int) -> float:
+            self.num_calls = getattr(self, "num_calls", 0) + 1
+            is_long = self.num_calls == 18 * 4  # rank 3 in step 18
+            return 1000 * (4 if is_long else 1) * rng.lognormvariate(0, 0.2)
+
+        assert after(20, Job(tokens=tokens, work_per_token=1.0)).cause == ""
+
     def test_where_none_were_told_the_cause_says_so(self):
         verdict = after(5, Job(slow=slower(0, 1.3)))
         assert verdict.cause == "slower, tokens unknown"
@@ -300,6 +309,15 @@ class TestGates:
         job = Job(jitter=0.01, slow=slow, tokens=same_tokens)
         assert after(4, job).state == "insufficient evidence"
         assert after(7, job).ranks == ("1",)
+
+    def test_a_rank_that_is_noisier_than_the_others_needs_a_larger_excess(self):
+        rng = random.Random(1)
+
+        row = [0.1 + 0.3 * rng.random() for _ in range(32)]
+        steady = {"0": [0.0] * 32, "1": row, "2": [0.0, 0.01] * 16, "3": [0.01, 0.0] * 16}
+        sigmas = spreads(steady)
+        assert sigmas["1"] > 5 * sigmas["2"]
+        assert sigmas["2"] == sigmas["3"]
 
     def test_three_stalls_in_a_row_are_not_enough_later_on(self):
         job = Job(slow=slower(1, 3, since=20, until=22), tokens=same_tokens)

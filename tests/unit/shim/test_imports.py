@@ -172,13 +172,13 @@ def test_imported_by_many_threads_at_once(write):
 def test_a_loader_that_serves_many_modules(write, tmp_path, monkeypatch):
     archive = tmp_path / "modules.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        file.writestr(f"{NAME}.py", f"import {NAME}_other\n")
+        file.writestr(f"{NAME}.py", f"import {NAME}_other\nvalue = 1\n")
         file.writestr(f"{NAME}_other.py", "")
     monkeypatch.syspath_prepend(str(archive))
     seen = []
-    when_imported(NAME, lambda: seen.append(f"{NAME}_other" in sys.modules))
+    when_imported(NAME, lambda: seen.append(sys.modules[NAME].value))
     importlib.import_module(NAME)
-    assert seen == [True]
+    assert seen == [1]
     del sys.modules[f"{NAME}_other"]
 
 
