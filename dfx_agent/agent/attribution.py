@@ -25,10 +25,9 @@ from dfx_agent.agent.excess import (
     Table,
     Window,
     excess_table,
-    hit_seconds,
     others_median,
     reach_seconds,
-    recurs,
+    recurring,
     spreads,
     token_table,
 )
@@ -121,11 +120,12 @@ class _Comparison:
         return self._stall() or self._nothing()
 
     def _suspect(self, rank: str, window: Window) -> _Suspect | None:
-        for table, sigmas in self._tables:
-            if recurs(table[rank], window, sigmas[rank], self._step_seconds):
-                hit = hit_seconds(window, sigmas[rank], self._step_seconds)
-                break
-        else:
+        hits = [
+            recurring(table[rank], window, sigmas[rank], self._step_seconds)
+            for table, sigmas in self._tables
+        ]
+        hit = next((hit for hit in hits if hit is not None), None)
+        if hit is None:
             return None
         num_steps = window.num_steps
         excess = median(self._excess[rank][-num_steps:])

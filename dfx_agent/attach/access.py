@@ -6,7 +6,7 @@ Sources: kernel/ptrace.c, security/commoncap.c and security/yama/yama_lsm.c of L
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfx_agent.attach import procfs, refusals
 from dfx_agent.attach.procfs import Status
@@ -23,8 +23,7 @@ _SYS_PTRACE = 1 << _NAMES.index("SYS_PTRACE")
 _WHOLE_NAMESPACE = "4294967295"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What decides: both processes' status, Yama's scope (None: no Yama), and three findings.
 
     ``is_dumpable`` is None where it cannot be seen (the target's uid is 0).

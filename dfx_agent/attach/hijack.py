@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
-import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dfx_agent.attach import machine_aarch64, machine_x86_64, procfs, ptrace, refusals
 from dfx_agent.attach.procfs import Mapping, Memory
@@ -72,11 +69,10 @@ _MACHINES: dict[str, Machine] = {"x86_64": machine_x86_64, "aarch64": machine_aa
 
 def own_machine() -> Machine | None:
     """The processor we run on; None where no injection was written for it."""
-    return _MACHINES.get(platform.machine())
+    return _MACHINES.get(os.uname().machine)
 
 
-@dataclass(frozen=True, order=True)
-class IdleThread:
+class IdleThread(NamedTuple):
     """A thread blocked where it can own no lock of malloc or of the loader; best sort first."""
 
     rank: int
@@ -218,5 +214,6 @@ def free_range(pid: int, maps: Sequence[Mapping], size: int, machine: Machine) -
         previous_end = max(previous_end, mapping.end)
     if gap < size + _SPACE_AROUND:
         raise refusals.no_space(pid)
-    address = gap_start + random.SystemRandom().randrange(gap // 4, gap // 4 * 3 - size)
+    chance = int.from_bytes(os.urandom(8), "little")
+    address = gap_start + gap // 4 + chance % (gap // 2 - size)
     return address // PAGE * PAGE

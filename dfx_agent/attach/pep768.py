@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfx_agent.attach import refusals
 from dfx_agent.attach.guard import guarded
@@ -34,8 +32,7 @@ _THREADS_HEAD, _THREADS_MAIN, _NEXT_THREAD = 9, 10, 24
 _DEBUGGER_SUPPORT = {14: 89, 15: 105}
 
 
-@dataclass(frozen=True)
-class _Offsets:
+class _Offsets(NamedTuple):
     """Bytes from the beginning of the interpreter, the thread state, or its debugger support."""
 
     threads_head: int
@@ -132,7 +129,7 @@ class Script:
             with contextlib.suppress(OSError):
                 self._memory.write(pending, struct.pack("<i", 0))
         time.sleep(_UNDER_WAY_SECONDS)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        _remove_folder(self._folder)
 
 
 def _interpreter(target: Target) -> tuple[int, _Offsets]:
@@ -170,8 +167,9 @@ def _place(target: Target, source: str) -> tuple[str, str]:
     """The folder as we see it, and the script's path as the target sees it."""
     root = f"/proc/{target.pid}/root"
     for parent in _folders(target.pid):
+        folder = os.path.join(parent, f"dfx-agent-{os.urandom(8).hex()}")
         try:
-            folder = tempfile.mkdtemp(prefix="dfx-agent-", dir=parent)
+            os.mkdir(folder, 0o700)
         except OSError:
             continue
         seen = folder.removeprefix(root)
@@ -184,3 +182,13 @@ def _place(target: Target, source: str) -> tuple[str, str]:
             os.chown(made, target.status.uids[1], target.status.gids[1], follow_symlinks=False)
         return folder, os.path.join(seen, "payload.py")
     raise refusals.no_writable_folder(target.pid)
+
+
+def _remove_folder(folder: str) -> None:
+    """What is left of it: the payload may have removed parts itself."""
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.join(folder, "armed"))
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, "payload.py"))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)

@@ -7,10 +7,9 @@ reader may not see is itself the answer.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfx_agent.attach import hijack, pep768, procfs, refusals, stub
 from dfx_agent.attach.target import Target, open_target
@@ -21,8 +20,7 @@ METHODS = ("auto", *ROUTES, "ptrace")
 _IDLE_LOOKS, _IDLE_PAUSE_SECONDS = 20, 0.002
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """One way in: ``pep768``, ``thread`` (a thread of our own) or ``pending`` (the main thread).
 
     ``refusal`` is None when it would work.
@@ -44,8 +42,7 @@ class Route:
         return "" if self.refusal is None else self.refusal.remedy
 
 
-@dataclass(frozen=True)
-class Preflight:
+class Preflight(NamedTuple):
     """What would work for one pid; the first route that works is the one to take.
 
     ``python`` is a version such as ``3.12.1`` (``3.10`` for all of 3.10), ``machine`` a processor
@@ -137,4 +134,5 @@ def _may_call_ptrace() -> bool:
     """Asked in a child: a seccomp filter may kill who calls."""
     code = f"import sys; sys.path[:0] = {sys.path!r}; from dfx_agent.attach import ptrace; "
     code += "sys.exit(not ptrace.is_permitted())"
-    return subprocess.run([sys.executable, "-I", "-S", "-c", code], check=False).returncode == 0
+    child = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-c", code], os.environ)
+    return os.waitpid(child, 0)[1] == 0

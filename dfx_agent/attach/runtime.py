@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfx_agent.attach.elf import Image
 from dfx_agent.attach.procfs import Mapping, Memory
@@ -22,8 +22,7 @@ _FREE_THREADED_AT, _FINALIZING_AT = 16, 32
 _INITIALIZED_BEFORE_FINALIZING = 8
 
 
-@dataclass(frozen=True)
-class Runtime:
+class Runtime(NamedTuple):
     """``version`` is (major, minor, micro); micro is None in 3.10, where no variable holds it.
 
     ``address`` is that of ``_PyRuntime``, 0 before 3.7. Older than 3.10 reads as (3, 9, None).

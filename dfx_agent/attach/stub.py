@@ -16,7 +16,7 @@ from dfx_agent.attach import refusals
 from dfx_agent.attach.elf import Image
 from dfx_agent.attach.guard import guarded
 from dfx_agent.attach.hijack import PAGE, Hijacker, Machine, free_range
-from dfx_agent.attach.procfs import Mapping, Memory, mappings
+from dfx_agent.attach.procfs import Mapping, Memory, is_executable
 
 FUNCTIONS = (
     "PyGILState_Ensure",
@@ -158,7 +158,7 @@ class Injection:
     def _becomes_executable(self, base: int) -> bool:
         deadline = time.monotonic() + _EXECUTABLE_SECONDS
         while time.monotonic() < deadline:
-            if any(m.start == base and "x" in m.permissions for m in mappings(self._pid)):
+            if is_executable(self._pid, base):
                 return True
             time.sleep(_POLL_SECONDS)
         return False

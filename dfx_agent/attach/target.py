@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfx_agent.attach import access, procfs, refusals
 from dfx_agent.attach.elf import ElfError, Image, machine_of
@@ -18,8 +18,7 @@ _OLDEST = (3, 10)
 _GONE = (errno.ENOENT, errno.ESRCH, errno.EIO)  # EIO: its memory is no longer there
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A running CPython 3.10 or newer with glibc that we may read and write."""
 
     pid: int

@@ -35,6 +35,27 @@ INTERPRETERS = interpreters()
 JOB = str(HERE / "jobs" / "unobserved_ddp.py")
 
 
+# Starts two ranks, and at SIGUSR1 two others in their place, with the next port.
+RESTARTING = """
+import os, signal, subprocess, sys, time
+job, *ports = sys.argv[1:]
+ranks = []
+def start(*_):
+    while ranks:
+        rank = ranks.pop()
+        rank.kill()
+        rank.wait()
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports.pop(0), "WORLD_SIZE": "2"}
+    for number in "01":
+        env = {**os.environ, **place, "RANK": number}
+        ranks.append(subprocess.Popen([sys.executable, job], env=env))
+signal.signal(signal.SIGUSR1, start)
+start()
+while True:
+    time.sleep(600)
+"""
+
+
 class Job:
     """A torchrun job and what its ranks say about themselves."""
 
@@ -70,14 +91,14 @@ class Job:
             assert self.launcher.popen.poll() is None, self.launcher.errors
             return self.launcher.output.count("training") >= num_starts
 
-        until(trains, "the job trains", 60)
+        until(trains, "the job trains", 90)
 
 
 @contextmanager
-def torchrun(folder: Path, *options: str) -> Iterator[Job]:
+def torchrun(folder: Path) -> Iterator[Job]:
     env = job_environment()
     env.pop("DFX_DIR", None)  # it knows nothing of us
-    command = [*TORCHRUN, str(NUM_RANKS), *options, JOB]
+    command = [*TORCHRUN, str(NUM_RANKS), JOB]
     with started(command, folder, env) as launcher:
         job = Job(launcher)
         job.wait_until_trains()
@@ -85,9 +106,16 @@ def torchrun(folder: Path, *options: str) -> Iterator[Job]:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def running_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     with torchrun(tmp_path_factory.mktemp("job")) as job:
         yield job
+
+
+@pytest.fixture
+def job(running_job: Job) -> Job:
+    """Without a guest that a test before may have left behind."""
+    until(lambda: running_job.changed() == [[], []], "the job is alone", 60)
+    return running_job
 
 
 @contextmanager
@@ -168,15 +196,18 @@ def test_a_plain_job_is_seen_within_seconds_and_left_as_it_was(job, dfx_dir, tmp
 
 def test_the_page_names_the_job_by_its_script_and_rendezvous(job, dfx_dir, tmp_path) -> None:
     with attached(job.pids[1], tmp_path) as agent:
+        until(
+            lambda: len(agent.snapshot()["runs"][0]["ranks"]) == NUM_RANKS, "both ranks are shown"
+        )
         (run,) = agent.snapshot()["runs"]
-        assert re.fullmatch(r"unobserved_ddp-[0-9a-f]{8}", run["run"])
+        assert re.fullmatch(r"unobserved_ddp-[0-9a-f]{8}", run["run"]), agent.process.errors
         assert sorted(rank["role"] for rank in run["ranks"]) == ["trainer", "trainer"]
         interrupt(agent)
 
 
 def test_only_this(job, dfx_dir, tmp_path) -> None:
     with attached(job.pids[1], tmp_path, "--only-this", "--run", "one") as agent:
-        assert sorted(agent.ranks()) == ["1"]
+        until(lambda: sorted(agent.ranks()) == ["1"], "that rank is shown")
         assert agent.snapshot()["runs"][0]["run"] == "one"
         assert job.changed()[0] == []
         interrupt(agent)
@@ -239,11 +270,19 @@ def test_many_times_in_and_out_leave_nothing(job, dfx_dir) -> None:
     assert job.changed() == [[], []]
 
 
-def test_ranks_that_torchrun_starts_anew_are_attached_too(dfx_dir, tmp_path) -> None:
-    with torchrun(tmp_path, "--max-restarts", "1") as job:
+def test_ranks_that_are_started_anew_are_attached_too(dfx_dir, tmp_path) -> None:
+    """As torchrun does it, but torchrun's own restart with gloo fails here now and then."""
+    launcher = tmp_path / "torchrun"
+    launcher.write_text(RESTARTING)
+    env = job_environment()
+    env.pop("DFX_DIR")
+    ports = [str(unused_port()) for _ in range(2)]
+    with started([sys.executable, str(launcher), JOB, *ports], tmp_path, env) as process:
+        job = Job(process)
+        job.wait_until_trains()
         first = job.pids
-        with attached(job.launcher.pid, tmp_path) as agent:
-            os.kill(first[0], signal.SIGUSR1)
+        with attached(process.pid, tmp_path) as agent:
+            process.popen.send_signal(signal.SIGUSR1)
             job.wait_until_trains(2 * NUM_RANKS)
             second = job.pids
             assert not set(first) & set(second)
@@ -254,7 +293,7 @@ def test_ranks_that_torchrun_starts_anew_are_attached_too(dfx_dir, tmp_path) -> 
 
             until(both_are_shown, "the new ranks are shown", 30)
             interrupt(agent)
-        assert job.changed() == [[], []]
+            assert agent.process.errors.count(": detached in") >= NUM_RANKS
 
 
 def test_check_says_what_would_work_and_changes_nothing(job, dfx_dir) -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -371,8 +370,8 @@ def test_nothing_changes_in_the_process():
 def yama_text(scope: int, own_capabilities: int = 0) -> str:
     """Yama is in few test kernels: the rule alone, with the facts of this process."""
     status = procfs.status(os.getpid())
-    own = replace(status, effective_capabilities=own_capabilities, permitted_capabilities=0)
-    target = replace(status, permitted_capabilities=0, effective_capabilities=0)
+    own = status._replace(effective_capabilities=own_capabilities, permitted_capabilities=0)
+    target = status._replace(permitted_capabilities=0, effective_capabilities=0)
     facts = access.Facts(target, own, scope, is_dumpable=None, is_in_user_namespace=False)
     return str(access.refusal(7, facts))
 
