@@ -82,8 +82,8 @@ class Board:
             "rank", "Rank", f'label_values({of_role(RANK_INFO, node="~$node")}, rank)'
         ).multi(True)  # fmt: skip
         for variable, has_all in ((nodes, not is_first_node_only), (ranks, True)):
-            variable.include_all(True)
             if has_all:
+                variable.include_all(True)
                 variable.current(dm.VariableOption(text="All", value="$__all", selected=True))
             self._builder.with_variable(variable)
         return self

@@ -73,6 +73,9 @@ def blamed() -> Any:
     mappings = [values(("nothing found", "nothing found", GREEN)), everything]
     panel.override_by_name("Cause", [background(), prop("mappings", mappings)])
     panel.override_by_name("Value", [prop("custom.hidden", True)])
+    detail = "/d/dfx-e2e?${run:queryparam}&${role:queryparam}&var-lane=${__value.raw}"
+    link = {"title": "This rank in detail", "url": f"{detail}&${{__url_time_range}}"}
+    panel.override_by_name("Rank", [prop("links", [link])])
     for name, width in (("Problem", 100), ("Rank", 60), ("Stage", 110), ("Role", 90)):
         panel.override_by_name(name, [prop("custom.width", width)])
     return panel

@@ -45,11 +45,15 @@ def state():
     }
 
 
+def say(text):
+    os.write(1, f"{text}\n".encode())  # one write: all ranks share the pipe
+
+
 def report(step):
     now = state()
     changed = sorted(name for name in original if now[name] != original[name])
     line = {"rank": dist.get_rank(), "pid": os.getpid(), "step": step, "changed": changed}
-    print(json.dumps(line), flush=True)
+    say(json.dumps(line))
 
 
 original = state()
@@ -65,4 +69,4 @@ for step in range(10**9):
         signal.sigwait({signal.SIGUSR2})
         report(step)
     if step == 0:
-        print("training", os.getpid(), flush=True)
+        say(f"training {os.getpid()}")

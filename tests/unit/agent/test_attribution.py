@@ -133,7 +133,7 @@ def test_with_more_noise_it_takes_more_steps(jitter, num_steps):
         verdict = after(num_steps, job)
         named += (verdict.state, verdict.ranks) == ("found", ("1",))
         assert verdict.state != "found" or verdict.ranks == ("1",)
-    assert named >= 32
+    assert named >= 30
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8])

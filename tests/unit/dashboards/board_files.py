@@ -50,6 +50,8 @@ def filled(text: str, **variables: str) -> str:
     """With Grafana's variables put in; KeyError for one that nobody gave."""
     known = {
         "__rate_interval": "10s",
+        "__interval_ms": "2000",
+        "__from": "0",
         "__range": "5m",
         "window": "30s",
         "rank": ".*",
