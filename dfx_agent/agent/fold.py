@@ -13,7 +13,7 @@ from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.collectives import Collectives
 from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
-from dfx_agent.agent.steps import StepWatch
+from dfx_agent.agent.steps import Step, StepWatch
 from dfx_agent.agent.store import ScalarStore
 from dfx_agent.snapshot import StepCell, StepRow, Verdict
 
@@ -36,6 +36,7 @@ class RunFold:
         self._cells: dict[tuple[str, int], _Cells] = {}
         self._open: set[tuple[str, int]] = set()
         self._watches: dict[str, StepWatch] = {}
+        self._stragglers: dict[str, tuple[tuple[Step | None, float | None], Verdict]] = {}
 
     @property
     def attempt(self) -> int:
@@ -110,7 +111,13 @@ class RunFold:
             return None
         ratios = [self.collectives.coverage_ratio(process) for process in ranks]
         known = [ratio for ratio in ratios if ratio is not None]
-        return straggler_verdict(role, watch.steps, min(known, default=None))
+        coverage = min(known, default=None)
+        key = watch.steps[-1] if watch.steps else None, coverage
+        before = self._stragglers.get(role)
+        if before is None or before[0] != key:  # it costs 1 ms a rank: once per step
+            before = key, straggler_verdict(role, watch.steps, coverage)
+            self._stragglers[role] = before
+        return before[1]
 
     def _living(self, role: str) -> list[Process]:
         return [p for (r, _), p in self.processes.items() if r == role and p.is_living]
