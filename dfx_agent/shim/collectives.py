@@ -68,7 +68,7 @@ _BLOCKING_CALLERS = frozenset({"send", "recv"})
 _MAX_PENDING = 4096
 _MAX_GROUP_NAMES = 256
 _MAX_TENSORS = 32
-_MAX_FRAMES = 3
+_MAX_FRAMES = 4
 _OTHER = "other"
 
 _now = time.monotonic_ns
@@ -235,6 +235,8 @@ def _wrapper_maker(operation: str, payload_at: int) -> Callable[[Any, Switch], A
                 raise
             if call is not None:
                 _issued(call, operation, work, kwargs.get("opts", args[-1]))
+                if not switch.is_on:  # taken back meanwhile: nobody sees the wait
+                    _forget(id(work))
             return work
 
         return collective
@@ -291,16 +293,20 @@ def _is_sync(options: Any) -> bool:
     Where the options do not say (torch < 2.7, send, receive), the calling function of torch does.
     """
     is_async = getattr(options, "asyncOp", None)
-    if is_async is None:
-        frame: Any = sys._getframe(3)  # noqa: SLF001 (_is_sync, _issued, collective, then torch)
-        is_async = frame.f_locals.get("async_op", True)
-        for _ in range(_MAX_FRAMES):  # send calls isend, with a decorator in between
-            if frame is None or not frame.f_globals["__name__"].startswith("torch."):
-                break
-            if frame.f_code.co_name in _BLOCKING_CALLERS:
+    if is_async is not None:
+        return is_async is False
+    frame: Any = sys._getframe(3)  # noqa: SLF001 (_is_sync, _issued, collective, then the caller)
+    for _ in range(_MAX_FRAMES):  # send calls isend, with a decorator in between; others wrap too
+        if frame is None:
+            break
+        code = frame.f_code
+        if frame.f_globals.get("__name__", "").startswith("torch.distributed"):
+            if code.co_name in _BLOCKING_CALLERS:
                 return True
-            frame = frame.f_back
-    return is_async is False
+            if "async_op" in code.co_varnames:
+                return frame.f_locals["async_op"] is False
+        frame = frame.f_back
+    return False
 
 
 def _numbered(begun: _Begun, sequence: int) -> _Begun:

@@ -37,6 +37,7 @@ class _Replica:
         self._first: Any = None
         self._last: Any = None
         self._lasts: list[Any] = []
+        self._is_over = False
         self._is_in_backward = False
         self._takes_part = False
         self._begun: Any = None
@@ -53,6 +54,8 @@ class _Replica:
             self._is_learning, self._first, self._last = True, None, None
             for ref in self._parameters:
                 self._hook(ref(), self._on_ready)
+        if self._is_over:  # taken back meanwhile
+            self.forget()
 
     def end(self, *, has_failed: bool) -> Any:
         """Backward is over: what has begun, None where nothing was reduced or nothing was seen."""
@@ -73,10 +76,13 @@ class _Replica:
         elif begun is not None and not was_reduced:  # no_sync
             collectives.abandon(begun)
             return None
+        if self._is_over:
+            self.forget()
         return None if begun is None else (*begun[:2], sequence, *begun[3:])
 
     def forget(self) -> None:
-        """No hook and nothing open is left."""
+        """No hook and nothing open is left, whatever the thread that trains does meanwhile."""
+        self._is_over = True
         self._is_in_backward = False
         self.remove()
         begun, self._begun = self._begun, None
@@ -107,6 +113,8 @@ class _Replica:
             sequence = self.group.sequence()
             expected = NO_STEP if sequence == NO_STEP else sequence + 1
             self._begun = collectives.begin(self.group, _OPERATION, self._num_bytes, expected)
+            if self._is_over:
+                self.forget()
         except Exception:  # noqa: BLE001 (never into the job)
             if recorder.current is not None:
                 recorder.current.count_error()

@@ -116,6 +116,8 @@ class _Hook:
         if not compiling.is_compiling() and (self._switch is None or self._switch.is_on):
             try:
                 self._call(module)
+                if self._switch is not None and not self._switch.is_on:  # taken back meanwhile
+                    _close(id(module), None)
             except Exception:  # noqa: BLE001 (never into the job)
                 _opened.pop(id(module), None)
 

@@ -155,6 +155,8 @@ def _hook_optimizers(patches: PatchSet) -> None:
             if _seen.step_code is None:
                 _seen.step_code = sys._getframe(1).f_code  # noqa: SLF001
             _before_step(optimizer)
+            if not switch.is_on:  # taken back meanwhile
+                _close_step(id(optimizer), None)
 
     def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not compiling.is_compiling():

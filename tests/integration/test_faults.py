@@ -61,7 +61,9 @@ def steps(agent):
 
 
 def innermost(row):
-    return (row["inflight"][-1]["kind"], row["inflight"][-1]["name"]) if row["inflight"] else None
+    """(kind, name) of the stage or wait that is open; the collective in it is left out."""
+    spans = [span for span in row["inflight"] if span["kind"] != "collective"]
+    return (spans[-1]["kind"], spans[-1]["name"]) if spans else None
 
 
 def samples(agent, name):
@@ -205,7 +207,7 @@ def test_run_that_began_before_the_agent(dfx_dir, tmp_path, free_port):
             ranks = until(lambda: steps(agent).get("0", 0) >= 5 and agent.ranks(), "ranks")
             assert set(ranks) == {"0", "1"}
             age = time.time() - ranks["0"]["begin_seconds"]
-            assert ranks["0"]["totals"]["wall_seconds"] == pytest.approx(age, abs=1.0)
+            assert ranks["0"]["totals"]["wall_seconds"] == pytest.approx(age, abs=3.0)
             until(
                 lambda: {s["step"] for s in agent.snapshot()["runs"][0]["steps"]} >= {3, 4},
                 "closed steps from before",
