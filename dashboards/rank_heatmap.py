@@ -165,9 +165,7 @@ def busiest() -> Any:
         "bars are uneven work.",
         "none",
     )
-    panel.with_target(
-        instant(f"sort_desc(topk(8, {against_median(work_seconds())}))", "rank {{rank}}")
-    )
+    panel.with_target(instant(f"sort_desc(topk(8, {against_median(work_seconds())}))", "{{rank}}"))
     panel.min(0).decimals(2)
     return panel.color_scheme(by_threshold()).thresholds(FAR_LIMITS)
 
