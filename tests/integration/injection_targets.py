@@ -1,7 +1,7 @@
 """Programs to inject into, on any interpreter: each checks its own results, bit for bit.
 
-A program runs as ``python -c``, so it also works in another root, and shares one page of a file
-with us: [rounds done, wrong results, payloads run], 64 bits each.
+A program runs as ``python -c``, so it also works in another root, and shares a file with
+us: a page of [rounds done, wrong results], 64 bits each, then a byte for each payload that ran.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from test_interpreters import FOUND
 
+_PAGE_BYTES = 4096
 _COMMON = """
 import mmap, sys, time
 shared = memoryview(mmap.mmap(FD, 4096)).cast("Q")
@@ -119,15 +120,17 @@ def interpreters() -> dict[str, list[str]]:
 
 
 class RunningTarget:
-    """A program that runs now. ``payload`` is a text that counts itself when it runs."""
+    """A program that runs now."""
 
     def __init__(self, process: subprocess.Popen[bytes], page: int) -> None:
         self.process, self.pid, self._page = process, process.pid, page
-        self.payload = (
-            "import os\n"
-            f"seen = int.from_bytes(os.pread({page}, 8, 16), 'little')\n"
-            f"os.pwrite({page}, (seen + 1).to_bytes(8, 'little'), 16)\n"
-        )
+        self._num_made = 0
+
+    @property
+    def payload(self) -> str:
+        """A new text that marks its own byte behind the page: payloads may run at the same time."""
+        self._num_made += 1
+        return f"import os\nos.pwrite({self._page}, b'\\1', {_PAGE_BYTES + self._num_made - 1})\n"
 
     def _word(self, index: int) -> int:
         return int.from_bytes(os.pread(self._page, 8, 8 * index), "little")
@@ -142,7 +145,7 @@ class RunningTarget:
 
     @property
     def num_payloads(self) -> int:
-        return self._word(2)
+        return sum(os.pread(self._page, self._num_made, _PAGE_BYTES))
 
     def wait_for(self, num_payloads: int, seconds: float = 20.0) -> None:
         deadline = time.monotonic() + seconds
@@ -164,7 +167,7 @@ class RunningTarget:
 def running_target(command: list[str], program: str) -> Iterator[RunningTarget]:
     """``program`` is a name of PROGRAMS, or source."""
     with tempfile.TemporaryFile() as page:
-        page.truncate(4096)
+        page.truncate(_PAGE_BYTES)
         code = _COMMON.replace("FD", str(page.fileno())) + PROGRAMS.get(program, program)
         process = subprocess.Popen([*command, "-c", code], pass_fds=[page.fileno()])
         target = RunningTarget(process, page.fileno())

@@ -123,7 +123,8 @@ def test_every_query_returns_data(prometheus, exported, query):
 
 def test_both_jobs_fill_the_boards_about_ranks(prometheus):
     """Four ranks and 64: a row for each."""
-    heat = [q for q in QUERIES if q.board == "dfx-ranks" and q.legend == "{{rank}}"]
+    drawn = [q for q in QUERIES if q.board == "dfx-ranks" and q.legend == "{{rank}}"]
+    heat = [q for q in drawn if "topk" not in q.text]
     assert len(heat) >= 8
     for query in heat:
         for variables, num_ranks in ((DEMO_RUN, 4), (SCRIPTED_RUN, NUM_RANKS)):
@@ -154,7 +155,7 @@ def test_the_first_row_names_the_straggler(prometheus, board):
 
 
 def test_stamps_of_every_stage_are_caught(prometheus):
-    """The timeline's query sees each stage of each step, because scrapes are shorter than steps."""
+    """The timeline's query sees each stage at each scrape: a step takes 1 s, a scrape comes every 2."""
     now = time.time()
     text = filled(first("dfx-e2e", "Stages of each rank").text, **SCRIPTED_RUN)
     rows = prometheus.get("/api/v1/query_range", query=text, start=now - 12, end=now, step=1)[
@@ -166,4 +167,4 @@ def test_stamps_of_every_stage_are_caught(prometheus):
             stage = starts.setdefault(row["metric"]["stage"], set())
             stage.update(float(value) for _, value in row["values"])
     assert set(starts) >= {"rollout", "reward", "forward", "backward", "optimizer", "weight_sync"}
-    assert len(starts["rollout"]) >= 8, "a step takes 1 s, some scrapes may fail"
+    assert len(starts["rollout"]) >= 4, "six scrapes, some may fail"
