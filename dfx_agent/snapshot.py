@@ -240,7 +240,10 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One training run; ``steps`` are the newest closed steps, oldest first."""
+    """One training run; ``steps`` are the newest closed steps, oldest first.
+
+    ``signals`` is None until the run reported a metric that a signal is made of.
+    """
 
     run: str
     framework: str
@@ -251,6 +254,7 @@ class RunRow:
     scalars: tuple[ScalarRow, ...]
     num_stale_scalars: int = 0
     verdicts: tuple[Verdict, ...] = ()
+    signals: SignalState | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The guest's tests need this thread's contexts untouched: once, late in a whole run, tasks of an
     event loop shared one context. Seen on 2026-11-21, not reproduced, cause unknown.
+
+    Integration tests, many processes on a machine shared with others, may fail once; the second
+    run is listed in the summary.
     """
+    for item in items:
+        if item.path.parent.name == "integration":
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
     def turn(item: pytest.Item) -> int:
         if item.path.name.startswith("test_page_"):

@@ -155,7 +155,7 @@ def test_the_first_row_names_the_straggler(prometheus, board):
 
 
 def test_stamps_of_every_stage_are_caught(prometheus):
-    """The timeline's query sees each stage at each scrape: a step takes 1 s, a scrape comes every 2."""
+    """The timeline's query sees each stage at each scrape; a scrape comes every 2 s."""
     now = time.time()
     text = filled(first("dfx-e2e", "Stages of each rank").text, **SCRIPTED_RUN)
     rows = prometheus.get("/api/v1/query_range", query=text, start=now - 12, end=now, step=1)[
