@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from dfx_agent.agent.config import Config
@@ -27,6 +28,8 @@ _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUI
 _LOOK_EVERY_SECONDS = 2.0
 _RETRY_AFTER_SECONDS = 30.0
 _LEAVE_SECONDS = 15.0
+# each has a helper process of its own
+_MAX_AT_ONCE = 8
 # what may be otherwise in a moment; everything else is tried once
 _PASSING = frozenset({"starting", "waiting", "silent", "notparked", "dstate", "timeout", "helper"})
 
@@ -124,16 +127,24 @@ class _Attachments:
 
     def attach_new(self) -> None:
         """Every process of the job that has no guest yet; one line on stderr for each."""
-        for member in self._job.members():
-            is_due = time.monotonic() >= self._retry_at.get(member, 0.0)
-            if member not in self._guests and is_due and not _is_ending():
-                try:
-                    _say(f"{member}: {self._attach(member)}")
-                except AttachError as error:
-                    is_passing = error.code in _PASSING
-                    after = _RETRY_AFTER_SECONDS if is_passing else float("inf")
-                    self._retry_at[member] = time.monotonic() + after
-                    _say(f"{member}: {error}")
+        now = time.monotonic()
+        due = [
+            member
+            for member in self._job.members()
+            if member not in self._guests and now >= self._retry_at.get(member, 0.0)
+        ]
+        if due and not _is_ending():
+            with ThreadPoolExecutor(_MAX_AT_ONCE) as pool:
+                for _ in pool.map(self._try, due):
+                    pass
+
+    def _try(self, member: Member) -> None:
+        try:
+            _say(f"{member}: {self._attach(member)}")
+        except AttachError as error:
+            after = _RETRY_AFTER_SECONDS if error.code in _PASSING else float("inf")
+            self._retry_at[member] = time.monotonic() + after
+            _say(f"{member}: {error}")
 
     def _attach(self, member: Member) -> str:
         begin = time.monotonic()
@@ -222,4 +233,5 @@ def _is_ending() -> bool:
 
 
 def _say(text: str) -> None:
-    print(f"dfx-agent: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"dfx-agent: {text}\n")  # one write: threads say things at the same time
+    sys.stderr.flush()

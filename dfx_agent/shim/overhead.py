@@ -2,21 +2,24 @@
 
 Cost = records x ns of one + spans x ns of one + collectives x ns of their group's number + the
 watch thread's processor time, over the wall time of a window. The ns are measured here and now, on
-the job's own interpreter, with records of the kind CALIBRATION that the agent passes over.
-Switching hooks off for whole steps would measure more directly, and lose those steps' data.
+the job's own interpreter, with records of the kind CALIBRATION that the agent passes over: one call
+per second, because the job has emptied the caches since the last. A loop of equal calls would say a
+tenth of what the hooks really take (docs/design.md). Switching hooks off for whole steps would
+measure more directly, and lose those steps' data.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 
 from dfx_agent.shim import collectives, patches, recorder
 from dfx_agent.wire.records import CALIBRATION
 
 _WINDOW_NS = 10 * 10**9
-_NUM_BLOCKS, _BLOCK = 20, 8
+_NUM_SAMPLES = 15
 # given up in this order: first where time goes within a step, then the collectives
 _DETAILS = ("forward", "backward", "optimizer", "grad_norm")
 _COLLECTIVES = ("ddp", "collectives")
@@ -27,7 +30,10 @@ class Overhead:
 
     def __init__(self) -> None:
         self._budget = budget_ratio(os.environ.get("DFX_MAX_OVERHEAD", ""))
-        self._costs: tuple[float, float, float] | None = None
+        self._record_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
+        self._span_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
+        self._number_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
+        self._num_calls = 0
         self._before: tuple[int, int, int, int, int] | None = None
         self._to_give_up = [_DETAILS, _COLLECTIVES]
 
@@ -36,17 +42,15 @@ class Overhead:
         self._before = None
 
     def account(self, writer: recorder.Recorder, now_ns: int) -> None:
-        """Once per window: the gauge "guest/overhead_ratio", and less detail above the budget."""
+        """Once per second: a sample; once per window: "guest/overhead_ratio", and less detail."""
+        self._sample(writer)
         if self._before is not None and now_ns - self._before[0] < _WINDOW_NS:
             return
-        if self._costs is None:
-            self._costs = _calibrate(writer)
         records, spans = writer.num_written()
-        thread_ns = time.thread_time_ns()
-        state = (now_ns, records, spans, collectives.num_calls(), thread_ns)
+        state = (now_ns, records, spans, collectives.num_calls(), time.thread_time_ns())
         if self._before is not None:
             elapsed, *counts, own = (b - a for a, b in zip(self._before, state, strict=True))
-            costs = zip(counts, self._costs, strict=True)
+            costs = zip(counts, self._costs(), strict=True)
             ratio = (sum(count * cost for count, cost in costs) + own) / elapsed
             writer.gauge("guest/overhead_ratio", ratio)
             if self._budget is not None and ratio > self._budget and self._to_give_up:
@@ -54,6 +58,25 @@ class Overhead:
                     if name in patches.registry:
                         patches.registry[name].suspend()
         self._before = state
+
+    def _sample(self, writer: recorder.Recorder) -> None:
+        """Time one call, of another kind each time: the one before would have warmed its code."""
+        self._num_calls += 1
+        turn = self._num_calls % 3
+        if turn == 0:
+            elapsed = _elapsed_ns(lambda: writer.emit(0, 0, 0.0, 0, 0, 0, 0, CALIBRATION, 0))
+            self._record_ns.append(elapsed)
+        elif turn == 1:
+            self._span_ns.append(_elapsed_ns(lambda: _one_span(writer)))
+        elif groups := collectives.known_groups():
+            self._number_ns.append(_elapsed_ns(groups[0].sequence))
+
+    def _costs(self) -> tuple[float, float, float]:
+        """(ns of a record, ns of a span without its record, ns of a group's number)."""
+        record, span, number = (
+            _median(samples) for samples in (self._record_ns, self._span_ns, self._number_ns)
+        )
+        return record, max(0.0, span - record), number
 
 
 def budget_ratio(text: str) -> float | None:
@@ -63,15 +86,6 @@ def budget_ratio(text: str) -> float | None:
     except ValueError:
         return None
     return ratio if 0 < ratio < 1 else None
-
-
-def _calibrate(writer: recorder.Recorder) -> tuple[float, float, float]:
-    """(ns of a record, ns of a span without its record, ns of a group's number)."""
-    groups = collectives.known_groups()
-    record = _least_ns(lambda: writer.emit(0, 0, 0.0, 0, 0, 0, 0, CALIBRATION, 0))
-    span = _least_ns(lambda: _one_span(writer))
-    number = _least_ns(groups[0].sequence) if groups else 0.0
-    return record, max(0.0, span - record), number
 
 
 def _one_span(writer: recorder.Recorder) -> None:
@@ -90,12 +104,12 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-def _least_ns(call: Callable[[], object]) -> float:
-    """Of one call: the least of many blocks, as other threads take the GIL in between."""
-    blocks = []
-    for _ in range(_NUM_BLOCKS):
-        begin = time.perf_counter_ns()
-        for _ in range(_BLOCK):
-            call()
-        blocks.append((time.perf_counter_ns() - begin) / _BLOCK)
-    return min(blocks)
+def _median(samples: deque[int]) -> float:
+    """0 without samples; the module of that name would import decimal, fractions and random."""
+    return float(sorted(samples)[len(samples) // 2]) if samples else 0.0
+
+
+def _elapsed_ns(call: Callable[[], object]) -> int:
+    begin = time.perf_counter_ns()
+    call()
+    return time.perf_counter_ns() - begin
