@@ -67,5 +67,4 @@ def _stood(rank: Track) -> str:
         quiet = max(0, rank.gone_ns - process.last_event_ns) / 1e9
         since = f", last record {seconds_text(quiet)} before it was missed"
     step = "" if process.step is None else f" of step {process.step}"
-    pid = process.follower.preamble.pid
-    return f"{ranks_text([rank])} (pid {pid}): in {opened or IDLE}{step}{since}"
+    return f"{ranks_text([rank])} (pid {process.pid}): in {opened or IDLE}{step}{since}"

@@ -59,7 +59,7 @@ class Place:
         process = track.process
         follower = process.follower
         return cls(
-            role, process.label, follower.preamble.pid, follower.path, process.state == "live",
+            role, process.label, process.pid, follower.path, process.state == "live",
             track.moved_ns, track.quiet_seconds(now_ns), dict(track.reached),
         )  # fmt: skip
 

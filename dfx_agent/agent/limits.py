@@ -44,7 +44,7 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
     stacks, is_stopped = rank.look_closer(now_ns)
     quiet = rank.quiet_seconds(now_ns)
     if is_stopped and quiet >= FLOOR_SECONDS:
-        pid = rank.process.follower.preamble.pid
+        pid = rank.process.pid
         return Excuse(
             STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
         )

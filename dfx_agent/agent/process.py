@@ -22,6 +22,7 @@ from dfx_agent.wire.records import (
     GAUGE,
     GROUP,
     KIND_MASK,
+    LEDGER,
     NO_STEP,
     POLICY_VERSION,
     QUEUE,
@@ -39,15 +40,17 @@ _FUTURE_NS = 10 * 10**9
 _MAX_SPAN_NAMES = 4096
 _MEMORY_EVERY_NS = 10**9
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
+_WIDE = _COLLECTIVES | {LEDGER}  # kinds that use every field of a record
 
 
 class ScalarRecord(NamedTuple):
-    """One value of one native key, as the guest sent it."""
+    """One value of one native key, as the guest sent it; ``in_step``: where the process was."""
 
     key: str
     value: float
     step: int | None
     time_ns: int
+    in_step: int | None = None
 
 
 class Collective(NamedTuple):
@@ -69,6 +72,21 @@ class Collective(NamedTuple):
     is_blocking: bool
     is_wait: bool
     has_failed: bool
+
+
+class LedgerRecord(NamedTuple):
+    """One number about a batch; ``name`` is "boundary/column", ``field`` as in LEDGER_FIELDS.
+
+    ``crossing`` numbers the batches of a process, each has ``num_records``.
+    """
+
+    name: str
+    field: int
+    value: float
+    step: int
+    crossing: int
+    num_records: int
+    time_ns: int
 
 
 @dataclass
@@ -126,6 +144,8 @@ class Process:
         self.tokens: dict[str, float] = {}
         self.queues: dict[str, float] = {}
         self.policy_version: int | None = None
+        # by the newest record; ``step`` is one reading behind
+        self.told_step: int | None = None
         self.scalars: dict[str, ScalarRecord] = {}
         self.inflight: list[SpanEvent] = []
         self._stamps = Stamps()
@@ -138,6 +158,7 @@ class Process:
         self.gauges: dict[str, float] = {}
         self.groups: dict[str, Group] = {}
         self.collectives: list[Collective] = []  # of the last reading
+        self.ledger: list[LedgerRecord] = []  # of the last reading
         self._span_names: dict[int, tuple[int, str, int]] = {}
         self.host_memory_bytes: int | None = None
         self._memory_trend = HostMemoryTrend()
@@ -223,6 +244,11 @@ class Process:
         return scalars, closed + self._closed_steps(account)
 
     @property
+    def pid(self) -> int:
+        """As it is seen from here, where it is; else as it sees itself."""
+        return self.follower.pid or self.follower.preamble.pid
+
+    @property
     def host_memory_slope_bytes(self) -> float | None:
         """Growth of anonymous memory per step; None below 8 steps."""
         return self._memory_trend.slope_bytes_per_step()
@@ -230,7 +256,7 @@ class Process:
     def _sample_memory(self, now_ns: int, closed: list[ClosedStep]) -> None:
         if closed or now_ns >= self._next_memory_ns:
             self._next_memory_ns = now_ns + _MEMORY_EVERY_NS
-            self.host_memory_bytes = anonymous_bytes(self.follower.preamble.pid)
+            self.host_memory_bytes = anonymous_bytes(self.pid)
         step = closed[-1].window.step if closed else None
         if step is not None and self.host_memory_bytes is not None:
             self._memory_trend.add(step, self.host_memory_bytes)
@@ -251,8 +277,8 @@ class Process:
         name, known_name = self.follower.name, self.follower.names.get
         add, remember = account.add, self._remember
         last = self.last_event_ns or 0
-        self.collectives = []
-        for _, t0, t1, value, step, span, parent, _, flagged, name_id, _ in batch.records:
+        self.collectives, self.ledger = [], []
+        for _, t0, t1, value, step, span, parent, thread, flagged, name_id, _ in batch.records:
             kind = flagged & KIND_MASK
             if t1 > future or t0 > t1 or not kind or (kind <= WAIT and not span):
                 self.num_strange += 1
@@ -266,11 +292,13 @@ class Process:
                 if kind == STAGE:
                     ended.setdefault(text, []).append((span, t0, t1))
             elif kind == SCALAR:
-                scalars.append(ScalarRecord(text, value, None if step == NO_STEP else step, t0))
+                number = None if step == NO_STEP else step
+                scalars.append(ScalarRecord(text, value, number, t0, self.told_step))
             elif kind == STEP:
                 account.begin_step(t0, step)
-            elif kind in _COLLECTIVES:
-                self._take_collective(flagged, text, (t0, t1, value, step, span, parent))
+                self.told_step = step
+            elif kind in _WIDE:
+                self._take_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
             else:
                 self._take_count(kind, text, value, step)
         for stage, spans in ended.items():
@@ -287,6 +315,16 @@ class Process:
             self._remember(event.span, event.kind, event.name, event.parent)
             if event.kind == STAGE:
                 self._stamps.begin(event.span, event.name, event.begin_ns)
+
+    def _take_wide(
+        self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int], thread: int
+    ) -> None:
+        if flagged & KIND_MASK == LEDGER:
+            t0, _, value, step, crossing, num_records = fields
+            record = LedgerRecord(text, thread, value, step, crossing, num_records, t0)
+            self.ledger.append(record)
+        else:
+            self._take_collective(flagged, text, fields)
 
     def _take_collective(
         self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int]

@@ -223,7 +223,7 @@ def _arrival(event: SpanEvent) -> Arrival:
 def _state(process: Process) -> tuple[str, int]:
     """(kernel's letter: R, S, D, T, ..., clock ticks used); "?" when it does not say."""
     try:
-        with open(f"/proc/{process.follower.preamble.pid}/stat", "rb") as file:
+        with open(f"/proc/{process.pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         return chr(fields[0][0]), int(fields[11]) + int(fields[12])
     except (OSError, IndexError, ValueError):

@@ -24,6 +24,7 @@ from dfx_agent.wire.records import BLOCKING, KIND_MASK, WAIT, Record
 from dfx_agent.wire.segment import (
     STARTING_SUFFIX,
     SUFFIX,
+    Preamble,
     boot_id,
     pid_namespace,
     prepare_directory,
@@ -48,7 +49,11 @@ class Batch:
 
 
 class Follower:
-    """One process' segment. SegmentError when the file is not one of ours."""
+    """One process' segment. SegmentError when the file is not one of ours.
+
+    ``pid`` is the process as it is seen from here, None where it is not: on another host, or in a
+    container whose processes we may not see.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -56,6 +61,7 @@ class Follower:
         self.preamble = self._segment.preamble
         self.identity = self._segment.identity() or Identity()
         self.names: dict[int, str] = {}
+        self.pid = _pid_here(self.preamble)
         self._pidfd: int | None = None
         self._offset_ns = 0
         self._next_clock_ns = 0
@@ -104,9 +110,9 @@ class Follower:
             return "exited"
         if self.preamble.boot_id != _BOOT_ID:
             return "died"
-        if self.preamble.pid_namespace != _PID_NAMESPACE:
+        if self.pid is None:
             return "unknown"
-        return "live" if self._runs() else "died"
+        return "live" if self._runs(self.pid) else "died"
 
     def finish(self) -> None:
         """The writer is gone: what is unfinished is lost, and the file can be let go."""
@@ -116,16 +122,16 @@ class Follower:
             os.close(self._pidfd)
             self._pidfd = None
 
-    def _runs(self) -> bool:
+    def _runs(self, pid: int) -> bool:
         """Whether this very process lives. /proc is read once: it costs 100 us, a pidfd 2 us."""
         if self._pidfd is None:
-            if not _is_running(self.preamble.pid, self.preamble.start_ticks):
+            if not _is_running(pid, self.preamble.start_ticks):
                 return False
             try:
-                self._pidfd = os.pidfd_open(self.preamble.pid)
+                self._pidfd = os.pidfd_open(pid)
             except OSError:
                 return True
-            if not _is_running(self.preamble.pid, self.preamble.start_ticks):
+            if not _is_running(pid, self.preamble.start_ticks):
                 return False
         watch = select.poll()
         watch.register(self._pidfd, select.POLLIN)
@@ -141,6 +147,29 @@ class Follower:
         if pairs:
             monotonic, epoch = pairs[-1]
             self._offset_ns = epoch - monotonic
+
+
+def _pid_here(preamble: Preamble) -> int | None:
+    """Its pid in our namespace; one in a container has another there."""
+    if preamble.boot_id != _BOOT_ID:
+        return None
+    if preamble.pid_namespace == _PID_NAMESPACE:
+        return preamble.pid
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if _is_running(int(name), preamble.start_ticks) and _is_inside(int(name), preamble):
+            return int(name)
+    return None
+
+
+def _is_inside(pid: int, preamble: Preamble) -> bool:
+    try:
+        if os.stat(f"/proc/{pid}/ns/pid").st_ino != preamble.pid_namespace:
+            return False
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+            pids = next((line.split() for line in status if line.startswith("NSpid:")), [])
+    except OSError:
+        return False
+    return pids[-1:] == [str(preamble.pid)]
 
 
 class Folder:

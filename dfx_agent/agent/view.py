@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from dfx_agent.agent import token_load
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.fold import RunFold, rank_order
 from dfx_agent.agent.gauges import device_rows
@@ -19,8 +20,12 @@ from dfx_agent.snapshot import (
     RunRow,
     ScalarHistory,
     ScalarRow,
+    SignalHistory,
+    SignalRow,
+    SignalSeries,
     SpanKind,
     StageStamp,
+    SymptomSeries,
     TimelineRow,
     TimeSplit,
 )
@@ -45,6 +50,10 @@ def run_row(fold: RunFold) -> RunRow:
         scalars=_run_scalars(fold),
         num_stale_scalars=fold.store.num_stale,
         verdicts=fold.verdicts(),
+        signals=fold.health.state,
+        ledger=fold.ledger.state(),
+        num_late_signals=fold.health.num_late,
+        sustained_tokens_ratio=token_load.sustained_ratios(fold.newest_rows(token_load.NUM_STEPS)),
     )
 
 
@@ -71,6 +80,38 @@ def history(fold: RunFold, key: str) -> ScalarHistory:
     return ScalarHistory(key, native.metric, _METRICS[native.metric].unit, steps, values)
 
 
+def signal_history(fold: RunFold, num_steps: int) -> SignalHistory:
+    """Training health over the newest steps."""
+    states = list(fold.health.states)[-num_steps:]
+    by_name = [{row.signal: row for row in state.signals} for state in states]
+    names = dict.fromkeys(name for rows in by_name for name in rows)
+    active = [
+        {(row.symptom, row.direction): row.is_active for row in state.symptoms} for state in states
+    ]
+    families = dict.fromkeys(family for rows in active for family in rows)
+    return SignalHistory(
+        tuple(state.step for state in states),
+        tuple(state.is_latched for state in states),
+        tuple(_signal_series(name, [rows.get(name) for rows in by_name]) for name in names),
+        tuple(
+            SymptomSeries(
+                name, direction, tuple(rows.get((name, direction), False) for rows in active)
+            )
+            for name, direction in families
+        ),
+    )
+
+
+def _signal_series(name: str, rows: list[SignalRow | None]) -> SignalSeries:
+    return SignalSeries(
+        name,
+        tuple(None if row is None else row.value for row in rows),
+        tuple(None if row is None else row.baseline_low for row in rows),
+        tuple(None if row is None else row.baseline_high for row in rows),
+        tuple(None if row is None else row.z for row in rows),
+    )
+
+
 def _rank_row(fold: RunFold, process: Process) -> RankRow:
     identity, preamble = process.follower.identity, process.follower.preamble
     totals = process.totals()
@@ -84,7 +125,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         local_rank=_known(identity.local_rank),
         world_size=_known(identity.world_size),
         node=identity.host,
-        pid=preamble.pid,
+        pid=process.pid,
         attempt=process.attempt,
         state=process.state,
         begin_seconds=preamble.created_epoch_ns / 1e9,
@@ -108,6 +149,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         gauges=dict(process.gauges),
         collectives=fold.collectives.rows(process),
         groups=fold.collectives.group_rows(process),
+        ledger=fold.ledger.rows(process),
         devices=device_rows(process.gauges),
         host_memory=_host_memory(process),
     )

@@ -68,8 +68,9 @@ class Job:
         pairs = []
         for process in self.launcher.descendants():
             with suppress(psutil.Error):
-                pairs.append((process.environ().get("RANK"), process.pid))
-        return [pid for rank, pid in sorted(pairs) if rank is not None]
+                if (rank := process.environ().get("RANK")) is not None:
+                    pairs.append((rank, process.pid))
+        return [pid for _, pid in sorted(pairs)]
 
     def reports(self) -> list[dict[str, Any]]:
         """One per rank, by rank: step, and what is not as it was at the start."""
@@ -95,10 +96,10 @@ class Job:
 
 
 @contextmanager
-def torchrun(folder: Path) -> Iterator[Job]:
+def torchrun(folder: Path, *wrapper: str) -> Iterator[Job]:
     env = job_environment()
     env.pop("DFX_DIR", None)  # it knows nothing of us
-    command = [*TORCHRUN, str(NUM_RANKS), JOB]
+    command = [*wrapper, *TORCHRUN, str(NUM_RANKS), JOB]
     with started(command, folder, env) as launcher:
         job = Job(launcher)
         job.wait_until_trains()
