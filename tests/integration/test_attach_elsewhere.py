@@ -62,6 +62,7 @@ def test_a_process_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         files = [folder, *folder.glob(f"{process.popen.pid}-*.seg")]
         assert {path.stat().st_uid for path in files} == {NOBODY}
         assert [path.stat().st_mode & 0o777 for path in files] == [0o700, 0o600]
-        assert process.popen.pid in {rank["pid"] for rank in agent.ranks().values()}
+        pid = process.popen.pid
+        until(lambda: pid in {rank["pid"] for rank in agent.ranks().values()}, "the agent sees it")
         interrupt(agent)
         assert process.popen.poll() is None
