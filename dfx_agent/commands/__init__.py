@@ -36,8 +36,8 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with every verb of this folder."""
+def build_parser(only: str = "") -> argparse.ArgumentParser:
+    """The parser with every verb of this folder, or of one: its imports are most of the start."""
     parser = _Parser(
         prog="dfx-agent",
         description=_DESCRIPTION,
@@ -47,7 +47,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dfx-agent {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for name in sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_")):
+    names = sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
+    for name in [only] if only in names else names:
         module = import_module(f"{__name__}.{name}")
         verb = verbs.add_parser(
             name,
@@ -64,7 +65,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; its exit code."""
-    args = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = build_parser(words[0] if words else "").parse_args(words)
     try:
         code: int = args.execute(args)
     except DfxError as error:

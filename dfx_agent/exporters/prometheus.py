@@ -14,22 +14,30 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from dfx_agent.exporters.exposition import Encoder
+from dfx_agent.exporters.ledger_families import add_ledger
 from dfx_agent.exporters.rank_families import Labels, Page, add_rank
+from dfx_agent.exporters.signal_families import add_detector, add_signals
 from dfx_agent.metrics import agent as about_agent
-from dfx_agent.metrics import performance, verdicts
-from dfx_agent.snapshot import AgentRow, RunRow, Source, Verdict
+from dfx_agent.metrics import alerting, load, performance, verdicts
+from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source, StepRow, Verdict
+
+# sample name -> (labels, value)
+Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 class SnapshotCollector(Collector):
     """Everything of one snapshot; used by one registry."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, alerts: AlertSource | None = None) -> None:
         self._source = source
+        self._alerts = alerts
 
     def collect(self) -> Iterator[Family]:
         snapshot = self._source.snapshot()
         page = Page()
         _add_agent(page, snapshot.agent)
+        if self._alerts is not None:
+            _add_alerts(page, self._alerts.alerts())
         for run in snapshot.runs:
             _add_run(page, run)
         return iter(page.families.values())
@@ -41,10 +49,10 @@ class SnapshotCollector(Collector):
 class PrometheusExporter:
     """``render`` answers one scrape."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, alerts: AlertSource | None = None) -> None:
         self._encoder = Encoder()
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(SnapshotCollector(source))
+        self._registry.register(SnapshotCollector(source, alerts))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -54,6 +62,18 @@ class PrometheusExporter:
         is_openmetrics = content_type.startswith("application/openmetrics-text")
         families = self._registry.collect()
         return self._encoder.encode(families, is_openmetrics=is_openmetrics), content_type
+
+
+def run_samples(run: RunRow, wanted: frozenset[str]) -> Samples:
+    """One run's samples as a scrape would have them, of the metrics that are ``wanted``."""
+    page = Page(wanted)
+    _add_run(page, run)
+    found: Samples = {}
+    for name, family in page.families.items():
+        if name in wanted:
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
 
 
 def _add_agent(page: Page, agent: AgentRow) -> None:
@@ -66,17 +86,32 @@ def _add_agent(page: Page, agent: AgentRow) -> None:
     kinds = [problem.kind for problem in agent.problems]
     for kind in sorted(set(kinds)):
         page.add(about_agent.AGENT_PROBLEMS, (kind,), kinds.count(kind))
+    if agent.detector is not None:
+        add_detector(page, agent.detector)
 
 
 def _add_run(page: Page, run: RunRow) -> None:
     page.info(performance.RUN_INFO, (run.run, run.framework, str(run.attempt)))
     page.add(about_agent.STALE_SCALARS, (run.run,), run.num_stale_scalars)
     for row in {row.role: row for row in run.steps}.values():
-        if row.bubble_ratio is not None:
-            page.add(performance.BUBBLE_RATIO, (run.run, row.role), row.bubble_ratio)
+        _add_newest_step(page, run.run, row)
+    for role, ratio in run.sustained_tokens_ratio.items():
+        page.add(load.SUSTAINED_TOKENS_RATIO, (run.run, role), ratio)
     _add_verdicts(page, run.run, run.verdicts)
+    add_signals(page, run)
+    add_ledger(page, run)
     for rank in run.ranks:
         add_rank(page, run.run, rank, run.framework)
+
+
+def _add_newest_step(page: Page, run: str, row: StepRow) -> None:
+    if row.bubble_ratio is not None:
+        page.add(performance.BUBBLE_RATIO, (run, row.role), row.bubble_ratio)
+    seconds = row.end_seconds - row.begin_seconds
+    kinds = dict.fromkeys(kind for cell in row.cells for kind in cell.tokens)
+    for kind in kinds if seconds > 0 else ():
+        num_tokens = sum(cell.tokens.get(kind, 0.0) for cell in row.cells)
+        page.add(performance.STEP_TOKENS_RATE, (run, row.role, kind), num_tokens / seconds)
 
 
 def _add_verdicts(page: Page, run: str, rows: Iterable[Verdict]) -> None:
@@ -99,3 +134,17 @@ def _add_verdicts(page: Page, run: str, rows: Iterable[Verdict]) -> None:
         page.add(verdicts.VERDICT_STATE, labels, 1)
     for labels, seconds in lost.items():
         page.add(verdicts.STRAGGLER_LOST_SECONDS, labels, seconds)
+
+
+def _add_alerts(page: Page, alerts: Alerts) -> None:
+    """Alerts of several ranks that share a name are one series."""
+    for labels in dict.fromkeys((row.run, row.alert, row.severity) for row in alerts.alerts):
+        page.add(alerting.ALERT_ACTIVE, labels, 1)
+    page.add(alerting.EVALUATIONS, (), alerts.num_evaluations)
+    page.add(alerting.EVALUATION_ERRORS, (), alerts.num_errors)
+    for row in alerts.deliveries:
+        receiver = row.kind, row.target
+        page.add(alerting.SENT, receiver, row.num_sent)
+        page.add(alerting.FAILED, receiver, row.num_failed)
+        page.add(alerting.DROPPED, receiver, row.num_dropped)
+        page.add(alerting.WAITING, receiver, row.num_waiting)

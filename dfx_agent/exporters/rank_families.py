@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from dfx_agent.metrics import agent as about_agent
 from dfx_agent.metrics import balance, collectives, memory, performance, training
-from dfx_agent.metrics.native import OWN_PREFIX
+from dfx_agent.metrics.native import load
 from dfx_agent.metrics.spec import Metric, by_name
 from dfx_agent.snapshot import CollectiveTime, DeviceMemory, RankRow, ScalarRow
 
@@ -35,17 +35,22 @@ _DEVICE_FIELDS = (
 # A job may make thousands of groups; beyond these a rank's groups share the label.
 _MAX_GROUPS = 32
 _OTHER_GROUPS = "other"
+# A job may log a key per sample; further ones are counted only.
+_MAX_NATIVE_KEYS = 200
 
 Labels = tuple[str, ...]
 
 
 class Page:
-    """Families in the order of first use, one per metric."""
+    """Families in the order of first use, one per metric; ``wanted`` leaves out all others."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: frozenset[str] | None = None) -> None:
         self.families: dict[str, Family] = {}
+        self._wanted = wanted
 
     def add(self, metric: Metric, labels: Labels, value: float) -> None:
+        if self._wanted is not None and metric.name not in self._wanted:
+            return
         self._family(metric).add_metric(labels, value)  # type: ignore[attr-defined]
 
     def info(self, metric: Metric, labels: Labels) -> None:
@@ -109,7 +114,7 @@ def _add_totals(page: Page, key: Labels, rank: RankRow) -> None:
     for kind, tokens in rank.tokens_total.items():
         page.add(balance.RANK_TOKENS, (*key, kind), tokens)
     for queue, depth in rank.queue_depth.items():
-        page.add(balance.QUEUE_DEPTH, (*key, queue), depth)
+        page.add(balance.QUEUE_DEPTH, (*key, queue, ""), depth)
 
 
 def _add_last_step(page: Page, key: Labels, rank: RankRow) -> None:
@@ -206,6 +211,9 @@ def _add_gauges(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
             page.add(about_agent.PATCH_ACTIVE, (*key, rest), value > 0)
             if value < 0:
                 page.add(about_agent.PATCH_FAILED, (*key, rest), 1)
+        elif head == "adapter" and rest.count("/") >= 2:
+            adapted, part, version = rest.split("/", 2)
+            page.add(about_agent.ADAPTER_ACTIVE, (*key, adapted, version, part), value)
         elif name == "guest/overhead_ratio":
             page.add(about_agent.GUEST_OVERHEAD_RATIO, key, value)
         elif head != "memory":
@@ -233,19 +241,33 @@ def _add_device(page: Page, key: Labels, row: DeviceMemory) -> None:
 
 
 def _add_scalars(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
-    """Two keys may mean the same series: the framework's own wins over the guest's."""
-    written: set[tuple[str, Labels]] = set()
-    for scalar in sorted(rank.scalars, key=_is_guest_s):
+    """Two keys may mean the same series: the one that the mapping puts first is exported."""
+    names = load(framework)
+    written = _measured(key, rank)
+    unknown = []
+    for scalar in sorted(rank.scalars, key=lambda scalar: names.priority(scalar.key)):
         if scalar.metric is None:
-            labels = (*key, framework, scalar.key)
-            page.add(about_agent.NATIVE_METRIC, labels, scalar.moments.mean)
+            unknown.append(scalar)
             continue
         metric = _METRICS[scalar.metric]
         labels = (*key, *(scalar.labels.get(name, "") for name in metric.labels[len(key) :]))
         if (metric.name, labels) not in written:
             written.add((metric.name, labels))
             page.add(metric, labels, scalar.moments.mean)
+    _add_unknown(page, key, framework, [row for row in unknown if row.key not in rank.gauges])
 
 
-def _is_guest_s(scalar: ScalarRow) -> bool:
-    return scalar.key.startswith(OWN_PREFIX)
+def _measured(key: Labels, rank: RankRow) -> set[tuple[str, Labels]]:
+    """Series that the guest measures itself: what a framework says about the same is left out."""
+    queues = {(balance.QUEUE_DEPTH.name, (*key, queue, "")) for queue in rank.queue_depth}
+    if rank.policy_version is not None:
+        queues.add((performance.POLICY_VERSION.name, key))
+    return queues
+
+
+def _add_unknown(page: Page, key: Labels, framework: str, rows: list[ScalarRow]) -> None:
+    """Keys without a mapping: so many of them have series, all are counted."""
+    page.add(about_agent.UNMAPPED_KEYS, key, len(rows))
+    page.add(about_agent.UNEXPORTED_KEYS, key, max(0, len(rows) - _MAX_NATIVE_KEYS))
+    for row in rows[:_MAX_NATIVE_KEYS]:
+        page.add(about_agent.NATIVE_METRIC, (*key, framework, row.key), row.moments.mean)

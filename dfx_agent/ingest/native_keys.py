@@ -13,8 +13,9 @@ from dfx_agent.ingest.run import Run
 from dfx_agent.metrics.native import NativeNames, frameworks, load
 
 _GUEST = "torch"
-_TRACKER_PREFIX = "train/"
-# no native key of any framework has more
+# few keys fit several frameworks: then it is the more common one
+_COMMON = ("verl", "trl")
+# an export with more of them is not known
 _MAX_SLASHES = 2
 
 
@@ -36,9 +37,8 @@ def spell_natively(run: Run) -> None:
 def _best(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
     """The framework that knows most keys, and how it spells those it knows."""
     best, known = "", dict[str, str]()
-    for framework in frameworks():
-        if framework == _GUEST:
-            continue
+    others = [name for name in frameworks() if name not in (*_COMMON, _GUEST)]
+    for framework in (*_COMMON, *others):
         names = load(framework)
         found = {key: spelling for key in keys if (spelling := _spelling(key, names))}
         if len(found) > len(known):
@@ -47,9 +47,7 @@ def _best(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
 
 
 def _spelling(key: str, names: NativeNames) -> str | None:
-    candidates = [key, key.removeprefix(_TRACKER_PREFIX), key.rpartition("@")[0]]
-    found = next((c for c in candidates if c and names.find(c)), None)
-    return found or _with_slashes(key, names)
+    return names.spelling(key) or _with_slashes(key, names)
 
 
 def _with_slashes(key: str, names: NativeNames) -> str | None:
@@ -60,6 +58,6 @@ def _with_slashes(key: str, names: NativeNames) -> str | None:
     for num_slashes in range(1, _MAX_SLASHES + 1):
         for chosen in combinations(places, num_slashes):
             spelling = "".join("/" if i in chosen else c for i, c in enumerate(key))
-            if names.find(spelling):
+            if names.spelling(spelling):
                 return spelling
     return None

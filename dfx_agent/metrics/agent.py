@@ -6,6 +6,16 @@ NATIVE_METRIC = Metric(
     "dfx_native_metric", "gauge", "", (*PER_RANK, "framework", "key"),
     "A native key that no mapping knows, in its native unit: exported, never dropped.", "native",
 )  # fmt: skip
+UNMAPPED_KEYS = Metric(
+    "dfx_unmapped_keys", "gauge", "", PER_RANK,
+    "Native keys of this rank that no mapping knows: rises the day a framework renames one.",
+    "agent",
+)  # fmt: skip
+UNEXPORTED_KEYS = Metric(
+    "dfx_unexported_keys", "gauge", "", PER_RANK,
+    "Keys among dfx_unmapped_keys beyond the first 200: they are counted and have no series.",
+    "agent",
+)  # fmt: skip
 NATIVE_COUNT = Metric(
     "dfx_native_count", "counter", "", (*PER_RANK, "key"),
     "A count the guest keeps under a name the catalogue does not know.", "shim",
@@ -63,6 +73,11 @@ PATCH_FAILED = Metric(
     "dfx_patch_failed", "gauge", "", (*PER_RANK, "name"),
     "1 where this hook could not be installed or taken back; no series otherwise.", "shim",
 )  # fmt: skip
+ADAPTER_ACTIVE = Metric(
+    "dfx_adapter_active", "gauge", "", (*PER_RANK, "framework", "version", "part"),
+    "1 while the guest observes this part of the framework, 0 where the installed version has "
+    "nothing to observe (or it was not imported, or is switched off), -1 where it failed.", "shim",
+)  # fmt: skip
 
 STALE_SCALARS = Metric(
     "dfx_stale_scalars", "counter", "", ("run",),
@@ -71,6 +86,8 @@ STALE_SCALARS = Metric(
 
 METRICS = (
     NATIVE_METRIC,
+    UNMAPPED_KEYS,
+    UNEXPORTED_KEYS,
     NATIVE_COUNT,
     AGENT_INFO,
     AGENT_POLLS,
@@ -86,5 +103,6 @@ METRICS = (
     GUEST_OVERHEAD_RATIO,
     PATCH_ACTIVE,
     PATCH_FAILED,
+    ADAPTER_ACTIVE,
     STALE_SCALARS,
 )

@@ -1,6 +1,6 @@
 """How the work is spread over ranks: active, waiting, idle, tokens, queues."""
 
-from dfx_agent.metrics.spec import PER_RANK, Metric
+from dfx_agent.metrics.spec import PER_RANK, Metric, native
 
 RANK_INFO = Metric(
     "dfx_rank", "info", "", (*PER_RANK, "node", "local_rank", "world_size", "pid"),
@@ -36,8 +36,52 @@ RANK_TOKENS = Metric(
     "Tokens this rank processed, by kind (prompt, response).", "shim",
 )  # fmt: skip
 QUEUE_DEPTH = Metric(
-    "dfx_queue_depth", "gauge", "", (*PER_RANK, "queue"), "Items in the queue now.", "shim",
+    "dfx_queue_depth", "gauge", "", (*PER_RANK, "queue", "stat"),
+    "Items in the queue now; stat is empty, or what the framework reports beside it.", "shim",
 )  # fmt: skip
+
+# only logged by frameworks: the mapping names them
+# fmt: off
+_NATIVE = (
+    native(
+        "dfx_dp_tokens", "tokens", ("stat", "cluster"),
+        "Tokens per data-parallel rank before (min, max) and after (balanced_*) reordering: the "
+        "controller's plan.",
+    ),
+    native(
+        "dfx_dp_row_imbalance", "", (),
+        "Largest / mean token load of a batch row.",
+    ),
+    native(
+        "dfx_padding_ratio", "ratio", ("stage",),
+        "Share of padding: in the batch (TRL), taken out by dynamic batching (ROLL).",
+    ),
+    native(
+        "dfx_dynamic_batch_tokens", "tokens", ("which", "stage"),
+        "Tokens before and after dynamic batching.",
+    ),
+    native(
+        "dfx_rank_comm_seconds", "seconds", ("op",),
+        "Time in communication per step, as the framework reports it, mean over ranks.",
+    ),
+    native(
+        "dfx_gradient_syncs", "", (),
+        "Gradient collectives per step and rank, as the framework counts them.",
+    ),
+    native(
+        "dfx_moe_expert_imbalance", "", ("stat", "layer"),
+        "Expert load x number of experts - 1.",
+    ),
+    native(
+        "dfx_moe_routed_assignments", "", ("which",),
+        "Assignments of tokens to experts that the rollout reported.",
+    ),
+    native(
+        "dfx_moe_routing_confidence", "", ("stat",),
+        "Confidence of the router over tokens.",
+    ),
+)
+# fmt: on
 
 METRICS = (
     RANK_INFO,
@@ -49,4 +93,5 @@ METRICS = (
     IDLE_SECONDS,
     RANK_TOKENS,
     QUEUE_DEPTH,
+    *_NATIVE,
 )

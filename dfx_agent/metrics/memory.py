@@ -1,6 +1,6 @@
 """Memory: the framework allocator of each device, anonymous memory of the process."""
 
-from dfx_agent.metrics.spec import PER_RANK, Metric
+from dfx_agent.metrics.spec import PER_RANK, Metric, native
 
 GPU_ALLOCATED = Metric(
     "dfx_gpu_mem_allocated_bytes", "gauge", "bytes", (*PER_RANK, "device"),
@@ -41,6 +41,48 @@ HOST_SLOPE = Metric(
     "below 8 steps.", "derived",
 )  # fmt: skip
 
+# only logged by frameworks: the mapping names them
+# fmt: off
+_NATIVE = (
+    native(
+        "dfx_gpu_mem_phase_bytes", "bytes", ("phase", "op", "what", "device"),
+        "Allocator figures (what) around one worker operation, mean over ranks; ROLL in debug "
+        "mode.",
+    ),
+    native(
+        "dfx_gpu_mem_peak_allocated_bytes", "bytes", ("model",),
+        "Highest allocated memory as the framework reports it; verl: of data-parallel rank 0, "
+        "never reset.",
+    ),
+    native(
+        "dfx_gpu_mem_peak_reserved_bytes", "bytes", ("model",),
+        "Highest reserved memory as the framework reports it; prime-rl: of rank 0, reset every "
+        "step.",
+    ),
+    native(
+        "dfx_gpu_mem_peak_ratio", "ratio", ("which", "op", "device"),
+        "Highest allocated or reserved memory / device memory as the framework reports it.",
+    ),
+    native(
+        "dfx_kv_cache_usage_ratio", "ratio", ("engine", "agg"),
+        "Share of the inference engine's KV cache in use.",
+    ),
+    native(
+        "dfx_nccl_offload_freed_bytes", "bytes", ("which", "op"),
+        "Memory that offloading the communicators freed, or reloading them took.",
+    ),
+    native(
+        "dfx_process_memory_bytes", "bytes", ("phase", "op", "what"),
+        "Resident (rss) and virtual (vms) memory around one worker operation; ROLL in debug "
+        "mode.",
+    ),
+    native(
+        "dfx_host_mem_used_bytes", "bytes", ("model",),
+        "Memory in use on the whole host, as the framework reports it.",
+    ),
+)
+# fmt: on
+
 METRICS = (
     GPU_ALLOCATED,
     GPU_RESERVED,
@@ -51,4 +93,5 @@ METRICS = (
     GPU_OOMS,
     HOST_ANONYMOUS,
     HOST_SLOPE,
+    *_NATIVE,
 )

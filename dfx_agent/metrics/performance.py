@@ -1,6 +1,6 @@
 """How long steps and stages take, and when they ran."""
 
-from dfx_agent.metrics.spec import PER_RANK, Metric
+from dfx_agent.metrics.spec import PER_RANK, Metric, native
 
 RUN_INFO = Metric(
     "dfx_run", "info", "", ("run", "framework", "attempt"),
@@ -21,6 +21,11 @@ BUBBLE_RATIO = Metric(
     "dfx_pipeline_bubble_ratio", "gauge", "ratio", ("run", "role"),
     "1 - sum of active time over ranks / (ranks x wall time), of the last closed step.", "derived",
 )  # fmt: skip
+STEP_TOKENS_RATE = Metric(
+    "dfx_pipeline_tokens_per_second", "gauge", "", ("run", "role", "kind"),
+    "Tokens of the last closed step over its ranks / its wall time, by kind (prompt, response).",
+    "derived",
+)  # fmt: skip
 STAGE_START = Metric(
     "dfx_stage_start_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
     "When the stage last began, Unix time; slot (0 to 3, in turn) tells repeats within a step "
@@ -39,7 +44,7 @@ POLICY_VERSION = Metric(
     "Version of the weights the process acts with.", "shim",
 )  # fmt: skip
 NATIVE_STAGE_SECONDS = Metric(
-    "dfx_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage"),
+    "dfx_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage", "domain"),
     "Stage time as the framework's own timer reports it (controller's view).", "native",
 )  # fmt: skip
 STEP_SECONDS = Metric(
@@ -47,13 +52,76 @@ STEP_SECONDS = Metric(
     "Step time as the framework itself reports it.", "native",
 )  # fmt: skip
 TOKENS_PER_SECOND_PER_GPU = Metric(
-    "dfx_tokens_per_second_per_gpu", "gauge", "", PER_RANK,
+    "dfx_tokens_per_second_per_gpu", "gauge", "", (*PER_RANK, "scope"),
     "Tokens per second and device as the framework reports it.", "native",
 )  # fmt: skip
 STEP_TOKENS = Metric(
-    "dfx_step_tokens", "gauge", "tokens", PER_RANK,
+    "dfx_step_tokens", "gauge", "tokens", (*PER_RANK, "variant", "scope"),
     "Prompt and response tokens of the step as the framework reports them.", "native",
 )  # fmt: skip
+
+# only logged by frameworks: the mapping names them
+# fmt: off
+_NATIVE = (
+    native(
+        "dfx_stage_worker_seconds", "seconds", ("cluster", "op", "part"),
+        "Time of one worker method by part (total, execute, onload, offload), mean over ranks.",
+    ),
+    native(
+        "dfx_stage_token_seconds", "seconds", ("stage",),
+        "Stage time per token; rollout: per response token, others: per token of prompt and "
+        "response.",
+    ),
+    native(
+        "dfx_tokens", "tokens", (),
+        "Tokens trained on since the run began, as the framework reports them.", kind="counter",
+    ),
+    native(
+        "dfx_step_samples", "", (),
+        "Samples of the step.",
+    ),
+    native(
+        "dfx_step_groups", "", ("variant",),
+        "Prompt groups of the step.",
+    ),
+    native(
+        "dfx_groups", "", (),
+        "Prompt groups since the run began, as the framework reports them.", kind="counter",
+    ),
+    native(
+        "dfx_samples", "", ("variant",),
+        "Samples since the run began, as the framework reports them.", kind="counter",
+    ),
+    native(
+        "dfx_tokens_per_second", "", ("scope",),
+        "Tokens per second as the framework reports them; scope says of what and over which "
+        "time.",
+    ),
+    native(
+        "dfx_env_steps_per_second", "", (),
+        "Environment steps per second.",
+    ),
+    native(
+        "dfx_mfu_ratio", "ratio", ("model", "basis"),
+        "Model FLOP/s / peak FLOP/s as the framework estimates it; not comparable between "
+        "frameworks, basis says which time it is over.",
+    ),
+    native(
+        "dfx_flops_per_second_per_gpu", "", ("stage",),
+        "Model FLOP/s of one device in the stage, as the framework estimates it.",
+    ),
+    native(
+        "dfx_pipeline_idle_ratio", "ratio", ("side",),
+        "Share of its time that this side of an asynchronous pipeline waits for the other, as "
+        "the framework reports it.",
+    ),
+    native(
+        "dfx_resource_utilization_ratio", "ratio", ("side",),
+        "Share of the allocated device time that is used, as verl's dynamic resource mode "
+        "reports it.",
+    ),
+)
+# fmt: on
 
 METRICS = (
     RUN_INFO,
@@ -61,6 +129,7 @@ METRICS = (
     RANK_STEP_SECONDS,
     RANK_STAGE_SECONDS,
     BUBBLE_RATIO,
+    STEP_TOKENS_RATE,
     STAGE_START,
     STAGE_END,
     INFLIGHT_SECONDS,
@@ -69,4 +138,5 @@ METRICS = (
     STEP_SECONDS,
     TOKENS_PER_SECOND_PER_GPU,
     STEP_TOKENS,
+    *_NATIVE,
 )

@@ -69,6 +69,23 @@ SIGNAL_LATCHED = Metric(
     "1 while a critical compound is active and the baselines are frozen.", "derived",
 )  # fmt: skip
 
+LATE_SIGNALS = Metric(
+    "dfx_late_signal_values", "counter", "", ("run",),
+    "Values that came after their step had been judged: they are in no signal.", "agent",
+)  # fmt: skip
+DETECTOR = Metric(
+    "dfx_signal_detector", "info", "",
+    ("window_steps", "gap_steps", "warm_steps", "active_steps", "calm_steps", "latch_steps",
+     "cusum_z_cap", "cusum_slack", "cusum_alarm"),
+    "Parameters that every signal is judged with; all lengths are in steps.", "agent",
+)  # fmt: skip
+SIGNAL_PARAMETERS = Metric(
+    "dfx_signal_parameters", "info", "",
+    ("signal", "symptom", "directions", "least_value", "scale_floor"),
+    "How each signal is scored: smaller values count as least_value (empty: no logarithm), "
+    "scale_floor is the smallest standard deviation believed.", "agent",
+)  # fmt: skip
+
 METRICS = (
     SIGNAL_VALUE,
     SIGNAL_Z,
@@ -85,4 +102,7 @@ METRICS = (
     IDENTICAL_SCORE_STEPS,
     SCORE_SIGNAL_SEEN,
     SIGNAL_LATCHED,
+    LATE_SIGNALS,
+    DETECTOR,
+    SIGNAL_PARAMETERS,
 )

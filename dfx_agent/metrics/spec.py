@@ -37,6 +37,13 @@ class Metric:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
+def native(
+    name: str, unit: str, labels: tuple[str, ...], meaning: str, *, kind: Kind = "gauge"
+) -> Metric:
+    """A metric that frameworks log and nobody else measures; counters are running totals."""
+    return Metric(name, kind, unit, (*PER_RANK, *labels), meaning, "native")
+
+
 def catalogue() -> Iterator[tuple[str, tuple[Metric, ...]]]:
     """(class, its metrics) for every module of this package that declares METRICS, sorted."""
     package = import_module(__package__ or "dfx_agent.metrics")

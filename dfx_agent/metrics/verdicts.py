@@ -4,8 +4,8 @@ from dfx_agent.metrics.spec import Metric
 
 VERDICT_ACTIVE = Metric(
     "dfx_verdict_active", "gauge", "", ("run", "role", "kind", "cause", "stage", "rank"),
-    "1 while the agent finds a problem of this kind (hang, straggler, crash, memory), one series "
-    "per rank to blame; rank is empty when no rank can be named.", "derived",
+    "1 while the agent finds a problem of this kind (hang, straggler, crash, memory, divergence, "
+    "data), one series per rank to blame; rank is empty when no rank can be named.", "derived",
 )  # fmt: skip
 VERDICT_STATE = Metric(
     "dfx_verdict_state", "gauge", "", ("run", "role", "kind", "state"),

@@ -3,12 +3,16 @@
 A condition reads the samples of ONE run. Its PromQL counterpart therefore aggregates by (job, run):
 
     Compare(Series(m, l=x), ">", 2)     max by (job, run) (m{l="x"}) > 2    (min for < and <=)
-    Agree(Series(m), "l", 3)            sum by (job, run) (max by (job, run, l) (m)) >= 3
+    Agree(Series(m), "l", 3)            count by (job, run) (max by (job, run, l) (m) > 0) >= 3
     Every(a, b)                         a and on (job, run) b
     Either(a, b)                        a or b
     Unless(a, b)                        a unless on (job, run) b
+    Compare(Ratio(a, b), ">", 2)        max by (job, run) (a / b) > 2
+    Grows(Series(m), 900)               max by (job, run) (increase(m[900s])) > 0
+    Promql(text)                        text; only a server that sees all agents can tell
 
-A series that is absent makes Compare false and adds nothing to Agree, as in PromQL.
+A series that is absent makes Compare false and adds nothing to Agree, as in PromQL. What Grows
+reads is made by ``increases.Increases``: a condition remembers nothing.
 """
 
 from __future__ import annotations
@@ -57,10 +61,25 @@ def series(metric: Metric, **where: str | tuple[str, ...]) -> Series:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """One series divided by another one with the same labels."""
+
+    numerator: Series
+    denominator: Series
+
+    def select(self, samples: Samples) -> Iterator[tuple[Mapping[str, str], float]]:
+        divisors = {frozenset(labels.items()): v for labels, v in self.denominator.select(samples)}
+        for labels, value in self.numerator.select(samples):
+            divisor = divisors.get(frozenset(labels.items()))
+            if divisor:
+                yield labels, value / divisor
+
+
+@dataclass(frozen=True)
 class Compare:
     """The largest matching value (the smallest for < and <=) against a bound."""
 
-    series: Series
+    series: Series | Ratio
     operator: Operator
     bound: float
 
@@ -78,11 +97,42 @@ class Agree:
 
     series: Series
     by: str
-    at_least: int
+    at_least: float
 
     def holds(self, samples: Samples) -> bool:
         active = {labels[self.by] for labels, value in self.series.select(samples) if value}
         return len(active) >= self.at_least
+
+
+@dataclass(frozen=True)
+class Grows:
+    """A matching counter grew within the last ``window_seconds``."""
+
+    series: Series
+    window_seconds: int
+
+    @property
+    def sample_name(self) -> str:
+        """Where its samples lie: the growth of each counter over the window."""
+        return f"increase({self.series.metric.sample_name}[{self.window_seconds}s])"
+
+    def holds(self, samples: Samples) -> bool:
+        grown = {self.series.metric.sample_name: samples.get(self.sample_name, ())}
+        return any(value > 0 for _, value in self.series.select(grown))
+
+
+@dataclass(frozen=True)
+class Promql:
+    """What no agent can say about itself: that it is gone. Never holds in an agent.
+
+    ``metrics`` are those of ours that the text reads.
+    """
+
+    text: str
+    metrics: tuple[Metric, ...] = ()
+
+    def holds(self, samples: Samples) -> bool:  # noqa: ARG002 (as every condition)
+        return False
 
 
 @dataclass(frozen=True)

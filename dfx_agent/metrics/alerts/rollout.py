@@ -1,9 +1,22 @@
 """Alerts on what the rollout delivers."""
 
-from dfx_agent.metrics import signals
-from dfx_agent.metrics.alerts.alert import Alert, Runbook
+from dfx_agent.metrics import data_quality, signals
+from dfx_agent.metrics.alerts.alert import Alert, Listing, Runbook
 from dfx_agent.metrics.alerts.conditions import Compare, Every, series
+from dfx_agent.metrics.alerts.thresholds import Threshold
 
+_TRUNCATED = Threshold(
+    "truncated_ratio", 0.3, "ratio", "more than this share of responses is truncated"
+)
+_TRUNCATION_RISE = Threshold(
+    "truncated_rise", 0.2, "ratio", "the truncated share is so much more than at the start"
+)
+_ALL_TRUNCATED = Threshold(
+    "truncated_broken_ratio", 0.9, "ratio",
+    "more than this share of responses is truncated and the reward fell",
+)  # fmt: skip
+# no log of a run that failed this way was found: a guess
+_ABORTED = Threshold("aborted_ratio", 0.1, "ratio", "more than this share of samples is aborted")
 _TRUNCATION_MEDIAN = series(signals.SIGNAL_RECENT_MEDIAN, signal="truncation")
 _RUNBOOK = Runbook(
     meaning="The share of responses cut at the longest allowed length rose since the start.",
@@ -13,6 +26,7 @@ _RUNBOOK = Runbook(
     mitigation="Raise the limit for reasoning that is unfinished; for repetition, treat it as a "
     "divergence: roll back and lower the learning rate.",
 )
+_MEDIAN = Listing(_TRUNCATION_MEDIAN, "{value:.2g} of the responses of the newest 8 steps")
 
 DEGRADED = Alert(
     "DfxRolloutDegraded",
@@ -20,12 +34,31 @@ DEGRADED = Alert(
     "rollout",
     Every(
         (
-            Compare(_TRUNCATION_MEDIAN, ">", 0.3),
-            Compare(series(signals.DRIFT_DIFFERENCE, signal="truncation"), ">", 0.2),
+            Compare(_TRUNCATION_MEDIAN, ">", _TRUNCATED),
+            Compare(series(signals.DRIFT_DIFFERENCE, signal="truncation"), ">", _TRUNCATION_RISE),
         )
     ),
     "Many more responses are truncated than at the start",
     _RUNBOOK,
+    listing=_MEDIAN,
+)
+ABORTED = Alert(
+    "DfxRolloutAborted",
+    "warning",
+    "rollout",
+    Compare(series(data_quality.ABORTED_RATIO), ">", _ABORTED),
+    "Many samples of the rollout are aborted",
+    Runbook(
+        meaning="The job reports that a large share of the newest step's samples was given up "
+        "(time-outs, errors of tools or of the rollout engine, empty responses).",
+        impact="The step trains on what is left: fewer samples, and often the easy ones only.",
+        diagnosis="Look at the reason in the label why, at the rollout engine's log and at its "
+        "queue; compare response lengths with the limit.",
+        mitigation="Raise the time-out, lower the engine's load or repair the tool that fails.",
+    ),
+    listing=Listing(
+        series(data_quality.ABORTED_RATIO), "rank {rank}: {value:.2g} of its samples {why}"
+    ),
 )
 BROKEN = Alert(
     "DfxRolloutDegraded",
@@ -33,12 +66,13 @@ BROKEN = Alert(
     "rollout",
     Every(
         (
-            Compare(_TRUNCATION_MEDIAN, ">", 0.9),
+            Compare(_TRUNCATION_MEDIAN, ">", _ALL_TRUNCATED),
             Compare(series(signals.SYMPTOM_ACTIVE, symptom="reward"), "==", 1),
         )
     ),
     "Nearly every response is truncated and the reward fell",
     _RUNBOOK,
+    listing=_MEDIAN,
 )
 
-ALERTS = (BROKEN, DEGRADED)
+ALERTS = (BROKEN, DEGRADED, ABORTED)

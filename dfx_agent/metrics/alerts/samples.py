@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts.conditions import Samples
 from dfx_agent.metrics.spec import Metric
-from dfx_agent.snapshot import SignalRow, SignalState, SymptomRow
+from dfx_agent.snapshot_health import SignalRow, SignalState, SymptomRow
 
 # the symptom that speaks for the run instead of against it
 REWARD_IMPROVING = "reward_improving"
@@ -17,7 +17,7 @@ Sample = tuple[Metric, Mapping[str, str], float]
 
 def samples_of(state: SignalState) -> Samples:
     """Every sample of the state, by sample name."""
-    return _grouped(_samples(state))
+    return _grouped(signal_samples(state))
 
 
 def symptom_samples(symptoms: Iterable[SymptomRow], *, improving: bool | None) -> Samples:
@@ -32,7 +32,8 @@ def _grouped(samples: Iterable[Sample]) -> Samples:
     return grouped
 
 
-def _samples(state: SignalState) -> Iterator[Sample]:
+def signal_samples(state: SignalState) -> Iterator[Sample]:
+    """Every sample of the state: metric, labels without run, value."""
     for row in state.signals:
         yield from _signal(row)
     yield from _symptoms(state.symptoms, improving=state.is_reward_improving)

@@ -4,7 +4,7 @@ Conditions, thresholds and what they were measured on: docs/design.md, "Signals 
 """
 
 from dfx_agent.metrics import signals
-from dfx_agent.metrics.alerts.alert import Alert, Runbook
+from dfx_agent.metrics.alerts.alert import Alert, Listing, Runbook
 from dfx_agent.metrics.alerts.conditions import (
     Agree,
     Compare,
@@ -15,15 +15,41 @@ from dfx_agent.metrics.alerts.conditions import (
     series,
 )
 from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
+from dfx_agent.metrics.alerts.thresholds import Threshold
 
 FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
+
+_MANY_FAMILIES = Threshold(
+    "divergence_families", 3, "families", "so many symptom families agree, the reward not rising"
+)
+_FAMILIES_WITH_REWARD = Threshold(
+    "divergence_families_with_reward", 2, "families",
+    "so many symptom families agree, a fallen reward among them",
+)  # fmt: skip
+_UNSTABLE_FAMILIES = Threshold("unstable_families", 2, "families", "so many symptom families agree")
+_ENTROPY_RATIO = Threshold(
+    "entropy_drift_ratio", 5, "", "the median entropy is more than so many times that at the start"
+)
+_LENGTH_RATIO = Threshold(
+    "length_drift_ratio", 2, "", "the median length is more than so many times that at the start"
+)
+_IDENTICAL_STEPS = Threshold(
+    "identical_score_steps", 8, "steps", "all samples of a step scored the same for so many steps"
+)
+_NONFINITE_STEPS = Threshold(
+    "nonfinite_gradient_steps", 2, "steps",
+    "so many of the newest 5 steps had a gradient norm that is NaN or Inf",
+)  # fmt: skip
+# a page outlives an agent that is restarted; the agent itself keeps it by its latch
+_KEEP_PAGE_SECONDS = 1800
+_KEEP_SECONDS = 900
 
 
 def _active(symptom: str) -> Compare:
     return Compare(series(signals.SYMPTOM_ACTIVE, symptom=symptom), "==", 1)
 
 
-def _families(at_least: int) -> Agree:
+def _families(at_least: float) -> Agree:
     return Agree(series(signals.SYMPTOM_ACTIVE, symptom=FAMILIES), "symptom", at_least)
 
 
@@ -32,6 +58,12 @@ def _nonfinite(*where: str) -> Series:
 
 
 _IMPROVING = _active(REWARD_IMPROVING)
+_ONSETS = Listing(
+    series(signals.SYMPTOM_ONSET, symptom=FAMILIES), "{symptom} {direction} since step {value:.0f}"
+)
+_NONFINITE_WHERE = Listing(
+    series(signals.NONFINITE_STEPS), "{where}: {value:.0f} of the newest 5 steps"
+)
 _SINGLES = {
     "DfxSymptomKl": ("divergence", "policy, reference or mismatch KL or the clip fraction rose"),
     "DfxSymptomGradNorm": ("grad_norm", "the gradient norm rose"),
@@ -71,8 +103,8 @@ DIVERGENCE = Alert(
     "stability",
     Either(
         (
-            Unless(_families(3), _IMPROVING),
-            Every((_families(2), _active("reward"))),
+            Unless(_families(_MANY_FAMILIES), _IMPROVING),
+            Every((_families(_FAMILIES_WITH_REWARD), _active("reward"))),
         )
     ),
     "Training is diverging: several independent signals agree",
@@ -84,6 +116,8 @@ DIVERGENCE = Alert(
         "DfxLengthDrift",
         *_SINGLES,
     ),
+    keep_seconds=_KEEP_PAGE_SECONDS,
+    listing=_ONSETS,
 )
 # Without the veto it would page alone exactly where the vote is vetoed: while the reward improves.
 CLASSIC = Alert(
@@ -94,26 +128,39 @@ CLASSIC = Alert(
     "KL and gradient norm rose and entropy left its range",
     _DIVERGENCE_RUNBOOK,
     inhibits=("DfxTrainingUnstable", "DfxEntropyDrift", "DfxLengthDrift", *_SINGLES),
+    keep_seconds=_KEEP_PAGE_SECONDS,
+    listing=_ONSETS,
 )
 UNSTABLE = Alert(
     "DfxTrainingUnstable",
     "warning",
     "stability",
-    _families(2),
+    _families(_UNSTABLE_FAMILIES),
     "Two training signals left their range together",
     _UNSTABLE_RUNBOOK,
     inhibits=tuple(_SINGLES),
+    keep_seconds=_KEEP_SECONDS,
+    listing=_ONSETS,
 )
 SINGLES = tuple(
-    Alert(name, "info", "stability", _active(symptom), f"Since the onset step {what}",
-          _SINGLE_RUNBOOK)
+    Alert(
+        name,
+        "info",
+        "stability",
+        _active(symptom),
+        f"Since the onset step {what}",
+        _SINGLE_RUNBOOK,
+        listing=Listing(
+            series(signals.SYMPTOM_ONSET, symptom=symptom), "{direction} since step {value:.0f}"
+        ),
+    )
     for name, (symptom, what) in _SINGLES.items()
-)  # fmt: skip
+)
 ENTROPY_DRIFT = Alert(
     "DfxEntropyDrift",
     "warning",
     "stability",
-    Compare(series(signals.DRIFT_RATIO, signal="entropy"), ">", 5),
+    Compare(series(signals.DRIFT_RATIO, signal="entropy"), ">", _ENTROPY_RATIO),
     "Entropy is more than 5 times what it was at the start",
     Runbook(
         meaning="The median entropy of the newest 8 steps is more than 5 times that of the first.",
@@ -126,7 +173,7 @@ LENGTH_DRIFT = Alert(
     "DfxLengthDrift",
     "warning",
     "stability",
-    Compare(series(signals.DRIFT_RATIO, signal="response_length"), ">", 2),
+    Compare(series(signals.DRIFT_RATIO, signal="response_length"), ">", _LENGTH_RATIO),
     "Responses are more than twice as long as at the start",
     Runbook(
         meaning="The median response length of the newest 8 steps is more than twice that of the "
@@ -143,7 +190,7 @@ _NO_SIGNAL_RUNBOOK = Runbook(
     "function; look for exceptions and timeouts in reward workers.",
     mitigation="Repair the reward function, or choose harder or easier prompts.",
 )
-_NO_SIGNAL = Compare(series(signals.IDENTICAL_SCORE_STEPS), ">=", 8)
+_NO_SIGNAL = Compare(series(signals.IDENTICAL_SCORE_STEPS), ">=", _IDENTICAL_STEPS)
 _HAD_SIGNAL = Compare(series(signals.SCORE_SIGNAL_SEEN), "==", 1)
 NO_LEARNING_SIGNAL = Alert(
     "DfxNoLearningSignal",
@@ -178,20 +225,25 @@ NONFINITE = Alert(
     Either(
         (
             Compare(_nonfinite("logprob", "loss", "reward"), ">=", 1),
-            Compare(_nonfinite("grad"), ">=", 2),
+            Compare(_nonfinite("grad"), ">=", _NONFINITE_STEPS),
         )
     ),
     "NaN or Inf in what the job trains on",
     _NONFINITE_RUNBOOK,
     keep_steps=10,
+    keep_seconds=_KEEP_SECONDS,
+    listing=_NONFINITE_WHERE,
 )
 NONFINITE_GRADIENT = Alert(
     "DfxNonFinite",
     "warning",
     "stability",
-    Compare(_nonfinite("grad"), "==", 1),
-    "One gradient norm was NaN or Inf",
+    Unless(
+        Compare(_nonfinite("grad"), ">=", 1), Compare(_nonfinite("grad"), ">=", _NONFINITE_STEPS)
+    ),
+    "A gradient norm was NaN or Inf",
     _NONFINITE_RUNBOOK,
+    listing=_NONFINITE_WHERE,
 )
 
 ALERTS = (

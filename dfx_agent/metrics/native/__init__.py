@@ -2,18 +2,21 @@
 
 A native name is a string, or a mapping with ``n`` and, where needed, ``l`` (fixed labels) and
 ``scale`` (factor native -> canonical). ``re:`` marks a regular expression that must match the whole
-key; its named groups become labels. Exact names win over expressions. The guest forwards keys as
-they are; only the agent reads these files, for live runs and for log files alike.
+key; its named groups become labels. Exact names win over expressions, and of two expressions the
+first. Several keys may mean one series (an older name, the guest's own hook): the order of the file
+is their priority, and the guest's own come last.
 
-The guest's own keys ("torch/...", from torch.yaml) are known under every framework.
+The guest forwards keys as they are; only the agent reads these files, for live runs and for log
+files alike. The guest's own keys ("torch/...", from torch.yaml) are known under every framework.
+A framework without a file gets the names on which all files agree.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -22,6 +25,17 @@ import yaml
 # keys of the guest's own hooks begin so
 OWN_PREFIX = "torch/"
 _OWN = "torch"
+# what trackers put in front of a framework's key, and ROLL's reducer behind it
+_TRACKER_PREFIX = "train/"
+_REDUCER = "@"
+# statistics as the catalogue spells them
+_STATS = {"avg": "mean", "med": "p50", "median": "p50"} | {f"tp{n}": f"p{n}" for n in (50, 95, 99)}
+_MAX_KNOWN = 20_000
+# the C parser is there almost everywhere and takes a seventh of the time
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LAST = 1 << 30
+# an expression that begins with a wildcard, or has nothing else, fits the keys of strangers
+_IS_SPECIFIC = re.compile(r"[A-Za-z_]+/(?!\(\?P<\w+>(\.|\[\^/\])\+\)$)")
 
 
 @dataclass(frozen=True)
@@ -33,51 +47,123 @@ class Native:
     scale: float = 1.0
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One native name of a file; ``pattern`` is None for an exact name."""
+
+    name: str
+    pattern: re.Pattern[str] | None
+    native: Native
+
+    def match(self, key: str) -> Native | None:
+        """The key in canonical terms; None when this is not its entry."""
+        if self.pattern is None:
+            return self.native if key == self.name else None
+        match = self.pattern.fullmatch(key)
+        if match is None:
+            return None
+        labels = {**self.native.labels, **match.groupdict("")}
+        if "stat" in labels:
+            labels["stat"] = _STATS.get(labels["stat"], labels["stat"])
+        return Native(self.native.metric, labels, self.native.scale)
+
+
 class NativeNames:
     """Look-up for one framework; answers are remembered, keys come from a job and repeat."""
 
-    def __init__(
-        self, exact: dict[str, Native], patterns: list[tuple[re.Pattern[str], Native]]
-    ) -> None:
-        self._exact = exact
-        self._patterns = patterns
-        self._known: dict[str, Native | None] = {}
+    def __init__(self, entries: Iterable[Entry], own: NativeNames | None = None) -> None:
+        self._entries = list(entries)
+        self._own = own
+        self._exact: dict[str, tuple[int, Native]] = {}
+        self._patterns: list[tuple[int, Entry]] = []
+        for i, entry in enumerate(self._entries):
+            if entry.pattern is None:
+                self._exact.setdefault(entry.name, (i, entry.native))
+            else:
+                self._patterns.append((i, entry))
+        self._known: dict[str, tuple[int, Native] | None] = {}
 
     def find(self, key: str) -> Native | None:
         """None for a key that no mapping knows."""
-        if key not in self._known:
-            self._known[key] = self._exact.get(key) or self._match(key)
-        return self._known[key]
+        found = self._found(key)
+        return found[1] if found else None
+
+    def priority(self, key: str) -> int:
+        """Which of several keys of one series counts: the smallest. Unknown keys come last."""
+        found = self._found(key)
+        return found[0] if found else _LAST
+
+    def spelling(self, key: str) -> str | None:
+        """The key as the framework writes it, without what a tracker added; None if unknown."""
+        return next((k for k in _spellings(key) if self.exactly(k)), None)
 
     def entries(self) -> list[Native]:
         """Every mapping; labels that come from a named group have the value ""."""
-        patterns = [
-            Native(
-                native.metric, {**native.labels, **dict.fromkeys(p.groupindex, "")}, native.scale
-            )
-            for p, native in self._patterns
+        own = self._own.entries() if self._own else []
+        return own + [
+            Native(n.metric, {**n.labels, **dict.fromkeys(p.groupindex, "")}, n.scale) if p else n
+            for n, p in ((entry.native, entry.pattern) for entry in self._entries)
         ]
-        return [*self._exact.values(), *patterns]
 
-    def _match(self, key: str) -> Native | None:
-        for pattern, native in self._patterns:
-            match = pattern.fullmatch(key)
-            if match:
-                return Native(native.metric, {**native.labels, **match.groupdict("")}, native.scale)
+    def _found(self, key: str) -> tuple[int, Native] | None:
+        if key not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            found = map(self.exactly, _spellings(key))
+            self._known[key] = next((f for f in found if f), None)
+        return self._known[key]
+
+    def exactly(self, key: str) -> tuple[int, Native] | None:
+        """The key with its place in the file, without any other spelling tried."""
+        if self._own and key.startswith(OWN_PREFIX):
+            found = self._own.exactly(key)
+            return found and (found[0] + len(self._entries), found[1])
+        return self._in_file(key)
+
+    def _in_file(self, key: str) -> tuple[int, Native] | None:
+        exact = self._exact.get(key)
+        if exact:
+            return exact
+        for i, entry in self._patterns:
+            native = entry.match(key)
+            if native:
+                return i, native
         return None
 
 
-@cache
+class AgreedNames(NativeNames):
+    """Names of a job whose framework is not known: those all files agree on."""
+
+    def __init__(self, by_file: list[list[Entry]], own: NativeNames) -> None:
+        super().__init__([entry for entries in by_file for entry in entries], own)
+        self._exact_by_file = [NativeNames(e for e in es if not e.pattern) for es in by_file]
+        self._patterns_by_file = [
+            NativeNames(e for e in es if e.pattern and _IS_SPECIFIC.match(e.pattern.pattern))
+            for es in by_file
+        ]
+
+    def _in_file(self, key: str) -> tuple[int, Native] | None:
+        for names in (self._exact_by_file, self._patterns_by_file):
+            found = [f for f in (n.exactly(key) for n in names) if f]
+            if found:
+                first = found[0]
+                return first if all(f[1] == first[1] for f in found) else None
+        return None
+
+
+@lru_cache(maxsize=256)
 def load(framework: str) -> NativeNames:
-    """Names of one framework and the guest's own; only those for a framework without a file."""
-    exact: dict[str, Native] = {}
-    patterns: list[tuple[re.Pattern[str], Native]] = []
-    for name, native in (*_entries(_OWN), *_entries(framework)):
-        if name.startswith("re:"):
-            patterns.append((re.compile(name[3:]), native))
-        else:
-            exact[name] = native
-    return NativeNames(exact, patterns)
+    """Names of one framework and the guest's own; what all agree on for one without a file."""
+    known = framework.replace("-", "_").lower()
+    if known == _OWN or known not in frameworks():
+        return _agreed()
+    return NativeNames(_read(known), NativeNames(_read(_OWN)))
+
+
+@cache
+def _agreed() -> NativeNames:
+    others = [list(_read(name)) for name in frameworks() if name != _OWN]
+    return AgreedNames(others, NativeNames(_read(_OWN)))
 
 
 def frameworks() -> list[str]:
@@ -85,15 +171,26 @@ def frameworks() -> list[str]:
     return sorted(p.name[:-5] for p in files(__name__).iterdir() if p.name.endswith(".yaml"))
 
 
-def _entries(framework: str) -> Iterator[tuple[str, Native]]:
-    path = files(__name__).joinpath(f"{framework}.yaml")
-    if framework.isidentifier() and path.is_file():
-        for metric, natives in yaml.safe_load(path.read_text()).items():
-            for entry in natives:
-                yield _parse(metric, entry)
+def _spellings(key: str) -> Iterator[str]:
+    yield key
+    if key.startswith(_TRACKER_PREFIX):
+        yield key[len(_TRACKER_PREFIX) :]
+    head, reducer, _ = key.rpartition(_REDUCER)
+    if reducer:
+        yield head
 
 
-def _parse(metric: str, entry: str | dict[str, Any]) -> tuple[str, Native]:
-    if isinstance(entry, str):
-        return entry, Native(metric, {})
-    return entry["n"], Native(metric, entry.get("l", {}), float(entry.get("scale", 1.0)))
+def _read(framework: str) -> Iterator[Entry]:
+    text = files(__name__).joinpath(f"{framework}.yaml").read_text()
+    for metric, natives in yaml.load(text, Loader=_LOADER).items():  # noqa: S506 (it is safe)
+        for native in natives:
+            yield _entry(metric, native)
+
+
+def _entry(metric: str, native: str | dict[str, Any]) -> Entry:
+    if isinstance(native, str):
+        native = {"n": native}
+    name = native["n"]
+    pattern = re.compile(name[3:]) if name.startswith("re:") else None
+    scale = float(native.get("scale", 1.0))
+    return Entry(name, pattern, Native(metric, native.get("l", {}), scale))

@@ -1,0 +1,120 @@
+"""A log that grows, told to the agent as a guest tells its records: one path for both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dfx_agent.ingest.reader import AUTO, read
+from dfx_agent.ingest.run import Run, UnreadableLogError
+from dfx_agent.shim.recorder import Recorder
+from dfx_agent.wire import Identity
+
+ROLE = "log"
+# the agent reads so many values before more come: fewer than its ring holds
+_MAX_VALUES_AT_ONCE = 4000
+# a long log is read anew when it has grown, and that may cost a tenth of the time
+_REST_PER_READ = 9.0
+
+Stamp = tuple[int, int]  # (bytes, modification time in ns)
+
+
+class FollowedLog:
+    """One file and the run made of it. ``say`` takes one line for people, each only once.
+
+    The newest row waits until the next one is there, or until the file has rested for a reading:
+    some frameworks write a step in parts. A file that became shorter is another attempt.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        run: str,
+        directory: str,
+        say: Callable[[str], None],
+        format: str = AUTO,  # noqa: A002 (the word of the command line)
+    ) -> None:
+        self.path = path
+        self.num_told = 0
+        self._run, self._directory, self._format = run, directory, format
+        self._say = say
+        self._said: set[str] = set()
+        self._recorder: Recorder | None = None
+        self._attempt = 0
+        self._stamp: Stamp = (-1, -1)
+        self._is_settled = False
+        self._next_read_seconds = 0.0
+
+    def poll(self, drain: Callable[[], None]) -> None:
+        """Tell what is new; ``drain`` lets the agent read before the ring is full."""
+        now = time.monotonic()
+        if now < self._next_read_seconds:
+            return
+        try:
+            stat = self.path.stat()
+        except OSError as error:
+            self._say_once(f"cannot read {self.path}: {error.strerror}")
+            return
+        stamp = stat.st_size, stat.st_mtime_ns
+        is_resting = stamp == self._stamp
+        if is_resting and self._is_settled:
+            return
+        self._stamp, self._is_settled = stamp, is_resting
+        run = self._read()
+        if run is not None:
+            self._tell(run, drain, is_resting=is_resting)
+        self._next_read_seconds = now + _REST_PER_READ * (time.monotonic() - now)
+
+    def close(self) -> None:
+        if self._recorder is not None:
+            self._recorder.finish()
+
+    def _read(self) -> Run | None:
+        try:
+            run = read(self.path, self._format)
+        except UnreadableLogError as error:
+            self._say_once(str(error))
+            return None
+        for warning in run.warnings:
+            self._say_once(f"{self.path}: {warning}")
+        return run
+
+    def _tell(self, run: Run, drain: Callable[[], None], *, is_resting: bool) -> None:
+        rows = run.rows if is_resting else run.rows[:-1]
+        if len(run.rows) < self.num_told:
+            self._begin_again()
+        if not rows[self.num_told :]:
+            return
+        recorder = self._recorder_of(run.framework)
+        num_values = 0
+        for step, values in rows[self.num_told :]:
+            recorder.scalars(values, step)
+            self.num_told += 1
+            num_values += len(values)
+            if num_values >= _MAX_VALUES_AT_ONCE:
+                drain()
+                num_values = 0
+        drain()
+
+    def _begin_again(self) -> None:
+        self._say_once(f"{self.path} became shorter: taken as a restart of the job")
+        self.close()
+        self._recorder = None
+        self._attempt += 1
+        self.num_told = 0
+
+    def _recorder_of(self, framework: str) -> Recorder:
+        if self._recorder is None:
+            identity = Identity(
+                run=self._run, role=ROLE, framework=framework, rank=0, attempt=self._attempt
+            )
+            self._recorder = Recorder(self._directory, identity)
+        elif framework != self._recorder.identity.framework:
+            self._recorder.update_identity({"framework": framework})
+        return self._recorder
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)

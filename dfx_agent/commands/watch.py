@@ -1,0 +1,77 @@
+"""Follow logs of jobs that cannot be attached to, on the same page and with the same alerts."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from dfx_agent.attach.spawn import block_signals
+from dfx_agent.commands._followed_log import FollowedLog
+from dfx_agent.commands._service import Service, add_service_arguments, load_config
+from dfx_agent.errors import UsageError
+from dfx_agent.ingest.reader import AUTO, READERS
+
+HELP = "follow logs of jobs that cannot be attached to"
+EXAMPLE = "dfx-agent watch /mnt/cluster/run7/metrics.jsonl"
+
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_POLL_SECONDS = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a log that a job writes")
+    parser.add_argument(
+        "--format", default=AUTO, choices=(AUTO, *READERS), help="how the logs are written"
+    )
+    add_service_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Until SIGINT or SIGTERM; wrong use when a file is not there."""
+    paths = [Path(file) for file in dict.fromkeys(args.files)]
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no {path}: name a log that the job writes")
+    config = load_config(args)
+    block_signals()
+    with tempfile.TemporaryDirectory(prefix="dfx-watch-") as directory:
+        service = Service(dataclasses.replace(config, directory=directory))
+        service.start()
+        print(f"dfx-agent: page {service.url}/  metrics {service.url}/metrics", flush=True)
+        logs = [
+            FollowedLog(path, run, directory, _say, args.format)
+            for path, run in zip(paths, run_names(paths), strict=True)
+        ]
+        print(f"dfx-agent: following {len(logs)} log(s); Ctrl-C ends", flush=True)
+        _follow(logs, service)
+        service.stop()
+    return 0
+
+
+def run_names(paths: Iterable[Path]) -> list[str]:
+    """The file's name without its ending, numbered where two are the same."""
+    names: list[str] = []
+    for path in paths:
+        stem = path.name.partition(".")[0] or path.name
+        taken = sum(name == stem or name.startswith(f"{stem}-") for name in names)
+        names.append(f"{stem}-{taken + 1}" if taken else stem)
+    return names
+
+
+def _follow(logs: list[FollowedLog], service: Service) -> None:
+    try:
+        while signal.sigtimedwait(_SIGNALS, _POLL_SECONDS) is None:
+            for log in logs:
+                log.poll(service.agent.poll)
+    finally:
+        for log in logs:
+            log.close()
+
+
+def _say(line: str) -> None:
+    print(f"dfx-agent: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,29 @@
+"""Training health as Prometheus families: the very samples that the alerts' conditions read."""
+
+from __future__ import annotations
+
+from dfx_agent.exporters.rank_families import Page
+from dfx_agent.metrics import signals
+from dfx_agent.metrics.alerts.samples import signal_samples
+from dfx_agent.snapshot import RunRow
+from dfx_agent.snapshot_health import DetectorParameters
+
+
+def add_signals(page: Page, run: RunRow) -> None:
+    """No series for a run without signals."""
+    if run.signals is None:
+        return
+    page.add(signals.LATE_SIGNALS, (run.run,), run.num_late_signals)
+    for metric, labels, value in signal_samples(run.signals):
+        page.add(metric, (run.run, *(labels[name] for name in metric.labels[1:])), value)
+
+
+def add_detector(page: Page, detector: DetectorParameters) -> None:
+    """What the figures were computed with, so that they can be understood from metrics alone."""
+    names = signals.DETECTOR.labels
+    page.info(signals.DETECTOR, tuple(f"{getattr(detector, name):g}" for name in names))
+    for row in detector.signals:
+        least = "" if row.least_value is None else f"{row.least_value:g}"
+        directions = " ".join(row.directions)
+        labels = (row.signal, row.symptom, directions, least, f"{row.scale_floor:g}")
+        page.info(signals.SIGNAL_PARAMETERS, labels)
