@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from dfx_agent.snapshot_health import DetectorParameters, SignalHistory, SignalState
+
 SpanKind = Literal["stage", "wait", "collective"]
 PieceKind = Literal["stage", "wait", "idle"]
 RankState = Literal["live", "exited", "died", "unknown"]
@@ -154,7 +156,7 @@ class HostMemory:
     slope_bytes_per_step: float | None = None
 
 
-VerdictKind = Literal["hang", "straggler", "crash", "memory"]
+VerdictKind = Literal["hang", "straggler", "crash", "memory", "divergence", "data"]
 VerdictState = Literal["found", "clear", "insufficient evidence"]
 
 
@@ -177,6 +179,48 @@ class Verdict:
     since_seconds: float | None = None
     lost_seconds: float | None = None
     evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """Batches of one rank at one boundary: the newest step, and totals since it was first seen.
+
+    ``schema`` and ``shapes`` are checksums (hex). Totals: ``num_crossings``; samples with NaN or
+    Inf and with a length that breaks the token rule, one for each column; columns not read.
+    """
+
+    boundary: str
+    step: int | None
+    num_samples: int
+    mask_ratio: float | None
+    smallest_group: int | None
+    largest_group: int | None
+    schema: str
+    shapes: str
+    num_crossings: int
+    num_nonfinite: int
+    num_misaligned: int
+    num_unread: int
+    num_sampled: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMismatches:
+    """How often something did not fit at a boundary; ``kind`` as in the "data" verdict's cause."""
+
+    boundary: str
+    kind: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """Batches of a run compared between boundaries; skipped steps could not be judged."""
+
+    num_judged_steps: int
+    num_skipped_steps: int
+    num_incomplete_crossings: int
+    mismatches: tuple[LedgerMismatches, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +256,7 @@ class RankRow:
     gauges: Mapping[str, float] = field(default_factory=dict)
     collectives: tuple[CollectiveTime, ...] = ()
     groups: tuple[GroupRow, ...] = ()
+    ledger: tuple[LedgerRow, ...] = ()
     devices: tuple[DeviceMemory, ...] = ()
     host_memory: HostMemory | None = None
 
@@ -242,7 +287,9 @@ class StepRow:
 class RunRow:
     """One training run; ``steps`` are the newest closed steps, oldest first.
 
-    ``signals`` is None until the run reported a metric that a signal is made of.
+    ``signals`` is None until the run reported a metric that a signal is made of;
+    ``num_late_signals`` counts values that came after their step was judged.
+    ``sustained_tokens_ratio`` is role -> tokens of the newest two steps / median of those before.
     """
 
     run: str
@@ -255,6 +302,9 @@ class RunRow:
     num_stale_scalars: int = 0
     verdicts: tuple[Verdict, ...] = ()
     signals: SignalState | None = None
+    ledger: LedgerState | None = None
+    num_late_signals: int = 0
+    sustained_tokens_ratio: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +333,7 @@ class AgentRow:
     num_exporter_errors: int
     other_agent_pid: int | None
     problems: tuple[SegmentProblem, ...]
+    detector: DetectorParameters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,57 +391,65 @@ class Source(Protocol):
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
         """Each rank's newest steps, the running one included. KeyError on an unknown run."""
 
+    def signal_history(self, run: str, num_steps: int) -> SignalHistory:
+        """Training health over the newest steps. KeyError on an unknown run."""
+
+    def reset_signals(self, run: str) -> None:
+        """Take the present state of ``run`` as normal. KeyError on an unknown run."""
+
 
 @dataclass(frozen=True, slots=True)
-class SignalRow:
-    """One training signal against its own baseline, as of the newest step.
+class AlertRow:
+    """One alert that fires now; ``labels`` (alertname, run, ...) tell it from every other.
 
-    ``value`` and the band are in the signal's unit; the band is where z is within ±2. ``z`` is None
-    when the step was not scored. ``cusum_*`` alarm above 8. ``drift_ratio`` (log signals) and
-    ``drift_difference`` (reward, truncation) compare the newest 8 values with the 5th to 21st.
+    ``since_step`` is None where the run has no signals. ``is_inhibited``: another alert of the run
+    speaks for it. ``lines`` name what it is about: symptoms with their onset step, ranks, stages.
     """
 
-    signal: str
-    symptom: str
-    value: float | None
-    z: float | None
-    cusum_up: float
-    cusum_down: float
-    baseline_low: float | None
-    baseline_high: float | None
-    is_baseline_ready: bool
-    recent_median: float | None
-    drift_ratio: float | None
-    drift_difference: float | None
+    run: str
+    alert: str
+    severity: str
+    labels: Mapping[str, str]
+    summary: str
+    since_seconds: float
+    since_step: int | None
+    is_inhibited: bool
+    lines: tuple[str, ...]
+    meaning: str
+    diagnosis: str
+    mitigation: str
 
 
 @dataclass(frozen=True, slots=True)
-class SymptomRow:
-    """A family of signals in one direction; ``onset_step`` is where the change began."""
+class DeliveryRow:
+    """One receiver of alerts; ``target`` is its host without anything secret.
 
-    symptom: str
-    direction: Literal["up", "down"]
-    is_active: bool
-    onset_step: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class SignalState:
-    """Training health of one run after one step; ``row`` counts step reports from 0.
-
-    ``is_latched``: a critical compound is active and the baselines are frozen, since
-    ``latched_step``. ``num_nonfinite_steps``: where ("grad", "logprob", "loss", "reward") -> steps
-    of the newest 5 that reported NaN or Inf there. ``num_identical_score_steps``: consecutive
-    steps whose highest and lowest score were the same, None when scores are not reported.
+    ``is_reached`` is None before the first attempt. ``last_error`` is one line, "" after a success.
     """
 
-    row: int
-    step: int
-    signals: tuple[SignalRow, ...]
-    symptoms: tuple[SymptomRow, ...]
-    is_reward_improving: bool | None
-    is_latched: bool
-    latched_step: int | None
-    num_nonfinite_steps: Mapping[str, int]
-    num_identical_score_steps: int | None
-    had_score_signal: bool
+    kind: Literal["alertmanager", "webhook"]
+    target: str
+    is_reached: bool | None
+    num_sent: int
+    num_failed: int
+    num_dropped: int
+    num_waiting: int
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alerts:
+    """What fires at one instant, worst first, and how its delivery stands."""
+
+    time_seconds: float
+    alerts: tuple[AlertRow, ...]
+    deliveries: tuple[DeliveryRow, ...]
+    num_evaluations: int
+    num_errors: int
+
+
+class AlertSource(Protocol):
+    """What the renderers of alerts ask; implemented by ``alerting``."""
+
+    def alerts(self) -> Alerts:
+        """As of the newest evaluation; cheap, never blocks."""

@@ -17,8 +17,10 @@ from dfx_agent.agent import view
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.evidence import Evidence
 from dfx_agent.agent.fold import RunFold
+from dfx_agent.agent.health_files import HealthFiles
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.reader import Folder
+from dfx_agent.agent.signals import PARAMETERS
 from dfx_agent.snapshot import (
     AgentRow,
     RunRow,
@@ -27,6 +29,7 @@ from dfx_agent.snapshot import (
     Snapshot,
     TimelineRow,
 )
+from dfx_agent.snapshot_health import SignalHistory
 
 _FORGET_RUN_SECONDS = 3600.0
 
@@ -38,6 +41,7 @@ class Agent:
         self._config = config
         self._folder = Folder(config.directory, reap=reap)
         self._evidence = Evidence(config.directory)
+        self._health_files = HealthFiles(config.directory)
         self._runs: dict[str, RunFold] = {}
         self._ended: dict[Process, float] = {}
         self._lock = threading.Lock()
@@ -60,6 +64,9 @@ class Agent:
         if self._thread.is_alive():
             self._thread.join()
         self._guarded_poll()
+        for run, fold in self._runs.items():
+            if self._folder.reaps:
+                self._health_files.keep(run, fold.health, is_last=True)
         self._evidence.close()
         self._folder.close()
 
@@ -81,6 +88,16 @@ class Agent:
         with self._lock:
             return view.timeline_rows(self._runs[run], num_steps)
 
+    def signal_history(self, run: str, num_steps: int) -> SignalHistory:
+        with self._lock:
+            return view.signal_history(self._runs[run], num_steps)
+
+    def reset_signals(self, run: str) -> None:
+        """The operator says that the present state of ``run`` is normal. KeyError if unknown."""
+        with self._lock:
+            self._runs[run].health.reset()
+            self._is_stale = True
+
     def poll(self) -> None:
         """Read everything once and publish."""
         begin = time.perf_counter()
@@ -93,6 +110,7 @@ class Agent:
                 fold.close_steps()
                 if self._folder.reaps:
                     self._evidence.observe(fold)
+                    self._health_files.keep(fold.run, fold.health)
             self._let_go()
             self._num_polls += 1
             self._is_stale = True
@@ -118,7 +136,10 @@ class Agent:
 
     def _adopt(self, process: Process) -> None:
         run = process.follower.identity.run
-        fold = self._runs.setdefault(run, RunFold(run))
+        fold = self._runs.get(run)
+        if fold is None:
+            fold = self._runs[run] = RunFold(run)
+            fold.health = self._health_files.restore(run, fold.health)
         replaced = fold.adopt(process)
         if replaced is not None and replaced.is_living:
             fold.add(replaced, *replaced.finish(replaced.follower.liveness()))
@@ -130,6 +151,7 @@ class Agent:
                 fold.release(process)
                 self._adopt(process)
             if not fold.processes:
+                self._health_files.forget(run)
                 del self._runs[run]
 
     def _read(self, fold: RunFold, process: Process) -> None:
@@ -155,6 +177,7 @@ class Agent:
             quiet_seconds = (time.monotonic_ns() - max(events, default=0)) / 1e9
             ended = not any(p.is_living for p in fold.processes.values())
             if ended and quiet_seconds > _FORGET_RUN_SECONDS:
+                self._health_files.forget(run)
                 del self._runs[run]
 
     def _render(self) -> Snapshot:
@@ -163,7 +186,7 @@ class Agent:
 
     def _agent_row(self, runs: list[RunRow]) -> AgentRow:
         ranks = [rank for run in runs for rank in run.ranks]
-        problems = tuple(self._folder.problems.values())
+        problems = (*self._folder.problems.values(), *self._health_files.problems.values())
         return AgentRow(
             version=__version__,
             pid=os.getpid(),
@@ -177,5 +200,6 @@ class Agent:
             num_reaped_segments=self._folder.num_reaped,
             num_exporter_errors=self._num_errors,
             other_agent_pid=self._folder.other_agent_pid,
+            detector=PARAMETERS,
             problems=(*problems, self._last_error) if self._last_error else problems,
         )

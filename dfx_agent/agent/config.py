@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
 from dfx_agent.errors import ConfigError
+from dfx_agent.metrics.alerts import thresholds
+from dfx_agent.metrics.alerts.thresholds import checked_values
 from dfx_agent.wire import default_directory
 
 # variables of the guest and of the tests; the rest of DFX_* is configuration
@@ -26,6 +30,19 @@ _NOT_OURS = frozenset(
     }
 )
 _NAMES = {"DFX_DIR": "directory"}
+# what Prometheus and Alertmanager take as the name of a label
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+# labels that say which alert it is, of which run
+_OWN_LABELS = frozenset({"alertname", "severity", "area", "run"})
+# files of which it must be known at the start that they can be read
+_SECRETS = frozenset(
+    {
+        "alertmanager_basic_auth_file",
+        "alertmanager_token_file",
+        "webhook_token_file",
+        "alert_ca_file",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,22 @@ class Config:
     """How often segments are read."""
     keep_dead_seconds: float = 600.0
     """How long the segment of a process that died is kept."""
+    alertmanager: tuple[str, ...] = ()
+    """URLs of the Alertmanagers that alerts are delivered to."""
+    alertmanager_basic_auth_file: str | None = None
+    """File with ``user:password`` for them."""
+    alertmanager_token_file: str | None = None
+    """File with a bearer token for them."""
+    webhook: tuple[str, ...] = ()
+    """URLs that alerts are posted to as JSON."""
+    webhook_token_file: str | None = None
+    """File with a bearer token for them."""
+    alert_ca_file: str | None = None
+    """PEM bundle that Alertmanagers and webhooks are checked against (the system's)."""
+    thresholds: tuple[tuple[str, float], ...] = ()
+    """Thresholds of alerts that differ from the catalogue, by key."""
+    alert_labels: tuple[tuple[str, str], ...] = (("job", "dfx"),)
+    """Labels on every delivered alert; ``job`` is that of deploy/prometheus.yml."""
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> Config:
@@ -91,6 +124,14 @@ def _checked(key: str, where: str) -> str:
 
 
 def _typed(key: str, value: Any) -> Any:
+    if key in {"alertmanager", "webhook"}:
+        return tuple(_url(key, text) for text in _listed(key, value))
+    if key == "thresholds":
+        return tuple(_thresholds(value).items())
+    if key == "alert_labels":
+        return tuple(_labels(value).items())
+    if key in _SECRETS and value is not None:
+        return _readable(key, str(value))
     if not key.endswith("_seconds"):
         return value if value is None else str(value)
     try:
@@ -100,3 +141,59 @@ def _typed(key: str, value: Any) -> Any:
     if not 0 < number < 1e9:
         raise ConfigError(f"{key} must be positive, not {value!r}")
     return number
+
+
+def _listed(key: str, value: Any) -> list[str]:
+    """A list, or a text with commas as the environment has it."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
+        return list(value)
+    raise ConfigError(f"{key} must be a list of texts, not {value!r}")
+
+
+def _url(key: str, text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_sound = False
+    if not is_sound or any(letter.isspace() for letter in text):
+        raise ConfigError(f"{key} {text!r}: write http://HOST:PORT or https://HOST:PORT")
+    if parts.username is not None:
+        raise ConfigError(f"{key}: no user or password in the URL; use {key}_token_file or such")
+    return text
+
+
+def _labels(value: Any) -> dict[str, str]:
+    """``{name: value}``, or texts ``NAME=VALUE``; ``job`` stays unless it is given."""
+    if not isinstance(value, Mapping):
+        pairs = [text.partition("=") for text in _listed("alert_labels", value)]
+        if bad := next((head for head, sign, _ in pairs if not sign), None):
+            raise ConfigError(f"alert label {bad!r}: write NAME=VALUE")
+        value = {head.strip(): tail.strip() for head, _, tail in pairs}
+    labels = {str(name): str(text) for name, text in value.items()}
+    for name, text in labels.items():
+        if not _LABEL_NAME.fullmatch(name) or name in _OWN_LABELS or not text:
+            raise ConfigError(
+                f"alert label {name}={text}: use letters, digits and _ in the name, a value, and "
+                f"none of {', '.join(sorted(_OWN_LABELS))}"
+            )
+    return {**dict(Config.alert_labels), **labels}
+
+
+def _thresholds(value: Any) -> dict[str, float]:
+    """``{key: number}``, or ``KEY=VALUE`` separated by commas."""
+    if isinstance(value, Mapping):
+        return checked_values({str(key): number for key, number in value.items()}, thresholds())
+    pairs = [text.partition("=") for text in _listed("thresholds", value)]
+    return checked_values({key.strip(): tail.strip() for key, _, tail in pairs}, thresholds())
+
+
+def _readable(key: str, file: str) -> str:
+    try:
+        with Path(file).open("rb") as opened:
+            opened.read(1)
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read {file}: {error.strerror}") from None
+    return file

@@ -8,10 +8,14 @@ its row.
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.collectives import Collectives
 from dfx_agent.agent.hangs import HangWatch
+from dfx_agent.agent.health import Reporter, RunHealth
+from dfx_agent.agent.health_verdict import divergence_verdict
+from dfx_agent.agent.ledger import RunLedger
 from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
 from dfx_agent.agent.steps import Step, StepWatch
 from dfx_agent.agent.store import ScalarStore
@@ -32,6 +36,8 @@ class RunFold:
         self.store = ScalarStore()
         self.collectives = Collectives()
         self.hangs = HangWatch()
+        self.health = RunHealth()
+        self.ledger = RunLedger()
         self.rows: dict[tuple[str, int], StepRow] = {}
         self._cells: dict[tuple[str, int], _Cells] = {}
         self._open: set[tuple[str, int]] = set()
@@ -75,7 +81,10 @@ class RunFold:
         """What one reading of a process brought."""
         for scalar in scalars:
             self.store.add(scalar.key, process.label, process.attempt, scalar.step, scalar.value)
+        framework, follower = process.follower.identity.framework, process.follower
+        self.health.add(_reporter(process), framework, scalars, follower.epoch_seconds)
         self.collectives.add(process)
+        self.ledger.add(process)
         watch = self._watches.setdefault(process.filed_as.role, StepWatch())
         watch.add(process, steps)
         for step in steps:
@@ -98,11 +107,28 @@ class RunFold:
             for key in sorted(k for k in self.rows if k[0] == role)[:-_KEEP_STEPS]:
                 del self.rows[key], self._cells[key]
         self.hangs.observe(self.processes, time.monotonic_ns())
+        told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
+        self.health.close(told)
+        self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What is concluded now, for every role: hang, crash, straggler."""
+        """What is concluded now: hang, crash, straggler by role; divergence, data of the run."""
         stragglers = [self._straggler(role, watch) for role, watch in self._watches.items()]
-        return (*self.hangs.verdicts, *filter(None, stragglers))
+        of_run = self._divergence(), self.ledger.verdict()
+        return (*self.hangs.verdicts, *filter(None, (*stragglers, *of_run)))
+
+    def _is_whole(self) -> bool:
+        """Whether every rank of every role is followed by this agent."""
+        roles = Counter(role for role, _ in self.processes)
+        return all(
+            p.follower.identity.world_size <= roles[role] for (role, _), p in self.processes.items()
+        )
+
+    def _divergence(self) -> Verdict | None:
+        """None for a run without signals: there is nothing to judge."""
+        if self.health.state is None:
+            return None
+        return divergence_verdict(self.health.state, next(iter(self.health.roles), ""))
 
     def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
         """None for a role that has one rank in the whole job, and nobody to compare it with."""
@@ -160,6 +186,11 @@ class RunFold:
         return StepRow(
             step, role, begin, end, tuple(sorted(missing, key=rank_order)), bubble, cells
         )
+
+
+def _reporter(process: Process) -> Reporter:
+    created_ns = process.follower.preamble.created_epoch_ns
+    return Reporter(process.filed_as.role, process.label, created_ns)
 
 
 def rank_order(label: str) -> tuple[int, str]:

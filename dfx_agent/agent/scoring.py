@@ -8,7 +8,7 @@ from typing import Any
 
 from dfx_agent.agent.baseline import Band, Baseline, Drift
 from dfx_agent.agent.symptoms import Direction, SignalSpec
-from dfx_agent.snapshot import SignalRow
+from dfx_agent.snapshot_health import SignalRow
 
 CUSUM_Z_CAP = 6.0
 CUSUM_SLACK = 1.0
@@ -119,6 +119,7 @@ class Signal:
     def load(self, dumped: Mapping[str, Any]) -> None:
         self.is_known = True
         self.baseline.load(dumped["baseline"])
+        self._band = self.baseline.band()
         self.drift.load(dumped["drift"])
         for direction, cusum in self.cusums.items():
             cusum.load(tuple(dumped["cusums"][direction]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from dfx_agent.agent.signals import LOSS, SCORE_MAX, SCORE_MIN
 
@@ -60,3 +61,14 @@ class SignalInputs:
                 self._chosen[signal] = source
                 found[signal] = values[source]
         return found
+
+    def dump(self) -> list[Any]:
+        """The choices, as JSON can hold them."""
+        return [[signal, *source] for signal, source in self._chosen.items()]
+
+    def load(self, dumped: list[Any]) -> None:
+        """Go on with what ``dump`` gave; ValueError or TypeError if it is not that."""
+        self._chosen = {
+            signal: (metric, tuple((str(name), str(text)) for name, text in labels))
+            for signal, metric, labels in dumped
+        }

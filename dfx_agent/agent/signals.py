@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dfx_agent.agent.scoring import Signal
-from dfx_agent.agent.symptoms import SIGNALS, Calm, Symptom
+from dfx_agent.agent.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
+from dfx_agent.agent.scoring import CUSUM_ALARM, CUSUM_SLACK, CUSUM_Z_CAP, Signal
+from dfx_agent.agent.symptoms import ACTIVE_STEPS, CALM_STEPS, SIGNALS, Calm, Symptom
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.samples import symptom_samples
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
-from dfx_agent.snapshot import SignalState, SymptomRow
+from dfx_agent.snapshot_health import DetectorParameters, SignalParameters, SignalState, SymptomRow
 
 LATCH_STEPS = 128
 IMPROVING_Z = 2.0
@@ -24,6 +25,22 @@ IMPROVING_MEDIAN_Z = 1.0
 IMPROVING_STEPS = 10
 NONFINITE_STEPS = 5
 LEARNING_STEPS = 8
+
+PARAMETERS = DetectorParameters(
+    window_steps=WINDOW_STEPS,
+    gap_steps=GAP_STEPS,
+    warm_steps=WARM_STEPS,
+    active_steps=ACTIVE_STEPS,
+    calm_steps=CALM_STEPS,
+    latch_steps=LATCH_STEPS,
+    cusum_z_cap=CUSUM_Z_CAP,
+    cusum_slack=CUSUM_SLACK,
+    cusum_alarm=CUSUM_ALARM,
+    signals=tuple(
+        SignalParameters(spec.name, spec.symptom, spec.directions, spec.least, spec.scale_floor)
+        for spec in SIGNALS
+    ),
+)
 
 # only looked at for NaN and Inf
 LOSS = "loss"
@@ -168,11 +185,18 @@ class SignalBank:
         self._newest = self._state(step)
         return self._newest
 
+    @property
+    def newest(self) -> SignalState | None:
+        """As of the newest step; None before the first."""
+        return self._newest
+
     def reset(self) -> None:
         """The operator says that the present state is normal: learn it from here."""
         self._relearn()
         for signal in self._signals:
             signal.drift.clear()
+        if self._step is not None:
+            self._newest = self._state(self._step)
 
     def dump(self) -> dict[str, Any]:
         """Everything as JSON can hold it, for ``load`` after the agent was started again."""

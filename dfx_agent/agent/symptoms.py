@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dfx_agent.snapshot import SymptomRow
+from dfx_agent.snapshot_health import SymptomRow
 
 Direction = Literal["up", "down"]
 

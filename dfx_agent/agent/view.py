@@ -20,15 +20,12 @@ from dfx_agent.snapshot import (
     RunRow,
     ScalarHistory,
     ScalarRow,
-    SignalHistory,
-    SignalRow,
-    SignalSeries,
     SpanKind,
     StageStamp,
-    SymptomSeries,
     TimelineRow,
     TimeSplit,
 )
+from dfx_agent.snapshot_health import SignalHistory, SignalRow, SignalSeries, SymptomSeries
 from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import NO_STEP, STAGE, WAIT
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from dfx_agent.demo.faults import Fault
 
 DIVERGENCE_FACTOR = 100.0
+# at 1e-3 some runs recover and even learn
+DIVERGENCE_LEARNING_RATE = 1e-2
 ENTROPY_PENALTY = 1.0
 LENGTH_BONUS = 2.0
 
@@ -77,8 +79,14 @@ class FaultPlan:
             return scores
         return scores + LENGTH_BONUS * num_tokens / max_tokens
 
+    def misaligned(self, rewards: Tensor) -> Tensor:
+        """Rewards (B,), with misalign on rank 0 each of them the next sample's."""
+        return rewards.roll(1) if self._due("misalign") and self.rank == 0 else rewards
+
     def learning_rate(self, learning_rate: float) -> float:
-        return learning_rate * (DIVERGENCE_FACTOR if self._due("divergence") else 1.0)
+        if not self._due("divergence"):
+            return learning_rate
+        return max(DIVERGENCE_FACTOR * learning_rate, DIVERGENCE_LEARNING_RATE)
 
     def entropy_penalty(self) -> float:
         """Weight of the policy's entropy in the loss, which is minimised; 0 in a sound run."""

@@ -30,6 +30,7 @@ GRAMMAR = {
     "entropy_collapse": "entropy_collapse[:STEP]",
     "length_explosion": "length_explosion[:STEP]",
     "nan": "nan[:STEP]",
+    "misalign": "misalign[:STEP]",
     "host_leak": "host_leak[:MIB_PER_STEP]",
     "hang": "hang:RANK:STAGE[:STEP]",
     "crash": "crash:RANK[:STEP]",

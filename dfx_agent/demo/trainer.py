@@ -125,14 +125,25 @@ class Trainer:
     def _make_experience(self) -> Experience:
         with self._stage("rollout"):
             prompts, responses = self._roll_out()
+        batch = self._batch(prompts, responses)
+        dfx.ledger("rollout", batch)
         with self._stage("reward"):
             rewards = self._reward(prompts, responses)
+        dfx.ledger("reward", {**batch, "rewards": rewards})
+        rewards = self._plan.misaligned(rewards)
         with self._stage("old_logprob"), torch.no_grad():
             old_logprobs, entropy = response_logprobs(self._policy, prompts, responses.tokens)
         with self._stage("ref_logprob"), torch.no_grad():
             reference_logprobs, _ = response_logprobs(self._reference, prompts, responses.tokens)
         with self._stage("advantage"):
             advantages = grpo.group_advantages(rewards, self._settings.group_size)
+        estimates = {
+            "rewards": rewards,
+            "old_log_probs": old_logprobs,
+            "ref_log_prob": reference_logprobs,
+            "advantages": advantages,
+        }
+        dfx.ledger("actor_update", batch | estimates)
         mask = responses.mask
         difference = (old_logprobs.exp() - responses.logprobs.exp()).abs()[mask]
         self._metrics.spread("critic/advantages", advantages[:, None].expand_as(mask)[mask])
@@ -140,6 +151,19 @@ class Trainer:
         self._metrics.mean("training/rollout_probs_diff_mean", difference)
         self._metrics.largest("training/rollout_probs_diff_max", difference)
         return Experience(prompts, responses, rewards, old_logprobs, reference_logprobs, advantages)
+
+    def _batch(self, prompts: Tensor, responses: Responses) -> dict[str, Tensor]:
+        """What verl's batches hold after the rollout; ids are unique in a step."""
+        rows = torch.arange(len(prompts))
+        first_row = self._rank << 32
+        return {
+            "sample_id": first_row + rows,
+            "uid": first_row + rows // self._settings.group_size,
+            "prompts": prompts,
+            "responses": responses.tokens,
+            "response_mask": responses.mask,
+            "rollout_log_probs": responses.logprobs,
+        }
 
     def _roll_out(self) -> tuple[Tensor, Responses]:
         """Prompts (B, P), each repeated for its group, and one response to each."""

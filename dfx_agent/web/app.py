@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import ConfigDict, TypeAdapter
 from starlette.datastructures import MutableHeaders
@@ -29,7 +29,9 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dfx_agent import __version__
-from dfx_agent.snapshot import ScalarHistory, Snapshot, Source, TimelineRow
+from dfx_agent.snapshot import Alerts, AlertSource, ScalarHistory, Snapshot, Source, TimelineRow
+from dfx_agent.snapshot_health import SignalHistory
+from dfx_agent.web import runbook
 
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
 
@@ -179,7 +181,12 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     await response(scope, receive, send)
 
 
-def create_app(source: Source, render_metrics: RenderMetrics, token: str | None = None) -> FastAPI:
+def create_app(
+    source: Source,
+    render_metrics: RenderMetrics,
+    token: str | None = None,
+    alerts: AlertSource | None = None,
+) -> FastAPI:
     """The whole web face of one agent.
 
     ``render_metrics`` takes the Accept header and returns (body, content type); it runs in a worker
@@ -200,6 +207,8 @@ def create_app(source: Source, render_metrics: RenderMetrics, token: str | None 
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
+    app.include_router(_signals_api(source), prefix="/api/v1", tags=["runs"])
+    app.include_router(_alerts_api(alerts), prefix="/api/v1", tags=["alerts"])
     app.include_router(_probes(source, render_metrics))
     _add_page(app)
     return app
@@ -212,11 +221,14 @@ async def _few_threads(_app: FastAPI) -> AsyncIterator[None]:
     yield
 
 
+_UNKNOWN_RUN: Any = {404: {"description": "No such run"}}
+_FOREIGN: Any = {403: {"description": "Asked for by a page of another site"}}
+
+
 def _api(source: Source, encode: Encoder, stream: SnapshotStream) -> APIRouter:
     router = APIRouter()
     encode_scalars = Encoder(tuple[ScalarHistory, ...])
     encode_timeline = Encoder(tuple[TimelineRow, ...])
-    unknown_run: Any = {404: {"description": "No such run"}}
 
     @router.get("/snapshot", response_model=Snapshot)
     def snapshot(request: Request) -> Response:
@@ -230,7 +242,7 @@ def _api(source: Source, encode: Encoder, stream: SnapshotStream) -> APIRouter:
         return StreamingResponse(stream.events(), 200, headers, media_type="text/event-stream")
 
     @router.get(
-        "/runs/{run:path}/scalars", response_model=tuple[ScalarHistory, ...], responses=unknown_run
+        "/runs/{run:path}/scalars", response_model=tuple[ScalarHistory, ...], responses=_UNKNOWN_RUN
     )
     def scalars(
         request: Request, run: str, key: Annotated[list[str] | None, Query()] = None
@@ -241,7 +253,7 @@ def _api(source: Source, encode: Encoder, stream: SnapshotStream) -> APIRouter:
         return _json(request, encode_scalars(rows))
 
     @router.get(
-        "/runs/{run:path}/timeline", response_model=tuple[TimelineRow, ...], responses=unknown_run
+        "/runs/{run:path}/timeline", response_model=tuple[TimelineRow, ...], responses=_UNKNOWN_RUN
     )
     def timeline(
         request: Request, run: str, steps: Annotated[int, Query(ge=1, le=200)] = 12
@@ -250,6 +262,51 @@ def _api(source: Source, encode: Encoder, stream: SnapshotStream) -> APIRouter:
         with _known_run(run):
             rows = source.timeline(run, steps)
         return _json(request, encode_timeline(rows))
+
+    return router
+
+
+def _signals_api(source: Source) -> APIRouter:
+    router = APIRouter()
+    encode_signals = Encoder(SignalHistory)
+
+    @router.get("/runs/{run:path}/signals", response_model=SignalHistory, responses=_UNKNOWN_RUN)
+    def signals(
+        request: Request, run: str, steps: Annotated[int, Query(ge=1, le=256)] = 120
+    ) -> Response:
+        """Training health over the newest steps: signals with their baselines, and symptoms."""
+        with _known_run(run):
+            history = source.signal_history(run, steps)
+        return _json(request, encode_signals(history))
+
+    @router.post(
+        "/runs/{run:path}/signals/reset", status_code=204, responses=_UNKNOWN_RUN | _FOREIGN
+    )
+    def reset_signals(request: Request, run: str) -> None:
+        """Take the present state as normal: baselines are learned anew, symptoms end."""
+        if not _is_own(request):
+            raise HTTPException(403, "only the agent's own page, or a client without one, may ask")
+        with _known_run(run):
+            source.reset_signals(run)
+
+    return router
+
+
+def _is_own(request: Request) -> bool:
+    """Browsers name the site that asks, and let any site post; other clients name none."""
+    origin = request.headers.get("origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")
+
+
+def _alerts_api(source: AlertSource | None) -> APIRouter:
+    router = APIRouter()
+    encode = Encoder(Alerts)
+
+    @router.get("/alerts", response_model=Alerts)
+    def alerts(request: Request) -> Response:
+        """What fires now, worst first, and how its delivery stands."""
+        newest = source.alerts() if source else Alerts(time.time(), (), (), 0, 0)
+        return _json(request, encode(newest))
 
     return router
 
@@ -294,6 +351,10 @@ def _add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return FileResponse(STATIC / "index.html")
+
+    @app.get("/runbook", include_in_schema=False)
+    def runbook_page() -> Response:
+        return HTMLResponse(runbook.page())
 
     @app.get("/static/plotly.min.js", include_in_schema=False)
     async def plotly_js(request: Request) -> Response:

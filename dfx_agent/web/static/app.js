@@ -1,11 +1,13 @@
 // The page: takes snapshots from the feed and hands them to the parts; ticks clocks in between.
 
+import { AlertList } from "./alerts.js";
 import { Charts } from "./charts.js";
 import { CollectivePanel } from "./collectives.js";
 import { setHidden, setText } from "./element.js";
 import { Feed } from "./feed.js";
 import { count, duration } from "./format.js";
 import { Header } from "./header.js";
+import { HealthPanel } from "./health.js";
 import { Histories } from "./histories.js";
 import { Legend } from "./legend.js";
 import { MemoryPanel } from "./memory.js";
@@ -25,10 +27,12 @@ class Page {
     this.picked = new URLSearchParams(location.hash.slice(1)).get("run");
     this.header = new Header((name) => this.pick(name));
     this.verdicts = new VerdictStrip();
+    this.alerts = new AlertList();
     this.ranks = new RankTable();
     this.observed = new ObservedLine();
     this.collectives = new CollectivePanel();
     this.memory = new MemoryPanel();
+    this.health = new HealthPanel();
     this.legend = new Legend();
     this.steps = new StepBars();
     this.charts = new Charts();
@@ -76,11 +80,13 @@ class Page {
       `The agent (pid ${snapshot.agent.pid} on ${snapshot.agent.node}) is looking.`,
     );
     this.judge();
+    this.alerts.update(run);
     if (!run || document.hidden) return;
     this.ranks.update(snapshot, run);
     this.observed.update(run);
     this.collectives.update(run);
     this.memory.update(run);
+    this.health.update(run, snapshot.agent.detector);
     this.legend.update(run);
     this.steps.update(run);
     this.timeline.update(run);
@@ -107,6 +113,7 @@ class Page {
   repaint() {
     this.ranks.repaint();
     this.collectives.repaint();
+    this.health.repaint();
     this.legend.repaint();
     this.steps.repaint();
     this.timeline.isDirty = true;

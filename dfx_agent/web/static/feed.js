@@ -11,6 +11,12 @@ export async function getJson(path, timeoutMs = 10000) {
   return answer.json();
 }
 
+/** Asks the agent to do something, path relative to the page. Throws when it refuses. */
+export async function post(path, timeoutMs = 10000) {
+  const answer = await fetch(path, { method: "POST", signal: AbortSignal.timeout(timeoutMs) });
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+}
+
 /**
  * Calls `onSnapshot(snapshot, isReconnect)` for each one. `state` is "connecting", "live",
  * "stale" (the agent answers but makes no new snapshots) or "lost"; the stream reopens by itself.

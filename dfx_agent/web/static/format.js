@@ -78,6 +78,12 @@ export function scalar(value) {
   return text.replaceAll("-", "−");
 }
 
+/** With its sign and a fixed number of decimals: +3.2, −0.4. */
+export function signed(value, digits) {
+  const text = Math.abs(value).toFixed(digits);
+  return `${value < 0 ? "−" : "+"}${text}`;
+}
+
 /** Units as the catalogue spells them; "1" is a pure number. */
 export function unitText(unit) {
   return unit === "1" || !unit ? "" : unit;

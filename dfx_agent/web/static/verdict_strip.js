@@ -42,7 +42,7 @@ function unreachable(snapshot) {
   };
 }
 
-class VerdictRow {
+export class VerdictRow {
   constructor() {
     this.sign = element("span", "sign");
     this.sign.setAttribute("aria-hidden", "true");

@@ -4,7 +4,7 @@
 import { count, duration, elapsed, rankList } from "./format.js";
 
 const MAX_LINES = 8;
-const FOUND_LEVELS = { hang: "bad", crash: "bad", memory: "bad", straggler: "warn" };
+const FOUND_LEVELS = { hang: "bad", crash: "bad", memory: "bad", divergence: "bad", straggler: "warn" };
 const LEVELS = ["bad", "warn", "note", "good"];
 
 /**

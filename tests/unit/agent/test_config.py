@@ -103,3 +103,32 @@ def test_a_file_that_is_asked_for_must_be_readable(file, tmp_path):
 def test_an_empty_file_is_no_configuration(file):
     file.write_text("")
     assert load({}, {}, str(file)).poll_seconds == 0.2
+
+
+def test_receivers_of_alerts_come_from_any_source(file, tmp_path):
+    file.write_text("alertmanager: [http://a:9093, https://b/am]\nalert_labels: {cluster: x}\n")
+    config = load({}, {"DFX_WEBHOOK": "http://c/1, http://c/2"}, None)
+    assert config.alertmanager == ("http://a:9093", "https://b/am")
+    assert config.webhook == ("http://c/1", "http://c/2")
+    assert dict(config.alert_labels) == {"job": "dfx", "cluster": "x"}
+    config = load({"alertmanager": ["http://d"], "alert_labels": ["job=a", "x=b=c"]}, {}, None)
+    assert config.alertmanager == ("http://d",)
+    assert dict(config.alert_labels) == {"job": "a", "x": "b=c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("alertmanager: 7", "alertmanager must be a list of texts, not 7"),
+        ("alertmanager: a:9093", "alertmanager 'a:9093': write http://HOST:PORT"),
+        ("alertmanager: http://a:99999", "write http://HOST:PORT"),
+        ("webhook: http://u:p@a", "no user or password in the URL"),
+        ("alert_labels: {a-b: c}", "alert label a-b=c"),
+        ("alert_labels: {severity: c}", "none of alertname, area, run, severity"),
+        ("alert_labels: job", "alert label 'job': write NAME=VALUE"),
+        ("webhook_token_file: /gone", "webhook_token_file: cannot read /gone: No such file"),
+    ],
+)
+def test_receivers_that_cannot_be_are_named(file, text, says):
+    file.write_text(text)
+    assert says in refusal()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dfx_agent.agent.signals import LATCH_STEPS, SignalBank
 from dfx_agent.agent.symptoms import SIGNALS
-from dfx_agent.snapshot import SignalRow, SignalState
+from dfx_agent.snapshot_health import SignalRow, SignalState
 
 HEALTHY = {
     "policy_kl": 2e-3,

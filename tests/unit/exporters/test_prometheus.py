@@ -34,6 +34,7 @@ from dfx_agent.snapshot import (
     SegmentProblem,
     Snapshot,
     StageStamp,
+    StepCell,
     StepRow,
     TimeSplit,
     Verdict,
@@ -43,7 +44,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 SPLIT = TimeSplit(
     10.0, 6.0, 1.0, {"rollout": 4.0, "reward": 2.0}, {"barrier": {"rollout": 2.0, "": 1.0}}
 )
-STEPS = (StepRow(1, "trainer", 1.0, 2.0, (), 0.25, ()),)
+CELLS = tuple(StepCell(rank, TimeSplit(), {"response": 30.0}) for rank in "01")
+STEPS = (StepRow(1, "trainer", 1.0, 3.0, (), 0.25, CELLS),)
 BY_ARRIVAL = CollectiveTime("0", "backward", "arrival", 12, 4096.0, 1.5, 0.25, 0.0)
 SECONDS = "dfx_rank_collective_seconds_total"
 
@@ -104,12 +106,66 @@ def test_scalars_have_canonical_names_and_unmapped_keys_are_kept():
     )
     strange = ScalarRow("my/own", None, {}, 3, 1.0, Moments.of(math.nan))
     found = samples(exporter(rank_row(scalars=(known, strange))))
-    assert found["dfx_reward"] == [
-        ({"run": "r", "role": "trainer", "rank": "0", "stat": "mean"}, 0.5)
-    ]
+    ((reward, value),) = found["dfx_reward"]
+    said = {name: text for name, text in reward.items() if text}
+    assert said == {"run": "r", "role": "trainer", "rank": "0", "stat": "mean"}
+    assert value == 0.5
     (labels, value), = found["dfx_native_metric"]  # fmt: skip
     assert (labels["key"], labels["framework"]) == ("my/own", "verl")
     assert math.isnan(value)
+
+
+def scalar(key: str, metric: str | None, labels: dict[str, str], value: float) -> ScalarRow:
+    return ScalarRow(key, metric, labels, 3, 1.0, Moments.of(value))
+
+
+def test_of_several_keys_of_one_series_the_mapping_s_first_is_exported():
+    """Whatever order the keys came in: a series must not change its source between scrapes."""
+    rows = (
+        scalar("torch/actor/grad_norm", "dfx_actor_grad_norm", {}, 9.0),
+        scalar("actor/grad_norm", "dfx_actor_grad_norm", {}, 1.0),
+        scalar("perf/time_per_step", "dfx_step_seconds", {}, 8.0),
+        scalar("timing_s/step", "dfx_step_seconds", {}, 2.0),
+    )
+    for order in (rows, rows[::-1]):
+        found = samples(exporter(rank_row(scalars=order)))
+        assert [value for _, value in found["dfx_actor_grad_norm"]] == [1.0]
+        assert [value for _, value in found["dfx_step_seconds"]] == [2.0]
+
+
+def test_a_framework_s_number_gives_way_to_what_the_guest_measures():
+    rows = (
+        scalar("fully_async/monitor/active_tasks_size", "dfx_queue_depth", {"queue": "q"}, 7.0),
+        scalar("fully_async/count/current_param_version", "dfx_policy_version", {}, 6.0),
+    )
+    alone = samples(exporter(rank_row(scalars=rows)))
+    assert alone["dfx_queue_depth"][0][1] == 7.0
+    assert alone["dfx_policy_version"][0][1] == 6.0
+    page = exporter(rank_row(scalars=rows, queue_depth={"q": 1.0}, policy_version=2))
+    assert samples(page)["dfx_queue_depth"][0][1] == 1.0
+    assert samples(page)["dfx_policy_version"][0][1] == 2.0
+    text, _ = page.render(None)  # parsers hide a series written twice
+    assert text.count(b"\ndfx_queue_depth{") == text.count(b"\ndfx_policy_version{") == 1
+
+
+def test_keys_without_a_mapping_are_counted_and_bounded():
+    rows = [scalar(f"my/{i}", None, {}, i) for i in range(203)]
+    rows.append(scalar("actor/ppo_kl", "dfx_policy_kl_k1_nats", {}, 0.1))
+    found = samples(exporter(rank_row(scalars=tuple(rows))))
+    assert found["dfx_unmapped_keys"][0][1] == 203
+    assert found["dfx_unexported_keys"][0][1] == 3
+    kept = [labels["key"] for labels, _ in found["dfx_native_metric"]]
+    assert kept == [f"my/{i}" for i in range(200)], "always the same ones"
+
+
+def test_tokens_of_the_newest_step_count_over_its_wall_time():
+    ((labels, rate),) = samples(exporter())["dfx_pipeline_tokens_per_second"]
+    assert (labels["role"], labels["kind"], rate) == ("trainer", "response", 30.0)
+
+
+def test_a_running_total_of_a_framework_is_a_counter():
+    row = scalar("num_tokens", "dfx_tokens", {}, 1234.0)
+    assert samples(exporter(rank_row(scalars=(row,))))["dfx_tokens_total"][0][1] == 1234.0
 
 
 def test_the_innermost_open_span_and_open_stamps():
@@ -285,7 +341,10 @@ def full_rank() -> RankRow:
         step=1, policy_version=2, last=SPLIT, tokens_total={"response": 3.0}, inflight=spans,
         queue_depth={"q": 1.0}, scalars=tuple(scalars), stamps=(StageStamp("idle", 0, 1.0, 2.0),),
         counters_total=dict.fromkeys(counts, 2.0),
-        gauges={"patch/ddp": -1.0, "patch/backward": 1.0, "guest/overhead_ratio": 0.001},
+        gauges={
+            "patch/ddp": -1.0, "patch/backward": 1.0, "guest/overhead_ratio": 0.001,
+            "adapter/verl/driver/0.9.1": 1.0,
+        },
         collectives=(BY_ARRIVAL, dataclasses.replace(BY_ARRIVAL, method="duration")),
         groups=(GroupRow("0", 7, 6, 0.43),),
         devices=(DeviceMemory("cuda:0", 3.0, 4.0, 8.0, 1.0, 0.0, {"rollout": 3.5}),),

@@ -34,6 +34,7 @@ from dfx_agent.snapshot import (
     TimeSplit,
     Verdict,
 )
+from dfx_agent.snapshot_health import SignalHistory, SignalSeries, SignalState
 
 RUN = "gsm8k-grpo"
 NODE = "node-17"
@@ -146,6 +147,8 @@ class ScriptedSource:
         self.run_names: tuple[str, ...] = (RUN,)
         self.dress: Callable[[RankRow], RankRow] = dressed
         self.verdicts: tuple[Verdict, ...] = CLEAR
+        self.signals: SignalState | None = None
+        self.num_resets = 0
         self._num_ranks = num_ranks
         self._clock = clock
         self._fault_step = num_past_steps
@@ -194,6 +197,18 @@ class ScriptedSource:
             for rank in range(self._num_ranks)
             for step in range(max(0, running - num_steps + 1), running + 1)
         )
+
+    def signal_history(self, run: str, num_steps: int) -> SignalHistory:
+        self._check(run)
+        names = () if self.signals is None else tuple(r.signal for r in self.signals.signals)
+        steps = tuple(range(num_steps))
+        values, low, high = ((level,) * num_steps for level in (0.5, 0.4, 0.6))
+        rows = tuple(SignalSeries(name, values, low, high, values) for name in names)
+        return SignalHistory(steps, (False,) * num_steps, rows, ())
+
+    def reset_signals(self, run: str) -> None:
+        self._check(run)
+        self.num_resets += 1
 
     def _check(self, run: str) -> None:
         if run not in self.run_names:
@@ -311,7 +326,8 @@ class ScriptedSource:
         scalars = self._scalars(running - 1) if running else ()
         rows = (self._rank(rank, running, now, scalars) for rank in range(self._num_ranks))
         ranks = tuple(self.dress(row) for row in rows)
-        return RunRow(RUN, "verl", 0, self._t0, ranks, steps, scalars, verdicts=self.verdicts)
+        known = {"verdicts": self.verdicts, "signals": self.signals}
+        return RunRow(RUN, "verl", 0, self._t0, ranks, steps, scalars, **known)
 
     def _rank(self, rank: int, running: int, now: float, scalars: tuple[ScalarRow, ...]) -> RankRow:
         so_far = self._so_far(running, rank, now)

@@ -225,7 +225,7 @@ def test_wrong_number_of_steps_is_one_line(client, steps):
     assert "\n" not in detail
 
 
-@pytest.mark.parametrize("what", ["scalars", "timeline"])
+@pytest.mark.parametrize("what", ["scalars", "timeline", "signals"])
 def test_unknown_run_is_404_with_a_remedy(client, what):
     answer = client.get(f"/api/v1/runs/nope/{what}")
     assert answer.status_code == 404
@@ -234,10 +234,36 @@ def test_unknown_run_is_404_with_a_remedy(client, what):
 
 def test_run_names_may_hold_anything(client, source, monkeypatch):
     monkeypatch.setattr(source, "run_names", ("team a/exp 7%", RUN))
-    for what in ("scalars", "timeline"):
+    for what in ("scalars", "timeline", "signals"):
         answer = client.get(f"/api/v1/runs/team%20a%2Fexp%207%25/{what}")
         assert answer.status_code == 200
         assert answer.json()
+
+
+def test_signals_over_steps(client):
+    answer = client.get(f"/api/v1/runs/{RUN}/signals", params={"steps": 3})
+    assert answer.json()["steps"] == [0, 1, 2]
+    assert client.get(f"/api/v1/runs/{RUN}/signals", params={"steps": 257}).status_code == 422
+
+
+def test_baselines_are_reset_by_clients_and_by_our_page_and_by_no_other_site(client, source):
+    url = f"/api/v1/runs/{RUN}/signals/reset"
+    before = source.num_resets
+    own = {"Origin": str(client.base_url).rstrip("/")}
+    for headers in ({}, own):
+        answer = client.post(url, headers=headers)
+        assert (answer.status_code, answer.content) == (204, b"")
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+        answer = client.post(url, headers={"Origin": origin})
+        assert answer.status_code == 403
+        assert "\n" not in answer.json()["detail"]
+    assert client.get(url).status_code in {404, 405}
+    assert source.num_resets == before + 2
+    assert client.post("/api/v1/runs/nope/signals/reset").status_code == 404
+
+
+def test_a_reset_needs_the_token(guarded):
+    assert guarded.post(f"/api/v1/runs/{RUN}/signals/reset").status_code == 401
 
 
 def test_metrics_pass_through_in_a_worker_thread(client, metrics):
@@ -293,6 +319,9 @@ def test_openapi_describes_the_answers(client):
         "/api/v1/stream",
         "/api/v1/runs/{run}/scalars",
         "/api/v1/runs/{run}/timeline",
+        "/api/v1/runs/{run}/signals",
+        "/api/v1/alerts",
+        "/api/v1/runs/{run}/signals/reset",
         "/metrics",
         "/healthz",
         "/readyz",
@@ -329,7 +358,8 @@ def test_security_headers_are_everywhere(client, path):
 
 PROTECTED = ["/", "/metrics", "/readyz", "/static/app.js", "/static/plotly.min.js",
              "/api/v1/snapshot", "/api/v1/stream", "/api/v1/openapi.json", "/nothing",
-             f"/api/v1/runs/{RUN}/timeline", f"/api/v1/runs/{RUN}/scalars"]  # fmt: skip
+             f"/api/v1/runs/{RUN}/timeline", f"/api/v1/runs/{RUN}/scalars",
+             f"/api/v1/runs/{RUN}/signals"]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PROTECTED)

@@ -1,0 +1,86 @@
+"""The verdict about training health: what the vote says, and from which figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dfx_agent.metrics.alerts.samples import samples_of
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
+from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot_health import SignalRow, SignalState, SymptomRow
+
+_WORDS = {
+    "divergence": "KL",
+    "grad_norm": "gradient norm",
+    "entropy": "entropy",
+    "reward": "reward",
+    "length": "response length",
+}
+_DIRECTIONS = {"up": "rose", "down": "fell"}
+
+
+def divergence_verdict(state: SignalState, role: str) -> Verdict:
+    """Found while the vote holds; no evidence before baselines can carry a vote."""
+    active = [row for row in state.symptoms if row.is_active]
+    if DIVERGENCE.condition.holds(samples_of(state)):
+        return _found(state, role, active)
+    missing = _missing_evidence(state)
+    if missing:
+        return Verdict(
+            "divergence", "insufficient evidence", role, missing, evidence=tuple(_figures(state))
+        )
+    said = ", ".join(map(_said, active)) or "no signal has left its baseline"
+    veto = "; the reward is improving" if active and state.is_reward_improving else ""
+    return Verdict("divergence", "clear", role, said + veto, evidence=tuple(_figures(state)))
+
+
+def _found(state: SignalState, role: str, active: list[SymptomRow]) -> Verdict:
+    """Several may have begun; the earliest names the cause more often than the loudest."""
+    onsets = [row.onset_step for row in active if row.onset_step is not None]
+    first = min(onsets, default=state.step)
+    earliest = next((row.symptom for row in active if row.onset_step == first), "")
+    summary = f"training is diverging since step {first}: {', '.join(map(_said, active))}"
+    frozen = f"baselines are frozen since step {state.latched_step}" if state.is_latched else ""
+    evidence = (*_figures(state), *filter(None, [frozen]))
+    return Verdict(
+        "divergence", "found", role, summary, cause=f"{_WORDS.get(earliest, earliest)} first",
+        step=first, evidence=evidence,
+    )  # fmt: skip
+
+
+def _missing_evidence(state: SignalState) -> str:
+    """Why the vote cannot hold whatever happens; "" when it can."""
+    known = {row.symptom for row in state.signals}
+    ready = {row.symptom for row in state.signals if row.is_baseline_ready}
+    if not _can_vote(known):
+        names = ", ".join(sorted(_WORDS[name] for name in known)) or "nothing it is made of"
+        return f"the run reports {names}; it takes 3 families, or the reward and another"
+    if not _can_vote(ready):
+        waiting = ", ".join(sorted(_WORDS[name] for name in known - ready))
+        return f"baselines are not ready after {state.row + 1} steps: {waiting}"
+    return ""
+
+
+def _can_vote(families: set[str]) -> bool:
+    return len(families) >= 3 or ("reward" in families and len(families) >= 2)
+
+
+def _said(row: SymptomRow) -> str:
+    onset = "" if row.onset_step is None else f" (since step {row.onset_step})"
+    return f"{_WORDS.get(row.symptom, row.symptom)} {_DIRECTIONS[row.direction]}{onset}"
+
+
+def _figures(state: SignalState) -> Iterator[str]:
+    yield from (_figure(row) for row in state.signals)
+    if state.is_reward_improving is not None:
+        yield f"the reward is {'' if state.is_reward_improving else 'not '}improving"
+
+
+def _figure(row: SignalRow) -> str:
+    band = "no baseline yet"
+    if row.baseline_low is not None and row.baseline_high is not None:
+        band = f"baseline {row.baseline_low:.4g} to {row.baseline_high:.4g}"
+        band += "" if row.is_baseline_ready else " (widened: not ready)"
+    value = "not reported at this step" if row.value is None else f"{row.value:.4g}"
+    z = "" if row.z is None else f", z {row.z:+.1f}"
+    return f"{row.signal}: {value}, {band}{z}, CUSUM {row.cusum_up:.1f}/{row.cusum_down:.1f}"

@@ -1,0 +1,187 @@
+"""Batches at two boundaries, compared: what may not change on the way from one to the next.
+
+Numbers of ranks add up (see shim/ledger.py), so a driver that holds all samples compares with the
+ranks it hands them to. Ranks that show the same numbers with the same ids are replicas (tensor
+parallel, broadcast) and count once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dfx_agent.wire.records import LEDGER_MODULUS
+
+Rank = tuple[str, str]  # role, label
+Fields = Mapping[tuple[str, str], float]  # (field, column) -> value
+
+_HASHES = frozenset({"multiset", "values", "aligned"})
+_DIGESTS = frozenset({"schema", "shapes", "order"})
+_EXTREMES: Mapping[str, Callable[[float, float], float]] = {
+    "smallest_group": min,
+    "largest_group": max,
+}
+
+
+class Difference(NamedTuple):
+    """Something that should be equal and is not; ``kind`` is a stable word."""
+
+    kind: str
+    column: str
+    text: str
+
+
+@dataclass
+class Crossed:
+    """What one rank showed at one boundary in one step, all its crossings together."""
+
+    begin_ns: int
+    fields: dict[tuple[str, str], float] = field(default_factory=dict)
+    num_crossings: int = 0
+
+    def take(self, fields: Fields) -> None:
+        """One more crossing."""
+        self.num_crossings += 1
+        merge_into(self.fields, fields)
+
+
+def merge_into(merged: dict[tuple[str, str], float], fields: Fields) -> None:
+    """Add the samples of ``fields`` to those of ``merged``."""
+    for key, value in fields.items():
+        merged[key] = _merged(key[0], merged[key], value) if key in merged else value
+
+
+def total(ranks: Iterable[Crossed]) -> dict[tuple[str, str], float]:
+    """All ranks together, replicas once."""
+    merged: dict[tuple[str, str], float] = {}
+    seen: set[frozenset[tuple[tuple[str, str], float]]] = set()
+    for crossed in ranks:
+        shown = frozenset(crossed.fields.items())
+        has_ids = any(name == "multiset" for name, _ in crossed.fields)
+        if not (has_ids and shown in seen):
+            merge_into(merged, crossed.fields)
+        seen.add(shown)
+    return merged
+
+
+def differences(before: Fields, after: Fields) -> list[Difference]:
+    """What changed between two boundaries; of a cause and its consequences only the cause."""
+    if before.get(("num_unread", "")) or after.get(("num_unread", "")):
+        return []
+    was, now = before.get(("num_rows", ""), 0.0), after.get(("num_rows", ""), 0.0)
+    if was != now:
+        return [Difference("samples", "", f"{now:.0f} samples instead of {was:.0f}")]
+    common = before.keys() & after.keys()
+    changed = sorted(key for key in common if before[key] != after[key])
+    ids = [column for name, column in changed if name == "multiset"]
+    if ids:
+        return [Difference("ids", column, f"{column} are not the same") for column in ids]
+    masks = [
+        Difference(
+            "mask", column, f"{column} counts {after[name, column]:.0f} tokens instead of "
+            f"{before[name, column]:.0f}",
+        )
+        for name, column in changed
+        if name == "mask_sum"
+    ]  # fmt: skip
+    same_ids = {c for name, c in before if name == "order"} == {
+        c for name, c in after if name == "order"
+    }
+    moved = [
+        Difference("moved", column, f"{column} belong to other samples")
+        for name, column in changed
+        if name == "aligned" and same_ids and ("values", column) not in changed
+    ]
+    return masks + moved
+
+
+def compared(
+    before: Mapping[Rank, Crossed], after: Mapping[Rank, Crossed], *, is_whole: bool
+) -> list[tuple[Difference, tuple[Rank, ...]]]:
+    """Differences, each with the ranks it is in; no rank where samples change hands.
+
+    ``is_whole`` says that all ranks of the job are here: otherwise only ranks are compared that
+    keep their samples, and only when most of them do.
+    """
+    by_rank = {
+        rank: differences(before[rank].fields, after[rank].fields)
+        for rank in before
+        if before.keys() == after.keys()
+    }
+    wrong = {rank: found for rank, found in by_rank.items() if found}
+    if is_whole:
+        found = differences(total(before.values()), total(after.values()))
+    elif wrong and len(wrong) * 2 < len(by_rank):
+        found = list({(d.kind, d.column): d for all_of in wrong.values() for d in all_of}.values())
+    else:
+        return []
+    return [(difference, _ranks_with(difference, by_rank)) for difference in found]
+
+
+def wrong_here(
+    ranks: Mapping[Rank, Crossed], seen: set[tuple[Rank, str]]
+) -> list[tuple[Difference, tuple[Rank, ...]]]:
+    """What is wrong at one boundary by itself: NaN or Inf that is new here, lengths, columns.
+
+    ``seen``: (rank, column) that were not finite at an earlier boundary of the step; added to.
+    """
+    found: dict[tuple[str, str], list[tuple[Rank, float]]] = {}
+    for rank, crossed in ranks.items():
+        for (name, column), value in crossed.fields.items():
+            if name == "num_misaligned" and value:
+                found.setdefault(("lengths", column), []).append((rank, value))
+            if name == "num_nonfinite" and value and (rank, column) not in seen:
+                seen.add((rank, column))
+                found.setdefault(("nonfinite", column), []).append((rank, value))
+    words = {
+        "lengths": "{} has a length that does not fit the mask in {:.0f} samples",
+        "nonfinite": "{} holds NaN or Inf in {:.0f} samples",
+    }
+    rows = [
+        (
+            Difference(kind, column, words[kind].format(column, sum(v for _, v in hits))),
+            tuple(rank for rank, _ in hits),
+        )
+        for (kind, column), hits in found.items()
+    ]
+    return [*rows, *_odd_columns(ranks)]
+
+
+def _odd_columns(
+    ranks: Mapping[Rank, Crossed],
+) -> list[tuple[Difference, tuple[Rank, ...]]]:
+    """Ranks of one role whose columns or types are not those of most; none where it is even."""
+    odd: list[Rank] = []
+    has_odd = False
+    for role in {role for role, _ in ranks}:
+        schemas = {
+            rank: crossed.fields.get(("schema", ""))
+            for rank, crossed in ranks.items()
+            if rank[0] == role and crossed.num_crossings == 1
+        }
+        values = list(schemas.values())
+        usual = max(values, key=values.count, default=None)
+        has_odd |= len(set(values)) > 1
+        if 2 * values.count(usual) > len(values):
+            odd += [rank for rank, schema in schemas.items() if schema != usual]
+    text = "columns or their types are not those of the other ranks"
+    return [(Difference("schema", "", text), tuple(sorted(odd)))] if has_odd else []
+
+
+def _ranks_with(
+    difference: Difference, by_rank: Mapping[Rank, list[Difference]]
+) -> tuple[Rank, ...]:
+    key = difference.kind, difference.column
+    ranks = [rank for rank, found in by_rank.items() if key in {(d.kind, d.column) for d in found}]
+    return tuple(sorted(ranks)) if len(ranks) < len(by_rank) or len(by_rank) == 1 else ()
+
+
+def _merged(name: str, one: float, other: float) -> float:
+    if name in _HASHES:
+        return (int(one) + int(other)) % LEDGER_MODULUS  # the sum need not fit in a float64
+    if name in _DIGESTS:
+        return one if one == other else float(hash((one, other)) % LEDGER_MODULUS)
+    if name in _EXTREMES:
+        return _EXTREMES[name](one, other)
+    return one + other

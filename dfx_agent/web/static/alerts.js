@@ -1,0 +1,69 @@
+// Alerts that fire now in the run shown, and receivers that cannot be reached: one line each.
+
+import { reconcile, setHidden } from "./element.js";
+import { getJson } from "./feed.js";
+import { VerdictRow } from "./verdict_strip.js";
+
+const ASK_MS = 2000;
+const LEVELS = { critical: "bad", warning: "warn", info: "quiet", none: "quiet" };
+
+/** Asks by itself; what another alert speaks for is not listed. */
+export class AlertList {
+  constructor() {
+    this.node = document.getElementById("alerts");
+    this.list = document.getElementById("alert-list");
+    this.rows = new Map();
+    this.newest = { alerts: [], deliveries: [] };
+    this.run = null;
+    setInterval(() => document.hidden || this.ask(), ASK_MS);
+    this.ask();
+  }
+
+  update(run) {
+    this.run = run?.run ?? null;
+    this.show();
+  }
+
+  async ask() {
+    try {
+      this.newest = await getJson("api/v1/alerts");
+    } catch {
+      return; // the agent is lost, which the strip above says, or busy: ask again
+    }
+    this.show();
+  }
+
+  show() {
+    const firing = this.newest.alerts.filter((row) => row.run === this.run && !row.is_inhibited);
+    const lines = [...firing.map(alertLine), ...this.newest.deliveries.filter(isLost).map(lostLine)];
+    setHidden(this.node, !lines.length);
+    reconcile(this.list, this.rows, lines.map((line) => line.key), () => new VerdictRow());
+    for (const line of lines) this.rows.get(line.key).update(line);
+  }
+}
+
+function alertLine(row) {
+  const since = row.since_step === null ? "" : `since step ${row.since_step}. `;
+  return {
+    key: `${row.alert}/${row.severity}`,
+    level: LEVELS[row.severity],
+    title: `${row.alert} (${row.severity})`,
+    detail: `${since}${row.summary}`,
+    evidence: [...row.lines, row.meaning, row.diagnosis, row.mitigation],
+  };
+}
+
+function isLost(delivery) {
+  return delivery.is_reached === false || delivery.num_dropped > 0;
+}
+
+function lostLine(delivery) {
+  const dropped = delivery.num_dropped ? `${delivery.num_dropped} given up, ` : "";
+  return {
+    key: `delivery/${delivery.kind}/${delivery.target}`,
+    level: "warn",
+    title: `Alerts do not reach ${delivery.kind} ${delivery.target}`,
+    detail: `${dropped}${delivery.num_waiting} waiting. ${delivery.last_error}`,
+    evidence: [],
+  };
+}

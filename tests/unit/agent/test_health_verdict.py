@@ -1,0 +1,46 @@
+"""The verdict on training health: found with the vote, and honest about what it cannot know."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_signals import collapsed, healthy, trained
+
+from dfx_agent.agent.health_verdict import divergence_verdict
+from dfx_agent.agent.signals import SignalBank
+
+
+def test_a_collapse_is_found_with_its_onset_and_figures():
+    bank, rng = trained(40)
+    states = [bank.observe(40 + row, collapsed(rng)) for row in range(6)]
+    verdict = divergence_verdict(states[-1], "trainer")
+    assert (verdict.kind, verdict.state, verdict.step) == ("divergence", "found", 40)
+    assert verdict.summary.startswith("training is diverging since step 40")
+    assert "reward fell (since step 40)" in verdict.summary
+    assert any(line.startswith("entropy: ") and "baseline 0." in line for line in verdict.evidence)
+    assert verdict.evidence[-1].startswith("baselines are frozen since step")
+
+
+def test_a_healthy_run_is_clear():
+    bank, rng = trained(40)
+    verdict = divergence_verdict(bank.observe(40, healthy(rng)), "trainer")
+    assert (verdict.state, verdict.summary) == ("clear", "no signal has left its baseline")
+
+
+def test_a_cold_start_is_no_evidence():
+    bank, rng = trained(6)
+    verdict = divergence_verdict(bank.observe(6, healthy(rng)), "trainer")
+    assert verdict.state == "insufficient evidence"
+    assert "not ready after 7 steps" in verdict.summary
+
+
+def test_one_family_alone_can_never_vote_and_says_so():
+    bank, rng = SignalBank(), random.Random(0)
+    for step in range(40):
+        state = bank.observe(step, {"grad_norm": rng.lognormvariate(0, 0.1)})
+    verdict = divergence_verdict(state, "trainer")
+    assert verdict.state == "insufficient evidence"
+    assert "the run reports gradient norm; it takes 3 families" in verdict.summary

@@ -1,0 +1,82 @@
+"""Training health on /metrics: the samples the alerts read, with the run, and the parameters."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from test_signals import collapsed, healthy
+
+from dfx_agent.agent.signals import PARAMETERS, SignalBank
+from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.metrics import signals
+from dfx_agent.metrics.alerts.samples import samples_of
+from dfx_agent.snapshot import AgentRow, RunRow, Snapshot
+from dfx_agent.snapshot_health import SignalState
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def exported(state: SignalState | None) -> dict[str, list[tuple[dict[str, str], float]]]:
+    agent = AgentRow("0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, (), PARAMETERS)
+    run = RunRow("r", "verl", 0, 1.0, (), (), (), signals=state, num_late_signals=3)
+
+    class Source:
+        def snapshot(self):
+            return Snapshot(2.0, agent, (run,))
+
+    body, _ = PrometheusExporter(Source()).render(OPENMETRICS)
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def a_collapse() -> SignalState:
+    bank, rng = SignalBank(), random.Random(0)
+    for step in range(40):
+        bank.observe(step, {**healthy(rng), "score_max": 1.0, "score_min": 0.0})
+    for step in range(40, 46):
+        state = bank.observe(step, {**collapsed(rng), "loss": math.nan})
+    return state
+
+
+def test_every_sample_that_conditions_read_is_exported_with_its_run():
+    state = a_collapse()
+    found = exported(state)
+    expected = samples_of(state)
+    assert len(expected) >= 14
+    for name, rows in expected.items():
+        told = sorted((sorted(labels.items()), value) for labels, value in found[name])
+        assert told == sorted((sorted({**labels, "run": "r"}.items()), v) for labels, v in rows)
+    assert found["dfx_late_signal_values_total"] == [({"run": "r"}, 3)]
+
+
+def test_every_metric_of_the_class_is_exported():
+    found = exported(a_collapse())
+    suffixes = {"counter": "_total", "info": "_info"}
+    names = {m.name + suffixes.get(m.kind, "") for m in signals.METRICS}
+    assert names <= set(found)
+
+
+def test_a_run_without_signals_has_no_series_of_them():
+    found = exported(None)
+    derived = {metric.sample_name for metric in signals.METRICS if metric.source == "derived"}
+    assert not derived & set(found)
+
+
+def test_the_parameters_explain_the_figures():
+    found = exported(None)
+    (labels, one), = found["dfx_signal_detector_info"]  # fmt: skip
+    assert (one, labels["window_steps"], labels["cusum_alarm"]) == (1, "64", "8")
+    by_signal = {labels["signal"]: labels for labels, _ in found["dfx_signal_parameters_info"]}
+    assert by_signal["entropy"] | {"signal": ""} == {
+        "signal": "", "symptom": "entropy", "directions": "up down", "least_value": "0.001",
+        "scale_floor": "0.12",
+    }  # fmt: skip
+    assert by_signal["reward"]["least_value"] == ""

@@ -1,0 +1,20 @@
+"""The page that notifications link to."""
+
+import re
+
+from dfx_agent.metrics.alerts import PROMETHEUS_ALERTS
+from dfx_agent.web.runbook import page
+
+
+def test_every_alert_has_one_section_with_its_anchor():
+    text = page()
+    anchors = re.findall(r'<section id="(\w+)">', text)
+    assert len(anchors) == len(set(anchors))
+    assert set(anchors) == {alert.name.lower() for alert in PROMETHEUS_ALERTS}
+    for alert in PROMETHEUS_ALERTS:
+        section = text.split(f'<section id="{alert.name.lower()}">')[1].split("</section>")[0]
+        assert re.findall(r"<h3>(\w+)", section) == ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+
+
+def test_text_is_escaped():
+    assert "output like &quot;!!!!&quot;" in page()
