@@ -11,14 +11,15 @@ from typing import Any
 from dfx_agent.agent import evidence
 from dfx_agent.commands._observed import Observed, add_observing_arguments, observe
 
-HELP = "say what is wrong now: hang, crash, straggler, memory, each with its evidence"
+HELP = "say what is wrong now: hang, crash, straggler, divergence, each with its evidence"
 EXAMPLE = """dfx-agent diagnose --watch 60
   dfx-agent diagnose --json --run nightly
 
 exit code: 0 nothing was found (clear, or insufficient evidence), 1 something was found,
 2 wrong use. An agent that follows the folder is asked, since it has seen more; without one the
 segments are read for 3 s. A hang shows 10 to 15 s after a rank stops taking part; a straggler
-takes some steps: --watch looks longer, and ends as soon as something is found."""
+takes some steps: --watch looks longer, and ends as soon as something is found. Divergence needs the
+baselines of 14 steps, which an agent keeps."""
 
 _WATCH_SECONDS = 3.0
 _WIDTH = 100

@@ -23,10 +23,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dfx_agent.shim import bootstrap, compiling, recorder
+from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.spans import stage, wait
 
 __all__ = [
     "init",
+    "ledger",
     "policy_version",
     "queue",
     "scalar",
@@ -96,6 +98,18 @@ def queue(name: str, depth: int) -> None:
         writer = recorder.current or recorder.active()
         if writer is not None:
             writer.queue(name, depth)
+
+
+def ledger(boundary: str, batch: Any, *, ids: Any = None, groups: Any = None) -> None:
+    """What ``batch`` looks like where it crosses ``boundary``: shapes, masks, NaN, ids, groups.
+
+    A mapping, TensorDict, DataProto, dataclass, tensor or list of samples. ``ids`` and ``groups``
+    (B,) name the samples where the batch has no column for them.
+    """
+    if not compiling.is_compiling():
+        writer = recorder.current or recorder.active()
+        if writer is not None:
+            observe(writer, boundary, batch, ids=ids, groups=groups)
 
 
 def policy_version(version: int) -> None:

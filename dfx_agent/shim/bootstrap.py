@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
-from dfx_agent.shim import compiling, identity, imports, recorder
+from dfx_agent.shim import adapters, compiling, identity, imports, patches, recorder
 from dfx_agent.wire import Identity, default_directory
 
 _lock = threading.RLock()
@@ -26,6 +26,7 @@ def arm() -> None:
     """Record from the first record on: a process that has nothing to say gets no segment."""
     recorder.start_late = _start_late
     imports.when_imported("torch", _install_torch_hooks)
+    adapters.install()
 
 
 def start(directory: str | None, **known: Any) -> bool:
@@ -67,6 +68,7 @@ def withdraw(gone: Callable[[], None]) -> None:
         writer.finish()
     hooks = sys.modules.get("dfx_agent.shim.hooks")
     if hooks is None:
+        patches.restore_all()
         gone()
     else:
         hooks.withdraw(gone)
@@ -79,6 +81,8 @@ def stop() -> None:
         hooks = sys.modules.get("dfx_agent.shim.hooks")
         if hooks is not None:
             hooks.remove()
+        else:
+            patches.restore_all()  # adapters work without torch too
         writer, recorder.current = recorder.current, None
         if writer is not None and writer.pid == os.getpid():
             writer.finish()
@@ -94,6 +98,8 @@ def _create(directory: str, given: dict[str, Any]) -> None:
     recorder.current = recorder.Recorder(directory, replace(who, **given))
     _install_hooks()
     imports.when_imported("torch", _install_torch_hooks)
+    adapters.install()
+    adapters.report(recorder.current)
 
 
 def _install_torch_hooks() -> None:

@@ -21,7 +21,7 @@ class DeferredScalars:
 
     def __init__(self, write: Callable[[str, float, int], None]) -> None:
         self._write = write
-        self._pending: deque[tuple[str, int, Any, Any]] = deque(maxlen=_MAX_PENDING)
+        self._pending: deque[tuple[Any, Any, Callable[[Any], None]]] = deque(maxlen=_MAX_PENDING)
         self._streams: dict[Any, Any] = {}
 
     @staticmethod
@@ -34,23 +34,27 @@ class DeferredScalars:
 
     def add(self, name: str, value: Any, step: int) -> None:
         """Start the copy of a one-element tensor; never waits."""
+        value = getattr(value, "_local_tensor", value).detach().reshape(())
+        self.fetch(value, lambda host: self._write(name, float(host), step))
+
+    def fetch(self, value: Any, take: Callable[[Any], None]) -> None:
+        """Start the copy of a small tensor; a later ``flush`` gives its copy to ``take``."""
         torch = sys.modules["torch"]
-        value = getattr(value, "_local_tensor", value).detach()
         accelerator = getattr(torch, value.device.type)
         stream = self._streams.get(value.device)
         if stream is None:
             stream = self._streams[value.device] = accelerator.Stream(value.device)
         stream.wait_stream(accelerator.current_stream(value.device))
         with accelerator.stream(stream):
-            host = torch.empty((), dtype=value.dtype, pin_memory=True)
-            host.copy_(value.reshape(()), non_blocking=True)
+            host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            host.copy_(value, non_blocking=True)
             value.record_stream(stream)
             event = accelerator.Event()
             event.record(stream)
-        self._pending.append((name, step, host, event))
+        self._pending.append((host, event, take))
 
     def flush(self) -> None:
-        """Write what has arrived, in order; stops at the first that has not."""
-        while self._pending and self._pending[0][3].query():
-            name, step, host, _ = self._pending.popleft()
-            self._write(name, float(host), step)
+        """Hand over what has arrived, in order; stops at the first that has not."""
+        while self._pending and self._pending[0][1].query():
+            host, _, take = self._pending.popleft()
+            take(host)

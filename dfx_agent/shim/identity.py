@@ -62,7 +62,19 @@ def _run_name() -> str:
     run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
         return f"{stem}-{run_id[:8]}"
+    if (ray_job := _ray_job()) is not None:
+        return ray_job
     return f"{stem}-{os.environ.get('MASTER_PORT') or os.getpid()}"
+
+
+def _ray_job() -> str | None:
+    """The same in the driver and in every actor; None before ``ray.init`` and without Ray."""
+    worker = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+    try:
+        session, job = worker.node.session_name, worker.current_job_id.hex()  # type: ignore[union-attr]
+    except Exception:  # noqa: BLE001 (private to Ray; not connected, or another version)
+        return None
+    return f"ray-{session.rpartition('_')[2]}-{job}"
 
 
 def _first_int(names: tuple[str, ...]) -> int:

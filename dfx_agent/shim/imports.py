@@ -62,7 +62,10 @@ class _Finder:
             spec = find(name, path, target) if find else None
             if spec is not None:
                 with suppress(Exception):  # a loader that takes no attribute is left alone
-                    self._follow(spec.loader)
+                    if spec.loader is None:  # a namespace package has no code of its own
+                        self._done()
+                    else:
+                        self._follow(spec.loader)
                 return spec
         return None
 

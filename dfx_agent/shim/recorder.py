@@ -163,6 +163,15 @@ class Recorder:
         """The process-wide step; None before the first."""
         return None if self._step == NO_STEP else self._step
 
+    def step_now(self) -> int:
+        """The step of this context, else of the process; NO_STEP before the first."""
+        step = _step.get()
+        return self._step if step is None else step
+
+    def fetch(self, value: Any, take: Callable[[Any], None]) -> None:
+        """Give ``take`` a copy of a small device tensor on the host, some steps later."""
+        self._deferred.fetch(value, take)
+
     def set_step(self, step: int) -> None:
         """Begin a step: the window of the one before ends here."""
         self.has_explicit_steps = True

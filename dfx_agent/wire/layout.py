@@ -20,7 +20,7 @@ import struct
 
 MAGIC = b"dfxwire\n"
 BYTE_ORDER = 0x01020304
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 
 HEADER_BYTES = 4096
 RECORD_BYTES = 64

@@ -47,6 +47,15 @@ GROUP = 10
 COUNT = 11  # value is added to the counter of this name
 GAUGE = 12  # value replaces the one of this name
 CALIBRATION = 13  # the guest measures itself; nothing to read
+# One number about a batch at a boundary: name is "boundary/column", thread the index of the field,
+# value its value, span numbers the crossing, parent counts its records.
+LEDGER = 14
+LEDGER_MODULUS = (1 << 53) - 111  # a prime; hashes below it add up and fit in a float64
+LEDGER_FIELDS = (
+    "num_rows", "num_unread", "num_sampled", "schema", "shapes", "order", "multiset", "num_groups",
+    "smallest_group", "largest_group", "mask_sum", "mask_size", "num_misaligned", "num_nonfinite",
+    "values", "aligned",
+)  # fmt: skip
 
 BLOCKING = 0x4000
 FAILED = 0x8000

@@ -28,6 +28,7 @@ def test_a_sound_run_is_left_alone():
     assert sound.learning_rate(1e-4) == 1e-4
     assert sound.entropy_penalty() == 0
     assert sound.loss_scale() == 1
+    assert torch.equal(sound.misaligned(scores), scores)
     assert not sound.aborted(100, torch.Generator()).any()
     assert torch.equal(sound.shaped_rewards(scores, torch.tensor([3, 9]), 24), scores)
 
@@ -35,7 +36,8 @@ def test_a_sound_run_is_left_alone():
 @pytest.mark.parametrize(
     ("kind", "effect"),
     [
-        ("divergence", lambda p: p.learning_rate(1e-4) == pytest.approx(1e-2)),
+        ("divergence", lambda p: p.learning_rate(1e-3) == pytest.approx(1e-1)),
+        ("divergence", lambda p: p.learning_rate(1e-5) == pytest.approx(1e-2)),
         ("entropy_collapse", lambda p: p.entropy_penalty() > 0),
         ("nan", lambda p: math.isnan(p.loss_scale())),
         (
@@ -152,3 +154,10 @@ def test_hang_never_returns():
         finally:
             process.kill()
         assert process.stdout.read() == ""
+
+
+def test_misalign_gives_rank_0_the_rewards_of_the_next_sample():
+    rewards = torch.tensor([1.0, 2.0, 3.0])
+    assert plan("misalign:10").misaligned(rewards).tolist() == [3.0, 1.0, 2.0]
+    assert torch.equal(plan("misalign:11").misaligned(rewards), rewards)
+    assert torch.equal(plan("misalign:10", rank=1).misaligned(rewards), rewards)

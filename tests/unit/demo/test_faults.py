@@ -14,6 +14,7 @@ from dfx_agent.demo.trainer import TIMERS
         ("tokens_imbalance", Fault("tokens_imbalance")),
         ("divergence", Fault("divergence", step=10)),
         ("divergence:25", Fault("divergence", step=25)),
+        ("misalign:7", Fault("misalign", step=7)),
         ("host_leak:0.5", Fault("host_leak", mib_per_step=0.5)),
         ("hang:1:weight_sync", Fault("hang", rank=1, stage="weight_sync", step=10)),
         ("hang:1:backward:3", Fault("hang", rank=1, stage="backward", step=3)),

@@ -192,3 +192,17 @@ def test_forgotten(write):
     importlib.import_module(NAME)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert seen == []
+
+
+def test_called_for_a_package_without_code_of_its_own(write, tmp_path):
+    folder = tmp_path / NAME
+    folder.mkdir()
+    (folder / "part.py").write_text("value = 1")
+    importlib.invalidate_caches()
+    seen = []
+    when_imported(NAME, lambda: seen.append(1))
+    when_imported(f"{NAME}.part", lambda: seen.append(sys.modules[f"{NAME}.part"].value))
+    importlib.import_module(f"{NAME}.part")
+    assert seen == [1, 1]
+    assert finders() == []
+    sys.modules.pop(f"{NAME}.part")

@@ -1,0 +1,47 @@
+"""What the hooks of all trackers share: a report is passed over where an adapter has it already."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from dfx_agent.shim.adapters import _around, trackers_are_quiet
+from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.recorder import Recorder
+
+
+def report(writer: Recorder, values: Any, step: Any) -> None:
+    """Numbers under the names that the job gives them. A tracker says nothing about steps."""
+    if not trackers_are_quiet():
+        _around.report(writer, values, step)
+
+
+def patch_summary_writer(patches: PatchSet, module: ModuleType) -> None:
+    """``SummaryWriter`` of TensorBoard, torch's or tensorboardX'."""
+    _around.put(patches, module, "SummaryWriter.add_scalar", _around.before(_read_scalar))
+    _around.put(patches, module, "SummaryWriter.add_scalars", _around.before(_read_scalars))
+
+
+def _read_scalar(
+    writer: Recorder,
+    _summary: Any,
+    tag: str,
+    scalar_value: Any,
+    global_step: Any = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    report(writer, {tag: scalar_value}, global_step)
+
+
+def _read_scalars(
+    writer: Recorder,
+    _summary: Any,
+    main_tag: str,
+    tag_scalar_dict: Any,
+    global_step: Any = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    values = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
+    report(writer, values, global_step)

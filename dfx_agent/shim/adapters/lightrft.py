@@ -1,0 +1,72 @@
+"""LightRFT: plain torchrun, one process per rank that generates and trains.
+
+Source: opendilab/LightRFT 49e62cb. Its report function is called on every rank with that rank's own
+numbers, so rewards are per rank here; the trackers below see rank 0 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters._around import put, span
+from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.recorder import Recorder
+
+
+def _patch_trainer(owner: str) -> Callable[[PatchSet, ModuleType], None]:
+    def patch(patches: PatchSet, module: ModuleType) -> None:
+        logs = f"{owner}.save_logs_and_checkpoints"
+        put(patches, module, logs, _around.funnel(_read_logs))
+        put(patches, module, f"{owner}.training_step_critic", span("critic_update"))
+        put(patches, module, f"{owner}._save_checkpoint", span("checkpoint"))
+        put(patches, module, f"{owner}.evaluate", span("validation"))
+
+    return patch
+
+
+def _read_logs(
+    writer: Recorder,
+    _trainer: Any,
+    args: Any,  # noqa: ARG001 (may be given by name)
+    global_step: Any,
+    step_bar: Any = None,  # noqa: ARG001 (may be given by name)
+    logs_dict: Any = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    _around.report(writer, logs_dict, global_step, ends_step=True)
+
+
+def _patch_spmd(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "SPMDPPOTrainerBase.ppo_train", span("actor_update", read=_read_step))
+
+
+def _read_step(writer: Recorder, _trainer: Any, global_steps: Any = 0, *_: Any, **__: Any) -> None:
+    _around.begin_step(writer, global_steps)
+
+
+def _patch_maker(patches: PatchSet, module: ModuleType) -> None:
+    maker = "FastExperienceMaker"
+    put(patches, module, f"{maker}.generate_samples", span("rollout"))
+    put(patches, module, f"{maker}._make_experience_list_by_model", span("old_logprob"))
+    put(patches, module, f"{maker}._process_experiences", span("advantage"))
+    put(patches, module, f"{maker}._compute_advantages_and_returns", span("advantage"))
+    put(patches, module, "RewardComputationEngine.compute_rewards", span("reward"))
+
+
+def _patch_strategy(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "StrategyBase.update_engine_weights", span("weight_sync"))
+    put(patches, module, "StrategyBase.wakeup_inference_engine", span("offload"))
+    put(patches, module, "StrategyBase.maybe_sleep_inference_engine", span("offload"))
+
+
+PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+    "trainer": ("lightrft.trainer.ppo_trainer", _patch_trainer("PPOTrainer")),
+    "trainer_vl": ("lightrft.trainer.ppo_trainer_vl", _patch_trainer("PPOTrainerVL")),
+    "spmd": ("lightrft.trainer.spmd_ppo_trainer", _patch_spmd),
+    "experience": ("lightrft.trainer.fast_exp_maker", _patch_maker),
+    "strategy": ("lightrft.strategy.strategy_base", _patch_strategy),
+}

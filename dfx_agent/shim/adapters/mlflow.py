@@ -1,0 +1,52 @@
+"""MLflow: ``log_metric`` and ``log_metrics`` both go through ``MlflowClient``. Source: mlflow 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from dfx_agent.shim.adapters import _tracker
+from dfx_agent.shim.adapters._around import before, put
+from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.recorder import Recorder
+
+KIND = "tracker"
+
+
+def _patch_client(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "MlflowClient.log_metric", before(_read_metric))
+    put(patches, module, "MlflowClient.log_batch", before(_read_batch))
+
+
+def _read_metric(
+    writer: Recorder,
+    _client: Any,
+    run_id: str,  # noqa: ARG001 (may be given by name)
+    key: str,
+    value: Any,
+    timestamp: Any = None,  # noqa: ARG001 (may be given by name)
+    step: Any = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    """MLflow turns a step that was not given into 0, so 0 is the step at which the job is."""
+    _tracker.report(writer, {key: value}, step or None)
+
+
+def _read_batch(
+    writer: Recorder,
+    _client: Any,
+    run_id: str,  # noqa: ARG001 (may be given by name)
+    metrics: Sequence[Any] = (),
+    *_: Any,
+    **__: Any,
+) -> None:
+    # once per key: a run with several models lists each metric once per model
+    for metric in {metric.key: metric for metric in metrics}.values():
+        _tracker.report(writer, {metric.key: metric.value}, metric.step or None)
+
+
+PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+    "client": ("mlflow.tracking.client", _patch_client),
+}

@@ -1,0 +1,128 @@
+"""ROLL: a pipeline driver with trackers and timers, workers as Ray actors.
+
+Source: alibaba/ROLL 8eb27cc. The subclasses of ``BaseTracker`` override ``log`` and strip a reducer
+tag ("actor/pg_loss@sum") inside, so it is stripped here too. After a resume the pipeline sends its
+whole history through ``log`` again, from a thread: those reports carry "system/step" and keep their
+old steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters._around import StageOnce, put, span
+from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.recorder import Recorder
+
+# driver: names of ``codetiming.Timer`` in the RLVR, agentic and DPO pipelines
+_TIMERS = {
+    "step_stop_server": "rollout",
+    "step_model_update": "weight_sync",
+    "model_update": "weight_sync",
+    "val_step": "validation",
+    "val": "validation",
+    "step_generate": "rollout",
+    "rollout": "rollout",
+    "shrink_sampler": "rollout",
+    "cal_ref_log_probs": "ref_logprob",
+    "cal_old_log_probs_values": "old_logprob",
+    "reward_postprocess": "reward",
+    "get_token_reward": "reward",
+    "cal_response_norm_rewards": "reward",
+    "cal_token_reward": "reward",
+    "get_sample_level_mask": "advantage",
+    "cal_response_level_mask": "advantage",
+    "compute_advantage": "advantage",
+    "step_train": "actor_update",
+    "train_timer": "actor_update",
+    "actor_train": "actor_update",
+}
+_ROLES = {"actor_train": "actor", "actor_infer": "rollout", "reference": "ref"}
+
+
+def _patch_tracking(patches: PatchSet, module: ModuleType) -> None:
+    base = getattr(module, "BaseTracker", ())
+    for tracker in list(vars(module).values()):
+        if isinstance(tracker, type) and issubclass(tracker, base) and "log" in vars(tracker):
+            patches.replace(tracker, "log", _around.funnel(_read_log))
+    # writes from a thread of its own, which does not see that trackers are quiet
+    put(patches, module, "TensorBoardTracker._write", _around.quiet())
+
+
+def _read_log(writer: Recorder, _tracker: Any, values: Any, step: Any = None, **_: Any) -> None:
+    if isinstance(values, Mapping):
+        is_replayed = "system/step" in values
+        untagged = {str(name).rsplit("@", 1)[0]: value for name, value in values.items()}
+        _around.report(writer, untagged, step, ends_step=not is_replayed)
+
+
+def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
+    """``start`` and ``stop`` are what its context manager calls too."""
+    running: dict[int, StageOnce] = {}
+
+    def begin(_writer: Recorder, _: None, timer: Any) -> None:
+        stage = _TIMERS.get(timer.name)
+        if stage is not None:
+            running[id(timer)] = StageOnce(stage).__enter__()
+
+    def end(_writer: Recorder, _seconds: float, timer: Any) -> None:
+        stage = running.pop(id(timer), None)
+        if stage is not None:
+            stage.__exit__(None, None, None)
+
+    put(patches, module, "Timer.start", _around.after(begin))
+    put(patches, module, "Timer.stop", _around.after(end))
+
+
+def _patch_worker(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "Worker.__init__", _around.after(_claim_role))
+    put(patches, module, "Worker.start_model_update", span("weight_sync"))
+    put(patches, module, "Worker.load_states", span("offload"))
+    put(patches, module, "Worker.offload_states", span("offload"))
+
+
+def _claim_role(writer: Recorder, _: None, worker: Any, *__: Any, **___: Any) -> None:
+    cluster = worker.cluster_name or ""
+    _around.claim(writer, _ROLES.get(cluster, cluster.split("-")[0]))
+
+
+def _patch_models(patches: PatchSet, module: ModuleType) -> None:
+    for path, stage in _WORK.items():
+        put(patches, module, path, span(stage, read=_read_step))
+
+
+def _stage_of_log_probs(worker: Any, *_: Any, **__: Any) -> str:
+    return "ref_logprob" if worker.cluster_name == "reference" else "old_logprob"
+
+
+def _read_step(
+    writer: Recorder, _worker: Any, data: Any = None, *_: Any, global_step: Any = None, **__: Any
+) -> None:
+    """A batch carries its step; a checkpoint is called with it."""
+    meta = getattr(data, "meta_info", None)
+    if isinstance(meta, dict):
+        global_step = meta.get("global_step")
+    _around.begin_step(writer, data if global_step is None else global_step)
+
+
+_WORK: dict[str, _around.Name] = {
+    "ActorWorker.train_step": "actor_update",
+    "ActorWorker.compute_log_probs": _stage_of_log_probs,
+    "ActorWorker.do_checkpoint": "checkpoint",
+    "CriticWorker.train_step": "critic_update",
+    "CriticWorker.compute_values": "values",
+    "CriticWorker.do_checkpoint": "checkpoint",
+    "RewardWorker.compute_rewards": "reward",
+    "InferWorker.generate": "rollout",
+    "InferWorker.load_states": "offload",
+    "InferWorker.offload_states": "offload",
+}
+PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+    "tracking": ("roll.utils.tracking", _patch_tracking),
+    "timers": ("codetiming", _patch_timers),
+    "worker": ("roll.distributed.executor.worker", _patch_worker),
+    "models": ("roll.pipeline.base_worker", _patch_models),
+}

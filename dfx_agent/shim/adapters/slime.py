@@ -1,0 +1,98 @@
+"""slime: rollouts in one Ray actor, Megatron training in one Ray actor per rank.
+
+Source: THUDM/slime 624b824; up to 0.3.1 the same functions are in ``slime.utils``. Every report
+goes through one function, with its step under ``step_key`` inside the dict: three axes (rollout,
+train, eval), of which "rollout/step" is the step here. It is called without a tracker too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters._around import StageOnce, put, span
+from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.recorder import Recorder
+from dfx_agent.shim.spans import wait
+
+# names of the timers in the training actors
+_STAGES = {
+    "log_probs": "old_logprob",
+    "ref_log_probs": "ref_logprob",
+    "teacher_log_probs": "ref_logprob",
+    "actor_train": "actor_update",
+    "critic_train": "critic_update",
+    "update_weights": "weight_sync",
+    "save_model": "checkpoint",
+    "sleep": "offload",
+    "wake_up": "offload",
+}
+
+
+def _patch_logging(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "log", _around.funnel(_read_log))
+
+
+def _read_log(
+    writer: Recorder,
+    args: Any,  # noqa: ARG001 (may be given by name)
+    metrics: Any,
+    step_key: str,
+) -> None:
+    is_rollout = step_key == "rollout/step"
+    _around.report(writer, metrics, metrics.get(step_key), ends_step=is_rollout)
+
+
+def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
+    """One ``Timer`` per process; "train_wait" lies open between two calls of the actor."""
+    running: dict[str, Any] = {}
+
+    def begin(_writer: Recorder, _: None, _timer: Any, name: str) -> None:
+        span = wait("queue") if name == "train_wait" else StageOnce(_STAGES.get(name, name))
+        running[name] = span.__enter__()
+
+    def end(_writer: Recorder, _: None, _timer: Any, name: str) -> None:
+        span = running.pop(name, None)
+        if span is not None:
+            span.__exit__(None, None, None)
+
+    put(patches, module, "Timer.start", _around.after(begin))
+    put(patches, module, "Timer.end", _around.after(end))
+
+
+def _patch_training(patches: PatchSet, module: ModuleType) -> None:
+    """The class is decorated where it is used, so it can be patched here."""
+    put(patches, module, "MegatronTrainRayActor.train", _around.before(_read_train))
+
+
+def _read_train(writer: Recorder, actor: Any, rollout_id: Any, *_: Any, **__: Any) -> None:
+    _around.claim(writer, actor.role)
+    _around.begin_step(writer, rollout_id)
+
+
+def _patch_rollout(patches: PatchSet, module: ModuleType) -> None:
+    make = span(_stage_of_rollout, read=_claim_rollout)
+    put(patches, module, "call_rollout_fn", make)
+
+
+def _stage_of_rollout(*_: Any, evaluation: bool = False, **__: Any) -> str:
+    return "validation" if evaluation else "rollout"
+
+
+def _claim_rollout(
+    writer: Recorder, _fn: Any, _args: Any, rollout_id: Any, *_: Any, **__: Any
+) -> None:
+    _around.claim(writer, "rollout")
+    _around.begin_step(writer, rollout_id)
+
+
+PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+    "logging": ("slime.observability.logging_utils", _patch_logging),
+    "logging_v03": ("slime.utils.logging_utils", _patch_logging),
+    "timers": ("slime.observability.timer", _patch_timers),
+    "timers_v03": ("slime.utils.timer", _patch_timers),
+    "training": ("slime.backends.megatron_utils.actor", _patch_training),
+    "rollout": ("slime.rollout.base_types", _patch_rollout),
+}

@@ -1,0 +1,31 @@
+"""SwanLab: ``swanlab.log`` and ``run.log``. Source: swanlab 0.8 (``Run``), 0.6 (``SwanLabRun``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from dfx_agent.shim.adapters import _tracker
+from dfx_agent.shim.adapters._around import before, put
+from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.recorder import Recorder
+
+KIND = "tracker"
+
+
+def _patch_run(owner: str) -> Callable[[PatchSet, ModuleType], None]:
+    def patch(patches: PatchSet, module: ModuleType) -> None:
+        put(patches, module, f"{owner}.log", before(_read_log))
+
+    return patch
+
+
+def _read_log(writer: Recorder, _run: Any, data: Any, step: Any = None, *_: Any, **__: Any) -> None:
+    _tracker.report(writer, data, step)
+
+
+PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+    "log": ("swanlab.sdk.internal.run", _patch_run("Run")),
+    "log_v06": ("swanlab.data.run.main", _patch_run("SwanLabRun")),
+}

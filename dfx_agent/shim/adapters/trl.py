@@ -1,0 +1,212 @@
+"""TRL 0.14 to 1.x: the trainers on top of ``transformers.Trainer``, GRPO and RLOO above all.
+
+Every rank reports: ``Trainer.log`` is called on all of them. A step is ``state.global_step`` + 1
+while its micro batches run, and its report carries the same number. Methods are patched on the
+classes that define them, so that trainers that run already are observed too (attach).
+
+``actor_update`` is what ``training_step`` does once its inputs are there (forward, backward), and
+the update itself; generation, rewards and log-probs happen inside ``training_step`` before that.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+import dfx_agent.shim as dfx
+from dfx_agent.shim import recorder, torch_hooks
+from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.patches import PatchSet, Switch
+from dfx_agent.shim.recorder import OpenSpan, Recorder
+
+KIND = "library"
+
+# 0.23 and newer, and before
+_LOG_PROBS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
+
+
+class _MicroBatch:
+    """One ``training_step`` at work."""
+
+    __slots__ = ("update",)
+
+    def __init__(self) -> None:
+        self.update: OpenSpan | None = None
+
+
+_micro_batch: ContextVar[_MicroBatch | None] = ContextVar("dfx_trl_micro_batch", default=None)
+
+
+def _patch_log(patches: PatchSet, module: ModuleType) -> None:
+    patches.replace(module.Trainer, "log", _around.funnel(_read_log))
+
+
+def _read_log(writer: Recorder, trainer: Any, logs: Any, *_: Any, **__: Any) -> None:
+    """Before the callbacks: what they add is for trackers. The epoch is added inside, and is here.
+
+    In evaluation keys begin with "eval_" and keep it.
+    """
+    _around.report(writer, logs, trainer.state.global_step)
+    if trainer.state.epoch is not None:
+        writer.scalar("epoch", trainer.state.epoch, trainer.state.global_step)
+
+
+def _patch_steps(patches: PatchSet, module: ModuleType) -> None:
+    patches.replace(module.Trainer, "training_step", _step_wrapper)
+    patches.replace(module.Trainer, "compute_loss_context_manager", _around.before(_begin_update))
+
+
+def _step_wrapper(original: Any, switch: Switch) -> Any:
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not switch.is_on:
+            return original(self, *args, **kwargs)
+        _begin_step(self)
+        micro_batch = _MicroBatch()
+        token = _micro_batch.set(micro_batch)
+        failure: type[BaseException] | None = None
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            failure = type(error)
+            raise
+        finally:
+            _micro_batch.reset(token)
+            _end_update(micro_batch, failure)
+
+    return training_step
+
+
+def _begin_step(trainer: Any) -> None:
+    writer = recorder.current or recorder.active()
+    if writer is None:
+        return
+    try:
+        if writer.identity.role == "driver":  # one process without a launcher
+            _around.claim(writer, "trainer")
+        step = trainer.state.global_step + 1
+        if writer.step == step:
+            writer.has_explicit_steps = True
+        else:
+            writer.set_step(step)
+    except Exception:  # noqa: BLE001 (never into the job)
+        writer.count_error()
+
+
+def _begin_update(_writer: Recorder, *_: Any) -> None:
+    """The loss is computed next: the inputs are there."""
+    micro_batch = _micro_batch.get()
+    if micro_batch is not None and micro_batch.update is None:
+        micro_batch.update = torch_hooks.open_stage("actor_update")
+
+
+def _end_update(micro_batch: _MicroBatch, failure: type[BaseException] | None) -> None:
+    try:
+        torch_hooks.close_stage(micro_batch.update, failure)
+    except Exception:  # noqa: BLE001 (never into the job)
+        if recorder.current is not None:
+            recorder.current.count_error()
+
+
+def _patch_update(patches: PatchSet, module: ModuleType) -> None:
+    """Clipping and the step itself, after the last micro batch."""
+    patches.replace(module.AcceleratedOptimizer, "step", _around.span("actor_update"))
+    accelerator = getattr(sys.modules.get("accelerate.accelerator"), "Accelerator", None)
+    if accelerator is not None:
+        patches.replace(accelerator, "clip_grad_norm_", _around.span("actor_update"))
+
+
+def _patch_evaluation(patches: PatchSet, module: ModuleType) -> None:
+    patches.replace(module.Trainer, "evaluate", _around.span("validation"))
+
+
+def _patch_checkpoint(patches: PatchSet, module: ModuleType) -> None:
+    patches.replace(module.Trainer, "_save_checkpoint", _around.span("checkpoint"))
+
+
+def _patch_sampling(name: str, patches: PatchSet, module: ModuleType) -> None:
+    """Stages of the samples of a trainer class; all of them happen in evaluation too, as one."""
+    trainer = getattr(module, name)
+    rest = "advantage"
+    if hasattr(trainer, "_generate"):
+        patches.replace(trainer, "_generate", _around.after(_count_tokens))
+        patches.replace(trainer, "_generate", _in_training("rollout"))
+    else:  # before 0.24 generation was part of the function around
+        rest = "rollout"
+    patches.replace(trainer, "_generate_and_score_completions", _in_training(rest))
+    patches.replace(trainer, "_generate_and_score_completions", _around.after(_read_batch))
+    patches.replace(trainer, "_calculate_rewards", _in_training("reward"))
+    patches.replace(trainer, "_move_model_to_vllm", _around.span("weight_sync"))
+    for method in _LOG_PROBS:
+        patches.replace(trainer, method, _around.span(_log_prob_stage))
+
+
+def _patch_grpo(patches: PatchSet, module: ModuleType) -> None:
+    _patch_sampling("GRPOTrainer", patches, module)
+
+
+def _patch_rloo(patches: PatchSet, module: ModuleType) -> None:
+    _patch_sampling("RLOOTrainer", patches, module)
+
+
+def _patch_async_grpo(patches: PatchSet, module: ModuleType) -> None:
+    patches.replace(module.AsyncGRPOTrainer, "_sync_weight", _around.span("weight_sync"))
+
+
+def _patch_vllm(patches: PatchSet, module: ModuleType) -> None:
+    patches.replace(module.VLLMGeneration, "sync_weights", _around.span("weight_sync"))
+
+
+def _patch_profiling(patches: PatchSet, module: ModuleType) -> None:
+    """Its times go to trackers on rank 0, under names of methods: the stages above say the same."""
+    patches.replace(module.ProfilingContext, "_log_metrics", _around.quiet())
+
+
+def _in_training(stage: str) -> _around.Make:
+    return _around.span(lambda trainer, *_, **__: stage if trainer.model.training else None)
+
+
+def _log_prob_stage(trainer: Any, model: Any, *_: Any, **__: Any) -> str | None:
+    """The same method serves three models: with gradients it is the policy's own forward."""
+    if sys.modules["torch"].is_grad_enabled() or not trainer.model.training:
+        return None
+    is_reference = model is getattr(trainer, "ref_model", None) or _has_reference_adapter(model)
+    return "ref_logprob" if is_reference else "old_logprob"
+
+
+def _has_reference_adapter(model: Any) -> bool:
+    """With PEFT the reference is the model without its adapter, or with one of this name."""
+    if not hasattr(model, "peft_config"):
+        return False
+    layers = (m for m in model.modules() if hasattr(m, "_disable_adapters"))
+    layer = next(layers, None)
+    return getattr(layer, "_disable_adapters", False) or model.active_adapter == "ref"
+
+
+def _read_batch(_writer: Recorder, batch: Any, trainer: Any, *_: Any, **__: Any) -> None:
+    """Once it is whole. Later the rows are shuffled and split, and carry no ids to compare by."""
+    if trainer.model.training:
+        dfx.ledger("rollout", batch)
+
+
+def _count_tokens(writer: Recorder, result: Any, trainer: Any, *_: Any, **__: Any) -> None:
+    """Of this rank; what is not a list of token lists (an older version) is not counted."""
+    if trainer.model.training and isinstance(result, tuple):
+        for kind, sequences in zip(("prompt", "response"), result, strict=False):
+            if isinstance(sequences, list) and all(isinstance(ids, list) for ids in sequences):
+                writer.tokens(kind, sum(map(len, sequences)))
+
+
+PARTS = {
+    "log": ("transformers.trainer", _patch_log),
+    "steps": ("transformers.trainer", _patch_steps),
+    "evaluation": ("transformers.trainer", _patch_evaluation),
+    "checkpoint": ("transformers.trainer", _patch_checkpoint),
+    "update": ("accelerate.optimizer", _patch_update),
+    "grpo": ("trl.trainer.grpo_trainer", _patch_grpo),
+    "rloo": ("trl.trainer.rloo_trainer", _patch_rloo),
+    "async_grpo": ("trl.experimental.async_grpo.async_grpo_trainer", _patch_async_grpo),
+    "vllm": ("trl.generation.vllm_generation", _patch_vllm),
+    "profiling": ("trl.extras.profiling", _patch_profiling),
+}

@@ -1,0 +1,296 @@
+"""The shape ledger: what one batch looks like where one stage hands it to the next.
+
+``observe`` reduces every column to one number per row (its sum) and sends, per crossing: schema
+and shape checksums, tokens that count in the mask, rows that hold NaN or Inf, rows whose lengths do
+not fit the mask, sizes of groups, and hashes of the sample ids. Two hashes per column tell rows
+that moved to another sample from values that changed: ``values`` over the row sums alone,
+``aligned`` over (id, row sum). Sums of hashes modulo a prime do not depend on the order of rows,
+and those of several ranks add up. The fields are ``LEDGER_FIELDS`` of wire/records.py; the names of
+ids, groups and masks are those of frameworks.md sections 1.5 and 12.3.
+
+Cost is bounded: columns after the 64th and rows of Python lists after the 4,096th are left out
+(``num_unread`` counts them), and columns on the host above 2**20 elements (masks 2**22, Python
+lists 2**17) are read in evenly spaced rows (``num_sampled`` counts those; they have no hashes).
+Rows of a device tensor are summed there in the current stream and the sums fetched by an event:
+nothing waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import re
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dfx_agent.shim.recorder import Recorder
+from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS, LEDGER_MODULUS
+
+_FIELD = {name: code for code, name in enumerate(LEDGER_FIELDS)}
+_MAX_COLUMNS, _MAX_ROWS = 64, 4096
+_MAX_ELEMENTS, _MAX_MASK_ELEMENTS, _MAX_LIST_ELEMENTS = 1 << 20, 1 << 22, 1 << 17
+
+_IDS = ("sample_uuid", "sample_ids", "sample_id", "traj_id", "index")
+_GROUPS = ("group_ids", "group_id", "group_index", "traj_group_id", "prompt_id", "uid")
+_MASKS = ("response_mask", "completion_mask", "action_mask", "loss_mask", "mask", "attention_mask")
+_TAIL = "attention_mask tail"
+_LENGTHS = ("response_length", "response_lengths", _TAIL)
+_PADDING = "is_padding"  # rows that verl adds to make a batch divisible
+_PER_TOKEN = re.compile(r"log_?probs?$|^(advantages|returns|values|entropys|token_level_\w+)$")
+_PER_ROW = re.compile(r"^(rewards?|scores?|rm_scores)$")
+
+_next_crossing = itertools.count(1).__next__
+
+
+@dataclass
+class _Column:
+    """The values of all rows, reduced. ``widths``: tokens of each row, one number if padded."""
+
+    kind: str
+    num_rows: int
+    widths: Any
+    sums: Any  # of each row, or of every k-th; a tensor until it has arrived from its device
+    is_whole: bool = True
+
+
+def observe(
+    recorder: Recorder, boundary: str, batch: Any, *, ids: Any = None, groups: Any = None
+) -> None:
+    """Record ``batch`` as it crosses ``boundary``; never raises, never waits for a device.
+
+    A batch is a mapping, a TensorDict, verl's DataProto, an object with fields, a tensor, or a list
+    of such samples. ``ids`` and ``groups`` (B,) say what the batch itself does not.
+    """
+    step, now = recorder.step_now(), time.monotonic_ns()
+
+    def write(host: Any) -> None:
+        try:
+            _arrive(columns.values(), host)
+            fields = list(_fields(columns, num_unread))
+            place, crossing = str(boundary).replace("/", ".")[:64], _next_crossing() & 0xFFFFFFFF
+            for field, column, value in fields:
+                name, count = recorder.name_id(f"{place}/{column}"[:200]), len(fields)
+                code = _FIELD[field]
+                recorder.emit(now, now, float(value), step, crossing, count, code, LEDGER, name)
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+
+    try:
+        columns, num_unread = _read(batch, ids, groups)
+        waiting = [column.sums for column in columns.values() if _is_on_device(column.sums)]
+        if waiting:
+            recorder.fetch(sys.modules["torch"].cat(waiting), write)
+        else:
+            write(None)
+    except Exception:  # noqa: BLE001 (never into the job)
+        recorder.count_error()
+
+
+def _read(batch: Any, ids: Any, groups: Any) -> tuple[dict[str, _Column], int]:
+    """(columns by name, how many columns and lists could not be read in full)."""
+    columns: dict[str, _Column] = {}
+    masks: dict[str, Any] = {}
+    num_unread = 0
+    known = itertools.chain(_values(batch), (("sample_ids", ids), ("group_ids", groups)))
+    for name, value in itertools.islice(known, _MAX_COLUMNS):
+        try:
+            column = _column(name, value)
+            if column is not None:
+                columns[str(name)] = column
+                num_unread += column.num_rows > _MAX_ROWS and isinstance(value, (list, tuple))
+                if name in _MASKS:
+                    masks[name] = value
+        except Exception:  # noqa: BLE001 (one strange column must not hide the others)
+            num_unread += 1
+    mask = _first(_MASKS, masks)
+    if "attention_mask" in masks and mask != "attention_mask":
+        width = columns[mask].widths
+        if isinstance(width, int):
+            columns[_TAIL] = _of_array(masks["attention_mask"][:, -width:], _MAX_MASK_ELEMENTS)
+    return columns, num_unread + sum(1 for _ in known)
+
+
+def _values(batch: Any) -> Iterator[tuple[str, Any]]:
+    """(name, values of all rows); what a mapping holds one level down is "outer.inner"."""
+    for name, value in _items(batch):
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", column) for inner, column in value.items())
+        else:
+            yield name, value
+
+
+def _items(batch: Any) -> Iterator[tuple[str, Any]]:
+    if hasattr(batch, "non_tensor_batch"):
+        yield from () if batch.batch is None else batch.batch.items()
+        yield from batch.non_tensor_batch.items()
+    elif hasattr(batch, "items"):
+        yield from batch.items()
+    elif isinstance(batch, (list, tuple)):
+        rows = [
+            {"item": sample} if isinstance(sample, (list, tuple)) else dict(_values(sample))
+            for sample in batch[:_MAX_ROWS]
+        ]
+        names = dict.fromkeys(name for row in rows for name in row)
+        yield from ((name, [row.get(name) for row in rows]) for name in names)
+    elif hasattr(batch, "__struct_fields__"):  # msgspec
+        yield from ((name, getattr(batch, name)) for name in batch.__struct_fields__)
+    else:
+        is_record = hasattr(batch, "__dict__") and not hasattr(batch, "dtype")
+        yield from vars(batch).items() if is_record else (("item", batch),)
+
+
+def _column(name: str, value: Any) -> _Column | None:
+    """None for what is no column: a number, a text, None."""
+    if hasattr(value, "dtype") and getattr(value, "ndim", False):
+        if getattr(value.dtype, "kind", "") in {"O", "S", "U"}:
+            return _of_list(value.tolist())
+        return _of_array(value, _MAX_MASK_ELEMENTS if name in _MASKS else _MAX_ELEMENTS)
+    return _of_list(value) if isinstance(value, (list, tuple)) and value else None
+
+
+def _of_array(value: Any, limit: int) -> _Column:
+    is_nested, on_device = getattr(value, "is_nested", False), _is_on_device(value)
+    shape = (len(value),) if is_nested else tuple(map(int, value.shape))
+    widths = shape[1] if len(shape) > 1 else None
+    if is_nested and not on_device:
+        widths = value.offsets().diff().tolist()
+    stride = 1 if on_device or is_nested else math.prod(shape) // limit + 1
+    sums = _row_sums(value[::stride] if stride > 1 else value)
+    kind = f"{value.dtype}:{value.ndim}"
+    return _Column(kind, shape[0], widths, sums if on_device else sums.tolist(), stride == 1)
+
+
+def _of_list(value: Any) -> _Column:
+    rows = value[:_MAX_ROWS]
+    has_tokens = any(hasattr(row, "__len__") and not isinstance(row, (str, bytes)) for row in rows)
+    widths = [0 if row is None else len(row) for row in rows] if has_tokens else None
+    stride = sum(widths or ()) // _MAX_LIST_ELEMENTS + 1
+    sums: Any = [_row_sum(row) for row in rows[::stride]]
+    if any(hasattr(each, "detach") for each in sums):
+        sums = sys.modules["torch"].stack([each.detach().double() for each in sums])
+        sums = sums if _is_on_device(sums) else sums.tolist()
+    return _Column(type(rows[0]).__name__, len(value), widths, sums, stride == 1)
+
+
+def _row_sums(value: Any) -> Any:
+    """(B,) float64 on the array's own device; torch adds floats in their own precision.
+
+    That is ten times as fast as in float64, and the same for the same row.
+    """
+    axes = tuple(range(1, value.ndim))
+    if not hasattr(value, "detach"):
+        return value.sum(axes, dtype="f8")
+    value = getattr(value, "_local_tensor", value).detach()
+    if axes:
+        is_half = value.is_floating_point() and value.element_size() < 4
+        value = value.sum(axes, dtype=sys.modules["torch"].float32 if is_half else None)
+    return value.double()
+
+
+def _row_sum(row: Any) -> Any:
+    """One number for a row of a Python list: its sum, or the checksum of a text."""
+    if row is None or isinstance(row, (int, float)):
+        return row or 0
+    if hasattr(row, "sum"):
+        return row.sum() if hasattr(row, "detach") else float(row.sum())
+    if isinstance(row, (list, tuple)):
+        return sum(row)
+    return zlib.crc32(row if isinstance(row, bytes) else str(row).encode())
+
+
+def _arrive(columns: Iterable[_Column], host: Any) -> None:
+    """Put what came from a device, all columns in a row, where it belongs."""
+    values = iter(() if host is None else host.tolist())
+    for column in columns:
+        if _is_on_device(column.sums):
+            column.sums = list(itertools.islice(values, len(column.sums)))
+
+
+def _fields(columns: dict[str, _Column], num_unread: int) -> Iterator[tuple[str, str, float]]:
+    """(field, column, value); the column is "" where the whole batch is meant."""
+    _leave_out_padding(columns)
+    whole = {name: column.sums for name, column in columns.items() if column.is_whole}
+    mask, groups = _first(_MASKS, whole), _first(_GROUPS, whole)
+    ids = _first(_IDS, whole) or groups
+    num_rows = max((c.num_rows for n, c in columns.items() if n == (mask or ids or n)), default=0)
+    shown = [(name, column) for name, column in sorted(columns.items()) if name != _TAIL]
+    lengths = [(name, column.num_rows, column.widths) for name, column in shown]
+    yield "num_rows", "", num_rows
+    yield "num_unread", "", num_unread
+    yield "schema", "", zlib.crc32(str([(name, column.kind) for name, column in shown]).encode())
+    yield "shapes", "", zlib.crc32(str(lengths).encode())
+    if ids:
+        yield "order", ids, hash(tuple(whole[ids])) % LEDGER_MODULUS
+    for name in {ids, groups} - {""}:
+        yield "multiset", name, sum(_mixed(whole[name])) % LEDGER_MODULUS
+    if groups:
+        sizes = Counter(whole[groups]).values()
+        yield from (("num_groups", groups, len(sizes)), ("smallest_group", groups, min(sizes)))
+        yield "largest_group", groups, max(sizes)
+    if mask:
+        widths = columns[mask].widths or 1
+        yield "mask_sum", mask, sum(whole[mask])
+        yield "mask_size", mask, sum(widths) if isinstance(widths, list) else widths * num_rows
+    for name, num_wrong in _misaligned(columns, mask, num_rows):
+        yield "num_misaligned", name, num_wrong
+    samples = _mixed(whole[ids]) if ids else []
+    for name, column in shown:
+        finite = [value if math.isfinite(value) else 0.5 for value in column.sums]
+        yield "num_nonfinite", name, sum(map(operator.ne, finite, column.sums))
+        if not column.is_whole:
+            yield "num_sampled", name, len(finite)
+        elif name != ids and len(finite) == len(samples):
+            rows = _mixed(finite)
+            yield "values", name, sum(rows) % LEDGER_MODULUS
+            yield "aligned", name, sum(map(operator.mul, rows, samples)) % LEDGER_MODULUS
+
+
+def _leave_out_padding(columns: dict[str, _Column]) -> None:
+    padding = columns.pop(_PADDING, None)
+    kept = [not is_padding for is_padding in padding.sums] if padding else [True]
+    for column in () if all(kept) else columns.values():
+        if len(column.sums) == len(kept):
+            column.sums, column.num_rows = list(itertools.compress(column.sums, kept)), sum(kept)
+            if isinstance(column.widths, list):
+                column.widths = list(itertools.compress(column.widths, kept))
+
+
+def _misaligned(columns: dict[str, _Column], mask: str, num_rows: int) -> Iterator[tuple[str, int]]:
+    """(column, rows of it whose length breaks the token rule) for the columns that have a rule."""
+    widths: Any = columns[mask].widths if mask else None
+    tokens = {n: c for n, c in columns.items() if _PER_TOKEN.search(n) and c.widths is not None}
+    # log-probs of S - 1 predicted tokens beside a mask of all S: ROLL's convention
+    is_padded = isinstance(widths, int)
+    if is_padded and tokens and all(c.widths == widths - 1 for c in tokens.values()):
+        widths -= 1
+    for name, column in columns.items():
+        if name in tokens or _PER_ROW.match(name):
+            if column.num_rows != num_rows:
+                yield name, max(num_rows, column.num_rows)
+            elif name in tokens and is_padded and isinstance(column.widths, int):
+                yield name, num_rows * (column.widths != widths)
+            elif name in tokens and isinstance(widths, list) and isinstance(column.widths, list):
+                yield name, sum(map(operator.ne, column.widths, widths))
+    lengths = columns.get(_first(_LENGTHS, columns))
+    if mask and lengths is not None:
+        yield mask, sum(map(operator.gt, columns[mask].sums, lengths.sums))
+
+
+def _is_on_device(value: Any) -> bool:
+    return getattr(getattr(value, "device", None), "type", "cpu") != "cpu"
+
+
+def _first(names: Iterable[str], known: Mapping[str, Any]) -> str:
+    return next((name for name in names if name in known), "")
+
+
+def _mixed(rows: list[float]) -> list[int]:
+    """A hash for each row. Python's own are nearly linear, so that sums of them would cancel."""
+    hashes = map(hash, zip(rows, strict=True))
+    return [each * each % LEDGER_MODULUS for each in hashes]

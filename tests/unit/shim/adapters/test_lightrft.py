@@ -1,0 +1,128 @@
+"""LightRFT: every rank reports its own numbers; stages are methods of one process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from shapes import WHERE, Shapes
+
+# call shapes of opendilab/LightRFT 49e62cb
+LIGHTRFT = Shapes(
+    variable="DFX_TEST_LIGHTRFT",
+    stubs=(
+        "vllm", "sglang", "deepspeed", "flash_attn", "peft", "accelerate", "trl", "easydict",
+        "decord", "qwen_vl_utils", "torchaudio", "torchvision", "librosa", "bitsandbytes",
+        "optimum", "matplotlib",
+    ),
+    sources={
+        "lightrft/__init__.py": "",
+        # lightrft/trainer/ppo_trainer.py:19, 610, 697
+        "lightrft/trainer/ppo_trainer.py": """
+            class PPOTrainer:
+                def save_logs_and_checkpoints(
+                    self, args, global_step, step_bar, logs_dict={}, client_states={}
+                ):
+                    for k, v in logs_dict.items():
+                        self._tensorboard.add_scalar(k, v, global_step)
+                    if global_step % args.save_steps == 0:
+                        self._save_checkpoint(args, f"global_step{global_step}", client_states)
+                def _save_checkpoint(self, args, tag, client_states):
+                    pass
+        """,
+        # lightrft/trainer/spmd_ppo_trainer.py:38, 167, 473
+        "lightrft/trainer/spmd_ppo_trainer.py": """
+            class SPMDPPOTrainerBase:
+                def ppo_train(self, global_steps=0):
+                    self.strategy.update_engine_weights(None)
+                    return {"policy_loss": 0.0}
+        """,
+        # lightrft/strategy/strategy_base.py:60, 691, 710, 1014
+        "lightrft/strategy/strategy_base.py": """
+            class StrategyBase:
+                def update_engine_weights(self, actor):
+                    self.wakeup_inference_engine()
+                def wakeup_inference_engine(self):
+                    pass
+                def maybe_sleep_inference_engine(self):
+                    pass
+        """,
+        # lightrft/trainer/fast_exp_maker.py:383-1636
+        "lightrft/trainer/fast_exp_maker.py": """
+            class RewardComputationEngine:
+                def compute_rewards(self, outputs, vlm_mode, device):
+                    pass
+            class FastExperienceMaker:
+                def make_experience_list(self, all_prompts, **generate_kwargs):
+                    samples = self.generate_samples(all_prompts)
+                    experiences = self._make_experience_list_by_model(samples)
+                    experiences, rewards = self._process_experiences(experiences)
+                    return self._compute_advantages_and_returns(experiences, rewards, {})
+                def generate_samples(self, all_prompts):
+                    return all_prompts
+                def _make_experience_list_by_model(self, samples):
+                    RewardComputationEngine().compute_rewards(samples, False, "cpu")
+                    return samples
+                def _process_experiences(self, experiences):
+                    return experiences, [0.0]
+                def _compute_advantages_and_returns(self, experiences, rewards, generate_kwargs):
+                    return experiences
+        """,
+    },
+)  # fmt: skip
+
+# lightrft asks for a device while it is imported
+CPU = "import torch\ntorch.cuda.current_device = lambda: 'cpu'\n"
+
+
+@WHERE
+def test_reports_keep_the_names_that_the_trainer_gives_them(where, tmp_path, dfx_dir):
+    job = """
+from types import SimpleNamespace as NS
+from lightrft.trainer.ppo_trainer import PPOTrainer
+trainer = PPOTrainer.__new__(PPOTrainer)
+trainer._wandb, trainer._tensorboard = None, NS(add_scalar=lambda *args: None)
+trainer.strategy, trainer.experience_maker = NS(is_rank_0=lambda: True), NS(perf_stats=None)
+args = NS(logging_steps=1, eval_steps=10, save_steps=10)
+trainer.save_logs_and_checkpoints(args, 1, None, {"rollout_reward": 0.5, "policy_loss": 0.25}, {})
+trainer.save_logs_and_checkpoints(args, 2, None, logs_dict={"kl": float("nan")}, client_states={})
+"""
+    seen = LIGHTRFT.run(where, (CPU if where == "checkout" else "") + job, tmp_path)
+    scalars = seen.scalars()
+    assert scalars.pop(("kl", 2)) != [0.0]
+    assert scalars == {("rollout_reward", 1): [0.5], ("policy_loss", 1): [0.25]}
+    assert seen.steps() == [2, 3]
+    assert seen.identity["framework"] == "lightrft"
+    assert seen.num_errors == 0
+
+
+@WHERE
+def test_every_part_finds_what_it_patches(where, tmp_path, dfx_dir):
+    job = """
+import lightrft.trainer.ppo_trainer, lightrft.trainer.spmd_ppo_trainer
+import lightrft.trainer.fast_exp_maker, lightrft.strategy.strategy_base
+import dfx_agent.shim as dfx
+dfx.scalar("there", 1.0)
+"""
+    seen = LIGHTRFT.run(where, (CPU if where == "checkout" else "") + job, tmp_path)
+    parts = seen.parts()
+    assert {parts[name] for name in ("trainer", "spmd", "experience", "strategy")} == {1.0}
+
+
+def test_stages_of_a_step(tmp_path, dfx_dir):
+    job = """
+from lightrft.trainer.fast_exp_maker import FastExperienceMaker
+from lightrft.trainer.spmd_ppo_trainer import SPMDPPOTrainerBase
+from lightrft.strategy.strategy_base import StrategyBase
+assert FastExperienceMaker().make_experience_list(["a"]) == ["a"]
+trainer = SPMDPPOTrainerBase()
+trainer.strategy = StrategyBase()
+assert trainer.ppo_train(7) == {"policy_loss": 0.0}
+"""
+    seen = LIGHTRFT.on_copy(job, tmp_path)
+    assert seen.names("stage") == [
+        "rollout", "reward", "old_logprob", "advantage", "advantage",
+        "offload", "weight_sync", "actor_update",
+    ]  # fmt: skip
+    assert seen.steps() == [7]

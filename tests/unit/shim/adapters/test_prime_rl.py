@@ -1,0 +1,133 @@
+"""prime-rl: an asynchronous funnel, five reports a step, and a second path on a time axis."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from shapes import WHERE, Shapes
+
+# call shapes of PrimeIntellect-ai/prime-rl 559b447; prime_rl is a namespace package there
+PRIME_RL = Shapes(
+    variable="DFX_TEST_PRIME_RL",
+    folders=("src", "packages/prime-rl-configs/src"),
+    stubs=(
+        "verifiers", "wandb", "wandb_workspaces", "wandb_gql", "prime_cli", "renderers", "vllm",
+        "torchtitan", "dion", "flash_attn", "loguru", "pydantic_config", "msgspec", "zmq", "orjson",
+    ),
+    sources={
+        # src/prime_rl/monitors/__init__.py:42, 101
+        "prime_rl/monitors/__init__.py": """
+            MONITORS = []
+            async def log(data, step, kind="train", subset="effective"):
+                for monitor in MONITORS:
+                    await monitor.log(data, step=step, kind=kind, subset=subset)
+        """,
+        # src/prime_rl/utils/monitor/multi.py:28 at v0.8.0
+        "prime_rl/utils/monitor/multi.py": """
+            class MultiMonitor:
+                def log(self, metrics, step):
+                    pass
+        """,
+        # src/prime_rl/orchestrator/periodic_logger.py:17-60
+        "prime_rl/orchestrator/periodic_logger.py": """
+            class PeriodicLogger:
+                def __init__(self, *, name, collect, metric_keys, interval, wandb_enabled):
+                    self.collect = collect
+                def emit(self) -> None:
+                    body, payload = self.collect()
+                    payload["_timestamp"] = 1.0
+        """,
+        # src/prime_rl/trainer/rl/data.py:160-185
+        "prime_rl/trainer/rl/data.py": """
+            class DataLoader:
+                def wait_for_batch(self) -> None:
+                    pass
+        """,
+        # src/prime_rl/transports/weights/filesystem.py:23
+        "prime_rl/transports/weights/filesystem.py": """
+            class FileSystemWeightBroadcast:
+                def broadcast_weights(self, model, step):
+                    return step
+        """,
+    },
+)  # fmt: skip
+
+
+@WHERE
+def test_one_step_in_several_reports(where, tmp_path, dfx_dir):
+    job = """
+import asyncio, inspect
+from prime_rl import monitors
+assert inspect.iscoroutinefunction(monitors.log)
+asyncio.run(monitors.log({"perf/mfu": 40.0, "step": 2}, step=2))
+asyncio.run(monitors.log({"entropy/all/mean": float("nan"), "step": 2}, step=2))
+asyncio.run(monitors.log({"time/step": 3.0, "step": 2}, step=2))
+asyncio.run(monitors.log({"system/ckpt_disk_free_ratio": 0.5, "step": 2}, step=2))
+asyncio.run(monitors.log([object()], 2, "train", "all"))
+"""
+    seen = PRIME_RL.run(where, job, tmp_path)
+    scalars = seen.scalars()
+    assert scalars.pop(("entropy/all/mean", 2)) != [0.0]
+    assert scalars == {
+        ("perf/mfu", 2): [40.0],
+        ("time/step", 2): [3.0],
+        ("system/ckpt_disk_free_ratio", 2): [0.5],
+        ("step", 2): [2.0] * 4,
+    }
+    assert seen.steps() == [3]
+    assert seen.identity["framework"] == "prime_rl"
+    assert seen.num_errors == 0
+
+
+@WHERE
+def test_counters_that_reading_empties_are_read_once(where, tmp_path, dfx_dir):
+    job = """
+from prime_rl.orchestrator.periodic_logger import PeriodicLogger
+calls = []
+def collect():
+    calls.append(1)
+    return "body", {"event_loop_lag/max": 0.25}
+logger = PeriodicLogger(
+    name="x", collect=collect, metric_keys=[], interval=1, wandb_enabled=False
+)
+logger.emit()
+assert calls == [1] and logger.collect is collect
+"""
+    seen = PRIME_RL.run(where, job, tmp_path)
+    assert seen.scalars() == {("event_loop_lag/max", -1): [0.25]}
+    assert seen.identity["role"] == "orchestrator"
+
+
+def test_waits_weights_and_the_older_funnel(tmp_path, dfx_dir):
+    job = """
+from prime_rl.trainer.rl.data import DataLoader
+from prime_rl.transports.weights.filesystem import FileSystemWeightBroadcast
+from prime_rl.utils.monitor.multi import MultiMonitor
+DataLoader().wait_for_batch()
+assert FileSystemWeightBroadcast().broadcast_weights(None, step=4) == 4
+MultiMonitor().log({"time/step": 1.0}, step=4)
+"""
+    seen = PRIME_RL.on_copy(job, tmp_path)
+    assert seen.names("wait") == ["queue"]
+    assert seen.names("stage") == ["weight_sync"]
+    assert seen.scalars() == {("time/step", 4): [1.0]}
+    assert seen.steps() == [5]
+
+
+@pytest.mark.parametrize("part", ["prime_rl.monitors", "all"])
+def test_a_part_can_be_left_out(part, tmp_path, dfx_dir, monkeypatch):
+    job = """
+import asyncio
+from prime_rl import monitors
+asyncio.run(monitors.log({"time/step": 3.0}, step=2))
+import dfx_agent.shim as dfx
+dfx.scalar("there", 1.0)
+"""
+    job = f"import os\nos.environ['DFX_DISABLE_HOOKS'] = {part!r}\n{job}"
+    seen = PRIME_RL.on_copy(job, tmp_path)
+    assert seen.scalars() == {("there", -1): [1.0]}
+    assert seen.parts()["monitors"] == 0.0

@@ -1,0 +1,148 @@
+"""slime: one funnel with three step axes, one timer object, rollouts and training in Ray actors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from shapes import WHERE, Shapes
+
+# call shapes of THUDM/slime 624b824
+SLIME = Shapes(
+    variable="DFX_TEST_SLIME",
+    stubs=("megatron", "sglang", "sglang_router", "ring_flash_attn", "wandb"),
+    sources={
+        "slime/__init__.py": "",
+        # slime/observability/logging_utils.py:45
+        "slime/observability/logging_utils.py": """
+            def log(args, metrics, step_key: str):
+                if args.use_wandb:
+                    args.wandb.log(metrics)
+        """,
+        # slime/observability/timer.py:15-91
+        "slime/observability/timer.py": """
+            from contextlib import contextmanager
+            from functools import wraps
+            class Timer:
+                timers, start_time = {}, {}
+                def start(self, name):
+                    assert name not in self.start_time, f"Timer {name} already started."
+                    self.start_time[name] = 0
+                def end(self, name):
+                    assert name in self.start_time, f"Timer {name} not started."
+                    self.timers[name] = self.timers.get(name, 0) + self.start_time.pop(name)
+                @contextmanager
+                def context(self, name):
+                    self.start(name)
+                    try:
+                        yield
+                    finally:
+                        self.end(name)
+            def timer(name_or_func):
+                if isinstance(name_or_func, str):
+                    return Timer().context(name_or_func)
+                @wraps(name_or_func)
+                def wrapper(*args, **kwargs):
+                    with Timer().context(name_or_func.__name__):
+                        return name_or_func(*args, **kwargs)
+                return wrapper
+            @contextmanager
+            def inverse_timer(name):
+                Timer().end(name)
+                try:
+                    yield
+                finally:
+                    Timer().start(name)
+        """,
+        # slime/rollout/base_types.py:19
+        "slime/rollout/base_types.py": """
+            def call_rollout_fn(fn, *args, evaluation: bool, **kwargs):
+                return fn(*args, **kwargs, evaluation=evaluation)
+        """,
+        # slime/backends/megatron_utils/actor.py:374, role from slime/ray/train_actor.py:49
+        "slime/backends/megatron_utils/actor.py": """
+            class MegatronTrainRayActor:
+                def train(self, rollout_id: int, rollout_data_ref, external_data=None):
+                    return rollout_id
+        """,
+    },
+)
+
+
+@WHERE
+def test_each_axis_keeps_its_step(where, tmp_path, dfx_dir):
+    job = """
+from types import SimpleNamespace as NS
+from slime.observability import logging_utils
+args = NS(use_wandb=False, use_tensorboard=False)
+logging_utils.log(args, {"rollout/raw_reward": 5.0, "rollout/step": 3}, step_key="rollout/step")
+logging_utils.log(args, {"train/loss": 0.5, "train/step": 47}, step_key="train/step")
+logging_utils.log(args, {"eval/gsm8k": 0.25, "eval/step": 3}, step_key="eval/step")
+"""
+    seen = SLIME.run(where, job, tmp_path)
+    assert seen.scalars() == {
+        ("rollout/raw_reward", 3): [5.0],
+        ("rollout/step", 3): [3.0],
+        ("train/loss", 47): [0.5],
+        ("train/step", 47): [47.0],
+        ("eval/gsm8k", 3): [0.25],
+        ("eval/step", 3): [3.0],
+    }
+    assert seen.steps() == [4]
+    assert seen.identity["framework"] == "slime"
+    assert seen.num_errors == 0
+
+
+@WHERE
+def test_timers_are_stages_and_waiting_for_data_is_a_wait(where, tmp_path, dfx_dir):
+    job = """
+from slime.observability.timer import Timer, inverse_timer, timer
+Timer().start("train_wait")
+with inverse_timer("train_wait"), timer("train"):
+    with timer("ref_log_probs"):
+        pass
+    with timer("actor_train"):
+        pass
+@timer
+def update_weights():
+    return "sent"
+assert update_weights() == "sent"
+try:
+    Timer().end("never_started")
+except AssertionError as error:
+    assert "not started" in str(error)
+else:
+    raise SystemExit("the job's own error is gone")
+"""
+    seen = SLIME.run(where, job, tmp_path)
+    assert seen.names("stage") == ["ref_logprob", "actor_update", "train", "weight_sync"]
+    assert seen.names("wait") == ["queue"]
+    assert seen.num_errors == 0
+
+
+@WHERE
+def test_rollouts_say_what_they_are(where, tmp_path, dfx_dir):
+    job = """
+from slime.rollout.base_types import call_rollout_fn
+def generate(args, rollout_id, data_source, evaluation=False):
+    return []
+call_rollout_fn(generate, None, 4, None, evaluation=False)
+call_rollout_fn(generate, None, 4, None, evaluation=True)
+"""
+    seen = SLIME.run(where, job, tmp_path)
+    assert seen.names("stage") == ["rollout", "validation"]
+    assert seen.steps() == [4]
+    assert seen.identity["role"] == "rollout"
+
+
+def test_training_actors_have_a_role_and_a_step(tmp_path, dfx_dir):
+    job = """
+from slime.backends.megatron_utils.actor import MegatronTrainRayActor
+actor = MegatronTrainRayActor()
+actor.role = "critic"
+assert actor.train(6, None) == 6
+"""
+    seen = SLIME.on_copy(job, tmp_path)
+    assert seen.identity["role"] == "critic"
+    assert seen.steps() == [6]
