@@ -5,16 +5,17 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+FRAMEWORKS := .venv-frameworks
 INPUTS := pyproject.toml constraints.txt dfx_agent/attach/dfx_agent.pth
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check policy generate bench clean
+.PHONY: help demo test test-frameworks check policy generate bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.demo ## train a tiny GRPO model on 4 ranks and watch it in the browser (ARGS="--ranks 2")
 	$(BIN)/dfx-agent demo $(ARGS)
@@ -22,6 +23,9 @@ demo: $(VENV)/.demo ## train a tiny GRPO model on 4 ranks and watch it in the br
 test: $(VENV)/.test ## run every test; installs what they need, also from Debian (ARGS="-k ring")
 	@sh tests/install_servers.sh
 	$(BIN)/pytest $(ARGS)
+
+test-frameworks: $(FRAMEWORKS)/.test ## run the tests against real RL frameworks, in an environment of their own
+	$(FRAMEWORKS)/bin/pytest -W default tests/frameworks $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests
 	$(BIN)/ruff check .
@@ -33,16 +37,17 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests
 policy: $(VENV)/.test ## only the policy tests: imports, sizes, names, docs
 	$(BIN)/pytest --quiet tests/policy
 
-generate: $(VENV)/.test ## write what is generated from the catalogue: docs/metrics.md, boards
+generate: $(VENV)/.test ## write what is generated from the catalogue: metrics and runbook pages, boards, rules
 	$(BIN)/python -m dfx_agent.metrics.docs > $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
 	$(BIN)/python -m dashboards.build
+	$(BIN)/python -m alert_rules.build
 
 bench: $(VENV)/.test ## measure what the guest and the agent cost; writes bench/results.json
 	$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove the environment, caches and what tests left
-	rm -rf $(VENV) dist tests/artifacts .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) dist tests/artifacts .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -63,3 +68,8 @@ $(VENV)/.test: $(VENV)/.created $(INPUTS)
 $(VENV)/.dev: $(VENV)/.created $(INPUTS)
 	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.test $(VENV)/.demo
+
+$(FRAMEWORKS)/.test: $(VENV)/.created $(INPUTS) constraints-frameworks.txt $(wildcard tests/frameworks/requirements-*.txt)
+	test -x $(FRAMEWORKS)/bin/pip || $(BIN)/python -m venv $(FRAMEWORKS)
+	sh tests/frameworks/install.sh $(FRAMEWORKS)/bin/pip
+	@touch $@

@@ -335,6 +335,11 @@ def test_a_signal_handler_that_records_while_recording(guest):
         with dfx.stage("in handler"):
             dfx.scalar(f"handler-{num_fired % 50}", float(num_fired))
 
+    for name in ("loop", "in handler"):  # a signal while a name is new is the next test
+        with dfx.stage(name):
+            for number in range(50):
+                dfx.scalar(f"{'main' if name == 'loop' else 'handler'}-{number}", float(number))
+    guest.reader.poll()
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     num_written = 0

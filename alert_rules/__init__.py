@@ -1,0 +1,1 @@
+"""Prometheus rules from the catalogue of alerts, with promtool tests."""

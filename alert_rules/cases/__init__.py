@@ -1,0 +1,14 @@
+"""Series on which each alert must fire and must stay silent: one file per area, ``CASES``."""
+
+from alert_rules.cases import data, memory, observation, progress, rollout, stability
+from alert_rules.cases.case import Cases
+
+# (alert name, severity) -> its cases
+CASES: dict[tuple[str, str], Cases] = {
+    **stability.CASES,
+    **rollout.CASES,
+    **memory.CASES,
+    **progress.CASES,
+    **data.CASES,
+    **observation.CASES,
+}

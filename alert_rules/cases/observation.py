@@ -1,0 +1,37 @@
+"""Cases of the alerts on observation itself."""
+
+from alert_rules.cases.case import Cases, at, gone, rises
+from dfx_agent.metrics import agent, balance
+from dfx_agent.metrics.spec import Metric
+
+# Prometheus's own series about a target
+UP = Metric("up", "gauge", "", (), "1 while the target answers.", "agent")
+
+CASES = {
+    ("DfxShimDropping", "warning"): Cases(
+        fires=((rises(agent.LOST_RECORDS, 1),), (rises(agent.GUEST_DROPS, 1),)),
+        silent=((at(agent.LOST_RECORDS, 9), at(agent.GUEST_DROPS, 9)),),
+    ),
+    ("DfxAgentDown", "warning"): Cases(
+        fires=((at(UP, 0), gone(balance.RANK_UP, 1)),),
+        silent=((at(UP, 1), at(balance.RANK_UP, 1)), (at(UP, 1), gone(balance.RANK_UP, 1))),
+    ),
+    ("DfxAgentAbsent", "warning"): Cases(
+        fires=((at(balance.RANK_UP, 1),),),
+        silent=((at(UP, 0),), (at(UP, 1),)),
+        carries=("job",),
+    ),
+    ("DfxRunVanished", "critical"): Cases(
+        fires=(
+            (at(UP, 0), gone(balance.RANK_UP, 1)),
+            (gone(UP, 1), gone(balance.RANK_UP, 1)),
+        ),
+        silent=(
+            (at(UP, 1), at(balance.RANK_UP, 1)),
+            (at(UP, 1), gone(balance.RANK_UP, 1)),
+            (at(UP, 0), gone(balance.RANK_UP, 0)),
+            (at(UP, 0), at(balance.RANK_UP, 1)),
+        ),
+    ),
+    ("DfxWatchdog", "none"): Cases(fires=((at(UP, 1),),), silent=(), carries=()),
+}

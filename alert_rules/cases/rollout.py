@@ -1,0 +1,29 @@
+"""Cases of the alerts on what the rollout delivers."""
+
+from alert_rules.cases.case import Cases, Series, at
+from alert_rules.cases.stability import active
+from dfx_agent.metrics import data_quality, signals
+
+
+def truncation(median: float, difference: float) -> Series:
+    return (
+        at(signals.SIGNAL_RECENT_MEDIAN, median, signal="truncation"),
+        at(signals.DRIFT_DIFFERENCE, difference, signal="truncation"),
+    )
+
+
+def aborted(ratio: float) -> Series:
+    return (at(data_quality.ABORTED_RATIO, ratio), at(data_quality.ABORTED_RATIO, 0, rank="1"))
+
+
+CASES = {
+    ("DfxRolloutDegraded", "critical"): Cases(
+        fires=((*truncation(0.91, 0.9), *active("reward")),),
+        silent=((*truncation(0.89, 0.9), *active("reward")), (*truncation(0.91, 0.9), *active())),
+    ),
+    ("DfxRolloutDegraded", "warning"): Cases(
+        fires=(truncation(0.31, 0.21),),
+        silent=(truncation(0.29, 0.21), truncation(0.31, 0.19)),
+    ),
+    ("DfxRolloutAborted", "warning"): Cases(fires=(aborted(0.105),), silent=(aborted(0.095),)),
+}

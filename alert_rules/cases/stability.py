@@ -1,0 +1,112 @@
+"""Cases of the alerts on training health; figures lie close to the thresholds, on both sides."""
+
+from alert_rules.cases.case import Cases, Sample, Series, at
+from dfx_agent.metrics import signals
+
+_DIRECTIONS = {"divergence": "up", "grad_norm": "up", "entropy": "down", "reward": "down",
+               "length": "up", "reward_improving": "up"}  # fmt: skip
+
+
+def active(*names: str) -> Series:
+    """Every family with its onset, active or not, as an agent exports them."""
+    rows: list[Sample] = []
+    for name, direction in _DIRECTIONS.items():
+        labels = {"symptom": name, "direction": direction}
+        rows.append(at(signals.SYMPTOM_ACTIVE, float(name in names), **labels))
+        if name in names and name != "reward_improving":
+            rows.append(at(signals.SYMPTOM_ONSET, 71, **labels))
+    return tuple(rows)
+
+
+def both_directions(name: str) -> Series:
+    """One family that left its range to both sides: still one family."""
+    return tuple(
+        at(signals.SYMPTOM_ACTIVE, 1, symptom=name, direction=direction)
+        for direction in ("up", "down")
+    )
+
+
+def drift(signal: str, ratio: float) -> Series:
+    return (at(signals.DRIFT_RATIO, ratio, signal=signal),)
+
+
+def nonfinite(**steps: float) -> Series:
+    return tuple(
+        at(signals.NONFINITE_STEPS, steps.get(where, 0), where=where)
+        for where in ("grad", "logprob", "loss", "reward")
+    )
+
+
+def scores(num_identical_steps: float, *, had_signal: bool) -> Series:
+    return (
+        at(signals.IDENTICAL_SCORE_STEPS, num_identical_steps),
+        at(signals.SCORE_SIGNAL_SEEN, float(had_signal)),
+    )
+
+
+CASES = {
+    ("DfxTrainingDivergence", "critical"): Cases(
+        fires=(
+            active("entropy", "length", "grad_norm"),
+            active("reward", "length"),
+            active("reward", "entropy", "reward_improving"),
+        ),
+        silent=(
+            active(),
+            active("reward"),
+            active("entropy", "length"),
+            (*active("length"), *both_directions("entropy")[:1]),
+            active("entropy", "length", "grad_norm", "reward_improving"),
+        ),
+    ),
+    ("DfxTrainingDivergenceClassic", "critical"): Cases(
+        fires=(active("divergence", "grad_norm", "entropy"),),
+        silent=(
+            active("divergence", "grad_norm"),
+            active("divergence", "entropy"),
+            active("grad_norm", "entropy"),
+            active("divergence", "grad_norm", "entropy", "reward_improving"),
+        ),
+    ),
+    ("DfxTrainingUnstable", "warning"): Cases(
+        fires=(active("entropy", "length"), active("entropy", "length", "reward_improving")),
+        silent=(active(), active("entropy"), both_directions("entropy")),
+    ),
+    **{
+        (alert, "info"): Cases(
+            fires=(active(symptom),),
+            silent=(active(*(set(_DIRECTIONS) - {symptom})),),
+        )
+        for alert, symptom in (
+            ("DfxSymptomKl", "divergence"),
+            ("DfxSymptomGradNorm", "grad_norm"),
+            ("DfxSymptomEntropy", "entropy"),
+            ("DfxSymptomReward", "reward"),
+            ("DfxSymptomLength", "length"),
+        )
+    },
+    ("DfxEntropyDrift", "warning"): Cases(
+        fires=(drift("entropy", 5.1),),
+        silent=(drift("entropy", 4.9), drift("grad_norm", 9)),
+    ),
+    ("DfxLengthDrift", "warning"): Cases(
+        fires=(drift("response_length", 2.1),),
+        silent=(drift("response_length", 1.9), drift("entropy", 9)),
+    ),
+    ("DfxNoLearningSignal", "critical"): Cases(
+        fires=(scores(8, had_signal=True),),
+        silent=(scores(7, had_signal=True), scores(8, had_signal=False)),
+    ),
+    ("DfxNoLearningSignal", "warning"): Cases(
+        fires=(scores(8, had_signal=False),),
+        silent=(scores(7, had_signal=False), scores(8, had_signal=True)),
+    ),
+    ("DfxNonFinite", "critical"): Cases(
+        fires=(nonfinite(logprob=1), nonfinite(loss=1), nonfinite(reward=1), nonfinite(grad=2)),
+        silent=(nonfinite(), nonfinite(grad=1)),
+    ),
+    ("DfxNonFinite", "warning"): Cases(
+        fires=(nonfinite(grad=1),),
+        silent=(nonfinite(), nonfinite(grad=2), nonfinite(loss=1)),
+    ),
+}
