@@ -29,7 +29,10 @@ BENCHES = (
     "scrape_time",
     "agent_cost",
     "collective_cost",
+    "ledger_cost",
     "verdicts",
+    "divergence",
+    "injections",
     "training_hooks",
     "overhead",
 )
@@ -74,7 +77,11 @@ def _parse() -> argparse.Namespace:
 
 def _run(name: str, *, quick: bool) -> list[dict[str, Any]] | None:
     """Rows of one bench, in a fresh process without the caller's DFX_*; None when it failed."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("DFX_")}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("DFX_") or key == "DFX_BENCH_DATA"
+    }
     with tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
         out = Path(folder, "rows.json")
         command = [sys.executable, "-m", f"bench.{name}", "--out", str(out)]

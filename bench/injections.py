@@ -1,100 +1,59 @@
-"""Faults for healthy runs: ``fault(values, i)`` changes the row ``i`` steps after the onset.
+"""Faults put into healthy real runs: how many the agent pages for, and after how many rows.
 
-``values`` is signal -> value, as the detector gets them. A missing value stays missing.
+The table of alerting.md, section 2.3; the sizes of the faults (bench/faults.py) are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-Fault = Callable[[dict[str, float], int], None]
+from bench.estimates import median
+from bench.faults import BLIPS, FAULTS, Fault
+from bench.measurement import Bar, Result, report
+from bench.real_runs import Labelled, Row, delay_rows, healthy_runs
+from dfx_agent.commands.backtest import replay
 
+# rows before and after an injected fault
+LEAD_ROWS, TAIL_ROWS = 100, 140
+# where in a run: share of its rows
+PLACES = (0.25, 0.5, 0.75)
 
-def _scale(values: dict[str, float], name: str, factor: float) -> None:
-    if name in values:
-        values[name] *= factor
-
-
-def _lose_reward(values: dict[str, float], share: float) -> None:
-    if "reward" in values:
-        values["reward"] -= share * max(0.5, abs(values["reward"]))
-
-
-def _spike_kl(values: dict[str, float]) -> None:
-    """To a size that a real divergence has, whatever the run had."""
-    name = "ref_kl" if "ref_kl" in values else "policy_kl"
-    values[name] = 30 * max(abs(values.get(name, 0.0)), 1e-2)
+_VOTING = {"grad_norm", "entropy", "reward", "response_length"}
 
 
-def _spike_gradient(values: dict[str, float]) -> None:
-    """A step without a gradient (all groups solved) gets one too."""
-    if "grad_norm" in values:
-        values["grad_norm"] = 30 * max(values["grad_norm"], 1.0)
+def measure(*, quick: bool) -> list[Result]:
+    healthy = [run for run in healthy_runs(quick=quick) if _has_every_vote(run)]
+    if not healthy:
+        return []
+    return [
+        *(_paged(name, fault, healthy, Bar(0.0)) for name, fault in BLIPS.items()),
+        *(_paged(name, fault, healthy, None) for name, fault in FAULTS.items()),
+    ]
 
 
-def _sync_spike(values: dict[str, float], i: int) -> None:
-    if i < 2:
-        _spike_kl(values)
-        _spike_gradient(values)
-        _scale(values, "entropy", 0.1)
+def _has_every_vote(run: Labelled) -> bool:
+    return set().union(*(values for _, values in run.rows)) >= _VOTING
 
 
-def _staggered_spike(values: dict[str, float], i: int) -> None:
-    if i < 2:
-        _spike_kl(values)
-    if 2 <= i < 4:
-        _spike_gradient(values)
-    if 4 <= i < 6:
-        _scale(values, "entropy", 0.1)
+def _paged(name: str, fault: Fault, runs: Sequence[Labelled], bar: Bar | None) -> Result:
+    delays = [_delay(run.rows, place, fault) for run in runs for place in PLACES]
+    found = [float(delay) for delay in delays if delay is not None]
+    share = len(found) / len(delays)
+    note = f"median delay {median(found):.0f} steps" if found else ""
+    spread = {"low": share, "high": share}
+    return Result(f"paged: {name}", share, "", len(delays), spread, bar=bar, note=note)
 
 
-def _length_collapse(values: dict[str, float], i: int) -> None:
-    """Responses become a few words within 10 steps; the reward goes with them."""
-    share = min(1.0, (i + 1) / 10)
-    _scale(values, "response_length", 0.02**share)
-    _lose_reward(values, share)
+def _delay(rows: Sequence[Row], place: float, fault: Fault) -> int | None:
+    begin = int(len(rows) * place)
+    onset = min(begin, LEAD_ROWS)
+    copies = [
+        (step, dict(values)) for step, values in rows[max(0, begin - LEAD_ROWS) : begin + TAIL_ROWS]
+    ]
+    for i, (_, values) in enumerate(copies[onset:]):
+        fault(values, i)
+    return delay_rows(replay(copies), onset)
 
 
-def _entropy_explosion(values: dict[str, float], i: int) -> None:
-    share = min(1.0, (i + 1) / 10)
-    _scale(values, "entropy", 20**share)
-    _scale(values, "response_length", 2**share)
-    _lose_reward(values, share)
-
-
-def _slow_entropy_fall(values: dict[str, float], i: int) -> None:
-    _scale(values, "entropy", 0.03 ** min(1.0, i / 60))
-
-
-def _slow_length_growth(values: dict[str, float], i: int) -> None:
-    _scale(values, "response_length", 3 ** min(1.0, i / 100))
-
-
-def _blip(*names: str) -> Fault:
-    def change(values: dict[str, float], i: int) -> None:
-        if i == 0:
-            for name in names:
-                if name == "kl":
-                    _spike_kl(values)
-                elif name == "reward":
-                    _lose_reward(values, 1.0)
-                else:
-                    _scale(values, name, 1000)
-
-    return change
-
-
-FAULTS: dict[str, Fault] = {
-    "spike of KL, gradient, entropy (2 steps)": _sync_spike,
-    "the same, 2 steps apart": _staggered_spike,
-    "length collapse": _length_collapse,
-    "entropy explosion": _entropy_explosion,
-    "slow entropy fall to 3 % in 60 steps": _slow_entropy_fall,
-    "slow length growth x3 in 100 steps": _slow_length_growth,
-}
-BLIPS: dict[str, Fault] = {
-    "one-step gradient blip": _blip("grad_norm"),
-    "one-step KL blip": _blip("kl"),
-    "one-step KL and gradient blip": _blip("kl", "grad_norm"),
-    "one-step reward blip": _blip("reward"),
-}
+if __name__ == "__main__":
+    report(measure)

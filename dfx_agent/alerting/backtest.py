@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dfx_agent.alerting.evaluator import Evaluator
+from dfx_agent.alerting.evaluator import Evaluator, metrics_read
+from dfx_agent.metrics import signals
+from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Severity
-from dfx_agent.snapshot import SignalState
+from dfx_agent.snapshot_health import SignalState
 
 # firings of one alert that are less far apart are one call to a person
 EPISODE_GAP_ROWS = 20
+# what a log of metrics can make fire
+STEP_CLOCKED = tuple(
+    alert for alert in ALERTS if metrics_read([alert]) <= {m.name for m in signals.METRICS}
+)
 
 
 @dataclass
@@ -27,7 +33,7 @@ class Episode:
 
 def episodes(states: Iterable[SignalState]) -> list[Episode]:
     """Every alert that would have been delivered, in the order of their rows."""
-    evaluator = Evaluator()
+    evaluator = Evaluator(STEP_CLOCKED)
     found: list[Episode] = []
     open_episodes: dict[tuple[str, Severity], Episode] = {}
     for state in states:

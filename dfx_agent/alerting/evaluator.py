@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Alert
+from dfx_agent.metrics.alerts.conditions import Samples
 from dfx_agent.metrics.alerts.samples import samples_of
-from dfx_agent.snapshot import SignalState
+from dfx_agent.metrics.spec import Metric
+from dfx_agent.snapshot_health import SignalState
 
 
 @dataclass(frozen=True)
@@ -33,23 +36,52 @@ class Evaluator:
         # place in ``alerts`` -> (row, step) since which it fires, and the last row it held
         self._since: dict[int, tuple[int, int]] = {}
         self._held_row: dict[int, int] = {}
+        # when the condition began to hold, for alerts that have to wait
+        self._holds_since_seconds: dict[int, float] = {}
 
-    def observe(self, state: SignalState) -> list[Firing]:
-        """Everything that fires after this step, the inhibited too, in the catalogue's order."""
-        samples = samples_of(state)
+    def observe(
+        self, state: SignalState, samples: Samples | None = None, now_seconds: float = 0.0
+    ) -> list[Firing]:
+        """Everything that fires after this step, the inhibited too, in the catalogue's order.
+
+        ``samples`` are the run's, if there are more than those of the state; the same row may come
+        several times. What is kept is counted in rows, what has to last in (monotonic) seconds.
+        """
+        samples = samples_of(state) if samples is None else samples
         for i, alert in enumerate(self._alerts):
             if alert.condition.holds(samples):
-                self._since.setdefault(i, (state.row, state.step))
-                self._held_row[i] = state.row
-            elif i in self._since and state.row - self._held_row[i] > alert.keep_steps:
+                began_seconds = self._holds_since_seconds.setdefault(i, now_seconds)
+                if i in self._since or now_seconds - began_seconds >= alert.for_seconds:
+                    self._since.setdefault(i, (state.row, state.step))
+                    self._held_row[i] = state.row
+                continue
+            self._holds_since_seconds.pop(i, None)
+            if i in self._since and not self._is_kept(i, state.row):
                 del self._since[i]
-        firing = [self._alerts[i] for i in sorted(self._since)]
-        inhibited = {name for alert in firing for name in alert.inhibits}
+        inhibited = self._inhibited()
         symptoms = onset_steps(state)
         return [
-            Firing(self._alerts[i], *self._since[i], self._alerts[i].name in inhibited, symptoms)
+            Firing(self._alerts[i], *self._since[i], i in inhibited, symptoms)
             for i in sorted(self._since)
         ]
+
+    def _inhibited(self) -> set[int]:
+        """Those that another one speaks for: by name, or the same alert as a page."""
+        firing = [self._alerts[i] for i in self._since]
+        names = {name for alert in firing for name in alert.inhibits}
+        pages = {alert.name for alert in firing if alert.severity == "critical"}
+        return {
+            i
+            for i in self._since
+            if self._alerts[i].name in names
+            or (self._alerts[i].severity == "warning" and self._alerts[i].name in pages)
+        }
+
+    def _is_kept(self, i: int, row: int) -> bool:
+        # a run that began anew counts its rows from 0
+        self._held_row[i] = min(self._held_row[i], row)
+        num_rows = row - self._held_row[i]
+        return self._alerts[i].keep_steps > 0 and num_rows <= self._alerts[i].keep_steps
 
 
 def onset_steps(state: SignalState) -> dict[str, int]:
@@ -59,3 +91,19 @@ def onset_steps(state: SignalState) -> dict[str, int]:
         if row.is_active and row.onset_step is not None:
             found[row.symptom] = min(row.onset_step, found.get(row.symptom, row.onset_step))
     return found
+
+
+def metrics_read(alerts: Iterable[Alert]) -> frozenset[str]:
+    """Names of the metrics that these alerts are made of."""
+    return frozenset(metric.name for alert in alerts for metric in _metrics_in(alert))
+
+
+def _metrics_in(part: Any) -> Iterator[Metric]:
+    if isinstance(part, Metric):
+        yield part
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _metrics_in(getattr(part, field.name))
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _metrics_in(item)

@@ -5,15 +5,26 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from dfx_agent.agent import config as configuration
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
+from dfx_agent.alerting.evaluator import metrics_read
+from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.alerting.notification import Receiver
+from dfx_agent.alerting.transport import Endpoint
+from dfx_agent.alerting.webhook import webhooks
 from dfx_agent.errors import ConfigError
-from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.exporters.prometheus import PrometheusExporter, run_samples
+from dfx_agent.metrics.alerts import ALERTS, alerts_with
 from dfx_agent.web.app import create_app
 from dfx_agent.web.server import Server, parse_listen
+
+_ALERTING = ("alertmanager", "webhook", "alert_labels")
 
 
 def add_service_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,25 +36,42 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate")
     parser.add_argument("--tls-key", metavar="FILE", help="private key of --tls-cert")
+    parser.add_argument(
+        "--alertmanager",
+        action="append",
+        metavar="URL",
+        help="deliver alerts to this Alertmanager; once for each of a cluster",
+    )
+    parser.add_argument(
+        "--webhook", action="append", metavar="URL", help="post alerts as JSON; repeatable"
+    )
+    parser.add_argument(
+        "--alert-label",
+        dest="alert_labels",
+        action="append",
+        metavar="NAME=VALUE",
+        help="label on every delivered alert, as external_labels of Prometheus; repeatable",
+    )
     parser.add_argument("--config", metavar="FILE", help="settings file (dfx.yaml if it exists)")
 
 
 def load_config(args: argparse.Namespace) -> Config:
     """Settings from file, environment and flags; ConfigError names the bad one."""
-    names = ("listen", "directory", "token_file", "tls_cert", "tls_key")
+    names = ("listen", "directory", "token_file", "tls_cert", "tls_key", *_ALERTING)
     flags = {name: getattr(args, name) for name in names}
     return configuration.load(flags, os.environ, args.config)
 
 
 class Service:
-    """Agent, exporter and web server. The agent's folder is checked when it is made."""
+    """Agent, alerts, exporter and web server. The agent's folder is checked when it is made."""
 
     def __init__(self, config: Config, listen: str | None = None) -> None:
         host, port = parse_listen(listen or config.listen)
         token = _token(config, host)
         self.agent = Agent(config)
-        exporter = PrometheusExporter(self.agent)
-        app = create_app(self.agent, exporter.render, token)
+        self.alerts = _alerts(config, self.agent, lambda: self.server.url)
+        exporter = PrometheusExporter(self.agent, self.alerts)
+        app = create_app(self.agent, exporter.render, token, self.alerts)
         self.server = Server(app, host, port, config.tls_cert, config.tls_key)
 
     @property
@@ -54,10 +82,42 @@ class Service:
         """Serve; ListenError when the address is taken."""
         self.server.start()
         self.agent.start()
+        self.alerts.start()
 
     def stop(self) -> None:
+        """Says on stderr which alerts could not be delivered."""
         self.agent.stop()
+        self.alerts.stop()
+        for row in self.alerts.alerts().deliveries:
+            if row.num_waiting:
+                what = f"{row.num_waiting} notifications not delivered to {row.kind} {row.target}"
+                print(f"dfx-agent: {what}: {row.last_error}", file=sys.stderr, flush=True)
         self.server.stop()
+
+
+def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAlerts:
+    alerts = alerts_with(dict(config.thresholds), ALERTS)
+    wanted = metrics_read(alerts)
+    return LiveAlerts(
+        agent,
+        lambda run: run_samples(run, wanted),
+        alerts,
+        _receivers(config),
+        dict(config.alert_labels),
+        page_url,
+    )
+
+
+def _receivers(config: Config) -> list[Receiver]:
+    ca = config.alert_ca_file
+    managers = [
+        Endpoint(url.rstrip("/").removesuffix(API_PATH) + API_PATH,
+                 config.alertmanager_basic_auth_file, config.alertmanager_token_file, ca)
+        for url in config.alertmanager
+    ]  # fmt: skip
+    hooks = [Endpoint(url, token_file=config.webhook_token_file, ca_file=ca)
+             for url in config.webhook]  # fmt: skip
+    return [*alertmanagers(managers), *webhooks(hooks)]
 
 
 def _token(config: Config, host: str) -> str | None:

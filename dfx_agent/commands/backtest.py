@@ -13,6 +13,8 @@ from typing import Any
 from dfx_agent.agent.signal_inputs import SignalInputs, Source, source_of
 from dfx_agent.agent.signals import SignalBank
 from dfx_agent.alerting.backtest import Episode, episodes
+from dfx_agent.commands._backtest_plot import Curves, render
+from dfx_agent.errors import UsageError
 from dfx_agent.ingest.reader import AUTO, READERS, read
 from dfx_agent.ingest.run import Run, UnreadableLogError
 from dfx_agent.metrics.native import load
@@ -33,6 +35,7 @@ class Report:
     alerts: list[Episode] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     error: str | None = None
+    curves: Curves | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", default=AUTO, choices=(AUTO, *READERS), help="how the logs are written"
     )
+    parser.add_argument("--plot", metavar="FILE.html", help="draw signals, bands and alerts")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
         "--fail-on", choices=tuple(_FAIL_ON), help="exit with 1 if there was such an alert"
@@ -48,10 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """0, or 1 when a file cannot be read or --fail-on found what it looks for."""
-    reports = [_report(file, args.format) for file in _with_progress(args.files)]
+    if args.plot:
+        _check_writable(Path(args.plot))
+    reports = [
+        _report(file, args.format, is_drawn=args.plot is not None)
+        for file in _with_progress(args.files)
+    ]
     for report in reports:
         if report.error:
             print(f"dfx-agent: {report.error}", file=sys.stderr)
+    if args.plot:
+        _draw(reports, Path(args.plot))
     if args.json:
         print(json.dumps(_as_json(reports), allow_nan=False))
     else:
@@ -66,23 +77,26 @@ def signal_rows(run: Run) -> Iterator[tuple[int, dict[str, float]]]:
     inputs, route = SignalInputs(), _routes(run)
     for step, values in run.rows:
         sources = {}
-        for key, value in values.items():
-            if key in route:
-                source, scale = route[key]
-                sources[source] = scale * value
+        for key, (source, scale) in route.items():
+            if key in values:
+                sources[source] = scale * values[key]
         yield step, inputs.signals(sources)
 
 
-def replay(rows: Iterable[tuple[int, dict[str, float]]]) -> list[Episode]:
-    """The alerts of a run that reported these rows."""
+def replay(
+    rows: Iterable[tuple[int, dict[str, float]]], curves: Curves | None = None
+) -> list[Episode]:
+    """The alerts of a run that reported these rows; what is to be drawn goes into ``curves``."""
     bank = SignalBank()
-    return episodes(bank.observe(step, values) for step, values in rows)
+    states = (bank.observe(step, values) for step, values in rows)
+    return episodes(states if curves is None else map(curves.add, states))
 
 
 def _routes(run: Run) -> dict[str, tuple[Source, float]]:
-    """Native key -> where its value goes, for the keys that signals are made of."""
+    """Native key -> where its value goes, for the keys that signals are made of; the best last."""
     names, found = load(run.framework), {}
-    for key in {key for _, values in run.rows for key in values}:
+    keys = {key for _, values in run.rows for key in values}
+    for key in sorted(keys, key=lambda key: (-names.priority(key), key)):
         native = names.find(key)
         source = native and source_of(native.metric, native.labels)
         if native and source:
@@ -90,12 +104,28 @@ def _routes(run: Run) -> dict[str, tuple[Source, float]]:
     return found
 
 
-def _report(file: str, format_name: str) -> Report:
+def _report(file: str, format_name: str, *, is_drawn: bool) -> Report:
     try:
         run = read(Path(file), format_name)
     except UnreadableLogError as error:
         return Report(file, error=str(error))
-    return Report(file, run.framework, len(run.rows), replay(signal_rows(run)), run.warnings)
+    curves = Curves() if is_drawn else None
+    alerts = replay(signal_rows(run), curves)
+    return Report(file, run.framework, len(run.rows), alerts, run.warnings, curves=curves)
+
+
+def _check_writable(path: Path) -> None:
+    """Before minutes of work."""
+    if not path.parent.is_dir() or path.is_dir():
+        raise UsageError(f"--plot {path}: name a file in a folder that exists")
+
+
+def _draw(reports: list[Report], path: Path) -> None:
+    drawn = [(report.file, report.curves, report.alerts) for report in reports if report.curves]
+    try:
+        path.write_text(render(drawn, _summary_line(reports)), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--plot {path}: {error.strerror}") from None
 
 
 def _as_json(reports: list[Report]) -> dict[str, Any]:
@@ -147,10 +177,14 @@ def _print(reports: list[Report]) -> None:
             print(f"{report.file}: {framework}, {report.num_rows:,} rows, {_verdict(report)}")
             for line in (*_alert_lines(report.alerts), *report.warnings[:3]):
                 print(f"  {line}")
+    print(_summary_line(reports))
+
+
+def _summary_line(reports: list[Report]) -> str:
     summary = _summary(reports)
     per_100 = summary["pages_per_100_rows"]
     rate = "" if per_100 is None else f" ({per_100:.3g} per 100)"
-    print(
+    return (
         f"{summary['num_runs']} runs, {summary['num_rows']:,} rows: {summary['num_pages']} pages"
         f"{rate} in {summary['num_runs_paged']} runs, {summary['num_warnings']} warnings"
     )

@@ -1,0 +1,194 @@
+"""The alerts of every run, evaluated beside the agent: for the page, for /metrics, for receivers.
+
+A thread of its own looks at the newest snapshot; the agent's reading never waits for it. The
+labels are those that the generated Prometheus rules give, so that both name one alert alike.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import quote
+
+from dfx_agent.alerting.evaluator import Evaluator, Firing
+from dfx_agent.alerting.notification import Notification, Receiver, fingerprint
+from dfx_agent.metrics.alerts.alert import Alert
+from dfx_agent.metrics.alerts.conditions import Samples
+from dfx_agent.metrics.alerts.increases import Increases
+from dfx_agent.snapshot import AlertRow, Alerts, RunRow, Snapshot, Source
+from dfx_agent.snapshot_health import SignalState
+
+EVALUATE_SECONDS = 2.0
+STOP_SECONDS = 5.0
+
+SamplesOf = Callable[[RunRow], Samples]
+
+_SEVERITIES = ("critical", "warning", "info", "none")
+# a run without signals has no steps that could keep an alert
+_NO_SIGNALS = SignalState(
+    row=0, step=0, signals=(), symptoms=(), is_reward_improving=None, is_latched=False,
+    latched_step=None, num_nonfinite_steps={}, num_identical_score_steps=None,
+    had_score_signal=False,
+)  # fmt: skip
+
+
+class _Run:
+    """One run's alerts; ``since_seconds``: fingerprint -> when it was first seen to fire."""
+
+    def __init__(self, alerts: Sequence[Alert]) -> None:
+        self._evaluator = Evaluator(alerts)
+        self._increases = Increases(alerts)
+        self.since_seconds: dict[str, float] = {}
+
+    def observe(self, state: SignalState, samples: Samples) -> list[tuple[Firing, list[str]]]:
+        """What fires, each with the lines that name ranks, stages or steps."""
+        now = time.monotonic()
+        samples = self._increases.with_increases(samples, now)
+        firing = self._evaluator.observe(state, samples, now)
+        return [(f, f.alert.listing.lines(samples) if f.alert.listing else []) for f in firing]
+
+
+class LiveAlerts:
+    """An ``AlertSource``: what fires in the runs of ``source``, told to the receivers.
+
+    ``samples_of`` gives one run's samples as /metrics has them; ``labels`` go onto every alert;
+    ``page_url`` is asked late, the port may not be known before.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        samples_of: SamplesOf,
+        alerts: Sequence[Alert],
+        receivers: Sequence[Receiver] = (),
+        labels: Mapping[str, str] | None = None,
+        page_url: Callable[[], str] = str,
+    ) -> None:
+        self._source = source
+        self._samples_of = samples_of
+        self._alerts = alerts
+        self._receivers = receivers
+        self._labels = dict(labels or {})
+        self._page_url = page_url
+        self._runs: dict[str, _Run] = {}
+        self._told: set[str] = set()
+        self._rows: tuple[AlertRow, ...] = ()
+        self._time_seconds = 0.0
+        self._num_evaluations = self._num_errors = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="dfx-alerts", daemon=True)
+
+    def start(self) -> None:
+        for receiver in self._receivers:
+            receiver.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Evaluate once more, and let the receivers deliver what waits, a few seconds at most."""
+        self._stop.set()
+        if not self._thread.is_alive():
+            return
+        self._thread.join()
+        self._guarded_evaluate()
+        for receiver in self._receivers:
+            receiver.finish()
+        deadline = time.monotonic() + STOP_SECONDS
+        for receiver in self._receivers:
+            receiver.join(max(0.0, deadline - time.monotonic()))
+
+    def alerts(self) -> Alerts:
+        return Alerts(
+            time_seconds=self._time_seconds,
+            alerts=self._rows,
+            deliveries=tuple(receiver.row() for receiver in self._receivers),
+            num_evaluations=self._num_evaluations,
+            num_errors=self._num_errors,
+        )
+
+    def evaluate(self, snapshot: Snapshot) -> None:
+        """Look at every run of this snapshot."""
+        now = time.time()
+        runs = {run.run: run for run in snapshot.runs}
+        self._runs = {name: self._runs.get(name) or _Run(self._alerts) for name in runs}
+        rows: list[AlertRow] = []
+        for name, run in runs.items():
+            rows += self._firing(run, self._runs[name], now)
+        rows.sort(key=lambda row: (_SEVERITIES.index(row.severity), row.since_seconds))
+        self._rows, self._time_seconds = tuple(rows), now
+        self._num_evaluations += 1
+        self._tell(rows, now)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(EVALUATE_SECONDS):
+            self._guarded_evaluate()
+
+    def _guarded_evaluate(self) -> None:
+        """A failure is counted and shown; alerts stay as they were until the next attempt."""
+        try:
+            self.evaluate(self._source.snapshot())
+        except Exception:  # noqa: BLE001 (counted: dfx_alert_evaluation_errors_total)
+            self._num_errors += 1
+
+    def _firing(self, run: RunRow, state: _Run, now: float) -> list[AlertRow]:
+        signals = run.signals or _NO_SIGNALS
+        rows = []
+        for firing, lines in state.observe(signals, self._samples_of(run)):
+            labels = self._labels_of(run, firing)
+            since = state.since_seconds.get(fingerprint(labels), now)
+            rows.append(_row(run, firing, labels, since, lines))
+        state.since_seconds = {fingerprint(row.labels): row.since_seconds for row in rows}
+        return rows
+
+    def _labels_of(self, run: RunRow, firing: Firing) -> dict[str, str]:
+        alert = firing.alert
+        named = {"alertname": alert.name, "severity": alert.severity, "area": alert.area}
+        return {**self._labels, **named, "run": run.run}
+
+    def _tell(self, rows: Sequence[AlertRow], now: float) -> None:
+        """What is inhibited is not told; what was told before goes on until it ends."""
+        told = {}
+        for row in rows:
+            key = fingerprint(row.labels)
+            if key in self._told or not row.is_inhibited:
+                told[key] = self._notification(row)
+        self._told = set(told)
+        for receiver in self._receivers:
+            receiver.update(told, now)
+
+    def _notification(self, row: AlertRow) -> Notification:
+        page = self._page_url()
+        url = f"{page}/#run={quote(row.run, safe='')}"
+        annotations = {
+            "summary": row.summary,
+            "description": _description(row),
+            "runbook_url": f"{page}/runbook#{row.alert.lower()}",
+            "dashboard_url": url,
+        }
+        return Notification(row.labels, annotations, row.since_seconds, url)
+
+
+def _row(
+    run: RunRow, firing: Firing, labels: Mapping[str, str], since: float, lines: Sequence[str]
+) -> AlertRow:
+    alert = firing.alert
+    return AlertRow(
+        run=run.run,
+        alert=alert.name,
+        severity=alert.severity,
+        labels=labels,
+        summary=alert.summary,
+        since_seconds=since,
+        since_step=firing.since_step if run.signals else None,
+        is_inhibited=firing.is_inhibited,
+        lines=tuple(lines),
+        meaning=alert.runbook.meaning,
+        diagnosis=alert.runbook.diagnosis,
+        mitigation=alert.runbook.mitigation,
+    )
+
+
+def _description(row: AlertRow) -> str:
+    """The words of the generated rules."""
+    listed = f". {'; '.join(row.lines)}" if row.lines else "."
+    return f"run {row.run}: {row.summary}{listed}"

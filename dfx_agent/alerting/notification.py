@@ -1,0 +1,71 @@
+"""One alert as it is delivered, and the identity that Alertmanager gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from dfx_agent.snapshot import DeliveryRow
+
+_FNV_OFFSET, _FNV_PRIME, _SEPARATOR = 14695981039346656037, 1099511628211, b"\xff"
+
+
+@dataclass(frozen=True)
+class Notification:
+    """An alert that fires since ``starts_seconds`` (Unix time); equal labels are one alert."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    starts_seconds: float
+    page_url: str
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.labels)
+
+    def as_json(self, ends_seconds: float | None) -> dict[str, Any]:
+        """In the words of Alertmanager; without an end ``endsAt`` is left out."""
+        starts = self.starts_seconds
+        body: dict[str, Any] = {
+            "labels": dict(self.labels),
+            "annotations": dict(self.annotations),
+            "generatorURL": self.page_url,
+        }
+        if ends_seconds is not None:
+            # an end before the begin is refused; a clock may have been set back between them
+            starts = min(starts, ends_seconds)
+            body["endsAt"] = rfc3339(ends_seconds)
+        return {**body, "startsAt": rfc3339(starts)}
+
+
+class Receiver(Protocol):
+    """Delivers in a thread of its own; no call waits for the network but ``join``."""
+
+    def start(self) -> None: ...
+
+    def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
+        """Everything that fires now, by fingerprint; what was there before and is not has ended."""
+
+    def row(self) -> DeliveryRow: ...
+
+    def finish(self) -> None:
+        """Try once more to deliver what waits, and end."""
+
+    def join(self, seconds: float) -> None:
+        """Wait for that end, so long at most."""
+
+
+def fingerprint(labels: Mapping[str, str]) -> str:
+    """prometheus/common ``LabelSet.Fingerprint``: FNV-1a, 64 bit, over sorted names and values."""
+    value = _FNV_OFFSET
+    for name in sorted(labels):
+        text = name.encode() + _SEPARATOR + labels[name].encode() + _SEPARATOR
+        for byte in text:
+            value = (value ^ byte) * _FNV_PRIME % (1 << 64)
+    return f"{value:016x}"
+
+
+def rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

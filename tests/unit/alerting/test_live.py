@@ -1,0 +1,195 @@
+"""Alerts of living runs: who is told what, under which labels, since when."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfx_agent.alerting import live
+from dfx_agent.alerting.evaluator import Evaluator, metrics_read
+from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.alerting.notification import fingerprint
+from dfx_agent.metrics import agent as about_agent
+from dfx_agent.metrics.alerts import ALERTS
+from dfx_agent.metrics.alerts.alert import Alert, Runbook
+from dfx_agent.metrics.alerts.conditions import Compare, Every, Grows, series
+from dfx_agent.metrics.alerts.samples import samples_of
+from dfx_agent.snapshot import AgentRow, RunRow, Snapshot
+from dfx_agent.snapshot_health import SignalState, SymptomRow
+
+FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
+AGENT = AgentRow("1", 1, "node", 0.0, 1, 0.0, 1, 0, 0, 0, 0, None, ())
+
+
+def state(row: int, *active: str) -> SignalState:
+    symptoms = tuple(
+        SymptomRow(f, "up", f in active, 90 if f in active else None) for f in FAMILIES
+    )
+    return SignalState(row, row, (), symptoms, False, False, None, {}, None, False)  # noqa: FBT003
+
+
+def run(name: str, signals: SignalState | None) -> RunRow:
+    return RunRow(name, "verl", 0, 0.0, (), (), (), signals=signals)
+
+
+class Told:
+    """A receiver that remembers its newest update."""
+
+    def __init__(self) -> None:
+        self.firing = {}
+
+    def update(self, firing, now_seconds) -> None:
+        self.firing = dict(firing)
+
+    @property
+    def names(self) -> set[tuple[str, str]]:
+        return {(n.labels["alertname"], n.labels["run"]) for n in self.firing.values()}
+
+    def row(self) -> None:
+        return None
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def alerts(told: Told) -> LiveAlerts:
+    def samples(row: RunRow):
+        return {} if row.signals is None else samples_of(row.signals)
+
+    labels = {"job": "dfx", "cluster": "a"}
+    return LiveAlerts(None, samples, ALERTS, [told], labels, lambda: "http://page:1")
+
+
+def look(alerts: LiveAlerts, *runs: RunRow) -> None:
+    alerts.evaluate(Snapshot(0.0, AGENT, runs))
+
+
+def test_each_run_has_its_own_alerts_with_labels_and_links(alerts, told):
+    look(alerts, run("a b", state(100, "reward", "length")), run("quiet", state(100)))
+    (found,) = told.firing.values()
+    assert found.labels == {
+        "alertname": "DfxTrainingDivergence", "severity": "critical", "area": "stability",
+        "run": "a b", "job": "dfx", "cluster": "a",
+    }  # fmt: skip
+    assert found.page_url == "http://page:1/#run=a%20b"
+    assert "reward up since step 90" in found.annotations["description"]
+    rows = alerts.alerts().alerts
+    assert rows[0].alert == "DfxTrainingDivergence"
+    assert {row.is_inhibited for row in rows[1:]} == {True}
+
+
+def test_the_begin_stays_while_it_fires_and_is_new_the_next_time(alerts, told):
+    begins = []
+    for row, active in enumerate((["reward"], ["reward"], [], ["reward"])):
+        look(alerts, run("a", state(row, *active)))
+        begins += [n.starts_seconds for n in told.firing.values()]
+    assert begins[0] == begins[1] < begins[2]
+
+
+def test_what_was_told_goes_on_when_another_alert_speaks_for_it(alerts, told):
+    look(alerts, run("a", state(1, "entropy", "length")))
+    assert told.names == {("DfxTrainingUnstable", "a")}
+    look(alerts, run("a", state(2, "entropy", "length", "reward")))
+    assert told.names == {("DfxTrainingUnstable", "a"), ("DfxTrainingDivergence", "a")}
+    look(alerts, run("a", state(3)))
+    assert told.names == set()
+
+
+def test_a_run_that_is_gone_has_no_alerts(alerts, told):
+    look(alerts, run("a", state(1, "reward", "length")))
+    look(alerts)
+    assert told.names == set()
+    assert alerts.alerts().alerts == ()
+
+
+def test_a_run_without_signals_is_evaluated_too(alerts, told):
+    look(alerts, run("a", None))
+    assert told.names == set()
+    assert alerts.alerts().num_evaluations == 1
+
+
+def test_a_failure_is_counted_and_alerts_stay(alerts, told):
+    look(alerts, run("a", state(1, "reward", "length")))
+    alerts._source = None  # every evaluation fails from here on
+    alerts._guarded_evaluate()
+    assert alerts.alerts().num_errors == 1
+    assert told.names == {("DfxTrainingDivergence", "a")}
+
+
+# ------------------------------------------------------------------------ the evaluator over time
+
+
+def alert(name: str = "DfxTest", **fields) -> Alert:
+    condition = Compare(series(about_agent.GUEST_DROPS), ">", 0)
+    runbook = Runbook("m.", "i.", "d.", "m.")
+    return Alert(name, "warning", "agent", condition, "s", runbook, **fields)
+
+
+def drops(count: float):
+    return {"dfx_guest_dropped_total": [({}, count)]}
+
+
+def test_what_has_to_last_fires_only_after_it_did():
+    evaluator = Evaluator([alert(for_seconds=60)])
+    fired = [
+        bool(evaluator.observe(state(0), drops(count), now))
+        for now, count in ((0, 1), (59, 1), (60, 1), (70, 0), (80, 1), (139, 1), (140, 1))
+    ]
+    assert fired == [False, False, True, False, False, False, True]
+
+
+def test_what_is_not_kept_ends_within_the_same_row():
+    evaluator = Evaluator([alert()])
+    assert evaluator.observe(state(7), drops(1))
+    assert not evaluator.observe(state(7), drops(0))
+
+
+def test_only_the_metrics_of_the_alerts_are_asked_for():
+    grows = replace(alert(), condition=Every((Grows(series(about_agent.LOST_RECORDS), 300),)))
+    assert metrics_read([grows]) == {"dfx_guest_lost_records"}
+    assert "dfx_symptom_active" in metrics_read(ALERTS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    keep=st.integers(0, 4),
+    steps=st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=40),
+)
+def test_an_alert_fires_exactly_while_it_holds_and_is_kept(keep, steps):
+    """Rows may stand still (many looks at one step) and move by more than one."""
+    evaluator, row, held_at = Evaluator([alert(keep_steps=keep)]), 0, None
+    for move, holds in steps:
+        row += move
+        if holds:
+            held_at = row
+        found = evaluator.observe(state(row), drops(float(holds)))
+        expected = holds or (keep > 0 and held_at is not None and row - held_at <= keep)
+        if not expected:
+            held_at = None
+        assert bool(found) is expected
+
+
+def test_a_run_that_counts_from_0_again_does_not_keep_an_alert_for_ever():
+    evaluator = Evaluator([alert(keep_steps=3)])
+    evaluator.observe(state(500), drops(1))
+    fired = [bool(evaluator.observe(state(row), drops(0))) for row in range(6)]
+    assert fired == [True, True, True, True, False, False]
+
+
+# --------------------------------------------------------------------------------------- identity
+
+
+def test_the_fingerprint_is_fnv_1a_over_sorted_labels():
+    assert fingerprint({}) == "cbf29ce484222325"
+    labels = {"alertname": "A", "run": "ü"}
+    assert fingerprint(labels) == fingerprint(dict(reversed(labels.items())))
+    assert fingerprint({"ab": "c"}) != fingerprint({"a": "bc"})
+
+
+def test_the_worst_comes_first():
+    assert live._SEVERITIES[0] == "critical"
+    assert {a.severity for a in ALERTS} <= set(live._SEVERITIES)
