@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dfx_agent.agent import config as configuration
 from dfx_agent.agent.agent import Agent
@@ -19,10 +20,15 @@ from dfx_agent.alerting.notification import Receiver
 from dfx_agent.alerting.transport import Endpoint
 from dfx_agent.alerting.webhook import webhooks
 from dfx_agent.errors import ConfigError
+from dfx_agent.exporters.base import Tracker
 from dfx_agent.exporters.prometheus import PrometheusExporter, run_samples
+from dfx_agent.exporters.trackers import STOP_SECONDS, Trackers, open_trackers
 from dfx_agent.metrics.alerts import ALERTS, alerts_with
-from dfx_agent.web.app import create_app
-from dfx_agent.web.server import Server, parse_listen
+from dfx_agent.shim import imports
+from dfx_agent.web.listener import Listener, parse_listen
+
+if TYPE_CHECKING:
+    from dfx_agent.web.server import Server
 
 _ALERTING = ("alertmanager", "webhook", "alert_labels")
 
@@ -63,36 +69,74 @@ def load_config(args: argparse.Namespace) -> Config:
 
 
 class Service:
-    """Agent, alerts, exporter and web server. The agent's folder is checked when it is made."""
+    """Agent, alerts, trackers, exporter and web server.
+
+    The agent's folder and the trackers are checked when it is made.
+    """
 
     def __init__(self, config: Config, listen: str | None = None) -> None:
         host, port = parse_listen(listen or config.listen)
-        token = _token(config, host)
+        self._token = _token(config, host)
+        self._listener = Listener(host, port, config.tls_cert, config.tls_key)
+        self._server: Server | None = None
+        trackers = _trackers(config)
         self.agent = Agent(config)
-        self.alerts = _alerts(config, self.agent, lambda: self.server.url)
-        exporter = PrometheusExporter(self.agent, self.alerts)
-        app = create_app(self.agent, exporter.render, token, self.alerts)
-        self.server = Server(app, host, port, config.tls_cert, config.tls_key)
+        self.trackers = Trackers(trackers, self.agent, self._report)
+        self.alerts = _alerts(config, self.agent, lambda: self.url)
 
     @property
     def url(self) -> str:
-        return self.server.url
+        return self._listener.url
+
+    def bind(self) -> None:
+        """ListenError when the address is taken, before anything else has happened."""
+        self._listener.bind()
 
     def start(self) -> None:
         """Serve; ListenError when the address is taken."""
-        self.server.start()
+        self.bind()
+        # most of the time until a command is ready: attach is in the job before
+        from dfx_agent.web.app import create_app
+        from dfx_agent.web.server import Server
+
+        exporter = PrometheusExporter(self.agent, self.alerts, self.trackers)
+        app = create_app(self.agent, exporter.render, self._token, self.alerts)
+        self._server = Server(app, self._listener)
+        self._server.start()
         self.agent.start()
         self.alerts.start()
+        self.trackers.start()
 
     def stop(self) -> None:
-        """Says on stderr which alerts could not be delivered."""
+        """Says on stderr which alerts and steps could not be delivered."""
         self.agent.stop()
         self.alerts.stop()
+        for name in self.trackers.stop():
+            _say(
+                f"tracker {name} is not done after {STOP_SECONDS:.0f} s: last steps may be missing"
+            )
         for row in self.alerts.alerts().deliveries:
             if row.num_waiting:
                 what = f"{row.num_waiting} notifications not delivered to {row.kind} {row.target}"
-                print(f"dfx-agent: {what}: {row.last_error}", file=sys.stderr, flush=True)
-        self.server.stop()
+                _say(f"{what}: {row.last_error}")
+        if self._server is not None:
+            self._server.stop()
+        self._listener.close()
+
+    def _report(self, run: str, tracker: str, message: str) -> None:
+        _say(message)
+        self.agent.report(run, tracker, message)
+
+
+def _say(text: str) -> None:
+    print(f"dfx-agent: {text}", file=sys.stderr, flush=True)
+
+
+def _trackers(config: Config) -> dict[str, Tracker]:
+    """Under DFX_AGENT=1 this process is armed as well; what it writes is no job's."""
+    if config.track_with:
+        imports.forget()
+    return open_trackers(config.track_with, config.tracker_kwargs)
 
 
 def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAlerts:

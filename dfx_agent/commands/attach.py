@@ -88,12 +88,13 @@ def _serve(attachments: _Attachments, config: Config) -> int:
     other = service.agent.snapshot().agent.other_agent_pid
     if other is not None:
         attachments.refuse_what_is_taken(other)
-    service.start()
+    service.bind()
     _give_lock_to_owner(config.directory)
     try:
         attachments.attach_new()
         if not attachments.has_hope():
             return AttachError.exit_code
+        service.start()
         _say(f"page {service.url}/  metrics {service.url}/metrics")
         while not _pause(_LOOK_EVERY_SECONDS):
             attachments.attach_new()

@@ -11,6 +11,7 @@ from test_backtest import as_csv, steps
 
 from dfx_agent.snapshot import AlertRow, Alerts, DeliveryRow
 from dfx_agent.web.app import create_app
+from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
 
 HOSTILE = '<img src=x onerror="window.pwned=1">'
@@ -34,7 +35,7 @@ class ScriptedAlerts:
 def test_what_fires_is_listed_and_goes_when_it_ends(open_page):
     source, alerts = ScriptedSource(), ScriptedAlerts()
     app = create_app(source, lambda _: (b"", "text/plain"), None, alerts)
-    server = Server(app, "127.0.0.1", 0)
+    server = Server(app, Listener("127.0.0.1", 0))
     server.start()
     try:
         page = open_page(server.url)

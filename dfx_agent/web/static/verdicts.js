@@ -167,7 +167,7 @@ function losses(run) {
 function agentLines(agent) {
   const lines = agent.problems.map((problem) => ({
     level: "warn",
-    title: `Segment refused (${problem.kind})`,
+    title: problem.kind === "exporter" ? "Exporter failed" : `Segment refused (${problem.kind})`,
     detail: problem.message,
   }));
   if (agent.other_agent_pid !== null) {

@@ -23,6 +23,7 @@ from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
 from dfx_agent.web import app as app_module
 from dfx_agent.web.app import create_app
+from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
 
 METRICS_BODY = b"# TYPE dfx_demo gauge\n" + b"dfx_demo 1\n" * 400 + b"# EOF\n"
@@ -72,7 +73,7 @@ def guarded(guarded_client) -> httpx.Client:
 
 @contextmanager
 def serve(source, metrics, token=None) -> Iterator[httpx.Client]:
-    server = Server(create_app(source, metrics, token), "127.0.0.1", 0)
+    server = Server(create_app(source, metrics, token), Listener("127.0.0.1", 0))
     server.start()
     try:
         with httpx.Client(base_url=server.url, timeout=10) as client:

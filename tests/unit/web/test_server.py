@@ -18,12 +18,14 @@ from scripted_source import ScriptedSource
 
 from dfx_agent.errors import ListenError, UsageError
 from dfx_agent.web.app import create_app
-from dfx_agent.web.server import Server, parse_listen
+from dfx_agent.web.listener import Listener, parse_listen
+from dfx_agent.web.server import Server
 
 
 def make_server(host: str = "127.0.0.1", port: int = 0, **options) -> Server:
     app = create_app(ScriptedSource(), lambda accept: (b"", "text/plain"))
-    return Server(app, host, port, **options)
+    tls = {name: options.pop(name) for name in ("tls_cert", "tls_key") if name in options}
+    return Server(app, Listener(host, port, **tls), **options)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from scripted_source import ScriptedSource
 
 from dfx_agent.web import app as app_module
 from dfx_agent.web.app import create_app
+from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
 
 
@@ -38,13 +39,15 @@ def clock() -> Clock:
 @pytest.fixture
 def server(clock) -> Iterator[Server]:
     source = ScriptedSource(clock=clock)
-    server = Server(create_app(source, lambda accept: (b"", "text/plain")), "127.0.0.1", 0)
+    server = Server(
+        create_app(source, lambda accept: (b"", "text/plain")), Listener("127.0.0.1", 0)
+    )
     server.start()
     yield server
     server.stop()
 
 
-class Listener(threading.Thread):
+class StreamReader(threading.Thread):
     """Reads the stream until it ends; frames are (arrival, lines of one event)."""
 
     def __init__(self, url: str) -> None:
@@ -82,7 +85,7 @@ class Listener(threading.Thread):
 
 
 def test_first_event_comes_at_once_with_the_agents_clock(server):
-    listener = Listener(server.url)
+    listener = StreamReader(server.url)
     assert listener.wait_for(1) < 1.0
     retry, event = (lines for _, lines in listener.frames)
     assert retry == ["retry: 1000"]
@@ -91,7 +94,7 @@ def test_first_event_comes_at_once_with_the_agents_clock(server):
 
 
 def test_change_is_told_and_silence_is_not(server, clock):
-    listener = Listener(server.url)
+    listener = StreamReader(server.url)
     listener.wait_for(1)
     time.sleep(0.6)
     assert len(listener.snapshots()) == 1
@@ -102,7 +105,7 @@ def test_change_is_told_and_silence_is_not(server, clock):
 
 
 def test_at_most_four_events_per_second(server, clock):
-    listener = Listener(server.url)
+    listener = StreamReader(server.url)
     listener.wait_for(1)
     until = time.monotonic() + 2.0
     while time.monotonic() < until:
@@ -116,7 +119,7 @@ def test_listeners_share_one_serialisation(server, clock):
     encoded = []
     encode = stream._encode
     stream._encode = lambda snapshot: encoded.append(snapshot) or encode(snapshot)
-    listeners = [Listener(server.url) for _ in range(5)]
+    listeners = [StreamReader(server.url) for _ in range(5)]
     for listener in listeners:
         listener.wait_for(1)
     clock.seconds += 1
@@ -128,7 +131,7 @@ def test_listeners_share_one_serialisation(server, clock):
 
 def test_heartbeat_keeps_a_silent_stream_open(server, monkeypatch):
     monkeypatch.setattr(app_module, "HEARTBEAT_SECONDS", 0.2)
-    listener = Listener(server.url)
+    listener = StreamReader(server.url)
     listener.wait_for(1)
     time.sleep(1.0)
     beats = [lines for _, lines in listener.frames if lines[0].startswith(":")]
@@ -136,7 +139,7 @@ def test_heartbeat_keeps_a_silent_stream_open(server, monkeypatch):
 
 
 def test_stop_ends_open_streams_within_two_seconds(server, caplog):
-    listeners = [Listener(server.url) for _ in range(2)]
+    listeners = [StreamReader(server.url) for _ in range(2)]
     for listener in listeners:
         listener.wait_for(1)
     began = time.monotonic()
@@ -154,5 +157,5 @@ def test_listener_that_leaves_is_forgotten(server, clock):
     with httpx.stream("GET", f"{server.url}/api/v1/stream", timeout=5) as answer:
         next(answer.iter_bytes())
     clock.seconds += 1
-    listener = Listener(server.url)
+    listener = StreamReader(server.url)
     assert listener.wait_for(1) < 1.0
