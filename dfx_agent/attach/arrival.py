@@ -126,6 +126,12 @@ class _Guest:
         path = self._file(name)
         return None if path is None else self._sources[path]
 
+    def module_names(self, package: str) -> list[str]:
+        """Modules right inside ``package``: the guest asks, where its folder is its registry."""
+        folder = package.replace(".", "/") + "/"
+        inside = [path[len(folder) : -3] for path in self._sources if path.startswith(folder)]
+        return [name for name in inside if "/" not in name and name != "__init__"]
+
     def _file(self, name: str) -> str | None:
         stem = name.replace(".", "/")
         files = (f"{stem}.py", f"{stem}/__init__.py")

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dfx_agent.attach import refusals
+from dfx_agent.attach import ray, refusals
 from dfx_agent.attach.processes import Process, ProcessTable
 from dfx_agent.attach.programs import (
-    RAY,
     is_by_multiprocessing,
     is_fork_of,
     is_helper,
@@ -92,7 +91,11 @@ class Job:
         self._add_families(tops, inside)
         programs = (process for process in inside.values() if not is_launcher(process))
         self._keys |= {key for process in programs if (key := job_key(process))}
+        self._keys |= ray.keys_of_driver(self._root, self.table)
         if self._keys:
+            of_ray = ray.drivers(self._keys, self.table)
+            of_ray += ray.pooled_actors(self._keys, self.table)
+            inside |= {process.pid: process for process in of_ray}
             others = (p for p in self.table if p.pid not in inside and job_key(p) in self._keys)
             self._add_families({self._top_of(process) for process in others}, inside)
         return [process for process in inside.values() if self._is_part(process, inside)]
@@ -111,7 +114,7 @@ class Job:
         launcher = next((a for a in above if is_launcher(a)), None)
         if launcher is not None and rank_of(process) is not None:
             return launcher
-        if process.name.startswith(RAY) and job_key(process) is None and above:
+        if process.name.startswith(ray.ACTOR) and job_key(process) is None and above:
             return above[0]  # the raylet
         for ancestor in above:
             is_child = is_by_multiprocessing(process) or is_fork_of(process, ancestor)
@@ -157,5 +160,6 @@ class Job:
         run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
         if run_id != "none":
             return f"{stem}-{run_id[:8]}"
-        ray_job = environment.get("RAY_JOB_ID")
-        return f"{stem}-{ray_job or environment.get('MASTER_PORT') or self._root.pid}"
+        if ray_run := ray.run_name(self._keys, self.table):
+            return ray_run
+        return f"{stem}-{environment.get('MASTER_PORT') or self._root.pid}"

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from dfx_agent.attach import ray
 from dfx_agent.attach.processes import Process, ProcessTable
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -22,7 +23,6 @@ _AGENT = frozenset({"dfx-agent", "dfx_agent"})  # the script, and `python -m dfx
 _OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 _FORK_SERVER = "multiprocessing.forkserver"
 _SPAWNED = "--multiprocessing-fork"
-RAY = "ray::"
 _DATA_LOADER_NAMES = ("pt_data_worker", "pt_data_pin")
 _PRIME_PROGRAMS = {"trainer": "trainer", "orchestrator": "orchestrator", "inference": "rollout"}
 _OUTPUT_FOLDER = re.compile(r"""^\s*output_dir\s*=\s*["']([^"']+)["']""", re.MULTILINE)
@@ -65,8 +65,8 @@ def _script_or_module(words: tuple[str, ...]) -> str:
 
 def script_of(process: Process) -> str:
     """As the guest would take it from ``sys.argv[0]``."""
-    if process.words[:1] and process.words[0].startswith(RAY):
-        return process.words[0].removeprefix(RAY).partition(".")[0]
+    if process.words[:1] and process.words[0].startswith(ray.ACTOR):
+        return process.words[0].removeprefix(ray.ACTOR).partition(".")[0]
     program = program_of(process)
     is_file = program.endswith(".py")
     return program.removesuffix(".py") if is_file else program.rpartition(".")[2] or "python"
@@ -74,13 +74,13 @@ def script_of(process: Process) -> str:
 
 def job_key(process: Process) -> str | None:
     """What all processes of one job on this machine share; None without a launcher's traces."""
-    if rank_of(process) is None and not process.name.startswith(RAY):
+    if rank_of(process) is None and not process.name.startswith(ray.ACTOR):
         return None
     get = process.environment.get
     names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
     mpi = next((value for name in names if (value := get(name))), None)
-    if job := get("RAY_JOB_ID"):
-        return f"ray {get('RAY_SESSION_NAME')} {job}"
+    if get("RAY_JOB_ID"):
+        return ray.key_of_actor(process)
     if (run_id := get("TORCHELASTIC_RUN_ID", "none")) != "none":
         return f"torchelastic {run_id} {get('MASTER_ADDR')}:{get('MASTER_PORT')}"
     if mpi or get("MASTER_PORT"):
@@ -103,8 +103,8 @@ def _is_slurm_rank(environment: Mapping[str, str]) -> bool:
 
 
 def role_of(process: Process, table: ProcessTable) -> str:
-    if actor := next((w for w in process.words[:1] if w.startswith(RAY)), ""):
-        name = actor.removeprefix(RAY).partition(".")[0].lower()
+    if actor := next((w for w in process.words[:1] if w.startswith(ray.ACTOR)), ""):
+        name = actor.removeprefix(ray.ACTOR).partition(".")[0].lower()
         return next((role for part, role in _ROLE_OF_ACTOR if part in name), "worker")
     if "vllm" in process.name.lower() or "sglang" in process.name.lower():
         return "rollout"
@@ -117,7 +117,7 @@ def role_of(process: Process, table: ProcessTable) -> str:
 
 def is_helper(process: Process) -> bool:
     line = " ".join(process.words)
-    is_ray_idle = process.words[:1] == (f"{RAY}IDLE",)
+    is_ray_idle = process.words[:1] == (f"{ray.ACTOR}IDLE",)
     is_part_of_loader = process.name.startswith(_DATA_LOADER_NAMES)
     is_agent = process.pid == os.getpid() or program_of(process) in _AGENT
     is_part_of_other = any(part in line for part in _NOT_A_PART)

@@ -32,7 +32,8 @@ def _finder_of(name: str) -> _Finder:
         if isinstance(finder, _Finder) and finder.name == name:
             return finder
     finder = _Finder(name)
-    sys.meta_path.insert(0, finder)
+    # a new list: the interpreter keeps the one that it started with, and with it our finder
+    sys.meta_path = [finder, *sys.meta_path]
     return finder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,9 +173,16 @@ def test_attach_finds_the_driver_of_a_cluster_that_was_there_before(
     """Nothing descends from the driver then; from one worker to all others and to the driver."""
     ray_command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block"]
     port = free_port()
-    options = [f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
     env = environment(VERL_USE_EXTERNAL_PLUGINS="none", RAY_ADDRESS=f"127.0.0.1:{port}")
-    with started([*ray_command, *options], tmp_path, environment()) as cluster:
+    with (
+        # of its own, with a short name (sockets): else every later ray.init() would join it
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as own,
+        started(
+            [*ray_command, f"--port={port}", "--num-cpus=2", f"--temp-dir={own}"],
+            tmp_path,
+            environment(),
+        ) as cluster,
+    ):
         until(lambda: "Ray runtime started" in cluster.output, "a cluster", START_SECONDS)
         cluster.descendants()
         with started(command("plain"), tmp_path, env) as job:
@@ -306,6 +314,7 @@ jagged = TensorDict({
 }, batch_size=2)
 ref, hybrid = Reference(), Hybrid()
 ref.compute_ref_log_prob(padded)
+ref.compute_ref_log_prob(padded)
 for batch in (padded, jagged):
     hybrid.generate_sequences(batch)
     hybrid.update_actor(batch)
@@ -316,11 +325,11 @@ ref.compute_ref_log_prob(padded)
         env={"RANK": "3", "WORLD_SIZE": "4", "RAY_LOCAL_WORLD_SIZE": "2"},
     )
     first, second = ["rollout", "actor_update"], ["rollout", "actor_update", "weight_sync"]
-    assert seen.names("stage") == ["ref_logprob", *first, *second, "ref_logprob"]
-    assert seen.steps() == [1, 2, 3, 10]
+    assert seen.names("stage") == ["ref_logprob", "ref_logprob", *first, *second, "ref_logprob"]
+    assert seen.steps() == [1, 2, 3, 4, 10]
     tokens = [(r.name, r.value, r.step) for r in seen.records if r.kind == "tokens"]
     assert tokens == [
-        ("response", 5.0, 2), ("prompt", 3.0, 2), ("response", 8.0, 3), ("prompt", 4.0, 3),
+        ("response", 5.0, 3), ("prompt", 3.0, 3), ("response", 8.0, 4), ("prompt", 4.0, 4),
     ]  # fmt: skip
     assert (seen.identity["role"], seen.identity["local_rank"]) == ("actor", 1)
     assert seen.num_errors == 0

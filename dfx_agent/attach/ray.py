@@ -1,0 +1,92 @@
+"""Ray: which processes of this machine belong to one job.
+
+Measured with Ray 2.60: an actor that was started for a job has its number in RAY_JOB_ID, one from
+the pool has "ffffffff" and says its job nowhere; both have RAY_RAYLET_PID. A driver has neither in
+its environment, but holds a log open whose path says session and job. A raylet that the driver has
+started descends from it, one of ``ray start`` does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from dfx_agent.attach.processes import Process, ProcessTable
+
+ACTOR = "ray::"
+_NO_JOB = "ffffffff"
+_DRIVER_LOG = re.compile(r"/(session_[^/]+)/logs/python-core-driver-([0-9a-f]{8})")
+_SESSION = re.compile(r"session_[\d_-]+")
+_KEY = "ray "
+
+
+def key_of_actor(process: Process) -> str | None:
+    """What the actors of one job share; None for a process that says no job."""
+    job = process.environment.get("RAY_JOB_ID", _NO_JOB)
+    return None if job == _NO_JOB else _key(process.environment.get("RAY_RAYLET_PID"), job)
+
+
+def keys_of_driver(process: Process, table: ProcessTable) -> set[str]:
+    """Keys of the actors that it drives on this machine; empty for any other process."""
+    folder = f"/proc/{process.pid}/fd"
+    with suppress(OSError):
+        for number in os.listdir(folder):
+            found = _DRIVER_LOG.search(_target(f"{folder}/{number}"))
+            if found is not None:
+                session, job = found.groups()
+                return {_key(raylet.pid, job) for raylet in table if _session(raylet) == session}
+    return set()
+
+
+def drivers(keys: set[str], table: ProcessTable) -> list[Process]:
+    """Drivers of the jobs with these keys; looks into every Python process if there are such."""
+    if not any(key.startswith(_KEY) for key in keys):
+        return []
+    python = (process for process in table if process.is_python)
+    return [process for process in python if keys & keys_of_driver(process, table)]
+
+
+def pooled_actors(keys: set[str], table: ProcessTable) -> list[Process]:
+    """Actors that say no job, of raylets that run no other job than the ones with these keys."""
+    actors = [process for process in table if process.name.startswith(ACTOR)]
+    known = {key for process in actors if (key := key_of_actor(process))}
+    of_others = {_raylet_of(key) for key in known - keys}
+    raylets = {_raylet_of(key) for key in keys if key.startswith(_KEY)} - of_others
+    pooled = (process for process in actors if key_of_actor(process) is None)
+    return [p for p in pooled if p.environment.get("RAY_RAYLET_PID") in raylets]
+
+
+def run_name(keys: Iterable[str], table: ProcessTable) -> str | None:
+    """As the guest of an actor would name the run; None when this is no job of Ray."""
+    for key in sorted(key for key in keys if key.startswith(_KEY)):
+        raylet = _raylet_of(key)
+        process = table.get(int(raylet)) if raylet.isdigit() else None
+        session = process and _session(process)
+        if session:
+            return f"ray-{session.rpartition('_')[2]}-{key.rpartition(' ')[2]}"
+    return None
+
+
+def _key(raylet: object, job: str) -> str:
+    return f"{_KEY}{raylet} {job}"
+
+
+def _raylet_of(key: str) -> str:
+    return key.split(" ")[1]
+
+
+def _session(process: Process) -> str | None:
+    """Of a raylet, in its arguments."""
+    if process.name != "raylet":
+        return None
+    found = _SESSION.search(" ".join(process.words))
+    return found[0] if found else None
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
