@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -50,3 +51,12 @@ def bootstrap_interval(
 
 def difference_of_medians(ours: Sequence[float], baseline: Sequence[float]) -> float:
     return median(ours) - median(baseline)
+
+
+def share_interval(num_found: int, num_tried: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson, J. Am. Stat. Assoc. 22, 1927)."""
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    share, weight = num_found / num_tried, z * z / num_tried
+    middle = share + weight / 2
+    half = z * math.sqrt(share * (1 - share) / num_tried + weight / (4 * num_tried))
+    return (middle - half) / (1 + weight), (middle + half) / (1 + weight)

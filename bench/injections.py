@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.estimates import median
+from bench.estimates import median, share_interval
 from bench.faults import BLIPS, FAULTS, Fault
 from bench.measurement import Bar, Result, report
 from bench.real_runs import Labelled, Row, delay_rows, healthy_runs
@@ -40,7 +40,8 @@ def _paged(name: str, fault: Fault, runs: Sequence[Labelled], bar: Bar | None) -
     found = [float(delay) for delay in delays if delay is not None]
     share = len(found) / len(delays)
     note = f"median delay {median(found):.0f} steps" if found else ""
-    spread = {"low": share, "high": share}
+    low, high = share_interval(len(found), len(delays))
+    spread = {"low": low, "high": high}
     return Result(f"paged: {name}", share, "", len(delays), spread, bar=bar, note=note)
 
 

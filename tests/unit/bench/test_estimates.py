@@ -14,6 +14,7 @@ from bench.estimates import (
     geometric_mean,
     median,
     quantile,
+    share_interval,
 )
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
@@ -69,3 +70,12 @@ def test_bootstrap_draws_two_samples_independently() -> None:
 def test_the_same_seed_gives_the_same_interval() -> None:
     sample = [1.0, 2.0, 4.0, 8.0]
     assert bootstrap_interval(median, sample, seed=5) == bootstrap_interval(median, sample, seed=5)
+
+
+@pytest.mark.parametrize(
+    ("num_found", "num_tried", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (81, 263, 0.2553, 0.3662), (42, 42, 0.9162, 1.0)],
+)
+def test_interval_of_a_share(num_found, num_tried, low, high):
+    """The middle case is from Newcombe, Stat. Med. 17 (1998), table I."""
+    assert share_interval(num_found, num_tried) == pytest.approx((low, high), abs=1e-4)
