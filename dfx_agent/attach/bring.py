@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import marshal
 import os
 import time
 import zlib
@@ -43,7 +44,8 @@ class Order:
     """One attempt to bring the guest into one process.
 
     ``directory`` is the folder of segments as the target sees it, ``seen_directory`` as we do.
-    ``known`` holds fields of wire.Identity that were found out from outside.
+    ``known`` holds fields of wire.Identity that were found out from outside. ``is_compiled`` is for
+    a target that runs the same interpreter as we do: compiling there holds its GIL.
     """
 
     def __init__(
@@ -54,13 +56,15 @@ class Order:
         version: str,
         known: Mapping[str, Any],
         grace_seconds: float,
+        is_compiled: bool = False,
     ) -> None:
         name = f"{os.urandom(8).hex()}{_ANSWER_SUFFIX}"
         self._answer = os.path.join(seen_directory, name)
         self._parcel = {
             "answer": os.path.join(directory, name),
             "version": version,
-            "guest": _packed_guest(),
+            "guest": _packed_guest(is_compiled=is_compiled),
+            "is_compiled": is_compiled,
             "arguments": {
                 "directory": directory,
                 "agent_pid": os.getpid(),
@@ -102,10 +106,26 @@ def _arrival() -> str:
     return Path(__file__).with_name("arrival.py").read_text(encoding="utf-8")
 
 
+def runs_our_interpreter(pid: int) -> bool:
+    """Whether this process runs the file that we run, so that our compiled code is its own."""
+    try:
+        return os.path.samefile(f"/proc/{pid}/exe", "/proc/self/exe")
+    except OSError:
+        return False
+
+
 @functools.cache
-def _packed_guest() -> str:
-    files = {name: source.decode() for name, source in guest_files().items()}
-    return base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
+def _packed_guest(*, is_compiled: bool) -> str:
+    sources = {name: source.decode() for name, source in guest_files().items()}
+    if is_compiled:
+        codes = {
+            path: compile(source, f"<attached>/{path}", "exec", dont_inherit=True)
+            for path, source in sources.items()
+        }
+        data = marshal.dumps(codes)
+    else:
+        data = json.dumps(sources).encode()
+    return base64.b64encode(zlib.compress(data, 9)).decode()
 
 
 def remove_leftovers(directory: str, suffixes: tuple[str, ...]) -> None:

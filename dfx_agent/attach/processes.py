@@ -16,7 +16,8 @@ _KERNEL_THREADS = 2  # their parent
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # of thousands of processes, only what launchers leave is kept
 _OF_LAUNCHERS = (
-    b"RANK=", b"MASTER_", b"TORCHELASTIC_RUN_ID=", b"OMPI_", b"PMI", b"SLURM_", b"RAY_", b"DFX_",
+    b"RANK=", b"LOCAL_RANK=", b"WORLD_SIZE=", b"MASTER_", b"TORCHELASTIC_RUN_ID=", b"OMPI_", b"PMI",
+    b"SLURM_", b"RAY_", b"DFX_",
 )  # fmt: skip
 
 

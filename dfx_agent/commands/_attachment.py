@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dfx_agent import __version__
-from dfx_agent.attach.bring import Order
+from dfx_agent.attach.bring import Order, runs_our_interpreter
 from dfx_agent.attach.inject import inject
 from dfx_agent.attach.processes import Process
 from dfx_agent.errors import AttachError
@@ -108,7 +108,12 @@ class Place:
         if not process.is_alive():
             raise AttachError("gone", f"pid {process.pid} exited while attaching", "nothing to do")
         order = Order(
-            self.inside, self.seen, version=__version__, known=known, grace_seconds=grace_seconds
+            self.inside,
+            self.seen,
+            version=__version__,
+            known=known,
+            grace_seconds=grace_seconds,
+            is_compiled=runs_our_interpreter(process.pid),
         )
         injected = inject(
             process.pid,

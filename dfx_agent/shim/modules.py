@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from heapq import nlargest
@@ -21,6 +22,7 @@ from dfx_agent.shim.patches import PatchSet, Switch
 FORWARD = PatchSet("forward")
 
 _MAX_ROOTS = 8
+_SLICE = 10_000
 _opened: dict[int, recorder.OpenSpan | None] = {}
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -48,15 +50,28 @@ def _follow(replicas: list[Any], roots: list[Any]) -> None:
 
 
 def _all_modules() -> list[Any]:
-    """In C and at once: a loop here would keep every tensor alive while the job goes on."""
+    """In slices, between which the job has the GIL: a process with torch has 300,000 objects.
+
+    The youngest go first, so that no tensor which the job drops meanwhile is kept alive for long.
+    """
     kinds = _subclasses(sys.modules["torch.nn"].Module)
-    objects = gc.get_objects()
+    objects = gc.get_objects()  # by generation, the youngest first; within one the oldest first
+    found = _modules_among(objects[:_SLICE], kinds)
+    del objects[:_SLICE]
+    while objects:
+        found += _modules_among(objects[-_SLICE:], kinds)
+        del objects[-_SLICE:]
+        time.sleep(0)
+    return found
+
+
+def _modules_among(objects: list[Any], kinds: set[type]) -> list[Any]:
+    """In C: 0.1 us an object."""
     try:
         found = list(compress(objects, map(kinds.__contains__, map(type, objects))))
     except Exception:  # noqa: BLE001 (a metaclass may have no hash, or one of its own)
         ids = set(map(id, kinds))
         found = list(compress(objects, map(ids.__contains__, map(id, map(type, objects)))))
-    del objects
     return [module for module in found if "_modules" in module.__dict__]  # else half made
 
 
