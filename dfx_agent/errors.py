@@ -4,6 +4,7 @@ DfxError
 ├── UsageError        wrong option or argument; exit code 2
 ├── ConfigError       unknown key or bad value in dfx.yaml or DFX_*; exit code 2
 ├── ListenError       the address cannot be bound
+├── TrackerError      a configured tracker cannot open: what it lacks
 └── AttachError       a process cannot be attached to; exit code 2, nothing was changed in it
 
 A folder or segment that cannot be used is ``dfx_agent.wire.SegmentError``: the guest raises it too,
@@ -49,3 +50,7 @@ class AttachError(DfxError):
         self.code = code
         self.reason = reason
         self.remedy = remedy
+
+
+class TrackerError(DfxError):
+    """A configured tracker cannot open: its package, account or folder is missing."""

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dfx_agent import __version__
 from dfx_agent.agent import view
@@ -18,6 +18,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.agent.evidence import Evidence
 from dfx_agent.agent.fold import RunFold
 from dfx_agent.agent.health_files import HealthFiles
+from dfx_agent.agent.outside import OutsideProcess, placed
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.reader import Folder
 from dfx_agent.agent.signals import PARAMETERS
@@ -27,6 +28,7 @@ from dfx_agent.snapshot import (
     ScalarHistory,
     SegmentProblem,
     Snapshot,
+    StepRow,
     TimelineRow,
 )
 from dfx_agent.snapshot_health import SignalHistory
@@ -51,6 +53,7 @@ class Agent:
         self._num_polls = 0
         self._num_errors = 0
         self._last_error: SegmentProblem | None = None
+        self._reported: dict[tuple[str, str], SegmentProblem] = {}
         self._poll_elapsed = 0.0
         self._is_stale = False
         self._snapshot = self._render()
@@ -92,10 +95,35 @@ class Agent:
         with self._lock:
             return view.signal_history(self._runs[run], num_steps)
 
+    def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
+        """Closed steps of every role that are kept, by begin. KeyError on an unknown run."""
+        with self._lock:
+            rows = self._runs[run].rows.values()
+            found = [row for row in rows if after_step is None or row.step > after_step]
+        return tuple(sorted(found, key=lambda row: row.begin_seconds))
+
+    def step_scalars(self, run: str, after_step: int | None) -> dict[int, dict[str, float]]:
+        """Step -> native key -> mean over ranks. KeyError on an unknown run."""
+        with self._lock:
+            return self._runs[run].store.after(after_step)
+
+    def report(self, run: str, part: str, message: str) -> None:
+        """Something beside the agent failed: counted, and shown with its own problems."""
+        with self._lock:
+            self._num_errors += 1
+            self._reported[run, part] = SegmentProblem(part, "exporter", message)
+            self._is_stale = True
+
     def reset_signals(self, run: str) -> None:
         """The operator says that the present state of ``run`` is normal. KeyError if unknown."""
         with self._lock:
             self._runs[run].health.reset()
+            self._is_stale = True
+
+    def observe_outside(self, run: str, processes: Iterable[OutsideProcess]) -> None:
+        """From now on ``processes``, which have no guest, are shown as ranks of ``run``."""
+        with self._lock:
+            self._fold(run).outside = placed(processes)
             self._is_stale = True
 
     def poll(self) -> None:
@@ -107,6 +135,8 @@ class Agent:
             for fold in self._runs.values():
                 for process in list(fold.processes.values()):
                     self._read(fold, process)
+                for outside in fold.outside:
+                    outside.look(time.monotonic_ns())
                 fold.close_steps()
                 if self._folder.reaps:
                     self._evidence.observe(fold)
@@ -135,22 +165,25 @@ class Agent:
             self._adopt(Process(follower))
 
     def _adopt(self, process: Process) -> None:
-        run = process.follower.identity.run
-        fold = self._runs.get(run)
-        if fold is None:
-            fold = self._runs[run] = RunFold(run)
-            fold.health = self._health_files.restore(run, fold.health)
+        fold = self._fold(process.follower.identity.run)
         replaced = fold.adopt(process)
         if replaced is not None and replaced.is_living:
             fold.add(replaced, *replaced.finish(replaced.follower.liveness()))
             self._ended[replaced] = 0.0
+
+    def _fold(self, run: str) -> RunFold:
+        fold = self._runs.get(run)
+        if fold is None:
+            fold = self._runs[run] = RunFold(run)
+            fold.health = self._health_files.restore(run, fold.health)
+        return fold
 
     def _refile(self) -> None:
         for run, fold in list(self._runs.items()):
             for process in [p for p in fold.processes.values() if p.is_misfiled]:
                 fold.release(process)
                 self._adopt(process)
-            if not fold.processes:
+            if not fold.processes and not fold.outside:
                 self._health_files.forget(run)
                 del self._runs[run]
 
@@ -175,7 +208,7 @@ class Agent:
         for run, fold in list(self._runs.items()):
             events = [p.last_event_ns or p.follower.begin_ns for p in fold.processes.values()]
             quiet_seconds = (time.monotonic_ns() - max(events, default=0)) / 1e9
-            ended = not any(p.is_living for p in fold.processes.values())
+            ended = not fold.outside and not any(p.is_living for p in fold.processes.values())
             if ended and quiet_seconds > _FORGET_RUN_SECONDS:
                 self._health_files.forget(run)
                 del self._runs[run]
@@ -186,7 +219,11 @@ class Agent:
 
     def _agent_row(self, runs: list[RunRow]) -> AgentRow:
         ranks = [rank for run in runs for rank in run.ranks]
-        problems = (*self._folder.problems.values(), *self._health_files.problems.values())
+        problems = (
+            *self._folder.problems.values(),
+            *self._health_files.problems.values(),
+            *self._reported.values(),
+        )
         return AgentRow(
             version=__version__,
             pid=os.getpid(),

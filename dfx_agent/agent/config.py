@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,6 +77,10 @@ class Config:
     """Thresholds of alerts that differ from the catalogue, by key."""
     alert_labels: tuple[tuple[str, str], ...] = (("job", "dfx"),)
     """Labels on every delivered alert; ``job`` is that of deploy/prometheus.yml."""
+    track_with: tuple[str, ...] = ()
+    """Trackers that closed steps are written to."""
+    tracker_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options of each, by tracker."""
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> Config:
@@ -124,16 +128,16 @@ def _checked(key: str, where: str) -> str:
 
 
 def _typed(key: str, value: Any) -> Any:
-    if key in {"alertmanager", "webhook"}:
-        return tuple(_url(key, text) for text in _listed(key, value))
-    if key == "thresholds":
-        return tuple(_thresholds(value).items())
-    if key == "alert_labels":
-        return tuple(_labels(value).items())
+    if key in _TYPES:
+        return _TYPES[key](key, value)
     if key in _SECRETS and value is not None:
         return _readable(key, str(value))
-    if not key.endswith("_seconds"):
-        return value if value is None else str(value)
+    if key.endswith("_seconds"):
+        return _seconds(key, value)
+    return value if value is None else str(value)
+
+
+def _seconds(key: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -141,6 +145,14 @@ def _typed(key: str, value: Any) -> Any:
     if not 0 < number < 1e9:
         raise ConfigError(f"{key} must be positive, not {value!r}")
     return number
+
+
+def _urls(key: str, value: Any) -> tuple[str, ...]:
+    return tuple(_url(key, text) for text in _listed(key, value))
+
+
+def _unique(key: str, value: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_listed(key, value)))
 
 
 def _listed(key: str, value: Any) -> list[str]:
@@ -165,10 +177,10 @@ def _url(key: str, text: str) -> str:
     return text
 
 
-def _labels(value: Any) -> dict[str, str]:
+def _labels(key: str, value: Any) -> tuple[tuple[str, str], ...]:
     """``{name: value}``, or texts ``NAME=VALUE``; ``job`` stays unless it is given."""
     if not isinstance(value, Mapping):
-        pairs = [text.partition("=") for text in _listed("alert_labels", value)]
+        pairs = [text.partition("=") for text in _listed(key, value)]
         if bad := next((head for head, sign, _ in pairs if not sign), None):
             raise ConfigError(f"alert label {bad!r}: write NAME=VALUE")
         value = {head.strip(): tail.strip() for head, _, tail in pairs}
@@ -179,15 +191,29 @@ def _labels(value: Any) -> dict[str, str]:
                 f"alert label {name}={text}: use letters, digits and _ in the name, a value, and "
                 f"none of {', '.join(sorted(_OWN_LABELS))}"
             )
-    return {**dict(Config.alert_labels), **labels}
+    return tuple({**dict(Config.alert_labels), **labels}.items())
 
 
-def _thresholds(value: Any) -> dict[str, float]:
+def _thresholds(key: str, value: Any) -> tuple[tuple[str, float], ...]:
     """``{key: number}``, or ``KEY=VALUE`` separated by commas."""
     if isinstance(value, Mapping):
-        return checked_values({str(key): number for key, number in value.items()}, thresholds())
-    pairs = [text.partition("=") for text in _listed("thresholds", value)]
-    return checked_values({key.strip(): tail.strip() for key, _, tail in pairs}, thresholds())
+        given = {str(name): number for name, number in value.items()}
+    else:
+        pairs = [text.partition("=") for text in _listed(key, value)]
+        given = {name.strip(): tail.strip() for name, _, tail in pairs}
+    return tuple(checked_values(given, thresholds()).items())
+
+
+def _by_tracker(key: str, value: Any) -> dict[str, dict[str, Any]]:
+    """``{tracker: {key: value}}``, as YAML where it is a text."""
+    if isinstance(value, str):
+        try:
+            value = yaml.safe_load(value) or {}
+        except yaml.YAMLError:
+            raise ConfigError(f"{key} is not YAML: {value!r}") from None
+    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+        raise ConfigError(f"{key} must be {{TRACKER: {{KEY: VALUE}}}}, not {value!r}")
+    return {str(name): {str(k): v for k, v in given.items()} for name, given in value.items()}
 
 
 def _readable(key: str, file: str) -> str:
@@ -197,3 +223,13 @@ def _readable(key: str, file: str) -> str:
     except OSError as error:
         raise ConfigError(f"{key}: cannot read {file}: {error.strerror}") from None
     return file
+
+
+_TYPES: dict[str, Callable[[str, Any], Any]] = {
+    "alertmanager": _urls,
+    "webhook": _urls,
+    "thresholds": _thresholds,
+    "alert_labels": _labels,
+    "track_with": _unique,
+    "tracker_kwargs": _by_tracker,
+}

@@ -16,6 +16,7 @@ from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.health import Reporter, RunHealth
 from dfx_agent.agent.health_verdict import divergence_verdict
 from dfx_agent.agent.ledger import RunLedger
+from dfx_agent.agent.outside import LOG_ROLE, OutsideProcess, verdicts
 from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
 from dfx_agent.agent.steps import Step, StepWatch
 from dfx_agent.agent.store import ScalarStore
@@ -33,6 +34,7 @@ class RunFold:
     def __init__(self, run: str) -> None:
         self.run = run
         self.processes: dict[tuple[str, str], Process] = {}
+        self.outside: tuple[OutsideProcess, ...] = ()
         self.store = ScalarStore()
         self.collectives = Collectives()
         self.hangs = HangWatch()
@@ -53,10 +55,14 @@ class RunFold:
         names = (p.follower.identity.framework for p in self.processes.values())
         return next((name for name in names if name), "")
 
+    def framework_of(self, process: Process) -> str:
+        """Whose names its keys are: a process that names no framework speaks as its run does."""
+        return process.follower.identity.framework or self.framework
+
     @property
     def begin_seconds(self) -> float:
-        begins = (p.follower.preamble.created_epoch_ns for p in self.processes.values())
-        return min(begins, default=0) / 1e9
+        begins = [p.follower.preamble.created_epoch_ns / 1e9 for p in self.processes.values()]
+        return min((*begins, *(p.begin_seconds for p in self.outside)), default=0.0)
 
     def adopt(self, process: Process) -> Process | None:
         """Give a new process its place; returns the dead one whose place it takes."""
@@ -81,7 +87,7 @@ class RunFold:
         """What one reading of a process brought."""
         for scalar in scalars:
             self.store.add(scalar.key, process.label, process.attempt, scalar.step, scalar.value)
-        framework, follower = process.follower.identity.framework, process.follower
+        framework, follower = self.framework_of(process), process.follower
         self.health.add(_reporter(process), framework, scalars, follower.epoch_seconds)
         self.collectives.add(process)
         self.ledger.add(process)
@@ -106,16 +112,22 @@ class RunFold:
         for role in {role for role, _ in self.rows}:
             for key in sorted(k for k in self.rows if k[0] == role)[:-_KEEP_STEPS]:
                 del self.rows[key], self._cells[key]
-        self.hangs.observe(self.processes, time.monotonic_ns())
+        trained = {key: p for key, p in self.processes.items() if key[0] != LOG_ROLE}
+        self.hangs.observe(trained, time.monotonic_ns())
         told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
         self.health.close(told)
         self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What is concluded now: hang, crash, straggler by role; divergence, data of the run."""
-        stragglers = [self._straggler(role, watch) for role, watch in self._watches.items()]
+        watches = ((role, watch) for role, watch in self._watches.items() if role != LOG_ROLE)
+        stragglers = [self._straggler(role, watch) for role, watch in watches]
         of_run = self._divergence(), self.ledger.verdict()
-        return (*self.hangs.verdicts, *filter(None, (*stragglers, *of_run)))
+        return (
+            *self.hangs.verdicts,
+            *filter(None, (*stragglers, *of_run)),
+            *verdicts(self.outside),
+        )
 
     def _is_whole(self) -> bool:
         """Whether every rank of every role is followed by this agent."""

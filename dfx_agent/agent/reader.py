@@ -100,10 +100,12 @@ class Follower:
         if now >= self._next_clock_ns:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
             self._read_clock()
-            self.identity = self._segment.identity() or self.identity
             self.num_guest_drops = sum(self._segment.live_words()[2:])
         inflight = [self._as_open(record) for record in self._segment.inflight()]
-        return Batch(now, inflight, self._segment.drain() if is_last else self._segment.poll())
+        records = self._segment.drain() if is_last else self._segment.poll()
+        # after the records: what they mean depends on the framework that was named before them
+        self.identity = self._segment.identity() or self.identity
+        return Batch(now, inflight, records)
 
     def liveness(self) -> Liveness:
         if self._segment.live_words()[0] == STATE_CLOSED:

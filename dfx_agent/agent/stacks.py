@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -137,12 +138,17 @@ def merge(stacks: Mapping[str, ProcessStacks]) -> list[MergedStack]:
     return sorted(merged, key=lambda group: len(group.ranks), reverse=True)
 
 
+def py_spy() -> str | None:
+    """The program, on PATH or beside this interpreter; None when it is not installed."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
+
+
 def dump_with_py_spy(pid: int) -> ProcessStacks | None:
     """Ask py-spy, if it is installed: reads a process that is stopped too. None when it cannot.
 
     Takes up to 10 s: never on the reading thread. ``--nonblocking`` does not pause the process.
     """
-    program = shutil.which("py-spy")
+    program = py_spy()
     if program is None:
         return None
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]

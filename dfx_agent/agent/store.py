@@ -7,6 +7,7 @@ mean. A run logs far more often than people look.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from dfx_agent.snapshot import Moments
@@ -66,6 +67,21 @@ class ScalarStore:
         series = self._series[key]
         newest = (_moments(ranks).mean for ranks in series.recent.values())
         return tuple(series.steps), (*series.means, *newest)
+
+    def after(self, step: int | None) -> dict[int, dict[str, float]]:
+        """Step -> key -> mean, of the steps after ``step``; of all that are kept for None."""
+        found: dict[int, dict[str, float]] = {}
+        for key, series in self._series.items():
+            first = 0 if step is None else bisect_right(series.steps, step)
+            for i in range(first, len(series.steps)):
+                found.setdefault(series.steps[i], {})[key] = self._mean(series, i)
+        return found
+
+    @staticmethod
+    def _mean(series: _Series, i: int) -> float:
+        if i < len(series.means):
+            return series.means[i]
+        return _moments(series.recent[series.steps[i]]).mean
 
     @staticmethod
     def _begin(series: _Series, step: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ from dfx_agent.agent import token_load
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.fold import RunFold, rank_order
 from dfx_agent.agent.gauges import device_rows
+from dfx_agent.agent.outside import LOG_ROLE
 from dfx_agent.agent.process import ClosedStep, Process
 from dfx_agent.metrics.native import load
 from dfx_agent.metrics.spec import by_name
@@ -42,7 +43,10 @@ def run_row(fold: RunFold) -> RunRow:
         framework=fold.framework,
         attempt=fold.attempt,
         begin_seconds=fold.begin_seconds,
-        ranks=tuple(_rank_row(fold, process) for _, process in ordered),
+        ranks=(
+            *(_rank_row(fold, process) for _, process in ordered),
+            *(process.row() for process in fold.outside),
+        ),
         steps=fold.newest_rows(_SNAPSHOT_STEPS),
         scalars=_run_scalars(fold),
         num_stale_scalars=fold.store.num_stale,
@@ -58,6 +62,8 @@ def timeline_rows(fold: RunFold, num_steps: int) -> tuple[TimelineRow, ...]:
     """Each process' newest closed steps and the one it is in."""
     rows = []
     for process in fold.processes.values():
+        if process.follower.identity.role == LOG_ROLE:
+            continue
         closed = [s for s in list(process.windows) if s.window.step is not None]
         rows += [_timeline_row(process, step) for step in closed[-num_steps:]]
         account = process.account
@@ -112,7 +118,8 @@ def _signal_series(name: str, rows: list[SignalRow | None]) -> SignalSeries:
 def _rank_row(fold: RunFold, process: Process) -> RankRow:
     identity, preamble = process.follower.identity, process.follower.preamble
     totals = process.totals()
-    account = process.account
+    is_log = identity.role == LOG_ROLE
+    account = None if is_log else process.account
     current = account.current if account else None
     seconds = process.follower.epoch_seconds
     event = process.last_event_ns
@@ -130,13 +137,13 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         step=process.step,
         step_begin_seconds=seconds(current.begin_ns) if current else None,
         inflight=_open_spans(process),
-        totals=totals.split.as_seconds(),
+        totals=TimeSplit() if is_log else totals.split.as_seconds(),
         current=current.split.as_seconds() if current else TimeSplit(),
         last=process.windows[-1].window.split.as_seconds() if process.windows else None,
         tokens_total=totals.tokens,
         queue_depth=dict(process.queues),
         policy_version=process.policy_version,
-        scalars=_rank_scalars(process),
+        scalars=_rank_scalars(fold, process),
         stamps=_stamps(process),
         num_records=totals.num_records,
         num_lost_records=totals.num_lost,
@@ -148,7 +155,8 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         groups=fold.collectives.group_rows(process),
         ledger=fold.ledger.rows(process),
         devices=device_rows(process.gauges),
-        host_memory=_host_memory(process),
+        host_memory=None if is_log else _host_memory(process),
+        source="passive" if is_log else "guest",
     )
 
 
@@ -187,8 +195,8 @@ def _stamps(process: Process) -> tuple[StageStamp, ...]:
     )
 
 
-def _rank_scalars(process: Process) -> tuple[ScalarRow, ...]:
-    framework = process.follower.identity.framework
+def _rank_scalars(fold: RunFold, process: Process) -> tuple[ScalarRow, ...]:
+    framework = fold.framework_of(process)
     seconds = process.follower.epoch_seconds
     return tuple(
         _scalar_row(framework, s.key, s.step, seconds(s.time_ns), Moments.of(s.value))

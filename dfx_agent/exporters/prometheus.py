@@ -13,12 +13,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from dfx_agent.exporters.base import TrackerRow, TrackerSource
 from dfx_agent.exporters.exposition import Encoder
 from dfx_agent.exporters.ledger_families import add_ledger
 from dfx_agent.exporters.rank_families import Labels, Page, add_rank
 from dfx_agent.exporters.signal_families import add_detector, add_signals
 from dfx_agent.metrics import agent as about_agent
-from dfx_agent.metrics import alerting, load, performance, verdicts
+from dfx_agent.metrics import alerting, load, performance, trackers, verdicts
 from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source, StepRow, Verdict
 
 # sample name -> (labels, value)
@@ -28,9 +29,15 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 class SnapshotCollector(Collector):
     """Everything of one snapshot; used by one registry."""
 
-    def __init__(self, source: Source, alerts: AlertSource | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        alerts: AlertSource | None = None,
+        tracked: TrackerSource | None = None,
+    ) -> None:
         self._source = source
         self._alerts = alerts
+        self._tracked = tracked
 
     def collect(self) -> Iterator[Family]:
         snapshot = self._source.snapshot()
@@ -38,6 +45,8 @@ class SnapshotCollector(Collector):
         _add_agent(page, snapshot.agent)
         if self._alerts is not None:
             _add_alerts(page, self._alerts.alerts())
+        if self._tracked is not None:
+            _add_trackers(page, self._tracked.rows())
         for run in snapshot.runs:
             _add_run(page, run)
         return iter(page.families.values())
@@ -49,10 +58,15 @@ class SnapshotCollector(Collector):
 class PrometheusExporter:
     """``render`` answers one scrape."""
 
-    def __init__(self, source: Source, alerts: AlertSource | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        alerts: AlertSource | None = None,
+        tracked: TrackerSource | None = None,
+    ) -> None:
         self._encoder = Encoder()
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(SnapshotCollector(source, alerts))
+        self._registry.register(SnapshotCollector(source, alerts, tracked))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -148,3 +162,12 @@ def _add_alerts(page: Page, alerts: Alerts) -> None:
         page.add(alerting.FAILED, receiver, row.num_failed)
         page.add(alerting.DROPPED, receiver, row.num_dropped)
         page.add(alerting.WAITING, receiver, row.num_waiting)
+
+
+def _add_trackers(page: Page, rows: Iterable[TrackerRow]) -> None:
+    for row in rows:
+        labels = row.run, row.tracker
+        page.add(trackers.ACTIVE, labels, row.is_active)
+        page.add(trackers.STEPS, labels, row.num_steps)
+        page.add(trackers.DROPPED_STEPS, labels, row.num_dropped_steps)
+        page.add(trackers.LATE_VALUES, labels, row.num_late_values)

@@ -12,10 +12,10 @@ from prometheus_client.metrics_core import (
 from prometheus_client.metrics_core import Metric as Family
 
 from dfx_agent.metrics import agent as about_agent
-from dfx_agent.metrics import balance, collectives, memory, performance, training
+from dfx_agent.metrics import balance, collectives, memory, passive, performance, training
 from dfx_agent.metrics.native import load
 from dfx_agent.metrics.spec import Metric, by_name
-from dfx_agent.snapshot import CollectiveTime, DeviceMemory, RankRow, ScalarRow
+from dfx_agent.snapshot import CollectiveTime, DeviceMemory, OutsideLook, RankRow, ScalarRow
 
 _METRICS = by_name()
 _FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "info": InfoMetricFamily}
@@ -74,6 +74,14 @@ def add_rank(page: Page, run: str, rank: RankRow, framework: str) -> None:
     """Everything one rank says."""
     key = (run, rank.role, rank.rank)
     _add_state(page, key, rank)
+    if rank.outside is not None:
+        _add_outside(page, key, rank.outside)
+        _add_memory(page, key, rank)
+        return
+    _add_records(page, key, rank)
+    if rank.source == "passive":  # a log: values, and no times of its own
+        _add_scalars(page, key, rank, framework)
+        return
     _add_totals(page, key, rank)
     _add_last_step(page, key, rank)
     _add_inflight(page, key, rank)
@@ -89,12 +97,27 @@ def _add_state(page: Page, key: Labels, rank: RankRow) -> None:
     local_rank, world_size = (
         "" if value is None else str(value) for value in (rank.local_rank, rank.world_size)
     )
-    page.info(balance.RANK_INFO, (*key, rank.node, local_rank, world_size, str(rank.pid)))
+    process = rank.node, local_rank, world_size, str(rank.pid), rank.source
+    page.info(balance.RANK_INFO, (*key, *process))
     page.add(balance.RANK_UP, key, rank.state in ("live", "unknown"))
     if rank.step is not None:
         page.add(performance.STEP, key, rank.step)
     if rank.policy_version is not None:
         page.add(performance.POLICY_VERSION, key, rank.policy_version)
+
+
+def _add_outside(page: Page, key: Labels, look: OutsideLook) -> None:
+    if look.cpu_seconds is not None:
+        page.add(passive.CPU_SECONDS, key, look.cpu_seconds)
+    for state, count in look.num_threads.items():
+        page.add(passive.THREADS, (*key, state), count)
+    for stage, count in look.stage_samples.items():
+        page.add(passive.STACK_SAMPLES, (*key, stage), count)
+    if look.stage_samples or look.num_failed_samples:
+        page.add(passive.STACK_FAILURES, key, look.num_failed_samples)
+
+
+def _add_records(page: Page, key: Labels, rank: RankRow) -> None:
     page.add(about_agent.RECORDS, key, rank.num_records)
     page.add(about_agent.LOST_RECORDS, key, rank.num_lost_records)
     page.add(about_agent.LATE_RECORDS, key, rank.num_late_records)

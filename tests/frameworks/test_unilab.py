@@ -99,4 +99,4 @@ dfx.scalar("there", 1.0)
     parts = observe(job, stubs=("rsl_rl", "hydra")).parts()
     parts.pop("writer", None)
     assert parts == dict.fromkeys(parts, 1.0)
-    assert len(parts) == 12
+    assert len(parts) == 11
