@@ -16,6 +16,7 @@ from dfx_agent.snapshot_health import DetectorParameters, SignalHistory, SignalS
 SpanKind = Literal["stage", "wait", "collective"]
 PieceKind = Literal["stage", "wait", "idle"]
 RankState = Literal["live", "exited", "died", "unknown"]
+RankSource = Literal["guest", "passive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +225,31 @@ class LedgerState:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideLook:
+    """A process without a guest as it is seen from outside.
+
+    ``state`` and the keys of ``num_threads`` are the kernel's letters (R, S, D, T, ...), "" when it
+    is gone. ``cpu_seconds`` since the process began, ``cpu_ratio`` in cores, lately. ``stage`` is
+    what the newest stack of the main thread shows, "" when none of its frames is known, None
+    without a stack; ``stage_samples`` counts stacks by stage and is no measure of time.
+    """
+
+    state: str
+    cpu_seconds: float | None
+    cpu_ratio: float | None
+    num_threads: Mapping[str, int]
+    stage: str | None
+    stage_samples: Mapping[str, int]
+    num_failed_samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankRow:
-    """One training process as one rank of a run. ``rank`` is the label: "0", or "p<pid>"."""
+    """One training process as one rank of a run. ``rank`` is the label: "0", or "p<pid>".
+
+    ``source`` is "passive" for a log that is followed and for a process that is only seen from
+    ``outside``: neither has steps, stages or times, and zeros in those fields mean nothing.
+    """
 
     role: str
     rank: str
@@ -259,6 +283,8 @@ class RankRow:
     ledger: tuple[LedgerRow, ...] = ()
     devices: tuple[DeviceMemory, ...] = ()
     host_memory: HostMemory | None = None
+    source: RankSource = "guest"
+    outside: OutsideLook | None = None
 
 
 @dataclass(frozen=True, slots=True)

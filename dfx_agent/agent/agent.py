@@ -231,7 +231,9 @@ class Agent:
             begin_seconds=self._begin,
             num_polls=self._num_polls,
             poll_elapsed_seconds=self._poll_elapsed,
-            num_segments=sum(rank.state in ("live", "unknown") for rank in ranks),
+            num_segments=sum(
+                rank.state in ("live", "unknown") and rank.outside is None for rank in ranks
+            ),
             num_records=sum(rank.num_records for rank in ranks),
             num_lost_records=sum(rank.num_lost_records for rank in ranks),
             num_reaped_segments=self._folder.num_reaped,

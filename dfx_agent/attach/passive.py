@@ -13,11 +13,14 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import NamedTuple
 
 from dfx_agent.attach import access
 from dfx_agent.attach.processes import Process
 from dfx_agent.attach.programs import output_folder
+
+METHOD = "passive"
 
 # where frameworks and trackers are told to write
 VARIABLES = (
@@ -169,9 +172,12 @@ def begin_seconds(process: Process) -> float:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """Logs that the process has open for writing, and files that take its output. OSError if hidden."""
+    """Logs open for writing, and files that take the output. OSError when they are hidden.
+
+    Root may list the folder of a process that it may not look into.
+    """
     for number in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(OSError, ValueError):
+        with suppress(FileNotFoundError):  # closed meanwhile
             path = os.readlink(f"/proc/{pid}/fd/{number}")
             is_log = number in _STANDARD_STREAMS or _LOG_NAME.search(os.path.basename(path))
             if path.startswith("/") and is_log and _is_written(pid, number):
@@ -186,8 +192,7 @@ def _is_written(pid: int, number: str) -> bool:
 
 def _from_command_line(words: Iterable[str]) -> Iterator[str]:
     """Values of options such as ``--output_dir X``, ``--logging-dir=X``, ``trainer.log_dir=X``."""
-    words = list(words)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise((*words, "")):
         name, is_joined, value = word.partition("=")
         if _OPTION.fullmatch(name.replace("-", "_")):
             told = value if is_joined else following

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from dfx_agent.agent.outside import LOG_ROLE
 from dfx_agent.ingest.reader import AUTO, read
 from dfx_agent.ingest.run import Run, UnreadableLogError
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.wire import Identity
 
-ROLE = "log"
 # the agent reads so many values before more come: fewer than its ring holds
 _MAX_VALUES_AT_ONCE = 4000
 # a long log is read anew when it has grown, and that may cost a tenth of the time
@@ -22,6 +22,8 @@ Stamp = tuple[int, int]  # (bytes, modification time in ns)
 
 class FollowedLog:
     """One file and the run made of it. ``say`` takes one line for people, each only once.
+
+    ``number`` tells several logs of one run apart.
 
     The newest row waits until the next one is there, or until the file has rested for a reading:
     some frameworks write a step in parts. A file that became shorter is another attempt.
@@ -34,10 +36,13 @@ class FollowedLog:
         directory: str,
         say: Callable[[str], None],
         format: str = AUTO,  # noqa: A002 (the word of the command line)
+        *,
+        number: int = 0,
     ) -> None:
         self.path = path
         self.num_told = 0
         self._run, self._directory, self._format = run, directory, format
+        self._number = number
         self._say = say
         self._said: set[str] = set()
         self._recorder: Recorder | None = None
@@ -107,7 +112,11 @@ class FollowedLog:
     def _recorder_of(self, framework: str) -> Recorder:
         if self._recorder is None:
             identity = Identity(
-                run=self._run, role=ROLE, framework=framework, rank=0, attempt=self._attempt
+                run=self._run,
+                role=LOG_ROLE,
+                framework=framework,
+                rank=self._number,
+                attempt=self._attempt,
             )
             self._recorder = Recorder(self._directory, identity)
         elif framework != self._recorder.identity.framework:

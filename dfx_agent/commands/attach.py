@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from dfx_agent.agent.config import Config
-from dfx_agent.attach import preflight, refusals
+from dfx_agent.attach import passive, preflight, refusals
 from dfx_agent.attach.bring import remove_leftovers
 from dfx_agent.attach.discover import Job, Member
 from dfx_agent.attach.spawn import block_signals
@@ -33,6 +33,9 @@ _MAX_AT_ONCE = 8
 # what may be otherwise in a moment; everything else is tried once
 _PASSING = frozenset({"starting", "waiting", "silent", "notparked", "dstate", "timeout", "helper"})
 
+# refusals that say that there is nothing to see from outside either
+_NOTHING_TO_WATCH = frozenset({"noproc", "gone", "notpython", "busy", "skipped"})
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -41,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_service_arguments(parser)
     parser.add_argument("--run", metavar="NAME", help="name of the run (script and rendezvous)")
     parser.add_argument(
-        "--method", choices=preflight.METHODS, default="auto", help="way into the process (auto)"
+        "--method",
+        choices=(*preflight.METHODS, passive.METHOD),
+        default="auto",
+        help="way into the process (auto); passive: none, only look from outside",
     )
     parser.add_argument("--only-this", action="store_true", help="this process, not its job")
     parser.add_argument(
@@ -68,11 +74,16 @@ def execute(args: argparse.Namespace) -> int:
     if args.check:
         from dfx_agent.commands._preflight_table import print_table
 
-        return print_table([(str(m), preflight.check(m.pid)) for m in members], args.method)
+        return print_table(members, args.method)
     if args.grace_seconds <= 0:
         raise UsageError(f"--grace-seconds {args.grace_seconds:g}: give a positive number")
+    is_passive = args.method == passive.METHOD
+    if is_passive and args.inject_only:
+        raise UsageError("--inject-only with --method passive: nothing would be brought in")
     config = load_config(args)
     block_signals()
+    if is_passive:
+        return _watch_from_outside(args, job, config)
     directory = config.directory if args.directory else _folder_of(members[0], config)
     place = Place(directory, members[0].process)
     attachments = _Attachments(args, job, place)
@@ -80,10 +91,16 @@ def execute(args: argparse.Namespace) -> int:
     if args.inject_only:
         attachments.attach_new()
         return attachments.finish_without_serving()
-    return _serve(attachments, replace(config, directory=place.seen))
+    if _serve(attachments, replace(config, directory=place.seen)):
+        return 0
+    if not attachments.may_be_watched():
+        return AttachError.exit_code
+    _say("nothing can be brought in: the job is watched from outside, source=passive")
+    return _watch_from_outside(args, job, config)
 
 
-def _serve(attachments: _Attachments, config: Config) -> int:
+def _serve(attachments: _Attachments, config: Config) -> bool:
+    """Until the end; False when no process can be attached to."""
     service = Service(config)
     other = service.agent.snapshot().agent.other_agent_pid
     if other is not None:
@@ -93,7 +110,7 @@ def _serve(attachments: _Attachments, config: Config) -> int:
     try:
         attachments.attach_new()
         if not attachments.has_hope():
-            return AttachError.exit_code
+            return False
         service.start()
         _say(f"page {service.url}/  metrics {service.url}/metrics")
         while not _pause(_LOOK_EVERY_SECONDS):
@@ -101,7 +118,13 @@ def _serve(attachments: _Attachments, config: Config) -> int:
         attachments.detach()
     finally:
         service.stop()
-    return 0
+    return True
+
+
+def _watch_from_outside(args: argparse.Namespace, job: Job, config: Config) -> int:
+    from dfx_agent.commands import _passive  # most attaches do without it
+
+    return _passive.serve(job, args.run, config, _say, _pause)
 
 
 class _Attachments:
@@ -114,7 +137,7 @@ class _Attachments:
         self._run = args.run or job.run
         self._guests: dict[Member, Guest] = {}
         self._retry_at: dict[Member, float] = {}
-        self._has_own = False
+        self._refused: dict[Member, str] = {}
 
     def refuse_what_is_taken(self, agent_pid: int) -> None:
         """Another agent serves this folder: what it has attached is its own."""
@@ -145,6 +168,7 @@ class _Attachments:
         except AttachError as error:
             after = _RETRY_AFTER_SECONDS if error.code in _PASSING else float("inf")
             self._retry_at[member] = time.monotonic() + after
+            self._refused[member] = error.code
             _say(f"{member}: {error}")
 
     def _attach(self, member: Member) -> str:
@@ -175,6 +199,10 @@ class _Attachments:
         """Some process has a guest, or may get one when its trouble has passed."""
         return bool(self._guests) or any(at < float("inf") for at in self._retry_at.values())
 
+    def may_be_watched(self) -> bool:
+        """No process takes a guest, and some are the job's, alive and in nobody else's care."""
+        return bool(set(self._refused.values()) - _NOTHING_TO_WATCH) and not _is_ending()
+
     def finish_without_serving(self) -> int:
         if not self._guests:
             return AttachError.exit_code
@@ -203,13 +231,14 @@ def _departure(guest: Guest, has_left: bool, seconds: float) -> str:  # noqa: FB
 
 
 def _folder_of(member: Member, config: Config) -> str:
-    """The folder of the user whom the process belongs to, when that is not us."""
+    """The folder of the user whom the process belongs to, when that is not us and we are root."""
     uid = member.process.uid
-    if uid == os.getuid() or config.directory != default_directory() or "DFX_DIR" in os.environ:
+    is_chosen = config.directory != default_directory() or "DFX_DIR" in os.environ
+    if os.getuid() or not uid or is_chosen:
         return config.directory
     folder = os.path.join(os.path.dirname(config.directory), f"dfx-{uid}")
     seen = Place(folder, member.process).seen
-    if os.getuid() == 0 and not os.path.isdir(seen):
+    if not os.path.isdir(seen):
         os.mkdir(seen, 0o700)
         os.chown(seen, uid, -1)
     return folder

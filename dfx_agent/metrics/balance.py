@@ -3,8 +3,9 @@
 from dfx_agent.metrics.spec import PER_RANK, Metric, native
 
 RANK_INFO = Metric(
-    "dfx_rank", "info", "", (*PER_RANK, "node", "local_rank", "world_size", "pid"),
-    "The process behind a rank.", "agent",
+    "dfx_rank", "info", "", (*PER_RANK, "node", "local_rank", "world_size", "pid", "source"),
+    "The process behind a rank; source is guest, or passive for what is only seen from outside.",
+    "agent",
 )  # fmt: skip
 RANK_UP = Metric(
     "dfx_rank_up", "gauge", "", PER_RANK,

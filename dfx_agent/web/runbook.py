@@ -17,7 +17,7 @@ _HEAD = """<!doctype html>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 2rem auto; padding: 0 1rem;
        color-scheme: light dark }
 section { border-top: 1px solid #8884; padding-top: .5rem }
-section:target { outline: 2px solid #597cdf; outline-offset: .5rem }
+:target { outline: 2px solid #597cdf; outline-offset: .5rem }
 </style>
 <h1>Runbook</h1>
 <p><a href="/">The page of this agent</a>
@@ -25,13 +25,13 @@ section:target { outline: 2px solid #597cdf; outline-offset: .5rem }
 
 
 def page() -> str:
-    """One section for each alert name, with the name in lower case as anchor."""
+    """One section for each alert name, anchors are the name as it is, and in lower case."""
     alerts = {alert.name: alert for alert in PROMETHEUS_ALERTS}
     return _HEAD + "".join(line for alert in alerts.values() for line in _section(alert))
 
 
 def _section(alert: Alert) -> Iterator[str]:
-    yield f'<section id="{alert.name.lower()}"><h2>{alert.name}</h2>\n'
+    yield f'<section id="{alert.name.lower()}"><h2 id="{alert.name}">{alert.name}</h2>\n'
     book = alert.runbook
     for title, text in (
         ("Meaning", book.meaning),

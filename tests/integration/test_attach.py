@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -120,10 +120,21 @@ def job(running_job: Job) -> Job:
 
 
 @contextmanager
-def attached(pid: int, folder: Path, *options: str) -> Iterator[LiveAgent]:
-    """A real ``dfx-agent attach`` that serves."""
+def attached(
+    pid: int, folder: Path, *options: str, prefix: Sequence[str] = ()
+) -> Iterator[LiveAgent]:
+    """A real ``dfx-agent attach`` that serves; ``prefix`` runs it under another program."""
     port = unused_port()
-    command = [*DFX_AGENT, "attach", "--pid", str(pid), "--listen", f"127.0.0.1:{port}", *options]
+    command = [
+        *prefix,
+        *DFX_AGENT,
+        "attach",
+        "--pid",
+        str(pid),
+        "--listen",
+        f"127.0.0.1:{port}",
+        *options,
+    ]
     with started(command, folder) as process:
         agent = LiveAgent(process, port)
         agent.wait_until_ready()
@@ -316,7 +327,7 @@ def test_check_of_a_process_that_cannot_be_attached_to(dfx_dir) -> None:
         check = run_attach(child.pid, "--check")
         assert check.returncode == 2
         assert f"pid {child.pid} is stopped (state T)" in check.stdout
-        attach = run_attach(child.pid)
+        attach = run_attach(child.pid, "--inject-only")
         assert attach.returncode == 2
         assert f"pid {child.pid} is stopped (state T); `kill -CONT {child.pid}`" in attach.stderr
     finally:

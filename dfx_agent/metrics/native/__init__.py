@@ -34,6 +34,7 @@ _MAX_KNOWN = 20_000
 # the C parser is there almost everywhere and takes a seventh of the time
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LAST = 1 << 30
+_NOT_ASKED: Any = object()
 # an expression that begins with a wildcard, or has nothing else, fits the keys of strangers
 _IS_SPECIFIC = re.compile(r"[A-Za-z_]+/(?!\(\?P<\w+>(\.|\[\^/\])\+\)$)")
 
@@ -106,12 +107,13 @@ class NativeNames:
         ]
 
     def _found(self, key: str) -> tuple[int, Native] | None:
-        if key not in self._known:
+        found: tuple[int, Native] | None = self._known.get(key, _NOT_ASKED)
+        if found is _NOT_ASKED:
             if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            found = map(self.exactly, _spellings(key))
-            self._known[key] = next((f for f in found if f), None)
-        return self._known[key]
+                self._known.clear()  # another thread may be between two lines here
+            found = next((f for f in map(self.exactly, _spellings(key)) if f), None)
+            self._known[key] = found
+        return found
 
     def exactly(self, key: str) -> tuple[int, Native] | None:
         """The key with its place in the file, without any other spelling tried."""

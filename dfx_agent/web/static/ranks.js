@@ -128,7 +128,7 @@ class RankLine {
     setText(tokens, tokensPerSecond(cell));
     tokens.title = tokensTitle(cell);
     setText(lost, rank.num_lost_records ? count(rank.num_lost_records) : "");
-    setHidden(this.bars, !last && !rank.current);
+    setHidden(this.bars, rank.source === "passive" || (!last && !rank.current));
   }
 
   updateStage(rank) {
@@ -185,6 +185,7 @@ class RankLine {
 
 /** Where a rank is: what the chip shows and in which colour, and the stage around it. */
 function placeOf(rank) {
+  if (rank.source === "passive") return passivePlace(rank);
   const span = rank.inflight.at(-1);
   if (!span) {
     const name = rank.state === "live" ? "between stages" : STATE_WORDS[rank.state];
@@ -197,6 +198,15 @@ function placeOf(rank) {
   }
   const around = rank.inflight.length > 1 ? `in ${rank.inflight.at(-2).name}` : "";
   return { kind: span.kind, name: span.name, text: spanText(span), around };
+}
+
+/** Seen from outside: what its newest stack shows, else how busy it is. It has no spans. */
+function passivePlace(rank) {
+  const look = rank.outside;
+  const busy = look?.cpu_ratio == null ? "" : `${look.cpu_ratio.toFixed(1)} cores`;
+  const text = look ? look.stage || busy || STATE_WORDS[rank.state] : "log";
+  const around = look ? `passive, state ${look.state || "gone"}` : "passive";
+  return { kind: "idle", name: text, text, around };
 }
 
 /** "backward", "wait: barrier", "all_reduce@0 #1234". */

@@ -196,6 +196,28 @@ def test_values_of_ranks_are_merged(dfx_dir, agent):
     assert (moments.count, moments.sum, moments.min, moments.max) == (4, 6.0, 0.0, 3.0)
 
 
+def test_keys_have_the_words_of_the_framework_that_is_named_at_any_time(dfx_dir, agent):
+    """The segment is there before the framework is imported; what it then reports is its own."""
+    job = Job(dfx_dir, framework="")
+    job.step(1)
+    assert run_row(agent).framework == ""
+    job.segment.write_identity(Identity(run="r", role="trainer", rank=0, framework="trl"))
+    job.point(SCALAR, "reward", 0.5, 1)
+    (scalar,) = rank_row(agent).scalars
+    assert scalar.metric == "dfx_reward"
+    for step in (2, 3):
+        job.step(step)
+        run_row(agent)
+    assert run_row(agent).signals is not None
+
+
+def test_a_process_that_names_no_framework_speaks_as_its_run_does(dfx_dir, agent):
+    Job(dfx_dir, 0, framework="trl").point(SCALAR, "reward", 0.5, 1)
+    Job(dfx_dir, 1, framework="").point(SCALAR, "reward", 0.25, 1)
+    metrics = {row.rank: [scalar.metric for scalar in row.scalars] for row in run_row(agent).ranks}
+    assert metrics == {"0": ["dfx_reward"], "1": ["dfx_reward"]}
+
+
 def test_counters_never_go_back_for_negative_counts(dfx_dir, agent):
     job = Job(dfx_dir)
     job.point(TOKENS, "response", 100.0, 1)
@@ -210,9 +232,6 @@ def test_an_identity_that_init_completes_later_moves_the_process(dfx_dir, agent)
     job.step(1)
     run_row(agent, "script-1")
     job.segment.write_identity(Identity(run="r", role="trainer", rank=3, framework="verl"))
-    for fold in agent._runs.values():
-        for process in fold.processes.values():
-            process.follower._next_clock_ns = 0
     job.step(2)
     rows = {(run.run, row.role, row.rank) for run in (run_row(agent),) for row in run.ranks}
     assert rows == {("r", "trainer", "3")}

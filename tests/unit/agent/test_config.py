@@ -132,3 +132,19 @@ def test_receivers_of_alerts_come_from_any_source(file, tmp_path):
 def test_receivers_that_cannot_be_are_named(file, text, says):
     file.write_text(text)
     assert says in refusal()
+
+
+def test_trackers_come_from_file_or_environment(file):
+    file.write_text("track_with: [jsonl, wandb, jsonl]\ntracker_kwargs: {wandb: {mode: offline}}\n")
+    config = load({}, {}, None)
+    assert config.track_with == ("jsonl", "wandb")
+    assert config.tracker_kwargs == {"wandb": {"mode": "offline"}}
+    environment = {"DFX_TRACK_WITH": "stdout, jsonl", "DFX_TRACKER_KWARGS": "{jsonl: {log_dir: x}}"}
+    config = load({}, environment, None)
+    assert config.track_with == ("stdout", "jsonl")
+    assert config.tracker_kwargs == {"jsonl": {"log_dir": "x"}}
+
+
+@pytest.mark.parametrize("value", ["{log_dir: x}", "[jsonl]", "{", "7"])
+def test_options_of_no_tracker_are_refused(file, value):
+    assert "tracker_kwargs" in refusal(environment={"DFX_TRACKER_KWARGS": value})

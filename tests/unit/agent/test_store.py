@@ -119,3 +119,18 @@ def test_odd_steps_and_values_are_kept_without_an_error(step, value):
     store.add("kl", "0", 0, None, value)
     store.latest("kl")
     assert len(store.history("kl")[0]) in (1, 2)
+
+
+def test_steps_after_one_with_settled_and_recent_values():
+    store = ScalarStore()
+    for step in range(20):
+        for rank, value in (("0", step), ("1", step + 2)):
+            store.add("kl", rank, 0, step, float(value))
+    store.add("reward", "0", 0, 18, 0.5)
+    everything = store.after(None)
+    assert list(everything) == list(range(20))
+    assert {step: values["kl"] for step, values in everything.items()} == {
+        step: step + 1.0 for step in range(20)
+    }
+    assert store.after(17) == {18: {"kl": 19.0, "reward": 0.5}, 19: {"kl": 20.0}}
+    assert store.after(19) == {}
