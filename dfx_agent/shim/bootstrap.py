@@ -78,6 +78,7 @@ def stop() -> None:
     """Close the segment in an orderly way and stay off."""
     with _lock:
         recorder.start_late = None
+        imports.forget()
         hooks = sys.modules.get("dfx_agent.shim.hooks")
         if hooks is not None:
             hooks.remove()

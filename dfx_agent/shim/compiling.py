@@ -12,7 +12,10 @@ _GUEST = ("dfx_agent.shim", "dfx_agent.wire")
 
 
 def _look() -> bool:
-    return "torch" in _modules and _modules["torch"].compiler.is_dynamo_compiling()
+    """False, too, of a torch that another thread is importing: it has no compiler yet."""
+    compiler = getattr(_modules.get("torch"), "compiler", None)
+    ask = getattr(compiler, "is_dynamo_compiling", None)
+    return ask is not None and ask()
 
 
 is_compiling: Callable[[], bool] = _look

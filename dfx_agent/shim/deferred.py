@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _MAX_PENDING = 1024
@@ -21,7 +22,7 @@ class DeferredScalars:
 
     def __init__(self, write: Callable[[str, float, int], None]) -> None:
         self._write = write
-        self._pending: deque[tuple[Any, Any, Callable[[Any], None]]] = deque(maxlen=_MAX_PENDING)
+        self._pending: deque[tuple[Any, Any, Any, Callable[[Any], None]]] = deque()
         self._streams: dict[Any, Any] = {}
 
     @staticmethod
@@ -38,9 +39,19 @@ class DeferredScalars:
         self.fetch(value, lambda host: self._write(name, float(host), step))
 
     def fetch(self, value: Any, take: Callable[[Any], None]) -> None:
-        """Start the copy of a small tensor; a later ``flush`` gives its copy to ``take``."""
+        """Start the copy of a small tensor; a later ``flush`` gives its copy to ``take``.
+
+        RuntimeError while a graph is captured, where every call of ours would end the capture, and
+        with too many values on their way.
+        """
         torch = sys.modules["torch"]
         accelerator = getattr(torch, value.device.type)
+        if _is_capturing(accelerator):
+            raise RuntimeError("a graph is being captured")
+        if len(self._pending) >= _MAX_PENDING:
+            self.flush()
+        if len(self._pending) >= _MAX_PENDING:
+            raise RuntimeError("the device does not keep up")
         stream = self._streams.get(value.device)
         if stream is None:
             stream = self._streams[value.device] = accelerator.Stream(value.device)
@@ -51,10 +62,23 @@ class DeferredScalars:
             value.record_stream(stream)
             event = accelerator.Event()
             event.record(stream)
-        self._pending.append((host, event, take))
+        self._pending.append((accelerator, host, event, take))
 
     def flush(self) -> None:
-        """Hand over what has arrived, in order; stops at the first that has not."""
-        while self._pending and self._pending[0][1].query():
-            host, _, take = self._pending.popleft()
-            take(host)
+        """Hand over what has arrived, in order; stops at the first that has not.
+
+        Each is taken out before it is looked at: another thread may be flushing too.
+        """
+        with suppress(IndexError):
+            while True:
+                first = self._pending.popleft()
+                accelerator, host, event, take = first
+                if _is_capturing(accelerator) or not event.query():
+                    self._pending.appendleft(first)
+                    return
+                take(host)
+
+
+def _is_capturing(accelerator: Any) -> bool:
+    ask = getattr(accelerator, "is_current_stream_capturing", None)
+    return ask is not None and ask()

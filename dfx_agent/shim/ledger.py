@@ -10,7 +10,8 @@ ids, groups and masks are those of frameworks.md sections 1.5 and 12.3.
 
 Cost is bounded: columns after the 64th and rows of Python lists after the 4,096th are left out
 (``num_unread`` counts them), and columns on the host above 2**20 elements (masks 2**22, Python
-lists 2**17) are read in evenly spaced rows (``num_sampled`` counts those; they have no hashes).
+lists 2**17) are read in evenly spaced rows (``num_sampled`` counts those; they have no hashes), of
+texts the first 4,096 characters, and of the job's own objects none.
 Rows of a device tensor are summed there in the current stream and the sums fetched by an event:
 nothing waits.
 """
@@ -35,6 +36,7 @@ from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS, LEDGER_MODULUS
 _FIELD = {name: code for code, name in enumerate(LEDGER_FIELDS)}
 _MAX_COLUMNS, _MAX_ROWS = 64, 4096
 _MAX_ELEMENTS, _MAX_MASK_ELEMENTS, _MAX_LIST_ELEMENTS = 1 << 20, 1 << 22, 1 << 17
+_MAX_TEXT = 4096
 
 _IDS = ("sample_uuid", "sample_ids", "sample_id", "traj_id", "index")
 _GROUPS = ("group_ids", "group_id", "group_index", "traj_group_id", "prompt_id", "uid")
@@ -171,7 +173,10 @@ def _of_list(value: Any) -> _Column:
     has_tokens = any(hasattr(row, "__len__") and not isinstance(row, (str, bytes)) for row in rows)
     widths = [0 if row is None else len(row) for row in rows] if has_tokens else None
     stride = sum(widths or ()) // _MAX_LIST_ELEMENTS + 1
-    sums: Any = [_row_sum(row) for row in rows[::stride]]
+    try:
+        sums: Any = [_row_sum(row) for row in rows[::stride]]
+    except TypeError:  # objects of the job
+        return _Column(type(rows[0]).__name__, len(value), widths, [], is_whole=False)
     if any(hasattr(each, "detach") for each in sums):
         sums = sys.modules["torch"].stack([each.detach().double() for each in sums])
         sums = sums if _is_on_device(sums) else sums.tolist()
@@ -194,14 +199,22 @@ def _row_sums(value: Any) -> Any:
 
 
 def _row_sum(row: Any) -> Any:
-    """One number for a row of a Python list: its sum, or the checksum of a text."""
+    """One number for a row of a Python list: its sum, or the checksum of a text's begin.
+
+    TypeError for anything else: to ask an object for its text would run the job's own code, and
+    the text of a tensor waits for its device.
+    """
     if row is None or isinstance(row, (int, float)):
         return row or 0
     if hasattr(row, "sum"):
         return row.sum() if hasattr(row, "detach") else float(row.sum())
     if isinstance(row, (list, tuple)):
         return sum(row)
-    return zlib.crc32(row if isinstance(row, bytes) else str(row).encode())
+    if isinstance(row, str):
+        return zlib.crc32(row[:_MAX_TEXT].encode(errors="replace"), len(row))
+    if isinstance(row, bytes):
+        return zlib.crc32(row[:_MAX_TEXT], len(row))
+    raise TypeError(type(row).__name__)
 
 
 def _arrive(columns: Iterable[_Column], host: Any) -> None:

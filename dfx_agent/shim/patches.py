@@ -60,11 +60,13 @@ class PatchSet:
     def replace(self, owner: Any, name: str, make: Callable[[Any, Switch], Any]) -> None:
         """``owner.name = make(owner.name, switch)``; passed over where there is no such attribute.
 
-        The raw entry of ``__dict__`` is kept: what ``getattr`` gives for a method of a pybind11
-        class cannot be put back (it has lost ``self``).
+        Passed over, too, where it is a static or class method or a property, an inherited one as
+        well: a function in its place would be called with other arguments. The raw entry of
+        ``__dict__`` is kept: what ``getattr`` gives for a method of a pybind11 class cannot be put
+        back (it has lost ``self``).
         """
         current: Any = getattr(owner, name, _MISSING)
-        if current is _MISSING:
+        if current is _MISSING or _is_no_function(owner, name):
             return
         raw = vars(owner).get(name, _MISSING)
         replacement = make(current, self.switch)
@@ -106,6 +108,12 @@ def restore_all() -> None:
 def _disabled() -> set[str]:
     words = set(os.environ.get("DFX_DISABLE_HOOKS", "").replace(" ", "").split(","))
     return set(registry) if "all" in words else words
+
+
+def _is_no_function(owner: Any, name: str) -> bool:
+    family = getattr(owner, "__mro__", (owner,))
+    found = next((vars(each)[name] for each in family if name in vars(each)), None)
+    return isinstance(found, staticmethod | classmethod | property)
 
 
 def _put_back(owner: Any, name: str, replacement: Any, raw: Any) -> None:

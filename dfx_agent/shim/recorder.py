@@ -11,6 +11,7 @@ task keeps the step it was created in, a thread without a context of its own see
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -133,7 +134,8 @@ class Recorder:
                 if self._deferred.takes(value):
                     self._deferred.add(name, value, step)
                     return
-                value = float(value)
+                # float() of a tensor that has a graph is a warning in the job's output
+                value = float(value.item() if hasattr(value, "item") else value)
             now = _now()
             name_id = self._names.get(name) or self._name_id(name)
             self.emit(now, now, value, step, 0, 0, 0, SCALAR, name_id)
@@ -141,7 +143,7 @@ class Recorder:
             self.count_error()
 
     def scalars(self, values: Mapping[str, Any], step: int | None) -> None:
-        """Several at once; what is not a number is passed over, as trackers get strings too."""
+        """Several at once; what is not one number is passed over: trackers get texts and arrays."""
         try:
             for name, value in values.items():
                 if _is_number(value):
@@ -242,7 +244,10 @@ class Recorder:
 
     def finish(self) -> None:
         """Orderly end: what is deferred is written if it is ready, then the segment closes."""
-        self._deferred.flush()
+        try:
+            self._deferred.flush()
+        except Exception:  # noqa: BLE001 (a device that has failed answers with an error)
+            self.count_error()
         self._segment.finish()
 
     def release(self) -> None:
@@ -282,8 +287,10 @@ class Recorder:
 
 
 def _is_number(value: Any) -> bool:
+    if type(value) is float:
+        return True
     try:
-        return hasattr(value, "__float__")
+        return hasattr(value, "__float__") and math.prod(getattr(value, "shape", ())) == 1
     except Exception:  # noqa: BLE001 (a stranger's object)
         return False
 

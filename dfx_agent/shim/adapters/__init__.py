@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from types import ModuleType
@@ -70,7 +70,8 @@ def quiet_trackers() -> Iterator[None]:
     try:
         yield
     finally:
-        _quiet.reset(token)
+        with suppress(ValueError):  # a coroutine that its event loop left open is closed elsewhere
+            _quiet.reset(token)
 
 
 class _Adapter:

@@ -66,8 +66,7 @@ def put(patches: PatchSet, module: Any, path: str, make: Make) -> None:
     owner = module
     for part in owners:
         owner = getattr(owner, part, None)
-    if not isinstance(getattr(owner, "__dict__", {}).get(name), staticmethod | classmethod):
-        patches.replace(owner, name, make)
+    patches.replace(owner, name, make)
 
 
 def span(name: Name, *, kind: Callable[[str], Any] = StageOnce, read: Read | None = None) -> Make:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from types import CellType, FunctionType, ModuleType
 from typing import Any
@@ -162,7 +162,8 @@ class _MethodSpan:
 
     def __exit__(self, *failure: object) -> None:
         self._stage.__exit__(*failure)  # type: ignore[arg-type]
-        _inside_method.reset(self._token)
+        with suppress(ValueError):  # a coroutine that its event loop left open is closed elsewhere
+            _inside_method.reset(self._token)
 
 
 def span_of_method(

@@ -44,15 +44,16 @@ def _emit_wrapper(original: Any, switch: Switch) -> Any:
     keep = _around.after(_read_collected)
     muted = _around.quiet()(original, switch)
 
-    def emit(logger: Any) -> Any:
-        if not switch.is_on:
-            return original(logger)
-        collect = logger.collect
-        logger.collect = keep(collect, switch)
+    def emit(logger: Any, *args: Any, **kwargs: Any) -> Any:
+        own = getattr(logger, "__dict__", {})
+        if not switch.is_on or "collect" not in own:
+            return original(logger, *args, **kwargs)
+        collect = own["collect"]
+        own["collect"] = keep(collect, switch)
         try:
-            return muted(logger)
+            return muted(logger, *args, **kwargs)
         finally:
-            logger.collect = collect
+            own["collect"] = collect
 
     return emit
 

@@ -70,24 +70,31 @@ def _patch_runner_timer(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _runner_timer(original: Any, switch: Switch) -> Any:
-    def run(timer: Any, name: str) -> Any:
-        inner = original(timer, name)
+    def run(timer: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = original(timer, *args, **kwargs)
+        name = args[0] if args else kwargs.get("name")
         return _timed(inner, name) if switch.is_on and name in _STAGES else inner
 
     return run
 
 
 def _patch_worker(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "Worker.worker_timer", _worker_timer)
+    import inspect  # noqa: PLC0415 (10 ms; RLinf has loaded it)
+
+    timer = getattr(getattr(module, "Worker", None), "worker_timer", None)
+    if timer is not None and "tag" in inspect.signature(timer).parameters:
+        put(patches, module, "Worker.worker_timer", _worker_timer)
 
 
 def _worker_timer(original: Any, switch: Switch) -> Any:
-    def run(worker: Any, tag: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        if not switch.is_on:
-            return original(worker, tag, *args, **kwargs)
+    def run(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        tag = args[0] if args else kwargs.get("tag")
         if tag is None:  # the original looks for its caller on the stack, where we are one more
             tag = sys._getframe(1).f_code.co_name  # noqa: SLF001
-        inner = original(worker, tag, *args, **kwargs)
+            args, kwargs = (tag, *args[1:]), {k: v for k, v in kwargs.items() if k != "tag"}
+        inner = original(worker, *args, **kwargs)
+        if not switch.is_on:
+            return inner
         _around.see(_claim_role, worker)
         return _timed(inner, tag) if tag in _STAGES else inner
 

@@ -62,6 +62,7 @@ def _patch_dp_sync(patches: PatchSet, module: ModuleType) -> None:
 def _patch_ring(owner: str) -> Callable[[PatchSet, ModuleType], None]:
     def patch(patches: PatchSet, module: ModuleType) -> None:
         put(patches, module, f"{owner}.wait_for_data", waiting("collector"))
+        put(patches, module, f"{owner}.signal_write_done", _around.before(_claim_collector))
 
     return patch
 
@@ -85,10 +86,10 @@ def _patch_appo(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _patch_collector(patches: PatchSet, module: ModuleType) -> None:
-    """The process target is looked up by name in the spawned process, after this."""
-    put(patches, module, "off_policy_collector_fn", _around.before(_claim_collector))
-    put(patches, module, "appo_collector_fn", _around.before(_claim_collector))
-    put(patches, module, "_wait_for_inference_tick", waiting("policy"))
+    """What the process target calls: the target is pickled by name, and must stay what it was."""
+    tick = span("policy", kind=wait, read=_claim_collector)
+    put(patches, module, "_run_collector", _around.before(_claim_collector))
+    put(patches, module, "_wait_for_inference_tick", tick)
 
 
 def _claim_collector(writer: Recorder, *_: Any, **__: Any) -> None:
@@ -110,5 +111,4 @@ PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
     "flash_sac": ("uni_rl.algos.flash_sac.learner", _patch_learner("FlashSACLearner")),
     "appo": ("uni_rl.algos.appo.learner", _patch_appo),
     "collector": ("uni_rl.offpolicy.worker", _patch_collector),
-    "appo_collector": ("uni_rl.algos.appo.worker", _patch_collector),
 }

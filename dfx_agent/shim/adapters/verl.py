@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import dfx_agent.shim as dfx
@@ -50,6 +50,7 @@ _WAIT_OF_TIMER = {
 }
 _WHOLE_STEP = "step"
 _FRAMES_UP = 8
+_HAS_FAST_LOCALS = 1  # inspect.CO_OPTIMIZED
 
 
 def _patch_tracking(patches: PatchSet, module: ModuleType) -> None:
@@ -63,7 +64,10 @@ def _read_report(
 
 
 def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
-    patches.replace(module, "_timer", _timed)
+    import inspect  # noqa: PLC0415 (10 ms; verl has loaded it)
+
+    if inspect.isgeneratorfunction(getattr(module, "_timer", None)):
+        patches.replace(module, "_timer", _timed)
 
 
 def _timed(original: Any, switch: Switch) -> Any:
@@ -95,10 +99,19 @@ def _begin_first_step() -> None:
         if frame.f_back is None:
             return
         frame = frame.f_back
-        number = getattr(frame.f_locals.get("self"), "global_steps", None)
+        number = getattr(_first_argument(frame), "global_steps", None)
         if isinstance(number, int):
             _around.begin_step(writer, number)
             return
+
+
+def _first_argument(frame: FrameType) -> Any:
+    """``self`` of a method; None of anything else."""
+    names = frame.f_locals
+    trainer = names.get("self")
+    if type(names) is dict and frame.f_code.co_flags & _HAS_FAST_LOCALS:
+        names.clear()  # before Python 3.13 a copy that the frame keeps: the batch would live on
+    return trainer
 
 
 def _patch_agent_loop(patches: PatchSet, module: ModuleType) -> None:

@@ -155,6 +155,18 @@ def test_any_key_is_looked_up_without_an_error(key, framework):
     assert load(framework).find(key) == found
 
 
+def test_another_thread_may_empty_the_memory_at_any_line(monkeypatch):
+    class EmptiedAtOnce(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            self.clear()
+
+    names = load("trl")
+    monkeypatch.setattr(names, "_known", EmptiedAtOnce())
+    assert names.find("reward") == Native("dfx_reward", {"stat": "mean"})
+    assert names.find("nobody/knows") is None
+
+
 @given(st.text("abcz_/0", max_size=30))
 def test_the_guest_s_keys_belong_to_no_framework(rest):
     """Whatever comes behind "torch/", every file gives the same answer or its own none."""

@@ -117,6 +117,16 @@ def test_parts_are_active_absent_and_failed_each_on_its_own(job) -> None:
     assert job.seen().gauges["adapter/some_rl/late/1.2"] == 1.0
 
 
+def test_after_the_end_nothing_is_patched_and_a_new_begin_patches_it(job) -> None:
+    job.add("some_rl")
+    job.start()
+    bootstrap.stop()
+    framework = importlib.import_module("some_rl")
+    assert not hasattr(framework.act, "__wrapped__")
+    job.start()
+    assert hasattr(framework.act, "__wrapped__")
+
+
 def test_coroutine_is_a_stage_and_stays_a_coroutine(job) -> None:
     job.add("some_rl")
     job.start()

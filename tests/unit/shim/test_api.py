@@ -11,11 +11,13 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
 
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import bootstrap, recorder
+from dfx_agent.shim import bootstrap, compiling, recorder
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import (
     KIND_MASK,
@@ -200,8 +202,28 @@ def test_text_that_looks_like_a_number_is_text(guest):
     assert guest.values() == {"loss": 0.5}
 
 
-def test_a_tensor_that_requires_grad_does_not_warn(guest):
+def test_what_trackers_get_beside_numbers_is_no_error(guest):
     torch = pytest.importorskip("torch")
+    np = pytest.importorskip("numpy")
+    dfx.scalars({"histogram": np.zeros(3), "many": torch.zeros(2, 2), "none": np.zeros(0)})
+    dfx.scalars({"one": np.array([2.0]), "of torch": torch.tensor([[3.0]]), "plain": np.float32(4)})
+    assert guest.values() == {"one": 2.0, "of torch": 3.0, "plain": 4.0}
+    assert guest.num_errors == 0
+
+
+def test_while_another_thread_imports_torch_recording_goes_on(guest, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    monkeypatch.setattr(compiling, "is_compiling", compiling._look)
+    for call in every_call(1):
+        call()
+    dfx.scalar("loss", 0.5)
+    assert guest.values()["loss"] == 0.5
+
+
+def test_a_tensor_that_requires_grad_does_not_warn(guest, request):
+    torch = pytest.importorskip("torch")
+    request.addfinalizer(partial(torch.set_warn_always, torch.is_warn_always_enabled()))
+    torch.set_warn_always(True)  # it says so once a process, and another test may have heard it
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dfx.scalar("loss", torch.ones((), requires_grad=True) * 3)

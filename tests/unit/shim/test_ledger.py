@@ -136,6 +136,34 @@ def test_two_ids_whose_changes_cancel_are_seen(change, apart):
     assert seen(batch)[key] != seen(other)[key]
 
 
+def test_objects_of_the_job_are_not_asked_for_their_text():
+    class Picture:
+        def __str__(self):
+            raise AssertionError("asked")
+
+        __repr__ = __str__
+
+    objects = np.array([{"pixels": Picture()}, {"pixels": Picture()}], dtype=object)
+    chats = [[{"content": Picture()}], [{"content": Picture()}]]
+    batch = {"multi_modal_inputs": objects, "raw_prompt": chats, "plain": [Picture()] * 2}
+    fields = seen(batch)
+    assert fields["num_rows", ""] == 2
+    assert fields["num_unread", ""] == 0
+    for name in ("multi_modal_inputs", "raw_prompt", "plain"):
+        assert fields["num_sampled", name] == 0
+        assert ("values", name) not in fields
+
+
+def test_of_a_long_text_the_begin_and_the_length_count():
+    def values(text):
+        return seen({"uid": ["a", "b"], "text": [text, "y"]})["values", "text"]
+
+    long = "x" * 100_000
+    assert values(long + "a") == values(long + "b")  # bounded: it is read at every crossing
+    assert values(long) != values(long + "x")
+    assert values("a" + long) != values("b" + long)
+
+
 @given(st.integers(0, 7), st.text(max_size=12))
 def test_a_text_id_that_changed_is_seen(row, new):
     other = a_batch()

@@ -81,6 +81,32 @@ def test_an_inherited_attribute_leaves_no_trace(hook):
     assert "inherited" not in Derived.__dict__
 
 
+class Odd:
+    @staticmethod
+    def static(x):
+        return x
+
+    @classmethod
+    def of_class(cls, x):
+        return cls, x
+
+    @property
+    def asked(self):
+        return 5
+
+
+class Heir(Odd):
+    pass
+
+
+@pytest.mark.parametrize("owner", [Odd, Heir])
+def test_what_is_no_method_is_left_alone_also_where_it_is_inherited(hook, owner):
+    for name in ("static", "of_class", "asked"):
+        install(hook, [], owner, name)
+        assert hook.state == "absent"
+    assert (owner().static(1), owner().of_class(2), owner().asked) == (1, (owner, 2), 5)
+
+
 def test_name_docs_and_signature_stay(hook):
     signature = inspect.signature(Derived.own)
     install(hook, [])

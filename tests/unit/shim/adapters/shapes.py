@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "frameworks"))
 from observed_job import Observed, observe
 
-__all__ = ["Observed", "Shapes"]
+__all__ = ["Observed", "Shapes", "observe"]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from observed_job import observe
 
 JOB = """
 import asyncio
+import contextvars
 from types import SimpleNamespace
 from dfx_agent.shim import adapters
 from dfx_agent.shim.adapters import _around
@@ -58,6 +59,17 @@ for call in (lambda: asyncio.run(trainer.generate("a")), trainer.update):
     else:
         raise SystemExit("the job's own exception is gone")
 assert Trainer.helper(4) == trainer.helper(4) == 4
+
+# an event loop that ends leaves coroutines behind, and whoever collects them closes them
+class Monitor:
+    async def log(self, values):
+        await asyncio.sleep(0)
+monitor = SimpleNamespace(Monitor=Monitor)
+mute = PatchSet("test.mute")
+mute.install(lambda mute: _around.put(mute, monitor, "Monitor.log", _around.quiet()))
+left = Monitor().log({})
+contextvars.copy_context().run(left.send, None)
+left.close()
 trainer.report({"loss": 0.25}, 2)  # a replay
 patches.restore()
 assert {name: vars(Trainer)[name] for name in before} == before

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from shapes import WHERE, Shapes
+from shapes import WHERE, Shapes, observe
 
 # call shapes of PrimeIntellect-ai/prime-rl 559b447; prime_rl is a namespace package there
 PRIME_RL = Shapes(
@@ -100,6 +100,29 @@ assert calls == [1] and logger.collect is collect
     seen = PRIME_RL.run(where, job, tmp_path)
     assert seen.scalars() == {("event_loop_lag/max", -1): [0.25]}
     assert seen.identity["role"] == "orchestrator"
+
+
+def test_a_periodic_logger_of_another_version_works_as_before(tmp_path, dfx_dir):
+    (tmp_path / "prime_rl" / "orchestrator").mkdir(parents=True)
+    (tmp_path / "prime_rl" / "orchestrator" / "periodic_logger.py").write_text(
+        "class PeriodicLogger:\n"
+        "    __slots__ = ('num',)\n"
+        "    def gather(self): return 1\n"
+        "    def emit(self, force=False): return self.gather(), force\n"
+    )
+    job = """
+from prime_rl.orchestrator.periodic_logger import PeriodicLogger
+assert PeriodicLogger().emit(force=True) == (1, True)
+class Child(PeriodicLogger):
+    def collect(self): return 2
+child = Child()
+assert child.emit(True) == (1, True) and vars(child) == {}
+import dfx_agent.shim as dfx
+dfx.scalar("there", 1.0)
+"""
+    seen = observe(job, paths=[tmp_path])
+    assert seen.parts()["periodic"] == 1.0
+    assert seen.num_errors == 0
 
 
 def test_waits_weights_and_the_older_funnel(tmp_path, dfx_dir):
