@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import common as cm
 
+from dashboards import alert_panels
 from dashboards.common import (
     CLEAR,
     GREEN,
@@ -28,7 +28,8 @@ from dashboards.common import (
     transform,
 )
 from dashboards.promql import SCRAPES, by, followed_by_agents, of_agents, of_run, rate, recent
-from dfx_agent.metrics import agent, collectives
+from dfx_agent.metrics import agent, alerting, collectives
+from dfx_agent.metrics.spec import Metric
 
 RANK = "role, rank"
 
@@ -39,16 +40,22 @@ def board() -> Board:
         about="Whether what the other boards show is complete, and what watching costs.",
     )  # fmt: skip
     made.with_window().with_links()
+    alert_panels.annotate(made)
     made.row("Verdict: can the other boards be believed?")
     made.line(5, (5, completeness()), (5, overhead()), (5, coverage()), (5, hooks()), (4, agents()))
-    made.row("Alerts of Prometheus")
-    made.line(8, (24, alert_list()))
+    made.row("Alerts: what fires, and is it delivered?")
+    made.line(8, (7, alert_panels.alerts()), (10, alert_panels.history()), (7, notifications()))
     made.row("What the guests write")
     made.line(8, (8, records()), (8, missing()), (8, overhead_lines()))
     made.line(9, (12, overhead_heatmap()), (12, hook_table()))
     made.row("What the agents do")
     made.line(8, (8, poll_seconds()), (8, segments()), (8, unmapped()))
     return made
+
+
+def of_agents_rate(metric: Metric) -> str:
+    """Growth per second, of the agents that follow the run."""
+    return followed_by_agents(rate(metric.sample_name, SCRAPES))
 
 
 def lost() -> str:
@@ -120,20 +127,23 @@ def agents() -> Any:
     return panel.thresholds(limits(RED, (1, GREEN)))
 
 
-def alert_list() -> Any:
-    options = {
-        "alertInstanceLabelFilter": "", "alertName": "", "dashboardAlerts": False,
-        "datasource": "${datasource}", "groupBy": [], "groupMode": "default", "maxItems": 50,
-        "sortOrder": 1, "viewMode": "list",
-        "stateFilter": {
-            "error": True, "firing": True, "noData": False, "normal": False, "pending": True,
-        },
-    }  # fmt: skip
-    about = (
-        "Alerts of this data source that fire or are about to. Empty is normal, and also what you "
-        "see without alert rules: load those of `alert_rules/` into Prometheus."
+def notifications() -> Any:
+    panel = lines(
+        "Notifications of the agents, per second",
+        "What the agents deliver themselves (--alertmanager, --webhook). Failed and dropped at 0 "
+        "are normal; failed: the receiver is away, it is tried again; dropped: nobody was told. "
+        "Evaluations go on as long as an agent watches its rules.",
+        "none",
     )
-    return dashboard.Panel().type("alertlist").title("Alerts").description(about).options(options)
+    for ref, name, metric in (
+        ("A", "sent", alerting.SENT),
+        ("B", "failed", alerting.FAILED),
+        ("C", "dropped", alerting.DROPPED),
+        ("D", "evaluations", alerting.EVALUATIONS),
+        ("E", "evaluations that failed", alerting.EVALUATION_ERRORS),
+    ):
+        panel.with_target(query(f"sum({of_agents_rate(metric)})", name, ref))
+    return panel.min(0)
 
 
 def records() -> Any:
@@ -245,7 +255,7 @@ def unmapped() -> Any:
         "agent's log otherwise.",
         "none",
     )
-    errors = f"rate({agent.EXPORTER_ERRORS.sample_name}[{SCRAPES}])"
-    panel.with_target(query(f"sum({followed_by_agents(errors)})", "exporter errors"))
+    errors = f"sum({of_agents_rate(agent.EXPORTER_ERRORS)})"
+    panel.with_target(query(errors, "exporter errors"))
     stale = by("run", "sum", rate(of_run(agent.STALE_SCALARS), SCRAPES))
     return panel.with_target(query(stale, "stale scalars", "B")).min(0)

@@ -58,7 +58,7 @@ class Board:
             .tags(["dfx"])
             .time(opens, "now")
             .timezone("browser")
-            .refresh("10s")
+            .refresh("1m")
             .readonly()
             .tooltip(dm.DashboardCursorSync.CROSSHAIR)
             .with_variable(
@@ -107,13 +107,15 @@ class Board:
         return self
 
     def with_links(self) -> Board:
-        """The other boards, and the page of an agent that follows the run."""
+        """The other boards, and page and runbook of an agent that follows the run."""
         agent = listed("agent", "Agent", f"label_values({of_run(RANK_UP)}, instance)")
         self._builder.with_variable(agent.hide(dm.VariableHide.HIDE_VARIABLE))
         others = dashboard.DashboardLink("dfx boards").type(dm.DashboardLinkType.DASHBOARDS)
         self._builder.link(others.tags(["dfx"]).include_vars(True).keep_time(True))
-        page = dashboard.DashboardLink("Page of the agent").type(dm.DashboardLinkType.LINK)
-        self._builder.link(page.icon("external link").url("http://$agent/").target_blank(True))
+        for title, path in (("Page of the agent", "/"), ("Runbook", "/runbook")):
+            link = dashboard.DashboardLink(title).type(dm.DashboardLinkType.LINK)
+            link.icon("external link").url(f"http://$agent{path}").target_blank(True)
+            self._builder.link(link)
         return self
 
     def annotation(self, name: str, color: str, expression: str, **options: Any) -> Board:
@@ -265,7 +267,7 @@ def rank_heatmap(
     if ends[1] is not None:
         color.max(ends[1])
     panel = _dressed(heatmap.Panel(), title, about, unit)
-    panel.with_target(query(expression, f"{{{{{label}}}}}")).max_data_points(120).calculate(False)
+    panel.with_target(query(expression, f"{{{{{label}}}}}")).max_data_points(60).calculate(False)
     panel.color(color).cell_gap(0).cell_values(heatmap.CellValues().unit(unit))
     panel.filter_values(heatmap.FilterValueRange().le(-NOWHERE))
     axis = heatmap.YAxisConfig().axis_placement(cm.AxisPlacement.LEFT).reverse(True)

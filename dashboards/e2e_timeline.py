@@ -6,7 +6,7 @@ from typing import Any
 
 from grafana_foundation_sdk.models import dashboard as dm
 
-from dashboards import verdict_row
+from dashboards import alert_panels, verdict_row
 from dashboards.common import (
     BLUE,
     CLEAR,
@@ -33,7 +33,7 @@ from dashboards.common import (
     trend,
     values,
 )
-from dashboards.promql import by, of_ranks, of_role, of_run, rate, recent
+from dashboards.promql import begin, by, of_ranks, of_role, of_run, rate, recent
 from dfx_agent.metrics import balance, performance, verdicts
 
 # As on the agent's page.
@@ -67,8 +67,8 @@ def board() -> Board:
     annotate(made)
     made.row("Verdict: is anybody to blame, and what does it cost?")
     made.line(
-        5, (6, verdict_row.verdicts()), (9, verdict_row.blamed()), (3, verdict_row.lost_seconds()),
-        (3, step_now()), (3, bubble_now()),
+        6, (4, verdict_row.verdicts()), (7, verdict_row.blamed()), (6, alert_panels.alerts()),
+        (3, verdict_row.lost_seconds()), (2, step_now()), (2, bubble_now()),
     )  # fmt: skip
     made.line(8, (10, rank_shares()), (14, verdict_row.history()))
     made.row("What each rank does, exactly")
@@ -83,7 +83,8 @@ def board() -> Board:
 
 
 def annotate(made: Board) -> None:
-    blamed = by("kind, cause, rank", "max", of_run(verdicts.VERDICT_ACTIVE))
+    alert_panels.annotate(made)
+    blamed = begin("kind, cause, rank", of_run(verdicts.VERDICT_ACTIVE))
     made.annotation("Verdict", RED, blamed, text="{{kind}}: {{cause}}, rank {{rank}}")
     for stage, color, enable in (("checkpoint", "#c6b2a2", True), ("weight_sync", BLUE, False)):
         begun = by("stage", "max", of_role(performance.STAGE_START, stage=stage))
@@ -313,7 +314,7 @@ def framework_stages() -> Any:
         "s",
         is_bars=True,
     )
-    seconds = by("stage", "max", of_run(performance.NATIVE_STAGE_SECONDS))
+    seconds = by("stage", "max", of_run(performance.NATIVE_STAGE_SECONDS, domain=""))
     return paint(panel.with_target(query(seconds, "{{stage}}")), STAGES)
 
 
@@ -324,7 +325,7 @@ def tokens_per_gpu() -> Any:
         "speed: see the verdict and the shares above.",
         "short",
     )
-    per_gpu = by("role", "max", of_run(performance.TOKENS_PER_SECOND_PER_GPU))
+    per_gpu = by("role", "max", of_run(performance.TOKENS_PER_SECOND_PER_GPU, scope=""))
     return panel.with_target(query(per_gpu, "{{role}}")).min(0)
 
 
@@ -335,5 +336,5 @@ def queues() -> Any:
         "full: the consumer is too slow; always empty: the producer is.",
         "short",
     )
-    depth = by("queue", "sum", of_role(balance.QUEUE_DEPTH))
+    depth = by("queue", "sum", of_role(balance.QUEUE_DEPTH, stat=""))
     return panel.with_target(query(depth, "{{queue}}")).min(0)

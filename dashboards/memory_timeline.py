@@ -6,6 +6,7 @@ from typing import Any
 
 from grafana_foundation_sdk.models import common as cm
 
+from dashboards import alert_panels
 from dashboards.common import (
     BLUE,
     GREEN,
@@ -31,6 +32,7 @@ from dfx_agent.metrics import memory, performance
 from dfx_agent.metrics.spec import Metric
 
 DEVICE = "role, rank, device"
+NO_DEVICE = "no device"
 NEVER = 1e9  # steps: what stands for "does not grow"
 
 
@@ -40,16 +42,17 @@ def board() -> Board:
         about="How close devices and hosts are to their limits, what grows, and in which stage.",
     )  # fmt: skip
     made.with_role().with_ranks().with_window().with_links()
+    alert_panels.annotate(made)
     made.row("Verdict: will memory run out, and where?")
     made.line(
-        5, (5, host_verdict()), (5, device_verdict()), (5, fullest()), (5, steps_to_limit()),
-        (4, out_of_memory()),
+        5, (6, host_verdict()), (7, alert_panels.alerts()), (4, device_verdict()),
+        (4, steps_to_limit()), (3, out_of_memory()),
     )  # fmt: skip
     made.row("Host: anonymous memory, what a leak grows")
     made.line(9, (9, host_memory()), (9, host_growth()), (6, host_slopes()))
     made.line(8, (24, host_heatmap()))
     made.row("Devices: allocator against the limit")
-    made.line(9, (12, allocator()), (12, stage_peaks()))
+    made.line(9, (9, allocator()), (9, stage_peaks()), (6, fullest()))
     made.line(9, (12, reserved_heatmap()), (12, fragmentation()))
     made.line(8, (12, gap()), (12, retries()))
     return made
@@ -60,15 +63,17 @@ def of_devices(metric: Metric) -> str:
 
 
 def host_verdict() -> Any:
-    slope = f"max({by('rank', 'max', recent(of_ranks(memory.HOST_SLOPE)))})"
+    slope = by("rank", "max", recent(of_ranks(memory.HOST_SLOPE)))
     panel = tiles(
         "Host memory grows, per step",
-        "The fastest rank: median growth of anonymous memory per step, over 64 steps. Below 0.5 "
-        "MiB is normal after warm-up. Above: a leak; lists of tensors, data loader workers, or "
-        "logs kept in memory. The ranks are below.",
+        "Median growth of anonymous memory per step, over 64 steps: the fastest rank, and the "
+        "median rank. Below 0.5 MiB is normal after warm-up. Above, in both: a leak in code that "
+        "all ranks run (lists of tensors, data loader workers, logs kept in memory); above in one "
+        "alone: its data or its role.",
         "bytes",
     )
-    panel.with_target(instant(slope, "per step")).text_mode(cm.BigValueTextMode.VALUE)
+    panel.with_target(instant(f"topk(1, {slope})", "rank {{rank}}"))
+    panel.with_target(instant(f"quantile(0.5, {slope})", "median rank", "B"))
     steps = limits(GREEN, (512 * 1024, YELLOW), (2 * 1024 * 1024, RED))
     return panel.color_scheme(by_threshold()).thresholds(steps).no_value("too few steps yet")
 
@@ -82,7 +87,7 @@ def device_verdict() -> Any:
     )
     share = f"max({of_devices(memory.GPU_RESERVED)} / {of_devices(memory.GPU_LIMIT)})"
     panel.with_target(instant(f"{share} or {absent(memory.GPU_LIMIT)}", "reserved"))
-    panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", "no device", GREY))])
+    panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", NO_DEVICE, GREY))])
     steps = limits(GREY, (0, GREEN), (0.85, YELLOW), (0.92, RED))
     return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
 
@@ -101,7 +106,7 @@ def fullest() -> Any:
         "percentunit",
     )
     share = f"{of_devices(memory.GPU_RESERVED)} / {of_devices(memory.GPU_LIMIT)}"
-    panel.with_target(instant(f"topk(4, {share})", "{{rank}} {{device}}")).no_value("no device")
+    panel.with_target(instant(f"topk(4, {share})", "{{rank}} {{device}}")).no_value(NO_DEVICE)
     steps = limits(GREEN, (0.85, YELLOW), (0.92, RED))
     return panel.min(0).max(1).color_scheme(by_threshold()).thresholds(steps)
 
@@ -120,7 +125,7 @@ def steps_to_limit() -> Any:
     still = f"(0 * max({of_devices(memory.GPU_RESERVED)}) + {NEVER:.0f})"
     text = f"{left} or {still} or {absent(memory.GPU_LIMIT)}"
     panel.with_target(instant(text, "steps")).text_mode(cm.BigValueTextMode.VALUE).decimals(0)
-    words = values((f"{NEVER:.0f}", "does not grow", GREEN), ("-1", "no device", GREY))
+    words = values((f"{NEVER:.0f}", "does not grow", GREEN), ("-1", NO_DEVICE, GREY))
     steps = limits(GREY, (0, RED), (500, YELLOW), (5000, GREEN))
     return panel.mappings([words]).color_scheme(by_threshold()).thresholds(steps)
 
@@ -135,28 +140,30 @@ def out_of_memory() -> Any:
     raised = f"sum(increase({of_ranks(memory.GPU_OOMS)}[$__range]))"
     text = f"round({raised}) or {absent(memory.GPU_LIMIT)}"
     panel.with_target(instant(text, "errors")).text_mode(cm.BigValueTextMode.VALUE)
-    panel.mappings([values(("-1", "no device", GREY))]).color_scheme(by_threshold())
+    panel.mappings([values(("-1", NO_DEVICE, GREY))]).color_scheme(by_threshold())
     return panel.thresholds(limits(GREY, (0, GREEN), (1, RED)))
 
 
 def host_memory() -> Any:
     panel = lines(
         "Anonymous memory of each rank",
-        "Rises in the first steps and then stays flat: normal. A straight line upwards is a leak.",
+        "Of the 16 ranks with most. Rises in the first steps and then stays flat: normal. A "
+        "straight line upwards is a leak.",
         "bytes",
     )
-    return panel.with_target(query(by("rank", "max", of_ranks(memory.HOST_ANONYMOUS)), "{{rank}}"))
+    held = by("rank", "max", of_ranks(memory.HOST_ANONYMOUS))
+    return panel.with_target(query(f"topk(16, {held})", "{{rank}}"))
 
 
 def host_growth() -> Any:
     panel = lines(
         "Growth per step",
-        "Median growth over the newest 64 steps, each rank. Around 0 is normal; all ranks above it "
-        "is code, one rank is its data or its role (rank 0 logs and saves).",
+        "Median growth over the newest 64 steps, of the 16 fastest ranks. Around 0 is normal; all "
+        "ranks above it is code, one rank is its data or its role (rank 0 logs and saves).",
         "bytes",
     )
     slope = by("rank", "max", of_ranks(memory.HOST_SLOPE))
-    return panel.with_target(query(slope, "{{rank}}"))
+    return panel.with_target(query(f"topk(16, {slope})", "{{rank}}"))
 
 
 def host_slopes() -> Any:
@@ -203,6 +210,7 @@ def allocator() -> Any:
         aggregation = "min" if metric is memory.GPU_LIMIT else "max"
         panel.with_target(query(over_devices(aggregation, metric), name, ref))
         panel.override_by_name(name, colored(color))
+    panel.no_value(NO_DEVICE)
     return panel.override_by_name("limit", dashed()).min(0)
 
 
@@ -217,6 +225,7 @@ def stage_peaks() -> Any:
     peaks = by("stage", "max", of_ranks(memory.GPU_STAGE_PEAK))
     panel.with_target(query(peaks, "{{stage}}"))
     panel.with_target(query(over_devices("min", memory.GPU_LIMIT), "limit", "B"))
+    panel.no_value(NO_DEVICE)
     return panel.override_by_name("limit", [*dashed(), *colored(RED)]).min(0)
 
 
@@ -243,6 +252,7 @@ def fragmentation() -> Any:
     )
     for ref, name, aggregation in (("A", "highest", "max"), ("B", "lowest", "min")):
         panel.with_target(query(over_devices(aggregation, memory.GPU_FRAGMENTATION), name, ref))
+    panel.no_value(NO_DEVICE)
     return panel.min(0).max(1)
 
 
@@ -254,6 +264,7 @@ def gap() -> Any:
         "bytes",
     )
     both = (by(DEVICE, "max", of_ranks(m)) for m in (memory.GPU_RESERVED, memory.GPU_ALLOCATED))
+    panel.no_value(NO_DEVICE)
     return panel.with_target(query(f"max({' - '.join(both)})", "gap")).min(0)
 
 
@@ -265,4 +276,5 @@ def retries() -> Any:
         "none",
     )
     counted = by(DEVICE, "sum", f"rate({of_ranks(memory.GPU_ALLOC_RETRIES)}[{SCRAPES}])")
+    panel.no_value(NO_DEVICE)
     return panel.with_target(query(f"60 * sum({counted})", "retries")).min(0)

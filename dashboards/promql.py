@@ -61,6 +61,11 @@ def by(labels: str, aggregation: str, expression: str) -> str:
     return f"{aggregation} by ({labels}) ({expression})"
 
 
+def begin(labels: str, selector: str) -> str:
+    """Where each such series begins, for 10 s: regions of several would hide what they mark."""
+    return f"{by(labels, 'max', selector)} unless {by(labels, 'max', f'{selector} offset 10s')}"
+
+
 def against_median(expression: str) -> str:
     """Each rank's value against the median of all: 1 is as everybody."""
     return f"({expression}) / scalar(quantile(0.5, {expression}))"

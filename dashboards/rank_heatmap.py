@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboards import verdict_row
+from dashboards import alert_panels, verdict_row
 from dashboards.common import (
     BLUE,
     GREEN,
@@ -34,6 +34,7 @@ from dashboards.common import (
 from dashboards.promql import (
     WINDOW,
     against_median,
+    begin,
     by,
     of_ranks,
     of_role,
@@ -57,23 +58,24 @@ def board() -> Board:
         about="Which rank differs from the others, since when, and in what.",
     )  # fmt: skip
     made.with_role().with_ranks().with_window().with_links()
-    blamed = by("kind, cause, rank", "max", of_run(verdicts.VERDICT_ACTIVE))
+    alert_panels.annotate(made)
+    blamed = begin("kind, cause, rank", of_run(verdicts.VERDICT_ACTIVE))
     made.annotation("Verdict", RED, blamed, text="{{kind}}: {{cause}}, rank {{rank}}")
     made.row("Verdict: which rank, and why?")
     made.line(
-        5, (6, verdict_row.verdicts()), (9, verdict_row.blamed()), (3, verdict_row.lost_seconds()),
-        (3, ranks_up()), (3, spread()),
+        6, (4, verdict_row.verdicts()), (8, verdict_row.blamed()), (3, verdict_row.lost_seconds()),
+        (3, most_work()), (3, most_tokens()), (3, ranks_up()),
     )  # fmt: skip
-    made.line(4, (24, verdict_row.history()))
+    made.line(6, (24, verdict_row.history()))
     made.row("Who works longer than the others, and who waits for whom")
     made.line(11, (12, work_heatmap()), (12, peers_heatmap()))
     made.line(9, (8, work_bands()), (8, busiest()), (8, work_matrix()))
     made.row("Is it the work, or the rank?")
     made.line(10, (12, tokens_heatmap()), (12, seconds_per_token_heatmap()))
     made.line(10, (12, other_waits_heatmap()), (12, idle_heatmap()))
-    made.line(10, (12, transfer_heatmap()), (12, stage_heatmap()))
+    made.line(10, (12, transfer_heatmap()), (12, longest_rollouts()))
     made.row("Is a rank stuck? Who has not arrived?")
-    made.line(9, (12, behind_heatmap()), (12, in_collective()))
+    made.line(9, (12, behind()), (12, in_collective()))
     made.row("Every rank")
     made.line(12, (24, rank_table()))
     return made
@@ -105,14 +107,31 @@ def ranks_up() -> Any:
     return panel.override_by_name("gone", [thresholds([(None, GREEN), (1, RED)])])
 
 
-def spread() -> Any:
+def most_work() -> Any:
     panel = tiles(
-        "Longest work against the median",
-        "How much more the busiest rank works than the median rank, over the window. Below 1.05 "
-        "is normal. Above: the heatmaps below tell whether it has more tokens or is slower.",
+        "Most work",
+        "The rank that works longest, and how much longer than the median rank, over the window. "
+        "Below 5 % is normal. Above: when the same rank has the most tokens, balance the batches; "
+        "otherwise the rank itself is slow.",
         "percentunit",
     )
-    panel.with_target(instant(f"max({against_median(work_seconds())}) - 1", "more work"))
+    return above_median(panel, work_seconds())
+
+
+def most_tokens() -> Any:
+    panel = tiles(
+        "Most tokens",
+        "The rank with the most tokens, and how many more than the median rank, over the window. "
+        "Below 5 % is normal. Above: every step waits for this rank's batch; balance by tokens "
+        "instead of by samples.",
+        "percentunit",
+    )
+    return above_median(panel, by("rank", "sum", rate(of_ranks(balance.RANK_TOKENS))))
+
+
+def above_median(panel: Any, expression: str) -> Any:
+    """The highest rank by name, and what it has more than the median rank."""
+    panel.with_target(instant(f"topk(1, {against_median(expression)} - 1)", "rank {{rank}}"))
     panel.color_scheme(by_threshold())
     return panel.thresholds(limits(GREEN, (0.05, YELLOW), (0.2, RED))).decimals(0)
 
@@ -241,28 +260,34 @@ def transfer_heatmap() -> Any:
     )  # fmt: skip
 
 
-def stage_heatmap() -> Any:
-    seconds = by("rank", "sum", of_ranks(performance.RANK_STAGE_SECONDS, stage="rollout"))
-    return rank_heatmap(
-        "Rollout seconds in the last step",
-        "Rollout is where ranks differ most, because answers differ in length. One row bright in "
-        "every step: its prompts or its engine.",
-        "s", seconds, BRIGHT_IS_MUCH, (0, None),
-    )  # fmt: skip
+def longest_rollouts() -> Any:
+    panel = bars(
+        "Longest rollouts of the last step",
+        "Rollout is where ranks differ most, because answers differ in length. Bars alike are "
+        "normal; one far longer in every step: its prompts or its engine.",
+        "s",
+    )
+    rollout = recent(of_ranks(performance.RANK_STAGE_SECONDS, stage="rollout"))
+    seconds = by("rank", "max", rollout)
+    panel.with_target(instant(f"sort_desc(topk(10, {seconds}))", "rank {{rank}}"))
+    return panel.min(0).color_scheme(by_threshold()).thresholds(limits(BLUE))
 
 
-def behind_heatmap() -> Any:
+def behind() -> Any:
     enqueued = of_ranks(collectives.GROUP_ENQUEUED)
-    here = by("rank, group", "max", enqueued)
+    here = by("rank, group", "max", recent(enqueued))
     is_stuck = by("rank, group", "max", f"changes({enqueued}[{WINDOW}]) == bool 0")
-    behind = f"(max by (group) ({here}) - on (group) group_right () {here}) * {is_stuck}"
-    return rank_heatmap(
+    missing = f"(max by (group) ({here}) - on (group) group_right () {here}) * {is_stuck}"
+    panel = bars(
         "Collectives behind the others, without moving",
         "How many collectives that others have entered a rank has not, where it has entered none "
-        "in the window. Black is normal. A bright row is the rank that did not arrive: see its "
-        "stack on the agent's page.",
-        "none", by("rank", "max", behind), BRIGHT_IS_MUCH, (0, 1),
-    )  # fmt: skip
+        "in the window. 0 is normal. A rank with a red bar did not arrive: see its stack on the "
+        "agent's page.",
+        "none",
+    )
+    ranks = by("rank", "max", missing)
+    panel.with_target(instant(f"sort_desc(topk(10, {ranks}))", "rank {{rank}}"))
+    return panel.min(0).color_scheme(by_threshold()).thresholds(limits(GREEN, (1, RED)))
 
 
 def in_collective() -> Any:

@@ -7,10 +7,12 @@ from typing import Any
 
 from grafana_foundation_sdk.models import common as cm
 
+from dashboards import alert_panels, data_ledger
 from dashboards.common import (
     BLUE,
     GREEN,
     GREY,
+    NOWHERE,
     ORANGE,
     RED,
     YELLOW,
@@ -36,7 +38,7 @@ from dashboards.promql import by, of_run, rate, recent
 from dfx_agent.metrics import data_quality, off_policy, signals, stability, training
 from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
 from dfx_agent.metrics.alerts.stability import FAMILIES
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.metrics.spec import PER_RANK, Metric
 
 BAND = "#8890a0"
 FAMILY_NAMES = {
@@ -56,9 +58,13 @@ def board() -> Board:
         "symptom, direction", "max", f"{of_run(signals.SYMPTOM_ACTIVE, symptom=VOTING)} == 1"
     )
     made.annotation("Symptom", ORANGE, active, text="{{symptom}} {{direction}}", enable=False)
+    alert_panels.annotate(made)
     made.annotation("Diverging", RED, f"max({of_run(signals.SIGNAL_LATCHED)}) == 1")
     made.row("Verdict: is training diverging, and what moved first?")
-    made.line(5, (4, verdict()), (9, symptoms()), (5, onsets()), (4, rollout()), (2, ready()))
+    made.line(
+        6, (3, verdict()), (7, symptoms()), (5, onsets()), (3, rollout()),
+        (6, alert_panels.alerts()),
+    )  # fmt: skip
     made.row("The signals, each with the band of its own past")
     made.line(8, (8, reward()), (8, policy_kl()), (8, entropy()))
     made.line(8, (8, grad_norm()), (8, reference_kl()), (8, clipping()))
@@ -66,10 +72,22 @@ def board() -> Board:
     made.line(8, (24, distances()))
     made.row("Data: what the rollout delivers")
     made.line(8, (8, lengths()), (8, truncation()), (8, scores()))
-    made.line(8, (8, mismatch()), (8, prompts()), (8, same_scores()))
+    made.line(8, (8, mismatch()), (8, prompts()), (8, data_ledger.groups()))
+    made.line(8, (14, data_ledger.mismatches()), (10, data_ledger.mask()))
     made.row("Numbers: NaN, losses, learning rate")
     made.line(8, (6, nonfinite()), (6, skipped()), (6, losses()), (6, learning_rate()))
     return made
+
+
+def of_main(metric: Metric, **where: str) -> str:
+    """The series that stands for the whole batch: no single environment, subset, scope or part."""
+    parts = set(metric.labels) - {*PER_RANK, *where}
+    return of_run(metric, **dict.fromkeys(sorted(parts), ""), **where)
+
+
+def of_mean(metric: Metric) -> str:
+    """The same; frameworks say stat="mean", or nothing when they only have a mean."""
+    return of_main(metric, stat="~|mean")
 
 
 def of_signal(metric: Metric, *names: str) -> str:
@@ -87,15 +105,21 @@ def verdict() -> Any:
         "Training",
         "Green: every signal is within the range of its own past. One family that leaves it is "
         "context, two are unstable: watch. DIVERGING: three families agree, or two with a falling "
-        "reward: keep the newest checkpoint before the earliest onset and stop or roll back.",
+        "reward: keep the newest checkpoint before the earliest onset and stop or roll back. Grey: "
+        "most signals have not seen the 12 steps that a baseline takes.",
         "none",
     )
     latched = by("run", "max", recent(of_run(signals.SIGNAL_LATCHED)))
-    text = f"({latched} == 1) * 3 or on (run) clamp_max({votes()}, 2)"
+    ready = by("run", "avg", recent(of_run(signals.BASELINE_READY)))
+    text = (
+        f"({latched} == 1) * 3 or on (run) (0 * ({ready} < 0.5) - 1)"
+        f" or on (run) clamp_max({votes()}, 2)"
+    )
     panel.with_target(instant(text, "training"))
     panel.mappings([
-        values(("0", "steady", GREEN), ("1", "one signal moved", YELLOW),
-               ("2", "UNSTABLE", ORANGE), ("3", "DIVERGING", RED)),
+        values(("-1", "too few steps", GREY), ("0", "steady", GREEN),
+               ("1", "one signal moved", YELLOW), ("2", "UNSTABLE", ORANGE),
+               ("3", "DIVERGING", RED)),
     ])  # fmt: skip
     panel.text_mode(cm.BigValueTextMode.VALUE)
     return panel.color_scheme(by_threshold()).thresholds(limits(GREY))
@@ -143,10 +167,19 @@ def onsets() -> Any:
         [
             prop("mappings", [values(("-1", "–", GREY))]),
             prop("decimals", 0),
-            prop("custom.width", 85),
+            prop("custom.width", 100),
             prop("custom.align", "left"),
         ],
     )
+
+
+def aborted() -> str:
+    """Whatever the reason."""
+    return of_main(data_quality.ABORTED_RATIO, stat="~|mean", why="~.*")
+
+
+def truncated() -> str:
+    return of_mean(data_quality.RESPONSE_CLIP_RATIO)
 
 
 def rollout() -> Any:
@@ -157,29 +190,12 @@ def rollout() -> Any:
         "starves, see lengths below.",
         "percentunit",
     )
-    for ref, name, metric, where in (
-        ("A", "aborted", data_quality.ABORTED_RATIO, {}),
-        ("B", "truncated", data_quality.RESPONSE_CLIP_RATIO, {"variant": ""}),
-    ):
-        panel.with_target(instant(by("run", "max", recent(of_run(metric, **where))), name, ref))
-    aborted = [(None, GREEN), (0.05, ORANGE), (0.15, RED)]
-    panel.override_by_name("aborted", [thresholds(aborted)])
+    for ref, name, selector in (("A", "aborted", aborted()), ("B", "truncated", truncated())):
+        panel.with_target(instant(by("run", "max", recent(selector)), name, ref))
+    colors = [(None, GREEN), (0.05, ORANGE), (0.15, RED)]
+    panel.override_by_name("aborted", [thresholds(colors)])
     steps = limits(GREEN, (0.3, ORANGE), (0.9, RED))
     return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
-
-
-def ready() -> Any:
-    panel = tiles(
-        "Baselines ready",
-        "Share of the signals that have seen 12 steps: before, nothing is scored and green means "
-        "little.",
-        "percentunit",
-    )
-    panel.with_target(
-        instant(f"avg({by('signal', 'max', recent(of_run(signals.BASELINE_READY)))})")
-    )
-    panel.text_mode(cm.BigValueTextMode.VALUE).color_scheme(by_threshold())
-    return panel.thresholds(limits(GREY, (0.7, GREEN))).decimals(0)
 
 
 def banded(title: str, about: str, unit: str, signal: str, shown: Mapping[str, str]) -> Any:
@@ -207,10 +223,10 @@ def reward() -> Any:
         "of its own past. Falling below it while other signals move is a collapse.",
         "none",
         "reward",
-        {"mean": by("stat", "max", of_run(stability.REWARD, stat="mean"))},
+        {"mean": by("stat", "max", of_main(stability.REWARD, stat="mean"))},
     )
     for ref, stat in (("M", "max"), ("N", "min")):
-        panel.with_target(query(by("stat", "max", of_run(stability.REWARD, stat=stat)), stat, ref))
+        panel.with_target(query(by("stat", "max", of_main(stability.REWARD, stat=stat)), stat, ref))
         panel.override_by_name(stat, [*colored(GREY), prop("custom.lineWidth", 1)])
     return panel.override_by_name("mean", colored(GREEN))
 
@@ -222,7 +238,7 @@ def policy_kl() -> Any:
         "was too large: learning rate, clip range, or a bad batch.",
         "none",
         "policy_kl",
-        {"k1": by("run", "max", of_run(stability.POLICY_KL))},
+        {"k1": by("run", "max", of_main(stability.POLICY_KL))},
     ).override_by_name("k1", colored(ORANGE))
 
 
@@ -233,7 +249,7 @@ def entropy() -> Any:
         "rise without end: it says anything. Both end in collapse.",
         "none",
         "entropy",
-        {"entropy": by("run", "max", of_run(stability.ACTOR_ENTROPY))},
+        {"entropy": by("run", "max", of_mean(stability.ACTOR_ENTROPY))},
     ).override_by_name("entropy", colored(BLUE))
 
 
@@ -245,7 +261,7 @@ def grad_norm() -> Any:
         "none",
         "grad_norm",
         {
-            "actor": by("run", "max", of_run(stability.ACTOR_GRAD_NORM)),
+            "actor": by("run", "max", of_main(stability.ACTOR_GRAD_NORM)),
             "{{model}}": by("model", "max", of_run(training.GRAD_NORM)),
         },
     ).override_by_name("actor", colored(RED))
@@ -258,7 +274,7 @@ def reference_kl() -> Any:
         "which the reward means anything; raise its coefficient or roll back.",
         "none",
         "ref_kl",
-        {"loss": by("run", "max", of_run(stability.REF_KL, variant=""))},
+        {"loss": by("run", "max", of_main(stability.REF_KL))},
     ).override_by_name("loss", colored("#b07fd8"))
 
 
@@ -269,7 +285,7 @@ def clipping() -> Any:
         "clipping itself to death: lower the learning rate.",
         "percentunit",
         "clip_fraction",
-        {"clipped": by("run", "max", of_run(stability.CLIP_FRACTION))},
+        {"clipped": by("run", "max", of_mean(stability.CLIP_FRACTION))},
     ).override_by_name("clipped", colored(YELLOW))
 
 
@@ -286,12 +302,13 @@ def symptom_lanes() -> Any:
 
 
 def distances() -> Any:
+    is_scored = by("signal", "max", of_run(signals.BASELINE_READY))
     return rank_heatmap(
         "How far each signal is from its own past",
         "Distance in robust standard deviations, up or down. Black to purple is normal (below 2), "
         "bright is not. A column bright from top to bottom is a collapse.",
         "none",
-        f"abs({by('signal', 'max', of_run(signals.SIGNAL_Z))})",
+        f"abs({by('signal', 'max', of_run(signals.SIGNAL_Z))}) or {is_scored} * 0 - {NOWHERE:.0f}",
         ("Inferno", False),
         (0, 8),
         label="signal",
@@ -305,9 +322,9 @@ def lengths() -> Any:
         "reasoning; a jump to the limit is chatter, to near 0 a broken rollout.",
         "none",
         "response_length",
-        {"mean": by("stat", "max", of_run(data_quality.RESPONSE_LENGTH, stat="mean", variant=""))},
+        {"mean": by("stat", "max", of_main(data_quality.RESPONSE_LENGTH, stat="mean"))},
     )
-    longest = by("stat", "max", of_run(data_quality.RESPONSE_LENGTH, stat="max", variant=""))
+    longest = by("stat", "max", of_main(data_quality.RESPONSE_LENGTH, stat="max"))
     panel.with_target(query(longest, "longest", "M"))
     panel.override_by_name("longest", [*colored(GREY), prop("custom.lineWidth", 1)])
     return panel.override_by_name("mean", colored(BLUE)).min(0)
@@ -320,10 +337,8 @@ def truncation() -> Any:
         "truncated the reward starves; aborted above a few percent: see the rollout engine's log.",
         "percentunit",
     )
-    panel.with_target(
-        query(by("run", "max", of_run(data_quality.RESPONSE_CLIP_RATIO, variant="")), "truncated")
-    )
-    panel.with_target(query(by("run", "max", of_run(data_quality.ABORTED_RATIO)), "aborted", "B"))
+    panel.with_target(query(by("run", "max", truncated()), "truncated"))
+    panel.with_target(query(by("run", "max", aborted()), "aborted", "B"))
     panel.override_by_name("truncated", colored(ORANGE)).override_by_name("aborted", colored(RED))
     return panel.min(0).max(1).fill_opacity(20)
 
@@ -335,9 +350,13 @@ def scores() -> Any:
         "0 leave nothing to learn from.",
         "none",
     )
-    panel.with_target(query(by("stat", "max", of_run(stability.SCORE)), "score {{stat}}"))
+    panel.with_target(
+        query(by("stat", "max", of_main(stability.SCORE, stat="~.*")), "score {{stat}}")
+    )
     return panel.with_target(
-        query(by("stat", "max", of_run(stability.ADVANTAGE)), "advantage {{stat}}", "B")
+        query(
+            by("stat", "max", of_main(stability.ADVANTAGE, stat="~.*")), "advantage {{stat}}", "B"
+        )
     )
 
 
@@ -350,7 +369,7 @@ def mismatch() -> Any:
     )
     panel.with_target(query(by("run", "max", of_run(off_policy.MISMATCH_KL_K1)), "KL k1"))
     return panel.with_target(
-        query(by("run", "max", of_run(off_policy.MISMATCH_KL_K3)), "KL k3", "B")
+        query(by("run", "max", of_mean(off_policy.MISMATCH_KL_K3)), "KL k3", "B")
     )
 
 
@@ -362,35 +381,27 @@ def prompts() -> Any:
         "none",
     )
     panel.with_target(
-        query(by("stat", "max", of_run(data_quality.PROMPT_LENGTH)), "prompt {{stat}}")
+        query(by("stat", "max", of_main(data_quality.PROMPT_LENGTH, stat="~.*")), "prompt {{stat}}")
     )
     return panel.with_target(
-        query(by("stat", "max", of_run(data_quality.TURNS)), "turns {{stat}}", "B")
+        query(by("stat", "max", of_main(data_quality.TURNS, stat="~.*")), "turns {{stat}}", "B")
     )
-
-
-def same_scores() -> Any:
-    panel = lines(
-        "Steps in a row with one and the same score",
-        "0 is normal. Growing: all samples score alike, so there is nothing to learn: the task is "
-        "too hard, solved, or the reward function is broken.",
-        "none",
-    )
-    return panel.with_target(
-        query(by("run", "max", of_run(signals.IDENTICAL_SCORE_STEPS)), "steps")
-    ).min(0)
 
 
 def nonfinite() -> Any:
     panel = lines(
-        "Steps with NaN or Inf, of the newest 5",
-        "0 is normal, in all places. Any other value: stop, and look at the step before; "
-        "'grad' alone with skipped updates is a gradient scaler at work.",
+        "Steps with NaN or Inf, or nothing to learn",
+        "NaN or Inf: how many of the newest 5 steps had one, by place. Any value but 0: stop, and "
+        "look at the step before; 'grad' alone with skipped updates is a gradient scaler at work. "
+        "One score: steps in a row in which all samples scored alike; growing, the task is too "
+        "hard, solved, or the reward function is broken.",
         "none",
     )
-    return panel.with_target(
-        query(by("where", "max", of_run(signals.NONFINITE_STEPS)), "{{where}}")
-    ).min(0)
+    panel.with_target(
+        query(by("where", "max", of_run(signals.NONFINITE_STEPS)), "NaN or Inf: {{where}}")
+    )
+    alike = by("run", "max", of_run(signals.IDENTICAL_SCORE_STEPS))
+    return panel.with_target(query(alike, "one score", "B")).min(0)
 
 
 def skipped() -> Any:
@@ -416,10 +427,13 @@ def losses() -> Any:
         "by its size; jumps matter.",
         "none",
     )
-    panel.with_target(query(by("term", "max", of_run(stability.ACTOR_LOSS)), "actor {{term}}"))
-    return panel.with_target(
-        query(by("variant", "max", of_run(stability.CRITIC_LOSS)), "critic", "B")
+    panel.with_target(
+        query(
+            by("term", "max", of_main(stability.ACTOR_LOSS, stat="~|mean", term="~.*")),
+            "actor {{term}}",
+        )
     )
+    return panel.with_target(query(by("run", "max", of_main(stability.CRITIC_LOSS)), "critic", "B"))
 
 
 def learning_rate() -> Any:
@@ -429,5 +443,8 @@ def learning_rate() -> Any:
         "none",
     )
     return panel.with_target(
-        query(by("model", "max", of_run(stability.LEARNING_RATE)), "{{model}}")
+        query(
+            by("model", "max", of_main(stability.LEARNING_RATE, model="~.*", group="~.*")),
+            "{{model}}",
+        )
     ).min(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as cm
 from grafana_foundation_sdk.models import dashboard as dm
 
@@ -45,8 +46,8 @@ def verdicts() -> Any:
     )
     panel.with_target(instant(by("kind", "max", " or ".join(states)), "{{kind}}"))
     panel.mappings([TILE_TEXTS]).color_scheme(by_threshold()).thresholds(limits(GREY))
-    panel.orientation(cm.VizOrientation.VERTICAL)
-    return panel
+    panel.orientation(cm.VizOrientation.HORIZONTAL).justify_mode(cm.BigValueJustifyMode.AUTO)
+    return panel.text(common.VizTextDisplayOptions().title_size(14).value_size(14))
 
 
 def blamed() -> Any:
@@ -96,7 +97,7 @@ def history() -> Any:
 def lost_seconds() -> Any:
     lost = by("rank", "max", lately(of_run(STRAGGLER_LOST_SECONDS)))
     panel = tiles(
-        "Lost to the straggler, per step",
+        "Lost per step",
         "What the other ranks lose in each step by waiting for the rank named here. "
         "'none' is normal. Compare with the step time: that much faster the job could be.",
         "s",

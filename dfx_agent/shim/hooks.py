@@ -33,7 +33,7 @@ def install() -> None:
 def start_watch(*, always: bool = False) -> None:
     """Once per process that records and has torch; ``always``: without torch too."""
     global _watch  # noqa: PLW0603 (one thread per process)
-    is_needed = always or any(hook.state != "off" for hook in patches.registry.values())
+    is_needed = always or bool(patches.registry.keys() - patches.disabled())
     if _watch is None and is_needed:
         _watch = Watch()
         _watch.start()

@@ -45,7 +45,7 @@ class PatchSet:
 
     def install(self, change: Callable[[PatchSet], None]) -> None:
         """Apply ``change``; whatever goes wrong is taken back and never reaches the job."""
-        if self._undo or self.name in _disabled():
+        if self._undo or self.name in disabled():
             return
         self.switch = Switch()
         try:
@@ -105,7 +105,8 @@ def restore_all() -> None:
         patches.restore()
 
 
-def _disabled() -> set[str]:
+def disabled() -> set[str]:
+    """Names of the hooks that must stay out."""
     words = set(os.environ.get("DFX_DISABLE_HOOKS", "").replace(" ", "").split(","))
     return set(registry) if "all" in words else words
 

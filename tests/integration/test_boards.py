@@ -1,7 +1,8 @@
 """Every query of every board, asked of a real Prometheus: about the demo, and about 64 ranks.
 
-The demo is real training on a CPU; what it lacks (devices, waits for data, several nodes, a
-straggler) comes from scripted_job.py through the real wire, and a collapse from collapsing_job.py.
+The demo is real training on a CPU with four faults at once; what it lacks (devices, waits for data,
+several nodes, a straggler) comes from scripted_job.py through the real wire, and a collapse from
+collapsing_job.py. The first row of the right board must name each problem.
 """
 
 import math
@@ -14,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "dashboards"))
-from board_files import annotation_queries, filled, panel_queries
+from board_files import ROOT, annotation_queries, filled, panel_queries
 from live_processes import (
     DEMO,
     TORCHRUN,
@@ -32,7 +33,8 @@ NUM_RANKS, STRAGGLER = 64, 37
 # A baseline needs 12 steps, a slope 8.
 NUM_STEPS = 16
 CONFIG = """
-global: {scrape_interval: 1s, scrape_timeout: 1s}
+global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 2s}
+rule_files: ["RULES"]
 scrape_configs:
   - job_name: demo
     static_configs: [{targets: ["127.0.0.1:DEMO"]}]
@@ -41,6 +43,8 @@ scrape_configs:
     scrape_timeout: 2s
     static_configs: [{targets: ["127.0.0.1:SCRIPTED"]}]
 """
+FAULTS = [word for fault in ("tokens_imbalance", "host_leak:4", "rollout_abort:0.3", "misalign")
+          for word in ("--fault", fault)]  # fmt: skip
 DEMO_RUN = {"run": "it", "role": "trainer", "lane": "0"}
 SCRIPTED_RUN = {"run": "scripted", "role": "actor", "lane": "0"}
 COLLAPSING_RUN = {"run": "collapsing", "role": "trainer", "lane": "0"}
@@ -54,7 +58,9 @@ QUERIES = [*panel_queries(), *annotation_queries()]
 def started_prometheus(stack, binary, folder, demo, scripted):
     config = folder / "prometheus.yml"
     config.write_text(
-        CONFIG.replace("DEMO", str(demo.port)).replace("SCRIPTED", str(scripted.port))
+        CONFIG.replace("DEMO", str(demo.port))
+        .replace("SCRIPTED", str(scripted.port))
+        .replace("RULES", str(ROOT / "alert_rules" / "generated" / "*.rules.yaml"))
     )
     port = unused_port()
     command = [
@@ -78,7 +84,9 @@ def prometheus(prometheus_binary, tmp_path_factory):
     collapsing = [sys.executable, str(Path(__file__).parent / "collapsing_job.py"),
                   str(COLLAPSED_STEP_SECONDS)]  # fmt: skip
     collapsing_env = {**scripted_env, "DFX_RUN": "collapsing", "DFX_ROLE": "trainer"}
-    demo = [*TORCHRUN, "4", *DEMO, "--steps", "1000", "--checkpoint-every", "5"]
+    # nobody listens: notifications that fail are counted
+    demo_env["DFX_WEBHOOK"] = f"http://127.0.0.1:{unused_port()}/"
+    demo = [*TORCHRUN, "4", *DEMO, "--steps", "1000", "--checkpoint-every", "5", *FAULTS]
     with ExitStack() as stack:
         stack.enter_context(started([*job, str(NUM_RANKS), str(STRAGGLER)], folder, scripted_env))
         stack.enter_context(started(collapsing, folder, collapsing_env))
@@ -96,6 +104,7 @@ def prometheus(prometheus_binary, tmp_path_factory):
         until(has_steps, f"{NUM_STEPS} steps of both jobs in Prometheus", 120)
         diverging = 'dfx_signal_latched{run="collapsing"} == 1'
         until(lambda: found.query(diverging), "the collapse in Prometheus", 60)
+        found.scripted_folder = scripted_env["DFX_DIR"]
         yield found
 
 
@@ -123,7 +132,7 @@ def test_both_jobs_fill_the_boards_about_ranks(prometheus):
     """Four ranks and 64: a row for each."""
     drawn = [q for q in QUERIES if q.board == "dfx-ranks" and q.legend == "{{rank}}"]
     heat = [q for q in drawn if "topk" not in q.text]
-    assert len(heat) >= 8
+    assert len(heat) >= 7
     for query in heat:
         for variables, num_ranks in ((DEMO_RUN, 4), (SCRIPTED_RUN, NUM_RANKS)):
             text = filled(query.text, **variables)
@@ -131,25 +140,101 @@ def test_both_jobs_fill_the_boards_about_ranks(prometheus):
             assert sorted(ranks) == sorted(map(str, range(num_ranks))), query
 
 
-def first(board, panel):
-    return next(q for q in QUERIES if q.board == board and q.panel == panel)
+def first(board, panel, legend=None):
+    return next(
+        q for q in QUERIES
+        if q.board == board and q.panel == panel and legend in (None, q.legend)
+    )  # fmt: skip
+
+
+def shown(prometheus, run, board, panel, legend=None):
+    """[(labels, value)] in a panel now."""
+    return prometheus.query(filled(first(board, panel, legend).text, **run))
 
 
 @pytest.mark.parametrize("board", ["dfx-e2e", "dfx-ranks"])
 def test_the_first_row_names_the_straggler(prometheus, board):
-    ((labels, _),) = prometheus.query(filled(first(board, "Who and why").text, **SCRIPTED_RUN))
+    ((labels, _),) = shown(prometheus, SCRIPTED_RUN, board, "Who and why")
     assert (labels["kind"], labels["rank"]) == ("straggler", str(STRAGGLER))
     assert labels["cause"] == "slower at equal tokens"
-    lost = first(board, "Lost to the straggler, per step")
-    ((labels, seconds),) = prometheus.query(filled(lost.text, **SCRIPTED_RUN))
+    ((labels, seconds),) = shown(prometheus, SCRIPTED_RUN, board, "Lost per step")
     # 25 % of the 0.62 s that a rank works up to the end of its backward
     assert (labels["rank"], seconds) == (str(STRAGGLER), pytest.approx(0.155, rel=0.2))
-    busiest = prometheus.query(
-        filled(
-            first("dfx-ranks", "The eight busiest ranks, against the median").text, **SCRIPTED_RUN
-        )
+
+
+def test_the_busiest_rank_is_told_from_the_one_with_more_tokens(prometheus):
+    ((labels, more_work),) = shown(prometheus, SCRIPTED_RUN, "dfx-ranks", "Most work")
+    assert (labels["rank"], more_work > 0.15) == (str(STRAGGLER), True)
+    ((_, more_tokens),) = shown(prometheus, SCRIPTED_RUN, "dfx-ranks", "Most tokens")
+    assert more_tokens < 0.02
+    busiest = shown(
+        prometheus, SCRIPTED_RUN, "dfx-ranks", "The eight busiest ranks, against the median"
     )
     assert max(busiest, key=lambda row: row[1])[0]["rank"] == str(STRAGGLER)
+
+
+def test_the_first_row_names_the_rank_with_more_tokens(prometheus):
+    """The last of four ranks gets one and a half times the prompts, the first half of them."""
+
+    def is_named():
+        rows = shown(prometheus, DEMO_RUN, "dfx-ranks", "Most tokens")
+        return [labels["rank"] for labels, more in rows if more > 0.2] == ["3"]
+
+    until(is_named, "rank 3 has the most tokens", 60)
+
+
+def test_the_first_row_shows_the_leak_of_every_rank(prometheus):
+    red = 2 * 2**20
+    for legend in ("rank {{rank}}", "median rank"):
+        wanted = "dfx-memory", "Host memory grows, per step", legend
+        until(
+            lambda wanted=wanted: any(v > red for _, v in shown(prometheus, DEMO_RUN, *wanted)),
+            f"{legend} grows",
+            60,
+        )
+
+
+def test_the_first_row_shows_responses_that_were_given_up(prometheus):
+    until(
+        lambda: any(
+            ratio > 0.15
+            for _, ratio in shown(prometheus, DEMO_RUN, "dfx-stability", "Responses", "aborted")
+        ),
+        "aborted responses are red",
+        60,
+    )
+
+
+@pytest.mark.parametrize("board", ["dfx-e2e", "dfx-memory", "dfx-stability", "dfx-agent"])
+def test_alerts_are_in_sight(prometheus, board):
+    def names():
+        return {labels["alertname"] for labels, _ in shown(prometheus, DEMO_RUN, board, "Alerts")}
+
+    until(lambda: names() >= {"DfxRolloutAborted", "DfxDataMisaligned"}, "alerts", 60)
+
+
+def test_the_first_row_says_that_a_collapsing_run_diverges(prometheus):
+    board = "dfx-stability"
+    (row,) = shown(prometheus, COLLAPSING_RUN, board, "Training")
+    assert row[1] == 3, "DIVERGING"
+    moved = shown(prometheus, COLLAPSING_RUN, board, "What moved first")
+    assert {labels["symptom"] for labels, _ in moved} >= {"reward", "length"}
+
+
+def test_the_first_row_says_that_a_real_training_diverges(prometheus, tmp_path_factory):
+    """The learning rate of the demo jumps at step 30."""
+    folder = tmp_path_factory.mktemp("diverging")
+    env = demo_environment(DFX_DIR=prometheus.scripted_folder, DFX_RUN="diverging")
+    job = [*TORCHRUN, "2", *DEMO, "--steps", "1000", "--fault", "divergence:30"]
+    run = {"run": "diverging", "role": "trainer"}
+    with started(job, folder, {**env, "TMPDIR": str(folder)}) as process:
+
+        def is_named():
+            assert process.popen.poll() is None, process.errors
+            rows = shown(prometheus, run, "dfx-stability", "Training")
+            return [value for _, value in rows] == [3]
+
+        until(is_named, "DIVERGING in the first row", 180)
 
 
 def test_stamps_of_every_stage_are_caught(prometheus):

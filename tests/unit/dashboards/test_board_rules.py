@@ -12,13 +12,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from board_files import BOARDS, ROOT, annotation_queries, filled, panel_queries, panels
 
+from dfx_agent.metrics.alerts import PROMETHEUS_ALERTS
 from dfx_agent.metrics.spec import by_name
+from dfx_agent.web import runbook
 
 QUERIES = list(panel_queries())
 EVERY_QUERY = [*QUERIES, *annotation_queries()]
 METRICS = {f"{m.name}_info" if m.kind == "info" else m.sample_name: m for m in by_name().values()}
 VARIABLES = {"run": "r", "role": "trainer", "lane": "0", "datasource": "d", "agent": "a:1"}
 MAX_PANELS = 25
+# No rate sees their first count, because there is no series before it: boards show the total.
+BEGIN_WITH_A_FINDING = {"dfx_ledger_mismatches_total"}
 EVERY_PANEL = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
 
 
@@ -76,17 +80,13 @@ def test_boards_are_read_only_and_say_where_they_come_from(board):
     queried = [v for v in board["templating"]["list"] if v["type"] == "query"]
     assert {variable["refresh"] for variable in queried} == {2}, "on time range change"
     titles = [link["title"] for link in board["links"]]
-    assert titles == ["dfx boards", "Page of the agent"]
+    assert titles == ["dfx boards", "Page of the agent", "Runbook"]
 
 
 def test_every_panel_has_title_unit_and_a_description_that_says_what_is_normal():
     texts = [(name, p) for name, p in EVERY_PANEL if len(p.get("description", "")) < 60]
     assert named(texts) == []
-    units = [
-        (name, p)
-        for name, p in EVERY_PANEL
-        if p["type"] != "alertlist" and not p["fieldConfig"]["defaults"].get("unit")
-    ]
+    units = [(n, p) for n, p in EVERY_PANEL if not p["fieldConfig"]["defaults"].get("unit")]
     assert named(units) == []
 
 
@@ -97,9 +97,8 @@ def test_titles_are_unique_in_a_board():
 
 def test_the_data_source_is_the_variable_everywhere():
     for _, panel in EVERY_PANEL:
-        for part in (panel, *panel.get("targets", ())):
-            if panel["type"] != "alertlist":
-                assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
 def test_state_timelines_have_a_legend_and_no_pager():
@@ -114,6 +113,9 @@ def test_state_timelines_have_a_legend_and_no_pager():
 def test_every_query_has_the_run_and_only_known_metrics():
     assert len(QUERIES) > 100
     for query in EVERY_QUERY:
+        if "ALERTS{" in query.text:  # Prometheus' own; those about agents carry no run
+            assert 'run=~"$run|"' in query.text, query
+            continue
         found = [name for name, _, _ in selectors(query.text)]
         assert found, query
         assert set(found) <= METRICS.keys(), query
@@ -127,7 +129,8 @@ def test_counters_are_only_read_as_rates_and_gauges_never():
     for query in EVERY_QUERY:
         for name, before, _ in selectors(query.text):
             is_rate = before.endswith(("rate(", "increase("))
-            assert is_rate == (METRICS[name].kind == "counter"), f"{query}: {name}"
+            if name not in BEGIN_WITH_A_FINDING:
+                assert is_rate == (METRICS[name].kind == "counter"), f"{query}: {name}"
 
 
 def test_windows_follow_the_scrape_interval_or_the_reader():
@@ -149,6 +152,35 @@ def test_every_label_of_a_legend_survives_the_aggregation():
     for query in QUERIES:
         kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", query.text))))
         assert set(re.findall(r"{{(\w+)}}", query.legend)) <= kept, query
+
+
+def test_the_whole_batch_is_told_from_its_parts():
+    """max over environments or scopes would show the worst part as if it were the whole."""
+    parts = {"env", "subset", "agent", "scope", "variant", "stat", "domain"}
+    for query in EVERY_QUERY:
+        kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", query.text))))
+        for name, _, after in selectors(query.text):
+            matched = set(re.findall(r"(\w+)[=!]", re.match(r"(\{.*?\})?", after)[0]))
+            left = set(METRICS[name].labels) & parts - matched - kept
+            assert not left, f"{query}: {name} {left}"
+
+
+def test_every_alert_leads_to_its_runbook_and_every_board_shows_alerts():
+    for name, board in BOARDS.items():
+        marks = [row["expr"] for row in board["annotations"]["list"] if row["name"] == "Alert"]
+        assert len(marks) == 1, name
+    tables = [panel for _, panel in EVERY_PANEL if panel["title"] == "Alerts"]
+    assert len(tables) == 4
+    for panel in tables:
+        (column,) = [
+            o for o in panel["fieldConfig"]["overrides"] if o["matcher"]["options"] == "Alert"
+        ]
+        shown = {prop["id"]: prop["value"] for prop in column["properties"]}
+        assert shown["links"][0]["url"] == "http://$agent/runbook#${__value.raw}"
+        names = {alert.name for alert in PROMETHEUS_ALERTS}
+        assert set(shown["mappings"][0]["options"]) == names
+        page = runbook.page()
+        assert all(f'id="{alert}"' in page for alert in names)
 
 
 def test_a_heatmap_has_a_row_for_each_series():

@@ -1,0 +1,92 @@
+"""Alerts on every board: what fires now, with its runbook, and since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dashboards.common import (
+    GREEN,
+    ORANGE,
+    RED,
+    YELLOW,
+    Board,
+    as_table,
+    background,
+    cells,
+    columns,
+    instant,
+    prop,
+    query,
+    states,
+    transform,
+    values,
+)
+from dashboards.promql import begin, by, lately, of_run, recent
+from dfx_agent.metrics.alerting import ALERT_ACTIVE
+from dfx_agent.metrics.alerts import PROMETHEUS_ALERTS
+from dfx_agent.metrics.balance import RANK_UP
+
+NOTHING = "nothing fires"
+# Prometheus' own series; alerts about agents carry no run.
+OF_PROMETHEUS = 'alertname=~"Dfx.+",severity!="none",run=~"$run|"'
+SEVERITIES = values(
+    ("critical", "critical", RED), ("warning", "warning", ORANGE), ("none", "–", GREEN),
+)  # fmt: skip
+
+
+def loud() -> str:
+    """Those that somebody is told of; what is only informative has panels of its own."""
+    return of_run(ALERT_ACTIVE, severity="~critical|warning")
+
+
+def annotate(board: Board) -> None:
+    """A mark in every panel where an alert begins."""
+    begun = begin("alertname, severity", loud())
+    board.annotation("Alert", ORANGE, begun, text="{{severity}}: {{alertname}}")
+
+
+def alerts() -> Any:
+    firing = by("alertname, severity", "max", lately(loud()))
+    panel = cells(
+        "Alerts",
+        "What the agent itself found to fire within the window 'Averaged over', as Prometheus and "
+        "Alertmanager would with the rules of `dfx-agent assets`. 'nothing fires' is normal. Click "
+        "an alert for its runbook: what it means, what to look at, what to do.",
+    )
+    calm = f"0 * max({recent(of_run(RANK_UP))})"
+    for label, text in (("alertname", NOTHING), ("severity", "none")):
+        calm = f'label_replace({calm}, "{label}", "{text}", "", "")'
+    panel.with_target(as_table(instant(f"{firing} or ({calm} unless on () {firing})")))
+    panel.transformations(
+        [
+            columns({"alertname": "Alert", "severity": "Severity", "Value": "Value"}),
+            transform("sortBy", fields={}, sort=[{"field": "Severity"}]),
+        ]
+    )
+    panel.override_by_name("Value", [prop("custom.hidden", True)])
+    panel.override_by_name(
+        "Severity", [background(), prop("mappings", [SEVERITIES]), prop("custom.width", 80)]
+    )
+    # the agent's page has the runbook; its anchors are the alerts' names
+    link = {"title": "Runbook", "url": "http://$agent/runbook#${__value.raw}", "targetBlank": True}
+    in_words = values(*((a.name, f"{a.name}: {a.summary}", RED) for a in PROMETHEUS_ALERTS))
+    return panel.override_by_name("Alert", [prop("links", [link]), prop("mappings", [in_words])])
+
+
+def history() -> Any:
+    panel = states(
+        "Alerts over time",
+        "When each alert fired, as the agent found it and, where its rules are loaded, as "
+        "Prometheus did (yellow: waiting for its time to pass). Both should agree; one line "
+        f"'{NOTHING}' is normal. Who delivers is told by `--alertmanager` and by prometheus.yml.",
+        [values(("0", "calm", GREEN), ("1", "pending", YELLOW), ("2", "FIRING", RED))],
+    )
+    panel.with_target(query(f"2 * {by('alertname', 'max', of_run(ALERT_ACTIVE))}", "{{alertname}}"))
+    of_rules = (
+        f'ALERTS{{{OF_PROMETHEUS},alertstate="firing"}} * 2'
+        f' or ALERTS{{{OF_PROMETHEUS},alertstate="pending"}}'
+    )
+    panel.with_target(query(by("alertname", "max", of_rules), "{{alertname}} (Prometheus)", "B"))
+    calm = f"0 * {by('run', 'max', of_run(RANK_UP))} unless on (run) {of_run(ALERT_ACTIVE)}"
+    panel.with_target(query(calm, NOTHING, "C"))
+    return panel.max_data_points(300)

@@ -1,0 +1,54 @@
+"""Panels of the shape ledger: whether batches arrive as they were sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dashboards.common import BLUE, GREY, ORANGE, colored, dashed, lines, query
+from dashboards.promql import by, of_run, rate
+from dfx_agent.metrics import ledger
+
+
+def mismatches() -> Any:
+    panel = lines(
+        "Batches that did not fit, since the agent came",
+        "Counted at the boundary where it was seen, by kind: samples or ids lost, mask changed, "
+        "rows moved to other samples, NaN, lengths or columns that do not fit. Flat at 0 is "
+        "normal. Every stair is training on wrong data: the data verdict names the tensor. Steps "
+        "not compared: records were lost, or a process came or went.",
+        "none",
+    )
+    # the total and not its growth: a series begins with its first finding
+    found = by("boundary, kind", "max", of_run(ledger.MISMATCHES))
+    panel.with_target(query(found, "{{boundary}}: {{kind}}"))
+    clean = f"0 * {by('run', 'max', rate(of_run(ledger.JUDGED_STEPS)))}"
+    panel.with_target(query(f"{clean} unless on () {found}", "nothing found", "B"))
+    skipped = by("run", "max", rate(of_run(ledger.SKIPPED_STEPS)))
+    panel.with_target(query(skipped, "steps not compared, per second", "C"))
+    panel.override_by_name("steps not compared, per second", [*colored(GREY), *dashed()])
+    return panel.min(0)
+
+
+def mask() -> Any:
+    panel = lines(
+        "Tokens that count, at each boundary",
+        "Share of the response mask that is set. It follows the response length, and is the same "
+        "at every boundary of a step. Lines that part: a stage changed the mask.",
+        "percentunit",
+    )
+    counted = by("boundary", "avg", of_run(ledger.MASK_RATIO))
+    return panel.with_target(query(counted, "{{boundary}}")).min(0).max(1).fill_opacity(0)
+
+
+def groups() -> Any:
+    panel = lines(
+        "Samples of a group",
+        "Smallest and largest group of answers to one prompt. Both at the configured number is "
+        "normal; below it, answers were lost or filtered, and advantages of that group are off.",
+        "none",
+    )
+    for ref, stat, color in (("A", "min", BLUE), ("B", "max", ORANGE)):
+        size = by("boundary", stat, of_run(ledger.GROUP_SAMPLES, stat=stat))
+        panel.with_target(query(size, f"{stat}, {{{{boundary}}}}", ref))
+        panel.override_by_regexp(f"^{stat}", colored(color))
+    return panel.min(0).fill_opacity(0)
