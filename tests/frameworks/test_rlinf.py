@@ -33,6 +33,7 @@ logger.log({{"env/success": 0.5}}, 3)
 logger.log(data={{"time/step": 1.5}}, step=3)
 logger.log({{"actor/training/actor/approx_kl": float("nan")}}, 3)
 logger.log({{"time/rollout": 9.0}}, 3, worker_group_name="RolloutGroup", rank=1)
+logger.finish()  # its __del__ at the end of Python may wait for TensorBoard's thread for ever
 """
     seen = observe(job, stubs=NEED_A_DEVICE)
     scalars = seen.scalars()
