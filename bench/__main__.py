@@ -33,6 +33,8 @@ BENCHES = (
     "verdicts",
     "divergence",
     "injections",
+    "attach_soak",
+    "attach_job",
     "training_hooks",
     "overhead",
 )

@@ -27,7 +27,7 @@ from bench.served_agent import running
 from dfx_agent.wire import SegmentError, SegmentReader
 
 NUM_RANKS = 2
-_NUM_CYCLES = 100
+_NUM_CYCLES = 60
 _APART_SECONDS, _WITH_GUEST_SECONDS = 1.0, 1.0
 _START_SECONDS, _LEAVE_SECONDS = 90.0, 30.0
 _POLL_SECONDS = 0.002
