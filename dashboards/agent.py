@@ -79,8 +79,8 @@ def overhead() -> Any:
     panel = tiles(
         "Cost of watching",
         "What the guest takes of the time, measured by itself with cold caches, the most expensive "
-        "rank. Below 0.1 % is normal for steps of a second and more, up to 0.5 % for steps of 0.2 s "
-        "on a CPU; above that `--max-overhead` gives hooks up by itself.",
+        "rank. Below 0.1 % is normal for steps of a second and more, up to 0.5 % for steps of "
+        "0.2 s on a CPU; above that `--max-overhead` gives hooks up by itself.",
         "percentunit",
     )
     ratio = f"max({by(RANK, 'max', recent(of_run(agent.GUEST_OVERHEAD_RATIO)))})"
@@ -178,8 +178,8 @@ def missing() -> Any:
 def overhead_lines() -> Any:
     panel = lines(
         "Cost of watching over time",
-        "Share of the time, over the ranks. Flat and below 0.5 % is normal; it rises when the steps "
-        "get shorter or hooks are added.",
+        "Share of the time, over the ranks. Flat and below 0.5 % is normal; it rises when the "
+        "steps get shorter or hooks are added.",
         "percentunit",
     )
     ratio = by(RANK, "max", of_run(agent.GUEST_OVERHEAD_RATIO))
