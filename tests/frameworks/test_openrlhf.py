@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from observed_job import observe
 
 # imported from a file where it is used: the package itself asks for CUDA packages
-pytest.importorskip("openrlhf", reason="openrlhf cannot be installed here")
-pytest.importorskip("ray", reason="openrlhf needs ray")
+pytest.importorskip("openrlhf", reason="no openrlhf; `make test-frameworks` installs it")
+pytest.importorskip("ray", reason="no ray; `make test-frameworks` installs it")
 
 NEED_A_DEVICE = (
     "deepspeed", "flash_attn", "vllm", "bitsandbytes", "peft", "optimum", "torchdata", "jsonlines",

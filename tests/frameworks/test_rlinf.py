@@ -10,8 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from observed_job import observe
 
-pytest.importorskip("rlinf", reason="rlinf cannot be installed here")
-pytest.importorskip("omegaconf", reason="rlinf needs omegaconf")
+pytest.importorskip("rlinf", reason="no rlinf; `make test-frameworks` installs it")
+pytest.importorskip("omegaconf", reason="no omegaconf; `make test-frameworks` installs it")
 
 NEED_A_DEVICE = (
     "accelerate", "debugpy", "einops", "hydra", "nvitop", "torchdata", "icmplib", "liger_kernel",
@@ -45,7 +45,7 @@ logger.finish()  # its __del__ at the end of Python may wait for TensorBoard's t
 
 
 def test_the_runners_timer_gives_stages(dfx_dir):
-    pytest.importorskip("ray", reason="rlinf's workers need ray")
+    pytest.importorskip("ray", reason="no ray; `make test-frameworks` installs it")
     job = """
 from rlinf.utils.distributed import ScopedTimer
 timer = ScopedTimer(reduction="max", sync_cuda=False)
@@ -60,7 +60,7 @@ assert sorted(timer.consume_durations()) == ["generate_rollouts", "step", "sync_
 
 
 def test_the_workers_timer_gives_stages_and_keeps_its_own_names(dfx_dir):
-    pytest.importorskip("ray", reason="rlinf's workers need ray")
+    pytest.importorskip("ray", reason="no ray; `make test-frameworks` installs it")
     job = """
 from rlinf.scheduler.worker.worker import Worker
 class Part:

@@ -43,7 +43,7 @@ swanlab.finish()
 
 
 def test_wandb(dfx_dir):
-    pytest.importorskip("wandb", reason="no wandb")
+    pytest.importorskip("wandb", reason="no wandb; see make test-frameworks")
     seen = observe(WANDB)
     scalars = seen.scalars()
     assert len(scalars.pop(("actor/kl", 3))) == 1
@@ -62,7 +62,7 @@ def test_tensorboard(package, dfx_dir):
 
 
 def test_mlflow(dfx_dir):
-    pytest.importorskip("mlflow", reason="no mlflow")
+    pytest.importorskip("mlflow", reason="no mlflow; see make test-frameworks")
     pytest.importorskip("sqlalchemy", reason="mlflow without a store")
     seen = observe(MLFLOW)
     assert seen.scalars() == {
@@ -74,14 +74,16 @@ def test_mlflow(dfx_dir):
 
 
 def test_swanlab(dfx_dir):
-    pytest.importorskip("swanlab", reason="no swanlab")
+    pytest.importorskip("swanlab", reason="no swanlab; see make test-frameworks")
     seen = observe(SWANLAB)
     assert seen.scalars() == {("loss", 3): [0.5], ("loss", 4): [0.25]}
     assert seen.num_errors == 0
 
 
 def test_what_an_adapter_has_is_not_recorded_a_second_time(dfx_dir):
-    pytest.importorskip("torch.utils.tensorboard", reason="no tensorboard")
+    pytest.importorskip(
+        "torch.utils.tensorboard", reason="no tensorboard; see make test-frameworks"
+    )
     job = f"""
 from dfx_agent.shim import adapters
 from torch.utils.tensorboard import SummaryWriter

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from observed_job import observe
 
-pytest.importorskip("uni_rl", reason="unilab-rl cannot be installed here")
+pytest.importorskip("uni_rl", reason="no unilab-rl; `make test-frameworks` installs it")
 
 LOGGER = """
 import tempfile
