@@ -53,7 +53,7 @@ def test_wandb(dfx_dir):
 
 @pytest.mark.parametrize("package", ["torch.utils.tensorboard", "tensorboardX"])
 def test_tensorboard(package, dfx_dir):
-    pytest.importorskip(package, reason=f"no {package}")
+    pytest.importorskip(package, reason=f"no {package}; see make test-frameworks")
     seen = observe(f"from {package} import SummaryWriter\n{TENSORBOARD}")
     scalars = seen.scalars()
     assert len(scalars.pop(("actor/kl", 3))) == 1

@@ -147,7 +147,7 @@ def test_swanlab_offline_keeps_every_step_and_refuses_a_second_run_at_once(tmp_p
     ],
 )
 def test_what_cannot_open_says_why_and_what_to_do(name, options, error, says, monkeypatch):
-    pytest.importorskip(name, reason=f"no {name}")
+    pytest.importorskip(name, reason=f"no {name}; see make test-frameworks")
     if options.get("mode") == "local":
         monkeypatch.setitem(sys.modules, "swanboard", None)
     with pytest.raises(error, match=says) as caught:
