@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dfx_agent.devices.host import anonymous_bytes
+from dfx_agent.devices.stat import stat_fields
 from dfx_agent.snapshot import HostMemory, OutsideLook, RankRow, RankState, TimeSplit, Verdict
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
@@ -47,7 +48,7 @@ class OutsideProcess:
         """Read ``/proc``, once a second at most."""
         if not self.is_living or now_ns < self._looked_ns + _LOOK_EVERY_NS:
             return
-        fields = _stat(f"/proc/{self.pid}/stat")
+        fields = stat_fields(f"/proc/{self.pid}/stat")
         if not fields or fields[0] in {"Z", "X"} or int(fields[19]) != self.start_ticks:
             self._end()
             return
@@ -153,17 +154,8 @@ def _thread_states(pid: int) -> list[str]:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    fields = (_stat(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+    fields = (stat_fields(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
     return [found[0] for found in fields if found]
-
-
-def _stat(path: str) -> list[str]:
-    """Fields after the name, which may hold anything; empty when the process is gone."""
-    try:
-        with open(path, "rb") as file:
-            return file.read().rpartition(b")")[2].decode("ascii").split()
-    except OSError:
-        return []
 
 
 def _boot_seconds() -> float:

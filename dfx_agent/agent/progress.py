@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.stacks import ProcessStacks, read_stacks
+from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, stat_fields
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, STAGE, WAIT
 
 DDP_GRADIENTS = "ddp_gradients"
@@ -222,9 +223,7 @@ def _arrival(event: SpanEvent) -> Arrival:
 
 def _state(process: Process) -> tuple[str, int]:
     """(kernel's letter: R, S, D, T, ..., clock ticks used); "?" when it does not say."""
-    try:
-        with open(f"/proc/{process.pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return chr(fields[0][0]), int(fields[11]) + int(fields[12])
-    except (OSError, IndexError, ValueError):
+    fields = stat_fields(f"/proc/{process.pid}/stat")
+    if len(fields) <= SYSTEM_TICKS:
         return "?", 0
+    return fields[STATE], int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])

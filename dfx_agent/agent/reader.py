@@ -17,6 +17,7 @@ from typing import Literal
 
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.stacks import STACKS_SUFFIX
+from dfx_agent.devices.stat import START_TICKS, STATE, stat_fields
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
 from dfx_agent.wire.layout import STATE_CLOSED
@@ -271,9 +272,6 @@ class Folder:
 
 def _is_running(pid: int, start_ticks: int) -> bool:
     """Whether this very process lives; a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    return len(fields) > 19 and fields[0] not in (b"Z", b"X") and int(fields[19]) == start_ticks
+    fields = stat_fields(f"/proc/{pid}/stat")
+    is_whole = len(fields) > START_TICKS
+    return is_whole and fields[STATE] not in {"Z", "X"} and int(fields[START_TICKS]) == start_ticks
