@@ -31,6 +31,7 @@ BENCHES = (
     "collective_cost",
     "ledger_cost",
     "verdicts",
+    "stragglers",
     "divergence",
     "injections",
     "attach_soak",

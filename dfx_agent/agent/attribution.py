@@ -25,9 +25,10 @@ from dfx_agent.agent.excess import (
     Table,
     Window,
     excess_table,
+    middle_mean,
     others_median,
     reach_seconds,
-    recurring,
+    recurs,
     spreads,
     token_table,
 )
@@ -78,14 +79,10 @@ def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """A rank whose excess is large and recurrent; seconds per step, medians over the window.
-
-    A step counts from an excess of ``hit_seconds``.
-    """
+    """A rank whose excess is large and recurrent; seconds per step, means over the window."""
 
     rank: str
-    num_steps: int
-    hit_seconds: float
+    window: Window
     excess_seconds: float
     lost_seconds: float
     token_seconds: float | None
@@ -120,21 +117,20 @@ class _Comparison:
         return self._stall() or self._nothing()
 
     def _suspect(self, rank: str, window: Window) -> _Suspect | None:
-        hits = [
-            recurring(table[rank], window, sigmas[rank], self._step_seconds)
+        recurring = (
+            recurs(table[rank], window, sigmas[rank], self._step_seconds)
             for table, sigmas in self._tables
-        ]
-        hit = next((hit for hit in hits if hit is not None), None)
-        if hit is None:
+        )
+        if not any(recurring):
             return None
         num_steps = window.num_steps
-        excess = median(self._excess[rank][-num_steps:])
+        excess = middle_mean(self._excess[rank][-num_steps:])
         lately = median(self._excess[rank][-_NUM_NEWEST:])
-        lost = median(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
+        lost = middle_mean(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
         if min(excess, lately) < window.share * self._step_seconds or lost < _MIN_EFFECT * excess:
             return None
-        tokens = None if self._tokens is None else median(self._tokens[rank][-num_steps:])
-        return _Suspect(rank, num_steps, hit, excess, lost, tokens)
+        tokens = None if self._tokens is None else middle_mean(self._tokens[rank][-num_steps:])
+        return _Suspect(rank, window, excess, lost, tokens)
 
     def _found(self, suspects: Sequence[_Suspect]) -> Verdict:
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
@@ -159,7 +155,7 @@ class _Comparison:
         )
 
     def _cause(self, worst: _Suspect) -> Cause:
-        parts = excess_parts(self._steps[-worst.num_steps :], worst.rank)
+        parts = excess_parts(self._steps[-worst.window.num_steps :], worst.rank)
         return find_cause(parts, worst.excess_seconds, worst.token_seconds)
 
     def _since_seconds(self, worst: _Suspect) -> float:
@@ -176,7 +172,7 @@ class _Comparison:
         return since
 
     def _evidence(self, worst: _Suspect, cause: Cause) -> list[str]:
-        num_steps, rank = worst.num_steps, worst.rank
+        num_steps, rank = worst.window.num_steps, worst.rank
         of_steps = f"median of {num_steps} steps"
         waited = self._medians(num_steps, lambda of: of.waited_seconds)
         worked = self._medians(num_steps, lambda of: of.work_seconds)
@@ -199,10 +195,11 @@ class _Comparison:
         return [*lines, *cause.lines]
 
     def _recurrence_line(self, worst: _Suspect) -> str:
-        newest = self._excess[worst.rank][-worst.num_steps :]
-        num_hits = sum(excess >= worst.hit_seconds for excess in newest)
+        newest = self._excess[worst.rank][-worst.window.num_steps :]
+        least = worst.window.share * self._step_seconds
+        num_hits = sum(excess >= least for excess in newest)
         return (
-            f"more work by at least {seconds_text(worst.hit_seconds)} in {num_hits} of the last "
+            f"more work by at least {seconds_text(least)} in {num_hits} of the last "
             f"{len(newest)} steps; a step takes {seconds_text(self._step_seconds)}"
         )
 

@@ -4,94 +4,28 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 
+from bench.simulated_steps import (
+    ROLLOUT,
+    UPDATE,
+    Job,
+    same_tokens,
+    slower,
+)
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.excess import spreads
-from dfx_agent.agent.steps import IDLE, TRANSFER, Part, RankStep, Step
+from dfx_agent.agent.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.snapshot import RunRow, TimeSplit, Verdict
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, STAGE, STEP
-
-ROLLOUT, UPDATE, SYNC = ("stage", "rollout"), ("stage", "actor_update"), ("stage", "weight_sync")
-# Parts of a step with their seconds; after each block all ranks meet.
-BLOCKS: list[dict[Part, float]] = [
-    {IDLE: 0.01, ROLLOUT: 0.5},
-    *[{UPDATE: 0.1, TRANSFER: 0.01} for _ in range(4)],
-    {SYNC: 0.04, TRANSFER: 0.01},
-]
-STEP_SECONDS = sum(sum(block.values()) for block in BLOCKS)
-
-
-@dataclass
-class Job:
-    """A run of equal ranks; ``slow`` adds to parts of a rank, ``tokens`` scale its rollout."""
-
-    num_ranks: int = 4
-    jitter: float = 0.02
-    outlier_ratio: float = 0.0
-    slow: Callable[[int, int, Part, float], float] = lambda step, rank, part, seconds: seconds
-    tokens: Callable[[random.Random, int], float] | None = None
-    work_per_token: float = 0.0
-    seed: int = 0
-    injected: list[float] = field(default_factory=list)
-
-    def steps(self, num_steps: int) -> list[Step]:
-        rng = random.Random(self.seed)
-        return [self._step(rng, number) for number in range(1, num_steps + 1)]
-
-    def _step(self, rng: random.Random, number: int) -> Step:
-        ranks = range(self.num_ranks)
-        tokens = [self.tokens(rng, rank) if self.tokens else 1000.0 for rank in ranks]
-        noise = [rng.lognormvariate(0, self.jitter) for _ in ranks]
-        noise = [x * 3 if rng.random() < self.outlier_ratio else x for x in noise]
-        parts: list[dict[Part, float]] = [{} for _ in ranks]
-        waited, added = [0.0] * self.num_ranks, 0.0
-        for block in BLOCKS:
-            work = []
-            for rank in ranks:
-                share = 1 + self.work_per_token * (tokens[rank] / 1000 - 1)
-                plain = {part: s * noise[rank] * share for part, s in block.items()}
-                taken = {p: self.slow(number, rank, p, s) for p, s in plain.items()}
-                added += sum(taken.values()) - sum(plain.values())
-                work.append(sum(taken.values()))
-                for part, seconds in taken.items():
-                    parts[rank][part] = parts[rank].get(part, 0.0) + seconds
-            for rank in ranks:
-                waited[rank] += max(work) - work[rank]
-        self.injected.append(added)
-        known = self.tokens is not None
-        cells = {
-            str(r): RankStep(
-                sum(parts[r].values()) + waited[r],
-                waited[r],
-                parts[r],
-                tokens[r] if known else None,
-            )
-            for r in ranks
-        }
-        return Step(number, float(number), 0, cells)
-
-
-def slower(rank: int, factor: float, *only: Part, since: int = 0, until: int = 10**6):
-    """A ``Job.slow``: this rank takes that many times as long, in all parts or only in some."""
-
-    def slow(step: int, other: int, part: Part, seconds: float) -> float:
-        hit = other == rank and since <= step <= until and (not only or part in only)
-        return seconds * factor if hit else seconds
-
-    return slow
-
-
-def same_tokens(rng: random.Random, rank: int) -> float:
-    return 1000 * rng.lognormvariate(0, 0.03)
 
 
 def verdicts(steps: Sequence[Step]) -> list[Verdict]:
