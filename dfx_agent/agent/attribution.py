@@ -48,13 +48,18 @@ _NUM_NEWEST = 5
 _BLIND_SHARE = 0.25
 
 
-def straggler_verdict(role: str, steps: Sequence[Step], coverage_ratio: float | None) -> Verdict:
-    """``steps`` oldest first; ``coverage_ratio`` of the rank that has the least, None unknown."""
+def straggler_verdict(
+    role: str, steps: Sequence[Step], coverage_ratio: float | None, named: Collection[str] = ()
+) -> Verdict:
+    """``steps`` oldest first; ``coverage_ratio`` of the rank that has the least, None unknown.
+
+    ``named``: ranks of the verdict before, which need less to stay in it than to come into it.
+    """
     comparable = [step for step in steps if step.ranks.keys() == steps[-1].ranks.keys()]
     reason = _reason_to_abstain(comparable, coverage_ratio)
     if reason:
         return Verdict("straggler", "insufficient evidence", role, reason)
-    return _Comparison(role, comparable).verdict()
+    return _Comparison(role, comparable, named).verdict()
 
 
 def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> str:
@@ -91,8 +96,9 @@ class _Suspect:
 class _Comparison:
     """The ranks of one role over the newest steps, the same ranks in each."""
 
-    def __init__(self, role: str, steps: Sequence[Step]) -> None:
+    def __init__(self, role: str, steps: Sequence[Step], named: Collection[str]) -> None:
         self._role = role
+        self._named = named
         self._steps = steps
         self._excess = excess_table(steps)
         self._tokens = token_table(steps)
@@ -117,6 +123,8 @@ class _Comparison:
         return self._stall() or self._nothing()
 
     def _suspect(self, rank: str, window: Window) -> _Suspect | None:
+        if rank in self._named:
+            window = window.to_stay()
         recurring = (
             recurs(table[rank], window, sigmas[rank], self._step_seconds)
             for table, sigmas in self._tables
