@@ -98,7 +98,7 @@ def _expect(alert: Alert, cases: Cases, seconds: int, *, fires: bool) -> dict[st
 
 
 def _input(sample: Sample, values: str) -> dict[str, str]:
-    run = {} if sample.metric.name == "up" else {"run": RUN}
+    run = {"run": RUN} if "run" in sample.metric.labels else {}
     labels = {**TARGET, **run, **dict(sample.labels)}
     text = ",".join(f'{name}="{value}"' for name, value in labels.items())
     return {"series": f"{sample.metric.sample_name}{{{text}}}", "values": values}
@@ -106,7 +106,9 @@ def _input(sample: Sample, values: str) -> dict[str, str]:
 
 def _values(sample: Sample, end: int) -> str:
     if sample.gone:
-        return f"{_constant(sample.value, end - _GONE_SECONDS)} stale"
+        before = sample.value if sample.before is None else sample.before
+        lived = _constant(before, end - _GONE_SECONDS - _INTERVAL_SECONDS)
+        return f"{lived} {number(sample.value)} stale"
     if sample.before is None:
         return _constant(sample.value, end)
     before = _constant(sample.before, end - _RISEN_SECONDS)

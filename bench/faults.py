@@ -92,6 +92,11 @@ FAULTS: dict[str, Fault] = {
     "slow entropy fall to 3 % in 60 steps": _slow_entropy_fall,
     "slow length growth x3 in 100 steps": _slow_length_growth,
 }
+# so many rows after its onset a slow fault is complete
+SLOW_ROWS = {
+    "slow entropy fall to 3 % in 60 steps": 60,
+    "slow length growth x3 in 100 steps": 100,
+}
 BLIPS: dict[str, Fault] = {
     "one-step gradient blip": _blip("grad_norm"),
     "one-step KL blip": _blip("kl"),

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.estimates import median, share_interval
-from bench.faults import BLIPS, FAULTS, Fault
+from bench.faults import BLIPS, FAULTS, SLOW_ROWS, Fault
 from bench.measurement import Bar, Result, report
-from bench.real_runs import Labelled, Row, delay_rows, healthy_runs
+from bench.real_runs import MAX_DELAY_ROWS, Labelled, Row, delay_rows, healthy_runs
 from dfx_agent.commands.backtest import replay
 
 # rows before and after an injected fault
@@ -36,7 +36,8 @@ def _has_every_vote(run: Labelled) -> bool:
 
 
 def _paged(name: str, fault: Fault, runs: Sequence[Labelled], bar: Bar | None) -> Result:
-    delays = [_delay(run.rows, place, fault) for run in runs for place in PLACES]
+    max_delay = MAX_DELAY_ROWS + SLOW_ROWS.get(name, 0)
+    delays = [_delay(run.rows, place, fault, max_delay) for run in runs for place in PLACES]
     found = [float(delay) for delay in delays if delay is not None]
     share = len(found) / len(delays)
     note = f"median delay {median(found):.0f} steps" if found else ""
@@ -45,7 +46,7 @@ def _paged(name: str, fault: Fault, runs: Sequence[Labelled], bar: Bar | None) -
     return Result(f"paged: {name}", share, "", len(delays), spread, bar=bar, note=note)
 
 
-def _delay(rows: Sequence[Row], place: float, fault: Fault) -> int | None:
+def _delay(rows: Sequence[Row], place: float, fault: Fault, max_delay: int) -> int | None:
     begin = int(len(rows) * place)
     onset = min(begin, LEAD_ROWS)
     copies = [
@@ -53,7 +54,7 @@ def _delay(rows: Sequence[Row], place: float, fault: Fault) -> int | None:
     ]
     for i, (_, values) in enumerate(copies[onset:]):
         fault(values, i)
-    return delay_rows(replay(copies), onset)
+    return delay_rows(replay(copies), onset, max_delay)
 
 
 if __name__ == "__main__":

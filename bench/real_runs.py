@@ -62,7 +62,9 @@ def pages(alerts: Sequence[Episode]) -> list[Episode]:
     return [alert for alert in alerts if alert.severity == "critical"]
 
 
-def delay_rows(alerts: Sequence[Episode], onset_row: int) -> int | None:
+def delay_rows(
+    alerts: Sequence[Episode], onset_row: int, max_delay_rows: int = MAX_DELAY_ROWS
+) -> int | None:
     """From the onset to the first page; None when it did not come in time."""
     delays = [page.row - onset_row for page in pages(alerts)]
-    return next((max(0, d) for d in delays if -EARLY_ROWS <= d <= MAX_DELAY_ROWS), None)
+    return next((max(0, d) for d in delays if -EARLY_ROWS <= d <= max_delay_rows), None)

@@ -7,7 +7,7 @@ the docstring are Unix time. ``None`` means "nobody told us" and must never be r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -344,7 +344,10 @@ class SegmentProblem:
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """The agent about itself. ``other_agent_pid`` serves the same folder and does the reaping."""
+    """The agent about itself. ``other_agent_pid`` serves the same folder and does the reaping.
+
+    ``is_job_ended``: it was started with a job, which has ended; it ends soon, too.
+    """
 
     version: str
     pid: int
@@ -360,6 +363,7 @@ class AgentRow:
     other_agent_pid: int | None
     problems: tuple[SegmentProblem, ...]
     detector: DetectorParameters | None = None
+    is_job_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +415,7 @@ class Source(Protocol):
     def snapshot(self) -> Snapshot:
         """The newest snapshot; cheap, never blocks."""
 
-    def scalar_history(self, run: str, keys: Sequence[str]) -> tuple[ScalarHistory, ...]:
+    def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
         """History of the given native keys, all keys when empty. KeyError on an unknown run."""
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:

@@ -14,7 +14,8 @@ class Sample:
     """One series; ``labels`` without job, run and instance.
 
     ``value`` is what it has all the time; with ``before`` it had that until 2 minutes before the
-    end. ``gone``: the series ends 10 minutes before the end of the case.
+    end. ``gone``: the series ends 10 minutes before the end of the case, and ``value`` is what it
+    says last, if it has a ``before``.
     """
 
     metric: Metric
@@ -55,7 +56,7 @@ def rises(metric: Metric, value: float, **labels: str) -> Sample:
     return Sample(metric, made.labels, value, before=0)
 
 
-def gone(metric: Metric, value: float, **labels: str) -> Sample:
-    """A series whose agent is lost 10 minutes before the end."""
+def gone(metric: Metric, value: float, before: float | None = None, **labels: str) -> Sample:
+    """A series whose agent is lost 10 minutes before the end; it said ``value`` last."""
     made = at(metric, value, **labels)
-    return Sample(metric, made.labels, value, gone=True)
+    return Sample(metric, made.labels, value, before, gone=True)

@@ -6,6 +6,8 @@ from dfx_agent.metrics.spec import Metric
 
 # Prometheus's own series about a target
 UP = Metric("up", "gauge", "", (), "1 while the target answers.", "agent")
+# its agent ended with its job
+ENDED = gone(agent.JOB_ENDED, 1, before=0)
 
 CASES = {
     ("DfxShimDropping", "warning"): Cases(
@@ -13,8 +15,15 @@ CASES = {
         silent=((at(agent.LOST_RECORDS, 9), at(agent.GUEST_DROPS, 9)),),
     ),
     ("DfxAgentDown", "warning"): Cases(
-        fires=((at(UP, 0), gone(balance.RANK_UP, 1)),),
-        silent=((at(UP, 1), at(balance.RANK_UP, 1)), (at(UP, 1), gone(balance.RANK_UP, 1))),
+        fires=(
+            (at(UP, 0), gone(balance.RANK_UP, 1)),
+            (at(UP, 0), gone(balance.RANK_UP, 1), gone(agent.JOB_ENDED, 0)),
+        ),
+        silent=(
+            (at(UP, 1), at(balance.RANK_UP, 1)),
+            (at(UP, 1), gone(balance.RANK_UP, 1)),
+            (at(UP, 0), gone(balance.RANK_UP, 0, before=1), ENDED),
+        ),
     ),
     ("DfxAgentAbsent", "warning"): Cases(
         fires=((at(balance.RANK_UP, 1),),),
@@ -25,11 +34,14 @@ CASES = {
         fires=(
             (at(UP, 0), gone(balance.RANK_UP, 1)),
             (gone(UP, 1), gone(balance.RANK_UP, 1)),
+            (at(UP, 0), gone(balance.RANK_UP, 1), gone(agent.JOB_ENDED, 0)),
         ),
         silent=(
             (at(UP, 1), at(balance.RANK_UP, 1)),
             (at(UP, 1), gone(balance.RANK_UP, 1)),
             (at(UP, 0), gone(balance.RANK_UP, 0)),
+            (at(UP, 0), gone(balance.RANK_UP, 0, before=1)),
+            (gone(UP, 1), gone(balance.RANK_UP, 1), ENDED),
             (at(UP, 0), at(balance.RANK_UP, 1)),
         ),
     ),

@@ -11,16 +11,26 @@ ten-minute rollout moves the counters while it runs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dfx_agent.agent.sweep import IDLE, STILL_OPEN, Row, concurrent, nested
-from dfx_agent.snapshot import PieceKind, TimeSplit
+from dfx_agent.agent.pieces import PieceNs, Pieces
+from dfx_agent.agent.sweep import (
+    IDLE,
+    STILL_OPEN,
+    Owner,
+    Owners,
+    Row,
+    Stretches,
+    concurrent,
+    nested,
+)
+from dfx_agent.snapshot import TimeSplit
 from dfx_agent.wire.records import NO_STEP, STAGE
 
-_MAX_PIECES = 256
 _MISSING_POLLS = 3
 
 
@@ -42,16 +52,6 @@ class SpanEvent(NamedTuple):
 
 
 @dataclass(slots=True)
-class PieceNs:
-    """A stretch of one process' time on its monotonic clock."""
-
-    kind: PieceKind
-    name: str
-    begin_ns: int
-    end_ns: int
-
-
-@dataclass(slots=True)
 class Split:
     """Nanoseconds of one window; becomes a TimeSplit."""
 
@@ -59,6 +59,16 @@ class Split:
     idle_ns: int = 0
     stages_ns: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     waits_ns: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, owner: Owner, length_ns: int) -> None:
+        if owner.kind == STAGE:
+            self.active_ns += length_ns
+            for stage in (owner.name, *owner.others):
+                self.stages_ns[stage] += length_ns
+        elif owner.kind == IDLE:
+            self.idle_ns += length_ns
+        else:
+            self.waits_ns[owner.name, owner.stage] += length_ns
 
     def merge(self, other: Split) -> None:
         self.active_ns += other.active_ns
@@ -85,40 +95,23 @@ class Window:
     begin_ns: int
     end_ns: int | None = None
     split: Split = field(default_factory=Split)
-    pieces: list[PieceNs] = field(default_factory=list)
-    num_omitted_pieces: int = 0
+    first_pieces: Pieces = field(default_factory=Pieces)
 
-    def book(
-        self, kind: int, name: str, stage: str, begin_ns: int, end_ns: int, others: Sequence[str]
-    ) -> None:
-        """A stretch that ``name`` has; ``others`` are stages that ran at the same time."""
-        split, length = self.split, end_ns - begin_ns
-        if kind == STAGE:
-            split.active_ns += length
-            split.stages_ns[name] += length
-            for other in others:
-                split.stages_ns[other] += length
-        elif kind == IDLE:
-            split.idle_ns += length
-        else:
-            split.waits_ns[name, stage] += length
-        if self.num_omitted_pieces:
-            self.num_omitted_pieces += 1
-        else:
-            self._add_piece(kind, name, begin_ns, end_ns)
+    @property
+    def pieces(self) -> list[PieceNs]:
+        """The first 256 stretches, without a gap."""
+        return self.first_pieces.rows(self.begin_ns)
 
-    def _add_piece(self, kind: int, name: str, begin_ns: int, end_ns: int) -> None:
-        word: PieceKind = "stage" if kind == STAGE else "idle" if kind == IDLE else "wait"
-        pieces = self.pieces
-        if pieces:
-            last = pieces[-1]
-            if last.end_ns == begin_ns and last.name == name and last.kind == word:
-                last.end_ns = end_ns
-                return
-        if len(pieces) < _MAX_PIECES:
-            pieces.append(PieceNs(word, name, begin_ns, end_ns))
-        else:
-            self.num_omitted_pieces += 1
+    def book(self, begin_ns: int, stretches: Stretches) -> None:
+        """Time that follows what was booked before."""
+        owners, ends = stretches
+        for owner, end_ns in zip(owners, ends, strict=True):
+            owner.spent_ns += end_ns - begin_ns
+            begin_ns = end_ns
+        for owner in set(owners):
+            self.split.add(owner, owner.spent_ns)
+            owner.spent_ns = 0
+        self.first_pieces.extend(stretches)
 
 
 class TimeAccount:
@@ -131,6 +124,7 @@ class TimeAccount:
         self.num_late = 0
         self.num_vanished = 0
         self._before = Split()
+        self._owners = Owners()
         self._rows: dict[int, Row] = {}  # by span: what is not wholly accounted yet
         self._steps: list[tuple[int, int]] = []
         self._open: set[int] = set()
@@ -143,23 +137,32 @@ class TimeAccount:
         total.merge(self.current.split)
         return total
 
-    def add(self, span: int, parent: int, kind: int, name: str, begin_ns: int, end_ns: int) -> None:
-        """A finished span; what lies before the watermark and was not known open is late."""
-        watermark = self.watermark_ns
-        if end_ns <= begin_ns or not span:
-            return
-        if begin_ns < watermark:
-            if span not in self._rows:
-                self.num_late += 1
-            if end_ns <= watermark:
-                self._rows.pop(span, None)
-                self._open.discard(span)
-                return
-            begin_ns = watermark
-        parent = parent if parent < span else 0  # ids grow; anything else would be a cycle
-        self._rows[span] = (begin_ns, span, end_ns, parent, kind, name)
+    def add(self, rows: Mapping[int, Row]) -> None:
+        """Spans that have ended, by number; they follow in the order of their records.
+
+        What lies before the watermark and was not known open is late.
+        """
+        known, watermark = self._rows, self.watermark_ns
+        for span, row in rows.items():
+            begin, _, end, parent, _, _ = row
+            if begin >= watermark and parent < span and begin < end:
+                known[span] = row
+            else:
+                self._add_odd(row)
         if self._open:
-            self._open.discard(span)
+            self._open -= rows.keys()
+
+    def _add_odd(self, row: Row) -> None:
+        """Its begin is accounted already, or it has no time, or its parent cannot be one."""
+        begin_ns, span, end_ns, parent, kind, name = row
+        watermark = self.watermark_ns
+        if begin_ns < watermark and span not in self._rows and begin_ns < end_ns and span:
+            self.num_late += 1
+        if not span or end_ns <= max(begin_ns, watermark):
+            self._rows.pop(span, None)
+            return
+        parent = parent if parent < span else 0  # ids grow; anything else would be a cycle
+        self._rows[span] = (max(begin_ns, watermark), span, end_ns, parent, kind, name)
 
     def begin_step(self, time_ns: int, step: int) -> None:
         self._steps.append((max(time_ns, self.watermark_ns), step))
@@ -186,20 +189,16 @@ class TimeAccount:
         """Account everything up to ``until_ns``; never goes back."""
         if until_ns <= self.watermark_ns:
             return
-        self._steps.sort()
         rows = sorted(self._rows.values())
-        give = self._give if self._steps else self.current.book
-        reached = nested(rows, self.watermark_ns, until_ns, give)
+        stretches = Stretches([], [])
+        reached = nested(rows, self.watermark_ns, until_ns, self._owners, stretches)
         if reached < until_ns:
-            concurrent(rows, reached, until_ns, give)
-        while self._steps and self._steps[0][0] <= until_ns:
-            self._do_step(*self._steps.pop(0))
+            concurrent(rows, reached, until_ns, self._owners, stretches)
+        self._book(stretches, until_ns)
         self.watermark_ns = until_ns
-        for begin, span, end, *_ in rows:
-            if begin >= until_ns:
-                break
-            if end <= until_ns:
-                del self._rows[span]
+        ahead = bisect_left(rows, (until_ns,))
+        across = [row for row in rows[:ahead] if row[2] > until_ns]
+        self._rows = {row[1]: row for row in (*across, *rows[ahead:])}
 
     def finish(self, end_ns: int, *, orderly: bool) -> None:
         """The process is gone; an orderly end closes its last step, a death leaves it open."""
@@ -213,14 +212,18 @@ class TimeAccount:
         self.finished.append(self.current)
         self.current = Window(step, time_ns)
 
-    def _give(
-        self, kind: int, name: str, stage: str, begin: int, end: int, others: Sequence[str]
-    ) -> None:
-        """Book one stretch, cut where steps begin in it."""
-        while self._steps and self._steps[0][0] < end:
+    def _book(self, stretches: Stretches, until_ns: int) -> None:
+        """Cut where steps begin."""
+        begin = self.watermark_ns
+        self._steps.sort()
+        while self._steps and self._steps[0][0] <= until_ns:
             time_ns, step = self._steps.pop(0)
             if time_ns > begin:
-                self.current.book(kind, name, stage, begin, time_ns, others)
+                owners, ends = stretches
+                at = bisect_left(ends, time_ns)
+                self.current.book(begin, Stretches(owners[: at + 1], [*ends[:at], time_ns]))
+                rest = at + (ends[at] == time_ns)
+                stretches = Stretches(owners[rest:], ends[rest:])
                 begin = time_ns
             self._do_step(time_ns, step)
-        self.current.book(kind, name, stage, begin, end, others)
+        self.current.book(begin, stretches)

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dfx_agent import __version__
 from dfx_agent.agent import view
@@ -22,6 +22,8 @@ from dfx_agent.agent.outside import OutsideProcess, placed
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.reader import Folder
 from dfx_agent.agent.signals import PARAMETERS
+from dfx_agent.metrics.alerts import alerts_with
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     AgentRow,
     RunRow,
@@ -44,6 +46,8 @@ class Agent:
         self._folder = Folder(config.directory, reap=reap)
         self._evidence = Evidence(config.directory)
         self._health_files = HealthFiles(config.directory)
+        (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
+        self._critical = divergence.condition
         self._runs: dict[str, RunFold] = {}
         self._ended: dict[Process, float] = {}
         self._lock = threading.Lock()
@@ -56,6 +60,7 @@ class Agent:
         self._reported: dict[tuple[str, str], SegmentProblem] = {}
         self._poll_elapsed = 0.0
         self._is_stale = False
+        self._is_job_ended = False
         self._snapshot = self._render()
 
     def start(self) -> None:
@@ -73,6 +78,11 @@ class Agent:
         self._evidence.close()
         self._folder.close()
 
+    def see_job_ended(self) -> None:
+        """The job that this agent was started with has ended: read its end, and say so."""
+        self._is_job_ended = True
+        self._guarded_poll()
+
     def snapshot(self) -> Snapshot:
         if self._is_stale:
             with self._lock:
@@ -81,11 +91,19 @@ class Agent:
                     self._is_stale = False
         return self._snapshot
 
-    def scalar_history(self, run: str, keys: Sequence[str]) -> tuple[ScalarHistory, ...]:
+    def scalar_history(self, run: str, keys: Sequence[str]) -> Iterator[ScalarHistory]:
+        """Of the ``keys`` that are known, all for none; each is read when it is asked for.
+
+        KeyError on an unknown run.
+        """
         with self._lock:
             fold = self._runs[run]
             known = fold.store.keys()
-            return tuple(view.history(fold, key) for key in (keys or known) if key in known)
+        return (self._history(fold, key) for key in (keys or known) if key in known)
+
+    def _history(self, fold: RunFold, key: str) -> ScalarHistory:
+        with self._lock:
+            return view.history(fold, key)
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
         with self._lock:
@@ -174,7 +192,7 @@ class Agent:
     def _fold(self, run: str) -> RunFold:
         fold = self._runs.get(run)
         if fold is None:
-            fold = self._runs[run] = RunFold(run)
+            fold = self._runs[run] = RunFold(run, self._critical)
             fold.health = self._health_files.restore(run, fold.health)
         return fold
 
@@ -240,5 +258,6 @@ class Agent:
             num_exporter_errors=self._num_errors,
             other_agent_pid=self._folder.other_agent_pid,
             detector=PARAMETERS,
+            is_job_ended=self._is_job_ended,
             problems=(*problems, self._last_error) if self._last_error else problems,
         )

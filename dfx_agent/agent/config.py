@@ -30,6 +30,7 @@ _NOT_OURS = frozenset(
     }
 )
 _NAMES = {"DFX_DIR": "directory"}
+_MAY_BE_ZERO = frozenset({"linger_seconds"})
 # what Prometheus and Alertmanager take as the name of a label
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 # labels that say which alert it is, of which run
@@ -61,6 +62,8 @@ class Config:
     """How often segments are read."""
     keep_dead_seconds: float = 600.0
     """How long the segment of a process that died is kept."""
+    linger_seconds: float = 60.0
+    """How long an agent that ends with its job waits at most until Prometheus has seen the end."""
     alertmanager: tuple[str, ...] = ()
     """URLs of the Alertmanagers that alerts are delivered to."""
     alertmanager_basic_auth_file: str | None = None
@@ -142,7 +145,7 @@ def _seconds(key: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise ConfigError(f"{key} must be a number of seconds, not {value!r}") from None
-    if not 0 < number < 1e9:
+    if not 0 < number < 1e9 and not (number == 0 and key in _MAY_BE_ZERO):
         raise ConfigError(f"{key} must be positive, not {value!r}")
     return number
 

@@ -18,8 +18,11 @@ from dfx_agent.agent.health_verdict import divergence_verdict
 from dfx_agent.agent.ledger import RunLedger
 from dfx_agent.agent.outside import LOG_ROLE, OutsideProcess, verdicts
 from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
+from dfx_agent.agent.scalar_rows import ScalarRows
 from dfx_agent.agent.steps import Step, StepWatch
 from dfx_agent.agent.store import ScalarStore
+from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.snapshot import StepCell, StepRow, Verdict
 
 _KEEP_STEPS = 200
@@ -31,16 +34,17 @@ _Cells = dict[str, tuple[StepCell, float, float]]  # rank -> (cell, begin, end)
 class RunFold:
     """One run by name."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, critical: Condition = DIVERGENCE.condition) -> None:
         self.run = run
         self.processes: dict[tuple[str, str], Process] = {}
         self.outside: tuple[OutsideProcess, ...] = ()
         self.store = ScalarStore()
         self.collectives = Collectives()
         self.hangs = HangWatch()
-        self.health = RunHealth()
+        self.health = RunHealth(critical)
         self.ledger = RunLedger()
         self.rows: dict[tuple[str, int], StepRow] = {}
+        self.scalar_rows = ScalarRows()
         self._cells: dict[tuple[str, int], _Cells] = {}
         self._open: set[tuple[str, int]] = set()
         self._watches: dict[str, StepWatch] = {}
@@ -140,7 +144,8 @@ class RunFold:
         """None for a run without signals: there is nothing to judge."""
         if self.health.state is None:
             return None
-        return divergence_verdict(self.health.state, next(iter(self.health.roles), ""))
+        role = next(iter(self.health.roles), "")
+        return divergence_verdict(self.health.state, role, self.health.critical)
 
     def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
         """None for a role that has one rank in the whole job, and nobody to compare it with."""
@@ -153,7 +158,8 @@ class RunFold:
         key = watch.steps[-1] if watch.steps else None, coverage
         before = self._stragglers.get(role)
         if before is None or before[0] != key:  # it costs 1 ms a rank: once per step
-            before = key, straggler_verdict(role, watch.steps, coverage)
+            named = before[1].ranks if before is not None and before[1].state == "found" else ()
+            before = key, straggler_verdict(role, watch.steps, coverage, named)
             self._stragglers[role] = before
         return before[1]
 

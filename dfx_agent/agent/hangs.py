@@ -7,7 +7,8 @@ works within its limit is not to blame, however long the others wait: limits are
 
     10 s    a stage of a running job, with stacks since its last move; 13 s while there are none
     60 s    outside every stage without stacks: it may save or evaluate, untold
-    300 s   the first two steps, a stage never seen before (10 x median): compilation, warm-up
+    300 s   the first two steps, a stage never seen before (10 x median): compilation, warm-up;
+            60 s in a process that was older than that when its guest came
     600 s   rollout, validation, checkpoint, compilation: by stage or by what the stack shows; but
             10 s, 10 x median, 4 x longest in a rollout or validation in which the process sleeps
 
@@ -187,7 +188,8 @@ class _Role:
             f"{waits_text(waiters)} for {ranks_text([rank])}, which is in {rank.stage} for "
             f"{seconds_text(self._quiet(rank))} of at most {excuse.limit_seconds:.0f} s"
         )
-        return self._verdict("clear", summary, evidence=(excuse.reason,))
+        lines = (excuse.reason, *stack_lines(self.ranks, self.now_ns))
+        return self._verdict("clear", summary, evidence=lines)
 
     def _deadlock(self, absent: list[Track], waiters: list[Waiter]) -> Verdict:
         """Nobody is at work and nobody is at fault: they wait for each other, or for the wire."""

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from dfx_agent.agent.health_values import Choice, Origin, StepValues
 from dfx_agent.agent.process import ScalarRecord
-from dfx_agent.agent.signal_inputs import Source, source_of
+from dfx_agent.agent.signal_inputs import Source, input_of
 from dfx_agent.agent.signals import SignalBank
-from dfx_agent.metrics.native import load as native_names
+from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.snapshot_health import SignalState
 
 _SUPERSEDED_BY = 2
@@ -75,15 +76,18 @@ class Generations:
 class RunHealth:
     """One run. ``state`` is None until it reported a metric that a signal is made of.
 
+    ``critical``: while it holds the baselines are frozen, and the run is said to diverge.
+
     ``states`` are the newest, one a step, oldest first; ``num_late`` counts values for steps that
     had been taken already.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, critical: Condition = DIVERGENCE.condition) -> None:
+        self.critical = critical
         self.state: SignalState | None = None
         self.num_late = 0
         self.states: deque[SignalState] = deque(maxlen=_KEEP_STATES)
-        self._bank = SignalBank()
+        self._bank = SignalBank(critical)
         self._choice = Choice()
         self._generations = Generations()
         self._steps: dict[int, StepValues] = {}  # reported, not taken yet
@@ -107,13 +111,11 @@ class RunHealth:
         epoch_seconds: Callable[[int], float],
     ) -> None:
         """What one process reported; the guest's native names."""
-        find = native_names(framework).find
         for scalar in scalars:
-            native = find(scalar.key)
-            source = native and source_of(native.metric, native.labels)
-            if native and source:
-                seconds = epoch_seconds(scalar.time_ns)
-                self._take(reporter, scalar, source, native.scale * scalar.value, seconds)
+            found = input_of(framework, scalar.key)
+            if found is not None:
+                value, seconds = found.scale * scalar.value, epoch_seconds(scalar.time_ns)
+                self._take(reporter, scalar, found.source, value, seconds)
 
     def close(self, living: Mapping[Reporter, int | None]) -> None:
         """All processes were read; ``living`` -> the step each said it is in."""

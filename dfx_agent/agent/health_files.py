@@ -44,7 +44,7 @@ class HealthFiles:
             known = _read(path)
             if known is None or time.time() - path.stat().st_mtime > KEEP_SECONDS:
                 return health
-            restored = RunHealth()
+            restored = RunHealth(health.critical)
             restored.load(known)
         except Exception as error:  # noqa: BLE001 (whatever is in the file, the agent goes on)
             reason = " ".join(str(error).split())[:80] or type(error).__name__

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dfx_agent.metrics.alerts.samples import samples_of
+from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.metrics.alerts.samples import samples_of, symptom_samples
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
+from dfx_agent.metrics.alerts.thresholds import thresholds_in
 from dfx_agent.snapshot import Verdict
 from dfx_agent.snapshot_health import SignalRow, SignalState, SymptomRow
 
@@ -19,12 +21,14 @@ _WORDS = {
 _DIRECTIONS = {"up": "rose", "down": "fell"}
 
 
-def divergence_verdict(state: SignalState, role: str) -> Verdict:
-    """Found while the vote holds; no evidence before baselines can carry a vote."""
+def divergence_verdict(
+    state: SignalState, role: str, critical: Condition = DIVERGENCE.condition
+) -> Verdict:
+    """Found while the vote (``critical``) holds; no evidence before baselines can carry one."""
     active = [row for row in state.symptoms if row.is_active]
-    if DIVERGENCE.condition.holds(samples_of(state)):
+    if critical.holds(samples_of(state)):
         return _found(state, role, active)
-    missing = _missing_evidence(state)
+    missing = _missing_evidence(state, critical)
     if missing:
         return Verdict(
             "divergence", "insufficient evidence", role, missing, evidence=tuple(_figures(state))
@@ -48,21 +52,24 @@ def _found(state: SignalState, role: str, active: list[SymptomRow]) -> Verdict:
     )  # fmt: skip
 
 
-def _missing_evidence(state: SignalState) -> str:
+def _missing_evidence(state: SignalState, critical: Condition) -> str:
     """Why the vote cannot hold whatever happens; "" when it can."""
     known = {row.symptom for row in state.signals}
     ready = {row.symptom for row in state.signals if row.is_baseline_ready}
-    if not _can_vote(known):
+    if not _can_vote(known, critical):
         names = ", ".join(sorted(_WORDS[name] for name in known)) or "nothing it is made of"
-        return f"the run reports {names}; it takes 3 families, or the reward and another"
-    if not _can_vote(ready):
+        needed = " or ".join(f"{t:.0f} ({t.key})" for t in thresholds_in(critical))
+        return f"the run reports {names}; it takes {needed} families"
+    if not _can_vote(ready, critical):
         waiting = ", ".join(sorted(_WORDS[name] for name in known - ready))
         return f"baselines are not ready after {state.row + 1} steps: {waiting}"
     return ""
 
 
-def _can_vote(families: set[str]) -> bool:
-    return len(families) >= 3 or ("reward" in families and len(families) >= 2)
+def _can_vote(families: set[str], critical: Condition) -> bool:
+    """Whether the vote would hold if all of them were active."""
+    active = [SymptomRow(name, "up", is_active=True, onset_step=None) for name in families]
+    return critical.holds(symptom_samples(active, improving=False))
 
 
 def _said(row: SymptomRow) -> str:

@@ -65,8 +65,10 @@ def _limit(
     sleeps = is_idle and bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
     if is_long and not sleeps:
         floor = LONG_FLOOR_SECONDS
-    elif is_first:
+    elif is_first and rank.seconds_before_guest < FIRST_FLOOR_SECONDS:
         floor = FIRST_FLOOR_SECONDS
+    elif is_first:  # attached to: it has compiled and warmed up before we came
+        floor = UNTOLD_FLOOR_SECONDS
     elif stacks is None:
         floor = UNTOLD_FLOOR_SECONDS if stage == IDLE else NO_STACKS_FLOOR_SECONDS
     else:

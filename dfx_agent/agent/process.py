@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.agent.stamps import Stamp, Stamps
+from dfx_agent.agent.sweep import STILL_OPEN, Row
 from dfx_agent.devices.host import HostMemoryTrend, anonymous_bytes
 from dfx_agent.wire.records import (
     BLOCKING,
@@ -26,7 +28,9 @@ from dfx_agent.wire.records import (
     NO_STEP,
     POLICY_VERSION,
     QUEUE,
+    RECORD,
     SCALAR,
+    SPAN_FIELDS,
     STAGE,
     STEP,
     TOKENS,
@@ -37,8 +41,9 @@ _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
 _KEEP_TOKEN_STEPS = 16
 _FUTURE_NS = 10 * 10**9
-_MAX_SPAN_NAMES = 4096
+_KEEP_SPANS = 512
 _MEMORY_EVERY_NS = 10**9
+_versions = itertools.count()
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
 _WIDE = _COLLECTIVES | {LEDGER}  # kinds that use every field of a record
 
@@ -147,6 +152,7 @@ class Process:
         # by the newest record; ``step`` is one reading behind
         self.told_step: int | None = None
         self.scalars: dict[str, ScalarRecord] = {}
+        self.scalars_version = next(_versions)  # another one, of no other process, when one came
         self.inflight: list[SpanEvent] = []
         self._stamps = Stamps()
         self.num_strange = 0
@@ -159,7 +165,9 @@ class Process:
         self.groups: dict[str, Group] = {}
         self.collectives: list[Collective] = []  # of the last reading
         self.ledger: list[LedgerRecord] = []  # of the last reading
-        self._span_names: dict[int, tuple[int, str, int]] = {}
+        # by number: of the newest readings, and of those before
+        self._spans: dict[int, Row] = {}
+        self._older_spans: dict[int, Row] = {}
         self.host_memory_bytes: int | None = None
         self._memory_trend = HostMemoryTrend()
         self._next_memory_ns = 0
@@ -239,7 +247,7 @@ class Process:
         self.state = state
         scalars, closed = self.poll(is_last=True)
         self.follower.finish()
-        account = self._account(Batch(self._before_ns, [], []))
+        account = self._account(Batch(self._before_ns, [], bytearray()))
         account.finish(self.last_event_ns or account.watermark_ns, orderly=state == "exited")
         return scalars, closed + self._closed_steps(account)
 
@@ -264,34 +272,56 @@ class Process:
     def _account(self, batch: Batch) -> TimeAccount:
         if self.account is None:
             begin = self.follower.begin_ns
-            if self.follower.num_lost and batch.records:
-                begin = max(begin, batch.records[0][1])
+            if self.follower.num_lost and batch.packed:
+                begin = max(begin, SPAN_FIELDS.unpack_from(batch.packed)[0])
             self.account = TimeAccount(min(begin, batch.time_ns))
         return self.account
 
     def _take(self, batch: Batch) -> list[ScalarRecord]:
         account = self._account(batch)
         future = batch.time_ns + _FUTURE_NS
-        scalars: list[ScalarRecord] = []
-        ended: dict[str, list[tuple[int, int, int]]] = {}
-        name, known_name = self.follower.name, self.follower.names.get
-        add, remember = account.add, self._remember
-        last = self.last_event_ns or 0
-        self.collectives, self.ledger = [], []
-        for _, t0, t1, value, step, span, parent, thread, flagged, name_id, _ in batch.records:
+        spans: dict[int, Row] = {}
+        ended: defaultdict[str, list[Row]] = defaultdict(list)
+        others: list[tuple[int, str]] = []  # where the record is, and its name
+        names, name = self.follower.names, self.follower.name
+        last, at = self.last_event_ns or 0, -RECORD.size
+        for t0, t1, span, parent, flagged, name_id in SPAN_FIELDS.iter_unpack(batch.packed):
+            at += RECORD.size
             kind = flagged & KIND_MASK
             if t1 > future or t0 > t1 or not kind or (kind <= WAIT and not span):
                 self.num_strange += 1
                 continue
             if t1 > last:  # noqa: PLR1730 (max() costs as much as the rest of this line's work)
                 last = t1
-            text = known_name(name_id) or name(name_id)
+            text = names[name_id] if name_id in names else name(name_id)
             if kind <= WAIT:
-                add(span, parent, kind, text, t0, t1)
-                remember(span, kind, text, parent)
+                row = spans[span] = (t0, span, t1, parent, kind, text)
                 if kind == STAGE:
-                    ended.setdefault(text, []).append((span, t0, t1))
-            elif kind == SCALAR:
+                    ended[text].append(row)
+            else:
+                others.append((at, text))
+        account.add(spans)
+        self._note_spans(spans)
+        for stage, rows in ended.items():
+            self._stamps.end(stage, rows)
+        scalars = self._take_others(account, batch.packed, others)
+        self.last_event_ns = last or None
+        opened = [e for e in batch.inflight if e.begin_ns <= future and e.span]
+        self._note_inflight([e for e in opened if e.kind != CALIBRATION])
+        return scalars
+
+    def _take_others(
+        self, account: TimeAccount, packed: bytearray, places: list[tuple[int, str]]
+    ) -> list[ScalarRecord]:
+        """Records that are no spans: (where, name), in their order; returns the scalars."""
+        scalars: list[ScalarRecord] = []
+        self.collectives, self.ledger = [], []
+        for at, text in places:
+            _, t0, t1, value, step, span, parent, thread, flagged, _, _ = RECORD.unpack_from(
+                packed, at
+            )
+            kind = flagged & KIND_MASK
+            if kind == SCALAR:
                 number = None if step == NO_STEP else step
                 scalars.append(ScalarRecord(text, value, number, t0, self.told_step))
             elif kind == STEP:
@@ -301,20 +331,25 @@ class Process:
                 self._take_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
             else:
                 self._take_count(kind, text, value, step)
-        for stage, spans in ended.items():
-            self._stamps.end(stage, spans)
-        self.scalars.update((scalar.key, scalar) for scalar in scalars)
-        self.last_event_ns = last or None
-        opened = [e for e in batch.inflight if e.begin_ns <= future and e.span]
-        self._note_inflight([e for e in opened if e.kind != CALIBRATION])
+        if scalars:
+            self.scalars.update((scalar.key, scalar) for scalar in scalars)
+            self.scalars_version = next(_versions)
         return scalars
 
     def _note_inflight(self, events: list[SpanEvent]) -> None:
         self.inflight = events
         for event in events:
-            self._remember(event.span, event.kind, event.name, event.parent)
+            span, begin_ns = event.span, event.begin_ns
+            self._spans[span] = begin_ns, span, STILL_OPEN, event.parent, event.kind, event.name
             if event.kind == STAGE:
-                self._stamps.begin(event.span, event.name, event.begin_ns)
+                self._stamps.begin(span, event.name, begin_ns)
+
+    def _note_spans(self, spans: dict[int, Row]) -> None:
+        """What is above a collective is asked for soon, if at all."""
+        if len(self._spans) >= _KEEP_SPANS:
+            self._older_spans, self._spans = self._spans, spans
+        else:
+            self._spans |= spans
 
     def _take_wide(
         self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int], thread: int
@@ -342,22 +377,19 @@ class Process:
             )
         )  # fmt: skip
         if span and (is_blocking or is_wait) and self.account:
-            self.account.add(span, parent, WAIT, "collective", t0, t1)
+            self.account.add({span: (t0, span, t1, parent, WAIT, "collective")})
 
     def stage_of(self, parent: int) -> str:
         """The innermost stage around a span; "" when there was none or it is not known any more."""
         while parent:
-            kind, name, parent = self._span_names.get(parent, (STAGE, "", 0))
+            row = self._spans.get(parent) or self._older_spans.get(parent)
+            if row is None:
+                return ""
+            _, span, _, above, kind, name = row
             if kind == STAGE:
                 return name
+            parent = above if above < span else 0
         return ""
-
-    def _remember(self, span: int, kind: int, name: str, parent: int) -> None:
-        names = self._span_names
-        names[span] = kind, name, parent if parent < span else 0
-        if len(names) > _MAX_SPAN_NAMES:
-            for old in list(names)[: _MAX_SPAN_NAMES // 4]:
-                del names[old]
 
     def _take_group(self, name: str, enqueued: int, completed: float) -> None:
         known = self.groups.get(name)
@@ -400,13 +432,14 @@ class Process:
         self.windows.extend(closed)
         for step in sorted(self._step_tokens)[:-_KEEP_TOKEN_STEPS]:
             del self._step_tokens[step]
-        self._bound_pieces()
+        if closed:
+            self._bound_pieces()
         return closed
 
     def _bound_pieces(self) -> None:
-        total = sum(len(step.window.pieces) for step in self.windows)
+        total = sum(len(step.window.first_pieces) for step in self.windows)
         while total > _KEEP_PIECES and len(self.windows) > 1:
-            total -= len(self.windows.popleft().window.pieces)
+            total -= len(self.windows.popleft().window.first_pieces)
 
 
 def _as_accounted(event: SpanEvent) -> SpanEvent:

@@ -105,6 +105,12 @@ class Track:
         return next(reversed(self.stages), IDLE)
 
     @property
+    def seconds_before_guest(self) -> float:
+        """How old the process was when its guest came, as in an attach to a job that runs."""
+        follower = self.process.follower
+        return follower.begin_ns / 1e9 - follower.preamble.start_ticks / _TICKS_PER_SECOND
+
+    @property
     def step_durations(self) -> list[int]:
         """Nanoseconds of the newest steps it has passed."""
         windows = [step.window for step in self.process.windows]
@@ -181,8 +187,11 @@ class Track:
 
     def _learn_collectives(self) -> None:
         for name, group in self.process.groups.items():
-            if self._enqueued.get(name) != group.num_enqueued:
+            before = self._enqueued.get(name)
+            if before != group.num_enqueued:
                 self._enqueued[name] = self.reached[name] = group.num_enqueued
+                if before is not None:  # collectives that nobody records are a sign of life too
+                    self.moved_ns = max(self.moved_ns, self.process.last_event_ns or 0)
         for done in self.process.collectives[-_NEWEST_COLLECTIVES:]:
             self.moved_ns = max(self.moved_ns, done.end_ns)
             if done.sequence is not None:

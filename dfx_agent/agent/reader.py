@@ -20,7 +20,7 @@ from dfx_agent.agent.stacks import STACKS_SUFFIX
 from dfx_agent.devices.stat import START_TICKS, STATE, stat_fields
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
-from dfx_agent.wire.layout import STATE_CLOSED
+from dfx_agent.wire.layout import IDENTITY_OFFSET, STATE_CLOSED, WORD
 from dfx_agent.wire.records import BLOCKING, KIND_MASK, WAIT, Record
 from dfx_agent.wire.segment import (
     STARTING_SUFFIX,
@@ -42,11 +42,14 @@ _ABANDONED_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Batch:
-    """One reading: open spans first, then records, so that nothing falls between the two."""
+    """One reading: open spans first, then records, so that nothing falls between the two.
+
+    ``packed`` are whole records of 64 bytes.
+    """
 
     time_ns: int
     inflight: list[SpanEvent]
-    records: list[Record]
+    packed: bytearray
 
 
 class Follower:
@@ -61,9 +64,11 @@ class Follower:
         self._segment = SegmentReader(path)
         self.preamble = self._segment.preamble
         self.identity = self._segment.identity() or Identity()
+        self._generation = b""
         self.names: dict[int, str] = {}
         self.pid = _pid_here(self.preamble)
         self._pidfd: int | None = None
+        self._exit = select.poll()
         self._offset_ns = 0
         self._next_clock_ns = 0
         self.num_guest_drops = 0
@@ -103,10 +108,11 @@ class Follower:
             self._read_clock()
             self.num_guest_drops = sum(self._segment.live_words()[2:])
         inflight = [self._as_open(record) for record in self._segment.inflight()]
-        records = self._segment.drain() if is_last else self._segment.poll()
+        ring = self._segment.ring
+        packed = ring.drain() if is_last else ring.poll()
         # after the records: what they mean depends on the framework that was named before them
-        self.identity = self._segment.identity() or self.identity
-        return Batch(now, inflight, records)
+        self._read_identity()
+        return Batch(now, inflight, packed)
 
     def liveness(self) -> Liveness:
         if self._segment.live_words()[0] == STATE_CLOSED:
@@ -134,16 +140,22 @@ class Follower:
                 self._pidfd = os.pidfd_open(pid)
             except OSError:
                 return True
+            self._exit.register(self._pidfd, select.POLLIN)
             if not _is_running(pid, self.preamble.start_ticks):
                 return False
-        watch = select.poll()
-        watch.register(self._pidfd, select.POLLIN)
-        return not watch.poll(0)
+        return not self._exit.poll(0)
 
     def _as_open(self, record: Record) -> SpanEvent:
         _, begin, _, _, step, span, parent, _, kind, name, _ = record
         text, is_accounted = self.name(name), kind & KIND_MASK <= WAIT or bool(kind & BLOCKING)
         return SpanEvent(span, parent, kind & KIND_MASK, text, begin, None, step, is_accounted)
+
+    def _read_identity(self) -> None:
+        """It changes once or twice in a life: its first word tells."""
+        generation = self._segment.read(IDENTITY_OFFSET, WORD.size)
+        identity = self._segment.identity() if generation != self._generation else None
+        if identity is not None:
+            self._generation, self.identity = generation, identity
 
     def _read_clock(self) -> None:
         pairs = self._segment.clock_pairs()

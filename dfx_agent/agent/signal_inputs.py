@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from dfx_agent.agent.signals import LOSS, SCORE_MAX, SCORE_MIN
+from dfx_agent.metrics.native import load as native_names
 
 # catalogue metric and its labels without those of the rank; empty labels are not there
 Source = tuple[str, tuple[tuple[str, str], ...]]
@@ -40,10 +42,25 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
 _KNOWN = frozenset(source for sources in _SOURCES.values() for source in sources)
 
 
+class Input(NamedTuple):
+    """What a native key is to the signals: ``value = scale * native value`` of this source."""
+
+    source: Source
+    scale: float
+
+
 def source_of(metric: str, labels: Mapping[str, str]) -> Source | None:
     """Where a metric goes; None when no signal is made of it. The same for every step."""
     source = _source(metric, **{name: text for name, text in labels.items() if text})
     return source if source in _KNOWN else None
+
+
+@lru_cache(maxsize=4096)
+def input_of(framework: str, key: str) -> Input | None:
+    """A native key of this framework; None when no signal is made of it."""
+    native = native_names(framework).find(key)
+    source = native and source_of(native.metric, native.labels)
+    return Input(source, native.scale) if native and source else None
 
 
 class SignalInputs:

@@ -166,7 +166,8 @@ def _from_py_spy(threads: Iterable[dict[str, Any]], pid: int) -> ProcessStacks |
     for thread in threads:
         native_id = int(thread.get("os_thread_id") or 0)
         frames = [
-            Frame(str(f["filename"]), int(f.get("line") or 0), str(f["name"]))
+            # py-spy says Tensor.backward where faulthandler says backward: one place is one stack
+            Frame(str(f["filename"]), int(f.get("line") or 0), str(f["name"]).rpartition(".")[2])
             for f in thread["frames"][:_MAX_FRAMES]
         ]
         is_main = native_id == pid or thread.get("thread_name") == "MainThread"

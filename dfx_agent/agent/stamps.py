@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dfx_agent.agent.accounting import Window
+from dfx_agent.agent.sweep import Row
 
 NUM_SLOTS = 4
 _MAX_OPEN = 4096
@@ -42,22 +43,22 @@ class Stamps:
             stamp = self._open[span] = self.by_slot[stage, num % NUM_SLOTS] = Stamp(begin_ns)
         return stamp
 
-    def end(self, stage: str, spans: list[tuple[int, int, int]]) -> None:
-        """(span, begin ns, end ns) that have ended; only the newest of many leave a stamp."""
-        for span, _, _ in spans[:-NUM_SLOTS]:
-            if self._open.pop(span, None) is None:
-                self._num_begun[stage] = self._num_begun.get(stage, 0) + 1
-        for span, begin_ns, end_ns in spans[-NUM_SLOTS:]:
+    def end(self, stage: str, rows: list[Row]) -> None:
+        """Spans of this stage that have ended; only the newest of many leave a stamp."""
+        early = {row[1] for row in rows[:-NUM_SLOTS]}
+        if early:
+            known = self._open.keys() & early
+            for span in known:
+                del self._open[span]
+            num_new = len(early) - len(known)
+            self._num_begun[stage] = self._num_begun.get(stage, 0) + num_new
+        for begin_ns, span, end_ns, *_ in rows[-NUM_SLOTS:]:
             self.begin(span, stage, begin_ns).end_ns = end_ns
             del self._open[span]
 
     def end_step(self, window: Window) -> None:
         """Slots count from 0 in the next step; the last idle stretches get theirs."""
         self._num_begun.clear()
-        idle = [
-            piece
-            for piece in window.pieces
-            if piece.kind == "idle" and piece.end_ns - piece.begin_ns >= _SHORTEST_IDLE_NS
-        ]
-        for slot, piece in enumerate(idle[-NUM_SLOTS:]):
-            self.by_slot["idle", slot] = Stamp(piece.begin_ns, piece.end_ns)
+        idle = window.first_pieces.idle(window.begin_ns, _SHORTEST_IDLE_NS)
+        for slot, (begin_ns, end_ns) in enumerate(idle[-NUM_SLOTS:]):
+            self.by_slot["idle", slot] = Stamp(begin_ns, end_ns)

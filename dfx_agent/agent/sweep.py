@@ -7,54 +7,113 @@ tasks and threads. Both give the same answer wherever both can answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
-from dfx_agent.wire.records import STAGE
+from dfx_agent.wire.records import STAGE, WAIT
 
 IDLE = 0
 STILL_OPEN = 1 << 63
 
 # begin_ns, span, end_ns (STILL_OPEN while open), parent, kind, name; parent < span
 Row = tuple[int, int, int, int, int, str]
-# kind, name, innermost stage, begin_ns, end_ns, names of other stages at the same time
-Give = Callable[[int, str, str, int, int, Sequence[str]], None]
-
-_Frame = tuple[int, int, int, str, str]  # end_ns, span, kind, name, innermost stage
-_GROUND: _Frame = (STILL_OPEN, 0, IDLE, "idle", "")
 
 
-def nested(rows: Sequence[Row], begin_ns: int, until_ns: int, give: Give) -> int:
+class Owner:
+    """Who has a stretch of time: a stage, a wait within a stage, or nobody (idle).
+
+    ``others`` are further stages at the same time; ``waits`` are those in its innermost stage.
+    ``spent_ns`` adds up while stretches are booked: a dict by names would take twice the time.
+    """
+
+    __slots__ = ("kind", "name", "others", "spent_ns", "stage", "waits")
+
+    def __init__(
+        self, kind: int, name: str, waits: _Waits | None = None, others: tuple[str, ...] = ()
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.waits = _Waits(name if kind == STAGE else "") if waits is None else waits
+        self.stage = self.waits.stage
+        self.others = others
+        self.spent_ns = 0
+
+
+class _Waits(dict[str, Owner]):
+    """Waits by kind, within one stage ("" outside all)."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def __missing__(self, name: str) -> Owner:
+        owner = self[name] = Owner(WAIT, name, self)
+        return owner
+
+
+class Owners(dict[str, Owner]):
+    """Stages by name; ``idle`` has the time that nobody has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = Owner(IDLE, "idle")
+
+    def __missing__(self, stage: str) -> Owner:
+        owner = self[stage] = Owner(STAGE, stage)
+        return owner
+
+
+class Stretches(NamedTuple):
+    """Time without a gap: ``owners[i]`` has it up to ``ends[i]``."""
+
+    owners: list[Owner]
+    ends: list[int]
+
+
+_Frame = tuple[int, int, Owner]  # end_ns, span, who has the time while it is the innermost one
+
+
+def nested(
+    rows: Sequence[Row], begin_ns: int, until_ns: int, stages: Owners, out: Stretches
+) -> int:
     """Give away time up to the first concurrent span, else to ``until_ns``; returns how far."""
-    now = begin_ns
+    own, end_at = out.owners.append, out.ends.append
     stack: list[_Frame] = []
-    top = _GROUND
+    now, top_end, top_span, owner = begin_ns, STILL_OPEN, 0, stages.idle
     for begin, span, end, parent, kind, name in rows:
         if begin >= until_ns:
             break
-        while top[0] <= begin:
-            if top[0] > now:
-                give(top[2], top[3], top[4], now, top[0], ())
-                now = top[0]
-            top = stack.pop()
+        while top_end <= begin:
+            if top_end > now:
+                own(owner)
+                end_at(top_end)
+                now = top_end
+            top_end, top_span, owner = stack.pop()
         if begin > now:
-            give(top[2], top[3], top[4], now, begin, ())
+            own(owner)
+            end_at(begin)
             now = begin
-        if top is not _GROUND and (parent != top[1] or end > top[0]):
+        if top_span and (parent != top_span or end > top_end):
             return now
-        stack.append(top)
-        top = (end, span, kind, name, name if kind == STAGE else top[4])
-    while top[0] <= until_ns:
-        if top[0] > now:
-            give(top[2], top[3], top[4], now, top[0], ())
-            now = top[0]
-        top = stack.pop()
+        stack.append((top_end, top_span, owner))
+        owner = stages[name] if kind == STAGE else owner.waits[name]
+        top_end, top_span = end, span
+    while top_end <= until_ns:
+        if top_end > now:
+            own(owner)
+            end_at(top_end)
+            now = top_end
+        top_end, top_span, owner = stack.pop()
     if until_ns > now:
-        give(top[2], top[3], top[4], now, until_ns, ())
+        own(owner)
+        end_at(until_ns)
     return until_ns
 
 
-def concurrent(rows: Sequence[Row], begin_ns: int, until_ns: int, give: Give) -> None:
+def concurrent(
+    rows: Sequence[Row], begin_ns: int, until_ns: int, stages: Owners, out: Stretches
+) -> None:
     """Give away the time from ``begin_ns`` to ``until_ns`` whatever the spans look like."""
     events = []
     for row in rows:
@@ -66,23 +125,26 @@ def concurrent(rows: Sequence[Row], begin_ns: int, until_ns: int, give: Give) ->
             if end <= until_ns:
                 events.append((end, False, -span, row))
     events.sort()
-    now, spans = begin_ns, _OpenSpans()
+    now, spans = begin_ns, _OpenSpans(stages)
     for time_ns, is_begin, _, row in events:
         if time_ns > now:
-            spans.give(give, now, time_ns)
+            out.owners.append(spans.owner())
+            out.ends.append(time_ns)
             now = time_ns
         if is_begin:
             spans.open(row)
         else:
             spans.close(row)
     if until_ns > now:
-        spans.give(give, now, until_ns)
+        out.owners.append(spans.owner())
+        out.ends.append(until_ns)
 
 
 class _OpenSpans:
     """What is open at one instant; the leaves are those without an open child."""
 
-    def __init__(self) -> None:
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
         self._open: dict[int, Row] = {}
         self._num_children: dict[int, int] = {}
         self._leaves: set[int] = set()
@@ -112,17 +174,18 @@ class _OpenSpans:
             if parent in self._open:
                 self._add_leaf(self._open[parent])
 
-    def give(self, give: Give, begin_ns: int, end_ns: int) -> None:
+    def owner(self) -> Owner:
         """Stages among the leaves have the time, else the newest wait, else it is idle."""
         if self._num_leaves_of_stage:
-            _, _, _, _, kind, name = self._newest(self._stages)
-            others = [other for other in self._num_leaves_of_stage if other != name]
-            give(kind, name, name, begin_ns, end_ns, others)
-        elif self._leaves:
+            name = self._newest(self._stages)[5]
+            others = tuple(other for other in self._num_leaves_of_stage if other != name)
+            owner = self._owners[name]
+            return Owner(STAGE, name, owner.waits, others) if others else owner
+        if self._leaves:
             row = self._newest(self._waits)
-            give(row[4], row[5], self._stage_above(row), begin_ns, end_ns, ())
-        else:
-            give(IDLE, "idle", "", begin_ns, end_ns, ())
+            stage = self._stage_above(row)
+            return (self._owners[stage] if stage else self._owners.idle).waits[row[5]]
+        return self._owners.idle
 
     def _add_leaf(self, row: Row) -> None:
         _, span, _, _, kind, name = row

@@ -14,13 +14,11 @@ from dfx_agent.metrics.native import load
 from dfx_agent.metrics.spec import by_name
 from dfx_agent.snapshot import (
     HostMemory,
-    Moments,
     OpenSpan,
     Piece,
     RankRow,
     RunRow,
     ScalarHistory,
-    ScalarRow,
     SpanKind,
     StageStamp,
     TimelineRow,
@@ -48,7 +46,7 @@ def run_row(fold: RunFold) -> RunRow:
             *(process.row() for process in fold.outside),
         ),
         steps=fold.newest_rows(_SNAPSHOT_STEPS),
-        scalars=_run_scalars(fold),
+        scalars=fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework),
         num_stale_scalars=fold.store.num_stale,
         verdicts=fold.verdicts(),
         signals=fold.health.state,
@@ -143,7 +141,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         tokens_total=totals.tokens,
         queue_depth=dict(process.queues),
         policy_version=process.policy_version,
-        scalars=_rank_scalars(fold, process),
+        scalars=fold.scalar_rows.of_rank(process, fold.framework_of(process)),
         stamps=_stamps(process),
         num_records=totals.num_records,
         num_lost_records=totals.num_lost,
@@ -195,42 +193,6 @@ def _stamps(process: Process) -> tuple[StageStamp, ...]:
     )
 
 
-def _rank_scalars(fold: RunFold, process: Process) -> tuple[ScalarRow, ...]:
-    framework = fold.framework_of(process)
-    seconds = process.follower.epoch_seconds
-    return tuple(
-        _scalar_row(framework, s.key, s.step, seconds(s.time_ns), Moments.of(s.value))
-        for s in process.scalars.values()
-    )
-
-
-def _run_scalars(fold: RunFold) -> tuple[ScalarRow, ...]:
-    times: dict[str, float] = {}
-    for process in fold.processes.values():
-        for key, scalar in process.scalars.items():
-            stamp = process.follower.epoch_seconds(scalar.time_ns)
-            times[key] = max(times.get(key, 0.0), stamp)
-    rows = []
-    for key, stamp in times.items():
-        latest = fold.store.latest(key)
-        if latest is not None:
-            rows.append(_scalar_row(fold.framework, key, latest[0], stamp, latest[1]))
-    return tuple(rows)
-
-
-def _scalar_row(
-    framework: str, key: str, step: int | None, seconds: float, moments: Moments
-) -> ScalarRow:
-    native = load(framework).find(key)
-    if native is None:
-        return ScalarRow(key, None, {}, step, seconds, moments)
-    scale = native.scale
-    if scale != 1.0:
-        ends = moments.min * scale, moments.max * scale
-        moments = Moments(moments.count, moments.sum * scale, min(ends), max(ends))
-    return ScalarRow(key, native.metric, native.labels, step, seconds, moments)
-
-
 def _timeline_row(process: Process, closed: ClosedStep) -> TimelineRow:
     window = closed.window
     seconds = process.follower.epoch_seconds
@@ -240,7 +202,7 @@ def _timeline_row(process: Process, closed: ClosedStep) -> TimelineRow:
         step=window.step,
         begin_seconds=seconds(window.begin_ns),
         end_seconds=None if window.end_ns is None else seconds(window.end_ns),
-        num_omitted_pieces=window.num_omitted_pieces,
+        num_omitted_pieces=window.first_pieces.num_omitted,
         pieces=tuple(
             Piece(p.kind, p.name, seconds(p.begin_ns), seconds(p.end_ns)) for p in window.pieces
         ),

@@ -9,6 +9,7 @@ from typing import Any
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Alert
 from dfx_agent.metrics.alerts.conditions import Samples
+from dfx_agent.metrics.alerts.inhibition import inhibited, inhibitions
 from dfx_agent.metrics.alerts.samples import samples_of
 from dfx_agent.metrics.spec import Metric
 from dfx_agent.snapshot_health import SignalState
@@ -33,6 +34,7 @@ class Evaluator:
 
     def __init__(self, alerts: Sequence[Alert] = ALERTS) -> None:
         self._alerts = alerts
+        self._inhibitions = inhibitions(alerts)
         # place in ``alerts`` -> (row, step) since which it fires, and the last row it held
         self._since: dict[int, tuple[int, int]] = {}
         self._held_row: dict[int, int] = {}
@@ -58,24 +60,13 @@ class Evaluator:
             self._holds_since_seconds.pop(i, None)
             if i in self._since and not self._is_kept(i, state.row):
                 del self._since[i]
-        inhibited = self._inhibited()
+        places = sorted(self._since)
+        spoken_for = inhibited([self._alerts[i] for i in places], self._inhibitions)
         symptoms = onset_steps(state)
         return [
-            Firing(self._alerts[i], *self._since[i], i in inhibited, symptoms)
-            for i in sorted(self._since)
+            Firing(self._alerts[i], *self._since[i], place in spoken_for, symptoms)
+            for place, i in enumerate(places)
         ]
-
-    def _inhibited(self) -> set[int]:
-        """Those that another one speaks for: by name, or the same alert as a page."""
-        firing = [self._alerts[i] for i in self._since]
-        names = {name for alert in firing for name in alert.inhibits}
-        pages = {alert.name for alert in firing if alert.severity == "critical"}
-        return {
-            i
-            for i in self._since
-            if self._alerts[i].name in names
-            or (self._alerts[i].severity == "warning" and self._alerts[i].name in pages)
-        }
 
     def _is_kept(self, i: int, row: int) -> bool:
         # a run that began anew counts its rows from 0

@@ -14,7 +14,7 @@ import sys
 import time
 import zlib
 from importlib.machinery import ModuleSpec
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 _PACKAGE = "dfx_agent"
@@ -73,10 +73,10 @@ def _attach(parcel: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _unpacked(parcel: dict[str, Any]) -> dict[str, str | CodeType]:
-    """Path -> compiled code where the agent runs on this very interpreter, else source."""
+def _unpacked(parcel: dict[str, Any]) -> dict[str, str | bytes]:
+    """Path -> marshalled code where the agent runs on this very interpreter, else source."""
     data = zlib.decompress(binascii.a2b_base64(parcel["guest"]))
-    files: dict[str, str | CodeType] = (marshal if parcel["is_compiled"] else json).loads(data)
+    files: dict[str, str | bytes] = (marshal if parcel["is_compiled"] else json).loads(data)
     return files
 
 
@@ -94,7 +94,7 @@ def _write(path: str, answer: dict[str, Any]) -> None:
 class _Guest:
     """Imports the guest from memory: finder and loader of its modules."""
 
-    def __init__(self, files: dict[str, str | CodeType]) -> None:
+    def __init__(self, files: dict[str, str | bytes]) -> None:
         self._files = files
 
     def install(self) -> None:
@@ -123,10 +123,12 @@ class _Guest:
     def exec_module(self, module: ModuleType) -> None:
         path = self._file(module.__name__)
         assert path is not None
-        code = self._files[path]
-        if isinstance(code, str):
-            code = compile(code, f"<attached>/{path}", "exec", dont_inherit=True)
+        file = self._files[path]
+        if isinstance(file, str):
+            code = compile(file, f"<attached>/{path}", "exec", dont_inherit=True)
             time.sleep(_BREATH_SECONDS)
+        else:
+            code = marshal.loads(file)  # noqa: S302 (the agent's own bytes)
         exec(code, module.__dict__)  # noqa: S102 (what a loader does)
 
     def get_source(self, name: str) -> str | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -30,6 +28,8 @@ def write_preload_folder(directory: str) -> str:
     A folder and not a zip: Python keeps compiled files beside the sources, and every child would
     compile a zip's again. OSError when ``directory`` cannot be written.
     """
+    import hashlib  # noqa: PLC0415 (attach is to be quick, and needs neither of the two)
+
     customize = (_PACKAGE / "attach" / "preload_sitecustomize.py").read_bytes()
     files = {f"guest/{name}": source for name, source in guest_files().items()}
     files["sitecustomize.py"] = customize
@@ -42,6 +42,8 @@ def write_preload_folder(directory: str) -> str:
 
 def _write(directory: str, folder: str, files: dict[str, bytes]) -> None:
     """Complete or not at all: another agent may write the same folder now."""
+    import tempfile  # noqa: PLC0415
+
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         made = Path(scratch, "preload")
         for name, data in files.items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from dfx_agent import __version__
 from dfx_agent.attach.bring import Order, runs_our_interpreter
-from dfx_agent.attach.inject import inject
+from dfx_agent.attach.inject import Helpers, inject
 from dfx_agent.attach.processes import Process
 from dfx_agent.errors import AttachError
 from dfx_agent.shim.attached import NOTE_SUFFIX, REQUEST_SUFFIX
@@ -102,6 +102,7 @@ class Place:
         *,
         method: str,
         grace_seconds: float,
+        helpers: Helpers,
         on_waiting: Callable[[str], None],
     ) -> tuple[Guest, str]:
         """The guest and how it came ("thread, Python 3.12"). AttachError says why it did not."""
@@ -120,6 +121,7 @@ class Place:
             order.source,
             method=method,
             budget_seconds=_BUDGET_SECONDS,
+            helper=helpers.take(),
             on_waiting=on_waiting,
         )
         if not injected.ran:

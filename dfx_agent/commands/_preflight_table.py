@@ -32,7 +32,7 @@ def print_table(members: Iterable[Member], method: str) -> int:
         for row in (*_rows(check, taken, method), ("yes", passive.METHOD, seen, remedy)):
             table.add_row(process, check.python or "-", *row)
             process = ""
-    Console().print(table)
+    Console(markup=False).print(table)
     return 0 if can_any else AttachError.exit_code
 
 

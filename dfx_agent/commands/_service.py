@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import ipaddress
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dfx_agent.agent import config as configuration
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
@@ -19,66 +14,32 @@ from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.alerting.notification import Receiver
 from dfx_agent.alerting.transport import Endpoint
 from dfx_agent.alerting.webhook import webhooks
-from dfx_agent.errors import ConfigError
+from dfx_agent.commands._farewell import Scrapes, wait_for_scrape
+from dfx_agent.commands._options import listener_of, read_token
 from dfx_agent.exporters.base import Tracker
 from dfx_agent.exporters.prometheus import PrometheusExporter, run_samples
 from dfx_agent.exporters.trackers import STOP_SECONDS, Trackers, open_trackers
 from dfx_agent.metrics.alerts import ALERTS, alerts_with
 from dfx_agent.shim import imports
-from dfx_agent.web.listener import Listener, parse_listen
+from dfx_agent.web.listener import Listener
 
 if TYPE_CHECKING:
     from dfx_agent.web.server import Server
-
-_ALERTING = ("alertmanager", "webhook", "alert_labels")
-
-
-def add_service_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags that every serving verb has."""
-    parser.add_argument("--listen", metavar="ADDR", help="page and /metrics (127.0.0.1:9931)")
-    parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="token that clients must show; required off loopback"
-    )
-    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate")
-    parser.add_argument("--tls-key", metavar="FILE", help="private key of --tls-cert")
-    parser.add_argument(
-        "--alertmanager",
-        action="append",
-        metavar="URL",
-        help="deliver alerts to this Alertmanager; once for each of a cluster",
-    )
-    parser.add_argument(
-        "--webhook", action="append", metavar="URL", help="post alerts as JSON; repeatable"
-    )
-    parser.add_argument(
-        "--alert-label",
-        dest="alert_labels",
-        action="append",
-        metavar="NAME=VALUE",
-        help="label on every delivered alert, as external_labels of Prometheus; repeatable",
-    )
-    parser.add_argument("--config", metavar="FILE", help="settings file (dfx.yaml if it exists)")
-
-
-def load_config(args: argparse.Namespace) -> Config:
-    """Settings from file, environment and flags; ConfigError names the bad one."""
-    names = ("listen", "directory", "token_file", "tls_cert", "tls_key", *_ALERTING)
-    flags = {name: getattr(args, name) for name in names}
-    return configuration.load(flags, os.environ, args.config)
 
 
 class Service:
     """Agent, alerts, trackers, exporter and web server.
 
-    The agent's folder and the trackers are checked when it is made.
+    The agent's folder and the trackers are checked when it is made. ``listener`` is one that is
+    bound already, or another one than ``config`` asks for.
     """
 
-    def __init__(self, config: Config, listen: str | None = None) -> None:
-        host, port = parse_listen(listen or config.listen)
-        self._token = _token(config, host)
-        self._listener = Listener(host, port, config.tls_cert, config.tls_key)
+    def __init__(self, config: Config, listener: Listener | None = None) -> None:
+        self._listener = listener or listener_of(config)
+        self._token = read_token(config, self._listener.host)
         self._server: Server | None = None
+        self._scrapes = Scrapes()
+        self._linger_seconds = config.linger_seconds
         trackers = _trackers(config)
         self.agent = Agent(config)
         self.trackers = Trackers(trackers, self.agent, self._report)
@@ -95,17 +56,22 @@ class Service:
     def start(self) -> None:
         """Serve; ListenError when the address is taken."""
         self.bind()
-        # most of the time until a command is ready: attach is in the job before
         from dfx_agent.web.app import create_app
         from dfx_agent.web.server import Server
 
         exporter = PrometheusExporter(self.agent, self.alerts, self.trackers)
-        app = create_app(self.agent, exporter.render, self._token, self.alerts)
+        render = self._scrapes.watched(exporter.render)
+        app = create_app(self.agent, render, self._token, self.alerts)
         self._server = Server(app, self._listener)
         self._server.start()
         self.agent.start()
         self.alerts.start()
         self.trackers.start()
+
+    def see_job_off(self) -> None:
+        """The job that we were started with has ended: let Prometheus see it, if it scrapes us."""
+        self.agent.see_job_ended()
+        wait_for_scrape(self._scrapes, self._linger_seconds, _say)
 
     def stop(self) -> None:
         """Says on stderr which alerts and steps could not be delivered."""
@@ -162,27 +128,3 @@ def _receivers(config: Config) -> list[Receiver]:
     hooks = [Endpoint(url, token_file=config.webhook_token_file, ca_file=ca)
              for url in config.webhook]  # fmt: skip
     return [*alertmanagers(managers), *webhooks(hooks)]
-
-
-def _token(config: Config, host: str) -> str | None:
-    if config.token_file is None:
-        if not _is_loopback(host):
-            raise ConfigError(
-                f"{host} can be reached from other machines: give --token-file FILE, "
-                "or listen on 127.0.0.1"
-            )
-        return None
-    try:
-        token = Path(config.token_file).read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"cannot read {config.token_file}: {error.strerror}") from None
-    if not token:
-        raise ConfigError(f"{config.token_file} is empty: put a token into it")
-    return token
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,4 +1,8 @@
-"""Bring the guest into a job that runs already, serve, and take it out again."""
+"""Bring the guest into a job that runs already, serve, and take it out again.
+
+Options and address are checked first, then the guests are brought in, and what serves is loaded
+meanwhile: it is most of what this command imports.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,27 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from dfx_agent.agent.config import Config
-from dfx_agent.attach import passive, preflight, refusals
-from dfx_agent.attach.bring import remove_leftovers
+from dfx_agent.attach import preflight, refusals
+from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_interpreter
 from dfx_agent.attach.discover import Job, Member
+from dfx_agent.attach.inject import Helpers
 from dfx_agent.attach.spawn import block_signals
 from dfx_agent.commands._attachment import Guest, Place, wait_until_left
-from dfx_agent.commands._service import Service, add_service_arguments, load_config
+from dfx_agent.commands._options import add_service_arguments, listener_of, load_config
 from dfx_agent.errors import AttachError, UsageError
 from dfx_agent.shim.attached import LOCK_NAME, NOTE_SUFFIX, REQUEST_SUFFIX, agent_is_there
-from dfx_agent.wire import default_directory
+from dfx_agent.wire import default_directory, prepare_directory
+
+if TYPE_CHECKING:
+    from dfx_agent.agent.config import Config
+    from dfx_agent.commands._service import Service
+    from dfx_agent.web.listener import Listener
 
 HELP = "bring the guest into a running job, all of its processes on this machine, and serve"
 EXAMPLE = "dfx-agent attach --pid 4711"
@@ -28,6 +40,7 @@ _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUI
 _LOOK_EVERY_SECONDS = 2.0
 _RETRY_AFTER_SECONDS = 30.0
 _LEAVE_SECONDS = 15.0
+_PASSIVE = "passive"  # that module is loaded when it is asked for
 # each has a helper process of its own
 _MAX_AT_ONCE = 8
 # what may be otherwise in a moment; everything else is tried once
@@ -45,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="NAME", help="name of the run (script and rendezvous)")
     parser.add_argument(
         "--method",
-        choices=(*preflight.METHODS, passive.METHOD),
+        choices=(*preflight.METHODS, _PASSIVE),
         default="auto",
         help="way into the process (auto); passive: none, only look from outside",
     )
@@ -77,16 +90,24 @@ def execute(args: argparse.Namespace) -> int:
         return print_table(members, args.method)
     if args.grace_seconds <= 0:
         raise UsageError(f"--grace-seconds {args.grace_seconds:g}: give a positive number")
-    is_passive = args.method == passive.METHOD
-    if is_passive and args.inject_only:
-        raise UsageError("--inject-only with --method passive: nothing would be brought in")
-    config = load_config(args)
-    block_signals()
-    if is_passive:
+    if args.method == _PASSIVE:
+        if args.inject_only:
+            raise UsageError("--inject-only with --method passive: nothing would be brought in")
+        config = load_config(args)
+        block_signals()
         return _watch_from_outside(args, job, config)
+    block_signals()
+    with Helpers(min(len(members), _MAX_AT_ONCE)) as helpers:
+        return _bring_and_serve(args, job, members, helpers)
+
+
+def _bring_and_serve(
+    args: argparse.Namespace, job: Job, members: list[Member], helpers: Helpers
+) -> int:
+    config = load_config(args)
     directory = config.directory if args.directory else _folder_of(members[0], config)
     place = Place(directory, members[0].process)
-    attachments = _Attachments(args, job, place)
+    attachments = _Attachments(args, job, place, helpers)
     remove_leftovers(place.seen, (NOTE_SUFFIX, REQUEST_SUFFIX))
     if args.inject_only:
         attachments.attach_new()
@@ -101,24 +122,51 @@ def execute(args: argparse.Namespace) -> int:
 
 def _serve(attachments: _Attachments, config: Config) -> bool:
     """Until the end; False when no process can be attached to."""
-    service = Service(config)
-    other = service.agent.snapshot().agent.other_agent_pid
-    if other is not None:
-        attachments.refuse_what_is_taken(other)
-    service.bind()
-    _give_lock_to_owner(config.directory)
+    listener = listener_of(config)
+    service = None
+    if _may_be_refused(config):
+        service = _service(config, listener)
+        other = service.agent.snapshot().agent.other_agent_pid
+        if other is not None:
+            attachments.refuse_what_is_taken(other)
+    prepare_directory(config.directory)
+    listener.bind()
     try:
-        attachments.attach_new()
+        attachments.attach_new(meanwhile=_load_what_serves)
         if not attachments.has_hope():
             return False
+        service = service or _service(config, listener)
         service.start()
         _say(f"page {service.url}/  metrics {service.url}/metrics")
         while not _pause(_LOOK_EVERY_SECONDS):
             attachments.attach_new()
-        attachments.detach()
     finally:
-        service.stop()
+        attachments.detach()
+        if service is None:
+            listener.close()
+        else:
+            service.stop()
     return True
+
+
+def _may_be_refused(config: Config) -> bool:
+    """What only the service itself can check: it must be whole before anything is changed."""
+    return agent_is_there(config.directory) or bool(
+        config.track_with or config.alertmanager or config.webhook
+    )
+
+
+def _service(config: Config, listener: Listener) -> Service:
+    from dfx_agent.commands._service import Service
+
+    service = Service(config, listener)
+    _give_lock_to_owner(config.directory)
+    return service
+
+
+def _load_what_serves() -> None:
+    for name in ("commands._service", "web.app", "web.server"):
+        import_module(f"dfx_agent.{name}")
 
 
 def _watch_from_outside(args: argparse.Namespace, job: Job, config: Config) -> int:
@@ -130,10 +178,11 @@ def _watch_from_outside(args: argparse.Namespace, job: Job, config: Config) -> i
 class _Attachments:
     """Guests in the processes of one job."""
 
-    def __init__(self, args: argparse.Namespace, job: Job, place: Place) -> None:
+    def __init__(self, args: argparse.Namespace, job: Job, place: Place, helpers: Helpers) -> None:
         self._args = args
         self._job = job
         self._place = place
+        self._helpers = helpers
         self._run = args.run or job.run
         self._guests: dict[Member, Guest] = {}
         self._retry_at: dict[Member, float] = {}
@@ -149,7 +198,7 @@ class _Attachments:
                 )
                 raise AttachError("busy", reason, "look at its page, or end it first")
 
-    def attach_new(self) -> None:
+    def attach_new(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Every process of the job that has no guest yet; one line on stderr for each."""
         now = time.monotonic()
         due = [
@@ -158,8 +207,12 @@ class _Attachments:
             if member not in self._guests and now >= self._retry_at.get(member, 0.0)
         ]
         if due and not _is_ending():
+            for is_compiled in {runs_our_interpreter(member.pid) for member in due}:
+                prepare_guest(is_compiled=is_compiled)
             with ThreadPoolExecutor(_MAX_AT_ONCE) as pool:
-                for _ in pool.map(self._try, due):
+                tries = pool.map(self._try, due)
+                meanwhile()
+                for _ in tries:
                     pass
 
     def _try(self, member: Member) -> None:
@@ -185,6 +238,7 @@ class _Attachments:
             {name: value for name, value in known.items() if value},
             method=self._args.method,
             grace_seconds=self._args.grace_seconds,
+            helpers=self._helpers,
             on_waiting=lambda text: self._tell_waiting(member, text),
         )
         return f"attached in {time.monotonic() - begin:.2f} s ({how})"

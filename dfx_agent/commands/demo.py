@@ -11,7 +11,8 @@ import time
 import webbrowser
 
 from dfx_agent.attach.spawn import Job, block_signals, environment
-from dfx_agent.commands._service import Service, add_service_arguments, load_config
+from dfx_agent.commands._options import add_service_arguments, load_config
+from dfx_agent.commands._service import Service
 from dfx_agent.demo import faults
 from dfx_agent.errors import UsageError
 
@@ -51,6 +52,8 @@ def execute(args: argparse.Namespace) -> int:
     if not args.exit and not job.was_signalled:
         print(f"dfx-agent: training ended; {service.url}/ stays until Ctrl-C", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    else:
+        service.see_job_off()
     service.stop()
     return code
 

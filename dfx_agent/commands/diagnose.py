@@ -11,7 +11,7 @@ from typing import Any
 from dfx_agent.agent import evidence
 from dfx_agent.commands._observed import Observed, add_observing_arguments, observe
 
-HELP = "say what is wrong now: hang, crash, straggler, divergence, each with its evidence"
+HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
 EXAMPLE = """dfx-agent diagnose --watch 60
   dfx-agent diagnose --json --run nightly
 
@@ -19,7 +19,8 @@ exit code: 0 nothing was found (clear, or insufficient evidence), 1 something wa
 2 wrong use. An agent that follows the folder is asked, since it has seen more; without one the
 segments are read for 3 s. A hang shows 10 to 15 s after a rank stops taking part; a straggler
 takes some steps: --watch looks longer, and ends as soon as something is found. Divergence needs the
-baselines of 14 steps, which an agent keeps."""
+baselines of 14 steps, which an agent keeps; data needs batches that cross two boundaries of the
+ledger."""
 
 _WATCH_SECONDS = 3.0
 _WIDTH = 100

@@ -44,9 +44,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _print_table(snapshot: Snapshot, directory: str) -> None:
-    console = Console()
+    console = Console(markup=False)  # names are not ours: "[bold]" stays as it is
     for problem in snapshot.agent.problems:
-        console.print(f"refused: {problem.message}", markup=False, highlight=False)
+        console.print(f"refused: {problem.message}", highlight=False)
     if not snapshot.runs:
         console.print(f"no observed process in {directory}; start one: dfx-agent run -- CMD ...")
         return

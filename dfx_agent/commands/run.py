@@ -10,7 +10,8 @@ from itertools import pairwise
 
 from dfx_agent.agent.config import Config
 from dfx_agent.attach.spawn import Job, block_signals, environment
-from dfx_agent.commands._service import Service, add_service_arguments, load_config
+from dfx_agent.commands._options import add_service_arguments, listener_of, load_config
+from dfx_agent.commands._service import Service
 from dfx_agent.errors import ListenError, UsageError
 from dfx_agent.shim.overhead import budget_ratio
 from dfx_agent.wire import SegmentError
@@ -49,6 +50,7 @@ def execute(args: argparse.Namespace) -> int:
     job = Job(command, env, mask)
     code = job.wait()
     if service is not None:
+        service.see_job_off()
         service.stop()
     return code
 
@@ -76,7 +78,7 @@ def _serve(config: Config, *, is_given: bool) -> Service:
             raise
         service.agent.stop()
         host = config.listen.rpartition(":")[0]
-        service = Service(config, listen=f"{host}:0")
+        service = Service(config, listener_of(config, f"{host}:0"))
         service.start()
         _say(f"{error}: taking {service.url} instead")
     return service

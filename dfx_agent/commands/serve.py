@@ -6,7 +6,8 @@ import argparse
 import signal
 
 from dfx_agent.attach.spawn import block_signals
-from dfx_agent.commands._service import Service, add_service_arguments, load_config
+from dfx_agent.commands._options import add_service_arguments, load_config
+from dfx_agent.commands._service import Service
 
 HELP = "serve the page and /metrics for every observed process of this machine"
 EXAMPLE = "dfx-agent serve --listen 127.0.0.1:9931"

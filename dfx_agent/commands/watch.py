@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dfx_agent.attach.spawn import block_signals
 from dfx_agent.commands._followed_log import FollowedLog
-from dfx_agent.commands._service import Service, add_service_arguments, load_config
+from dfx_agent.commands._options import add_service_arguments, load_config
+from dfx_agent.commands._service import Service
 from dfx_agent.errors import UsageError
 from dfx_agent.ingest.reader import AUTO, READERS
 

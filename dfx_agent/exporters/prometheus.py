@@ -97,6 +97,7 @@ def _add_agent(page: Page, agent: AgentRow) -> None:
     page.add(about_agent.AGENT_SEGMENTS, (), agent.num_segments)
     page.add(about_agent.AGENT_REAPED, (), agent.num_reaped_segments)
     page.add(about_agent.EXPORTER_ERRORS, (), agent.num_exporter_errors)
+    page.add(about_agent.JOB_ENDED, (), agent.is_job_ended)
     kinds = [problem.kind for problem in agent.problems]
     for kind in sorted(set(kinds)):
         page.add(about_agent.AGENT_PROBLEMS, (kind,), kinds.count(kind))

@@ -54,6 +54,8 @@ class Page:
         self._family(metric).add_metric(labels, value)  # type: ignore[attr-defined]
 
     def info(self, metric: Metric, labels: Labels) -> None:
+        if self._wanted is not None and metric.name not in self._wanted:
+            return
         values = dict(zip(metric.labels, labels, strict=True))
         self._family(metric, labels=()).add_metric((), values)  # type: ignore[attr-defined]
 

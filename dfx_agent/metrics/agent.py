@@ -44,6 +44,11 @@ EXPORTER_ERRORS = Metric(
     "dfx_agent_exporter_errors", "counter", "", (), "Failures of an exporter or a listener.",
     "agent",
 )  # fmt: skip
+JOB_ENDED = Metric(
+    "dfx_agent_job_ended", "gauge", "", (),
+    "1 once the job that this agent was started with has ended: the agent ends after the next "
+    "scrape. 0 before, and for an agent that outlives jobs.", "agent",
+)  # fmt: skip
 RECORDS = Metric(
     "dfx_guest_records", "counter", "", PER_RANK, "Records read from the process.", "agent",
 )  # fmt: skip
@@ -96,6 +101,7 @@ METRICS = (
     AGENT_REAPED,
     AGENT_PROBLEMS,
     EXPORTER_ERRORS,
+    JOB_ENDED,
     RECORDS,
     LOST_RECORDS,
     LATE_RECORDS,

@@ -22,7 +22,7 @@ class DeferredScalars:
 
     def __init__(self, write: Callable[[str, float, int], None]) -> None:
         self._write = write
-        self._pending: deque[tuple[Any, Any, Any, Callable[[Any], None]]] = deque()
+        self.pending: deque[tuple[Any, Any, Any, Callable[[Any], None]]] = deque()
         self._streams: dict[Any, Any] = {}
 
     @staticmethod
@@ -48,9 +48,9 @@ class DeferredScalars:
         accelerator = getattr(torch, value.device.type)
         if _is_capturing(accelerator):
             raise RuntimeError("a graph is being captured")
-        if len(self._pending) >= _MAX_PENDING:
+        if len(self.pending) >= _MAX_PENDING:
             self.flush()
-        if len(self._pending) >= _MAX_PENDING:
+        if len(self.pending) >= _MAX_PENDING:
             raise RuntimeError("the device does not keep up")
         stream = self._streams.get(value.device)
         if stream is None:
@@ -62,7 +62,7 @@ class DeferredScalars:
             value.record_stream(stream)
             event = accelerator.Event()
             event.record(stream)
-        self._pending.append((accelerator, host, event, take))
+        self.pending.append((accelerator, host, event, take))
 
     def flush(self) -> None:
         """Hand over what has arrived, in order; stops at the first that has not.
@@ -70,11 +70,11 @@ class DeferredScalars:
         Each is taken out before it is looked at: another thread may be flushing too.
         """
         with suppress(IndexError):
-            while True:
-                first = self._pending.popleft()
+            while self.pending:
+                first = self.pending.popleft()
                 accelerator, host, event, take = first
                 if _is_capturing(accelerator) or not event.query():
-                    self._pending.appendleft(first)
+                    self.pending.appendleft(first)
                     return
                 take(host)
 

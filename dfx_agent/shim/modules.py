@@ -22,7 +22,10 @@ from dfx_agent.shim.patches import PatchSet, Switch
 FORWARD = PatchSet("forward")
 
 _MAX_ROOTS = 8
-_SLICE = 10_000
+# 4 ms, less than the time after which Python takes the GIL from a thread; then the job has it as
+# long: where processors are short, each change of hands costs the job a wait for one
+_SLICE = 40_000
+_BREATH_SECONDS = 0.004
 _opened: dict[int, recorder.OpenSpan | None] = {}
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -61,7 +64,7 @@ def _all_modules() -> list[Any]:
     while objects:
         found += _modules_among(objects[-_SLICE:], kinds)
         del objects[-_SLICE:]
-        time.sleep(0)
+        time.sleep(_BREATH_SECONDS)
     return found
 
 
@@ -109,7 +112,8 @@ def _time_forward(root: Any) -> None:
 
     def change(patches: PatchSet) -> None:
         _hooked.add(root)
-        before, after = _Hook(_before_forward, patches.switch), _Hook(_after_forward)
+        before = _BeforeForward(patches.switch, sys.modules["torch"].is_grad_enabled)
+        after = _AfterForward()
         patches.on_restore(root.register_forward_pre_hook(before).remove)
         patches.on_restore(root.register_forward_hook(after, always_call=True).remove)
         patches.on_restore(_forget_all)
@@ -123,33 +127,41 @@ def _time_forward(root: Any) -> None:
 class _Hook:
     """A module is copied and saved with its hooks: of ours, a function that does nothing."""
 
-    def __init__(self, call: Callable[[Any], None], switch: Switch | None = None) -> None:
-        self._call = call
-        self._switch = switch
-
-    def __call__(self, module: Any, *_args: Any) -> None:
-        if not compiling.is_compiling() and (self._switch is None or self._switch.is_on):
-            try:
-                self._call(module)
-                if self._switch is not None and not self._switch.is_on:  # taken back meanwhile
-                    _close(id(module), None)
-            except Exception:  # noqa: BLE001 (never into the job)
-                _opened.pop(id(module), None)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-def _before_forward(module: Any) -> None:
+class _BeforeForward(_Hook):
     """Only passes that will be trained on: generation calls forward for every token."""
-    _close(id(module), RuntimeError)  # torch calls no hook after a KeyboardInterrupt
-    if sys.modules["torch"].is_grad_enabled():
-        _opened[id(module)] = torch_hooks.open_stage("forward")
+
+    def __init__(self, switch: Switch, is_trained: Callable[[], bool]) -> None:
+        self._switch = switch
+        self._is_trained = is_trained
+
+    def __call__(self, module: Any, *_args: Any) -> None:
+        if not self._switch.is_on or compiling.is_compiling():
+            return
+        key = id(module)
+        try:
+            if key in _opened:  # torch calls no hook after a KeyboardInterrupt
+                _close(key, RuntimeError)
+            if self._is_trained():
+                _opened[key] = torch_hooks.begin_stage("forward")
+                if not self._switch.is_on:  # taken back meanwhile
+                    _close(key, None)
+        except Exception:  # noqa: BLE001 (never into the job)
+            _opened.pop(key, None)
 
 
-def _after_forward(module: Any) -> None:
+class _AfterForward(_Hook):
     """Also when the hook has been given up since: what is open would look stuck."""
-    _close(id(module), None)
+
+    def __call__(self, module: Any, *_args: Any) -> None:
+        if not compiling.is_compiling():
+            try:
+                torch_hooks.close_stage(_opened.pop(id(module), None), None)
+            except Exception:  # noqa: BLE001 (never into the job)
+                _opened.pop(id(module), None)
 
 
 def _close(module_id: int, failure: type[BaseException] | None) -> None:

@@ -16,6 +16,8 @@ from dfx_agent.shim.overhead import Overhead
 from dfx_agent.shim.stacks import StackWriter
 
 _PERIOD_SECONDS = 1.0
+# an optimizer and a backward that are new come together: one look is for both
+_SETTLE_SECONDS = 0.25
 _STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}
 
 
@@ -23,7 +25,7 @@ class Watch:
     """One thread per process, from the first installed hook to ``stop``."""
 
     def __init__(self) -> None:
-        self._is_over = False
+        self._over = threading.Event()
         self._must_look_for_models = False
         self._thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
         self._memory = MemorySampler()
@@ -37,18 +39,19 @@ class Watch:
 
     def stop(self) -> None:
         """End the thread; at most a moment late."""
-        self._is_over = True
+        self._over.set()
         torch_hooks.news.set()
         if self._thread is not threading.current_thread():
             self._thread.join(0.2)
 
     def _run(self) -> None:
-        while not self._is_over:
+        while not self._over.is_set():
             if torch_hooks.news.wait(_PERIOD_SECONDS):
+                self._over.wait(_SETTLE_SECONDS)
                 torch_hooks.news.clear()
                 self._must_look_for_models = True
             writer = recorder.current
-            if writer is not None and not self._is_over:
+            if writer is not None and not self._over.is_set():
                 try:
                     self._look(writer)
                     attached.look()

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import ssl
-
-import psutil
 
 from dfx_agent.errors import ListenError, UsageError
 
@@ -77,9 +74,11 @@ class Listener:
 def _check_tls(cert: str | None, key: str | None) -> None:
     if cert is None:
         return
+    import ssl  # noqa: PLC0415 (attach is in the job before what it does not need is loaded)
+
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:  # ssl.SSLError is one
         raise ListenError(
             f"cannot use the TLS files {cert} and {key}: {error.strerror or error}; "
             "give a PEM certificate and its unencrypted key"
@@ -119,6 +118,8 @@ def _bind_failure(host: str, port: int, error: OSError) -> str:
 
 def _holder(port: int) -> str:
     """Who listens on the port, as far as this user may know."""
+    import psutil  # noqa: PLC0415 (only for a failure)
+
     try:
         for connection in psutil.net_connections("tcp"):
             is_it = connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,)

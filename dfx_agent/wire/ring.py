@@ -100,9 +100,10 @@ def read_inflight(read: Read, offset: int, num_slots: int) -> list[Record]:
     size = num_slots * RECORD_BYTES
     tails, bodies, heads = read(offset, size), read(offset, size), read(offset, size)
     size = min(len(tails), len(bodies), len(heads)) // RECORD_BYTES * RECORD_BYTES
-    parts = _tails(tails[:size]), RECORD.iter_unpack(bodies[:size]), _heads(heads[:size])
-    rows = zip(*parts, strict=True)
-    return [row for tail, row, head in rows if head and head == tail == row[0] == row[5]]
+    marks = zip(_tails(tails[:size]), _heads(heads[:size]), strict=True)
+    taken = [(slot, head) for slot, (tail, head) in enumerate(marks) if head and head == tail]
+    rows = [(RECORD.unpack_from(bodies, slot * RECORD_BYTES), head) for slot, head in taken]
+    return [row for row, head in rows if head == row[0] == row[5]]
 
 
 def open_slots(table: bytes) -> list[Record]:
@@ -140,12 +141,15 @@ class RingReader:
         """Numbers taken by a writer that has not finished its record."""
         return len(self._holes)
 
-    def poll(self, limit: int = 1 << 16) -> list[Record]:
-        """Records since the last poll, about ``limit`` at most, oldest first but for late ones."""
+    def poll(self, limit: int = 1 << 16) -> bytearray:
+        """Records since the last poll, about ``limit`` at most, oldest first but for late ones.
+
+        Whole ones, packed: a reader that needs few fields of most of them saves half the time.
+        """
         until = self._scout._next if self._scout else None  # noqa: SLF001 (its own twin)
-        records = self._fill_holes() if self._holes else []
+        records = self._fill_holes() if self._holes else bytearray()
         chunk, laps = self._first_chunk, 0
-        while len(records) < limit:
+        while len(records) < limit * RECORD_BYTES:
             before = self._next
             whole, lapped = self._take(chunk, until, laps, records)
             laps += lapped
@@ -158,26 +162,25 @@ class RingReader:
             self._num_quiet += 1
             if self._num_quiet % _LOOK_WIDE_EVERY == 0:
                 self._take(self._num_records, until, 0, records)
-        self.num_read += len(records)
+        num_records = len(records) // RECORD_BYTES
+        self.num_read += num_records
         # next time about as many as now, and a few more to see the end
-        self._first_chunk = min(len(records) + _FIRST_CHUNK, _LARGEST_CHUNK)
+        self._first_chunk = min(num_records + _FIRST_CHUNK, _LARGEST_CHUNK)
         return records
 
-    def drain(self) -> list[Record]:
+    def drain(self) -> bytearray:
         """The writer is gone: everything that is left; what is unfinished will never come."""
         self._scout = None
         records = self.poll(self._num_records * 2)
-        rest: list[Record] = []
+        rest = bytearray()
         self._take(self._num_records, None, 0, rest)
-        self.num_read += len(rest)
+        self.num_read += len(rest) // RECORD_BYTES
         records += rest
         self.num_lost += len(self._holes)
         self._holes.clear()
         return records
 
-    def _take(
-        self, chunk: int, until: int | None, laps: int, out: list[Record]
-    ) -> tuple[bool, bool]:
+    def _take(self, chunk: int, until: int | None, laps: int, out: bytearray) -> tuple[bool, bool]:
         """Read one stretch: (every record of it was there, the writer had overtaken us)."""
         first = self._next
         at = first & (self._num_records - 1)
@@ -195,7 +198,7 @@ class RingReader:
             and max(tails, default=0) < first + num_new
             and not self._unsettled()
         ):
-            out.extend(RECORD.iter_unpack(bodies[: num_new * RECORD_BYTES]))
+            out += bodies[: num_new * RECORD_BYTES]
             self._next += num_new
             return num_new == count, False
         if self._newest(at, tails, heads) >= first + self._num_records:
@@ -213,12 +216,7 @@ class RingReader:
         )
 
     def _take_partly(
-        self,
-        expected: list[int],
-        tails: list[int],
-        bodies: bytes,
-        heads: list[int],
-        out: list[Record],
+        self, expected: list[int], tails: list[int], bodies: bytes, heads: list[int], out: bytearray
     ) -> bool:
         new = self._unsettled()
         rows = zip(expected, tails, heads, strict=True)
@@ -226,9 +224,9 @@ class RingReader:
         if True not in good:
             return False
         last = len(good) - 1 - good[::-1].index(True)
-        for i, record in zip(range(last + 1), RECORD.iter_unpack(bodies), strict=False):
+        for i in range(last + 1):
             if good[i]:
-                out.append(record)
+                out += bodies[i * RECORD_BYTES : (i + 1) * RECORD_BYTES]
             else:
                 self._holes[expected[i]] = 0
         self._next = expected[last] + 1
@@ -241,14 +239,14 @@ class RingReader:
         self.num_lost += max(0, oldest - self._next)
         self._next = max(oldest, self._next)
 
-    def _fill_holes(self) -> list[Record]:
-        found: list[Record] = []
+    def _fill_holes(self) -> bytearray:
+        found = bytearray()
         for seq in list(self._holes):
             if seq in self._unsettled():
                 continue
             tails, bodies, heads = self._copy(seq & (self._num_records - 1), 1)
             if tails == heads == [seq]:
-                found.append(RECORD.unpack(bodies))
+                found += bodies
             elif heads and heads[0] <= seq and self._holes[seq] < _HOLE_POLLS:
                 self._holes[seq] += 1
                 continue

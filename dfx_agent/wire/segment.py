@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dfx_agent.wire import layout
-from dfx_agent.wire.records import Record
+from dfx_agent.wire.records import RECORD, Record
 from dfx_agent.wire.ring import InflightWriter, RingReader, make_emit, open_slots, read_inflight
 
 SUFFIX = ".seg"
@@ -242,11 +242,11 @@ class SegmentReader:
 
     def poll(self, limit: int = 1 << 16) -> list[Record]:
         """New records; see RingReader."""
-        return self.ring.poll(limit)
+        return list(RECORD.iter_unpack(self.ring.poll(limit)))
 
     def drain(self) -> list[Record]:
         """The writer is gone: all that is left; see RingReader."""
-        return self.ring.drain()
+        return list(RECORD.iter_unpack(self.ring.drain()))
 
     def inflight(self) -> list[Record]:
         """Spans open now, as records with t1_ns 0."""

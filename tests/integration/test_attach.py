@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -270,6 +271,28 @@ def test_inject_only_and_detach(job, dfx_dir) -> None:
     again = run_attach(job.pids[0], verb="detach")
     assert again.returncode == 2
     assert "no guest in the job of pid" in again.stderr
+
+
+def test_guests_leave_when_what_serves_cannot_be_loaded(job, dfx_dir, tmp_path) -> None:
+    """It is loaded while the guests come in; their helpers do not see this folder."""
+    (tmp_path / "fastapi.py").write_text("raise ImportError('broken')")
+    command = [*DFX_AGENT, "attach", "--pid", str(job.launcher.pid), "--listen", "127.0.0.1:0"]
+    env = job_environment(PYTHONPATH=str(tmp_path))
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count(": attached in ") == NUM_RANKS
+    assert done.stderr.count(": detached in ") == NUM_RANKS
+    assert "broken" in done.stderr
+    assert job.changed() == [[], []]
+
+
+def test_nothing_is_changed_when_the_address_is_taken(job, dfx_dir) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        done = run_attach(job.launcher.pid, "--listen", address)
+    assert done.returncode == 1
+    assert re.fullmatch(rf"dfx-agent: cannot listen on {address}: .*\n", done.stderr)
+    assert job.changed() == [[], []]
 
 
 def test_many_times_in_and_out_leave_nothing(job, dfx_dir) -> None:

@@ -18,6 +18,8 @@ from live_processes import LiveAgent, Started, job_environment, started, until
 from test_attach import attached, interrupt, run_attach
 from test_watch import series
 
+from dfx_agent.agent.stacks import py_spy
+
 JOB = """
 import ctypes, json, sys, time
 if "--hidden" in sys.argv:
@@ -169,6 +171,8 @@ def test_check_shows_what_would_be_seen(dfx_dir, tmp_path) -> None:
         row = rf"process pid {job.pid} +3\.\S+ +yes +\w+\s+3\.\S+ +yes +passive +state, CPU, memory"
         assert re.search(row, check.stdout), check.stdout
         assert "metrics.jsonl" in check.stdout
+        if py_spy() is None:
+            assert "'dfx-agent[passive]'" in check.stdout
         with stopped(job):
             assert run_attach(job.pid, "--check").returncode == 2, "nothing can be brought in"
             passive = run_attach(job.pid, "--check", "--method", "passive")

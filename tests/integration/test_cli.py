@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DFX_AGENT, HERE, job_environment, serving, started, until
 
 from dfx_agent import __version__
+from dfx_agent.wire import Identity, SegmentWriter
 
 VERBS = ("demo", "ps", "run", "serve")
 OK = [sys.executable, "-c", "import sys; print('job ran'); sys.exit(5)"]
@@ -306,6 +307,13 @@ def test_ps_shows_ranks_without_an_agent_and_removes_nothing(dfx_dir, tmp_path):
         rf"^nightly +trainer +1 +{one.pid} +live +\d+ +stage|wait", table, re.MULTILINE
     )
     assert [r["state"] for r in after["runs"][0]["ranks"]] == ["live", "died"]
+
+
+def test_ps_shows_names_as_they_are(dfx_dir):
+    SegmentWriter(str(dfx_dir), Identity(run="[/x] [red]nightly", role="trainer", rank=0)).close()
+    ended = cli("ps", env=job_environment(COLUMNS="120"))
+    assert ended.returncode == 0, ended.stderr
+    assert "[/x] [red]nightly  trainer" in ended.stdout
 
 
 def test_ps_beside_an_agent(tmp_path, free_port):

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,7 +21,7 @@ from injection_targets import PROGRAMS, interpreters, running_target
 
 from dfx_agent.attach import inject as inject_module
 from dfx_agent.attach import procfs
-from dfx_agent.attach.inject import inject
+from dfx_agent.attach.inject import Helpers, inject
 from dfx_agent.errors import AttachError, UsageError
 
 pytestmark = pytest.mark.skipif(
@@ -294,7 +295,7 @@ def test_a_helper_killed_at_any_moment_leaves_the_target_as_it_was(program, meth
     moments = random.Random(7)
     with running_target(HERE, program) as target:
         for _ in range(25):
-            with inject_module._helper() as helper:
+            with inject_module._gone_afterwards(inject_module._start_helper()) as helper:
                 helper.stdin.write(request(target, method))
                 helper.stdin.flush()
                 time.sleep(moments.uniform(0.03, 0.25))
@@ -304,6 +305,22 @@ def test_a_helper_killed_at_any_moment_leaves_the_target_as_it_was(program, meth
         before = target.num_payloads
         assert inject(target.pid, target.payload, method=method, budget_seconds=20).ran
         target.wait_for(before + 1)
+
+
+def test_helpers_started_ahead_serve_one_call_each_and_are_gone_afterwards():
+    def children() -> set[int]:
+        return {child.pid for child in psutil.Process().children()}
+
+    with running_target(HERE, "sleep") as target:
+        before = children()
+        with Helpers(2) as helpers:
+            assert len(children() - before) == 2
+            done = inject(target.pid, target.payload, helper=helpers.take())
+            assert done.ran
+            assert len(children() - before) == 1
+        assert helpers.take() is None
+        assert children() == before
+        target.goes_on()
 
 
 def test_two_agents_at_once_do_no_harm():
@@ -430,7 +447,7 @@ while True:
 
 def test_the_helper_is_not_taken_for_a_job(monkeypatch):
     monkeypatch.setenv("DFX_AGENT", "1")
-    with inject_module._helper() as helper:
+    with inject_module._gone_afterwards(inject_module._start_helper()) as helper:
         environment = Path(f"/proc/{helper.pid}/environ").read_bytes()
     assert b"DFX_AGENT" not in environment
 

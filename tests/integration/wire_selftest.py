@@ -87,7 +87,7 @@ def check_threads(folder):
         if not batch:
             break
         seen += batch
-    seen += reader.ring.drain()
+    seen += reader.drain()
     numbers = [r[0] for r in seen]
     assert len(set(numbers)) == len(numbers)
     assert all(map(is_intact, seen))

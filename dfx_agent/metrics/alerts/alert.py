@@ -41,6 +41,14 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class Recording:
+    """A series that Prometheus makes for an alert; ``promql`` may read its own past."""
+
+    name: str
+    promql: str
+
+
+@dataclass(frozen=True)
 class Alert:
     """One alert at one severity; a name may come twice, with different severities.
 
@@ -48,7 +56,8 @@ class Alert:
     ``for_seconds`` is for what is not clocked by steps. ``keep_steps`` holds the alert that many
     steps after its condition ended, evaluated here; ``keep_seconds`` is for Prometheus, which
     knows no steps, and bridges a restart of the agent. ``inhibits`` names alerts that are not
-    delivered for the same run while this one fires. ``board`` is the uid of the board to open.
+    delivered for the same run while this one fires. ``recordings`` are made before, in the same
+    group. ``board`` is the uid of the board to open.
     """
 
     name: str
@@ -62,4 +71,5 @@ class Alert:
     for_seconds: int = 0
     keep_seconds: int = 0
     listing: Listing | None = None
+    recordings: tuple[Recording, ...] = ()
     board: str = "dfx-stability"

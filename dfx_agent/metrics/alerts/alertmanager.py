@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dfx_agent.metrics.alerts.alert import Alert
-from dfx_agent.metrics.alerts.rules import HEAD, dump, inhibitions
+from dfx_agent.metrics.alerts.rules import HEAD, dump, inhibit_rules
 
 _TOP = """\
 # Routes: critical to the pager, warning to the chat, info to nobody (it is context on the boards),
@@ -81,4 +81,4 @@ receivers:
 
 def configuration(alerts: Iterable[Alert]) -> str:
     """The whole file; ``amtool check-config`` accepts it as it is."""
-    return HEAD + _TOP + dump({"inhibit_rules": inhibitions(alerts)})
+    return HEAD + _TOP + dump({"inhibit_rules": inhibit_rules(alerts)})

@@ -4,13 +4,19 @@
 """
 
 from dfx_agent.metrics import agent, balance
-from dfx_agent.metrics.alerts.alert import Alert, Listing, Runbook
+from dfx_agent.metrics.alerts.alert import Alert, Listing, Recording, Runbook
 from dfx_agent.metrics.alerts.conditions import Either, Grows, Promql, series
 
 # the job of deploy/prometheus.yml
 PROMETHEUS_JOB = "dfx"
 _LOSS_WINDOW_SECONDS = 300
 _UP = f'up{{job="{PROMETHEUS_JOB}"}}'
+_ENDED = agent.JOB_ENDED.sample_name
+# what a target said last about the end of its job, for as long as the target is known
+ENDED_LAST = f"job_instance:{_ENDED}:last"
+_REMEMBER_END = Recording(
+    ENDED_LAST, f"({_ENDED} or last_over_time({ENDED_LAST}[1h])) and on (job, instance) {_UP}"
+)
 
 SHIM_DROPPING = Alert(
     "DfxShimDropping",
@@ -42,20 +48,23 @@ AGENT_DOWN = Alert(
     "warning",
     "agent",
     Promql(
-        f"(max by (job, instance, run) (last_over_time({balance.RANK_UP.sample_name}[1h]))"
+        f"((max by (job, instance, run) (last_over_time({balance.RANK_UP.sample_name}[1h]))"
         f" * 0 + 1 and on (job, instance) {_UP} == 0)"
-        f" or on (job, instance) ({_UP} == 0)",
-        (balance.RANK_UP,),
+        f" or on (job, instance) ({_UP} == 0))"
+        f" unless on (job, instance) {ENDED_LAST} == 1",
+        (balance.RANK_UP, agent.JOB_ENDED),
     ),
     "Prometheus cannot scrape an agent",
     Runbook(
-        meaning="The target of a node has not answered for 3 minutes.",
+        meaning="The target of a node has not answered for 3 minutes, and it was not an agent that "
+        "ended with its job (`dfx-agent run`).",
         impact="The runs on that node are not observed; their other alerts resolve without reason.",
         diagnosis="Is the node up? Is the agent (dfx-agent serve) running, and does it listen on "
         "an address that Prometheus reaches, with the token that it asks for?",
         mitigation="Start the agent again: it finds what the job wrote, up to the ring's length.",
     ),
     for_seconds=180,
+    recordings=(_REMEMBER_END,),
     board="dfx-agent",
 )
 AGENT_ABSENT = Alert(
@@ -78,21 +87,22 @@ RUN_VANISHED = Alert(
     "critical",
     "agent",
     Promql(
-        f"max by (job, run) (max_over_time({balance.RANK_UP.sample_name}[30m]) == 1"
-        f" unless on (job, instance) up == 1)"
+        f"max by (job, run) (last_over_time({balance.RANK_UP.sample_name}[30m]) == 1"
+        f" unless on (job, instance) (up == 1 or last_over_time({_ENDED}[30m]) == 1))"
         f" unless on (job, run) max by (job, run) ({balance.RANK_UP.sample_name})",
-        (balance.RANK_UP,),
+        (balance.RANK_UP, agent.JOB_ENDED),
     ),
     "A run was there, and it went together with its agents",
     Runbook(
-        meaning="Ranks of the run lived within the last half hour; now no agent reports the run "
-        "and the agents that did are gone. A run that ends while its agent lives does not come "
-        "here.",
+        meaning="Ranks of the run lived when they were last seen, within the last half hour; now "
+        "no agent reports the run and the agents that did are gone. A run whose end an agent has "
+        "told, orderly or not, does not come here.",
         impact="Probably a node was lost and the job with it.",
         diagnosis="Is the node up? Ask the scheduler about the job. `dfx-agent run` ends with its "
-        "job: with it this alert also follows an orderly end.",
-        mitigation="Restart the job on other nodes. Serve long-lived agents (dfx-agent serve), or "
-        "silence this alert where agents live as long as their jobs.",
+        "job: it waits for one more scrape, at most linger_seconds (60). Is the scrape interval "
+        "longer, or was the agent killed before?",
+        mitigation="Restart the job on other nodes. With a longer scrape interval set "
+        "linger_seconds to twice the interval.",
     ),
     for_seconds=300,
     inhibits=("DfxAgentDown",),

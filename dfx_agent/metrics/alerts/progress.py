@@ -31,6 +31,9 @@ def _blamed(kind: str) -> Listing:
     return Listing(series(verdicts.VERDICT_ACTIVE, kind=kind), text.get(kind, default))
 
 
+# an agent that ends with its job says so only once
+_KEEP_SECONDS = 900
+
 STEP_STALLED = Alert(
     "DfxStepStalled",
     "critical",
@@ -64,6 +67,7 @@ RANK_DIED = Alert(
         mitigation="Restart from the newest checkpoint, without the node if it was the hardware.",
     ),
     inhibits=("DfxStepStalled", "DfxStageStalled", "DfxStraggler", "DfxRankImbalance"),
+    keep_seconds=_KEEP_SECONDS,
     listing=_blamed("crash"),
     board="dfx-e2e",
 )

@@ -356,7 +356,7 @@ def check_the_guest_met_no_error():
     assert num_guest_errors() == 0
     assert steps(seen()) == []
     assert not open_now()
-    assert len(ddp._replicas) < 20
+    assert len(ddp.replicas) < 20
 
 
 if __name__ == "__main__":

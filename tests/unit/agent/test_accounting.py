@@ -128,6 +128,12 @@ def as_open(span: Span) -> SpanEvent:
     return SpanEvent(span.span, span.parent, span.kind, span.name, span.begin, None)
 
 
+def add(
+    account: TimeAccount, span: int, parent: int, kind: int, name: str, begin_ns: int, end_ns: int
+) -> None:
+    account.add({span: (begin_ns, span, end_ns, parent, kind, name)})
+
+
 def replay(trace: Trace, polls: list[int], *, inflight: bool = True) -> TimeAccount:
     """Feed a trace as the agent would: records that are new, what is open, advance to the last."""
     account = TimeAccount(trace.begin)
@@ -135,7 +141,7 @@ def replay(trace: Trace, polls: list[int], *, inflight: bool = True) -> TimeAcco
     for now in [*sorted(polls), trace.end + 10, trace.end + 20]:
         fresh = [s for s in trace.spans if previous < s.end <= now and s.end <= trace.end]
         for span in sorted(fresh, key=lambda s: s.end):
-            account.add(span.span, span.parent, span.kind, span.name, span.begin, span.end)
+            add(account, span.span, span.parent, span.kind, span.name, span.begin, span.end)
         for time_ns, step in trace.steps:
             if previous < time_ns <= now:
                 account.begin_step(time_ns, step)
@@ -197,7 +203,7 @@ def test_polls_with_random_jitter_of_records_never_break_the_sum(trace, polls, s
     for now in sorted(polls):
         for span in trace.spans:
             if rng.random() < 0.3:
-                account.add(span.span, span.parent, span.kind, span.name, span.begin, span.end)
+                add(account, span.span, span.parent, span.kind, span.name, span.begin, span.end)
         if rng.random() < 0.3 and trace.steps:
             account.begin_step(*rng.choice(trace.steps))
         account.note_open([as_open(s) for s in trace.spans if rng.random() < 0.3])
@@ -217,7 +223,7 @@ def test_a_long_span_moves_the_counters_while_it_is_open():
         account.note_open([rollout])
         account.advance(now)
     assert account.totals().stages_ns == {"rollout": 290}
-    account.add(1, 0, STAGE, "rollout", 10, 320)
+    add(account, 1, 0, STAGE, "rollout", 10, 320)
     account.note_open([])
     account.advance(400)
     assert account.totals().stages_ns == {"rollout": 310}
@@ -226,7 +232,7 @@ def test_a_long_span_moves_the_counters_while_it_is_open():
 
 def test_a_span_across_a_step_boundary_is_split_there():
     account = TimeAccount(0)
-    account.add(1, 0, STAGE, "rollout", 10, 90)
+    add(account, 1, 0, STAGE, "rollout", 10, 90)
     account.begin_step(50, 1)
     account.advance(100)
     first, second = windows_of(account)
@@ -249,8 +255,8 @@ def test_a_span_that_vanished_is_closed_after_3_polls_and_counted():
 def test_a_late_span_is_counted_and_takes_only_time_that_is_not_accounted():
     account = TimeAccount(0)
     account.advance(100)
-    account.add(1, 0, STAGE, "rollout", 20, 60)
-    account.add(2, 0, STAGE, "reward", 80, 130)
+    add(account, 1, 0, STAGE, "rollout", 20, 60)
+    add(account, 2, 0, STAGE, "reward", 80, 130)
     account.advance(200)
     assert account.num_late == 2
     assert dict(account.totals().stages_ns) == {"reward": 30}
@@ -262,9 +268,9 @@ def test_a_late_parent_is_no_leaf_while_its_child_is_open():
     account = TimeAccount(0)
     account.note_open([SpanEvent(2, 1, WAIT, "barrier", 10, None)])
     account.advance(50)
-    account.add(1, 0, STAGE, "rollout", 0, 100)
-    account.add(2, 1, WAIT, "barrier", 10, 80)
-    account.add(3, 1, WAIT, "barrier", 85, 90)
+    add(account, 1, 0, STAGE, "rollout", 0, 100)
+    add(account, 2, 1, WAIT, "barrier", 10, 80)
+    add(account, 3, 1, WAIT, "barrier", 85, 90)
     account.advance(200)
     totals = account.totals()
     assert sum(totals.waits_ns.values()) == (80 - 10) + (90 - 85)
@@ -274,8 +280,8 @@ def test_a_late_parent_is_no_leaf_while_its_child_is_open():
 
 def test_the_newest_of_concurrent_waits_has_the_time():
     account = TimeAccount(0)
-    account.add(1, 0, WAIT, "queue", 0, 100)
-    account.add(2, 0, WAIT, "barrier", 40, 60)
+    add(account, 1, 0, WAIT, "queue", 0, 100)
+    add(account, 2, 0, WAIT, "barrier", 40, 60)
     account.advance(100)
     assert account.totals().waits_ns == {("queue", ""): 80, ("barrier", ""): 20}
 
@@ -283,7 +289,7 @@ def test_the_newest_of_concurrent_waits_has_the_time():
 def test_concurrent_stages_count_once_for_active_and_once_each():
     account = TimeAccount(0)
     for span, name in enumerate(["rollout", "rollout", "reward"], 1):
-        account.add(span, 0, STAGE, name, 0, 100)
+        add(account, span, 0, STAGE, name, 0, 100)
     account.advance(100)
     assert account.totals().active_ns == 100
     assert account.totals().stages_ns == {"rollout": 100, "reward": 100}
@@ -320,7 +326,7 @@ def test_corrupted_ids_parents_and_kinds_never_hang_or_raise(rows, polls):
     account = TimeAccount(0)
     for now in sorted(polls):
         for span, parent, kind, begin, end in rows:
-            account.add(span, parent, kind, "n", begin, end)
+            add(account, span, parent, kind, "n", begin, end)
         account.note_open([SpanEvent(s, p, k, "n", b, None) for s, p, k, b, _ in rows])
         account.advance(now)
     assert wall(account.totals()) == account.watermark_ns
@@ -329,8 +335,8 @@ def test_corrupted_ids_parents_and_kinds_never_hang_or_raise(rows, polls):
 def test_a_span_with_the_number_0_is_no_span():
     """0 means "no span": a corrupted record with that number must not become a cycle."""
     account = TimeAccount(0)
-    account.add(0, 0, WAIT, "queue", 0, 100)
-    account.add(1, 0, WAIT, "barrier", 10, 50)
+    add(account, 0, 0, WAIT, "queue", 0, 100)
+    add(account, 1, 0, WAIT, "barrier", 10, 50)
     account.advance(100)
     assert dict(account.totals().waits_ns) == {("barrier", ""): 40}
     assert wall(account.totals()) == 100

@@ -162,6 +162,16 @@ def test_counters_stay_monotonic_over_a_restart_and_replayed_steps_replace(dfx_d
     assert history.values == (1.0, 20.0, 30.0, 40.0)
 
 
+def test_a_value_is_shown_in_the_next_snapshot_and_an_old_one_stays(dfx_dir, agent):
+    job = Job(dfx_dir)
+    for step, value in ((1, 0.5), (2, 0.75)):
+        job.point(SCALAR, "actor/kl", value, step)
+        for _ in range(2):  # the second time nothing has come
+            row = run_row(agent)
+            found = [(s.key, s.step, s.moments.mean) for s in (*row.scalars, *row.ranks[0].scalars)]
+            assert found == [("actor/kl", step, value)] * 2
+
+
 def test_two_live_processes_with_one_rank_are_both_shown(dfx_dir, agent):
     jobs = [Job(dfx_dir, 0), Job(dfx_dir, 0).given_to_a_child(), Job(dfx_dir, -1)]
     jobs[0].step(3)

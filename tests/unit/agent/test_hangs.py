@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from hang_scene import WORLD_SIZE, Scene, hold_in, staged
 
+from dfx_agent.agent.progress import Track
 from dfx_agent.wire.records import WAIT
 
 
@@ -93,6 +94,17 @@ def test_the_first_steps_may_take_five_minutes(scene):
     assert scene.look(301).ranks == ("1",)
 
 
+def test_a_job_that_hung_before_we_came_is_found_after_a_minute(scene, monkeypatch):
+    for rank in scene.add(WORLD_SIZE):
+        rank.reports_group("0", 41 if rank is scene.ranks[1] else 42)
+        rank.writes_stacks("main", "load_batch" if rank is scene.ranks[1] else "backward")
+    early = scene.look(70)
+    assert early.state == "clear"  # it may be compiling
+    assert any("load_batch" in line for line in early.evidence)
+    monkeypatch.setattr(Track, "seconds_before_guest", 1000.0)
+    assert scene.look(71).ranks == ("1",)
+
+
 def test_a_stage_that_was_never_seen_may_take_five_minutes_too(scene):
     ranks = scene.warm_up()
     ranks[1].enters("export")
@@ -171,6 +183,21 @@ def test_ranks_that_wait_on_a_device_are_known_by_the_number_that_they_have_issu
     verdict = scene.look(14)
     assert (verdict.ranks, verdict.stage) == (("1",), "backward")
     assert "#6" in verdict.summary
+
+
+def test_numbers_that_go_on_are_life_where_no_collective_is_recorded(scene):
+    ranks = scene.warm_up()
+    for rank in ranks:
+        rank.reports_group("0", 5)
+        rank.writes_stacks("main")
+    scene.look()
+    time.sleep(1.5)
+    for rank in ranks:  # each when its own thread came by
+        rank.reports_group("0", 90 if rank is ranks[1] else 91)
+    assert scene.look(9).state == "clear"
+    for rank in ranks:
+        rank.writes_stacks("main")
+    assert scene.look(14).ranks == ("1",)
 
 
 def test_a_rank_that_works_beside_a_wait_in_another_thread_is_not_blocked(scene):

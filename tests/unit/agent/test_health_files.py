@@ -144,3 +144,39 @@ def test_a_second_agent_reads_what_is_kept_and_writes_nothing(learned):
     second.stop()
     assert kept_files(folder)[0].read_bytes() == before
     first.stop()
+
+
+COLLAPSE = {"actor/entropy": 8.0, "critic/score/mean": -1.0}
+
+
+def collapse(agent: Agent, job: Job) -> bool:
+    """Thirty healthy steps, eight of another run: whether the baselines are frozen then."""
+    for step in range(1, 39):
+        for key, value in COLLAPSE.items():
+            healthy_value = 0.5 + 0.01 * (step % 3)
+            job.point(SCALAR, key, value if step > 30 else healthy_value, step)
+        job.step(step + 1)
+    return run_row(agent, polls=3).signals.is_latched
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "is_frozen"), [((), True), ((("divergence_families_with_reward", 3.0),), False)]
+)
+def test_baselines_freeze_by_the_thresholds_that_the_user_set(dfx_dir, thresholds, is_frozen):
+    config = Config(str(dfx_dir), thresholds=thresholds)
+    agent, job = Agent(config), Job(dfx_dir)
+    assert collapse(agent, job) is is_frozen
+    states = {v.kind: v.state for v in run_row(agent).verdicts}
+    assert (states["divergence"] == "found") is is_frozen
+    agent.stop()
+
+
+def test_the_next_agent_freezes_by_the_same_thresholds(learned):
+    folder, job = learned
+    agent = Agent(Config(str(folder), thresholds=(("divergence_families_with_reward", 3.0),)))
+    train(job, range(31, 33))
+    row = run_row(agent, polls=3)
+    assert row.signals.step == 32
+    held = agent._runs["r"].health
+    assert held._bank._critical is held.critical is agent._critical
+    agent.stop()

@@ -11,6 +11,8 @@ from test_signals import collapsed, healthy, trained
 
 from dfx_agent.agent.health_verdict import divergence_verdict
 from dfx_agent.agent.signals import SignalBank
+from dfx_agent.metrics.alerts import alerts_with
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
 
 
 def test_a_collapse_is_found_with_its_onset_and_figures():
@@ -43,4 +45,18 @@ def test_one_family_alone_can_never_vote_and_says_so():
         state = bank.observe(step, {"grad_norm": rng.lognormvariate(0, 0.1)})
     verdict = divergence_verdict(state, "trainer")
     assert verdict.state == "insufficient evidence"
-    assert "the run reports gradient norm; it takes 3 families" in verdict.summary
+    assert "the run reports gradient norm; it takes 3 (divergence_families) or 2" in verdict.summary
+
+
+def test_a_moved_threshold_moves_the_verdict_and_what_it_needs():
+    (moved,) = alerts_with({"divergence_families_with_reward": 4}, (DIVERGENCE,))
+    bank, rng = trained(40)
+    states = [bank.observe(40 + row, collapsed(rng)) for row in range(6)]
+    assert divergence_verdict(states[-1], "trainer").state == "found"
+    (higher,) = alerts_with({"divergence_families": 4}, (moved,))
+    assert divergence_verdict(states[-1], "trainer", higher.condition).state == "clear"
+    bank = SignalBank()
+    for step in range(40):
+        values = healthy(rng)
+        state = bank.observe(step, {name: values[name] for name in ("entropy", "grad_norm")})
+    assert "4 (divergence_families)" in divergence_verdict(state, "t", higher.condition).summary

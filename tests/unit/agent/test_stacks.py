@@ -129,7 +129,7 @@ PY_SPY = [
         "thread_name": "MainThread",
         "os_thread_id": 42,
         "frames": [
-            {"name": "inner", "filename": "/job/a.py", "line": 2},
+            {"name": "Job.outer.<locals>.inner", "filename": "/job/a.py", "line": 2},
             {"name": "<module>", "filename": "/job/a.py", "line": 5},
         ],
     },

@@ -1,8 +1,11 @@
 """Alerts of living runs: who is told what, under which labels, since when."""
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -178,6 +181,76 @@ def test_a_run_that_counts_from_0_again_does_not_keep_an_alert_for_ever():
     evaluator.observe(state(500), drops(1))
     fired = [bool(evaluator.observe(state(row), drops(0))) for row in range(6)]
     assert fired == [True, True, True, True, False, False]
+
+
+# ------------------------------------------------------------------------------------- inhibition
+
+SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "alertmanager.yml"
+INHIBIT_RULES = yaml.safe_load(SHIPPED.read_text())["inhibit_rules"]
+KEYS = [(alert.name, alert.severity) for alert in ALERTS]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Holds where the test says so."""
+
+    key: tuple[str, str]
+
+    def holds(self, samples) -> bool:
+        return self.key in samples["chosen"]
+
+
+def matches(matchers, labels) -> bool:
+    """Alertmanager's matchers, read from the file on their own."""
+    for text in matchers:
+        name, operator, value = re.fullmatch(r'(\w+)(=~?)"(.*)"', text).groups()
+        pattern = value if operator == "=~" else re.escape(value)
+        if not re.fullmatch(pattern, labels.get(name, "")):
+            return False
+    return True
+
+
+def silenced(firing):
+    """Places of those that Alertmanager would not deliver, by the shipped rules."""
+    return {
+        i
+        for i, target in enumerate(firing)
+        for rule in INHIBIT_RULES
+        for source in firing
+        if source is not target
+        and matches(rule["target_matchers"], target)
+        and matches(rule["source_matchers"], source)
+        and all(source.get(name) == target.get(name) for name in rule["equal"])
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sets(st.sampled_from(KEYS), max_size=12), min_size=2, max_size=2))
+def test_the_agent_inhibits_what_the_shipped_alertmanager_rules_do(chosen):
+    at_once = [replace(a, condition=Chosen((a.name, a.severity)), for_seconds=0) for a in ALERTS]
+    firing = dict(zip(("a", "b"), chosen, strict=True))
+    alerts = LiveAlerts(
+        None, lambda row: {"chosen": firing[row.run]}, at_once, labels={"job": "dfx"}
+    )
+    look(alerts, run("a", state(1)), run("b", state(1)))
+    rows = alerts.alerts().alerts
+    assert {(row.run, row.alert, row.severity) for row in rows} == {
+        (name, *key) for name, keys in firing.items() for key in keys
+    }
+    expected = silenced([row.labels for row in rows])
+    assert {i for i, row in enumerate(rows) if row.is_inhibited} == expected
+
+
+def test_a_page_speaks_for_the_warning_of_its_name_in_its_own_run_only():
+    at_once = [replace(a, condition=Chosen((a.name, a.severity)), for_seconds=0) for a in ALERTS]
+    page, warning = ("DfxNonFinite", "critical"), ("DfxNonFinite", "warning")
+    firing = {"a": {page, warning}, "b": {warning}}
+    alerts = LiveAlerts(None, lambda row: {"chosen": firing[row.run]}, at_once)
+    look(alerts, run("a", state(1)), run("b", state(1)))
+    inhibited = {(row.run, row.severity): row.is_inhibited for row in alerts.alerts().alerts}
+    assert inhibited == {
+        ("a", "critical"): False, ("a", "warning"): True, ("b", "warning"): False,
+    }  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------- identity

@@ -1,0 +1,90 @@
+"""Flags of every verb that serves, and what they say, checked without loading what serves.
+
+Little is imported here: ``attach`` is in the job before the agent is loaded, and yet a wrong option
+is told before anything is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dfx_agent.errors import ConfigError
+from dfx_agent.web.listener import Listener, parse_listen
+
+if TYPE_CHECKING:
+    from dfx_agent.agent.config import Config
+
+_ALERTING = ("alertmanager", "webhook", "alert_labels")
+
+
+def add_service_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags that every serving verb has."""
+    parser.add_argument("--listen", metavar="ADDR", help="page and /metrics (127.0.0.1:9931)")
+    parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="token that clients must show; required off loopback"
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key of --tls-cert")
+    parser.add_argument(
+        "--alertmanager",
+        action="append",
+        metavar="URL",
+        help="deliver alerts to this Alertmanager; once for each of a cluster",
+    )
+    parser.add_argument(
+        "--webhook", action="append", metavar="URL", help="post alerts as JSON; repeatable"
+    )
+    parser.add_argument(
+        "--alert-label",
+        dest="alert_labels",
+        action="append",
+        metavar="NAME=VALUE",
+        help="label on every delivered alert, as external_labels of Prometheus; repeatable",
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings file (dfx.yaml if it exists)")
+
+
+def load_config(args: argparse.Namespace) -> Config:
+    """Settings from file, environment and flags; ConfigError names the bad one."""
+    from dfx_agent.agent.config import load
+
+    names = ("listen", "directory", "token_file", "tls_cert", "tls_key", *_ALERTING)
+    flags = {name: getattr(args, name) for name in names}
+    return load(flags, os.environ, args.config)
+
+
+def listener_of(config: Config, listen: str | None = None) -> Listener:
+    """The address to serve on, not bound yet. UsageError or ConfigError where it cannot be."""
+    host, port = parse_listen(listen or config.listen)
+    read_token(config, host)
+    return Listener(host, port, config.tls_cert, config.tls_key)
+
+
+def read_token(config: Config, host: str) -> str | None:
+    """What clients must show. ConfigError without one where other machines reach ``host``."""
+    if config.token_file is None:
+        if not _is_loopback(host):
+            raise ConfigError(
+                f"{host} can be reached from other machines: give --token-file FILE, "
+                "or listen on 127.0.0.1"
+            )
+        return None
+    try:
+        token = Path(config.token_file).read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"cannot read {config.token_file}: {error.strerror}") from None
+    if not token:
+        raise ConfigError(f"{config.token_file} is empty: put a token into it")
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
