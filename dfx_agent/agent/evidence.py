@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from dfx_agent import __version__
 from dfx_agent.agent import view
+from dfx_agent.agent.flight import FlightRecord, read_flight
 from dfx_agent.agent.fold import RunFold
 from dfx_agent.agent.progress import Track
 from dfx_agent.agent.stacks import ProcessStacks, dump_with_py_spy, merge, read_stacks
@@ -78,6 +79,7 @@ class Incident:
     is_settled: bool = False
     path: str = ""
     stacks: dict[str, ProcessStacks] = field(default_factory=dict)
+    flights: dict[str, FlightRecord] = field(default_factory=dict)
 
     @property
     def is_due(self) -> bool:
@@ -180,7 +182,7 @@ def _document(incident: Incident) -> dict[str, Any]:
         "outcome": incident.outcome,
         "verdict": dataclasses.asdict(incident.verdict),
         "run": dataclasses.asdict(rows),
-        "places": [_place(place, incident.stacks.get(place.segment)) for place in incident.places],
+        "places": [_place(place, incident) for place in incident.places],
         "stacks": [
             {"ranks": group.ranks, "frames": [str(frame) for frame in group.frames]}
             for group in merge(same_role)
@@ -191,9 +193,12 @@ def _document(incident: Incident) -> dict[str, Any]:
 
 
 def _take_stacks(incident: Incident) -> None:
-    """What the guests wrote since their ranks last moved; py-spy for ranks that wrote nothing."""
+    """What the guests wrote since their ranks last moved; py-spy for ranks without stacks."""
     is_open = incident.outcome == "open"
     for place in incident.places:
+        flight = read_flight(place.segment, place.moved_ns) if is_open else None
+        if flight:
+            incident.flights[place.segment] = flight
         known = incident.stacks.get(place.segment)
         taken = read_stacks(place.segment, place.moved_ns) if is_open or not known else known
         if not (taken or known) and is_open and incident.is_settled and place.is_local:
@@ -202,7 +207,8 @@ def _take_stacks(incident: Incident) -> None:
             incident.stacks[place.segment] = taken
 
 
-def _place(place: Place, stacks: ProcessStacks | None) -> dict[str, Any]:
+def _place(place: Place, incident: Incident) -> dict[str, Any]:
+    stacks = incident.stacks.get(place.segment)
     threads = stacks.threads if stacks else ()
     return {
         "role": place.role,
@@ -210,6 +216,7 @@ def _place(place: Place, stacks: ProcessStacks | None) -> dict[str, Any]:
         "pid": place.pid,
         "quiet_seconds": place.quiet_seconds,
         "last_collective": dict(place.reached),
+        "recorded_collectives": _recorded(incident.flights.get(place.segment)),
         "stacks_from": stacks.source if stacks else "no stacks",
         "threads": [
             {
@@ -221,6 +228,30 @@ def _place(place: Place, stacks: ProcessStacks | None) -> dict[str, Any]:
             for thread in threads
         ],
     }
+
+
+def _recorded(flight: FlightRecord | None) -> list[dict[str, Any]]:
+    """The last collectives of torch's flight recorder, the newest first."""
+    issued = [
+        (entry, key, group)
+        for key, group in (flight.groups.items() if flight else ())
+        for entry in group.entries
+    ]
+    issued.sort(key=lambda item: item[0].created_ns, reverse=True)
+    return [
+        {
+            "operation": entry.operation,
+            "tensors": entry.tensors.strip(),
+            "num_elements": entry.num_elements,
+            "sequence": None if entry.is_p2p else entry.sequence,
+            "group": key.name,
+            "group_description": group.description,
+            "backend": key.backend,
+            "issued_seconds": entry.created_ns / 1e9,
+            "is_finished": entry.is_finished,
+        }
+        for entry, key, group in issued
+    ]
 
 
 def _finite(value: Any) -> Any:

@@ -13,7 +13,9 @@ works within its limit is not to blame, however long the others wait: limits are
             10 s, 10 x median, 4 x longest in a rollout or validation in which the process sleeps
 
 Everybody in one collective for 30 s, or in collectives that do not match, is a hang too; and a
-whole run in which nothing has moved for 120 s and 10 steps.
+whole run in which nothing has moved for 120 s and 10 steps. Torch's flight recorder, which guests
+write when they stand still, shows different collectives under one number also where no hook saw
+them: in C++, and in a job that hung before the guest came.
 """
 
 from __future__ import annotations
@@ -23,11 +25,15 @@ from statistics import median
 
 from dfx_agent.agent import limits
 from dfx_agent.agent.crashes import crash_verdict
+from dfx_agent.agent.flight import age_text
 from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Track, Waiter
+from dfx_agent.agent.unfinished import Unfinished, first_unfinished
 from dfx_agent.agent.wording import (
     behind_lines,
+    flight_lines,
+    labels_text,
     ranks_text,
     seconds_text,
     stack_lines,
@@ -112,10 +118,17 @@ class _Role:
     def hang(self, quiet_seconds: float) -> Verdict:
         """``quiet_seconds``: how long nothing has moved in the whole run."""
         waiters = [*self._waiters(), *self._silent_waiters()]
+        recorded = self._recorded()
+        absent = self._absent(waiters)
+        if not waiters:
+            waiters, absent = self._recorded_waiters(recorded)
+        has_died = any(rank.process.state == "died" for rank in self.ranks)
+        differing = [one for one in recorded if len(one.kinds) > 1]
+        if differing and not has_died:
+            return self._different(differing[0])
         if not waiters:
             return self._no_progress(quiet_seconds)
-        absent = self._absent(waiters)
-        if any(rank.process.state == "died" for rank in self.ranks):
+        if has_died:
             return self._verdict("clear", "the others wait for a rank that died")
         excuses = {rank: self._excuse(rank) for rank in absent if not rank.is_blocked}
         stopped = {w.rank: self._excuse(w.rank) for w in waiters}
@@ -188,7 +201,7 @@ class _Role:
             f"{waits_text(waiters)} for {ranks_text([rank])}, which is in {rank.stage} for "
             f"{seconds_text(self._quiet(rank))} of at most {excuse.limit_seconds:.0f} s"
         )
-        lines = (excuse.reason, *stack_lines(self.ranks, self.now_ns))
+        lines = (excuse.reason, *flight_lines(self.ranks), *stack_lines(self.ranks, self.now_ns))
         return self._verdict("clear", summary, evidence=lines)
 
     def _deadlock(self, absent: list[Track], waiters: list[Waiter]) -> Verdict:
@@ -218,6 +231,47 @@ class _Role:
             if other is not None and other != operation:
                 return True
         return False
+
+    def _recorded(self) -> list[Unfinished]:
+        """What quiet ranks wait in for 10 s by torch's flight recorder, the oldest first."""
+        quiet = [rank for rank in self._living if self._quiet(rank) >= WAITING_SECONDS]
+        recorded = {rank.process.label: rank.recorded() for rank in quiet}
+        known = {label: record for label, record in recorded.items() if record is not None}
+        found = first_unfinished(known)
+        return [one for one in found if self._seconds_since(one) >= WAITING_SECONDS]
+
+    def _seconds_since(self, unfinished: Unfinished) -> float:
+        now_seconds = self._living[0].process.follower.epoch_seconds(self.now_ns)
+        return now_seconds - unfinished.begin_ns / 1e9
+
+    def _recorded_waiters(self, found: list[Unfinished]) -> tuple[list[Waiter], list[Track]]:
+        """(who waits, for whom) where no hook saw it: the job hung before the guest came."""
+        one = next((one for one in found if one.missing), None)
+        if one is None:
+            return [], []
+        begin_ns = self.now_ns - int(self._seconds_since(one) * 1e9)
+        by_label = {rank.process.label: rank for rank in self._living}
+        waiters = [
+            Waiter(by_label[label], Arrival(entry.operation, one.group, one.sequence, begin_ns))
+            for label, entry in one.issued.items()
+            if entry is not None and not entry.is_finished
+        ]
+        return waiters, [by_label[label] for label in one.missing]
+
+    def _different(self, unfinished: Unfinished) -> Verdict:
+        """To blame are those in the collective that the fewest are in; all of them on a tie."""
+        places = unfinished.places()
+        fewest = min(len(labels) for labels, _ in places)
+        odd = {label for labels, _ in places if len(labels) == fewest for label in labels}
+        where = ", ".join(f"{labels_text(labels)} {what}" for labels, what in places)
+        seconds = self._seconds_since(unfinished)
+        return self._found(
+            "mismatched collectives",
+            f"different collectives under one number for {age_text(seconds)}: {where}",
+            [rank for rank in self.ranks if rank.process.label in odd],
+            [],
+            self.now_ns - int(seconds * 1e9),
+        )
 
     def _mismatched(self, waiters: list[Waiter]) -> Verdict:
         """To blame are those in the collective that the fewest are in; all of them on a tie."""
@@ -293,7 +347,11 @@ class _Role:
             cause=cause,
             step=first.process.step,
             since_seconds=first.process.follower.epoch_seconds(since_ns),
-            evidence=(*lines, *stack_lines(self.ranks, self.now_ns)),
+            evidence=(
+                *lines,
+                *flight_lines(self.ranks),
+                *stack_lines(self.ranks, self.now_ns),
+            ),
         )
 
     def _verdict(

@@ -11,10 +11,12 @@ from collections import deque
 from typing import NamedTuple
 
 from dfx_agent.agent.accounting import SpanEvent
+from dfx_agent.agent.flight import FLIGHT_SUFFIX, FlightRecord, read_flight
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.stacks import ProcessStacks, read_stacks
 from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, stat_fields
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, STAGE, WAIT
+from dfx_agent.wire.segment import SUFFIX
 
 DDP_GRADIENTS = "ddp_gradients"
 IDLE = "idle"
@@ -74,6 +76,7 @@ class Track:
         self._num_tokens: float | None = None
         self._looked_ns = 0
         self._stacks: ProcessStacks | None = None
+        self._flight: tuple[tuple[int, int], FlightRecord | None] = (0, 0), None
         self._is_stopped = False
         self._is_sleeping = False
         self._cpu_ticks = 0
@@ -146,6 +149,19 @@ class Track:
             self._is_stopped = state in "Tt"
             self._note_cpu(now_ns, ticks, is_sleeping=state == "S")
         return self._stacks, self._is_stopped
+
+    def recorded(self) -> FlightRecord | None:
+        """The flight recorder as it was written since it last moved."""
+        path = self.process.follower.path
+        try:
+            status = os.stat(path.removesuffix(SUFFIX) + FLIGHT_SUFFIX)
+        except OSError:
+            return None
+        file = status.st_ino, status.st_mtime_ns
+        if self._flight[0] != file:
+            self._flight = file, read_flight(path, 0)
+        record = self._flight[1]
+        return None if record is None or record.time_ns < self.moved_ns else record
 
     def is_idle(self, now_ns: int) -> bool:
         """Whether it has slept since it last moved: no computing, no polling, no disk."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dfx_agent.agent.accounting import SpanEvent
+from dfx_agent.agent.flight import FLIGHT_SUFFIX
 from dfx_agent.agent.stacks import STACKS_SUFFIX
 from dfx_agent.devices.stat import START_TICKS, STATE, stat_fields
 from dfx_agent.snapshot import SegmentProblem
@@ -228,7 +229,8 @@ class Folder:
         """Remove the segment of a process that is gone, if removing is ours to do."""
         if self.reaps:
             self._unlink(path)
-            self._unlink(path.removesuffix(SUFFIX) + STACKS_SUFFIX)
+            for suffix in (STACKS_SUFFIX, FLIGHT_SUFFIX):
+                self._unlink(path.removesuffix(SUFFIX) + suffix)
             self.num_reaped += 1
 
     def close(self) -> None:

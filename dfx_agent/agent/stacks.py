@@ -95,7 +95,7 @@ class MergedStack:
 
 def read_stacks(segment: str, since_ns: int) -> ProcessStacks | None:
     """What the guest of this segment wrote after ``since_ns``; None when there is nothing."""
-    text = _read_text(segment.removesuffix(SUFFIX) + STACKS_SUFFIX)
+    text = read_text(segment.removesuffix(SUFFIX) + STACKS_SUFFIX)
     stacks = parse(text) if text else None
     if stacks is None or stacks.time_ns is None or stacks.time_ns < since_ns:
         return None
@@ -177,7 +177,7 @@ def _from_py_spy(threads: Iterable[dict[str, Any]], pid: int) -> ProcessStacks |
     return ProcessStacks("py-spy", None, tuple(rows)) if rows else None
 
 
-def _read_text(path: str) -> str:
+def read_text(path: str) -> str:
     """At most 256 KiB of a regular file; "" when it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from dfx_agent.agent.progress import Track, Waiter
 from dfx_agent.agent.stacks import merge
+from dfx_agent.agent.unfinished import unfinished_lines
 
 _MAX_RANKS = 8
 _MAX_OUTLIERS = 4
@@ -43,12 +44,21 @@ def behind_lines(rank: Track, waiters: Sequence[Waiter]) -> list[str]:
         (w.arrival.group, w.arrival.sequence) for w in waiters if w.arrival.sequence is not None
     ):
         reached = rank.reached.get(group)
+        if reached is None and rank.recorded():
+            continue  # no hook saw this group: the lines of the flight recorder say it
         own = "none" if reached is None else f"#{reached}"
         lines.append(
             f"{ranks_text([rank])}: last collective of group {group} is {own}, "
             f"the others are in #{sequence}"
         )
     return lines
+
+
+def flight_lines(ranks: Iterable[Track]) -> list[str]:
+    """Who has issued the collective that holds the job up, and who has not."""
+    recorded = {rank.process.label: rank.recorded() for rank in ranks}
+    known = {label: record for label, record in recorded.items() if record is not None}
+    return unfinished_lines(known, labels_text)
 
 
 def stack_lines(ranks: Iterable[Track], now_ns: int) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dfx_agent.attach import ray, refusals
-from dfx_agent.attach.processes import Process, ProcessTable
+from dfx_agent.attach.processes import Process, ProcessTable, is_zombie
 from dfx_agent.attach.programs import (
     is_by_multiprocessing,
     is_fork_of,
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass
 class Job:
-    """The job that ``pid`` belongs to. AttachError when there is no such process.
+    """The job that ``pid`` belongs to. AttachError when no such process runs.
 
     ``only_this``: the process itself and nothing else.
     """
@@ -63,7 +63,8 @@ class Job:
     def __post_init__(self) -> None:
         root = self.table.get(self.pid)
         if root is None:
-            raise refusals.no_process(self.pid)
+            refuse = refusals.zombie if is_zombie(self.pid) else refusals.no_process
+            raise refuse(self.pid)
         self._root = root
         self._launchers: set[Process] = set()
         self._keys: set[str] = set()

@@ -149,6 +149,12 @@ class ProcessTable:
             self._settled.add(pid)
 
 
+def is_zombie(pid: int) -> bool:
+    """Whether it has ended and its parent has not taken note."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] in "ZX"
+
+
 def _read(pid: int, name: str) -> bytes:
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from dfx_agent.agent.flight import age_text
+
 _STYLE = """
 :root { color-scheme: light dark; --line: #d5d9e0; --soft: #5b6472; --bad: #b3261e; --paper: #fff;
   --ink: #1b1f24; --band: #f4f6f8; --warn: #8a5a00; }
@@ -40,6 +42,7 @@ def render(document: Mapping[str, Any]) -> str:
         *(map(_verdict, run["verdicts"]) if run["verdicts"] else ["<p>Nothing was judged.</p>"]),
         "<h2>Ranks</h2>",
         _ranks(document),
+        *_collectives(document),
         *_stacks(document),
         "<h2>Last steps</h2>",
         _steps(run["steps"]),
@@ -134,6 +137,31 @@ def _opened(inflight: Sequence[Mapping[str, Any]]) -> str:
         for span in inflight
     ]
     return f"{' > '.join(names)} ({inflight[-1]['elapsed_seconds']:.1f} s)"
+
+
+def _collectives(document: Mapping[str, Any]) -> Iterable[str]:
+    """Of ranks whose flight recorder was read; what has not finished is marked."""
+    # evidence of an older agent has none
+    places = [place for place in document["places"] if place.get("recorded_collectives")]
+    if places:
+        yield "<h2>Last collectives by torch's flight recorder, the newest first</h2>"
+    for place in places:
+        recorded = place["recorded_collectives"]
+        lines = [_collective(one, document["begin_seconds"]) for one in recorded]
+        title = escape(f"{place['role']} {place['rank']}: {lines[0]}")
+        text = escape("\n".join(lines))
+        yield f"<details><summary>{title}</summary><pre>{text}</pre></details>"
+
+
+def _collective(issued: Mapping[str, Any], at: float) -> str:
+    """As in "all_reduce [1048576] float32, #42 of group 0, issued 14 min before, not finished"."""
+    number = "" if issued["sequence"] is None else f"#{issued['sequence']} of "
+    facts = [
+        " ".join(filter(None, (issued["operation"], issued["tensors"]))),
+        f"{number}group {issued['group']} ({issued['group_description'] or issued['backend']})",
+        f"issued {age_text(at - issued['issued_seconds'])} before",
+    ]
+    return ", ".join(facts if issued["is_finished"] else [*facts, "not finished"])
 
 
 def _stacks(document: Mapping[str, Any]) -> Iterable[str]:

@@ -277,6 +277,8 @@ class _Attachments:
 
 
 def _departure(guest: Guest, has_left: bool, seconds: float) -> str:  # noqa: FBT001 (a pair)
+    if not guest.process.is_alive():
+        return "ended"
     if has_left:
         return f"detached in {seconds:.1f} s"
     if guest.has_stopped():

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfx_agent import __version__
-from dfx_agent.shim import bootstrap, identity, recorder
+from dfx_agent.shim import bootstrap, flight, identity, recorder, stacks
 from dfx_agent.wire.layout import UNKNOWN
 
 NOTE_SUFFIX = ".attached"
@@ -119,7 +119,8 @@ def leave(*, nobody_reads: bool = False) -> None:
     if visit is not None:
         _unlink(visit.stem + REQUEST_SUFFIX)
         if nobody_reads:  # and the next agent would find the memory of a job that is long over
-            _unlink(visit.stem + ".seg")
+            for suffix in (".seg", stacks.SUFFIX, flight.SUFFIX):
+                _unlink(visit.stem + suffix)
 
 
 def forget() -> bool:

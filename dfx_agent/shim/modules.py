@@ -158,10 +158,7 @@ class _AfterForward(_Hook):
 
     def __call__(self, module: Any, *_args: Any) -> None:
         if not compiling.is_compiling():
-            try:
-                torch_hooks.close_stage(_opened.pop(id(module), None), None)
-            except Exception:  # noqa: BLE001 (never into the job)
-                _opened.pop(id(module), None)
+            torch_hooks.close_stage(_opened.pop(id(module), None), None)
 
 
 def _close(module_id: int, failure: type[BaseException] | None) -> None:

@@ -21,7 +21,7 @@ MAX_BYTES = 64 * 1024
 _MAX_NAMED = 200
 _AFTER_SECONDS = (10, 30, 60, 120, 300)
 _EVERY_SECONDS = 300
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StackWriter:
@@ -50,7 +50,7 @@ def write_stacks(segment: str) -> bool:
     """Replace ``<segment without .seg>.stacks`` (mode 0600, at most 64 KiB); False if not."""
     path = segment.removesuffix(".seg") + SUFFIX
     try:
-        fd = os.open(path + ".tmp", _FLAGS, 0o600)
+        fd = os.open(path + ".tmp", FLAGS, 0o600)
         try:
             head = _head()
             os.write(fd, head)

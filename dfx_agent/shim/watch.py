@@ -1,8 +1,9 @@
 """The guest's own thread in a torch process: what is worth saying once a second.
 
 It follows the sequence numbers of process groups (a hung rank shows as the one that stays behind),
-samples the allocator, looks for models, writes stacks when something has been open for long, and
-reports which hooks are active. It sleeps otherwise, and it is gone in a forked child.
+samples the allocator, looks for models, writes stacks and the flight recorder when something has
+been open for long, and reports which hooks are active. It sleeps otherwise, and it is gone in a
+forked child.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 import time
 
 from dfx_agent.shim import attached, collectives, modules, patches, recorder, torch_hooks
+from dfx_agent.shim.flight import FlightWriter, Mark
 from dfx_agent.shim.memory import MemorySampler
 from dfx_agent.shim.overhead import Overhead
 from dfx_agent.shim.stacks import StackWriter
@@ -30,6 +32,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
         self._memory = MemorySampler()
         self._stacks = StackWriter()
+        self._flight = FlightWriter()
         self._overhead = Overhead()
         self._groups: dict[str, int] = {}
         self._states: dict[str, float] = {}
@@ -68,7 +71,9 @@ class Watch:
         newest_begin_ns, stage = writer.open_now()
         self._memory.sample(writer.gauge, stage)
         now_ns = time.monotonic_ns()
-        self._stacks.write_if_stuck(now_ns, newest_begin_ns, writer.path)
+        self._flight.note(now_ns, _mark(writer))
+        if self._stacks.write_if_stuck(now_ns, newest_begin_ns, writer.path):
+            self._flight.write_once(now_ns, _mark(writer), writer.path)
         self._overhead.account(writer, now_ns)
 
     def _report_groups(self, writer: recorder.Recorder) -> None:
@@ -84,3 +89,9 @@ class Watch:
             if self._states.get(name) != state:
                 self._states[name] = state
                 writer.gauge(f"patch/{name}", state)
+
+
+def _mark(writer: recorder.Recorder) -> Mark:
+    """Asked anew: right before a dump it must be as it was."""
+    newest_begin_ns, _ = writer.open_now()
+    return newest_begin_ns, tuple(group.sequence() for group in collectives.known_groups())

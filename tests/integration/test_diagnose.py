@@ -35,6 +35,12 @@ NUM_RANKS = 3
 LATE_SECONDS = 25.0  # the bar is 15 s; a loaded machine must not fail the test
 
 
+def records_gloo() -> bool:
+    """Whether this torch has a flight recorder of gloo: 2.13 and newer."""
+    c10d = pytest.importorskip("torch._C._distributed_c10d")
+    return hasattr(c10d, "_dump_fr_trace_json")
+
+
 class Scene:
     """An agent, a DDP job of three ranks, and what is said of it."""
 
@@ -152,7 +158,12 @@ def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_ki
         assert (sorted(dominant["ranks"]), outlier["ranks"]) == (["0", "2"], ["1"])
         assert outlier["frames"][-1].startswith("forward (faulty_ddp.py")
         assert any("backward" in frame for frame in dominant["frames"])
-        assert any("forward (faulty_ddp.py" in line for line in scene.verdict()["evidence"])
+        evidence = scene.verdict()["evidence"]
+        assert any("forward (faulty_ddp.py" in line for line in evidence)
+        if records_gloo():
+            (line,) = (line for line in evidence if line.startswith("flight recorder: "))
+            assert "all_reduce@0 #" in line
+            assert "; not by rank 1, whose last is " in line
         for rank in scene.ranks:
             rank.popen.kill()
         until(lambda: scene.evidence()[0]["outcome"] == "job ended", "the end in the evidence")

@@ -5,6 +5,7 @@ Only the clock that judges is put forward: ``look(14)`` is the verdict as it is 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,6 +32,7 @@ class Rank:
     def __init__(self, folder: Path, rank: int, world_size: int = WORLD_SIZE, **known) -> None:
         fields = {"run": "r", "role": "trainer", **known}
         identity = Identity(rank=rank, world_size=world_size, **fields)
+        self.rank = rank
         self.segment = SegmentWriter(str(folder), identity, num_records=1024)
         self.path = Path(self.segment.path)
         self.names: dict[str, int] = {}
@@ -91,6 +93,28 @@ class Rank:
             f"Thread 0x00000000000000aa (most recent call first):\n{calls}\n"
         )
         self.path.with_suffix(".stacks").write_text(text)
+
+    def writes_flight(self, *issued: tuple[str, int, bool], group: str = "0") -> None:
+        """As the guest does; of each collective operation, number of elements, finished or not."""
+        entries = [
+            [
+                number,
+                operation,
+                [[size]],
+                1,
+                size,
+                ["Float"],
+                time.time_ns(),
+                "scheduled",
+                done,
+                False,
+            ]
+            for number, (operation, size, done) in enumerate(issued, 1)
+        ]
+        record = {"format": 1, "time_ns": time.monotonic_ns() + SECOND, "rank": self.rank}
+        known = {"backend": "gloo", "name": group, "description": "default_pg"}
+        known |= {"members_crc": 7, "members": list(range(WORLD_SIZE)), "entries": entries[::-1]}
+        self.path.with_suffix(".flight").write_text(json.dumps({**record, "groups": [known]}))
 
     def stops(self) -> None:
         os.kill(self.owner.pid, signal.SIGSTOP)

@@ -19,6 +19,7 @@ from hang_scene import Rank, Scene, hold_in, staged
 from dfx_agent.agent import evidence
 from dfx_agent.agent.evidence import MAX_FILES, Evidence
 from dfx_agent.agent.stacks import Frame, ProcessStacks, ThreadStack
+from dfx_agent.commands._report_page import render
 
 
 class Kept:
@@ -95,6 +96,26 @@ def test_a_hang_is_kept_with_everything_that_was_open(kept):
     assert len(document["run"]["steps"]) == 3
     assert kept.files()[0].name.startswith("r-20")
     assert kept.files()[0].name.endswith("-hang.json")
+
+
+def test_the_last_collectives_of_the_flight_recorder_are_kept(kept):
+    ranks = hang(kept)
+    ranks[0].writes_flight(("broadcast", 4, True), ("all_reduce", 8, False))
+    kept.look(14)
+    kept.document()
+    ranks[0].path.with_suffix(".flight").unlink()
+    kept.evidence.close()
+    document = kept.document("agent ended")
+    places = {place["rank"]: place["recorded_collectives"] for place in document["places"]}
+    assert places["2"] == []
+    newest, oldest = places["0"]
+    assert (newest["operation"], newest["tensors"], newest["sequence"], newest["is_finished"]) == (
+        "all_reduce", "[8] float32", 2, False,
+    )  # fmt: skip
+    assert (oldest["operation"], oldest["is_finished"]) == ("broadcast", True)
+    html = render(document)
+    assert "all_reduce [8] float32, #2 of group 0 (default_pg), issued 0 s before, not fin" in html
+    assert any(line.startswith("flight recorder") for line in document["verdict"]["evidence"])
 
 
 def test_it_is_private(kept):

@@ -174,8 +174,11 @@ def test_a_second_agent_does_not_reap_names_the_first_and_takes_over_when_it_end
     first.communicate()
     list(second.new_followers())
     assert (second.reaps, second.other_agent_pid) == (True, None)
+    beside = [path.with_suffix(suffix) for suffix in (".stacks", ".flight")]
+    for file in beside:
+        file.touch()
     second.reap(str(path))
-    assert not path.exists()
+    assert not any(file.exists() for file in (path, *beside))
     assert second.num_reaped == 1
     second.close()
 

@@ -222,6 +222,53 @@ def test_different_operations_under_one_number_are_a_mismatch(scene):
     assert "broadcast@0 #5" in verdict.summary
 
 
+REDUCED = ("all_reduce", 8, True)
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (("broadcast", 8, False), "rank 2 broadcast@0 #2 [8] float32"),
+        (("broadcast", 8, True), "rank 2 broadcast@0 #2 [8] float32"),  # its root is through
+        (("all_reduce", 9, False), "rank 2 all_reduce@0 #2 [9] float32"),
+    ],
+)
+def test_a_job_that_hung_before_we_came_tells_by_the_recorder_what_differs(scene, odd, said):
+    for rank in scene.add(WORLD_SIZE):
+        rank.writes_flight(REDUCED, odd if rank is scene.ranks[2] else ("all_reduce", 8, False))
+    assert scene.look(9).state == "clear"
+    verdict = scene.look(11)
+    assert (verdict.cause, verdict.ranks) == ("mismatched collectives", ("2",))
+    assert verdict.summary.startswith("different collectives under one number for 11 s: ")
+    assert "ranks 0, 1, 3 all_reduce@0 #2 [8] float32" in verdict.summary
+    assert said in verdict.summary
+    assert verdict.since_seconds == pytest.approx(time.time(), abs=5)
+
+
+def test_what_was_recorded_before_a_rank_moved_again_says_nothing(scene):
+    for rank in scene.add(WORLD_SIZE):
+        rank.writes_flight(REDUCED, ("all_reduce", 8 + rank.rank, False))
+    assert scene.look(11).cause == "mismatched collectives"
+    time.sleep(1.1)  # records are dated a second ahead
+    for rank in scene.ranks:
+        rank.enters("forward")
+    assert scene.look(11).state == "clear"
+
+
+def test_a_rank_that_did_not_come_is_named_by_the_recorder(scene, monkeypatch):
+    for rank in scene.add(WORLD_SIZE):
+        rank.writes_flight(REDUCED, *[] if rank is scene.ranks[1] else [("all_reduce", 8, False)])
+    early = scene.look(70)
+    assert early.state == "clear"  # it may be compiling
+    assert "wait in all_reduce@0 #2 for rank 1" in early.summary
+    monkeypatch.setattr(Track, "seconds_before_guest", 1000.0)
+    verdict = scene.look(71)
+    assert (verdict.ranks, verdict.cause) == (("1",), "stuck")
+    (line,) = (line for line in verdict.evidence if line.startswith("flight recorder"))
+    assert "all_reduce@0 #2 [8] float32 issued by ranks 0, 2, 3" in line
+    assert "not by rank 1, whose last is all_reduce@0 #1 [8] float32" in line
+
+
 def test_two_groups_waiting_for_each_other_are_a_mismatch(scene):
     ranks = scene.warm_up()
     for rank in ranks:

@@ -365,6 +365,14 @@ def test_no_such_process() -> None:
     assert caught.value.exit_code == 2
 
 
+def test_a_zombie_is_called_one() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(AttachError, match=f"pid {child.pid} is a zombie"):
+        Job(child.pid)
+    child.wait()
+
+
 def test_a_reused_pid_is_another_process() -> None:
     own = ProcessTable().get(os.getpid())
     assert own is not None

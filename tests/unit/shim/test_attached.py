@@ -253,10 +253,13 @@ def test_a_guest_without_an_agent_leaves_after_the_grace_period(trainer, agent) 
     fcntl.flock(agent, fcntl.LOCK_EX)
     time.sleep(3.0)
     assert segment_state(answer) == STATE_LIVE  # and has come: the count begins anew
+    stem = Path(answer.segment)
+    for suffix in (".stacks", ".flight"):
+        stem.with_suffix(suffix).touch()
     fcntl.flock(agent, fcntl.LOCK_UN)
     trainer.train_until(lambda: trainer.has_left(answer))
     assert trainer.do("state()") == trainer.do("before")
-    assert not Path(answer.segment).exists()
+    assert list(stem.parent.glob(f"{stem.stem}.*")) == []
 
 
 def test_looking_for_the_agent_never_keeps_the_lock_from_it(host, dfx_dir) -> None:

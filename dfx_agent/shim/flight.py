@@ -1,0 +1,154 @@
+"""The newest entries of torch's flight recorder, in a file beside the segment.
+
+A dump of the whole ring takes 22 to 35 ms, most of it with the GIL: it is made once in a process
+that stands still, never while it goes on. Without a recorder, or with an empty one, there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+import zlib
+from typing import Any
+
+from dfx_agent.shim import stacks
+
+SUFFIX = ".flight"
+MAX_BYTES = 192 * 1024
+
+_STILL_SECONDS = 5.0
+_MAX_GROUPS, _MAX_ENTRIES, _MAX_MEMBERS = 32, 16, 64
+_MAX_TENSORS, _MAX_DIMENSIONS, _MAX_TEXT = 4, 8, 80
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+# paths in stacks; an event that is queried now would break the capture (the dump queries events)
+_CAPTURES = (b"cudagraph", b"cuda_graph", b"cuda/graphs")
+
+# when what is open began last, and how far each process group is: the same while nothing goes on
+Mark = tuple[int | None, tuple[int, ...]]
+
+
+class FlightWriter:
+    """Writes once each time the process stands still; ``note`` about once a second."""
+
+    def __init__(self) -> None:
+        self._mark: Mark | None = None
+        self._since_ns = 0
+        self._is_written = False
+
+    def note(self, now_ns: int, mark: Mark) -> None:
+        if mark != self._mark:
+            self._mark, self._since_ns, self._is_written = mark, now_ns, False
+
+    def write_once(self, now_ns: int, mark: Mark, segment: str) -> bool:
+        """``mark``: as it is at this very moment; whether a file was written."""
+        self.note(now_ns, mark)
+        if self._is_written or now_ns - self._since_ns < _STILL_SECONDS * 1e9:
+            return False
+        self._is_written = True
+        return write_flight(segment)
+
+
+def write_flight(segment: str) -> bool:
+    """Replace ``<segment without .seg>.flight`` (mode 0600, at most 192 KiB); False if not."""
+    stem = segment.removesuffix(".seg")
+    try:
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return False
+        if not distributed.is_initialized() or _may_capture(stem):
+            return False
+        entries = _dump()
+        text = json.dumps(_document(distributed, entries)).encode() if entries else b""
+        if not 0 < len(text) <= MAX_BYTES:
+            return False
+        fd = os.open(f"{stem}{SUFFIX}.tmp", stacks.FLAGS, 0o600)
+        try:
+            os.write(fd, text)
+        finally:
+            os.close(fd)
+        os.rename(f"{stem}{SUFFIX}.tmp", stem + SUFFIX)
+    except Exception:  # noqa: BLE001 (never into the job)
+        return False
+    return True
+
+
+def _may_capture(stem: str) -> bool:
+    with open(stem + stacks.SUFFIX, "rb") as file:
+        text = file.read(stacks.MAX_BYTES)
+    return any(word in text for word in _CAPTURES)
+
+
+def _dump() -> list[dict[str, Any]]:
+    """Of all backends, each from its oldest to its newest entry."""
+    c10d = sys.modules["torch._C._distributed_c10d"]
+    dumps = [getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)]
+    return [entry for dump in dumps for entry in json.loads(dump()).get("entries", ())]
+
+
+def _document(distributed: Any, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    members = _members(distributed)
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in reversed(entries):
+        backend, _, operation = str(entry["profiling_name"]).rpartition(":")
+        name, description = map(str, entry["process_group"])
+        sequence, group_id = int(entry["collective_seq_id"]), entry.get("pg_id")
+        group = groups.get((backend, name))
+        if group is None:
+            if len(groups) == _MAX_GROUPS:
+                continue
+            group = groups[backend, name] = _group(backend, name, description, members.get(name))
+            group |= {"id": group_id, "lowest": sequence}
+        if group["id"] != group_id or sequence > group["lowest"]:
+            group["lowest"] = -1  # of an earlier group of this name, as all that is older
+            continue
+        group["lowest"] = sequence
+        rows, is_finished = group["entries"], entry["retired"] or entry["state"] == "completed"
+        if len(rows) < _MAX_ENTRIES:
+            rows.append(_row(entry, operation, sequence))
+        elif not is_finished:  # the oldest of these is what the others wait for
+            rows[_MAX_ENTRIES:] = [_row(entry, operation, sequence)]
+    return {
+        "format": 1,
+        "time_ns": time.monotonic_ns(),
+        "rank": distributed.get_rank(),
+        "groups": list(groups.values()),
+    }
+
+
+def _group(backend: str, name: str, description: str, members: list[int] | None) -> dict[str, Any]:
+    """``members_crc`` tells groups apart that have one name on disjoint ranks."""
+    return {
+        "backend": backend[:_MAX_TEXT],
+        "name": name[:_MAX_TEXT],
+        "description": description[:_MAX_TEXT],
+        "members_crc": zlib.crc32(repr(members).encode()),
+        "members": members if members and len(members) <= _MAX_MEMBERS else None,
+        "entries": [],
+    }
+
+
+def _row(entry: dict[str, Any], operation: str, sequence: int) -> list[Any]:
+    sizes = entry["input_sizes"] or entry["output_sizes"]
+    dtypes = entry["input_dtypes"] or entry["output_dtypes"]
+    return [
+        sequence,
+        operation[:_MAX_TEXT],
+        [size[:_MAX_DIMENSIONS] for size in sizes[:_MAX_TENSORS]],
+        len(sizes),
+        sum(map(math.prod, sizes)),
+        dtypes[:_MAX_TENSORS],
+        int(entry["time_created_ns"]),
+        entry["state"],
+        bool(entry["retired"]),
+        bool(entry["is_p2p"]),
+    ]
+
+
+def _members(distributed: Any) -> dict[str, list[int]]:
+    """Global ranks by the name of the group; of torch's own table, not of the recorder's."""
+    world = distributed.distributed_c10d._world  # noqa: SLF001 (there is no other way)
+    ranks, names = dict(world.pg_group_ranks), dict(world.pg_names)
+    return {str(name): sorted(ranks[group]) for group, name in names.items() if group in ranks}
