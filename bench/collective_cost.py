@@ -1,15 +1,13 @@
 """What the guest adds to a collective, to the other calls that it hooks, and by its own thread.
 
 The baseline is a span of OpenTelemetry around the same call. The thread is timed in a process that
-computes, once a second as in a job; looking for models is done a few times per job.
+computes, once a second as in a job.
 """
 
 from __future__ import annotations
 
-import gc
 import tempfile
 import time
-from typing import Any
 
 import torch
 
@@ -19,9 +17,7 @@ from bench.event_costs import event_costs
 from bench.hooked_calls import CALLS_PER_BLOCK, Added, single_rank
 from bench.measurement import Baseline, Result, of_samples, report
 from bench.timed_in_place import SETTLE_SECONDS, watch_seconds
-from dfx_agent.shim import modules, torch_hooks
 
-NUM_OBJECTS = (0, 1_000_000)
 WATCH_WINDOW_SECONDS = 2.0
 
 
@@ -33,7 +29,6 @@ def measure(*, quick: bool) -> list[Result]:
         dfx.init(run="bench", directory=folder)
         with single_rank():
             rows.append(_watch_thread(2 if quick else 8))
-            rows += [_look_for_models(number, 3 if quick else 10) for number in NUM_OBJECTS]
         dfx.shutdown()
     return rows
 
@@ -72,20 +67,6 @@ def _compute(matrix: torch.Tensor, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         torch.mm(matrix, matrix)
-
-
-def _look_for_models(num_more_objects: int, num_looks: int) -> Result:
-    more: list[Any] = [[] for _ in range(num_more_objects)]
-    milliseconds = []
-    for _ in range(num_looks):
-        begin = time.thread_time()
-        modules.look()
-        milliseconds.append(1e3 * (time.thread_time() - begin))
-    torch_hooks.before_next_backward.clear()
-    num_objects = len(gc.get_objects())
-    del more
-    name = f"one look for models, {num_objects / 1e6:.2f} M objects"
-    return of_samples(name, milliseconds, "ms", note="processor time, in the guest's own thread")
 
 
 if __name__ == "__main__":

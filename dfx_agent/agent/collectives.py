@@ -17,6 +17,7 @@ from dfx_agent.snapshot import CollectiveTime, GroupRow
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT
 
 _OTHER = "other"
+_DEFAULT_GROUP = "0"  # the one of all ranks has its own rows, however many others came first
 _MAX_TITLES = 64
 _MAX_BOOKS = 1024
 _MAX_PENDING = 16384
@@ -236,7 +237,7 @@ class Collectives:
 
     def _title(self, name: str) -> str:
         if name not in self._titles:
-            if len(self._titles) >= _MAX_TITLES:
+            if len(self._titles) >= _MAX_TITLES and name != _DEFAULT_GROUP:
                 return _OTHER
             self._titles.add(name)
         return name

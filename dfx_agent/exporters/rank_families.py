@@ -241,6 +241,8 @@ def _add_gauges(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
             page.add(about_agent.ADAPTER_ACTIVE, (*key, adapted, version, part), value)
         elif name == "guest/overhead_ratio":
             page.add(about_agent.GUEST_OVERHEAD_RATIO, key, value)
+        elif name == "guest/given_up":
+            page.add(about_agent.GUEST_GIVEN_UP, key, value)
         elif head != "memory":
             page.add(about_agent.NATIVE_METRIC, (*key, framework, name), value)
 

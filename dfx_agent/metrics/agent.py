@@ -69,6 +69,11 @@ GUEST_OVERHEAD_RATIO = Metric(
     "dfx_guest_overhead_ratio", "gauge", "ratio", PER_RANK,
     "What the guest costs its process, measured by itself: share of the step time.", "shim",
 )  # fmt: skip
+GUEST_GIVEN_UP = Metric(
+    "dfx_guest_given_up", "gauge", "", PER_RANK,
+    "What the guest gave up because it cost more than `--max-overhead`: 1 the details within a "
+    "step, 2 the collectives too; no series otherwise.", "shim",
+)  # fmt: skip
 PATCH_ACTIVE = Metric(
     "dfx_patch_active", "gauge", "", (*PER_RANK, "name"),
     "1 while the guest observes the job by this hook, 0 where torch has nothing to hook, the hook "
@@ -107,6 +112,7 @@ METRICS = (
     LATE_RECORDS,
     GUEST_DROPS,
     GUEST_OVERHEAD_RATIO,
+    GUEST_GIVEN_UP,
     PATCH_ACTIVE,
     PATCH_FAILED,
     ADAPTER_ACTIVE,

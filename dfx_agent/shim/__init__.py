@@ -126,6 +126,7 @@ def set_step(n: int) -> None:
     if not compiling.is_compiling():
         writer = recorder.current or recorder.active()
         if writer is not None:
+            writer.has_own_steps = True
             writer.set_step(n)
 
 

@@ -70,18 +70,22 @@ _MAX_GROUP_NAMES = 256
 _MAX_TENSORS = 32
 _MAX_FRAMES = 4
 _OTHER = "other"
+_DEFAULT_GROUP = "0"  # the group of all ranks keeps its name, however many others came first
 
 _now = time.monotonic_ns
 
-# writer, name id, sequence, t0, slot, span, parent, thread, bytes, is accounted
-_Begun = tuple[recorder.Recorder, int, int, int, int, int, int, int, float, bool]
+# writer, name id, sequence, t0, slot, span (0 inside a wait), parent, thread, bytes
+_Begun = tuple[recorder.Recorder, int, int, int, int, int, int, int, float]
 
 
 class Group:
     """One process group: its name, its sequence numbers, the name ids of its operations."""
 
+    __slots__ = ("_before", "_count", "_num_apart", "ids", "name", "ref", "writer")
+
     def __init__(self, process_group: Any, name: str) -> None:
-        self.ref = weakref.ref(process_group)
+        key = id(process_group)
+        self.ref = weakref.ref(process_group, lambda _ref: _groups.pop(key, None))
         self.name = name
         self.ids: dict[str, int] = {}
         self.writer: recorder.Recorder | None = None
@@ -123,6 +127,7 @@ class Group:
 
 _groups: dict[int, Group] = {}
 _group_names: set[str] = set()
+_UNKNOWN: tuple[bool, Any] = False, None
 _pending: dict[int, tuple[bool, Any]] = {}  # id(work) -> (is sync, begun)
 _lock = threading.Lock()
 _num_calls = 0
@@ -153,15 +158,14 @@ def known_groups() -> list[Group]:
 
 def group_of(process_group: Any) -> Group:
     """Found by identity: asking C++ for the name costs as much as the record."""
-    known = _groups.get(id(process_group))
-    if known is not None and known.ref() is process_group:
-        return known
+    return _groups.get(id(process_group)) or _new_group(process_group)
+
+
+def _new_group(process_group: Any) -> Group:
     with _lock:
-        if len(_groups) > _MAX_GROUP_NAMES:
-            for key in [k for k, group in _groups.items() if group.ref() is None]:
-                del _groups[key]
         name = str(getattr(process_group, "group_name", "")) or "?"
-        if name not in _group_names and len(_group_names) >= _MAX_GROUP_NAMES:
+        is_full = len(_group_names) >= _MAX_GROUP_NAMES
+        if is_full and name not in _group_names and name != _DEFAULT_GROUP:
             name = _OTHER  # groups made and destroyed for ever must not fill the name table
         _group_names.add(name)
         group = _groups[id(process_group)] = Group(process_group, name)
@@ -175,17 +179,22 @@ def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> _Beg
     if writer is None:
         return None
     _num_calls += 1
-    return _enter(writer, COLLECTIVE, group.id_of(writer, operation), num_bytes, sequence)
+    name_id = group.ids.get(operation) if group.writer is writer else None
+    if name_id is None:
+        name_id = group.id_of(writer, operation)
+    return _enter(writer, COLLECTIVE, name_id, num_bytes, sequence)
 
 
-def end(begun: _Begun, flags: int) -> None:
+def end(begun: _Begun | None, flags: int) -> None:
     """Write the record and leave the in-flight table; ``flags``: kind, BLOCKING, FAILED."""
-    writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes, is_accounted = begun
-    if writer is recorder.current:
-        span = span if is_accounted else 0
-        writer.emit(t0, _now(), num_bytes, sequence, span, parent, thread, flags, name_id)
-        if slot:
-            writer.leave(slot)
+    if begun is not None and begun[0] is recorder.current:
+        try:
+            writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
+            writer.emit(t0, _now(), num_bytes, sequence, span, parent, thread, flags, name_id)
+            if slot:
+                writer.leave(slot)
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
 
 
 def abandon(begun: _Begun) -> None:
@@ -198,16 +207,16 @@ def _enter(
     writer: recorder.Recorder, kind: int, name_id: int, num_bytes: float, sequence: int
 ) -> _Begun:
     outer = recorder.innermost.get()
-    is_accounted, parent = True, 0
-    if outer is not None and outer[0] is writer:
-        parent, is_accounted = outer[2], outer[5] != WAIT
+    parent = outer[2] if outer is not None and outer[0] is writer else 0
+    is_accounted = not parent or outer[5] != WAIT  # type: ignore[index]
     if is_accounted:
         kind |= BLOCKING
     thread = writer._thread.native_id  # noqa: SLF001 (a method call less in the hottest path)
     span = writer.next_span() & 0xFFFFFFFF
     now = _now()
     slot = writer.enter(now, sequence, span, parent, thread, kind, name_id)
-    return writer, name_id, sequence, now, slot, span, parent, thread, num_bytes, is_accounted
+    span = span if is_accounted else 0
+    return writer, name_id, sequence, now, slot, span, parent, thread, num_bytes
 
 
 def _patch(patches: PatchSet) -> None:
@@ -216,7 +225,7 @@ def _patch(patches: PatchSet) -> None:
     work = getattr(distributed, "Work", None)
     if process_group is None or work is None:
         return
-    patches.on_restore(_forget_all)
+    patches.on_restore(_forget_works)
     for method, (operation, payload_at) in _OPERATIONS.items():
         patches.replace(process_group, method, _wrapper_maker(operation, payload_at))
     patches.replace(work, "wait", _wait_wrapper)
@@ -225,7 +234,7 @@ def _patch(patches: PatchSet) -> None:
 def _wrapper_maker(operation: str, payload_at: int) -> Callable[[Any, Switch], Any]:
     def make(original: Any, switch: Switch) -> Any:
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if compiling.is_compiling() or not switch.is_on:
+            if not switch.is_on or compiling.is_compiling():
                 return original(*args, **kwargs)
             call = _begin_call(operation, payload_at, args)
             try:
@@ -249,7 +258,7 @@ def _begin_call(
 ) -> tuple[Group, _Begun, bool] | None:
     """(group, what has begun, whether the host waits for it); None when it cannot be recorded."""
     try:
-        group = group_of(args[0])
+        group = _groups.get(id(args[0])) or _new_group(args[0])
         if operation in _UNNUMBERED:
             sequence = NO_STEP
             if operation in _APART:
@@ -258,10 +267,16 @@ def _begin_call(
             sequence = group.sequence()
             if sequence != NO_STEP:
                 sequence += 1
-        num_bytes, is_on_host = _measure(args, payload_at)
+        payload = args[payload_at] if len(args) > payload_at else None
+        if type(payload) is list and len(payload) == 1:
+            payload = payload[0]
+        try:
+            num_bytes, is_on_host = payload.nbytes, payload.is_cpu  # type: ignore[union-attr]
+        except AttributeError:
+            num_bytes, is_on_host = _measure(args, payload_at)
         begun = begin(group, operation, num_bytes, sequence)
     except Exception:  # noqa: BLE001 (never into the job)
-        _count_error()
+        recorder.count_error()
         return None
     return None if begun is None else (group, begun, is_on_host)
 
@@ -272,30 +287,28 @@ def _issued(call: tuple[Group, _Begun, bool], operation: str, work: Any, options
         group, begun, is_on_host = call
         if operation in _APART:
             group.after_apart()
-        # a device's stream waits, not the host: the call is over before the collective is
-        flags = COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE
         if work is None:
-            end(begun if operation in _UNNUMBERED else _numbered(begun, group.sequence()), flags)
+            begun = begun if operation in _UNNUMBERED else _numbered(begun, group.sequence())
+            end(begun, COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE)
             return
-        is_sync = is_on_host and _is_sync(options)
+        # a device's stream waits, not the host: the call is over before the collective is
+        is_async = getattr(options, "asyncOp", None) if is_on_host else True
+        is_sync = _caller_waits() if is_async is None else not is_async
         if not is_sync:
             end(begun, COLLECTIVE)
         if len(_pending) >= _MAX_PENDING:
-            _forget_oldest()
+            _forget_works(_MAX_PENDING // 4)
         _pending[id(work)] = is_sync, begun
     except Exception:  # noqa: BLE001 (never into the job)
-        _count_error()
+        recorder.count_error()
 
 
-def _is_sync(options: Any) -> bool:
-    """Whether torch waits on its next line.
+def _caller_waits() -> bool:
+    """Whether torch waits on its next line, by its own calling function.
 
-    Where the options do not say (torch < 2.7, send, receive), the calling function of torch does.
+    For options that do not say: those of torch < 2.7, of send and of receive.
     """
-    is_async = getattr(options, "asyncOp", None)
-    if is_async is not None:
-        return is_async is False
-    frame: Any = sys._getframe(3)  # noqa: SLF001 (_is_sync, _issued, collective, then the caller)
+    frame: Any = sys._getframe(3)  # noqa: SLF001 (this, _issued, collective, then the caller)
     for _ in range(_MAX_FRAMES):  # send calls isend, with a decorator in between; others wrap too
         if frame is None:
             break
@@ -324,24 +337,23 @@ def _raised(call: tuple[Group, _Begun, bool] | None, operation: str) -> None:
                 begun = _numbered(begun, NO_STEP)
             end(begun, COLLECTIVE | BLOCKING | FAILED)
         except Exception:  # noqa: BLE001 (never into the job)
-            _count_error()
+            recorder.count_error()
 
 
 def _wait_wrapper(original: Any, _switch: Switch) -> Any:
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if compiling.is_compiling() or not _pending:
+        if not _pending or compiling.is_compiling():
             return original(*args, **kwargs)
-        is_sync, begun = _pending.pop(id(args[0]), (False, None))
-        if is_sync:
-            flags, waiting = COLLECTIVE | BLOCKING, begun
-        else:
-            flags, waiting = COLLECTIVE_WAIT, _begin_wait(begun)
+        is_sync, begun = _pending.pop(id(args[0]), _UNKNOWN)
+        flags = COLLECTIVE | BLOCKING
+        if not is_sync:
+            flags, begun = COLLECTIVE_WAIT, _begin_wait(begun)
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            _finish(waiting, flags | FAILED)
+            end(begun, flags | FAILED)
             raise
-        _finish(waiting, flags)
+        end(begun, flags)
         return result
 
     return wait
@@ -355,34 +367,20 @@ def _begin_wait(issued: _Begun | None) -> _Begun | None:
     try:
         return _enter(writer, COLLECTIVE_WAIT, issued[1], 0.0, issued[2])
     except Exception:  # noqa: BLE001 (never into the job)
-        _count_error()
+        recorder.count_error()
         return None
 
 
-def _finish(begun: _Begun | None, flags: int) -> None:
-    if begun is not None:
-        try:
-            end(begun, flags)
-        except Exception:  # noqa: BLE001 (never into the job)
-            _count_error()
-
-
-def _forget_oldest() -> None:
-    """Works that nobody waits for."""
-    for key in list(_pending)[: _MAX_PENDING // 4]:
-        _forget(key)
-
-
-def _forget_all() -> None:
-    """From now on nobody sees them being waited for."""
-    for key in list(_pending):
+def _forget_works(num_oldest: int | None = None) -> None:
+    """Nobody waits for them, or nobody sees it from now on; all without a number."""
+    for key in list(_pending)[:num_oldest]:
         _forget(key)
 
 
 def _forget(key: int) -> None:
-    is_sync, begun = _pending.pop(key, (False, None))
+    is_sync, begun = _pending.pop(key, _UNKNOWN)
     if is_sync:
-        _finish(begun, COLLECTIVE)
+        end(begun, COLLECTIVE)
 
 
 def _measure(args: tuple[Any, ...], at: int) -> tuple[float, bool]:
@@ -402,8 +400,3 @@ def _measure(args: tuple[Any, ...], at: int) -> tuple[float, bool]:
             return 0.0, True
     parts = [_measure((part,), 0) for part in payload[:_MAX_TENSORS]]
     return sum(size for size, _ in parts) * len(payload) / len(parts), parts[0][1]
-
-
-def _count_error() -> None:
-    if recorder.current is not None:
-        recorder.current.count_error()

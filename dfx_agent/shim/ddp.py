@@ -4,7 +4,7 @@ DDP issues its all-reduces from C++ and waits for them at the end of backward, o
 Python hook. But a hook on the one parameter whose gradient comes last says when this rank arrived
 (3.6 us a step), and the end of backward says when the last collective was over: together they are
 one blocking collective, "ddp_gradients". Which parameter is last is learned in one backward with
-a hook on each, and learned again, in addition, when a reduction was not seen (branches).
+a hook on each, and learned again, in addition, when none of those came (branches).
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class _Replica:
         self._num_bytes = sum(parameter.nbytes for parameter in living)
         # the host waits for gloo; a device's stream waits for NCCL, and the host goes on
         self.kind = COLLECTIVE | BLOCKING if all(p.is_cpu for p in living) else COLLECTIVE
-        self._before = NO_STEP
         self._first: Any = None
         self._last: Any = None
         self._lasts: list[Any] = []
@@ -47,7 +46,6 @@ class _Replica:
 
     def begin(self) -> None:
         """Backward begins, in the thread that trains: hooks may be put in now."""
-        self._before = self.group.sequence()
         self._is_in_backward, self._takes_part = True, False
         if not self._handles and self._num_lessons < _MAX_LESSONS:
             self._num_lessons += 1
@@ -62,7 +60,6 @@ class _Replica:
         self._is_in_backward = False
         begun, self._begun = self._begun, None
         sequence = self.group.sequence()
-        was_reduced = sequence == NO_STEP or sequence != self._before
         if self._is_learning and self._last is not None and not has_failed:
             self._is_learning = False
             self.remove()
@@ -70,10 +67,9 @@ class _Replica:
             for last in self._lasts:
                 self._hook(last(), self._on_ready)
             self._hook(self._first(), self._on_first)
-        elif begun is None and self._takes_part and was_reduced:
-            if self._num_lessons < _MAX_LESSONS:
-                self.remove()  # reduced without a parameter that came last before: learn again
-        elif begun is not None and not was_reduced:  # no_sync
+        elif begun is None and self._takes_part and self._num_lessons < _MAX_LESSONS:
+            self.remove()  # over without a parameter that came last before: learn again
+        elif begun is not None and sequence < begun[2]:  # no_sync
             collectives.abandon(begun)
             return None
         if self._is_over:
@@ -102,7 +98,7 @@ class _Replica:
 
     def _on_ready(self, parameter: Any) -> None:
         try:
-            if not (self._is_in_backward and PATCHES.is_active):
+            if not (self._is_in_backward and PATCHES.switch.is_on):
                 return
             if self._is_learning:
                 self._last = weakref.ref(parameter)
@@ -116,22 +112,23 @@ class _Replica:
             if self._is_over:
                 self.forget()
         except Exception:  # noqa: BLE001 (never into the job)
-            if recorder.current is not None:
-                recorder.current.count_error()
+            recorder.count_error()
 
 
-_replicas: list[_Replica] = []
+replicas: list[_Replica] = []
+known: weakref.WeakSet[Any] = weakref.WeakSet()  # also while no hook is on them
 
 
 def watch(module: Any) -> None:
-    """Follow one DistributedDataParallel module; known ones are passed over."""
-    if any(replica.ref() is module for replica in _replicas):
+    """Follow one DistributedDataParallel module; those that are followed are passed over."""
+    if module is None or any(replica.ref() is module for replica in replicas):
         return
-    _replicas[:] = [replica for replica in _replicas if replica.ref() is not None]
+    known.add(module)
+    replicas[:] = [replica for replica in replicas if replica.ref() is not None]
 
     def change(patches: PatchSet) -> None:
         replica = _Replica(module)
-        _replicas.append(replica)
+        replicas.append(replica)
         patches.on_restore(lambda: _forget(replica))
 
     if PATCHES.is_active:
@@ -140,15 +137,10 @@ def watch(module: Any) -> None:
         PATCHES.install(change)
 
 
-def before_backward() -> None:
-    for replica in _replicas:
-        replica.begin()
-
-
 def after_backward(*, has_failed: bool) -> None:
     """Of several modules that were reduced together in one group, the last one tells."""
     latest: dict[int, tuple[_Replica, Any]] = {}
-    for replica in _replicas:
+    for replica in replicas:
         begun = replica.end(has_failed=has_failed)
         if begun is not None:
             _, other = latest.get(id(replica.group), (replica, None))
@@ -162,5 +154,5 @@ def after_backward(*, has_failed: bool) -> None:
 
 def _forget(replica: _Replica) -> None:
     replica.forget()
-    if replica in _replicas:
-        _replicas.remove(replica)
+    if replica in replicas:
+        replicas.remove(replica)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from dfx_agent.shim import collectives, compiling, patches, recorder, torch_hooks
+from dfx_agent.shim import collectives, compiling, modules, patches, recorder, torch_hooks
 from dfx_agent.shim.watch import Watch
 
 # The engine reads hooks of parameters without the GIL, and torch iterates over the other two: only
@@ -103,4 +103,5 @@ def after_fork() -> None:
     global _watch  # noqa: PLW0603
     _watch = None
     collectives.after_fork()
+    modules.after_fork()
     torch_hooks.after_fork()

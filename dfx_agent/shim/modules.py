@@ -1,97 +1,148 @@
-"""The models of this process: found among the interpreter's objects, never by a wrapped class.
+"""The models of this process: DDP modules, and the roots whose forward is timed.
 
-One look finds what a late attach and an early one need alike: DDP modules, and the roots whose
-forward is timed (their hooks cost 1.8 us a call; hooks on every module would cost 0.3 ms a step).
+They are met as the job calls them, with one hook on all modules for as long as it takes to see
+every optimizer step twice: afterwards only roots keep one (1.8 us a call). Nothing searches the
+interpreter's objects: ``gc.get_objects`` also hands out every tuple that another thread is filling
+just now, and its ``tuple(...)`` then fails with a SystemError (bpo-15108).
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
-import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import nlargest
-from itertools import compress
 from typing import Any
 
-from dfx_agent.shim import compiling, ddp, recorder, torch_hooks
+from dfx_agent.shim import compiling, ddp, patches, recorder, torch_hooks
 from dfx_agent.shim.patches import PatchSet, Switch
 
 FORWARD = PatchSet("forward")
 
 _MAX_ROOTS = 8
-# 4 ms, less than the time after which Python takes the GIL from a thread; then the job has it as
-# long: where processors are short, each change of hands costs the job a wait for one
-_SLICE = 40_000
-_BREATH_SECONDS = 0.004
+# a hook on all modules costs 1 to 2 us a call: at most 30 ms at a time, and 1 s in all
+_MAX_CALLS = 20_000
+_MAX_TURNS = 32
 _opened: dict[int, recorder.OpenSpan | None] = {}
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+_known: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, also while no hook is on them
+_listener: _Listener | None = None
+_num_turns = 0
 
 
 def look() -> None:
-    """Find models; those that are new are followed from the next backward on."""
+    """From the job's next backward on, follow the models that it is seen to call."""
     torch_hooks.install_late()
-    modules = _all_modules()
+    torch_hooks.before_next_backward.append(_follow_known)
+    if not {FORWARD.name, ddp.PATCHES.name} <= patches.disabled():
+        torch_hooks.before_next_backward.append(_listen)
+
+
+def after_fork() -> None:
+    """Nobody would end it in the child."""
+    if _listener is not None:
+        _listener.leave()
+
+
+def follow(called: Iterable[Any]) -> None:
+    """Follow DDP modules and roots among modules, in the thread that trains."""
+    modules = list(called)
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", ())
-    replicas = [weakref.ref(module) for module in modules if isinstance(module, parallel)]
-    found = [] if _is_compiled(modules) else nlargest(_MAX_ROOTS, _roots(modules), _num_elements)
-    roots = [weakref.ref(root) for root in found]
-    torch_hooks.before_next_backward.append(lambda: _follow(replicas, roots))
-
-
-def _follow(replicas: list[Any], roots: list[Any]) -> None:
-    for ref in replicas:
-        replica = ref()
-        if replica is not None:
-            ddp.watch(replica)
-    for ref in roots:
-        root = ref()
-        if root is not None:
+    for module in modules:
+        if isinstance(module, parallel):
+            ddp.watch(module)
+    if not _is_compiled(modules):
+        for root in nlargest(_MAX_ROOTS, _roots(modules), _num_elements):
+            _known.add(root)
             _time_forward(root)
 
 
-def _all_modules() -> list[Any]:
-    """In slices, between which the job has the GIL: a process with torch has 300,000 objects.
-
-    The youngest go first, so that no tensor which the job drops meanwhile is kept alive for long.
-    """
-    kinds = _subclasses(sys.modules["torch.nn"].Module)
-    objects = gc.get_objects()  # by generation, the youngest first; within one the oldest first
-    found = _modules_among(objects[:_SLICE], kinds)
-    del objects[:_SLICE]
-    while objects:
-        found += _modules_among(objects[-_SLICE:], kinds)
-        del objects[-_SLICE:]
-        time.sleep(_BREATH_SECONDS)
-    return found
+def _follow_known() -> None:
+    """Hooks were taken out and are back."""
+    for replica in list(ddp.known):
+        ddp.watch(replica)
+    roots = list(_known)
+    if not _is_compiled(roots):
+        for root in roots:
+            _time_forward(root)
 
 
-def _modules_among(objects: list[Any], kinds: set[type]) -> list[Any]:
-    """In C: 0.1 us an object."""
-    try:
-        found = list(compress(objects, map(kinds.__contains__, map(type, objects))))
-    except Exception:  # noqa: BLE001 (a metaclass may have no hash, or one of its own)
-        ids = set(map(id, kinds))
-        found = list(compress(objects, map(ids.__contains__, map(id, map(type, objects)))))
-    return [module for module in found if "_modules" in module.__dict__]  # else half made
+def _listen() -> None:
+    global _listener, _num_turns  # noqa: PLW0603
+    has_all = bool(_known) and _covers_optimizers()
+    if _listener is None and not has_all and _num_turns < _MAX_TURNS and not _is_compiled(()):
+        _num_turns += 1
+        _listener = _Listener()
+        torch_hooks.BACKWARD.on_restore(_listener.leave)
+    if _listener and _listener.at_backward not in torch_hooks.before_next_backward:
+        torch_hooks.before_next_backward.append(_listener.at_backward)
 
 
-def _subclasses(kind: type) -> set[type]:
-    found, news = {kind}, [kind]
-    while news:
-        children: list[type] = type.__subclasses__(news.pop())
-        new = [child for child in children if child not in found]
-        found.update(new)
-        news += new
-    return found
+class _Listener:
+    """Notes which modules are called, in the thread that trains and in all others."""
+
+    def __init__(self) -> None:
+        self._called: dict[int, weakref.ref[Any]] = {}
+        self._num_calls = 0
+        self._last_step = torch_hooks.num_steps() + 2 * max(1, torch_hooks.num_optimizers())
+        register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
+        self._handle = register(self._on_call)
+
+    def _on_call(self, module: Any, _args: Any) -> None:
+        if compiling.is_compiling():
+            return
+        try:
+            self._num_calls += 1
+            if id(module) not in self._called:
+                self._called[id(module)] = weakref.ref(module)
+            if self._num_calls >= _MAX_CALLS:
+                self._handle.remove()
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+
+    def at_backward(self) -> None:
+        """The next backward begins: enough has been seen, or it goes on."""
+        is_full = self._num_calls >= _MAX_CALLS
+        if not is_full and torch_hooks.num_steps() < self._last_step:
+            torch_hooks.before_next_backward.append(self.at_backward)
+            self._follow_early()
+            return
+        self.leave()
+        follow(self._living())
+        if is_full and not _covers_optimizers():  # a rollout came first
+            torch_hooks.before_next_backward.append(_listen)
+
+    def leave(self) -> None:
+        """No hook of ours is left; in any thread."""
+        global _listener  # noqa: PLW0603
+        self._handle.remove()
+        if _listener is self:
+            _listener = None
+
+    def _follow_early(self) -> None:
+        """A first forward is over: what it called can be followed already."""
+        if not _hooked and not ddp.replicas:
+            follow(self._living())
+
+    def _living(self) -> list[Any]:
+        return [module for ref in list(self._called.values()) if (module := ref()) is not None]
+
+
+def _covers_optimizers() -> bool:
+    known = {id(parameter) for root in _known for parameter in root.parameters()}
+    return torch_hooks.first_parameters() <= known
 
 
 def _roots(modules: list[Any]) -> list[Any]:
-    """Modules inside no other one that have something to train."""
-    inner = {id(child) for module in modules for child in module.__dict__["_modules"].values()}
-    outer = (module for module in modules if id(module) not in inner)
+    """Modules inside no other one that have something to train; in the order of their calls."""
+    inner: set[int] = set()
+    outer = []
+    for module in modules:
+        if id(module) not in inner:
+            outer.append(module)
+            inner.update(id(child) for child in module.modules() if child is not module)
+    outer = [module for module in outer if id(module) not in inner]
     return [root for root in outer if any(p.requires_grad for p in root.parameters())]
 
 
@@ -99,7 +150,7 @@ def _num_elements(root: Any) -> int:
     return sum(parameter.numel() for parameter in root.parameters())
 
 
-def _is_compiled(modules: list[Any]) -> bool:
+def _is_compiled(modules: Iterable[Any]) -> bool:
     """A hook on a module inside a compiled function would make dynamo compile it again."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     has_frames = bool(dynamo and dynamo.counters["frames"])

@@ -15,13 +15,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from dfx_agent.shim import collectives, patches, recorder
+from dfx_agent.shim import collectives, patches, recorder, torch_hooks
 from dfx_agent.wire.records import CALIBRATION
 
 _WINDOW_NS = 10 * 10**9
 _NUM_SAMPLES = 15
-# given up in this order: first where time goes within a step, then the collectives
-_DETAILS = ("forward", "backward", "optimizer", "grad_norm")
+# given up in this order: first where time goes within a step, then the collectives; never the
+# steps, which come from the optimizer: without them a job looks stalled
+_DETAILS = ("forward", "grad_norm")
 _COLLECTIVES = ("ddp", "collectives")
 
 
@@ -36,6 +37,7 @@ class Overhead:
         self._num_calls = 0
         self._before: tuple[int, int, int, int, int] | None = None
         self._to_give_up = [_DETAILS, _COLLECTIVES]
+        self._num_given_up = 0
 
     def begin_anew(self) -> None:
         """Something was done once: the window that it falls into says nothing about the rest."""
@@ -54,10 +56,17 @@ class Overhead:
             ratio = (sum(count * cost for count, cost in costs) + own) / elapsed
             writer.gauge("guest/overhead_ratio", ratio)
             if self._budget is not None and ratio > self._budget and self._to_give_up:
-                for name in self._to_give_up.pop(0):
-                    if name in patches.registry:
-                        patches.registry[name].suspend()
+                self._give_up(writer)
         self._before = state
+
+    def _give_up(self, writer: recorder.Recorder) -> None:
+        """The next of what can be missed, and say so: "guest/given_up", 1 details, 2 all."""
+        for name in self._to_give_up.pop(0):
+            if name in patches.registry:
+                patches.registry[name].suspend()
+        torch_hooks.give_up_details()
+        self._num_given_up += 1
+        writer.gauge("guest/given_up", self._num_given_up)
 
     def _sample(self, writer: recorder.Recorder) -> None:
         """Time one call, of another kind each time: the one before would have warmed its code."""

@@ -86,6 +86,7 @@ class Recorder:
         self.next_span = itertools.count(1).__next__
         self._step = NO_STEP
         self.has_explicit_steps = False
+        self.has_own_steps = False  # the job's; adapters give way to it, hooks to both
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._deferred = DeferredScalars(self.scalar)
 
@@ -189,7 +190,8 @@ class Recorder:
             self.emit(now, now, 0.0, step, 0, 0, 0, STEP, 0)
             self._step = step
             _step.set(step)
-            self._deferred.flush()
+            if self._deferred.pending:
+                self._deferred.flush()
             if now > self._next_clock_pair_ns:
                 self._next_clock_pair_ns = now + _CLOCK_PAIR_EVERY_NS
                 self._segment.add_clock_pair()
@@ -256,15 +258,17 @@ class Recorder:
 
     def _count(self, kind: int, name: str, value: Any) -> None:
         try:
-            if self._deferred.takes(value):  # it would have to be waited for
-                self.count_error()
-                return
+            if type(value) is not float:
+                if self._deferred.takes(value):  # it would have to be waited for
+                    self.count_error()
+                    return
+                value = float(value)
             step = _step.get()
             if step is None:
                 step = self._step
             now = _now()
             name_id = self._names.get(name) or self._name_id(name)
-            self.emit(now, now, float(value), step, 0, 0, 0, kind, name_id)
+            self.emit(now, now, value, step, 0, 0, 0, kind, name_id)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
@@ -314,3 +318,9 @@ def active() -> Recorder | None:
     if current is None and start_late is not None:
         return start_late()
     return current
+
+
+def count_error() -> None:
+    """Something went wrong in a hook."""
+    if current is not None:
+        current.count_error()

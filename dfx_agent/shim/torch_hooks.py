@@ -29,23 +29,17 @@ _MODEL_OF_STAGE = {"actor_update": "actor", "critic_update": "critic"}
 _MAX_OTHERS = 100
 
 
-class _Step:
-    """An optimizer at work, by id: its span, its thread, how often its step is on the stack."""
-
-    __slots__ = ("depth", "opened", "thread")
-
-    def __init__(self, opened: recorder.OpenSpan | None) -> None:
-        self.opened = opened
-        self.thread = threading.get_ident()
-        self.depth = 1
+# an optimizer at work: its span, its thread, how often its step is on the stack
+_Step = tuple[recorder.OpenSpan | None, int, int]
 
 
 class _Seen:
     """What was seen of this process' training."""
 
     def __init__(self) -> None:
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: dict[int, weakref.ref[Any]] = {}
         self.has_backward = False
+        self.has_details = True
         self.has_scaled_loss = False
         self.num_steps = 0
         self.first: weakref.ref[Any] | None = None
@@ -90,26 +84,49 @@ def after_fork() -> None:
     before_next_backward.clear()
 
 
+def num_steps() -> int:
+    """Of all optimizers of this process."""
+    return _seen.num_steps
+
+
+def num_optimizers() -> int:
+    return len(_seen.optimizers)
+
+
+def first_parameters() -> set[int]:
+    """Identity of one parameter of each optimizer: which models are trained."""
+    optimizers = [optimizer for ref in [*_seen.optimizers.values()] if (optimizer := ref())]
+    groups = [optimizer.param_groups[0]["params"] for optimizer in optimizers]
+    return {id(parameters[0]) for parameters in groups if parameters}
+
+
+def give_up_details() -> None:
+    """No stages and values any more; steps go on, and DDP's gradients are still seen."""
+    _seen.has_details = False
+
+
 class _Owner:
     """Stands for a Span in the chain of open spans, whose walkers read ``_num_open``."""
 
-    __slots__ = ("_num_open",)
-
-    def __init__(self) -> None:
-        self._num_open = 1
+    _num_open = 1  # until it is closed
 
 
 def open_stage(name: str) -> recorder.OpenSpan | None:
     """Begin a stage from a hook; None where the same one is open, by the job itself too."""
+    return None if compiling.is_compiling() else begin_stage(name)
+
+
+def begin_stage(name: str) -> recorder.OpenSpan | None:
+    """The same for who has asked already whether torch is compiling."""
     writer = recorder.current or recorder.active()
-    if writer is None or compiling.is_compiling():
+    if writer is None or not _seen.has_details:
         return None
     if _seen.at_work:
         _close_stale()
     outer = recorder.innermost.get()
-    name_id = writer.name_id(name)
     while outer is not None:
-        if outer[0] is writer and outer[4] == name_id and outer[1]._num_open:  # noqa: SLF001
+        is_same = outer[4] == writer.name_id(name) and outer[0] is writer
+        if is_same and outer[1]._num_open:  # noqa: SLF001
             return None
         outer = outer[-1]
     return writer.open(_Owner(), name, STAGE)
@@ -128,22 +145,18 @@ def close_stage(opened: recorder.OpenSpan | None, failure: type[BaseException] |
             opened[0].close(opened, failure)
 
 
-def _model() -> str:
-    """Name of the model at work, from the stage around; "" where none tells."""
-    opened = recorder.innermost.get()
-    while opened is not None:
-        for stage, model in _MODEL_OF_STAGE.items():
-            if opened[4] == opened[0].name_id(stage):
-                return model
-        opened = opened[-1]
-    return ""
-
-
 def _scalar(name: str, value: Any) -> None:
+    """Of the model at work, which the stage around tells: "torch/loss" or "torch/actor/loss"."""
     writer = recorder.current
-    if writer is not None:
-        model = _model()
-        writer.scalar(f"torch/{model}/{name}" if model else f"torch/{name}", value, None)
+    if writer is not None and _seen.has_details:
+        opened = recorder.innermost.get()
+        while opened is not None:
+            for stage, model in _MODEL_OF_STAGE.items():
+                if opened[4] == opened[0].name_id(stage):
+                    writer.scalar(name.replace("/", f"/{model}/"), value, None)
+                    return
+            opened = opened[-1]
+        writer.scalar(name, value, None)
 
 
 def _hook_optimizers(patches: PatchSet) -> None:
@@ -151,39 +164,48 @@ def _hook_optimizers(patches: PatchSet) -> None:
     switch = patches.switch
 
     def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not compiling.is_compiling() and switch.is_on:
+        if not switch.is_on or compiling.is_compiling():
+            return
+        try:
             if _seen.step_code is None:
                 _seen.step_code = sys._getframe(1).f_code  # noqa: SLF001
-            _before_step(optimizer)
+            key = id(optimizer)
+            if _seen.at_work and _is_again(key):
+                return
+            _seen.at_work[key] = begin_stage("optimizer"), threading.get_ident(), 1
             if not switch.is_on:  # taken back meanwhile
-                _close_step(id(optimizer), None)
+                _close_step(key, None)
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
 
     def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not compiling.is_compiling():
-            _after_step(optimizer, is_on=switch.is_on)
+            try:
+                _after_step(optimizer, is_on=switch.is_on)
+            except Exception:  # noqa: BLE001 (never into the job)
+                recorder.count_error()
 
     patches.on_restore(_close_all_steps)
     patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
     patches.on_restore(module.register_optimizer_step_post_hook(after).remove)
 
 
-def _before_step(optimizer: Any) -> None:
-    try:
-        step = _seen.at_work.get(id(optimizer))
-        if step is not None:
-            if _num_frames(id(optimizer)) > 1:  # a step that calls the one of its base class
-                step.depth += 1
-                return
-            _close_step(id(optimizer), RuntimeError)
-        _seen.at_work[id(optimizer)] = _Step(open_stage("optimizer"))
-    except Exception:  # noqa: BLE001 (never into the job)
-        _count_error()
+def _is_again(optimizer_id: int) -> bool:
+    """Whether this is a step that calls the one of its base class."""
+    step = _seen.at_work.get(optimizer_id)
+    if step is None:
+        return False
+    if _num_frames(optimizer_id) > 1:
+        _seen.at_work[optimizer_id] = (*step[:2], step[2] + 1)
+        return True
+    _close_step(optimizer_id, RuntimeError)
+    return False
 
 
 def _close_step(optimizer_id: int, failure: type[BaseException] | None) -> None:
     step = _seen.at_work.pop(optimizer_id, None)
     if step is not None:
-        close_stage(step.opened, failure)
+        close_stage(step[0], failure)
 
 
 def _close_all_steps() -> None:
@@ -211,27 +233,27 @@ def _num_frames(optimizer_id: int) -> int:
 
 
 def _after_step(optimizer: Any, *, is_on: bool) -> None:
-    try:
-        step = _seen.at_work.get(id(optimizer))
-        if step is not None:
-            step.depth -= 1
-            if step.depth:
-                return
-            _close_step(id(optimizer), None)
-        is_inner = any(outer.thread == threading.get_ident() for outer in _seen.at_work.values())
-        writer = recorder.current
-        if writer is None or not is_on or is_inner:  # inside another one: the outer one counts
+    key = id(optimizer)
+    step = _seen.at_work.get(key)
+    if step is not None:
+        if step[2] > 1:
+            _seen.at_work[key] = (*step[:2], step[2] - 1)
             return
-        _seen.num_steps += 1
-        if optimizer not in _seen.optimizers:
-            _seen.optimizers.add(optimizer)
-            news.set()
-        writer.count("optimizer_steps", 1)
-        _scalar("lr", optimizer.param_groups[0]["lr"])
-        if not writer.has_explicit_steps:
-            _begin_next_step(writer, optimizer)
-    except Exception:  # noqa: BLE001 (never into the job)
-        _count_error()
+        del _seen.at_work[key]
+        close_stage(step[0], None)
+    writer = recorder.current
+    outer = _seen.at_work and threading.get_ident() in {step[1] for step in _seen.at_work.values()}
+    if writer is None or not is_on or outer:  # inside another one: the outer one counts
+        return
+    _seen.num_steps += 1
+    if key not in _seen.optimizers:
+        forget = _seen.optimizers.pop
+        _seen.optimizers[key] = weakref.ref(optimizer, lambda _ref: forget(key, None))
+        news.set()
+    writer.count("optimizer_steps", 1.0)
+    _scalar("torch/lr", optimizer.param_groups[0]["lr"])
+    if not writer.has_explicit_steps:
+        _begin_next_step(writer, optimizer)
 
 
 def _begin_next_step(writer: recorder.Recorder, optimizer: Any) -> None:
@@ -259,6 +281,9 @@ def _steps_done(optimizer: Any) -> int:
 
 def _patch_backward(patches: PatchSet) -> None:
     patches.replace(sys.modules["torch.autograd"], "backward", _backward_wrapper)
+    parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
+    if parallel is not None:  # compiled ones are found at birth or not at all
+        patches.replace(parallel, "__init__", _init_wrapper)
 
 
 def _backward_wrapper(original: Any, switch: Switch) -> Any:
@@ -266,7 +291,7 @@ def _backward_wrapper(original: Any, switch: Switch) -> Any:
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         # one inside another (checkpoints that recompute) is part of it
-        if compiling.is_compiling() or not switch.is_on or graph_task() != -1:
+        if not switch.is_on or compiling.is_compiling() or graph_task() != -1:
             return original(*args, **kwargs)
         opened = _begin_backward()
         try:
@@ -280,17 +305,28 @@ def _backward_wrapper(original: Any, switch: Switch) -> Any:
     return backward
 
 
+def _init_wrapper(original: Any, switch: Switch) -> Any:
+    def __init__(module: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(module, *args, **kwargs)
+        if switch.is_on:
+            replica = weakref.ref(module)
+            before_next_backward.append(lambda: ddp.watch(replica()))
+
+    return __init__
+
+
 def _begin_backward() -> recorder.OpenSpan | None:
     try:
         if not _seen.has_backward:
             _seen.has_backward = True
             news.set()
-        while before_next_backward:
-            before_next_backward.pop()()
-        ddp.before_backward()
-        return open_stage("backward")
+        for _ in range(len(before_next_backward)):
+            before_next_backward.pop(0)()
+        for replica in ddp.replicas:
+            replica.begin()
+        return begin_stage("backward")
     except Exception:  # noqa: BLE001 (never into the job)
-        _count_error()
+        recorder.count_error()
         return None
 
 
@@ -298,15 +334,17 @@ def _end_backward(
     opened: recorder.OpenSpan | None, failure: type[BaseException] | None, args: tuple[Any, ...]
 ) -> None:
     try:
-        ddp.after_backward(has_failed=failure is not None)
+        if ddp.replicas:
+            ddp.after_backward(has_failed=failure is not None)
         close_stage(opened, failure)
         writer = recorder.current
         if writer is not None and failure is None:
-            writer.count("micro_batches", 1)
-            if args and getattr(args[0], "ndim", 1) == 0 and not _seen.has_scaled_loss:
-                _scalar("loss", args[0].detach())
+            writer.count("micro_batches", 1.0)
+            if args and not _seen.has_scaled_loss and getattr(args[0], "ndim", 1) == 0:
+                loss = args[0]
+                _scalar("torch/loss", loss.item() if loss.is_cpu else loss.detach())
     except Exception:  # noqa: BLE001 (never into the job)
-        _count_error()
+        recorder.count_error()
 
 
 def _patch_grad_norm(patches: PatchSet) -> None:
@@ -340,7 +378,7 @@ def _norm_wrapper(original: Any, switch: Switch) -> Any:
             if not compiling.is_compiling() and switch.is_on and "non-finite" in str(error):
                 _count_nonfinite()
             raise
-        if not compiling.is_compiling() and switch.is_on:
+        if switch.is_on and not compiling.is_compiling():
             _note_norm(norm, args[0] if takes_gradients and args else None)
         return norm
 
@@ -349,7 +387,7 @@ def _norm_wrapper(original: Any, switch: Switch) -> Any:
 
 def _count_nonfinite() -> None:
     if recorder.current is not None:
-        recorder.current.count("nonfinite_gradients", 1)
+        recorder.current.count("nonfinite_gradients", 1.0)
 
 
 def _note_norm(norm: Any, tensors: Any) -> None:
@@ -358,17 +396,19 @@ def _note_norm(norm: Any, tensors: Any) -> None:
             return  # a norm of parameters
         placements = getattr(norm, "placements", None)
         if placements is not None:  # a DTensor: its local part is the norm only when replicated
-            if not all(placement.is_replicate() for placement in placements):
-                return
+            for placement in placements:
+                if not placement.is_replicate():
+                    return
             norm = norm._local_tensor  # noqa: SLF001 (full_tensor would be a collective)
-        norm = norm.detach()
-        if norm.device.type == "cpu":
-            norm = float(norm)
+        if norm.is_cpu:
+            norm = norm.item()
             if not math.isfinite(norm):
                 _count_nonfinite()
-        _scalar("grad_norm", norm)
+        else:
+            norm = norm.detach()
+        _scalar("torch/grad_norm", norm)
     except Exception:  # noqa: BLE001 (never into the job)
-        _count_error()
+        recorder.count_error()
 
 
 def _patch_grad_scaler(patches: PatchSet) -> None:
@@ -385,7 +425,7 @@ def _scaler_step_wrapper(original: Any, switch: Switch) -> Any:
         writer = recorder.current
         has_step = _seen.num_steps != before or not OPTIMIZER.is_active
         if switch.is_on and writer is not None and not has_step:
-            writer.count("skipped_updates", 1)
+            writer.count("skipped_updates", 1.0)
         return result
 
     return step
@@ -399,8 +439,3 @@ def _scale_wrapper(original: Any, _switch: Switch) -> Any:
         return scaled
 
     return scale
-
-
-def _count_error() -> None:
-    if recorder.current is not None:
-        recorder.current.count_error()

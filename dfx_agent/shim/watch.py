@@ -18,8 +18,6 @@ from dfx_agent.shim.overhead import Overhead
 from dfx_agent.shim.stacks import StackWriter
 
 _PERIOD_SECONDS = 1.0
-# an optimizer and a backward that are new come together: one look is for both
-_SETTLE_SECONDS = 0.25
 _STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}
 
 
@@ -50,7 +48,6 @@ class Watch:
     def _run(self) -> None:
         while not self._over.is_set():
             if torch_hooks.news.wait(_PERIOD_SECONDS):
-                self._over.wait(_SETTLE_SECONDS)
                 torch_hooks.news.clear()
                 self._must_look_for_models = True
             writer = recorder.current

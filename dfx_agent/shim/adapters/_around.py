@@ -178,10 +178,15 @@ def report(writer: Recorder, values: Any, step: Any, *, ends_step: bool = False)
 
 
 def begin_step(writer: Recorder, step: Any) -> None:
-    """Go on to a step; one that lies behind is a replay after a resume and moves nothing."""
+    """Go on to a step; one that lies behind is a replay after a resume and moves nothing.
+
+    Nor does any in a job that calls ``dfx.set_step`` itself: two counts would take turns.
+    """
     number = step_number(step)
-    if number is not None and (
-        not writer.has_explicit_steps or writer.step is None or number > writer.step
+    if (
+        number is not None
+        and not writer.has_own_steps
+        and (not writer.has_explicit_steps or writer.step is None or number > writer.step)
     ):
         writer.set_step(number)
 

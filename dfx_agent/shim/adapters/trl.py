@@ -88,7 +88,7 @@ def _begin_step(trainer: Any) -> None:
         step = trainer.state.global_step + 1
         if writer.step == step:
             writer.has_explicit_steps = True
-        else:
+        elif not writer.has_own_steps:
             writer.set_step(step)
     except Exception:  # noqa: BLE001 (never into the job)
         writer.count_error()

@@ -5,6 +5,7 @@ import { finePercent, rankList } from "./format.js";
 
 const PATCH = "patch/";
 const OVERHEAD = "guest/overhead_ratio";
+const GIVEN_UP = "guest/given_up";
 
 export class ObservedLine {
   constructor() {
@@ -13,7 +14,7 @@ export class ObservedLine {
   }
 
   update(run) {
-    const parts = [...hookParts(run.ranks), ...overheadParts(run.ranks)];
+    const parts = [...hookParts(run.ranks), ...overheadParts(run.ranks), ...givenUpParts(run.ranks)];
     setHidden(this.node, !parts.length);
     const said = JSON.stringify(parts);
     if (said === this.said) return;
@@ -57,4 +58,13 @@ function overheadParts(ranks) {
   if (!ratios.length) return [];
   const most = ratios.length > 1 ? `at most ${finePercent(Math.max(...ratios))}` : finePercent(ratios[0]);
   return [[`the guest costs ${most} of a step, measured by itself`, false]];
+}
+
+function givenUpParts(ranks) {
+  const poorer = ranks.filter((rank) => Number(rank.gauges[GIVEN_UP] ?? 0) > 0);
+  if (!poorer.length) return [];
+  const all = poorer.some((rank) => Number(rank.gauges[GIVEN_UP]) > 1);
+  const what = all ? "stages within a step and collectives" : "stages within a step";
+  const who = rankList(poorer.map(({ rank }) => rank));
+  return [[`${what} given up on ${who}: above --max-overhead`, true]];
 }

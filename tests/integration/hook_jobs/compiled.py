@@ -99,7 +99,7 @@ def check_hooks_go_and_come_back_without_a_second_compilation():
         step(compiled, optimizer)
         assert seen(STAGE, COLLECTIVE, COUNT) == []
         hooks.install()
-        modules.look()
+        modules.follow([model])
         for _ in range(3):
             step(compiled, optimizer)
         assert stages(seen()).count("optimizer") == 3
@@ -111,7 +111,7 @@ def check_a_function_that_is_compiled_after_hooks_are_on_its_model():
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     counters.clear()
-    modules.look()
+    modules.follow([model])
     step(model, optimizer)
     assert len(model._forward_hooks) == 1
 
@@ -212,7 +212,6 @@ def check_compiled_ddp():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     step(compiled, optimizer)
     from_now_on_nothing_compiles()
-    modules.look()
     for _ in range(4):
         step(compiled, optimizer)
     rows = seen()

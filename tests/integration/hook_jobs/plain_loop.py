@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import time
 import weakref
 
 import torch
@@ -22,7 +24,7 @@ from seen import (
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import modules, recorder, torch_hooks
+from dfx_agent.shim import modules, overhead, patches, recorder, torch_hooks
 
 WIDTH = 8
 
@@ -264,7 +266,7 @@ def check_the_norm_of_parameters_is_not_that_of_gradients():
 def check_stages_that_the_job_marks_itself():
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    modules.look()
+    modules.follow([model])
     step(model, optimizer)
     seen()
     for _ in range(2):
@@ -280,9 +282,67 @@ def check_stages_that_the_job_marks_itself():
     assert stages(seen()) == ["forward", "backward", "optimizer"]
 
 
+class Layered(nn.Module):
+    """Its list of layers is never called itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
+        self.to(DEVICE)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            inputs = layer(inputs)
+        return inputs
+
+
+def hooks_on_all_modules() -> int:
+    return len(torch.nn.modules.module._global_forward_pre_hooks)
+
+
+def train_until_found(model: nn.Module, rollout=lambda: None) -> None:
+    """With the watch thread's help; afterwards only roots have a hook."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    deadline = time.monotonic() + 30
+    while not model._forward_hooks or hooks_on_all_modules():
+        assert time.monotonic() < deadline, "the model was not found"
+        rollout()
+        step(model, optimizer)
+        time.sleep(0.001)
+    assert not any(part._forward_hooks for part in list(model.modules())[1:])
+    seen()
+    step(model, optimizer)
+    assert stages(seen()) == ["forward", "backward", "optimizer"]
+
+
+def check_models_are_found_by_being_called():
+    reference, trained = Layered(), Layered()
+    trained.layers[1](x())  # a part by itself, before the whole
+
+    def refer() -> None:
+        with torch.no_grad():
+            reference(x())
+
+    train_until_found(trained, refer)
+
+
+def check_a_long_rollout_does_not_hide_a_model():
+    trained, reward = Layered(), Layered()
+    most, modules._MAX_CALLS = modules._MAX_CALLS, 30
+    turns = [20]
+
+    def roll_out() -> None:
+        with torch.no_grad():
+            for _ in range(turns.pop() if turns else 5):
+                reward(x())
+
+    train_until_found(trained, roll_out)
+    modules._MAX_CALLS = most
+
+
 def check_generation_is_not_forward():
     model = small()
-    modules.look()
+    modules.follow([model])
     model(x()).mean().backward()
     seen()
     with torch.no_grad():
@@ -293,7 +353,7 @@ def check_generation_is_not_forward():
 
 def check_a_forward_that_raises():
     model = small()
-    modules.look()
+    modules.follow([model])
     model(x()).mean().backward()
     seen()
     try:
@@ -342,6 +402,29 @@ def check_a_job_that_sets_steps_keeps_its_own():
     rows = arrived()
     assert steps(rows) == [100, 101]
     assert [row.number for row in rows if row.name == "torch/loss"] == [100, 101]
+
+
+def check_above_a_budget_details_go_and_steps_stay():
+    forget_steps()
+    recorder.current.has_explicit_steps = False
+    os.environ["DFX_MAX_OVERHEAD"] = "0.0001%"
+    account = overhead.Overhead()
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step(model, optimizer)
+    for second in range(12):
+        account.account(recorder.current, second * 10**9)
+    arrived()
+    for _ in range(3):
+        step(model, optimizer)
+    rows = arrived()
+    assert stages(rows) == scalars(rows, "torch/loss") == scalars(rows, "torch/grad_norm") == []
+    assert len(steps(rows)) == 3
+    assert counted(rows, "optimizer_steps") == counted(rows, "micro_batches") == 3
+    for name in ("forward", "grad_norm"):
+        patches.registry[name].resume("active")
+    torch_hooks._seen.has_details = True
+    del os.environ["DFX_MAX_OVERHEAD"]
 
 
 def check_the_guest_met_no_error():

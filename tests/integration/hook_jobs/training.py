@@ -75,7 +75,7 @@ def backward(model: nn.Module, inputs: torch.Tensor | None = None) -> None:
 
 def found(model: nn.Module) -> None:
     """As the watch thread does when there is news, without waiting for it."""
-    modules.look()
+    modules.follow([model])
 
 
 def gradients(rows) -> list:

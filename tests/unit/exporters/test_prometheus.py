@@ -244,7 +244,8 @@ def test_counts_have_names_and_unknown_ones_are_kept():
 def test_gauges_say_how_the_job_is_observed():
     gauges = {
         "patch/collectives": 1.0, "patch/backward": 0.0, "patch/ddp": -1.0,
-        "guest/overhead_ratio": 0.0004, "memory/allocated_bytes@cuda:0": 1.0, "new/one": 5.0,
+        "guest/overhead_ratio": 0.0004, "guest/given_up": 1.0,
+        "memory/allocated_bytes@cuda:0": 1.0, "new/one": 5.0,
     }  # fmt: skip
     found = samples(exporter(rank_row(gauges=gauges)))
     assert {row["name"]: value for row, value in found["dfx_patch_active"]} == {
@@ -254,6 +255,7 @@ def test_gauges_say_how_the_job_is_observed():
     }
     assert [row["name"] for row, _ in found["dfx_patch_failed"]] == ["ddp"]
     assert found["dfx_guest_overhead_ratio"][0][1] == 0.0004
+    assert found["dfx_guest_given_up"][0][1] == 1.0
     assert [row["key"] for row, _ in found["dfx_native_metric"]] == ["new/one"]
 
 
@@ -343,7 +345,7 @@ def full_rank() -> RankRow:
         counters_total=dict.fromkeys(counts, 2.0),
         gauges={
             "patch/ddp": -1.0, "patch/backward": 1.0, "guest/overhead_ratio": 0.001,
-            "adapter/verl/driver/0.9.1": 1.0,
+            "guest/given_up": 2.0, "adapter/verl/driver/0.9.1": 1.0,
         },
         collectives=(BY_ARRIVAL, dataclasses.replace(BY_ARRIVAL, method="duration")),
         groups=(GroupRow("0", 7, 6, 0.43),),

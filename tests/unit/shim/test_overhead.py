@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from dfx_agent.shim import overhead, patches
+from dfx_agent.shim import overhead, patches, torch_hooks
 from dfx_agent.shim.overhead import Overhead
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -73,14 +73,18 @@ def test_no_window_says_nothing(writer, reader):
     assert ratios(reader) == []
 
 
-def test_above_the_budget_details_go_first_then_the_collectives(writer, hooks, monkeypatch):
+def test_above_the_budget_details_go_first_then_the_collectives(writer, reader, hooks, monkeypatch):
     monkeypatch.setenv("DFX_MAX_OVERHEAD", "0.0001%")
+    monkeypatch.setattr(torch_hooks._seen, "has_details", True)
     account = Overhead()
     seconds(account, writer, 0, 11, num_events=100)
     active = {name for name, hook in hooks.items() if hook.is_active}
     assert active == {"ddp", "collectives"}
+    assert torch_hooks.open_stage("forward") is None
     seconds(account, writer, 11, 31, num_events=100)
     assert not any(hook.is_active for hook in hooks.values())
+    said = [r[3] for r in reader.poll() if reader.name(r[9]) == "guest/given_up"]
+    assert said == [1.0, 2.0]
 
 
 def test_below_the_budget_everything_stays(writer, hooks, monkeypatch):

@@ -10,6 +10,7 @@ from observed_job import observe
 
 JOB = """
 import asyncio
+import dfx_agent.shim as dfx
 import contextvars
 from types import SimpleNamespace
 from dfx_agent.shim import adapters
@@ -71,6 +72,9 @@ left = Monitor().log({})
 contextvars.copy_context().run(left.send, None)
 left.close()
 trainer.report({"loss": 0.25}, 2)  # a replay
+dfx.set_step(10)  # the job counts itself: its steps and the framework's must not take turns
+trainer.report({"loss": 0.125}, 10)
+dfx.set_step(11)
 patches.restore()
 assert {name: vars(Trainer)[name] for name in before} == before
 """
@@ -78,7 +82,7 @@ assert {name: vars(Trainer)[name] for name in before} == before
 
 def test_the_job_sees_no_difference(dfx_dir):
     seen = observe(JOB)
-    assert seen.scalars() == {("loss", 3): [0.5], ("loss", 2): [0.25]}
-    assert seen.steps() == [4]
+    assert seen.scalars() == {("loss", 3): [0.5], ("loss", 2): [0.25], ("loss", 10): [0.125]}
+    assert seen.steps() == [4, 10, 11]
     assert seen.names("stage") == ["rollout"]
     assert seen.num_errors == 2  # our reader's and our name's, counted
