@@ -47,7 +47,7 @@ def rules(folder):
 
 
 def expression(folder, name):
-    return next(rule["expr"] for rule in rules(folder) if rule["alert"] == name)
+    return next(rule["expr"] for rule in rules(folder) if rule.get("alert") == name)
 
 
 def test_everything_is_written_and_prometheus_and_alertmanager_take_it(
