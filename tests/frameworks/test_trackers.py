@@ -43,7 +43,7 @@ swanlab.finish()
 
 
 def test_wandb(dfx_dir):
-    pytest.importorskip("wandb", reason="no wandb; see make test-frameworks")
+    pytest.importorskip("wandb", reason="no wandb; `make test-frameworks` installs it")
     seen = observe(WANDB)
     scalars = seen.scalars()
     assert len(scalars.pop(("actor/kl", 3))) == 1
@@ -53,7 +53,7 @@ def test_wandb(dfx_dir):
 
 @pytest.mark.parametrize("package", ["torch.utils.tensorboard", "tensorboardX"])
 def test_tensorboard(package, dfx_dir):
-    pytest.importorskip(package, reason=f"no {package}; see make test-frameworks")
+    pytest.importorskip(package, reason=f"no {package}; `make test-frameworks` installs it")
     seen = observe(f"from {package} import SummaryWriter\n{TENSORBOARD}")
     scalars = seen.scalars()
     assert len(scalars.pop(("actor/kl", 3))) == 1
@@ -62,7 +62,7 @@ def test_tensorboard(package, dfx_dir):
 
 
 def test_mlflow(dfx_dir):
-    pytest.importorskip("mlflow", reason="no mlflow; see make test-frameworks")
+    pytest.importorskip("mlflow", reason="no mlflow; `make test-frameworks` installs it")
     pytest.importorskip("sqlalchemy", reason="mlflow without a store")
     seen = observe(MLFLOW)
     assert seen.scalars() == {
@@ -74,7 +74,7 @@ def test_mlflow(dfx_dir):
 
 
 def test_swanlab(dfx_dir):
-    pytest.importorskip("swanlab", reason="no swanlab; see make test-frameworks")
+    pytest.importorskip("swanlab", reason="no swanlab; `make test-frameworks` installs it")
     seen = observe(SWANLAB)
     assert seen.scalars() == {("loss", 3): [0.5], ("loss", 4): [0.25]}
     assert seen.num_errors == 0
@@ -82,7 +82,7 @@ def test_swanlab(dfx_dir):
 
 def test_what_an_adapter_has_is_not_recorded_a_second_time(dfx_dir):
     pytest.importorskip(
-        "torch.utils.tensorboard", reason="no tensorboard; see make test-frameworks"
+        "torch.utils.tensorboard", reason="no tensorboard; `make test-frameworks` installs it"
     )
     job = f"""
 from dfx_agent.shim import adapters

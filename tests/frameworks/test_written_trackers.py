@@ -47,14 +47,16 @@ def agree(read):
 
 
 def test_tensorboard_reads_what_is_written(tmp_path):
-    pytest.importorskip("tensorboardX", reason="no tensorboardX; see make test-frameworks")
+    pytest.importorskip(
+        "tensorboardX", reason="no tensorboardX; `make test-frameworks` installs it"
+    )
     (tracker,) = open_trackers(["tensorboard"], {"tensorboard": {"log_dir": "tb"}}).values()
     write(tracker)
     folder = tmp_path / "tb" / "a%2Fb"
     agree(read_tensorboard(folder).rows)
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
-        reason="no tensorboard; see make test-frameworks",
+        reason="no tensorboard; `make test-frameworks` installs it",
     )
     events = accumulator.EventAccumulator(str(folder), {"scalars": 0})
     events.Reload()
@@ -66,7 +68,9 @@ def test_tensorboard_reads_what_is_written(tmp_path):
 
 
 def test_a_tensorboard_folder_that_is_gone_raises_where_it_is_written(tmp_path):
-    pytest.importorskip("tensorboardX", reason="no tensorboardX; see make test-frameworks")
+    pytest.importorskip(
+        "tensorboardX", reason="no tensorboardX; `make test-frameworks` installs it"
+    )
     (tracker,) = open_trackers(["tensorboard"], {}).values()
     (tmp_path / "runs" / "r").touch()
     with pytest.raises(OSError, match="exists"):
@@ -84,7 +88,7 @@ def scanned(path, reader, record):
 
 
 def test_wandb_offline_keeps_every_step(tmp_path):
-    pytest.importorskip("wandb", reason="no wandb; see make test-frameworks")
+    pytest.importorskip("wandb", reason="no wandb; `make test-frameworks` installs it")
     from wandb.proto.wandb_internal_pb2 import Record
 
     stores = pytest.importorskip("swanlab.converter.wb.wbdatastore", reason="no reader of wandb")
@@ -111,7 +115,7 @@ def _of_wandb(item):
 
 
 def test_swanlab_offline_keeps_every_step_and_refuses_a_second_run_at_once(tmp_path):
-    pytest.importorskip("swanlab", reason="no swanlab; see make test-frameworks")
+    pytest.importorskip("swanlab", reason="no swanlab; `make test-frameworks` installs it")
     from swanlab.proto.swanlab.record.v1.record_pb2 import Record
     from swanlab.sdk.internal.core_python.store import DataStoreReader
 
@@ -147,7 +151,7 @@ def test_swanlab_offline_keeps_every_step_and_refuses_a_second_run_at_once(tmp_p
     ],
 )
 def test_what_cannot_open_says_why_and_what_to_do(name, options, error, says, monkeypatch):
-    pytest.importorskip(name, reason=f"no {name}; see make test-frameworks")
+    pytest.importorskip(name, reason=f"no {name}; `make test-frameworks` installs it")
     if options.get("mode") == "local":
         monkeypatch.setitem(sys.modules, "swanboard", None)
     with pytest.raises(error, match=says) as caught:
@@ -176,7 +180,7 @@ os._exit(0)
 
 
 def test_wandb_without_its_service_raises_where_it_is_written():
-    pytest.importorskip("wandb", reason="no wandb; see make test-frameworks")
+    pytest.importorskip("wandb", reason="no wandb; `make test-frameworks` installs it")
     done = subprocess.run(
         [sys.executable, "-c", LOSES_ITS_SERVICE],
         capture_output=True, text=True, timeout=120, check=False,
@@ -198,7 +202,7 @@ for step in range(1, 40):
 def test_an_agent_that_is_armed_itself_does_not_follow_its_own_tracker(
     tmp_path, dfx_dir, free_port, run_cli
 ):
-    pytest.importorskip("wandb", reason="no wandb; see make test-frameworks")
+    pytest.importorskip("wandb", reason="no wandb; `make test-frameworks` installs it")
     (tmp_path / "job.py").write_text(ARMED_JOB)
     (tmp_path / "dfx.yaml").write_text(
         "track_with: [jsonl, wandb]\ntracker_kwargs: {wandb: {mode: offline}}\n"

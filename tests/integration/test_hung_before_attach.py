@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import (
     DFX_AGENT,
@@ -32,7 +32,7 @@ NUM_RANKS = 2
 @pytest.fixture(autouse=True)
 def recorder() -> None:
     if not records_gloo():
-        pytest.skip("this torch records nothing of gloo")
+        pytest.skip("this torch records nothing of gloo; 2.13 and newer do")
 
 
 @contextmanager
