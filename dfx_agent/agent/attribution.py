@@ -30,7 +30,7 @@ from dfx_agent.agent.excess import (
     reach_seconds,
     recurs,
     spreads,
-    token_table,
+    token_work,
 )
 from dfx_agent.agent.steps import TRANSFER, RankStep, Step
 from dfx_agent.agent.wording import labels_text, seconds_text
@@ -101,14 +101,10 @@ class _Comparison:
         self._named = named
         self._steps = steps
         self._excess = excess_table(steps)
-        self._tokens = token_table(steps)
+        self._tokens = token_work(steps, self._excess)
         tables: list[Table] = [self._excess]
         if self._tokens is not None:
-            at_equal_tokens = {
-                rank: [whole - part for whole, part in zip(row, self._tokens[rank], strict=True)]
-                for rank, row in self._excess.items()
-            }
-            tables.append(at_equal_tokens)
+            tables.append(self._tokens.rest)
         self._tables = [(table, spreads(table)) for table in tables]
         newest = steps[-_NUM_NEWEST:]
         fitting = [window for window in WINDOWS if window.num_steps <= len(steps)]
@@ -137,7 +133,9 @@ class _Comparison:
         lost = middle_mean(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
         if min(excess, lately) < window.share * self._step_seconds or lost < _MIN_EFFECT * excess:
             return None
-        tokens = None if self._tokens is None else middle_mean(self._tokens[rank][-num_steps:])
+        tokens = None
+        if self._tokens is not None:
+            tokens = middle_mean(self._tokens.seconds[rank][-num_steps:])
         return _Suspect(rank, window, excess, lost, tokens)
 
     def _found(self, suspects: Sequence[_Suspect]) -> Verdict:
@@ -189,15 +187,16 @@ class _Comparison:
             f"rank {rank} worked {_versus(worked, rank)}, {of_steps}",
             self._recurrence_line(worst),
         ]
-        if worst.token_seconds is None:
+        if worst.token_seconds is None or self._tokens is None:
             lines.append("tokens were not told: the same work is assumed")
         else:
-            tokens = self._medians(num_steps, lambda of: of.num_tokens or 0.0)
+            tokens = self._medians(num_steps, self._tokens.count_of)
             others = [count for label, count in tokens.items() if label != rank]
             span = f"{min(others):.0f} to {max(others):.0f}"
             explained = seconds_text(max(0.0, worst.token_seconds))
             lines.append(
-                f"rank {rank} had {tokens[rank]:.0f} tokens, the others {span}: that explains "
+                f"rank {rank} had {tokens[rank]:.0f} {self._tokens.words}, the others {span}: "
+                f"that explains "
                 f"{explained} of {seconds_text(worst.excess_seconds)}"
             )
         return [*lines, *cause.lines]

@@ -6,7 +6,7 @@ nothing. Table of seconds: rank -> one value per step, oldest first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, sqrt
 from statistics import fmean, median
@@ -15,6 +15,12 @@ from typing import NamedTuple
 from dfx_agent.agent.steps import RankStep, Step
 
 Table = Mapping[str, Sequence[float]]
+Count = Callable[[RankStep], float]
+
+_COUNTS: dict[str, Count] = {
+    "tokens": lambda of: of.num_tokens or 0.0,
+    "tokens with padding": lambda of: of.num_forward_tokens or 0.0,
+}
 
 
 class Window(NamedTuple):
@@ -65,16 +71,38 @@ def excess_table(steps: Sequence[Step]) -> dict[str, list[float]]:
     return table
 
 
-def token_table(steps: Sequence[Step]) -> dict[str, list[float]] | None:
-    """The part of each excess that more tokens explain; None where tokens were not told."""
-    if any(not of.num_tokens for step in steps for of in step.ranks.values()):
+class TokenWork(NamedTuple):
+    """What more tokens of one kind explain: ``seconds`` of each excess; ``rest`` is without it."""
+
+    words: str
+    count_of: Count
+    seconds: Table
+    rest: Table
+
+
+def token_work(steps: Sequence[Step], excess: Table) -> TokenWork | None:
+    """By the tokens that leave the ranks most alike; None where they are not known.
+
+    Padding is worked on too: then a rank's longest sequence counts, and not its sum.
+    """
+    works = [_token_work(words, count, steps, excess) for words, count in _COUNTS.items()]
+    known = [work for work in works if work is not None]
+    return min(known, key=lambda work: fmean(spreads(work.rest).values()), default=None)
+
+
+def _token_work(words: str, count: Count, steps: Sequence[Step], excess: Table) -> TokenWork | None:
+    if any(not count(of) for step in steps for of in step.ranks.values()):
         return None
-    shares = [_shares(step) for step in steps]
+    shares = [_shares(step, count) for step in steps]
     table: dict[str, list[float]] = {}
     for rank in steps[-1].ranks:
         elasticity = _elasticity([share for step in shares for share in step if share[0] != rank])
-        table[rank] = [elasticity * _token_seconds(step, rank) for step in steps]
-    return table
+        table[rank] = [elasticity * _token_seconds(step, rank, count) for step in steps]
+    rest = {
+        rank: [whole - part for whole, part in zip(row, table[rank], strict=True)]
+        for rank, row in excess.items()
+    }
+    return TokenWork(words, count, table, rest)
 
 
 def spreads(table: Table) -> dict[str, float]:
@@ -125,12 +153,12 @@ def middle_mean(values: Iterable[float]) -> float:
     return fmean(ordered[cut : len(ordered) - cut])
 
 
-def _shares(step: Step) -> list[tuple[str, float, float]]:
+def _shares(step: Step, count: Count) -> list[tuple[str, float, float]]:
     """(rank, tokens, work) of each rank against the median of the step, 0 being the same."""
-    tokens = median(of.num_tokens or 0.0 for of in step.ranks.values())
+    tokens = median(count(of) for of in step.ranks.values())
     work = median(of.work_seconds for of in step.ranks.values())
     return [
-        (rank, (of.num_tokens or 0.0) / tokens - 1, of.work_seconds / work - 1 if work else 0.0)
+        (rank, count(of) / tokens - 1, of.work_seconds / work - 1 if work else 0.0)
         for rank, of in step.ranks.items()
     ]
 
@@ -146,9 +174,8 @@ def _elasticity(shares: Sequence[tuple[str, float, float]]) -> float:
     return min(1.0, max(0.0, products / squares))
 
 
-def _token_seconds(step: Step, rank: str) -> float:
+def _token_seconds(step: Step, rank: str, count: Count) -> float:
     """Work beyond the others' if all work were in proportion to tokens."""
-    of: Mapping[str, RankStep] = step.ranks
-    tokens = others_median({label: of[label].num_tokens or 0.0 for label in of}, rank)
-    work = others_median({label: of[label].work_seconds for label in of}, rank)
-    return work * ((of[rank].num_tokens or 0.0) / tokens - 1)
+    tokens = others_median({label: count(of) for label, of in step.ranks.items()}, rank)
+    work = others_median({label: of.work_seconds for label, of in step.ranks.items()}, rank)
+    return work * (count(step.ranks[rank]) / tokens - 1)

@@ -21,6 +21,7 @@ from dfx_agent.wire.records import (
     COLLECTIVE_WAIT,
     COUNT,
     FAILED,
+    FORWARD_TOKENS,
     GAUGE,
     GROUP,
     KIND_MASK,
@@ -109,6 +110,7 @@ class ClosedStep:
 
     window: Window
     tokens: dict[str, float] = field(default_factory=dict)
+    num_forward_tokens: float | None = None
 
 
 @dataclass
@@ -212,7 +214,7 @@ class Process:
         late = account.num_late + account.num_vanished if account else 0
         totals = Totals(
             account.totals() if account else Split(),
-            dict(self.tokens),
+            _as_told(self.tokens),
             dict(self.counters),
             follower.num_read,
             follower.num_lost,
@@ -427,7 +429,8 @@ class Process:
             self._stamps.end_step(window)
             if window.step is not None:
                 tokens = self._step_tokens.pop(window.step, {})
-                closed.append(ClosedStep(window, tokens))
+                forward = tokens.get(FORWARD_TOKENS)
+                closed.append(ClosedStep(window, _as_told(tokens), forward))
         account.finished.clear()
         self.windows.extend(closed)
         for step in sorted(self._step_tokens)[:-_KEEP_TOKEN_STEPS]:
@@ -440,6 +443,11 @@ class Process:
         total = sum(len(step.window.first_pieces) for step in self.windows)
         while total > _KEEP_PIECES and len(self.windows) > 1:
             total -= len(self.windows.popleft().window.first_pieces)
+
+
+def _as_told(tokens: dict[str, float]) -> dict[str, float]:
+    """Forward passes take in the same tokens again: theirs count where nobody tells any."""
+    return {kind: n for kind, n in tokens.items() if kind != FORWARD_TOKENS} or dict(tokens)
 
 
 def _as_accounted(event: SpanEvent) -> SpanEvent:

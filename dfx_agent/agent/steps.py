@@ -29,20 +29,28 @@ class RankStep:
     """One rank in one step. ``waited_seconds`` is waiting for peers, ``parts`` is all the rest.
 
     Time in collectives and in explicit waits for peers counts as waiting, but for the transfer of
-    matched collectives. ``num_tokens`` is None when none were told.
+    matched collectives. ``num_tokens`` is None when none were told, ``num_forward_tokens`` (taken
+    in by forward passes that are trained on, padding included) where the guest saw none.
     """
 
     wall_seconds: float
     waited_seconds: float
     parts: Mapping[Part, float]
     num_tokens: float | None
+    num_forward_tokens: float | None = None
 
     @property
     def work_seconds(self) -> float:
         return self.wall_seconds - self.waited_seconds
 
     @classmethod
-    def of(cls, split: TimeSplit, tokens: Mapping[str, float], transfer_seconds: float) -> RankStep:
+    def of(
+        cls,
+        split: TimeSplit,
+        tokens: Mapping[str, float],
+        transfer_seconds: float,
+        num_forward_tokens: float | None = None,
+    ) -> RankStep:
         waits = {kind: sum(stages.values()) for kind, stages in split.wait_seconds.items()}
         blocked = sum(seconds for kind, seconds in waits.items() if kind in PEER_WAITS)
         # collectives in threads beside a stage are matched too, but nobody waits in them
@@ -52,7 +60,7 @@ class RankStep:
         parts |= {("wait", kind): s for kind, s in waits.items() if kind not in PEER_WAITS}
         num_tokens = sum(tokens.values()) if tokens else None
         waited = round(blocked - transfer, 9)  # clocks tell nanoseconds
-        return cls(split.wall_seconds, waited, parts, num_tokens)
+        return cls(split.wall_seconds, waited, parts, num_tokens, num_forward_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,7 @@ def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collec
         end_ns = window.begin_ns if window.end_ns is None else window.end_ns
         transfer_ns = collectives.take_transfer_ns(process, window.begin_ns, end_ns)
         ranks[process.label] = RankStep.of(
-            window.split.as_seconds(), step.tokens, transfer_ns / 1e9
+            window.split.as_seconds(), step.tokens, transfer_ns / 1e9, step.num_forward_tokens
         )
     begin = min(p.follower.epoch_seconds(s.window.begin_ns) for p, s in closed.items())
     return Step(number, begin, sum(p.follower.num_lost for p in closed), ranks)

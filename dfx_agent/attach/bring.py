@@ -49,7 +49,8 @@ class Order:
     """One attempt to bring the guest into one process.
 
     ``directory`` is the folder of segments as the target sees it, ``seen_directory`` as we do.
-    ``known`` holds fields of wire.Identity that were found out from outside. ``is_compiled`` is for
+    ``known`` holds fields of wire.Identity that were found out from outside. ``max_overhead_ratio``
+    is the guest's budget, None: as the job has it. ``is_compiled`` is for
     a target that runs the same interpreter as we do: compiling there holds its GIL.
     """
 
@@ -61,6 +62,7 @@ class Order:
         version: str,
         known: Mapping[str, Any],
         grace_seconds: float,
+        max_overhead_ratio: float | None = None,
         is_compiled: bool = False,
     ) -> None:
         name = f"{os.urandom(8).hex()}{_ANSWER_SUFFIX}"
@@ -74,6 +76,7 @@ class Order:
                 "directory": directory,
                 "agent_pid": os.getpid(),
                 "grace_seconds": grace_seconds,
+                "max_overhead_ratio": max_overhead_ratio,
                 "known": dict(known),
             },
         }

@@ -44,6 +44,12 @@ class Guest:
         moment = time.localtime(seconds if isinstance(seconds, int | float) else None)
         return time.strftime("%F %T", moment)
 
+    @property
+    def max_overhead_ratio(self) -> float | None:
+        """The budget that it keeps to, None when it has none."""
+        ratio = (self.note or {}).get("max_overhead_ratio")
+        return ratio if isinstance(ratio, float) else None
+
     def ask_to_leave(self) -> None:
         with suppress(FileExistsError, FileNotFoundError):
             os.close(os.open(self.stem + REQUEST_SUFFIX, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -102,6 +108,7 @@ class Place:
         *,
         method: str,
         grace_seconds: float,
+        max_overhead_ratio: float | None,
         helpers: Helpers,
         on_waiting: Callable[[str], None],
     ) -> tuple[Guest, str]:
@@ -114,6 +121,7 @@ class Place:
             version=__version__,
             known=known,
             grace_seconds=grace_seconds,
+            max_overhead_ratio=max_overhead_ratio,
             is_compiled=runs_our_interpreter(process.pid),
         )
         injected = inject(

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dfx_agent.errors import ConfigError
+from dfx_agent.errors import ConfigError, UsageError
 from dfx_agent.web.listener import Listener, parse_listen
 
 if TYPE_CHECKING:
@@ -47,6 +47,24 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
         help="label on every delivered alert, as external_labels of Prometheus; repeatable",
     )
     parser.add_argument("--config", metavar="FILE", help="settings file (dfx.yaml if it exists)")
+
+
+def add_budget_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-overhead",
+        metavar="PERCENT",
+        help="budget of the guest in each process (0.5%%); above it hooks are given up, visibly",
+    )
+
+
+def budget_of(args: argparse.Namespace) -> float | None:
+    """``--max-overhead`` as a share of time, None without one; UsageError when it is none."""
+    from dfx_agent.shim.overhead import budget_ratio
+
+    ratio = budget_ratio(args.max_overhead or "")
+    if args.max_overhead and ratio is None:
+        raise UsageError(f"--max-overhead {args.max_overhead}: write a share of time, as in 0.5%")
+    return ratio
 
 
 def load_config(args: argparse.Namespace) -> Config:

@@ -23,7 +23,13 @@ from dfx_agent.attach.discover import Job, Member
 from dfx_agent.attach.inject import Helpers
 from dfx_agent.attach.spawn import block_signals
 from dfx_agent.commands._attachment import Guest, Place, wait_until_left
-from dfx_agent.commands._options import add_service_arguments, listener_of, load_config
+from dfx_agent.commands._options import (
+    add_budget_argument,
+    add_service_arguments,
+    budget_of,
+    listener_of,
+    load_config,
+)
 from dfx_agent.errors import AttachError, UsageError
 from dfx_agent.shim.attached import LOCK_NAME, NOTE_SUFFIX, REQUEST_SUFFIX, agent_is_there
 from dfx_agent.wire import default_directory, prepare_directory
@@ -76,10 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="a guest without an agent undoes itself after this long (30)",
     )
+    add_budget_argument(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Until SIGINT or SIGTERM; AttachError when no process can be attached to."""
+    _check_usage(args)
     job = Job(args.pid, only_this=args.only_this)
     members = job.members()
     if not members:
@@ -88,17 +96,23 @@ def execute(args: argparse.Namespace) -> int:
         from dfx_agent.commands._preflight_table import print_table
 
         return print_table(members, args.method)
-    if args.grace_seconds <= 0:
-        raise UsageError(f"--grace-seconds {args.grace_seconds:g}: give a positive number")
     if args.method == _PASSIVE:
-        if args.inject_only:
-            raise UsageError("--inject-only with --method passive: nothing would be brought in")
         config = load_config(args)
         block_signals()
         return _watch_from_outside(args, job, config)
     block_signals()
     with Helpers(min(len(members), _MAX_AT_ONCE)) as helpers:
         return _bring_and_serve(args, job, members, helpers)
+
+
+def _check_usage(args: argparse.Namespace) -> None:
+    if args.grace_seconds <= 0:
+        raise UsageError(f"--grace-seconds {args.grace_seconds:g}: give a positive number")
+    budget_of(args)
+    if args.method == _PASSIVE:
+        of_guests = {"--inject-only": args.inject_only, "--max-overhead": args.max_overhead}
+        for flag in (flag for flag, value in of_guests.items() if value):
+            raise UsageError(f"{flag} with --method passive: nothing would be brought in")
 
 
 def _bring_and_serve(
@@ -184,6 +198,7 @@ class _Attachments:
         self._place = place
         self._helpers = helpers
         self._run = args.run or job.run
+        self._budget = budget_of(args)
         self._guests: dict[Member, Guest] = {}
         self._retry_at: dict[Member, float] = {}
         self._refused: dict[Member, str] = {}
@@ -229,19 +244,36 @@ class _Attachments:
         guest = self._place.guest_in(member.process)
         if guest is not None:
             self._guests[member] = guest
-            if guest.note is None:
-                return "is observed already, by a guest of its own"
-            return f"has its guest already, since {guest.since}"
+            return self._present(member, guest)
+        self._guests[member], how = self._bring(member)
+        return f"attached in {time.monotonic() - begin:.2f} s ({how})"
+
+    def _present(self, member: Member, guest: Guest) -> str:
+        """What is said of a guest that was there before; its budget becomes ours."""
+        if guest.note is None:
+            kept = ": its budget stays as it was started" if self._budget else ""
+            return f"is observed already, by a guest of its own{kept}"
+        text = f"has its guest already, since {guest.since}"
+        before = guest.max_overhead_ratio
+        if self._budget in {None, before}:
+            return text + (f", budget {_percent(before)}" if before else "")
+        try:
+            self._guests[member], _ = self._bring(member)
+        except AttachError as error:
+            return f"{text}; its budget stays {_percent(before)}: {error}"
+        return f"{text}, budget now {_percent(self._budget)} instead of {_percent(before)}"
+
+    def _bring(self, member: Member) -> tuple[Guest, str]:
         known = {"run": self._run, "role": member.role}
-        self._guests[member], how = self._place.bring_guest(
+        return self._place.bring_guest(
             member.process,
             {name: value for name, value in known.items() if value},
             method=self._args.method,
             grace_seconds=self._args.grace_seconds,
+            max_overhead_ratio=self._budget,
             helpers=self._helpers,
             on_waiting=lambda text: self._tell_waiting(member, text),
         )
-        return f"attached in {time.monotonic() - begin:.2f} s ({how})"
 
     @staticmethod
     def _tell_waiting(member: Member, text: str) -> None:
@@ -284,6 +316,10 @@ def _departure(guest: Guest, has_left: bool, seconds: float) -> str:  # noqa: FB
     if guest.has_stopped():
         return "records no more; its last hooks do nothing and go with its next backward"
     return "has not answered (stopped, or in a long C call); it leaves as soon as it runs"
+
+
+def _percent(ratio: float | None) -> str:
+    return "none" if ratio is None else f"{100 * ratio:g} %"
 
 
 def _folder_of(member: Member, config: Config) -> str:

@@ -10,10 +10,15 @@ from itertools import pairwise
 
 from dfx_agent.agent.config import Config
 from dfx_agent.attach.spawn import Job, block_signals, environment
-from dfx_agent.commands._options import add_service_arguments, listener_of, load_config
+from dfx_agent.commands._options import (
+    add_budget_argument,
+    add_service_arguments,
+    budget_of,
+    listener_of,
+    load_config,
+)
 from dfx_agent.commands._service import Service
 from dfx_agent.errors import ListenError, UsageError
-from dfx_agent.shim.overhead import budget_ratio
 from dfx_agent.wire import SegmentError
 
 HELP = "start CMD with the guest in it and in every Python child; exit code is CMD's"
@@ -24,11 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "dfx-agent run [options] -- CMD ..."
     add_service_arguments(parser)
     parser.add_argument("--run", metavar="NAME", help="name of the run (script and time)")
-    parser.add_argument(
-        "--max-overhead",
-        metavar="PERCENT",
-        help="budget of the guest in each process (0.5%%); above it hooks are given up, visibly",
-    )
+    add_budget_argument(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the job as it starts today"
     )
@@ -39,8 +40,7 @@ def execute(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("no command: write `dfx-agent run -- CMD ...`")
-    if args.max_overhead and budget_ratio(args.max_overhead) is None:
-        raise UsageError(f"--max-overhead {args.max_overhead}: write a share of time, as in 0.5%")
+    budget_of(args)
     config = load_config(args)
     run = args.run or _run_name(command)
     mask = block_signals()

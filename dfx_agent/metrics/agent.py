@@ -72,7 +72,8 @@ GUEST_OVERHEAD_RATIO = Metric(
 GUEST_GIVEN_UP = Metric(
     "dfx_guest_given_up", "gauge", "", PER_RANK,
     "What the guest gave up because it cost more than `--max-overhead`: 1 the details within a "
-    "step, 2 the collectives too; no series otherwise.", "shim",
+    "step, 2 the collectives too, 0 nothing any more, under another budget; no series otherwise.",
+    "shim",
 )  # fmt: skip
 PATCH_ACTIVE = Metric(
     "dfx_patch_active", "gauge", "", (*PER_RANK, "name"),

@@ -34,7 +34,8 @@ IDLE_SECONDS = Metric(
 )  # fmt: skip
 RANK_TOKENS = Metric(
     "dfx_rank_tokens", "counter", "tokens", (*PER_RANK, "kind"),
-    "Tokens this rank processed, by kind (prompt, response).", "shim",
+    "Tokens this rank processed, by kind (prompt, response); forward: taken in by forward passes "
+    "that are trained on, padding included, where the job tells none.", "shim",
 )  # fmt: skip
 QUEUE_DEPTH = Metric(
     "dfx_queue_depth", "gauge", "", (*PER_RANK, "queue", "stat"),

@@ -44,6 +44,7 @@ class _Visit:
     stem: str
     agent_pid: int
     grace_seconds: float
+    max_overhead_ratio: float | None
     since_epoch_seconds: float
     alone_since_ns: int | None = None
 
@@ -59,13 +60,16 @@ def attach(
     agent_pid: int,
     grace_seconds: float,
     known: Mapping[str, Any],
+    max_overhead_ratio: float | None = None,
     unload: Callable[[], None] | None = None,
 ) -> Answer:
     """Start recording into ``directory``; called in a thread of our own, which may wait.
 
-    ``known`` holds the fields of Identity that the agent has found out. ``unload`` forgets the
-    guest's modules, None when they were here before. The answer's "state" is attached, observed
-    (the guest was here already, and stays), busy (with another agent's folder) or skipped.
+    ``known`` holds the fields of Identity that the agent has found out. ``max_overhead_ratio`` is
+    the guest's budget, None for that of the visit that is going on, else of the environment.
+    ``unload`` forgets the guest's modules, None when they were here before. The answer's "state" is
+    attached, observed (the guest was here already, and stays), busy (with another agent's folder)
+    or skipped.
     Raises what made it impossible; nothing of ours is left then.
     """
     global _visit, _unload  # noqa: PLW0603 (one guest per process)
@@ -74,7 +78,7 @@ def attach(
         _forget_modules()
         return _answer("skipped", message="a worker of a DataLoader")
     if recorder.current is not None:
-        return _answer_of_present(directory, agent_pid, grace_seconds)
+        return _answer_of_present(directory, agent_pid, grace_seconds, max_overhead_ratio)
     _wait_for_torch()
     was_armed = recorder.start_late is not None
     try:
@@ -84,7 +88,8 @@ def attach(
         if writer is None or was_armed:  # preloaded by `run`: it had nothing to record until now
             return _answer("observed", segment=writer.path if writer else "")
         stem = writer.path.removesuffix(".seg")
-        _visit = _Visit(directory, stem, agent_pid, grace_seconds, time.time())
+        budget = _allow(max_overhead_ratio)
+        _visit = _Visit(directory, stem, agent_pid, grace_seconds, budget, time.time())
         _write_note(_visit)
         _watch()
     except BaseException:
@@ -154,7 +159,18 @@ def _watch() -> None:
     hooks.start_watch(always=True)
 
 
-def _answer_of_present(directory: str, agent_pid: int, grace_seconds: float) -> Answer:
+def _allow(ratio: float | None) -> float | None:
+    """Set the guest's budget; the one that is in force."""
+    from dfx_agent.shim import overhead  # noqa: PLC0415 (torch's side, too)
+
+    overhead.allowed_ratio = ratio
+    of_environment = overhead.budget_ratio(os.environ.get("DFX_MAX_OVERHEAD", ""))
+    return of_environment if ratio is None else ratio
+
+
+def _answer_of_present(
+    directory: str, agent_pid: int, grace_seconds: float, max_overhead_ratio: float | None
+) -> Answer:
     """This process records already: for an agent that died, for another one, or by itself."""
     writer, visit = recorder.current, _visit
     segment = writer.path if writer is not None else ""
@@ -168,6 +184,8 @@ def _answer_of_present(directory: str, agent_pid: int, grace_seconds: float) -> 
         )
         return _answer("busy", segment=segment, message=message)
     visit.agent_pid, visit.grace_seconds, visit.alone_since_ns = agent_pid, grace_seconds, None
+    if max_overhead_ratio is not None:
+        visit.max_overhead_ratio = _allow(max_overhead_ratio)
     _write_note(visit)
     return _answer("attached", segment=segment)
 
@@ -252,6 +270,7 @@ def _write_note(visit: _Visit) -> None:
         "agent_pid": visit.agent_pid,
         "since_epoch_seconds": visit.since_epoch_seconds,
         "grace_seconds": visit.grace_seconds,
+        "max_overhead_ratio": visit.max_overhead_ratio,
         "version": __version__,
     }
     path = visit.stem + NOTE_SUFFIX

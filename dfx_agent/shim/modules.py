@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from heapq import nlargest
 from typing import Any
 
 from dfx_agent.shim import compiling, ddp, patches, recorder, torch_hooks
 from dfx_agent.shim.patches import PatchSet, Switch
+from dfx_agent.wire.records import FORWARD_TOKENS
 
 FORWARD = PatchSet("forward")
 
@@ -163,9 +164,9 @@ def _time_forward(root: Any) -> None:
 
     def change(patches: PatchSet) -> None:
         _hooked.add(root)
-        before = _BeforeForward(patches.switch, sys.modules["torch"].is_grad_enabled)
+        before = _BeforeForward(patches.switch, sys.modules["torch"])
         after = _AfterForward()
-        patches.on_restore(root.register_forward_pre_hook(before).remove)
+        patches.on_restore(root.register_forward_pre_hook(before, with_kwargs=True).remove)
         patches.on_restore(root.register_forward_hook(after, always_call=True).remove)
         patches.on_restore(_forget_all)
 
@@ -185,11 +186,12 @@ class _Hook:
 class _BeforeForward(_Hook):
     """Only passes that will be trained on: generation calls forward for every token."""
 
-    def __init__(self, switch: Switch, is_trained: Callable[[], bool]) -> None:
+    def __init__(self, switch: Switch, torch: Any) -> None:
         self._switch = switch
-        self._is_trained = is_trained
+        self._is_trained = torch.is_grad_enabled
+        self._token_types = torch.int64, torch.int32
 
-    def __call__(self, module: Any, *_args: Any) -> None:
+    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._switch.is_on or compiling.is_compiling():
             return
         key = id(module)
@@ -197,11 +199,20 @@ class _BeforeForward(_Hook):
             if key in _opened:  # torch calls no hook after a KeyboardInterrupt
                 _close(key, RuntimeError)
             if self._is_trained():
+                if not _opened:  # of a model inside another one, the outer one counts
+                    self._count_tokens(args, kwargs)
                 _opened[key] = torch_hooks.begin_stage("forward")
                 if not self._switch.is_on:  # taken back meanwhile
                     _close(key, None)
         except Exception:  # noqa: BLE001 (never into the job)
             _opened.pop(key, None)
+
+    def _count_tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Token ids are the first whole numbers that a language model is called with."""
+        for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
+            if getattr(value, "dtype", None) in self._token_types:
+                torch_hooks.count_tokens(FORWARD_TOKENS, value.numel())
+                return
 
 
 class _AfterForward(_Hook):

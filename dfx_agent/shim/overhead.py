@@ -24,20 +24,25 @@ _NUM_SAMPLES = 15
 # steps, which come from the optimizer: without them a job looks stalled
 _DETAILS = ("forward", "grad_norm")
 _COLLECTIVES = ("ddp", "collectives")
+_PARTS = (_DETAILS, _COLLECTIVES)
+
+# what the agent that attached allows; None: what the environment does
+allowed_ratio: float | None = None
 
 
 class Overhead:
     """Account of one process; ``account`` is called by the watch thread."""
 
     def __init__(self) -> None:
-        self._budget = budget_ratio(os.environ.get("DFX_MAX_OVERHEAD", ""))
+        self._budget = allowed_ratio
+        self._of_environment = budget_ratio(os.environ.get("DFX_MAX_OVERHEAD", ""))
         self._record_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
         self._span_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
         self._number_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
         self._num_calls = 0
         self._before: tuple[int, int, int, int, int] | None = None
-        self._to_give_up = [_DETAILS, _COLLECTIVES]
-        self._num_given_up = 0
+        self._to_give_up = [*_PARTS]
+        self._given_up: dict[str, patches.State] = {}
 
     def begin_anew(self) -> None:
         """Something was done once: the window that it falls into says nothing about the rest."""
@@ -45,6 +50,10 @@ class Overhead:
 
     def account(self, writer: recorder.Recorder, now_ns: int) -> None:
         """Once per second: a sample; once per window: "guest/overhead_ratio", and less detail."""
+        if self._budget != allowed_ratio:
+            self._budget = allowed_ratio
+            if self.take_up():
+                writer.gauge("guest/given_up", 0.0)
         self._sample(writer)
         if self._before is not None and now_ns - self._before[0] < _WINDOW_NS:
             return
@@ -55,18 +64,31 @@ class Overhead:
             costs = zip(counts, self._costs(), strict=True)
             ratio = (sum(count * cost for count, cost in costs) + own) / elapsed
             writer.gauge("guest/overhead_ratio", ratio)
-            if self._budget is not None and ratio > self._budget and self._to_give_up:
+            budget = self._of_environment if self._budget is None else self._budget
+            if budget is not None and ratio > budget and self._to_give_up:
                 self._give_up(writer)
         self._before = state
+
+    def take_up(self) -> bool:
+        """Bring back what was given up, and measure anew; False when nothing was."""
+        if len(self._to_give_up) == len(_PARTS):
+            return False
+        self._to_give_up = [*_PARTS]
+        for name, state in self._given_up.items():
+            patches.registry[name].resume(state)
+        self._given_up.clear()
+        torch_hooks._seen.has_details = True  # noqa: SLF001 (of this guest)
+        self.begin_anew()
+        return True
 
     def _give_up(self, writer: recorder.Recorder) -> None:
         """The next of what can be missed, and say so: "guest/given_up", 1 details, 2 all."""
         for name in self._to_give_up.pop(0):
             if name in patches.registry:
+                self._given_up[name] = patches.registry[name].state
                 patches.registry[name].suspend()
         torch_hooks.give_up_details()
-        self._num_given_up += 1
-        writer.gauge("guest/given_up", self._num_given_up)
+        writer.gauge("guest/given_up", len(_PARTS) - len(self._to_give_up))
 
     def _sample(self, writer: recorder.Recorder) -> None:
         """Time one call, of another kind each time: the one before would have warmed its code."""

@@ -145,6 +145,12 @@ def close_stage(opened: recorder.OpenSpan | None, failure: type[BaseException] |
             opened[0].close(opened, failure)
 
 
+def count_tokens(kind: str, num_tokens: int) -> None:
+    """Unless details are given up."""
+    if recorder.current is not None and _seen.has_details:
+        recorder.current.tokens(kind, num_tokens)
+
+
 def _scalar(name: str, value: Any) -> None:
     """Of the model at work, which the stage around tells: "torch/loss" or "torch/actor/loss"."""
     writer = recorder.current

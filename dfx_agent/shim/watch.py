@@ -44,6 +44,7 @@ class Watch:
         torch_hooks.news.set()
         if self._thread is not threading.current_thread():
             self._thread.join(0.2)
+        self._overhead.take_up()  # hooks that stay for a while begin their next visit whole
 
     def _run(self) -> None:
         while not self._over.is_set():

@@ -50,6 +50,8 @@ GROUP = 10
 COUNT = 11  # value is added to the counter of this name
 GAUGE = 12  # value replaces the one of this name
 CALIBRATION = 13  # the guest measures itself; nothing to read
+# Name of TOKENS that the guest counts itself: what trained forward passes took in, with padding.
+FORWARD_TOKENS = "forward"
 # One number about a batch at a boundary: name is "boundary/column", thread the index of the field,
 # value its value, span numbers the crossing, parent counts its records.
 LEDGER = 14

@@ -273,6 +273,31 @@ def test_inject_only_and_detach(job, dfx_dir) -> None:
     assert "no guest in the job of pid" in again.stderr
 
 
+def test_a_second_attach_changes_the_budget_and_says_so(job, dfx_dir) -> None:
+    first = run_attach(job.launcher.pid, "--inject-only", "--max-overhead", "0.5%")
+    assert first.stderr.count(": attached in ") == NUM_RANKS, first.stderr
+
+    def again(*options: str) -> list[str]:
+        done = run_attach(job.launcher.pid, "--inject-only", *options)
+        assert done.returncode == 0, done.stderr
+        lines = done.stderr.splitlines()
+        return [line.rpartition(", ")[2] for line in lines if "has its guest already" in line]
+
+    assert again() == ["budget 0.5 %"] * NUM_RANKS
+    assert again("--max-overhead", "0.005") == ["budget 0.5 %"] * NUM_RANKS
+    assert again("--max-overhead", "1%") == ["budget now 1 % instead of 0.5 %"] * NUM_RANKS
+    assert again() == ["budget 1 %"] * NUM_RANKS
+    assert run_attach(job.launcher.pid, verb="detach").returncode == 0
+
+
+def test_a_guest_gives_up_what_the_budget_does_not_allow(job, dfx_dir, tmp_path) -> None:
+    with attached(job.launcher.pid, tmp_path, "--max-overhead", "0.0001%") as agent:
+        wanted = "every rank gives up"
+        until(lambda: has_samples(agent.get("/metrics"), "dfx_guest_given_up"), wanted, 60)
+        interrupt(agent)
+    assert job.changed() == [[], []]
+
+
 def test_guests_leave_when_what_serves_cannot_be_loaded(job, dfx_dir, tmp_path) -> None:
     """It is loaded while the guests come in; their helpers do not see this folder."""
     (tmp_path / "fastapi.py").write_text("raise ImportError('broken')")
@@ -364,6 +389,11 @@ def test_check_of_a_process_that_cannot_be_attached_to(dfx_dir) -> None:
         (["--pid", "4194305"], "no process with pid 4194305 in this pid namespace"),
         (["--pid", "x"], "invalid int value"),
         (["--pid", "1", "--grace-seconds", "0"], "--grace-seconds 0: give a positive number"),
+        (["--pid", "1", "--max-overhead", "much"], "--max-overhead much: write a share of time"),
+        (
+            ["--pid", "1", "--max-overhead", "1%", "--method", "passive"],
+            "--max-overhead with --method passive: nothing would be brought in",
+        ),
         ([], "required: --pid"),
     ],
 )
@@ -383,7 +413,10 @@ def test_a_job_under_run_keeps_its_guest(dfx_dir, tmp_path) -> None:
         (pid,) = {int(path.name.partition("-")[0]) for path in dfx_dir.glob("*.seg")}
         attach = run_attach(pid, "--inject-only")
         assert attach.returncode == 0
-        assert "is observed already" in attach.stderr
+        assert attach.stderr.rstrip().endswith("is observed already, by a guest of its own")
+        budget = run_attach(pid, "--inject-only", "--max-overhead", "1%")
+        assert budget.returncode == 0
+        assert "by a guest of its own: its budget stays as it was started" in budget.stderr
         detach = run_attach(pid, verb="detach")
         assert detach.returncode == 2
         assert "belongs to the job" in detach.stderr

@@ -25,6 +25,7 @@ from torch import nn
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim import modules, overhead, patches, recorder, torch_hooks
+from dfx_agent.wire.records import TOKENS
 
 WIDTH = 8
 
@@ -349,6 +350,33 @@ def check_generation_is_not_forward():
         for _ in range(5):
             model(x())
     assert stages(seen()) == []
+
+
+def check_tokens_of_forwards_that_are_trained_on():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+        def forward(self, x, attention_mask=None, input_ids=None):
+            return self.head(self.embedding(x if input_ids is None else input_ids))
+
+    model = Model().to(DEVICE)
+    modules.follow([model])
+    ids = torch.ones(3, 5, dtype=torch.int64, device=DEVICE)
+    model(ids).mean().backward()
+    model(None, attention_mask=ids[:, :4], input_ids=ids[:2]).mean().backward()
+    with torch.no_grad():
+        model(ids)
+    whole = small()
+    modules.follow([whole])
+    whole(x()).mean().backward()  # no token ids
+    rows = seen()
+    assert [(row.name, row.value) for row in rows if row.kind == TOKENS] == [
+        ("forward", 15.0),
+        ("forward", 10.0),
+    ]
+    assert stages(rows).count("forward") == 3
 
 
 def check_a_forward_that_raises():

@@ -16,7 +16,16 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.snapshot import RankRow, RunRow
 from dfx_agent.wire import Identity, SegmentWriter, layout
-from dfx_agent.wire.records import POLICY_VERSION, QUEUE, SCALAR, STAGE, STEP, TOKENS, WAIT
+from dfx_agent.wire.records import (
+    FORWARD_TOKENS,
+    POLICY_VERSION,
+    QUEUE,
+    SCALAR,
+    STAGE,
+    STEP,
+    TOKENS,
+    WAIT,
+)
 from dfx_agent.wire.segment import start_ticks
 
 
@@ -112,6 +121,21 @@ def test_a_step_closes_when_all_ranks_have_passed_it(dfx_dir, agent):
             whole = split.active_seconds + waits + split.idle_seconds
             assert split.wall_seconds == pytest.approx(whole, abs=1e-9)
             assert split.stage_seconds["rollout"] >= 0.002
+
+
+def test_tokens_of_forward_passes_count_where_the_job_tells_none(dfx_dir, agent):
+    plain, told = Job(dfx_dir, 0), Job(dfx_dir, 1)
+    for step in (1, 2, 3):
+        for job in (plain, told):
+            job.step(step)
+            for _ in range(2):
+                job.point(TOKENS, FORWARD_TOKENS, 64.0, step)
+        told.point(TOKENS, "response", 10.0, step)
+    ranks = {row.rank: row for row in run_row(agent, polls=3).ranks}
+    assert ranks["0"].tokens_total == {"forward": 384.0}
+    assert ranks["1"].tokens_total == {"response": 30.0}
+    cells = run_row(agent).steps[-1].cells
+    assert [cell.tokens for cell in cells] == [{"forward": 128.0}, {"response": 10.0}]
 
 
 def test_a_superseded_step_names_the_ranks_that_never_passed_it_and_a_late_cell_finds_its_row(

@@ -102,6 +102,27 @@ def test_steps_that_differ_too_much_are_insufficient_evidence():
     assert "by chance" in verdict.summary
 
 
+def _varying(rng: random.Random, rank: int) -> float:
+    return 1000 * rng.lognormvariate(0, 0.2)
+
+
+def _found(told: Sequence[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in told if verdict.state == "found"]
+
+
+def _told_otherwise(step: Step, rng: random.Random) -> Step:
+    ranks = {
+        rank: replace(of, num_tokens=_varying(rng, 0), num_forward_tokens=of.num_tokens)
+        for rank, of in step.ranks.items()
+    }
+    return replace(step, ranks=ranks)
+
+
+def _without_padding(step: Step) -> Step:
+    ranks = {rank: replace(of, num_forward_tokens=None) for rank, of in step.ranks.items()}
+    return replace(step, ranks=ranks)
+
+
 class TestTokens:
     """Work that goes with tokens is no fault of the rank."""
 
@@ -145,6 +166,19 @@ class TestTokens:
         right = [v.ranks == ("1",) and v.cause == "slower at equal tokens" for v in named]
         assert sum(right) >= 8
         assert all(v.state != "found" or is_right for v, is_right in zip(named, right, strict=True))
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_padding_is_worked_on_too(self, seed):
+        """What was told does not vary with the work, what the forward passes took in does."""
+        rng = random.Random(seed)
+        job = Job(slow=slower(1, 1.25), tokens=_varying, work_per_token=1.0, seed=seed)
+        steps = [_told_otherwise(step, rng) for step in job.steps(20)]
+        untold = [_without_padding(step) for step in steps]
+        (verdict, *_), late = (_found(verdicts(some)) for some in (steps, untold))
+        assert (verdict.ranks, verdict.cause) == (("1",), "slower at equal tokens")
+        assert all(verdict.step < other.step for other in late)
+        (line,) = [line for line in verdict.evidence if "tokens" in line]
+        assert "tokens with padding, the others" in line
 
     def test_slow_although_it_has_as_many_as_the_others(self):
         job = Job(slow=slower(0, 1.3), tokens=lambda rng, rank: 1000.0, work_per_token=1.0)

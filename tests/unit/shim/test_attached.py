@@ -89,10 +89,15 @@ class Host:
         return json.loads(line)
 
     def attach(
-        self, *, grace_seconds: float = 300.0, directory: Path | None = None, **known: Any
+        self,
+        *,
+        grace_seconds: float = 300.0,
+        directory: Path | None = None,
+        max_overhead_ratio: float | None = None,
+        **known: Any,
     ) -> Answer:
         """What an injected thread does, without the injection."""
-        order = self.order(grace_seconds, directory, known)
+        order = self.order(grace_seconds, directory, known, max_overhead_ratio)
         self.do(
             "import threading; globals()['thread'] = threading.Thread("
             f"target=exec, args=({order.source!r}, {{'__name__': 'text'}})); thread.start()"
@@ -102,10 +107,22 @@ class Host:
         self.do("thread.join()")
         return answer
 
-    def order(self, grace_seconds: float, directory: Path | None, known: Any) -> Order:
+    def order(
+        self,
+        grace_seconds: float,
+        directory: Path | None,
+        known: Any,
+        max_overhead_ratio: float | None = None,
+    ) -> Order:
         folder = str(directory or self.directory)
-        version = known.pop("version", dfx_agent.__version__)
-        return Order(folder, folder, version=version, known=known, grace_seconds=grace_seconds)
+        return Order(
+            folder,
+            folder,
+            version=known.pop("version", dfx_agent.__version__),
+            known=known,
+            grace_seconds=grace_seconds,
+            max_overhead_ratio=max_overhead_ratio,
+        )
 
     def ask_to_leave(self, answer: Answer) -> None:
         Path(answer.segment).with_suffix(".detach").touch()
@@ -289,6 +306,26 @@ def test_a_guest_of_the_job_stays_whatever_an_agent_does(host, dfx_dir) -> None:
     time.sleep(2.5)
     assert segment_state(answer) == STATE_LIVE
     assert host.do("'dfx_agent.shim' in sys.modules") is True
+
+
+def test_a_budget_is_kept_until_an_agent_brings_another(host, agent) -> None:
+    host.do("import os; os.environ['DFX_MAX_OVERHEAD'] = '3%'")
+    ask = "import sys; sys.modules['dfx_agent.shim.overhead'].allowed_ratio"
+
+    def noted(answer: Answer) -> Any:
+        return json.loads(Path(answer.segment).with_suffix(".attached").read_text())
+
+    first = host.attach()
+    assert host.do(ask) is None
+    assert noted(first)["max_overhead_ratio"] == 0.03  # the job's own
+    second = host.attach(max_overhead_ratio=0.005)
+    assert second.segment == first.segment
+    third = host.attach()
+    assert host.do(ask) == noted(third)["max_overhead_ratio"] == 0.005
+    host.ask_to_leave(third)
+    until(lambda: host.has_left(third))
+    host.attach()
+    assert host.do(ask) is None  # of the last visit
 
 
 def test_two_versions_never_mix(host) -> None:

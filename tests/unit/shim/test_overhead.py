@@ -93,6 +93,34 @@ def test_below_the_budget_everything_stays(writer, hooks, monkeypatch):
     assert all(hook.is_active for hook in hooks.values())
 
 
+def test_another_budget_brings_back_what_was_given_up_and_says_so(
+    writer, reader, hooks, monkeypatch
+):
+    monkeypatch.setattr(overhead, "allowed_ratio", 1e-9)
+    monkeypatch.setattr(torch_hooks._seen, "has_details", True)
+    hooks["ddp"].resume("failed")  # was never at work
+    account = Overhead()
+    seconds(account, writer, 0, 31, num_events=100)
+    assert not any(hook.is_active for hook in hooks.values())
+    monkeypatch.setattr(overhead, "allowed_ratio", 0.9)
+    seconds(account, writer, 31, 60, num_events=100)
+    assert {name for name, hook in hooks.items() if hook.is_active} == {*hooks} - {"ddp"}
+    assert hooks["ddp"].state == "failed"
+    assert torch_hooks._seen.has_details
+    said = [r[3] for r in reader.poll() if reader.name(r[9]) == "guest/given_up"]
+    assert said == [1.0, 2.0, 0.0]
+    monkeypatch.setattr(overhead, "allowed_ratio", 1e-9)
+    seconds(account, writer, 60, 72, num_events=100)
+    assert {name for name, hook in hooks.items() if hook.is_active} == {"collectives"}
+
+
+def test_the_agents_budget_goes_before_the_environments(writer, hooks, monkeypatch):
+    monkeypatch.setenv("DFX_MAX_OVERHEAD", "0.0001%")
+    monkeypatch.setattr(overhead, "allowed_ratio", 0.9)
+    seconds(Overhead(), writer, 0, 40, num_events=100)
+    assert all(hook.is_active for hook in hooks.values())
+
+
 @pytest.mark.parametrize(
     ("text", "ratio"),
     [("0.5%", 0.005), ("0.005", 0.005), ("", None), ("much", None), ("0", None), ("200%", None)],
