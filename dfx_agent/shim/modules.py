@@ -199,20 +199,16 @@ class _BeforeForward(_Hook):
             if key in _opened:  # torch calls no hook after a KeyboardInterrupt
                 _close(key, RuntimeError)
             if self._is_trained():
-                if not _opened:  # of a model inside another one, the outer one counts
-                    self._count_tokens(args, kwargs)
+                # token ids are the first whole numbers; of a model inside another, the outer counts
+                for value in () if _opened else (kwargs.get("input_ids"), *args, *kwargs.values()):
+                    if getattr(value, "dtype", None) in self._token_types:
+                        torch_hooks.count_tokens(FORWARD_TOKENS, value.numel())
+                        break
                 _opened[key] = torch_hooks.begin_stage("forward")
                 if not self._switch.is_on:  # taken back meanwhile
                     _close(key, None)
         except Exception:  # noqa: BLE001 (never into the job)
             _opened.pop(key, None)
-
-    def _count_tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Token ids are the first whole numbers that a language model is called with."""
-        for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
-            if getattr(value, "dtype", None) in self._token_types:
-                torch_hooks.count_tokens(FORWARD_TOKENS, value.numel())
-                return
 
 
 class _AfterForward(_Hook):

@@ -16,16 +16,7 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.snapshot import RankRow, RunRow
 from dfx_agent.wire import Identity, SegmentWriter, layout
-from dfx_agent.wire.records import (
-    FORWARD_TOKENS,
-    POLICY_VERSION,
-    QUEUE,
-    SCALAR,
-    STAGE,
-    STEP,
-    TOKENS,
-    WAIT,
-)
+from dfx_agent.wire.records import POLICY_VERSION, QUEUE, SCALAR, STAGE, STEP, TOKENS, WAIT
 from dfx_agent.wire.segment import start_ticks
 
 
@@ -129,7 +120,7 @@ def test_tokens_of_forward_passes_count_where_the_job_tells_none(dfx_dir, agent)
         for job in (plain, told):
             job.step(step)
             for _ in range(2):
-                job.point(TOKENS, FORWARD_TOKENS, 64.0, step)
+                job.point(TOKENS, "forward", 64.0, step)
         told.point(TOKENS, "response", 10.0, step)
     ranks = {row.rank: row for row in run_row(agent, polls=3).ranks}
     assert ranks["0"].tokens_total == {"forward": 384.0}
