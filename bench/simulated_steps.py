@@ -25,7 +25,11 @@ STEP_SECONDS = sum(sum(block.values()) for block in BLOCKS)
 
 @dataclass
 class Job:
-    """A run of equal ranks; ``slow`` adds to parts of a rank, ``tokens`` scale its rollout."""
+    """A run of equal ranks; ``slow`` adds to parts of a rank, ``tokens`` scale its rollout.
+
+    ``jitter`` is of the work itself. With ``stalls`` the processor is somebody else's for a share of
+    each part's time, half normal with that deviation, and the processor time of the work is known.
+    """
 
     num_ranks: int = 4
     jitter: float = 0.02
@@ -33,6 +37,7 @@ class Job:
     slow: Slow = lambda step, rank, part, seconds: seconds
     tokens: Callable[[random.Random, int], float] | None = None
     work_per_token: float = 0.0
+    stalls: float | None = None
     seed: int = 0
     injected: list[float] = field(default_factory=list)
 
@@ -46,7 +51,8 @@ class Job:
         noise = [rng.lognormvariate(0, self.jitter) for _ in ranks]
         noise = [x * 3 if rng.random() < self.outlier_ratio else x for x in noise]
         parts: list[dict[Part, float]] = [{} for _ in ranks]
-        waited, added = [0.0] * self.num_ranks, 0.0
+        waited, busy, added = [0.0] * self.num_ranks, [0.0] * self.num_ranks, 0.0
+        stalled = [1 + abs(rng.gauss(0, self.stalls)) if self.stalls else 1.0 for _ in ranks]
         for block in BLOCKS:
             work = []
             for rank in ranks:
@@ -54,6 +60,8 @@ class Job:
                 plain = {part: s * noise[rank] * share for part, s in block.items()}
                 taken = {p: self.slow(number, rank, p, s) for p, s in plain.items()}
                 added += sum(taken.values()) - sum(plain.values())
+                busy[rank] += sum(taken.values())
+                taken = {part: s * stalled[rank] for part, s in taken.items()}
                 work.append(sum(taken.values()))
                 for part, seconds in taken.items():
                     parts[rank][part] = parts[rank].get(part, 0.0) + seconds
@@ -67,6 +75,7 @@ class Job:
                 waited[r],
                 parts[r],
                 tokens[r] if known else None,
+                busy_seconds=None if self.stalls is None else busy[r],
             )
             for r in ranks
         }

@@ -11,10 +11,11 @@ ten-minute rollout moves the counters while it runs.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from dfx_agent.agent.pieces import PieceNs, Pieces
@@ -25,13 +26,17 @@ from dfx_agent.agent.sweep import (
     Owners,
     Row,
     Stretches,
+    Sums,
     concurrent,
     nested,
+    sums_if_nested,
 )
 from dfx_agent.snapshot import TimeSplit
 from dfx_agent.wire.records import NO_STEP, STAGE
 
 _MISSING_POLLS = 3
+_END = itemgetter(2)
+_FEW_ROWS = 16
 
 
 class SpanEvent(NamedTuple):
@@ -69,6 +74,18 @@ class Split:
             self.idle_ns += length_ns
         else:
             self.waits_ns[owner.name, owner.stage] += length_ns
+
+    def add_sums(self, sums: Sums, length_ns: int) -> None:
+        """``length_ns`` of time; what ``sums`` does not have is idle."""
+        active_ns = sum(sums.stages_ns.values())
+        self.active_ns += active_ns
+        self.idle_ns += length_ns - active_ns - sum(sums.waits_ns.values())
+        for stage, value in sums.stages_ns.items():
+            if value:
+                self.stages_ns[stage] += value
+        for wait, value in sums.waits_ns.items():
+            if value:
+                self.waits_ns[wait] += value
 
     def merge(self, other: Split) -> None:
         self.active_ns += other.active_ns
@@ -125,9 +142,11 @@ class TimeAccount:
         self.num_vanished = 0
         self._before = Split()
         self._owners = Owners()
-        self._rows: dict[int, Row] = {}  # by span: what is not wholly accounted yet
+        # by span: what is not wholly accounted yet, what came since the last time, what is open
+        self._ended: dict[int, Row] = {}
+        self._fresh: dict[int, Row] = {}
+        self._open: dict[int, Row] = {}
         self._steps: list[tuple[int, int]] = []
-        self._open: set[int] = set()
         self._missing: dict[int, int] = {}
 
     def totals(self) -> Split:
@@ -137,32 +156,31 @@ class TimeAccount:
         total.merge(self.current.split)
         return total
 
+    def add_new(self, rows: dict[int, Row]) -> None:
+        """Spans that have ended, by number, in the order of their records, none of them odd.
+
+        Odd are those that begin before the watermark, that have no time, or whose parent has a
+        larger number: ``add`` takes them.
+        """
+        self._fresh |= rows
+        if self._open:
+            for span in self._open.keys() & rows.keys():
+                del self._open[span]
+
     def add(self, rows: Mapping[int, Row]) -> None:
-        """Spans that have ended, by number; they follow in the order of their records.
+        """Any spans that have ended, by number.
 
         What lies before the watermark and was not known open is late.
         """
-        known, watermark = self._rows, self.watermark_ns
-        for span, row in rows.items():
-            begin, _, end, parent, _, _ = row
-            if begin >= watermark and parent < span and begin < end:
-                known[span] = row
-            else:
-                self._add_odd(row)
-        if self._open:
-            self._open -= rows.keys()
-
-    def _add_odd(self, row: Row) -> None:
-        """Its begin is accounted already, or it has no time, or its parent cannot be one."""
-        begin_ns, span, end_ns, parent, kind, name = row
         watermark = self.watermark_ns
-        if begin_ns < watermark and span not in self._rows and begin_ns < end_ns and span:
-            self.num_late += 1
-        if not span or end_ns <= max(begin_ns, watermark):
-            self._rows.pop(span, None)
-            return
-        parent = parent if parent < span else 0  # ids grow; anything else would be a cycle
-        self._rows[span] = (max(begin_ns, watermark), span, end_ns, parent, kind, name)
+        for begin, span, end, parent, kind, name in rows.values():
+            if begin < min(watermark, end) and span and not self._knows(span):
+                self.num_late += 1
+            for known in (self._open, self._ended, self._fresh):
+                known.pop(span, None)
+            if span and end > max(begin, watermark):
+                above = parent if parent < span else 0  # ids grow; else it would be a cycle
+                self._fresh[span] = (max(begin, watermark), span, end, above, kind, name)
 
     def begin_step(self, time_ns: int, step: int) -> None:
         self._steps.append((max(time_ns, self.watermark_ns), step))
@@ -173,32 +191,34 @@ class TimeAccount:
         for event in spans:
             span, parent = event.span, event.parent
             seen.add(span)
-            if span and span not in self._rows and event.is_accounted:
-                self._open.add(span)
+            if span and event.is_accounted and not self._knows(span):
                 parent = parent if parent < span else 0
                 begin = max(event.begin_ns, self.watermark_ns)
-                self._rows[span] = (begin, span, STILL_OPEN, parent, event.kind, event.name)
-        self._missing = {span: self._missing.get(span, 0) + 1 for span in self._open - seen}
+                self._open[span] = (begin, span, STILL_OPEN, parent, event.kind, event.name)
+        self._missing = {span: self._missing.get(span, 0) + 1 for span in self._open.keys() - seen}
         for span, count in self._missing.items():
             if count >= _MISSING_POLLS:
                 self.num_vanished += 1
-                self._open.discard(span)
-                del self._rows[span]
+                del self._open[span]
 
     def advance(self, until_ns: int) -> None:
         """Account everything up to ``until_ns``; never goes back."""
         if until_ns <= self.watermark_ns:
             return
-        rows = sorted(self._rows.values())
-        stretches = Stretches([], [])
-        reached = nested(rows, self.watermark_ns, until_ns, self._owners, stretches)
-        if reached < until_ns:
-            concurrent(rows, reached, until_ns, self._owners, stretches)
-        self._book(stretches, until_ns)
-        self.watermark_ns = until_ns
-        ahead = bisect_left(rows, (until_ns,))
-        across = [row for row in rows[:ahead] if row[2] > until_ns]
-        self._rows = {row[1]: row for row in (*across, *rows[ahead:])}
+        fresh, self._fresh = self._fresh, {}
+        early = [row for row in fresh.values() if row[0] < until_ns]
+        for row in early:
+            del fresh[row[1]]
+        rows = sorted((*self._ended.values(), *early), key=_END)
+        done = 0
+        self._steps.sort()
+        while self._steps and self._steps[0][0] <= until_ns:
+            time_ns, step = self._steps.pop(0)
+            done = self._reach(time_ns, rows, done)
+            self._do_step(time_ns, step)
+        done = self._reach(until_ns, rows, done)
+        self._ended = fresh
+        self._ended.update((row[1], row) for row in rows[done:])
 
     def finish(self, end_ns: int, *, orderly: bool) -> None:
         """The process is gone; an orderly end closes its last step, a death leaves it open."""
@@ -206,24 +226,64 @@ class TimeAccount:
         if orderly and self.current.step is not None:
             self._do_step(self.watermark_ns, None)
 
+    def _knows(self, span: int) -> bool:
+        return span in self._open or span in self._ended or span in self._fresh
+
     def _do_step(self, time_ns: int, step: int | None) -> None:
         self.current.end_ns = time_ns
         self._before.merge(self.current.split)
         self.finished.append(self.current)
         self.current = Window(step, time_ns)
 
-    def _book(self, stretches: Stretches, until_ns: int) -> None:
-        """Cut where steps begin."""
-        begin = self.watermark_ns
-        self._steps.sort()
-        while self._steps and self._steps[0][0] <= until_ns:
-            time_ns, step = self._steps.pop(0)
-            if time_ns > begin:
-                owners, ends = stretches
-                at = bisect_left(ends, time_ns)
-                self.current.book(begin, Stretches(owners[: at + 1], [*ends[:at], time_ns]))
-                rest = at + (ends[at] == time_ns)
-                stretches = Stretches(owners[rest:], ends[rest:])
-                begin = time_ns
-            self._do_step(time_ns, step)
-        self.current.book(begin, stretches)
+    def _reach(self, until_ns: int, rows: list[Row], done: int) -> int:
+        """Account ``rows`` from place ``done`` on up to this time; returns the place of the rest.
+
+        ``rows`` are in the order of their ends. The single stretches are looked at only while
+        somebody wants them.
+        """
+        end = bisect_right(rows, until_ns, done, key=_END)
+        pieces = self.current.first_pieces
+        while not pieces.num_omitted and end - done > _FEW_ROWS:
+            some = min(end, done + max(_FEW_ROWS, pieces.num_free // 2)) - 1
+            time_ns = rows[some][2]
+            next_done = bisect_right(rows, time_ns, some, end, key=_END)
+            self._account(time_ns, rows, done, next_done)
+            done = next_done
+        self._account(until_ns, rows, done, end)
+        return end
+
+    def _account(self, until_ns: int, rows: list[Row], first: int, end: int) -> None:
+        """Account the rows from ``first`` up to ``end``, which end before this time.
+
+        Spans that go on are cut: they end here now, and begin here next time.
+        """
+        begin_ns = self.watermark_ns
+        if until_ns <= begin_ns:
+            return
+        across = [row for row in self._open.values() if row[0] < until_ns]
+        for place in [place for place in range(end, len(rows)) if rows[place][0] < until_ns]:
+            across.append(rows[place])
+            rows[place] = (until_ns, *rows[place][1:])
+        cut = [
+            (max(begin, begin_ns), span, until_ns, parent, kind, name)
+            for begin, span, _, parent, kind, name in across
+        ]
+        cut.sort(reverse=True)  # the innermost one is the first to end
+        self._book([*rows[first:end], *cut], until_ns)
+        self.watermark_ns = until_ns
+
+    def _book(self, rows: list[Row], until_ns: int) -> None:
+        """``rows`` lie between the watermark and ``until_ns``, in the order of their ends."""
+        begin_ns, window = self.watermark_ns, self.current
+        if window.first_pieces.num_omitted:
+            sums = sums_if_nested(rows, begin_ns)
+            if sums is not None:
+                window.split.add_sums(sums, until_ns - begin_ns)
+                window.first_pieces.num_omitted += sums.num_ends + (sums.newest_ns < until_ns)
+                return
+        rows.sort()
+        stretches = Stretches([], [])
+        reached = nested(rows, begin_ns, until_ns, self._owners, stretches)
+        if reached < until_ns:
+            concurrent(rows, reached, until_ns, self._owners, stretches)
+        window.book(begin_ns, stretches)

@@ -16,21 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import median
 
-from dfx_agent.agent.causes import HOST_STALL, Cause, excess_parts, find_cause, part_lines
+from dfx_agent.agent.causes import (
+    HOST_STALL,
+    MIN_TOKEN_SHARE,
+    Cause,
+    excess_parts,
+    find_cause,
+    part_lines,
+)
 from dfx_agent.agent.excess import (
     FIRST_WINDOW,
     WINDOWS,
-    Table,
+    View,
     Window,
-    excess_table,
+    busy,
     middle_mean,
     others_median,
     reach_seconds,
     recurs,
-    spreads,
-    token_work,
+    views,
 )
 from dfx_agent.agent.steps import TRANSFER, RankStep, Step
 from dfx_agent.agent.wording import labels_text, seconds_text
@@ -45,6 +52,7 @@ _TOGETHER_SHARE = 0.7
 _STALL_SHARE = 0.5
 _STALL_SIGMAS = 6.0
 _NUM_NEWEST = 5
+_SAME_SIGMAS = 3.0
 _BLIND_SHARE = 0.25
 
 
@@ -100,12 +108,9 @@ class _Comparison:
         self._role = role
         self._named = named
         self._steps = steps
-        self._excess = excess_table(steps)
-        self._tokens = token_work(steps, self._excess)
-        tables: list[Table] = [self._excess]
-        if self._tokens is not None:
-            tables.append(self._tokens.rest)
-        self._tables = [(table, spreads(table)) for table in tables]
+        self._views = views(steps)
+        self._excess = self._views[0].table
+        self._tokens = self._views[min(1, len(self._views) - 1)].tokens
         newest = steps[-_NUM_NEWEST:]
         fitting = [window for window in WINDOWS if window.num_steps <= len(steps)]
         self._windows = fitting or [FIRST_WINDOW]
@@ -121,22 +126,33 @@ class _Comparison:
     def _suspect(self, rank: str, window: Window) -> _Suspect | None:
         if rank in self._named:
             window = window.to_stay()
-        recurring = (
-            recurs(table[rank], window, sigmas[rank], self._step_seconds)
-            for table, sigmas in self._tables
-        )
-        if not any(recurring):
+        recurring = [
+            view
+            for view in self._views
+            if recurs(view.table[rank], window, view.sigmas[rank], self._step_seconds)
+        ]
+        if not recurring:
             return None
         num_steps = window.num_steps
         excess = middle_mean(self._excess[rank][-num_steps:])
-        lately = median(self._excess[rank][-_NUM_NEWEST:])
+        lately = max(median(view.table[rank][-_NUM_NEWEST:]) for view in recurring)
         lost = middle_mean(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
         if min(excess, lately) < window.share * self._step_seconds or lost < _MIN_EFFECT * excess:
             return None
         tokens = None
         if self._tokens is not None:
             tokens = middle_mean(self._tokens.seconds[rank][-num_steps:])
+        if tokens is None or tokens < MIN_TOKEN_SHARE * excess:
+            lost = min(1.0, lost / excess) * self._amount(rank, num_steps, recurring)
         return _Suspect(rank, window, excess, lost, tokens)
+
+    def _amount(self, rank: str, num_steps: int, recurring: Sequence[View]) -> float:
+        """Seconds by the steadiest view, unless the wall time of the same steps denies it."""
+        sharp = min(recurring, key=lambda view: view.sigmas[rank])
+        alike = [v for v in self._views if (v.tokens is None) == (sharp.tokens is None)]
+        seconds, whole = (middle_mean(v.table[rank][-num_steps:]) for v in (sharp, alike[0]))
+        chance = alike[0].sigmas[rank] / sqrt(num_steps)
+        return seconds if abs(seconds - whole) <= _SAME_SIGMAS * chance else whole
 
     def _found(self, suspects: Sequence[_Suspect]) -> Verdict:
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
@@ -188,7 +204,7 @@ class _Comparison:
             self._recurrence_line(worst),
         ]
         if worst.token_seconds is None or self._tokens is None:
-            lines.append("tokens were not told: the same work is assumed")
+            lines.append("tokens are not known: the same work is assumed")
         else:
             tokens = self._medians(num_steps, self._tokens.count_of)
             others = [count for label, count in tokens.items() if label != rank]
@@ -199,6 +215,9 @@ class _Comparison:
                 f"that explains "
                 f"{explained} of {seconds_text(worst.excess_seconds)}"
             )
+        if all(busy(of) for of in self._steps[-1].ranks.values()):
+            had = self._medians(num_steps, lambda of: busy(of) or 0.0)
+            lines.append(f"rank {rank} had a processor for {_versus(had, rank)}, {of_steps}")
         return [*lines, *cause.lines]
 
     def _recurrence_line(self, worst: _Suspect) -> str:
@@ -216,11 +235,14 @@ class _Comparison:
 
     def _stall(self) -> Verdict | None:
         """One step in which all waited long for one rank: told, but no straggler."""
-        table, sigmas = self._tables[-1]  # at equal tokens, if they are known
+        walls = self._views[: 1 if self._tokens is None else 2]
+        table, sigmas, _ = walls[-1]  # at equal tokens, if they are known
         stalls = [
             (excess, rank, step)
             for rank, row in table.items()
-            for step, excess in list(zip(self._steps, row, strict=True))[-_NUM_NEWEST:]
+            for step, excess in zip(
+                self._steps[-len(row) :][-_NUM_NEWEST:], row[-_NUM_NEWEST:], strict=True
+            )
             if excess >= max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
             and _lost_seconds(step, rank) >= _MIN_EFFECT * excess
         ]
@@ -249,8 +271,8 @@ class _Comparison:
         window = self._windows[0]
         num_steps = window.num_steps
         limit = min(
-            reach_seconds(window, max(sigmas.values()), self._step_seconds)
-            for _, sigmas in self._tables
+            reach_seconds(window, max(view.sigmas.values()), self._step_seconds)
+            for view in self._views
         )
         share = f"{seconds_text(limit)} ({limit / self._step_seconds:.0%} of a step)"
         waited = self._medians(num_steps, lambda of: of.waited_seconds).values()

@@ -24,7 +24,7 @@ _TEXTS = {
     LATE_START: "late, by {}",
     SLOWER_COLLECTIVE: "slower in collectives, by {}",
 }
-_MIN_TOKEN_SHARE = 0.5
+MIN_TOKEN_SHARE = 0.5
 _NAMED_SHARE = 0.2
 
 
@@ -63,7 +63,7 @@ def part_lines(parts: Mapping[Part, float], excess_seconds: float) -> list[str]:
 
 
 def _word(parts: Mapping[Part, float], excess_seconds: float, token_seconds: float | None) -> str:
-    if token_seconds is not None and token_seconds >= _MIN_TOKEN_SHARE * excess_seconds:
+    if token_seconds is not None and token_seconds >= MIN_TOKEN_SHARE * excess_seconds:
         return MORE_TOKENS
     kinds: dict[str, float] = {}
     for (kind, _), seconds in parts.items():

@@ -6,6 +6,7 @@ nothing. Table of seconds: rank -> one value per step, oldest first.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, sqrt
@@ -16,6 +17,8 @@ from dfx_agent.agent.steps import RankStep, Step
 
 Table = Mapping[str, Sequence[float]]
 Count = Callable[[RankStep], float]
+Measure = Callable[[RankStep], float | None]
+Row = Sequence[float]  # a value of each rank in one step
 
 _COUNTS: dict[str, Count] = {
     "tokens": lambda of: of.num_tokens or 0.0,
@@ -61,48 +64,131 @@ def others_median(values: Mapping[str, float], rank: str) -> float:
     return median(value for label, value in values.items() if label != rank)
 
 
-def excess_table(steps: Sequence[Step]) -> dict[str, list[float]]:
-    """Work of each rank beyond the median of the others."""
-    table: dict[str, list[float]] = {rank: [] for rank in steps[-1].ranks}
-    for step in steps:
-        work = {rank: of.work_seconds for rank, of in step.ranks.items()}
-        for rank, excess in table.items():
-            excess.append(work[rank] - others_median(work, rank))
-    return table
+def others_medians(values: Sequence[float]) -> list[float]:
+    """For each of at least two values the median of all others, with one sort for all."""
+    ordered = sorted(values)
+    upper, is_odd = divmod(len(values) - 1, 2)
+    medians = []
+    for value in values:
+        at = bisect_left(ordered, value)
+        right = ordered[upper + (at <= upper)]
+        medians.append(right if is_odd else (ordered[upper - 1 + (at < upper)] + right) / 2)
+    return medians
+
+
+def work(of: RankStep) -> float | None:
+    return of.work_seconds
+
+
+def busy(of: RankStep) -> float | None:
+    return of.busy_seconds
 
 
 class TokenWork(NamedTuple):
-    """What more tokens of one kind explain: ``seconds`` of each excess; ``rest`` is without it."""
+    """What more tokens of one kind explain: ``seconds`` of each excess."""
 
     words: str
     count_of: Count
     seconds: Table
-    rest: Table
 
 
-def token_work(steps: Sequence[Step], excess: Table) -> TokenWork | None:
-    """By the tokens that leave the ranks most alike; None where they are not known.
+class View(NamedTuple):
+    """The excess in the steps where it is known; without what ``tokens`` explain, if there are any.
 
-    Padding is worked on too: then a rank's longest sequence counts, and not its sum.
+    ``sigmas`` by rank, see spreads.
     """
-    works = [_token_work(words, count, steps, excess) for words, count in _COUNTS.items()]
-    known = [work for work in works if work is not None]
-    return min(known, key=lambda work: fmean(spreads(work.rest).values()), default=None)
+
+    table: Table
+    sigmas: Mapping[str, float]
+    tokens: TokenWork | None
 
 
-def _token_work(words: str, count: Count, steps: Sequence[Step], excess: Table) -> TokenWork | None:
-    if any(not count(of) for step in steps for of in step.ranks.values()):
-        return None
-    shares = [_shares(step, count) for step in steps]
-    table: dict[str, list[float]] = {}
-    for rank in steps[-1].ranks:
-        elasticity = _elasticity([share for step in shares for share in step if share[0] != rank])
-        table[rank] = [elasticity * _token_seconds(step, rank, count) for step in steps]
-    rest = {
-        rank: [whole - part for whole, part in zip(row, table[rank], strict=True)]
-        for rank, row in excess.items()
-    }
-    return TokenWork(words, count, table, rest)
+def views(steps: Sequence[Step]) -> list[View]:
+    """Of the wall time and of the processor time of the same work, as it is and at equal tokens.
+
+    A thread's processor time leaves out when the host ran somebody else. Where a thread spins while
+    it waits, it says nothing and accuses nobody: all ranks have the same.
+    """
+    found = []
+    for measure in (work, busy):
+        known = _known(steps, measure)
+        if len(known) >= FIRST_WINDOW.num_steps:
+            table = excess_table(known, measure)
+            found.append(View(table, spreads(table), None))
+            found += _at_equal_tokens(known, measure)
+    return found
+
+
+def excess_table(steps: Sequence[Step], measure: Measure) -> dict[str, list[float]]:
+    """Work of each rank beyond the median of the others."""
+    ranks = list(steps[-1].ranks)
+    rows = [_column(step, ranks, measure) for step in steps]
+    return _by_rank(ranks, [_minus(row, others_medians(row)) for row in rows])
+
+
+def _at_equal_tokens(steps: Sequence[Step], measure: Measure) -> list[View]:
+    """By the tokens that leave the ranks most alike; none where they are not known.
+
+    Padding is worked on too: then a rank's longest sequence counts, and not its sum. The first
+    forward passes of a job are not counted, so it may be the newest steps alone.
+    """
+    works = []
+    for words, count in _COUNTS.items():
+        known = _known(steps, count)
+        if len(known) >= FIRST_WINDOW.num_steps and known[-1] is steps[-1]:
+            works.append(_without_tokens(words, count, known, measure))
+    return sorted(works, key=lambda view: fmean(view.sigmas.values()))[:1]
+
+
+def _known(steps: Sequence[Step], measure: Measure) -> list[Step]:
+    return [step for step in steps if all(measure(of) for of in step.ranks.values())]
+
+
+def _without_tokens(words: str, count: Count, steps: Sequence[Step], measure: Measure) -> View:
+    ranks = list(steps[-1].ranks)
+    seconds, counts = ([_column(s, ranks, what) for s in steps] for what in (measure, count))
+    elasticities = _elasticities(seconds, counts)
+    table, rest = [], []
+    for worked, had in zip(seconds, counts, strict=True):
+        usual = others_medians(worked)
+        in_proportion = (n / m - 1 for n, m in zip(had, others_medians(had), strict=True))
+        row = [e * u * p for e, u, p in zip(elasticities, usual, in_proportion, strict=True)]
+        table.append(row)
+        rest.append(_minus(_minus(worked, usual), row))
+    without = _by_rank(ranks, rest)
+    return View(without, spreads(without), TokenWork(words, count, _by_rank(ranks, table)))
+
+
+def _elasticities(seconds: Sequence[Row], counts: Sequence[Row]) -> list[float]:
+    """Work per token as the others show it, 0 (independent) to 1 (in proportion), for each rank.
+
+    Where their tokens hardly differ, proportion is assumed.
+    """
+    prior = _PRIOR_TOKEN_SPREAD**2 * _NUM_PRIOR
+    products, squares = [0.0] * len(seconds[0]), [0.0] * len(seconds[0])
+    for worked, had in zip(seconds, counts, strict=True):
+        usual, typical = median(worked), median(had)
+        for rank, (own, n) in enumerate(zip(worked, had, strict=True)):
+            more = n / typical - 1
+            products[rank] += more * (own / usual - 1) if usual else 0.0
+            squares[rank] += more * more
+    product, square = sum(products) + prior, sum(squares) + prior
+    return [
+        min(1.0, max(0.0, (product - own) / (square - squared)))
+        for own, squared in zip(products, squares, strict=True)
+    ]
+
+
+def _column(step: Step, ranks: Sequence[str], measure: Measure) -> list[float]:
+    return [measure(step.ranks[rank]) or 0.0 for rank in ranks]
+
+
+def _minus(values: Row, others: Row) -> list[float]:
+    return [value - other for value, other in zip(values, others, strict=True)]
+
+
+def _by_rank(ranks: Sequence[str], rows: Sequence[Row]) -> dict[str, list[float]]:
+    return {rank: list(column) for rank, column in zip(ranks, zip(*rows, strict=True), strict=True)}
 
 
 def spreads(table: Table) -> dict[str, float]:
@@ -133,6 +219,8 @@ def _deviation(differences: Sequence[float]) -> float:
 def recurs(row: Sequence[float], window: Window, sigma: float, step_seconds: float) -> bool:
     """Whether the newest excesses of a rank, step after step, are large and no chance."""
     newest = row[-window.num_steps :]
+    if len(newest) < window.num_steps:
+        return False
     least = window.share * step_seconds
     held = fmean(min(excess, MOST_SIGMAS * sigma) for excess in newest)
     return (
@@ -151,31 +239,3 @@ def middle_mean(values: Iterable[float]) -> float:
     ordered = sorted(values)
     cut = len(ordered) // 5
     return fmean(ordered[cut : len(ordered) - cut])
-
-
-def _shares(step: Step, count: Count) -> list[tuple[str, float, float]]:
-    """(rank, tokens, work) of each rank against the median of the step, 0 being the same."""
-    tokens = median(count(of) for of in step.ranks.values())
-    work = median(of.work_seconds for of in step.ranks.values())
-    return [
-        (rank, count(of) / tokens - 1, of.work_seconds / work - 1 if work else 0.0)
-        for rank, of in step.ranks.items()
-    ]
-
-
-def _elasticity(shares: Sequence[tuple[str, float, float]]) -> float:
-    """Work per token as the others show it, 0 (independent) to 1 (in proportion).
-
-    Where their tokens hardly differ, proportion is assumed.
-    """
-    prior = _PRIOR_TOKEN_SPREAD**2 * _NUM_PRIOR
-    products = sum(tokens * work for _, tokens, work in shares) + prior
-    squares = sum(tokens * tokens for _, tokens, _ in shares) + prior
-    return min(1.0, max(0.0, products / squares))
-
-
-def _token_seconds(step: Step, rank: str, count: Count) -> float:
-    """Work beyond the others' if all work were in proportion to tokens."""
-    tokens = others_median({label: count(of) for label, of in step.ranks.items()}, rank)
-    work = others_median({label: of.work_seconds for label, of in step.ranks.items()}, rank)
-    return work * (count(step.ranks[rank]) / tokens - 1)

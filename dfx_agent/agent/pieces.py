@@ -38,6 +38,11 @@ class Pieces:
     def __len__(self) -> int:
         return len(self._ends)
 
+    @property
+    def num_free(self) -> int:
+        """How many more pieces there is room for."""
+        return _MAX_PIECES - len(self._ends)
+
     def extend(self, stretches: Stretches) -> None:
         """What follows in time."""
         num_taken = 0 if self.num_omitted else self._fill(stretches)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.agent.stamps import Stamp, Stamps
+from dfx_agent.agent.step_counts import StepCounts, as_told
 from dfx_agent.agent.sweep import STILL_OPEN, Row
 from dfx_agent.devices.host import HostMemoryTrend, anonymous_bytes
 from dfx_agent.wire.records import (
@@ -21,7 +22,6 @@ from dfx_agent.wire.records import (
     COLLECTIVE_WAIT,
     COUNT,
     FAILED,
-    FORWARD_TOKENS,
     GAUGE,
     GROUP,
     KIND_MASK,
@@ -40,9 +40,8 @@ from dfx_agent.wire.records import (
 
 _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
-_KEEP_TOKEN_STEPS = 16
 _FUTURE_NS = 10 * 10**9
-_KEEP_SPANS = 512
+_KEEP_SPANS = 128
 _MEMORY_EVERY_NS = 10**9
 _versions = itertools.count()
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
@@ -106,11 +105,12 @@ class Group:
 
 @dataclass
 class ClosedStep:
-    """A step this process has passed."""
+    """A step this process has passed; ``busy_seconds``: processor time of its thread."""
 
     window: Window
     tokens: dict[str, float] = field(default_factory=dict)
     num_forward_tokens: float | None = None
+    busy_seconds: float | None = None
 
 
 @dataclass
@@ -159,7 +159,7 @@ class Process:
         self._stamps = Stamps()
         self.num_strange = 0
         self.last_event_ns: int | None = None
-        self._step_tokens: dict[int, dict[str, float]] = {}
+        self._step_counts = StepCounts()
         self._before_ns = 0
         self._carried = Totals()
         self.counters: dict[str, float] = {}
@@ -214,7 +214,7 @@ class Process:
         late = account.num_late + account.num_vanished if account else 0
         totals = Totals(
             account.totals() if account else Split(),
-            _as_told(self.tokens),
+            as_told(self.tokens),
             dict(self.counters),
             follower.num_read,
             follower.num_lost,
@@ -281,31 +281,44 @@ class Process:
 
     def _take(self, batch: Batch) -> list[ScalarRecord]:
         account = self._account(batch)
-        future = batch.time_ns + _FUTURE_NS
+        future, watermark = batch.time_ns + _FUTURE_NS, account.watermark_ns
         spans: dict[int, Row] = {}
+        odd: dict[int, Row] = {}
         ended: defaultdict[str, list[Row]] = defaultdict(list)
         others: list[tuple[int, str]] = []  # where the record is, and its name
         names, name = self.follower.names, self.follower.name
         last, at = self.last_event_ns or 0, -RECORD.size
+        stage, wait, size = STAGE, WAIT, RECORD.size  # a local name is faster
         for t0, t1, span, parent, flagged, name_id in SPAN_FIELDS.iter_unpack(batch.packed):
-            at += RECORD.size
-            kind = flagged & KIND_MASK
-            if t1 > future or t0 > t1 or not kind or (kind <= WAIT and not span):
-                self.num_strange += 1
-                continue
+            at += size
+            if (
+                flagged <= wait
+                and watermark <= t0 < t1 <= future
+                and parent < span
+                and flagged
+                and name_id in names
+            ):
+                kind, text = flagged, names[name_id]
+                row = spans[span] = (t0, span, t1, parent, kind, text)
+            else:
+                kind = flagged & KIND_MASK
+                if t1 > future or t0 > t1 or not kind or (kind <= WAIT and not span):
+                    self.num_strange += 1
+                    continue
+                text = name(name_id)
+                if kind <= WAIT:
+                    row = odd[span] = (t0, span, t1, parent, kind, text)
+                else:
+                    others.append((at, text))
             if t1 > last:  # noqa: PLR1730 (max() costs as much as the rest of this line's work)
                 last = t1
-            text = names[name_id] if name_id in names else name(name_id)
-            if kind <= WAIT:
-                row = spans[span] = (t0, span, t1, parent, kind, text)
-                if kind == STAGE:
-                    ended[text].append(row)
-            else:
-                others.append((at, text))
-        account.add(spans)
-        self._note_spans(spans)
-        for stage, rows in ended.items():
-            self._stamps.end(stage, rows)
+            if kind == stage:
+                ended[text].append(row)
+        account.add_new(spans)
+        account.add(odd)
+        self._note_spans(spans, odd)
+        for text, rows in ended.items():
+            self._stamps.end(text, rows)
         scalars = self._take_others(account, batch.packed, others)
         self.last_event_ns = last or None
         opened = [e for e in batch.inflight if e.begin_ns <= future and e.span]
@@ -328,6 +341,7 @@ class Process:
                 scalars.append(ScalarRecord(text, value, number, t0, self.told_step))
             elif kind == STEP:
                 account.begin_step(t0, step)
+                self._step_counts.begin_step(step, thread, value)
                 self.told_step = step
             elif kind in _WIDE:
                 self._take_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
@@ -346,12 +360,13 @@ class Process:
             if event.kind == STAGE:
                 self._stamps.begin(span, event.name, begin_ns)
 
-    def _note_spans(self, spans: dict[int, Row]) -> None:
+    def _note_spans(self, spans: dict[int, Row], odd: dict[int, Row]) -> None:
         """What is above a collective is asked for soon, if at all."""
-        if len(self._spans) >= _KEEP_SPANS:
+        if len(self._spans) + len(spans) >= _KEEP_SPANS:
             self._older_spans, self._spans = self._spans, spans
         else:
             self._spans |= spans
+        self._spans |= odd
 
     def _take_wide(
         self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int], thread: int
@@ -408,8 +423,7 @@ class Process:
             self.num_strange += 1
         elif kind == TOKENS:
             self.tokens[name] = self.tokens.get(name, 0.0) + value
-            of_step = self._step_tokens.setdefault(step, {})
-            of_step[name] = of_step.get(name, 0.0) + value
+            self._step_counts.add_tokens(step, name, value)
         elif kind == QUEUE:
             self.queues[name] = value
         elif kind == POLICY_VERSION:
@@ -428,13 +442,9 @@ class Process:
         for window in account.finished:
             self._stamps.end_step(window)
             if window.step is not None:
-                tokens = self._step_tokens.pop(window.step, {})
-                forward = tokens.get(FORWARD_TOKENS)
-                closed.append(ClosedStep(window, _as_told(tokens), forward))
+                closed.append(ClosedStep(window, *self._step_counts.take(window.step)))
         account.finished.clear()
         self.windows.extend(closed)
-        for step in sorted(self._step_tokens)[:-_KEEP_TOKEN_STEPS]:
-            del self._step_tokens[step]
         if closed:
             self._bound_pieces()
         return closed
@@ -443,11 +453,6 @@ class Process:
         total = sum(len(step.window.first_pieces) for step in self.windows)
         while total > _KEEP_PIECES and len(self.windows) > 1:
             total -= len(self.windows.popleft().window.first_pieces)
-
-
-def _as_told(tokens: dict[str, float]) -> dict[str, float]:
-    """Forward passes take in the same tokens again: theirs count where nobody tells any."""
-    return {kind: n for kind, n in tokens.items() if kind != FORWARD_TOKENS} or dict(tokens)
 
 
 def _as_accounted(event: SpanEvent) -> SpanEvent:

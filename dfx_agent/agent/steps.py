@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from dfx_agent.agent.collectives import Collectives
 from dfx_agent.agent.process import ClosedStep, Process
-from dfx_agent.snapshot import TimeSplit
 
 # UniLab's learners meet in sync_coordination; queue, policy and collector wait for somebody else
 PEER_WAITS = frozenset({"collective", "barrier", "sync_coordination"})
@@ -30,7 +29,8 @@ class RankStep:
 
     Time in collectives and in explicit waits for peers counts as waiting, but for the transfer of
     matched collectives. ``num_tokens`` is None when none were told, ``num_forward_tokens`` (taken
-    in by forward passes that are trained on, padding included) where the guest saw none.
+    in by forward passes that are trained on, padding included) and ``busy_seconds`` (processor time
+    of the thread that trains) where they are not known.
     """
 
     wall_seconds: float
@@ -38,19 +38,15 @@ class RankStep:
     parts: Mapping[Part, float]
     num_tokens: float | None
     num_forward_tokens: float | None = None
+    busy_seconds: float | None = None
 
     @property
     def work_seconds(self) -> float:
         return self.wall_seconds - self.waited_seconds
 
     @classmethod
-    def of(
-        cls,
-        split: TimeSplit,
-        tokens: Mapping[str, float],
-        transfer_seconds: float,
-        num_forward_tokens: float | None = None,
-    ) -> RankStep:
+    def of(cls, closed: ClosedStep, transfer_seconds: float) -> RankStep:
+        split, tokens = closed.window.split.as_seconds(), closed.tokens
         waits = {kind: sum(stages.values()) for kind, stages in split.wait_seconds.items()}
         blocked = sum(seconds for kind, seconds in waits.items() if kind in PEER_WAITS)
         # collectives in threads beside a stage are matched too, but nobody waits in them
@@ -60,7 +56,8 @@ class RankStep:
         parts |= {("wait", kind): s for kind, s in waits.items() if kind not in PEER_WAITS}
         num_tokens = sum(tokens.values()) if tokens else None
         waited = round(blocked - transfer, 9)  # clocks tell nanoseconds
-        return cls(split.wall_seconds, waited, parts, num_tokens, num_forward_tokens)
+        forward, busy = closed.num_forward_tokens, closed.busy_seconds
+        return cls(split.wall_seconds, waited, parts, num_tokens, forward, busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +105,6 @@ def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collec
         window = step.window
         end_ns = window.begin_ns if window.end_ns is None else window.end_ns
         transfer_ns = collectives.take_transfer_ns(process, window.begin_ns, end_ns)
-        ranks[process.label] = RankStep.of(
-            window.split.as_seconds(), step.tokens, transfer_ns / 1e9, step.num_forward_tokens
-        )
+        ranks[process.label] = RankStep.of(step, transfer_ns / 1e9)
     begin = min(p.follower.epoch_seconds(s.window.begin_ns) for p, s in closed.items())
     return Step(number, begin, sum(p.follower.num_lost for p in closed), ranks)

@@ -55,6 +55,7 @@ innermost: ContextVar[OpenSpan | None] = ContextVar("dfx_span", default=None)
 _step: ContextVar[int | None] = ContextVar("dfx_step", default=None)
 
 _now = time.monotonic_ns
+_thread_time = time.thread_time
 _ident = threading.get_ident
 
 
@@ -79,10 +80,15 @@ class Recorder:
         self.emit = self._segment.emit
         self.enter = self._segment.inflight.enter
         self.leave = self._segment.inflight.leave
+        self.end = self._segment.end
         self._names: dict[str, int] = {}
         self._name_lock = threading.RLock()
         self._naming = 0
         self._thread = _Thread()
+        # asked far more often than any other: a thread-local costs five times as much in a job
+        main = threading.main_thread()
+        self.main_ident = main.ident if main.native_id == self.pid else None
+        self.main_id = self.pid  # as the kernel numbers the first thread
         self.next_span = itertools.count(1).__next__
         self._step = NO_STEP
         self.has_explicit_steps = False
@@ -99,7 +105,7 @@ class Recorder:
             if step is None:
                 step = self._step
             name_id = self._names.get(name) or self._name_id(name)
-            thread = self._thread.native_id
+            thread = self.main_id if _ident() == self.main_ident else self._thread.native_id
             span = self.next_span() & 0xFFFFFFFF
             begin = _now()
             slot = self.enter(begin, step, span, parent, thread, kind, name_id)
@@ -118,9 +124,7 @@ class Recorder:
             _, _, span, begin, name_id, kind, step, parent, slot, thread, _ = opened
             if failure is not None:
                 kind |= FAILED
-            self.emit(begin, _now(), 0.0, step, span, parent, thread, kind, name_id)
-            if slot:
-                self.leave(slot)
+            self.end(slot, begin, _now(), 0.0, step, span, parent, thread, kind, name_id)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
@@ -187,7 +191,8 @@ class Recorder:
                 self.count_error()
                 return
             now = _now()
-            self.emit(now, now, 0.0, step, 0, 0, 0, STEP, 0)
+            busy_seconds, thread = _thread_time(), self._thread.native_id
+            self.emit(now, now, busy_seconds, step, 0, 0, thread, STEP, 0)
             self._step = step
             _step.set(step)
             if self._deferred.pending:
@@ -218,7 +223,7 @@ class Recorder:
 
     def thread_id(self) -> int:
         """Native id of the calling thread."""
-        return self._thread.native_id
+        return self.main_id if _ident() == self.main_ident else self._thread.native_id
 
     def num_written(self) -> tuple[int, int]:
         """(records, spans) since the segment was created."""

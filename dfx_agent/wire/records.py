@@ -37,7 +37,7 @@ SCALAR = 3
 TOKENS = 4
 QUEUE = 5
 POLICY_VERSION = 6
-STEP = 7
+STEP = 7  # value: processor seconds that the thread has had so far
 # A collective as the host saw it: t0 is when this rank arrived, t1 when the call gave the host
 # back (with BLOCKING the collective was over then, without it was only issued). value is bytes,
 # step the group's sequence number (NO_STEP unknown), name is "op@group". A span of 0 means that

@@ -10,7 +10,6 @@ from dfx_agent.agent.accounting import Window
 from dfx_agent.agent.collectives import Collectives
 from dfx_agent.agent.process import ClosedStep, Collective
 from dfx_agent.agent.steps import TRANSFER, RankStep, StepWatch
-from dfx_agent.snapshot import TimeSplit
 from dfx_agent.wire import Identity
 
 
@@ -132,17 +131,22 @@ def test_transfer_of_matched_collectives_is_taken_out_of_the_waiting(ranks):
 
 
 def test_waiting_is_explicit_waits_and_collectives_without_transfer_each_once():
-    waits = {
-        "collective": {"actor_update": 0.3},
-        "barrier": {"weight_sync": 0.2},
-        "collector": {"": 0.1},
-    }
-    split = TimeSplit(2.0, 1.2, 0.2, {"rollout": 0.7, "actor_update": 0.5}, waits)
-    of = RankStep.of(split, {"prompt": 10.0, "response": 30.0}, transfer_seconds=0.05)
+    window = Window(1, 0, 2 * 10**9)
+    split = window.split
+    split.active_ns, split.idle_ns = 12 * 10**8, 2 * 10**8
+    split.stages_ns.update(rollout=7 * 10**8, actor_update=5 * 10**8)
+    split.waits_ns["collective", "actor_update"] = 3 * 10**8
+    split.waits_ns["barrier", "weight_sync"] = 2 * 10**8
+    split.waits_ns["collector", ""] = 10**8
+    closed = ClosedStep(window, {"prompt": 10.0, "response": 30.0}, 64.0, 1.1)
+    of = RankStep.of(closed, transfer_seconds=0.05)
+    assert (of.num_forward_tokens, of.busy_seconds) == (64.0, 1.1)
     assert of.waited_seconds == pytest.approx(0.45)
     assert of.work_seconds == pytest.approx(1.55)
     assert of.work_seconds == pytest.approx(sum(of.parts.values()))
     assert of.num_tokens == 40
-    beside = RankStep.of(split, {}, transfer_seconds=9.0)  # in threads, nobody waits in them
+    beside = RankStep.of(
+        ClosedStep(window), transfer_seconds=9.0
+    )  # in threads, nobody waits in them
     assert beside.waited_seconds == 0
     assert beside.num_tokens is None

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -238,8 +239,9 @@ def test_counts_are_recorded_as_they_are(guest):
     dfx.policy_version(9)
     dfx.scalar("kl", 0.25)
     dfx.scalar("kl", 0.5, step=2)
-    assert guest.seen() == [
-        Seen(STEP, "", 0.0, 4),
+    step, *counts = guest.seen()
+    assert (step.kind, step.step) == (STEP, 4)
+    assert counts == [
         Seen(TOKENS, "response", 128.0, 4),
         Seen(QUEUE, "samples", 3.0, 4),
         Seen(POLICY_VERSION, "policy", 9.0, 4),
@@ -247,6 +249,18 @@ def test_counts_are_recorded_as_they_are(guest):
         Seen(SCALAR, "kl", 0.5, 2),
     ]
     assert guest.num_errors == 0
+
+
+def test_a_step_tells_the_processor_time_of_its_thread(guest):
+    dfx.set_step(1)
+    before = time.thread_time()
+    while time.thread_time() < before + 0.05:
+        pass
+    after = time.thread_time()
+    dfx.set_step(2)
+    first, second = guest.reader.poll()
+    assert 0.05 <= after - before <= second[3] - first[3] <= time.thread_time() - before + 0.01
+    assert first[7] == second[7] == threading.get_native_id()
 
 
 def test_before_init_everything_is_a_no_op(off, dfx_dir):

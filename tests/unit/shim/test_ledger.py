@@ -261,6 +261,9 @@ def test_jagged_tensors_and_padding_rows_of_verl():
     rows = [torch.ones(n) for n in (2, 3, 1)]
     jagged = torch.nested.nested_tensor(rows, layout=torch.jagged)
     fields = seen({"response_mask": jagged, "old_log_probs": jagged, "uid": ["a", "b", "pad"]})
+    if torch.__version__.startswith("2.4."):  # adds up no jagged tensor: told, not raised
+        assert fields["num_unread", ""] == 2
+        return
     assert fields["mask_size", "response_mask"] == fields["mask_sum", "response_mask"] == 6
     padded = {"is_padding": [False, False, True], "response_mask": jagged, "uid": ["a", "b", "pad"]}
     whole = {

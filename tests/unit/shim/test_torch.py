@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[3]
 
 HEAD = """
@@ -89,6 +89,10 @@ def run(dfx_dir: Path, code: str) -> None:
     assert done.returncode == 0, done.stderr[-1500:]
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.4."),
+    reason="dynamo of torch 2.4 breaks the graph at a context manager with arguments, also at ours",
+)
 @pytest.mark.parametrize(
     "begin",
     [

@@ -158,6 +158,20 @@ def test_ipv6_loopback():
     server.stop()
 
 
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::0", "[::1]"), ("localhost", "localhost")],
+)
+def test_this_machine_finds_it_by_loopback(host, local):
+    listener = Listener(host, 0)
+    try:
+        listener.bind()
+    except ListenError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    assert listener.local_url == f"http://{local}:{listener.bind().getsockname()[1]}"
+    listener.close()
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("tls")
