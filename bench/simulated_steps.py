@@ -27,8 +27,8 @@ STEP_SECONDS = sum(sum(block.values()) for block in BLOCKS)
 class Job:
     """A run of equal ranks; ``slow`` adds to parts of a rank, ``tokens`` scale its rollout.
 
-    ``jitter`` is of the work itself. With ``stalls`` the processor is somebody else's for a share of
-    each part's time, half normal with that deviation, and the processor time of the work is known.
+    ``jitter`` is of the work itself. With ``stalls`` the processor is somebody else's for a share
+    of its time, half normal with that deviation, and the processor time of the work is known.
     """
 
     num_ranks: int = 4

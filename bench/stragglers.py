@@ -1,6 +1,7 @@
 """The straggler verdict over simulated steps: how soon it comes, and how often for nothing.
 
-A rank is a fifth slower, or none is, while the ranks' own work varies from step to step.
+A rank is a fifth slower, or none is, while the ranks' own work varies from step to step, or the
+host takes the processor away from them.
 bench/verdicts.py asks a real job under a real agent.
 """
 
@@ -17,7 +18,10 @@ from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.steps import Step
 from dfx_agent.snapshot import Verdict
 
-NOISES = (0.02, 0.05, 0.1)  # standard deviation of a rank's work from step to step
+# standard deviation of a rank's work from step to step, and of what the host takes away from it
+HOSTS = ((0.02, None), (0.05, None), (0.1, None), (0.02, 0.2))
+Host = tuple[float, float | None]
+
 NUM_RANKS = (2, 4)
 NUM_STEPS = 500
 SINCE = 100
@@ -28,20 +32,18 @@ KEPT_STEPS = 32  # by the agent
 def measure(*, quick: bool) -> list[Result]:
     num_runs = 4 if quick else 60
     with ProcessPoolExecutor() as pool:
-        slow = {n: list(pool.map(named_after, [n] * num_runs, range(num_runs))) for n in NOISES}
-        cases = [
-            (n, ranks, seed) for n in NOISES for ranks in NUM_RANKS for seed in range(num_runs)
-        ]
+        slow = {h: list(pool.map(named_after, [h] * num_runs, range(num_runs))) for h in HOSTS}
+        cases = [(h, ranks, seed) for h in HOSTS for ranks in NUM_RANKS for seed in range(num_runs)]
         healthy = sum(pool.map(is_accused, *zip(*cases, strict=True), chunksize=4))
     return [
-        *(_named_row(noise, steps) for noise, steps in slow.items()),
+        *(_named_row(host, steps) for host, steps in slow.items()),
         _false_row(healthy, cases),
     ]
 
 
-def named_after(noise: float, seed: int) -> int:
+def named_after(host: Host, seed: int) -> int:
     """Steps until the slow one of four ranks is named; MOST_STEPS when it is not."""
-    job = _job(noise, seed)
+    job = _job(host, seed)
     job.slow = slower(seed % job.num_ranks, 1.2, since=SINCE)
     steps = job.steps(SINCE + MOST_STEPS)
     for num_slow in range(1, MOST_STEPS):
@@ -50,15 +52,18 @@ def named_after(noise: float, seed: int) -> int:
     return MOST_STEPS
 
 
-def is_accused(noise: float, num_ranks: int, seed: int) -> bool:
+def is_accused(host: Host, num_ranks: int, seed: int) -> bool:
     """Whether any rank of a healthy run is ever called a straggler."""
-    steps = _job(noise, seed, num_ranks).steps(NUM_STEPS)
+    steps = _job(host, seed, num_ranks).steps(NUM_STEPS)
     return any(_verdict(steps[:end]).state == "found" for end in range(1, NUM_STEPS + 1))
 
 
-def _job(noise: float, seed: int, num_ranks: int = 4) -> Job:
+def _job(host: Host, seed: int, num_ranks: int = 4) -> Job:
     """Tokens vary, a quarter of the work goes with them, one step in a hundred takes threefold."""
-    return Job(num_ranks, noise, 0.01, tokens=_tokens, work_per_token=0.25, seed=seed)
+    noise, stalls = host
+    job = Job(num_ranks, noise, 0.01, tokens=_tokens, work_per_token=0.25, seed=seed)
+    job.stalls = stalls
+    return job
 
 
 def _tokens(rng: random.Random, rank: int) -> float:
@@ -69,9 +74,11 @@ def _verdict(steps: Sequence[Step]) -> Verdict:
     return straggler_verdict("trainer", steps[-KEPT_STEPS:], None)
 
 
-def _named_row(noise: float, steps: Sequence[int]) -> Result:
+def _named_row(host: Host, steps: Sequence[int]) -> Result:
     spread = {"p10": quantile(steps, 0.1), "p90": quantile(steps, 0.9)}
-    name = f"simulated straggler of 1.2, {noise:.0%} noise, named after"
+    noise, stalls = host
+    taken = f" and {stalls:.0%} taken away" if stalls else ""
+    name = f"simulated straggler of 1.2, {noise:.0%} noise{taken}, named after"
     return Result(name, median(steps), "steps", len(steps), spread, bar=Bar(5.0))
 
 
