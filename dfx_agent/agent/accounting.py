@@ -209,6 +209,7 @@ class TimeAccount:
         early = [row for row in fresh.values() if row[0] < until_ns]
         for row in early:
             del fresh[row[1]]
+            self._ended.pop(row[1], None)
         rows = sorted((*self._ended.values(), *early), key=_END)
         done = 0
         self._steps.sort()

@@ -63,6 +63,10 @@ class Agent:
         self._is_job_ended = False
         self._snapshot = self._render()
 
+    def announce(self, url: str, certificate: str = "") -> None:
+        """Where verbs of this machine find us, and the certificate's path; before ``start``."""
+        self._folder.announce(url, certificate)
+
     def start(self) -> None:
         self._thread.start()
 

@@ -192,14 +192,18 @@ class Track:
         return self.reached.get(arrival.group, -1) >= arrival.sequence
 
     def _learn_stages(self) -> None:
-        newest = self._newest_end_ns
-        for (stage, _), stamp in self.process.stamps.items():
-            end_ns = stamp.end_ns
-            if end_ns is not None and end_ns > self._newest_end_ns:
-                known = self.durations.setdefault(stage, deque(maxlen=_KEEP_DURATIONS))
-                known.append(end_ns - stamp.begin_ns)
-                newest = max(newest, end_ns)
-        self._newest_end_ns = newest
+        before = self._newest_end_ns
+        ended = [
+            (stage, stamp.end_ns, stamp.begin_ns)
+            for (stage, _), stamp in self.process.stamps.items()
+            if stamp.end_ns is not None and stamp.end_ns > before
+        ]
+        for stage, end_ns, begin_ns in ended:
+            known = self.durations.get(stage)
+            if known is None:
+                known = self.durations[stage] = deque(maxlen=_KEEP_DURATIONS)
+            known.append(end_ns - begin_ns)
+            self._newest_end_ns = max(self._newest_end_ns, end_ns)
 
     def _learn_collectives(self) -> None:
         for name, group in self.process.groups.items():

@@ -15,14 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from dfx_agent.agent import lock
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.flight import FLIGHT_SUFFIX
 from dfx_agent.agent.stacks import STACKS_SUFFIX
 from dfx_agent.devices.stat import START_TICKS, STATE, stat_fields
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
-from dfx_agent.wire.layout import IDENTITY_OFFSET, STATE_CLOSED, WORD
+from dfx_agent.wire.layout import IDENTITY_OFFSET, RECORD_BYTES, STATE_CLOSED, WORD
 from dfx_agent.wire.records import BLOCKING, KIND_MASK, WAIT, Record
+from dfx_agent.wire.ring import read_inflight
 from dfx_agent.wire.segment import (
     STARTING_SUFFIX,
     SUFFIX,
@@ -36,7 +38,6 @@ Liveness = Literal["live", "exited", "died", "unknown"]
 
 _BOOT_ID = boot_id()
 _PID_NAMESPACE = pid_namespace()
-_LOCK_NAME = "agent.lock"
 _CLOCK_EVERY_NS = 5 * 10**9
 _ABANDONED_SECONDS = 60.0
 
@@ -108,7 +109,7 @@ class Follower:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
             self._read_clock()
             self.num_guest_drops = sum(self._segment.live_words()[2:])
-        inflight = [self._as_open(record) for record in self._segment.inflight()]
+        inflight = [self._as_open(record) for record in self._inflight()]
         ring = self._segment.ring
         packed = ring.drain() if is_last else ring.poll()
         # after the records: what they mean depends on the framework that was named before them
@@ -145,6 +146,17 @@ class Follower:
             if not _is_running(pid, self.preamble.start_ticks):
                 return False
         return not self._exit.poll(0)
+
+    def _inflight(self) -> list[Record]:
+        """Spans open now. The table is mostly free: only the slots in use are read closely."""
+        read, start = self._segment.read, self.preamble.inflight_offset
+        table = read(start, self.preamble.num_inflight * RECORD_BYTES)
+        heads = memoryview(table).cast("B")[: len(table) // RECORD_BYTES * RECORD_BYTES].cast("Q")
+        taken = [slot for slot, head in enumerate(heads[:: RECORD_BYTES // WORD.size]) if head]
+        if not taken:
+            return []
+        first, last = taken[0], taken[-1]
+        return read_inflight(read, start + first * RECORD_BYTES, last - first + 1)
 
     def _as_open(self, record: Record) -> SpanEvent:
         _, begin, _, _, step, span, parent, _, kind, name, _ = record
@@ -202,6 +214,7 @@ class Folder:
         self.num_reaped = 0
         self._known: set[str] = set()
         self._lock_fd: int | None = None
+        self._address = ("", "")
         self.other_agent_pid: int | None = None
         self._take_lock()
 
@@ -224,6 +237,11 @@ class Folder:
                 yield Follower(path)
             except SegmentError as error:
                 self.problems[path] = SegmentProblem(path, error.kind, str(error))
+
+    def announce(self, url: str, certificate: str) -> None:
+        """Say in the lock, while it is ours, where this agent is to be asked."""
+        self._address = url, certificate
+        self._write_lock()
 
     def reap(self, path: str) -> None:
         """Remove the segment of a process that is gone, if removing is ours to do."""
@@ -269,19 +287,23 @@ class Folder:
             return
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            fd = os.open(os.path.join(self.path, _LOCK_NAME), flags, 0o600)
+            fd = os.open(os.path.join(self.path, lock.LOCK_NAME), flags, 0o600)
         except OSError:
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            text = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
-            self.other_agent_pid = int(text) if text.isdigit() else None
+            holder = lock.parsed(os.pread(fd, lock.MAX_BYTES, 0))
+            self.other_agent_pid = holder.pid if holder else None
             os.close(fd)
             return
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
         self._lock_fd, self.other_agent_pid = fd, None
+        self._write_lock()
+
+    def _write_lock(self) -> None:
+        if self._lock_fd is not None:
+            os.ftruncate(self._lock_fd, 0)
+            os.pwrite(self._lock_fd, lock.written(lock.Holder(os.getpid(), *self._address)), 0)
 
 
 def _is_running(pid: int, start_ticks: int) -> bool:

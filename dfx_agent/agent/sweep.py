@@ -1,9 +1,10 @@
 """Who has which stretch of one process' time: sums in order of ends, sweeps in order of begins.
 
-``sums_if_nested`` is the fastest way, for what one thread does where nobody asks for the single
-stretches: a span's own time is its length without those of its children. ``nested`` is the fast way for what one thread does: every span begins inside the innermost open
-one and ends before it. It stops at the first span that does not; ``concurrent`` then goes on, for
-tasks and threads. All give the same answer wherever they can answer.
+``sums_if_nested`` is the fastest way, for what one thread does while nobody asks for the single
+stretches: a span's own time is its length without its children's. ``nested`` gives stretches for
+the same: every span begins inside the innermost open one and ends before it. It stops at the first
+span that does not; ``concurrent`` then goes on, for tasks and threads. All give the same answer
+wherever they can answer.
 """
 
 from __future__ import annotations
@@ -125,8 +126,7 @@ def sums_if_nested(rows: Sequence[Row], begin_ns: int) -> Sums | None:  # noqa: 
                 if begin > first:
                     return None
                 num_met += 1
-            if end == newest:
-                num_met += 1
+            num_met += end == newest
             length, earlier, under = end - begin, before, inner
             if kind == is_stage:
                 stages[name] += length - covered
@@ -134,7 +134,8 @@ def sums_if_nested(rows: Sequence[Row], begin_ns: int) -> Sums | None:  # noqa: 
                     waits[wait, name] += wait_ns
                 under = None
             else:
-                under = [*(under or ()), (name, length - covered)]
+                under = [] if under is None else under
+                under.append((name, length - covered))
             around, covered, first, before, inner = stack.pop()
             if parent != around:
                 stack.append((around, covered, first, before, inner))
@@ -142,9 +143,9 @@ def sums_if_nested(rows: Sequence[Row], begin_ns: int) -> Sums | None:  # noqa: 
             else:
                 covered += length
                 if under is not None:
-                    inner = [*(inner or ()), *under]
+                    inner = under if inner is None else inner + under
         newest = end
-    for *_, outer in (*stack, (inner,)):
+    for outer in (inner, *(frame[4] for frame in stack)):
         for wait, wait_ns in outer or ():
             waits[wait, ""] += wait_ns
     return Sums(stages, waits, 2 * len(rows) - num_met, newest)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dfx_agent.alerting.evaluator import Evaluator, metrics_read
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts import ALERTS
-from dfx_agent.metrics.alerts.alert import Severity
+from dfx_agent.metrics.alerts.alert import Alert, Severity
 from dfx_agent.snapshot_health import SignalState
 
 # firings of one alert that are less far apart are one call to a person
@@ -31,9 +31,11 @@ class Episode:
     symptoms: dict[str, int]
 
 
-def episodes(states: Iterable[SignalState]) -> list[Episode]:
-    """Every alert that would have been delivered, in the order of their rows."""
-    evaluator = Evaluator(STEP_CLOCKED)
+def episodes(
+    states: Iterable[SignalState], alerts: tuple[Alert, ...] = STEP_CLOCKED
+) -> list[Episode]:
+    """Every one of ``alerts`` that would have been delivered, in the order of their rows."""
+    evaluator = Evaluator(alerts)
     found: list[Episode] = []
     open_episodes: dict[tuple[str, Severity], Episode] = {}
     for state in states:

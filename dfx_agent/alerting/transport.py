@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import ipaddress
 import json
 import random
 import ssl
@@ -16,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dfx_agent import __version__
+from dfx_agent.loopback import is_loopback
 
 TIMEOUT_SECONDS = 10.0
 FIRST_RETRY_SECONDS = 1.0
@@ -78,7 +78,7 @@ class Endpoint:
 
     def _opener(self) -> urllib.request.OpenerDirector:
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
-        if _is_loopback(urlsplit(self.url).hostname or ""):
+        if is_loopback(urlsplit(self.url).hostname or ""):
             handlers.append(urllib.request.ProxyHandler({}))
         if self.url.startswith("https:"):
             context = ssl.create_default_context(cafile=self.ca_file)
@@ -124,10 +124,3 @@ def _secret(file: str) -> str:
     if not text or "\n" in text:
         raise ValueError(f"{file} must hold one line")
     return text
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

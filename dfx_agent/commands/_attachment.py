@@ -1,7 +1,7 @@
 """Guests that were brought into running processes: in, looked up, and out again.
 
 Beside a segment ``<pid>-<id>.seg`` lies ``.attached``, the guest's note, for as long as anything of
-it is left in the process; ``.detach`` asks it to leave.
+it is left in the process; ``.detach`` asks it to leave, and ``.bell`` wakes it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dfx_agent import __version__
 from dfx_agent.attach.bring import Order, runs_our_interpreter
@@ -19,12 +20,20 @@ from dfx_agent.attach.inject import Helpers, inject
 from dfx_agent.attach.processes import Process
 from dfx_agent.errors import AttachError
 from dfx_agent.shim.attached import NOTE_SUFFIX, REQUEST_SUFFIX
+from dfx_agent.shim.bell import BELL_SUFFIX, ring
 from dfx_agent.wire import SegmentError, SegmentReader
 from dfx_agent.wire.layout import STATE_LIVE
 
 _BUDGET_SECONDS = 5.0
 _ANSWER_SECONDS = 15.0
 _POLL_SECONDS = 0.05
+
+
+# of a guest: taken out, or its process ended by itself, orderly or not
+Departure = Literal["detached", "ended", "died"]
+
+# what a guest that died has left beside its segment
+LEFTOVERS = (NOTE_SUFFIX, REQUEST_SUFFIX, BELL_SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -53,21 +62,23 @@ class Guest:
     def ask_to_leave(self) -> None:
         with suppress(FileExistsError, FileNotFoundError):
             os.close(os.open(self.stem + REQUEST_SUFFIX, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        ring(self.stem + BELL_SUFFIX)
 
     def has_stopped(self) -> bool:
         """It took the request: nothing is recorded any more."""
         return not os.path.lexists(self.stem + REQUEST_SUFFIX)
 
-    def has_left(self) -> bool:
-        """Nothing of it is in the process any more, or the process is gone."""
+    def departure(self) -> Departure | None:
+        """How it went, None while something of it is in the process."""
+        was_alive = self.process.is_alive()  # asked first: what has left may end a moment later
         if not os.path.lexists(self.stem + NOTE_SUFFIX):
-            return True
-        if self.process.is_alive():
-            return False
-        for suffix in (NOTE_SUFFIX, REQUEST_SUFFIX):
+            return "detached"
+        if was_alive:
+            return None
+        for suffix in LEFTOVERS:
             with suppress(OSError):
                 os.unlink(self.stem + suffix)
-        return True
+        return "died" if _is_live(self.stem) else "ended"
 
 
 class Place:
@@ -155,19 +166,42 @@ _REMEDIES = {
 
 def wait_until_left(
     guests: list[Guest], seconds: float, pause: Callable[[float], bool]
-) -> Iterator[tuple[Guest, bool]]:
-    """Each guest as it has left; at the end those that have not, with False.
+) -> Iterator[tuple[Guest, Departure | None]]:
+    """Each guest as it goes; at the end those that have not, with None.
 
     ``pause(seconds)`` returns True when nobody wants to wait any longer.
     """
     waiting = list(guests)
     end = time.monotonic() + seconds
     while waiting and time.monotonic() < end and not pause(_POLL_SECONDS):
-        for guest in [guest for guest in waiting if guest.has_left()]:
-            waiting.remove(guest)
-            yield guest, True
+        for guest in list(waiting):
+            if departure := guest.departure():
+                waiting.remove(guest)
+                yield guest, departure
     for guest in waiting:
-        yield guest, guest.has_left()
+        yield guest, guest.departure()
+
+
+def said_of(guest: Guest, departure: Departure | None, seconds: float) -> str:
+    """What people are told ``seconds`` after the guest was asked to leave."""
+    if departure == "detached":
+        return f"detached in {seconds:.1f} s"
+    if departure is not None:
+        return f"{departure} while detaching"
+    if guest.has_stopped():
+        return "records no more; its last hooks do nothing and go with its next backward"
+    return "has not answered (stopped, or in a long C call); it leaves as soon as it runs"
+
+
+def _is_live(stem: str) -> bool:
+    """Whether the segment was not closed in order; one that an agent has removed was."""
+    try:
+        segment = SegmentReader(f"{stem}.seg")
+    except SegmentError:
+        return False
+    state = segment.live_words()[0]
+    segment.close()
+    return state == STATE_LIVE
 
 
 def _note(stem: str) -> Mapping[str, object] | None:

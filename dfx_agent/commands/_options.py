@@ -7,12 +7,12 @@ is told before anything is changed.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dfx_agent.errors import ConfigError, UsageError
+from dfx_agent.loopback import is_loopback
 from dfx_agent.web.listener import Listener, parse_listen
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def listener_of(config: Config, listen: str | None = None) -> Listener:
 def read_token(config: Config, host: str) -> str | None:
     """What clients must show. ConfigError without one where other machines reach ``host``."""
     if config.token_file is None:
-        if not _is_loopback(host):
+        if not is_loopback(host):
             raise ConfigError(
                 f"{host} can be reached from other machines: give --token-file FILE, "
                 "or listen on 127.0.0.1"
@@ -99,10 +99,3 @@ def read_token(config: Config, host: str) -> str | None:
     if not token:
         raise ConfigError(f"{config.token_file} is empty: put a token into it")
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ class Service:
         self._token = read_token(config, self._listener.host)
         self._server: Server | None = None
         self._scrapes = Scrapes()
+        self._certificate = os.path.abspath(config.tls_cert) if config.tls_cert else ""
         self._linger_seconds = config.linger_seconds
         trackers = _trackers(config)
         self.agent = Agent(config)
@@ -64,6 +66,7 @@ class Service:
         app = create_app(self.agent, render, self._token, self.alerts)
         self._server = Server(app, self._listener)
         self._server.start()
+        self.agent.announce(self._listener.local_url, self._certificate)
         self.agent.start()
         self.alerts.start()
         self.trackers.start()

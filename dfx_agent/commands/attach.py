@@ -22,7 +22,7 @@ from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_int
 from dfx_agent.attach.discover import Job, Member
 from dfx_agent.attach.inject import Helpers
 from dfx_agent.attach.spawn import block_signals
-from dfx_agent.commands._attachment import Guest, Place, wait_until_left
+from dfx_agent.commands._attachment import LEFTOVERS, Guest, Place, said_of, wait_until_left
 from dfx_agent.commands._options import (
     add_budget_argument,
     add_service_arguments,
@@ -31,7 +31,7 @@ from dfx_agent.commands._options import (
     load_config,
 )
 from dfx_agent.errors import AttachError, UsageError
-from dfx_agent.shim.attached import LOCK_NAME, NOTE_SUFFIX, REQUEST_SUFFIX, agent_is_there
+from dfx_agent.shim.attached import LOCK_NAME, agent_is_there
 from dfx_agent.wire import default_directory, prepare_directory
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _bring_and_serve(
     directory = config.directory if args.directory else _folder_of(members[0], config)
     place = Place(directory, members[0].process)
     attachments = _Attachments(args, job, place, helpers)
-    remove_leftovers(place.seen, (NOTE_SUFFIX, REQUEST_SUFFIX))
+    remove_leftovers(place.seen, LEFTOVERS)
     if args.inject_only:
         attachments.attach_new()
         return attachments.finish_without_serving()
@@ -304,18 +304,8 @@ class _Attachments:
         begin = time.monotonic()
         for guest in members:
             guest.ask_to_leave()
-        for guest, has_left in wait_until_left([*members], _LEAVE_SECONDS, _pause):
-            _say(f"{members[guest]}: {_departure(guest, has_left, time.monotonic() - begin)}")
-
-
-def _departure(guest: Guest, has_left: bool, seconds: float) -> str:  # noqa: FBT001 (a pair)
-    if not guest.process.is_alive():
-        return "ended"
-    if has_left:
-        return f"detached in {seconds:.1f} s"
-    if guest.has_stopped():
-        return "records no more; its last hooks do nothing and go with its next backward"
-    return "has not answered (stopped, or in a long C call); it leaves as soon as it runs"
+        for guest, departure in wait_until_left([*members], _LEAVE_SECONDS, _pause):
+            _say(f"{members[guest]}: {said_of(guest, departure, time.monotonic() - begin)}")
 
 
 def _percent(ratio: float | None) -> str:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
+from dfx_agent.agent import config as configuration
 from dfx_agent.agent.signal_inputs import SignalInputs, Source, source_of
 from dfx_agent.agent.signals import SignalBank
-from dfx_agent.alerting.backtest import Episode, episodes
+from dfx_agent.alerting.backtest import STEP_CLOCKED, Episode, episodes
 from dfx_agent.commands._backtest_plot import Curves, render
 from dfx_agent.errors import UsageError
 from dfx_agent.ingest.reader import AUTO, READERS, read
 from dfx_agent.ingest.run import Run, UnreadableLogError
+from dfx_agent.metrics.alerts import alerts_with
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.metrics.native import load
 
 HELP = "replay logs of finished runs: when would the alerts have come?"
-EXAMPLE = "dfx-agent backtest runs/*.csv.gz --json --fail-on critical"
+EXAMPLE = """dfx-agent backtest runs/*.csv.gz --json --fail-on critical
+
+Thresholds are those of the settings (dfx.yaml or --config: thresholds: {KEY: NUMBER}, and
+DFX_THRESHOLDS), as for an agent that serves; `dfx-agent assets --list` shows every KEY."""
+
+# key -> value, of those that differ from the catalogue
+Thresholds: TypeAlias = Mapping[str, float]
 
 _FAIL_ON = {"critical": ("critical",), "warning": ("critical", "warning")}
 
@@ -43,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", default=AUTO, choices=(AUTO, *READERS), help="how the logs are written"
     )
+    parser.add_argument("--config", metavar="FILE", help="settings file (dfx.yaml if it exists)")
     parser.add_argument("--plot", metavar="FILE.html", help="draw signals, bands and alerts")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
@@ -54,19 +66,20 @@ def execute(args: argparse.Namespace) -> int:
     """0, or 1 when a file cannot be read or --fail-on found what it looks for."""
     if args.plot:
         _check_writable(Path(args.plot))
+    thresholds = _thresholds(args.config)
     reports = [
-        _report(file, args.format, is_drawn=args.plot is not None)
+        _report(file, args.format, thresholds, is_drawn=args.plot is not None)
         for file in _with_progress(args.files)
     ]
     for report in reports:
         if report.error:
             print(f"dfx-agent: {report.error}", file=sys.stderr)
     if args.plot:
-        _draw(reports, Path(args.plot))
+        _draw(reports, thresholds, Path(args.plot))
     if args.json:
-        print(json.dumps(_as_json(reports), allow_nan=False))
+        print(json.dumps(_as_json(reports, thresholds), allow_nan=False))
     else:
-        _print(reports)
+        _print(reports, thresholds)
     failing = _FAIL_ON.get(args.fail_on, ())
     is_found = any(alert.severity in failing for report in reports for alert in report.alerts)
     return int(is_found or any(report.error for report in reports))
@@ -84,12 +97,26 @@ def signal_rows(run: Run) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def replay(
-    rows: Iterable[tuple[int, dict[str, float]]], curves: Curves | None = None
+    rows: Iterable[tuple[int, dict[str, float]]],
+    curves: Curves | None = None,
+    thresholds: Thresholds = MappingProxyType({}),
 ) -> list[Episode]:
-    """The alerts of a run that reported these rows; what is to be drawn goes into ``curves``."""
-    bank = SignalBank()
+    """The alerts of a run that reported these rows; what is to be drawn goes into ``curves``.
+
+    ``thresholds`` differ from the catalogue's.
+    """
+    (divergence,) = alerts_with(thresholds, (DIVERGENCE,))
+    bank = SignalBank(divergence.condition)
     states = (bank.observe(step, values) for step, values in rows)
-    return episodes(states if curves is None else map(curves.add, states))
+    drawn = states if curves is None else map(curves.add, states)
+    return episodes(drawn, alerts_with(thresholds, STEP_CLOCKED))
+
+
+def _thresholds(config_file: str | None) -> Thresholds:
+    """Of the settings; nothing else of them matters to a log."""
+    names = os.environ.keys() & {"DFX_THRESHOLDS"}
+    environment = {name: os.environ[name] for name in names}
+    return dict(configuration.load({}, environment, config_file).thresholds)
 
 
 def _routes(run: Run) -> dict[str, tuple[Source, float]]:
@@ -104,13 +131,13 @@ def _routes(run: Run) -> dict[str, tuple[Source, float]]:
     return found
 
 
-def _report(file: str, format_name: str, *, is_drawn: bool) -> Report:
+def _report(file: str, format_name: str, thresholds: Thresholds, *, is_drawn: bool) -> Report:
     try:
         run = read(Path(file), format_name)
     except UnreadableLogError as error:
         return Report(file, error=str(error))
     curves = Curves() if is_drawn else None
-    alerts = replay(signal_rows(run), curves)
+    alerts = replay(signal_rows(run), curves, thresholds)
     return Report(file, run.framework, len(run.rows), alerts, run.warnings, curves=curves)
 
 
@@ -120,16 +147,17 @@ def _check_writable(path: Path) -> None:
         raise UsageError(f"--plot {path}: name a file in a folder that exists")
 
 
-def _draw(reports: list[Report], path: Path) -> None:
+def _draw(reports: list[Report], thresholds: Thresholds, path: Path) -> None:
     drawn = [(report.file, report.curves, report.alerts) for report in reports if report.curves]
     try:
-        path.write_text(render(drawn, _summary_line(reports)), encoding="utf-8")
+        path.write_text(render(drawn, _summary_line(reports, thresholds)), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--plot {path}: {error.strerror}") from None
 
 
-def _as_json(reports: list[Report]) -> dict[str, Any]:
-    return {"runs": [_run_as_json(report) for report in reports], "summary": _summary(reports)}
+def _as_json(reports: list[Report], thresholds: Thresholds) -> dict[str, Any]:
+    runs = [_run_as_json(report) for report in reports]
+    return {"runs": runs, "summary": {**_summary(reports), "thresholds": dict(thresholds)}}
 
 
 def _run_as_json(report: Report) -> dict[str, Any]:
@@ -169,7 +197,7 @@ def _summary(reports: list[Report]) -> dict[str, Any]:
     }
 
 
-def _print(reports: list[Report]) -> None:
+def _print(reports: list[Report], thresholds: Thresholds) -> None:
     """One line a run, one line under it for each page and warning; infos are in the JSON."""
     for report in reports:
         if report.error is None:
@@ -177,16 +205,17 @@ def _print(reports: list[Report]) -> None:
             print(f"{report.file}: {framework}, {report.num_rows:,} rows, {_verdict(report)}")
             for line in (*_alert_lines(report.alerts), *report.warnings[:3]):
                 print(f"  {line}")
-    print(_summary_line(reports))
+    print(_summary_line(reports, thresholds))
 
 
-def _summary_line(reports: list[Report]) -> str:
+def _summary_line(reports: list[Report], thresholds: Thresholds) -> str:
     summary = _summary(reports)
     per_100 = summary["pages_per_100_rows"]
     rate = "" if per_100 is None else f" ({per_100:.3g} per 100)"
+    own = f"; {len(thresholds)} thresholds of yours" if thresholds else ""
     return (
         f"{summary['num_runs']} runs, {summary['num_rows']:,} rows: {summary['num_pages']} pages"
-        f"{rate} in {summary['num_runs_paged']} runs, {summary['num_warnings']} warnings"
+        f"{rate} in {summary['num_runs_paged']} runs, {summary['num_warnings']} warnings{own}"
     )
 
 

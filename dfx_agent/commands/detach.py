@@ -10,7 +10,7 @@ import time
 from dfx_agent.agent import config as configuration
 from dfx_agent.attach import refusals
 from dfx_agent.attach.discover import Job
-from dfx_agent.commands._attachment import Place, wait_until_left
+from dfx_agent.commands._attachment import Place, said_of, wait_until_left
 from dfx_agent.errors import AttachError
 
 HELP = "take the guest out of a job that was attached to: every patch restored, segments closed"
@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """0 when nothing of ours is left in the job; AttachError when there was nothing to take out."""
+    """0 when nothing of ours is left in the job, 1 too where a process died meanwhile.
+
+    AttachError when there was nothing to take out.
+    """
     config = configuration.load({"directory": args.directory}, os.environ, None)
     job = Job(args.pid, only_this=args.only_this)
     members = job.members()
@@ -37,14 +40,15 @@ def execute(args: argparse.Namespace) -> int:
     guests = {guest: member for guest, member in found.items() if guest and guest.note}
     if not guests:
         raise AttachError("notattached", *_nothing_to_do(args.pid, any(found), place.seen))
+    begin = time.monotonic()
     for guest in guests:
         guest.ask_to_leave()
-    num_left = 0
-    for guest, has_left in wait_until_left([*guests], _LEAVE_SECONDS, _pause):
-        num_left += has_left
-        text = "detached" if has_left else "has not left yet; it does with its next backward"
+    is_done = True
+    for guest, departure in wait_until_left([*guests], _LEAVE_SECONDS, _pause):
+        is_done &= departure in {"detached", "ended"}
+        text = said_of(guest, departure, time.monotonic() - begin)
         print(f"dfx-agent: {guests[guest]}: {text}", file=sys.stderr)
-    return 0 if num_left == len(guests) else 1
+    return 0 if is_done else 1
 
 
 def _nothing_to_do(pid: int, has_own: bool, directory: str) -> tuple[str, str]:  # noqa: FBT001

@@ -4,11 +4,13 @@ The class is patched and not ``torch.distributed``'s functions: one place sees p
 that were imported before, FSDP2, DTensor and objects collectives, in every thread (hooks.md
 section 1). What C++ issues by itself (functional collectives, compiled graphs) is not seen, but
 counted: the group's own sequence number goes on, and the gap is the coverage. DDP's reducer is
-seen by ``ddp.py``. Nothing here calls a collective, waits for a device or keeps a tensor alive.
+seen by ``ddp.py``, the rest by ``group_hooks.py`` where torch can tell. Nothing here calls a
+collective, waits for a device or keeps a tensor alive.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -16,7 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, recorder
+from dfx_agent.shim import compiling, operations, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import (
     BLOCKING,
@@ -29,82 +31,58 @@ from dfx_agent.wire.records import (
 
 PATCHES = PatchSet("collectives")
 
-# method of ProcessGroup -> the operation's name in torch.distributed, and which argument holds what
-# moves (the other one of the first two where it is empty); names changed over versions
-_OPERATIONS = {
-    "allreduce": ("all_reduce", 1),
-    "allreduce_coalesced": ("all_reduce_coalesced", 1),
-    "broadcast": ("broadcast", 1),
-    "reduce": ("reduce", 1),
-    "allgather": ("all_gather", 1),
-    "_allgather_base": ("all_gather_into_tensor", 1),
-    "all_gather_single": ("all_gather_into_tensor", 1),
-    "allgather_coalesced": ("all_gather_coalesced", 1),
-    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", 1),
-    "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", 1),
-    "gather": ("gather", 1),
-    "gather_single": ("gather", 1),
-    "gather_into_tensor": ("gather", 1),
-    "scatter": ("scatter", 2),
-    "reduce_scatter": ("reduce_scatter", 2),
-    "_reduce_scatter_base": ("reduce_scatter_tensor", 2),
-    "reduce_scatter_single": ("reduce_scatter_tensor", 2),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", 2),
-    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", 2),
-    "alltoall": ("all_to_all", 2),
-    "alltoall_base": ("all_to_all_single", 2),
-    "all_to_all_single": ("all_to_all_single", 2),
-    "barrier": ("barrier", 1),
-    "monitored_barrier": ("monitored_barrier", 1),
-    "send": ("send", 1),
-    "recv": ("recv", 1),
-    "recv_anysource": ("recv", 1),
-    "_end_coalescing": ("coalesced", 1),
-}
-# gloo numbers these like collectives, but not the same on every rank
-_APART = frozenset({"send", "recv", "monitored_barrier"})
-_UNNUMBERED = _APART | {"coalesced"}
+_OPERATIONS, _APART = operations.OPERATIONS, operations.APART
+_UNNUMBERED, _measure = operations.UNNUMBERED, operations.measure
+
 _BLOCKING_CALLERS = frozenset({"send", "recv"})
 _MAX_PENDING = 4096
 _MAX_GROUP_NAMES = 256
-_MAX_TENSORS = 32
 _MAX_FRAMES = 4
 _OTHER = "other"
 _DEFAULT_GROUP = "0"  # the group of all ranks keeps its name, however many others came first
 
 _now = time.monotonic_ns
+_ident = threading.get_ident
 
 # writer, name id, sequence, t0, slot, span (0 inside a wait), parent, thread, bytes
 _Begun = tuple[recorder.Recorder, int, int, int, int, int, int, int, float]
+# group, what has begun, whether the host waits for it
+_Call = tuple["Group", _Begun, bool]
+# writer, group, the class' function that counts (None: nobody does), name id
+_Seat = tuple[recorder.Recorder, "Group", Any, int]
 
 
 class Group:
     """One process group: its name, its sequence numbers, the name ids of its operations."""
 
-    __slots__ = ("_before", "_count", "_num_apart", "ids", "name", "ref", "writer")
+    __slots__ = (
+        "_before", "count", "ids", "name", "num_apart", "num_seen", "ref", "seated", "writer",
+    )  # fmt: skip
 
     def __init__(self, process_group: Any, name: str) -> None:
         key = id(process_group)
-        self.ref = weakref.ref(process_group, lambda _ref: _groups.pop(key, None))
+        self.ref = weakref.ref(process_group, lambda _ref: _forget_group(key))
         self.name = name
         self.ids: dict[str, int] = {}
         self.writer: recorder.Recorder | None = None
+        self.seated: list[dict[int, _Seat]] = []
         # the class' function: a bound method would keep the group alive
-        self._count = getattr(type(process_group), "_get_sequence_number_for_group", None)
+        self.count = getattr(type(process_group), "_get_sequence_number_for_group", None)
         if name == _OTHER:  # numbers of different groups under one name would say nothing
-            self._count = None
-        self._num_apart = 0
+            self.count = None
+        self.num_apart = 0
+        self.num_seen = 0  # through the class, of those that have a number
         self._before = NO_STEP
 
     def sequence(self) -> int:
         """Collectives enqueued so far, by C++ too; NO_STEP where the backend does not count."""
         process_group = self.ref()
-        if self._count is None or process_group is None:
+        if self.count is None or process_group is None:
             return NO_STEP
         try:
-            return self._count(process_group) - self._num_apart  # type: ignore[no-any-return]
+            return self.count(process_group) - self.num_apart  # type: ignore[no-any-return]
         except Exception:  # noqa: BLE001 (a backend without numbers says so by raising)
-            self._count = None
+            self.count = None
             return NO_STEP
 
     def before_apart(self) -> None:
@@ -113,7 +91,7 @@ class Group:
     def after_apart(self) -> None:
         """Leave out what only some ranks count: sends and receives, also those of a barrier."""
         if self._before != NO_STEP:
-            self._num_apart += max(0, self.sequence() - self._before)
+            self.num_apart += max(0, self.sequence() - self._before)
 
     def id_of(self, writer: recorder.Recorder, operation: str) -> int:
         """Name id of "operation@group"."""
@@ -130,7 +108,7 @@ _group_names: set[str] = set()
 _UNKNOWN: tuple[bool, Any] = False, None
 _pending: dict[int, tuple[bool, Any]] = {}  # id(work) -> (is sync, begun)
 _lock = threading.Lock()
-_num_calls = 0
+_calls = itertools.count()
 
 
 def install() -> None:
@@ -148,7 +126,7 @@ def after_fork() -> None:
 
 def num_calls() -> int:
     """Collectives seen so far."""
-    return _num_calls
+    return int(repr(_calls)[len("count(") : -1])  # does not take a number
 
 
 def known_groups() -> list[Group]:
@@ -172,17 +150,19 @@ def _new_group(process_group: Any) -> Group:
         return group
 
 
+def _forget_group(key: int) -> None:
+    group = _groups.pop(key, None)
+    for seats in group.seated if group else ():
+        seats.pop(key, None)
+
+
 def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> _Begun | None:
     """Enter the in-flight table; None when nobody records."""
-    global _num_calls  # noqa: PLW0603 (two threads at the same instant may count one)
     writer = recorder.current or recorder.active()
     if writer is None:
         return None
-    _num_calls += 1
-    name_id = group.ids.get(operation) if group.writer is writer else None
-    if name_id is None:
-        name_id = group.id_of(writer, operation)
-    return _enter(writer, COLLECTIVE, name_id, num_bytes, sequence)
+    next(_calls)
+    return _enter(writer, COLLECTIVE, group.id_of(writer, operation), num_bytes, sequence)
 
 
 def end(begun: _Begun | None, flags: int) -> None:
@@ -190,9 +170,7 @@ def end(begun: _Begun | None, flags: int) -> None:
     if begun is not None and begun[0] is recorder.current:
         try:
             writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
-            writer.emit(t0, _now(), num_bytes, sequence, span, parent, thread, flags, name_id)
-            if slot:
-                writer.leave(slot)
+            writer.end(slot, t0, _now(), num_bytes, sequence, span, parent, thread, flags, name_id)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
@@ -211,7 +189,7 @@ def _enter(
     is_accounted = not parent or outer[5] != WAIT  # type: ignore[index]
     if is_accounted:
         kind |= BLOCKING
-    thread = writer._thread.native_id  # noqa: SLF001 (a method call less in the hottest path)
+    thread = writer.thread_id()
     span = writer.next_span() & 0xFFFFFFFF
     now = _now()
     slot = writer.enter(now, sequence, span, parent, thread, kind, name_id)
@@ -233,17 +211,23 @@ def _patch(patches: PatchSet) -> None:
 
 def _wrapper_maker(operation: str, payload_at: int) -> Callable[[Any, Switch], Any]:
     def make(original: Any, switch: Switch) -> Any:
+        is_compiling = compiling.is_compiling
+        if operation in _UNNUMBERED:
+            begin_call, issued = _unnumbered(operation, payload_at)
+        else:
+            begin_call, issued = _numbered(operation, payload_at), _issued
+
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if not switch.is_on or compiling.is_compiling():
+            if not switch.is_on or is_compiling():
                 return original(*args, **kwargs)
-            call = _begin_call(operation, payload_at, args)
+            call = begin_call(args)
             try:
                 work = original(*args, **kwargs)
             except BaseException:
                 _raised(call, operation)
                 raise
             if call is not None:
-                _issued(call, operation, work, kwargs.get("opts", args[-1]))
+                issued(call, work, kwargs["opts"] if "opts" in kwargs else args[-1])
                 if not switch.is_on:  # taken back meanwhile: nobody sees the wait
                     _forget(id(work))
             return work
@@ -253,62 +237,127 @@ def _wrapper_maker(operation: str, payload_at: int) -> Callable[[Any, Switch], A
     return make
 
 
-def _begin_call(
-    operation: str, payload_at: int, args: tuple[Any, ...]
-) -> tuple[Group, _Begun, bool] | None:
-    """(group, what has begun, whether the host waits for it); None when it cannot be recorded."""
-    try:
-        group = _groups.get(id(args[0])) or _new_group(args[0])
-        if operation in _UNNUMBERED:
-            sequence = NO_STEP
-            if operation in _APART:
-                group.before_apart()
-        else:
-            sequence = group.sequence()
-            if sequence != NO_STEP:
-                sequence += 1
-        payload = args[payload_at] if len(args) > payload_at else None
-        if type(payload) is list and len(payload) == 1:
-            payload = payload[0]
+def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _Call | None]:
+    """What begins a collective: one function, with all that it touches at hand.
+
+    Between two collectives a job runs through all its memory: each function and object that this
+    touches is fetched anew, and that is what a hook costs (docs/design.md).
+    """
+    seats: dict[int, _Seat] = {}
+    get_outer, count_call, clock, ident = recorder.innermost.get, _calls.__next__, _now, _ident
+
+    def begin_call(args: tuple[Any, ...]) -> _Call | None:
         try:
-            num_bytes, is_on_host = payload.nbytes, payload.is_cpu  # type: ignore[union-attr]
-        except AttributeError:
-            num_bytes, is_on_host = _measure(args, payload_at)
-        begun = begin(group, operation, num_bytes, sequence)
-    except Exception:  # noqa: BLE001 (never into the job)
-        recorder.count_error()
+            process_group = args[0]
+            seat = seats.get(id(process_group))
+            if seat is None or seat[0] is not recorder.current:
+                seat = _take_seat(seats, process_group, operation)
+                if seat is None:
+                    return None
+            writer, group, count, name_id = seat
+            group.num_seen += 1
+            sequence = NO_STEP if count is None else count(process_group) - group.num_apart + 1
+            payload = args[payload_at] if len(args) > payload_at else None
+            if type(payload) is list and len(payload) == 1:
+                payload = payload[0]
+            try:
+                num_bytes, is_on_host = payload.nbytes, payload.is_cpu  # type: ignore[union-attr]
+            except AttributeError:
+                num_bytes, is_on_host = _measure(args, payload_at)
+            count_call()
+            outer = get_outer()
+            parent, kind, span = 0, COLLECTIVE | BLOCKING, writer.next_span() & 0xFFFFFFFF
+            accounted = span
+            if outer is not None and outer[0] is writer:
+                parent = outer[2]
+                if outer[5] == WAIT:
+                    kind, accounted = COLLECTIVE, 0
+            thread = writer.main_id if ident() == writer.main_ident else writer.thread_id()
+            t0 = clock()
+            slot = writer.enter(t0, sequence, span, parent, thread, kind, name_id)
+            begun = writer, name_id, sequence, t0, slot, accounted, parent, thread, num_bytes
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+            return None
+        return group, begun, is_on_host
+
+    return begin_call
+
+
+def _take_seat(seats: dict[int, _Seat], process_group: Any, operation: str) -> _Seat | None:
+    """What a group's calls of one operation have in common; None when nobody records."""
+    writer = recorder.current or recorder.active()
+    if writer is None:
         return None
-    return None if begun is None else (group, begun, is_on_host)
+    group = group_of(process_group)
+    group.sequence()  # finds out whether the backend counts
+    seat = writer, group, group.count, group.id_of(writer, operation)
+    seats[id(process_group)] = seat
+    if all(known is not seats for known in group.seated):
+        group.seated.append(seats)
+    return seat
 
 
-def _issued(call: tuple[Group, _Begun, bool], operation: str, work: Any, options: Any) -> None:
+def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
     """Back from C++: over, or waited for on the next line (sync), or later (async)."""
     try:
         group, begun, is_on_host = call
-        if operation in _APART:
-            group.after_apart()
         if work is None:
-            begun = begun if operation in _UNNUMBERED else _numbered(begun, group.sequence())
-            end(begun, COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE)
+            flags = COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE
+            end(_with_number(begun, group.sequence()), flags)
             return
         # a device's stream waits, not the host: the call is over before the collective is
         is_async = getattr(options, "asyncOp", None) if is_on_host else True
-        is_sync = _caller_waits() if is_async is None else not is_async
-        if not is_sync:
-            end(begun, COLLECTIVE)
+        if is_async is None:
+            is_async = not _caller_waits(depth)
+        if is_async and begun[0] is recorder.current:
+            writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
+            writer.end(
+                slot, t0, _now(), num_bytes, sequence, span, parent, thread, COLLECTIVE, name_id
+            )
         if len(_pending) >= _MAX_PENDING:
             _forget_works(_MAX_PENDING // 4)
-        _pending[id(work)] = is_sync, begun
+        _pending[id(work)] = not is_async, begun
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
 
-def _caller_waits() -> bool:
+def _unnumbered(
+    operation: str, payload_at: int
+) -> tuple[Callable[[tuple[Any, ...]], _Call | None], Callable[[_Call, Any, Any], None]]:
+    """The same two for what has no number of its own: sends, receives, and what they are in."""
+    is_apart = operation in _APART
+
+    def begin_call(args: tuple[Any, ...]) -> _Call | None:
+        try:
+            group = group_of(args[0])
+            if is_apart:
+                group.before_apart()
+            num_bytes, is_on_host = _measure(args, payload_at)
+            begun = begin(group, operation, num_bytes, NO_STEP)
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+            return None
+        return None if begun is None else (group, begun, is_on_host)
+
+    def issued(call: _Call, work: Any, options: Any) -> None:
+        group, begun, is_on_host = call
+        if is_apart:
+            group.after_apart()
+        if work is None:
+            end(begun, COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE)
+        else:
+            _issued(call, work, options, depth=4)
+
+    return begin_call, issued
+
+
+def _caller_waits(depth: int) -> bool:
     """Whether torch waits on its next line, by its own calling function.
 
     For options that do not say: those of torch < 2.7, of send and of receive.
     """
-    frame: Any = sys._getframe(3)  # noqa: SLF001 (this, _issued, collective, then the caller)
+    frame: Any = sys._getframe(depth)  # noqa: SLF001 (this, _issued, collective, then the caller)
     for _ in range(_MAX_FRAMES):  # send calls isend, with a decorator in between; others wrap too
         if frame is None:
             break
@@ -322,11 +371,11 @@ def _caller_waits() -> bool:
     return False
 
 
-def _numbered(begun: _Begun, sequence: int) -> _Begun:
+def _with_number(begun: _Begun, sequence: int) -> _Begun:
     return (*begun[:2], sequence, *begun[3:])
 
 
-def _raised(call: tuple[Group, _Begun, bool] | None, operation: str) -> None:
+def _raised(call: _Call | None, operation: str) -> None:
     """The call raised: it has a number only if it was enqueued before that."""
     if call is not None:
         try:
@@ -334,41 +383,68 @@ def _raised(call: tuple[Group, _Begun, bool] | None, operation: str) -> None:
             if operation in _APART:
                 group.after_apart()
             elif group.sequence() < begun[2]:
-                begun = _numbered(begun, NO_STEP)
+                begun = _with_number(begun, NO_STEP)
             end(begun, COLLECTIVE | BLOCKING | FAILED)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
 
 def _wait_wrapper(original: Any, _switch: Switch) -> Any:
+    is_compiling, take = compiling.is_compiling, _pending.pop
+    begin_wait, clock = _waiting(), _now
+
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if not _pending or compiling.is_compiling():
+        if not _pending or is_compiling():
             return original(*args, **kwargs)
-        is_sync, begun = _pending.pop(id(args[0]), _UNKNOWN)
+        is_sync, begun = take(id(args[0]), _UNKNOWN)
         flags = COLLECTIVE | BLOCKING
         if not is_sync:
-            flags, begun = COLLECTIVE_WAIT, _begin_wait(begun)
+            flags, begun = COLLECTIVE_WAIT, begin_wait(begun)
         try:
             result = original(*args, **kwargs)
         except BaseException:
             end(begun, flags | FAILED)
             raise
-        end(begun, flags)
+        if begun is not None and begun[0] is recorder.current:
+            try:
+                writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
+                writer.end(
+                    slot, t0, clock(), num_bytes, sequence, span, parent, thread, flags, name_id
+                )
+            except Exception:  # noqa: BLE001 (never into the job)
+                recorder.count_error()
         return result
 
     return wait
 
 
-def _begin_wait(issued: _Begun | None) -> _Begun | None:
-    """Waiting for a work that was issued before; None where C++ issued it, or nobody records."""
-    writer = recorder.current
-    if issued is None or writer is None or issued[0] is not writer:
-        return None
-    try:
-        return _enter(writer, COLLECTIVE_WAIT, issued[1], 0.0, issued[2])
-    except Exception:  # noqa: BLE001 (never into the job)
-        recorder.count_error()
-        return None
+def _waiting() -> Callable[[_Begun | None], _Begun | None]:
+    """What begins to wait for a work that was issued before, by what it was issued with.
+
+    None where C++ issued it, or nobody records. In one piece for the same reason as above.
+    """
+    get_outer, clock, ident = recorder.innermost.get, _now, _ident
+
+    def begin_wait(issued: _Begun | None) -> _Begun | None:
+        if issued is None or issued[0] is not recorder.current:
+            return None
+        try:
+            writer, name_id, sequence = issued[:3]
+            outer, parent, kind = get_outer(), 0, COLLECTIVE_WAIT | BLOCKING
+            span = accounted = writer.next_span() & 0xFFFFFFFF
+            if outer is not None and outer[0] is writer:
+                parent = outer[2]
+                if outer[5] == WAIT:
+                    kind, accounted = COLLECTIVE_WAIT, 0
+            thread = writer.main_id if ident() == writer.main_ident else writer.thread_id()
+            t0 = clock()
+            slot = writer.enter(t0, sequence, span, parent, thread, kind, name_id)
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+            return None
+        return writer, name_id, sequence, t0, slot, accounted, parent, thread, 0.0
+
+    return begin_wait
 
 
 def _forget_works(num_oldest: int | None = None) -> None:
@@ -381,22 +457,3 @@ def _forget(key: int) -> None:
     is_sync, begun = _pending.pop(key, _UNKNOWN)
     if is_sync:
         end(begun, COLLECTIVE)
-
-
-def _measure(args: tuple[Any, ...], at: int) -> tuple[float, bool]:
-    """(bytes that this rank hands in or takes out, whichever is more; whether they are the host's).
-
-    All of a list of tensors, long ones judged by their first 32; what has no bytes is the host's.
-    """
-    payload = args[at] if len(args) > at else None
-    if isinstance(payload, (list, tuple)) and not payload and len(args) > 2:
-        payload = args[3 - at]  # gather and scatter: only the root has the whole
-    while isinstance(payload, (list, tuple)) and len(payload) == 1:
-        payload = payload[0]
-    try:
-        return payload.nbytes, payload.is_cpu  # type: ignore[union-attr]
-    except AttributeError:
-        if not isinstance(payload, (list, tuple)) or not payload:
-            return 0.0, True
-    parts = [_measure((part,), 0) for part in payload[:_MAX_TENSORS]]
-    return sum(size for size, _ in parts) * len(payload) / len(parts), parts[0][1]

@@ -4,6 +4,9 @@ They are met as the job calls them, with one hook on all modules for as long as 
 every optimizer step twice: afterwards only roots keep one (1.8 us a call). Nothing searches the
 interpreter's objects: ``gc.get_objects`` also hands out every tuple that another thread is filling
 just now, and its ``tuple(...)`` then fails with a SystemError (bpo-15108).
+
+Where dynamo has compiled something, a hook on modules would make it compile again. DDP modules are
+met there in their constructor, or by ``glimpse``: torch says whose DDP forward is running.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterable
 from heapq import nlargest
 from typing import Any
 
-from dfx_agent.shim import compiling, ddp, patches, recorder, torch_hooks
+from dfx_agent.shim import collectives, compiling, ddp, patches, recorder, torch_hooks
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import FORWARD_TOKENS
 
@@ -30,14 +33,41 @@ _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 _known: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, also while no hook is on them
 _listener: _Listener | None = None
 _num_turns = 0
+_glimpsed: weakref.ref[Any] | None = None
 
 
 def look() -> None:
     """From the job's next backward on, follow the models that it is seen to call."""
     torch_hooks.install_late()
+    _follow_default_group()
     torch_hooks.before_next_backward.append(_follow_known)
     if not {FORWARD.name, ddp.PATCHES.name} <= patches.disabled():
         torch_hooks.before_next_backward.append(_listen)
+
+
+def glimpse() -> None:
+    """Once a second, in any thread: the DDP module whose forward happens to run now, if any.
+
+    The only way to one that was compiled before we came, without a change to what was compiled.
+    """
+    global _glimpsed  # noqa: PLW0603 (read by the thread that trains; the newest is enough)
+    parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
+    module = getattr(parallel, "_active_ddp_module", None)
+    if module is not None and _watch_glimpsed not in torch_hooks.before_next_backward:
+        _glimpsed = weakref.ref(module)
+        torch_hooks.before_next_backward.append(_watch_glimpsed)
+
+
+def _watch_glimpsed() -> None:
+    if _glimpsed is not None:
+        ddp.watch(_glimpsed())
+
+
+def _follow_default_group() -> None:
+    """It counts what C++ issues, too: the gap shows even where no collective passes us."""
+    distributed = sys.modules.get("torch.distributed")
+    if collectives.PATCHES.is_active and distributed and distributed.is_initialized():
+        collectives.group_of(distributed.group.WORLD)
 
 
 def after_fork() -> None:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, ddp, recorder
+from dfx_agent.shim import compiling, ddp, losses, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import STAGE
 
@@ -40,7 +40,6 @@ class _Seen:
         self.optimizers: dict[int, weakref.ref[Any]] = {}
         self.has_backward = False
         self.has_details = True
-        self.has_scaled_loss = False
         self.num_steps = 0
         self.first: weakref.ref[Any] | None = None
         self.step_of_first = 0
@@ -57,6 +56,7 @@ before_next_backward: list[Callable[[], None]] = []
 
 def install() -> None:
     """Install every hook of this file; each works, or is absent, on its own."""
+    losses.begin()
     if _seen.has_backward:
         news.set()  # look for models again
         _seen.first = None  # and ask the optimizer for its count: it may have gone on without us
@@ -346,9 +346,12 @@ def _end_backward(
         writer = recorder.current
         if writer is not None and failure is None:
             writer.count("micro_batches", 1.0)
-            if args and not _seen.has_scaled_loss and getattr(args[0], "ndim", 1) == 0:
+            if args and getattr(args[0], "ndim", 1) == 0:
                 loss = args[0]
-                _scalar("torch/loss", loss.item() if loss.is_cpu else loss.detach())
+                if losses.state.is_doubtful or hasattr(loss, "placements"):
+                    loss = losses.given_for(loss)
+                if loss is not None:
+                    _scalar("torch/loss", loss.item() if loss.is_cpu else loss.detach())
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
@@ -371,7 +374,7 @@ def _patch_fsdp1(patches: PatchSet) -> None:
         patches.replace(fsdp, "clip_grad_norm_", _norm_wrapper)
     scaler = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
     if scaler is not None:
-        patches.replace(scaler.ShardedGradScaler, "scale", _scale_wrapper)
+        patches.replace(scaler.ShardedGradScaler, "scale", losses.scale_wrapper)
 
 
 def _norm_wrapper(original: Any, switch: Switch) -> Any:
@@ -400,12 +403,10 @@ def _note_norm(norm: Any, tensors: Any) -> None:
     try:
         if isinstance(tensors, (list, tuple)) and tensors and tensors[0].requires_grad:
             return  # a norm of parameters
-        placements = getattr(norm, "placements", None)
-        if placements is not None:  # a DTensor: its local part is the norm only when replicated
-            for placement in placements:
-                if not placement.is_replicate():
-                    return
-            norm = norm._local_tensor  # noqa: SLF001 (full_tensor would be a collective)
+        if hasattr(norm, "placements"):
+            norm = losses.whole(norm)
+            if norm is None:
+                return
         if norm.is_cpu:
             norm = norm.item()
             if not math.isfinite(norm):
@@ -421,7 +422,7 @@ def _patch_grad_scaler(patches: PatchSet) -> None:
     scaler = getattr(sys.modules.get("torch.amp.grad_scaler"), "GradScaler", None)
     if scaler is not None:
         patches.replace(scaler, "_maybe_opt_step", _scaler_step_wrapper)
-        patches.replace(scaler, "scale", _scale_wrapper)
+        patches.replace(scaler, "scale", losses.scale_wrapper)
 
 
 def _scaler_step_wrapper(original: Any, switch: Switch) -> Any:
@@ -435,13 +436,3 @@ def _scaler_step_wrapper(original: Any, switch: Switch) -> Any:
         return result
 
     return step
-
-
-def _scale_wrapper(original: Any, _switch: Switch) -> Any:
-    def scale(*args: Any, **kwargs: Any) -> Any:
-        scaled = original(*args, **kwargs)
-        if not compiling.is_compiling() and scaled is not args[-1]:
-            _seen.has_scaled_loss = True  # what goes into backward is not the loss
-        return scaled
-
-    return scale

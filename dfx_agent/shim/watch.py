@@ -11,7 +11,15 @@ from __future__ import annotations
 import threading
 import time
 
-from dfx_agent.shim import attached, collectives, modules, patches, recorder, torch_hooks
+from dfx_agent.shim import (
+    attached,
+    collectives,
+    group_hooks,
+    modules,
+    patches,
+    recorder,
+    torch_hooks,
+)
 from dfx_agent.shim.flight import FlightWriter, Mark
 from dfx_agent.shim.memory import MemorySampler
 from dfx_agent.shim.overhead import Overhead
@@ -54,8 +62,9 @@ class Watch:
             writer = recorder.current
             if writer is not None and not self._over.is_set():
                 try:
-                    self._look(writer)
                     attached.look()
+                    if not self._over.is_set():
+                        self._look(writer)
                 except Exception:  # noqa: BLE001 (never into the job)
                     writer.count_error()
 
@@ -64,7 +73,9 @@ class Watch:
             modules.look()
             self._must_look_for_models = False
             self._overhead.begin_anew()
+        modules.glimpse()
         self._report_groups(writer)
+        group_hooks.look()
         self._report_hooks(writer)
         newest_begin_ns, stage = writer.open_now()
         self._memory.sample(writer.gauge, stage)

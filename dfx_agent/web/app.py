@@ -13,7 +13,8 @@ import hashlib
 import hmac
 import importlib.util
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,6 +41,7 @@ REFRESH_SECONDS = 0.25
 LOOK_SECONDS = 0.05
 HEARTBEAT_SECONDS = 10.0
 GZIP_MIN_BYTES = 1024
+_GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS  # 16: with gzip's own header
 NUM_WORKER_THREADS = 4
 PLOTLY_MAX_AGE_SECONDS = 7 * 24 * 3600
 
@@ -250,8 +252,8 @@ def _api(source: Source, encode: Encoder, stream: SnapshotStream) -> APIRouter:
         """History of the native keys asked for; of all keys when none is named."""
         with _known_run(run):
             rows = source.scalar_history(run, key or ())
-        # one at a time: all points of a long run as objects take 20 MiB
-        return _json(request, b"[%b]" % b",".join(map(encode_history, rows)))
+        # one key at a time: all points of a long run take 20 MiB
+        return _streamed_json(request, _joined(map(encode_history, rows)))
 
     @router.get(
         "/runs/{run:path}/timeline", response_model=tuple[TimelineRow, ...], responses=_UNKNOWN_RUN
@@ -381,9 +383,41 @@ def _json(request: Request, body: bytes) -> Response:
     return _body(request, body, "application/json")
 
 
+def _joined(items: Iterable[bytes]) -> Iterator[bytes]:
+    """A JSON array, piece by piece."""
+    separator = b"["
+    for item in items:
+        yield separator + item
+        separator = b","
+    yield b"]" if separator == b"," else b"[]"
+
+
+def _streamed_json(request: Request, pieces: Iterator[bytes]) -> Response:
+    headers = _body_headers("application/json")
+    if _accepts_gzip(request.headers.get("accept-encoding", "")):
+        headers["Content-Encoding"] = "gzip"
+        pieces = _gzipped(pieces)
+    return StreamingResponse(pieces, headers=headers)
+
+
+def _gzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    compressor = zlib.compressobj(level=1, wbits=_GZIP_WINDOW_BITS)
+    for piece in pieces:
+        if compressed := compressor.compress(piece):
+            yield compressed
+    yield compressor.flush()
+
+
+def _body_headers(content_type: str) -> dict[str, str]:
+    return {
+        "Content-Type": content_type,
+        "Cache-Control": "no-store",
+        "Vary": "Accept, Accept-Encoding",
+    }
+
+
 def _body(request: Request, body: bytes, content_type: str) -> Response:
-    headers = {"Content-Type": content_type, "Cache-Control": "no-store"}
-    headers["Vary"] = "Accept, Accept-Encoding"
+    headers = _body_headers(content_type)
     if len(body) >= GZIP_MIN_BYTES and _accepts_gzip(request.headers.get("accept-encoding", "")):
         headers["Content-Encoding"] = "gzip"
         body = gzip.compress(body, compresslevel=1)

@@ -9,6 +9,7 @@ import errno
 import socket
 
 from dfx_agent.errors import ListenError, UsageError
+from dfx_agent.loopback import is_loopback
 
 LOOPBACK = "127.0.0.1"
 ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104  compared with, never a default
@@ -45,15 +46,18 @@ class Listener:
     @property
     def url(self) -> str:
         """Where a browser finds the page, with the real port once bound."""
-        scheme = "https" if self.tls[0] else "http"
-        host = socket.gethostname() if self.host in ALL_ADDRESSES else self.host
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return self._url_of(socket.gethostname() if self.host in ALL_ADDRESSES else self.host)
+
+    @property
+    def local_url(self) -> str:
+        """Where this machine finds it, once bound: by loopback when it listens on all addresses."""
+        local = dict(zip(ALL_ADDRESSES, (LOOPBACK, "::1"), strict=True))
+        return self._url_of(local.get(self._address(), self.host))
 
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it, once bound."""
-        address: str = self.bind().getsockname()[0]
-        return address == "::1" or address.startswith("127.")
+        return is_loopback(self._address())
 
     def bind(self) -> socket.socket:
         """The socket, bound and listening; the same one when asked again.
@@ -69,6 +73,14 @@ class Listener:
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
+
+    def _url_of(self, host: str) -> str:
+        scheme = "https" if self.tls[0] else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    def _address(self) -> str:
+        address: str = self.bind().getsockname()[0]
+        return address
 
 
 def _check_tls(cert: str | None, key: str | None) -> None:

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 
 from dfx_agent.wire import layout
 from dfx_agent.wire.records import RECORD, Record
-from dfx_agent.wire.ring import InflightWriter, RingReader, make_emit, open_slots, read_inflight
+from dfx_agent.wire.ring import (
+    InflightWriter,
+    RingReader,
+    make_emit,
+    make_end,
+    open_slots,
+    read_inflight,
+)
 
 SUFFIX = ".seg"
 STARTING_SUFFIX = ".starting"
@@ -144,6 +151,9 @@ class SegmentWriter:
         self._numbers = itertools.count(1)
         self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records, self._numbers)
         self.inflight = InflightWriter(self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT)
+        self.end = make_end(
+            self._buffer, layout.RING_OFFSET, num_records, self._numbers, self.inflight.free.append
+        )
         try:
             self.add_clock_pair()
             self.write_identity(identity)

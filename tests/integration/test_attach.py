@@ -320,6 +320,28 @@ def test_nothing_is_changed_when_the_address_is_taken(job, dfx_dir) -> None:
     assert job.changed() == [[], []]
 
 
+def test_detach_says_that_a_process_died_meanwhile(dfx_dir) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout
+    child.stdout.readline()
+    try:
+        assert run_attach(child.pid, "--inject-only").returncode == 0
+        child.send_signal(signal.SIGSTOP)  # it cannot answer
+        command = [*DFX_AGENT, "detach", "--pid", str(child.pid)]
+        detach = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        until(lambda: list(dfx_dir.glob("*.detach")), "it is asked to leave")
+        child.kill()
+        _, errors = detach.communicate(timeout=60)
+        assert f"pid {child.pid}: died while detaching\n" in errors
+        assert errors.count("\n") == 1
+        assert detach.returncode == 1
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def test_many_times_in_and_out_leave_nothing(job, dfx_dir) -> None:
     """The guests are alone for a moment each time; the agent's lock is ours."""
     with (dfx_dir / "agent.lock").open("wb") as lock:

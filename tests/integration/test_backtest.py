@@ -125,6 +125,44 @@ def test_fail_on(run_cli, request: pytest.FixtureRequest, name, severity, code):
     assert run_cli("backtest", "--fail-on", severity, str(path)).returncode == code
 
 
+CALM = {"divergence_families": 6, "divergence_families_with_reward": 6}
+
+
+def test_thresholds_of_the_settings_are_those_of_the_agent(run_cli, tmp_path: Path, bad: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps({"thresholds": CALM, "listen": ":9000"}))
+    done = run_cli("backtest", "--json", "--config", str(file), str(bad))
+    result = json.loads(done.stdout)
+    severities = {alert["severity"] for alert in result["runs"][0]["alerts"]}
+    assert "critical" not in severities
+    assert "warning" in severities
+    assert result["summary"]["thresholds"] == CALM
+    told = run_cli("backtest", "--config", str(file), str(bad)).stdout
+    assert told.splitlines()[-1].endswith("; 2 thresholds of yours")
+
+
+def test_the_environment_and_the_file_of_this_folder_count_as_well(run_cli, tmp_path: Path, bad):
+    def num_pages(**environment: str) -> int:
+        env = {**os.environ, **environment}
+        done = run_cli("backtest", "--json", str(bad), cwd=tmp_path, env=env)
+        return json.loads(done.stdout)["summary"]["num_pages"]
+
+    assert num_pages() == 1
+    given = ",".join(f"{key}={value}" for key, value in CALM.items())
+    assert num_pages(DFX_THRESHOLDS=given) == 0
+    (tmp_path / "dfx.yaml").write_text(json.dumps({"thresholds": CALM}))
+    assert num_pages() == 0
+
+
+def test_an_unknown_threshold_is_one_line(run_cli, tmp_path: Path, bad: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("thresholds: {divergence_family: 2}")
+    done = run_cli("backtest", "--config", str(file), str(bad))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "unknown threshold 'divergence_family': nearest are divergence_families" in done.stderr
+
+
 def test_a_file_that_cannot_be_read_does_not_cost_the_others(run_cli, bad: Path):
     done = run_cli("backtest", "--json", str(bad.with_name("gone.csv")), str(bad))
     assert done.returncode == 1

@@ -101,6 +101,15 @@ def job(folder: Path, logs: Path, *fault: str) -> Iterator[Scene]:
         yield Scene(folder, agent, ranks)
 
 
+def without_agent(folder: Path) -> Path:
+    """The same segments in a folder that no agent follows."""
+    beside = folder / "beside"
+    beside.mkdir(mode=0o700)
+    for segment in folder.glob("*.seg"):
+        os.link(segment, beside / segment.name)
+    return beside
+
+
 def test_a_long_checkpoint_is_no_hang_and_a_stopped_rank_is_one_until_it_goes_on(dfx_dir, tmp_path):
     with job(dfx_dir, tmp_path, "checkpoint", "30", "17") as scene:
         scene.wait_for_step(29)
@@ -125,7 +134,9 @@ def test_a_long_checkpoint_is_no_hang_and_a_stopped_rank_is_one_until_it_goes_on
         assert by_url.returncode == 1
         (run,) = json.loads(by_url.stdout)["runs"]
         assert [v["ranks"] for v in run["verdicts"] if v["state"] == "found"] == [["2"]]
-        read = scene.cli("diagnose", "--dir", str(dfx_dir))
+        found = scene.cli("diagnose", "--dir", str(dfx_dir))
+        assert (found.returncode, f"from {scene.agent.url}\n" in found.stdout) == (1, True), found
+        read = scene.cli("diagnose", "--dir", str(without_agent(dfx_dir)))
         assert read.returncode == 1, read
         assert "from segments" in read.stdout
         assert "to blame: 2" in read.stdout

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 sys.path.insert(0, str(Path(__file__).parent / "hook_jobs"))
-from ranks import Results, assert_well, checks, run_ranks, write_preload_folder
+from ranks import Results, assert_well, checks, run_late, run_ranks
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,19 @@ def test_compiled(compiled, check):
 
 
 @pytest.fixture(scope="module")
+def cpp_issued(tmp_path_factory) -> Results:
+    return run_ranks("cpp_issued", 2, tmp_path_factory.mktemp("cpp_issued"))
+
+
+@pytest.mark.parametrize("check", checks("cpp_issued"))
+def test_cpp_issued(cpp_issued, check):
+    for said in cpp_issued[check]:
+        if "Skipped: " in said:
+            pytest.skip(said.partition("Skipped: ")[2].strip())
+    assert_well(cpp_issued, check)
+
+
+@pytest.fixture(scope="module")
 def plain_loop(tmp_path_factory) -> Results:
     return run_ranks("plain_loop", 1, tmp_path_factory.mktemp("plain_loop"))
 
@@ -80,12 +93,19 @@ def test_manners(manners, check):
 
 @pytest.fixture(scope="module")
 def late(tmp_path_factory) -> Results:
-    """Not preloaded: the guest can be imported, and is, long after the job began to train."""
-    folder = tmp_path_factory.mktemp("late")
-    guest = Path(write_preload_folder(str(folder))) / "guest"
-    return run_ranks("late", 2, folder, PYTHONPATH=str(guest), DFX_AGENT="")
+    return run_late("late", 2, tmp_path_factory.mktemp("late"))
 
 
 @pytest.mark.parametrize("check", checks("late"))
 def test_late(late, check):
     assert_well(late, check)
+
+
+@pytest.fixture(scope="module")
+def late_compiled(tmp_path_factory) -> Results:
+    return run_late("late_compiled", 2, tmp_path_factory.mktemp("late_compiled"))
+
+
+@pytest.mark.parametrize("check", checks("late_compiled"))
+def test_late_compiled(late_compiled, check):
+    assert_well(late_compiled, check)

@@ -17,6 +17,7 @@ assert not any(name.startswith("dfx_agent") for name in sys.modules)
 
 from seen import (  # noqa: E402
     DEVICE,
+    arrived,
     checks_of,
     counted,
     join,
@@ -44,7 +45,8 @@ EARLY_STEPS = 5
 
 join()
 torch.manual_seed(0)
-model = DistributedDataParallel(nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(3)]))
+layers = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(3)]).to(DEVICE)
+model = DistributedDataParallel(layers)
 optimizer = torch.optim.AdamW(model.parameters())
 clip_early = nn.utils.clip_grad_norm_
 done: list[int] = []
@@ -52,7 +54,7 @@ done: list[int] = []
 
 def train(num_steps: int) -> None:
     for _ in range(num_steps):
-        loss = model(torch.ones(2, WIDTH)).square().mean()
+        loss = model(torch.ones(2, WIDTH, device=DEVICE)).square().mean()
         loss.backward()
         if hasattr(nn.utils, "get_total_norm"):
             clip_early(model.parameters(), 1.0)
@@ -70,7 +72,7 @@ def while_it_trains(call) -> None:
     thread.start()
     while True:
         train(2)
-        living = torch.tensor(float(thread.is_alive()))
+        living = torch.tensor(float(thread.is_alive()), device=DEVICE)
         all_reduce(living)
         if not living:
             thread.join()
@@ -92,10 +94,10 @@ def arrive() -> None:
 def expect_everything() -> None:
     while_it_trains(lambda: time.sleep(0.1))
     barrier()
-    seen()
+    arrived()
     before = len(done)
     train(NUM_STEPS)
-    rows = seen()
+    rows = arrived()
     for name in ("forward", "backward", "optimizer"):
         assert stages(rows).count(name) == NUM_STEPS, name
     names = [row.name for row in rows]
@@ -129,7 +131,7 @@ def check_nothing_is_seen_after_remove():
 
     while_it_trains(hooks.remove)
     barrier()
-    seen()
+    arrived()
     train(NUM_STEPS)
     assert seen(STAGE, COLLECTIVE, COLLECTIVE_WAIT, COUNT, SCALAR, STEP) == []
     assert not open_now()

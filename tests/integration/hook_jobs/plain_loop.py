@@ -11,6 +11,7 @@ import weakref
 import torch
 from seen import (
     DEVICE,
+    arrived,
     checks_of,
     counted,
     num_guest_errors,
@@ -24,7 +25,7 @@ from seen import (
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import modules, overhead, patches, recorder, torch_hooks
+from dfx_agent.shim import hooks, losses, modules, overhead, patches, recorder, torch_hooks
 from dfx_agent.wire.records import TOKENS
 
 WIDTH = 8
@@ -52,14 +53,6 @@ def forget_steps() -> None:
     """As in a process that has just begun."""
     torch_hooks._seen.first = None
     torch_hooks._seen.step_of_first = 0
-
-
-def arrived() -> list:
-    """Everything since the last call; what lives on a device is written at a later step."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-        recorder.current._deferred.flush()
-    return seen()
 
 
 def check_a_plain_loop_gets_steps():
@@ -200,12 +193,14 @@ def check_an_optimizer_that_raises():
 def check_amp_with_an_inf_gradient_is_a_skipped_update():
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scaler = torch.amp.GradScaler(DEVICE, init_scale=4.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=3.0)
+    given = []
     arrived()
     for is_inf in (False, True, False):
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
             loss = model(x()).mean()
-        scaler.scale(loss * math.inf if is_inf else loss).backward()
+        given.append(loss * math.inf if is_inf else loss)
+        scaler.scale(given[-1]).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
@@ -213,8 +208,43 @@ def check_amp_with_an_inf_gradient_is_a_skipped_update():
     assert counted(rows, "skipped_updates") == 1
     assert counted(rows, "optimizer_steps") == 2
     assert counted(rows, "micro_batches") == 3
-    assert scalars(rows, "torch/loss") == []  # four times the loss
-    torch_hooks._seen.has_scaled_loss = False
+    assert scalars(rows, "torch/loss") == [loss.item() for loss in given]  # not a third of thrice
+    assert not losses.state.kept
+
+
+def check_several_scaled_losses_and_ones_that_are_no_losses():
+    model = small()
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=3.0)
+    first, second, many = model(x()).mean(), model(x()).square().mean(), model(x())
+    arrived()
+    scaled = scaler.scale([first, second, many])
+    scaled[1].backward()
+    scaled[0].backward()
+    scaled[2].sum().backward()  # made from a scaled one: three times the loss
+    (scaler.scale(outputs=model(x()).mean()) / 2).backward()
+    rows = arrived()
+    assert scalars(rows, "torch/loss") == [second.item(), first.item()]
+    assert counted(rows, "micro_batches") == 4
+    scaler.scale(outputs=model(x()).mean()).backward()
+    assert len(scalars(arrived(), "torch/loss")) == 1
+    kept = weakref.ref(first)
+    del first, scaled
+    assert kept() is None
+    assert not losses.state.kept
+    losses.state.has_scaler = False
+
+
+def check_a_loss_that_was_scaled_before_we_came():
+    model = small()
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=3.0)
+    hooks.remove()
+    scaled = scaler.scale(model(x()).mean())
+    hooks.install()
+    arrived()
+    scaled.backward()
+    assert scalars(arrived(), "torch/loss") == []
+    (model(x()).mean() * 2).backward()  # a product, but not the first
+    assert len(scalars(arrived(), "torch/loss")) == 1
 
 
 def check_a_scaler_that_is_off_skips_nothing():

@@ -70,6 +70,12 @@ def run_ranks(job: str, num_ranks: int, folder: Path, **changes: str) -> Results
     return results
 
 
+def run_late(job: str, num_ranks: int, folder: Path, **changes: str) -> Results:
+    """Not preloaded: the guest can be imported, and is, long after the job began to train."""
+    guest = Path(write_preload_folder(str(folder))) / "guest"
+    return run_ranks(job, num_ranks, folder, PYTHONPATH=str(guest), DFX_AGENT="", **changes)
+
+
 def assert_well(results: Results, check: str) -> None:
     wrong = [f"rank {rank}: {text}" for rank, text in enumerate(results[check]) if text]
     assert not wrong, "\n".join(wrong)

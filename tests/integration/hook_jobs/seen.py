@@ -66,6 +66,14 @@ def seen(*kinds: int) -> list[Seen]:
     return [row for row in rows if not kinds or row.kind in kinds]
 
 
+def arrived() -> list[Seen]:
+    """Everything since the last call; what lives on a device is written at a later step."""
+    if DEVICE == "cuda" and recorder.current is not None:
+        torch.cuda.synchronize()
+        recorder.current._deferred.flush()
+    return seen()
+
+
 def collectives() -> list[Seen]:
     """Collectives and waits for them since the last call."""
     return seen(COLLECTIVE, COLLECTIVE_WAIT)

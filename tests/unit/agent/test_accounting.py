@@ -6,10 +6,12 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from dfx_agent.agent import accounting, pieces
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.wire.records import STAGE, WAIT
 
@@ -46,7 +48,7 @@ class Context:
 
 
 @st.composite
-def traces(draw) -> Trace:
+def traces(draw, most_contexts: int = 5) -> Trace:
     """Threads and tasks that open and close nested spans; a task starts below its maker's span."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     now = begin = rng.randrange(1000)
@@ -66,7 +68,7 @@ def traces(draw) -> Trace:
             context.open.append(span)
         elif action < 0.8 and context.open:
             context.open.pop().end = now
-        elif action < 0.88 and len(contexts) < 5:
+        elif action < 0.88 and len(contexts) < most_contexts:
             inherited[len(contexts)] = context.open[-1].span if context.open else 0
             contexts.append(Context())
         elif action > 0.92:
@@ -140,7 +142,7 @@ def replay(trace: Trace, polls: list[int], *, inflight: bool = True) -> TimeAcco
     before = previous = trace.begin - 1
     for now in [*sorted(polls), trace.end + 10, trace.end + 20]:
         fresh = [s for s in trace.spans if previous < s.end <= now and s.end <= trace.end]
-        for span in sorted(fresh, key=lambda s: s.end):
+        for span in sorted(fresh, key=lambda s: (s.end, -s.span)):  # children are written first
             add(account, span.span, span.parent, span.kind, span.name, span.begin, span.end)
         for time_ns, step in trace.steps:
             if previous < time_ns <= now:
@@ -214,6 +216,91 @@ def test_polls_with_random_jitter_of_records_never_break_the_sum(trace, polls, s
         total.merge(window.split)
     assert wall(total) == wall(account.totals())
     assert min([0, *total.stages_ns.values(), *total.waits_ns.values()]) == 0
+
+
+@SLOW
+@given(traces() | traces(most_contexts=1), st.lists(st.integers(0, 1500), max_size=20))
+def test_sums_give_what_the_sweeps_give_however_polls_are_spaced(trace, polls):
+    """After its pieces are full, the time of a step is summed up instead of swept."""
+    with patch.object(pieces, "_MAX_PIECES", 1):
+        summed = windows_of(replay(trace, polls))
+        with patch.object(accounting, "sums_if_nested", lambda *_: None):
+            swept = windows_of(replay(trace, polls))
+    for one, other in zip(summed, swept, strict=True):
+        assert (one.begin_ns, one.end_ns, one.split) == (other.begin_ns, other.end_ns, other.split)
+        assert one.first_pieces.num_omitted == other.first_pieces.num_omitted
+
+
+@SLOW
+@given(traces(most_contexts=1), st.lists(st.integers(0, 1500), max_size=20))
+def test_what_one_thread_does_is_always_summed(trace, polls):
+    ends = {span.span: span.end for span in trace.spans}
+    assume(all(span.end <= ends.get(span.parent, span.end) for span in trace.spans))
+    answers = []
+
+    def sums(rows, begin_ns):
+        answers.append(accounting_sums(rows, begin_ns))
+        return answers[-1]
+
+    accounting_sums = accounting.sums_if_nested
+    with patch.object(pieces, "_MAX_PIECES", 1), patch.object(accounting, "sums_if_nested", sums):
+        replay(trace, polls)
+    assert None not in answers
+
+
+ROWS = st.tuples(
+    st.integers(0, 30), st.integers(1, 30), st.integers(0, 6), st.sampled_from([STAGE, WAIT])
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(ROWS, max_size=6))
+def test_sums_of_any_spans_are_those_of_the_sweep_or_none(shapes):
+    """Also where parents are unknown, end before their children or do not surround them."""
+    spans = [
+        Span(
+            number, parent if parent < number else 0, kind, f"{kind}{number}", begin, begin + length
+        )
+        for number, (begin, length, parent, kind) in enumerate(shapes, 1)
+    ]
+    rows = [
+        (s.begin, s.span, s.end, s.parent, s.kind, s.name)
+        for s in sorted(spans, key=lambda s: (s.end, -s.span))
+    ]
+    sums = accounting.sums_if_nested(rows, 0)
+    if sums is None:
+        return
+    found = Split()
+    found.add_sums(sums, 100)
+    same(found, oracle(Trace(0, 100, spans), 0, 100))
+    times = {t for s in spans for t in (s.begin, s.end)} - {0}
+    assert (sums.num_ends, sums.newest_ns) == (len(times), max(times, default=0))
+
+
+def test_no_sums_where_a_span_surrounds_one_that_is_no_child_of_it():
+    before_its_child = [(5, 1, 10, 0, STAGE, "reward"), (12, 3, 14, 2, STAGE, "forward")]
+    around = (3, 2, 20, 0, STAGE, "actor_update")
+    assert accounting.sums_if_nested([*before_its_child, around], 0) is None
+    later = (11, 2, 20, 0, STAGE, "actor_update")
+    sums = accounting.sums_if_nested([*before_its_child, later], 0)
+    assert sums is not None
+    assert sums.stages_ns == {"reward": 5, "forward": 2, "actor_update": 7}
+
+
+def test_stretches_that_are_only_summed_up_are_counted():
+    with patch.object(pieces, "_MAX_PIECES", 1):
+        account = TimeAccount(0)
+        add(account, 1, 0, STAGE, "rollout", 0, 10)
+        account.advance(20)
+        assert account.current.first_pieces.num_omitted == 1
+        add(account, 2, 0, STAGE, "reward", 20, 30)
+        add(account, 3, 0, STAGE, "reward", 35, 40)
+        account.advance(50)  # reward, idle, reward, idle
+        assert account.current.first_pieces.num_omitted == 1 + 4
+        add(account, 4, 0, STAGE, "reward", 55, 60)
+        account.advance(60)  # idle, reward
+        assert account.current.first_pieces.num_omitted == 1 + 4 + 2
+    assert dict(account.totals().stages_ns) == {"rollout": 10, "reward": 20}
 
 
 def test_a_long_span_moves_the_counters_while_it_is_open():

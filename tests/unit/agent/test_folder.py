@@ -15,6 +15,7 @@ import pytest
 
 from dfx_agent.agent.reader import Folder, Follower
 from dfx_agent.wire import Identity, SegmentError, SegmentWriter, layout
+from dfx_agent.wire.records import STAGE
 
 ROOT = Path(__file__).resolve().parents[3]
 WRITER = """
@@ -211,3 +212,16 @@ def test_followers_leak_no_descriptors(dfx_dir, path):
     for _ in range(10):
         liveness(path)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_open_spans_are_found_wherever_they_stand_in_the_table(dfx_dir):
+    segment = SegmentWriter(str(dfx_dir), Identity(run="r"), num_records=64)
+    follower = Follower(segment.path)
+    slots = [segment.inflight.enter(10 + n, 0, n + 1, 0, 1, STAGE, 0) for n in range(8)]
+    assert [event.span for event in follower.poll().inflight] == [1, 2, 3, 4, 5, 6, 7, 8]
+    for slot in (*slots[:3], slots[5]):
+        segment.inflight.leave(slot)
+    assert [event.span for event in follower.poll().inflight] == [4, 5, 7, 8]
+    for slot in (slots[3], slots[4], slots[6], slots[7]):
+        segment.inflight.leave(slot)
+    assert follower.poll().inflight == []

@@ -44,8 +44,14 @@ class Job:
     def reduce(self) -> None:
         dist.all_reduce(torch.ones(1))
 
+    def reduce_async(self) -> None:
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+
+    def events(self) -> tuple[Callable[[], None], ...]:
+        return self.forward, self.backward, self.clip, self.step, self.reduce, self.reduce_async
+
     def run(self) -> None:
-        for event in (self.forward, self.backward, self.clip, self.step, self.reduce):
+        for event in self.events():
             event()
 
 
@@ -61,8 +67,7 @@ def num_calls(tmp_path_factory) -> dict[str, int]:
         ToggledGuest(job.model).switch(is_on=True)
         for _ in range(NUM_WARM_UPS):
             job.run()
-        events = (job.forward, job.backward, job.clip, job.step, job.reduce)
-        found = {event.__name__: _count(event) for event in events}
+        found = {event.__name__: _count(event) for event in job.events()}
         hooks.remove()
         dfx.shutdown()
         recorder.current = None
@@ -87,7 +92,14 @@ def _count(event: Callable[[], None]) -> int:
 
 @pytest.mark.parametrize(
     ("event", "limit"),
-    [("forward", 9), ("backward", 29), ("clip", 5), ("step", 20), ("reduce", 11)],
+    [
+        ("forward", 9),
+        ("backward", 29),
+        ("clip", 5),
+        ("step", 20),
+        ("reduce", 6),
+        ("reduce_async", 9),
+    ],
 )
 def test_an_event_runs_few_functions_of_the_guest(num_calls, event, limit) -> None:
     assert 0 < num_calls[event] <= limit, "each costs 1 to 3 us there"

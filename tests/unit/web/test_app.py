@@ -201,6 +201,20 @@ def test_scalars_by_key_all_keys_and_nan(client):
     assert client.get(url, params={"key": "no/such"}).json() == []
 
 
+def test_scalars_travel_key_by_key_compressed_for_those_who_ask(client):
+    url = f"/api/v1/runs/{RUN}/scalars"
+    plain = client.get(url, headers={"Accept-Encoding": "identity"})
+    packed = client.get(url, headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert plain.headers["vary"] == packed.headers["vary"] == "Accept, Accept-Encoding"
+    assert plain.json() == packed.json()
+    with client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response:
+        assert len(list(response.iter_raw())) > 0
+    pieces = list(app_module._joined(iter([b"1", b"2", b"3"])))
+    assert pieces == [b"[1", b",2", b",3", b"]"]
+
+
 def test_infinities_are_told_apart():
     encode = app_module.Encoder(tuple[float, ...])
     assert json.loads(encode((math.inf, -math.inf, math.nan, 0.0))) == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import struct
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfx_agent.wire.records import RECORD, Record
-from dfx_agent.wire.ring import InflightWriter, RingReader, make_emit, read_inflight
+from dfx_agent.wire.ring import InflightWriter, RingReader, make_emit, make_end, read_inflight
 
 CAPACITIES = st.sampled_from([64, 128, 256])
 U64, I64, U32, U16 = 2**64 - 1, 2**63, 2**32 - 1, 2**16 - 1
@@ -402,6 +403,28 @@ def test_inflight_shows_what_is_open_and_only_that():
     assert sorted(r[5] for r in read_inflight(read, 64, 4)) == [1, 3, 4]
     buffer[slots[3] : slots[3] + 64] = bytes(32) + bytes(buffer[slots[3] + 32 : slots[3] + 64])
     assert sorted(r[5] for r in read_inflight(read, 64, 4)) == [1, 4]
+
+
+@pytest.mark.parametrize("value", [1.5, "no number"])
+def test_the_end_of_a_span_frees_its_slot_and_leaves_no_hole(value):
+    buffer = bytearray((64 + 4) * 64)
+    read = lambda at, n: bytes(buffer[at : at + n])  # noqa: E731
+    table = InflightWriter(buffer, 64 * 64, 4)
+    end = make_end(buffer, 0, 64, itertools.count(1), table.free.append)
+    slots = [table.enter(1, 3, span, 0, 1, 2, span) for span in (1, 2)]
+    if value == 1.5:
+        end(slots[0], 1, 9, value, 3, 1, 0, 1, 2, 7)
+    else:
+        with pytest.raises(struct.error):
+            end(slots[0], 1, 9, value, 3, 1, 0, 1, 2, 7)
+    end(0, 1, 9, 0.5, 3, 8, 0, 1, 2, 7)  # one that got no slot
+    assert [r[5] for r in read_inflight(read, 64 * 64, 4)] == [2]
+    assert sorted(table.free) == sorted({64 * 64 + i * 64 for i in range(4)} - {slots[1]})
+    rows = list(RECORD.iter_unpack(RingReader(read, 0, 64, weakly_ordered=False).poll()))
+    assert [row[1:10] for row in rows] == [
+        (1, 9, 1.5, 3, 1, 0, 1, 2, 7) if value == 1.5 else (0, 0, 0.0, 0, 0, 0, 0, 0, 0),
+        (1, 9, 0.5, 3, 8, 0, 1, 2, 7),
+    ]
 
 
 @given(st.binary(min_size=256, max_size=256), st.integers(0, 256))

@@ -1,0 +1,125 @@
+"""The agent that a verb asks: the one that was named, else the one that follows the folder."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dfx_agent.agent import lock
+from dfx_agent.agent.config import Config
+from dfx_agent.errors import DfxError, UsageError
+from dfx_agent.shim.attached import agent_is_there
+
+DEFAULT_URL = "http://127.0.0.1:9931"
+
+_TIMEOUT_SECONDS = 5.0
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+
+class NoAnswerError(DfxError):
+    """The agent does not answer, or not us."""
+
+
+@dataclass(frozen=True)
+class AskedAgent:
+    """Where it answers and what to show there.
+
+    ``certificate`` is the PEM file that it must show, "": what the system trusts. ``pids``: one of
+    them must be the agent's, empty for an agent that the user named. ``is_guess``: it may well not
+    be there.
+    """
+
+    url: str
+    token: str | None = None
+    certificate: str = ""
+    pids: frozenset[int] = frozenset()
+    is_guess: bool = False
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """None from an agent of another folder; NoAnswerError when there is no answer."""
+        try:
+            snapshot: dict[str, Any] = self._get("/api/v1/snapshot")
+            agent, _ = snapshot["agent"], snapshot["runs"]
+            pids = {agent.get("pid"), agent.get("other_agent_pid")}
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 401:
+                raise NoAnswerError(f"{self.url} wants its token: give --token-file FILE") from None
+            raise self._no_answer(error) from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._no_answer(error) from None
+        return snapshot if not self.pids or pids & self.pids else None
+
+    def _no_answer(self, error: Exception) -> NoAnswerError:
+        reason = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
+        doubt = "" if self.pids else ": is an agent there?"
+        return NoAnswerError(f"{self.url} does not answer ({reason}){doubt}")
+
+    def _get(self, path: str) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        request = urllib.request.Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 (checked where it comes in)
+        # a proxy for the Internet has no business between us and an agent
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self.certificate:
+            handlers.append(urllib.request.HTTPSHandler(context=_only(self.certificate)))
+        opener = urllib.request.build_opener(*handlers)
+        with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+            return json.load(response)
+
+
+def named(url: str, token: str | None) -> AskedAgent:
+    """The agent of ``--url``."""
+    if not _is_http(url):
+        raise UsageError(f"--url {url}: write http://HOST:PORT")
+    return AskedAgent(url, token)
+
+
+def of_folder(config: Config, token: str | None) -> AskedAgent | None:
+    """Who holds the folder's lock now; None when nobody does, or it cannot be told.
+
+    Without ``token`` it is shown the one of the settings.
+    """
+    if not agent_is_there(config.directory):
+        return None
+    try:
+        with Path(config.directory, lock.LOCK_NAME).open("rb") as file:
+            holder = lock.parsed(file.read(lock.MAX_BYTES))
+    except OSError:
+        return None
+    if holder is None:
+        return None
+    token = token or token_in(config.token_file)
+    pids = frozenset({holder.pid})
+    if not _is_http(holder.url):  # an older agent, or one that is starting
+        return AskedAgent(DEFAULT_URL, token, pids=pids, is_guess=True)
+    return AskedAgent(holder.url, token, holder.certificate, pids)
+
+
+def _is_http(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def _only(certificate: str) -> ssl.SSLContext:
+    """Trusts the very certificate that the agent was started with, under whatever name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    text = Path(certificate).read_text(encoding="ascii", errors="replace")
+    first = text.partition(_BEGIN)[2].partition(_END)[0]
+    context.load_verify_locations(cadata=f"{_BEGIN}{first}{_END}\n")
+    return context
+
+
+def token_in(file: str | None) -> str | None:
+    """UsageError when the file cannot be read; None without one."""
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {file}: {error}") from None

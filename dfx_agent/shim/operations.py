@@ -1,0 +1,61 @@
+"""What ``ProcessGroup``'s methods are called by, and how many bytes a call of one moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# method of ProcessGroup -> the operation's name in torch.distributed, and which argument holds what
+# moves (the other one of the first two where it is empty); names changed over versions
+OPERATIONS = {
+    "allreduce": ("all_reduce", 1),
+    "allreduce_coalesced": ("all_reduce_coalesced", 1),
+    "broadcast": ("broadcast", 1),
+    "reduce": ("reduce", 1),
+    "allgather": ("all_gather", 1),
+    "_allgather_base": ("all_gather_into_tensor", 1),
+    "all_gather_single": ("all_gather_into_tensor", 1),
+    "allgather_coalesced": ("all_gather_coalesced", 1),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", 1),
+    "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", 1),
+    "gather": ("gather", 1),
+    "gather_single": ("gather", 1),
+    "gather_into_tensor": ("gather", 1),
+    "scatter": ("scatter", 2),
+    "reduce_scatter": ("reduce_scatter", 2),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", 2),
+    "reduce_scatter_single": ("reduce_scatter_tensor", 2),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", 2),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", 2),
+    "alltoall": ("all_to_all", 2),
+    "alltoall_base": ("all_to_all_single", 2),
+    "all_to_all_single": ("all_to_all_single", 2),
+    "barrier": ("barrier", 1),
+    "monitored_barrier": ("monitored_barrier", 1),
+    "send": ("send", 1),
+    "recv": ("recv", 1),
+    "recv_anysource": ("recv", 1),
+    "_end_coalescing": ("coalesced", 1),
+}
+# gloo numbers these like collectives, but not the same on every rank
+APART = frozenset({"send", "recv", "monitored_barrier"})
+UNNUMBERED = APART | {"coalesced"}
+_MAX_TENSORS = 32
+
+
+def measure(args: tuple[Any, ...], at: int) -> tuple[float, bool]:
+    """(bytes that this rank hands in or takes out, whichever is more; whether they are the host's).
+
+    All of a list of tensors, long ones judged by their first 32; what has no bytes is the host's.
+    """
+    payload = args[at] if len(args) > at else None
+    if isinstance(payload, (list, tuple)) and not payload and len(args) > 2:
+        payload = args[3 - at]  # gather and scatter: only the root has the whole
+    while isinstance(payload, (list, tuple)) and len(payload) == 1:
+        payload = payload[0]
+    try:
+        return payload.nbytes, payload.is_cpu  # type: ignore[union-attr]
+    except AttributeError:
+        if not isinstance(payload, (list, tuple)) or not payload:
+            return 0.0, True
+    parts = [measure((part,), 0) for part in payload[:_MAX_TENSORS]]
+    return sum(size for size, _ in parts) * len(payload) / len(parts), parts[0][1]
