@@ -22,7 +22,7 @@ STACKS_SUFFIX = ".stacks"
 
 _MAX_BYTES = 256 * 1024
 _MAX_THREADS, _MAX_FRAMES = 200, 64
-_OUR_THREADS = frozenset({"dfx-bell", "dfx-watch"})
+_OUR_THREADS = frozenset({"dfx-watch"})
 _PY_SPY_SECONDS = 10.0
 _HEAD = re.compile(r"dfx-stacks 1 (\d{1,10}) (\d{1,19}) 0x([0-9a-f]{1,16})$")
 _NAME = re.compile(r"name 0x([0-9a-f]{1,16}) (\d{1,10}) (.*)$")

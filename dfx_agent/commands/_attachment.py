@@ -1,7 +1,7 @@
 """Guests that were brought into running processes: in, looked up, and out again.
 
 Beside a segment ``<pid>-<id>.seg`` lies ``.attached``, the guest's note, for as long as anything of
-it is left in the process; ``.detach`` asks it to leave, and ``.bell`` wakes it.
+it is left in the process; ``.detach`` asks it to leave.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dfx_agent.attach.inject import Helpers, inject
 from dfx_agent.attach.processes import Process
 from dfx_agent.errors import AttachError
 from dfx_agent.shim.attached import NOTE_SUFFIX, REQUEST_SUFFIX
-from dfx_agent.shim.bell import BELL_SUFFIX, ring
 from dfx_agent.wire import SegmentError, SegmentReader
 from dfx_agent.wire.layout import STATE_LIVE
 
@@ -33,7 +32,7 @@ _POLL_SECONDS = 0.05
 Departure = Literal["detached", "ended", "died"]
 
 # what a guest that died has left beside its segment
-LEFTOVERS = (NOTE_SUFFIX, REQUEST_SUFFIX, BELL_SUFFIX)
+LEFTOVERS = (NOTE_SUFFIX, REQUEST_SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ class Guest:
     def ask_to_leave(self) -> None:
         with suppress(FileExistsError, FileNotFoundError):
             os.close(os.open(self.stem + REQUEST_SUFFIX, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        ring(self.stem + BELL_SUFFIX)
 
     def has_stopped(self) -> bool:
         """It took the request: nothing is recorded any more."""

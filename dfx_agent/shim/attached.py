@@ -5,9 +5,8 @@ period (the agent was killed), or when a request lies beside the segment, everyt
 the modules of the guest go. Only what came by ``attach`` leaves: a job that was started with
 ``dfx-agent run``, or that calls dfx itself, keeps its guest.
 
-Files beside ``<pid>-<id>.seg``: ``.attached`` (JSON: who brought us in, ours), ``.detach`` (the
-request, the agent's) and ``.bell`` (a FIFO, ours: opened for writing, it makes us look at once).
-The note goes when nothing of ours is left.
+Files beside ``<pid>-<id>.seg``: ``.attached`` (JSON: who brought us in, ours) and ``.detach`` (the
+request, the agent's). The note goes when nothing of ours is left.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Any
 
 from dfx_agent import __version__
 from dfx_agent.shim import bootstrap, flight, identity, recorder, stacks
-from dfx_agent.shim.bell import BELL_SUFFIX, Bell
 from dfx_agent.wire.layout import UNKNOWN
 
 NOTE_SUFFIX = ".attached"
@@ -48,7 +46,6 @@ class _Visit:
     grace_seconds: float
     max_overhead_ratio: float | None
     since_epoch_seconds: float
-    bell: Bell
     alone_since_ns: int | None = None
 
 
@@ -92,8 +89,7 @@ def attach(
             return _answer("observed", segment=writer.path if writer else "")
         stem = writer.path.removesuffix(".seg")
         budget = _allow(max_overhead_ratio)
-        bell = _hung_bell(stem)
-        _visit = _Visit(directory, stem, agent_pid, grace_seconds, budget, time.time(), bell)
+        _visit = _Visit(directory, stem, agent_pid, grace_seconds, budget, time.time())
         _write_note(_visit)
         _watch()
     except BaseException:
@@ -103,7 +99,7 @@ def attach(
 
 
 def look() -> None:
-    """By the watch thread, once a second and when the bell rings: leave when asked to, or alone."""
+    """Once a second, by the watch thread: leave when asked to, or when nobody is there any more."""
     visit = _visit
     if visit is None:
         return
@@ -124,7 +120,6 @@ def leave(*, nobody_reads: bool = False) -> None:
     visit, _visit = _visit, None
     if visit is not None:
         _note_of_last = visit.stem + NOTE_SUFFIX
-        visit.bell.close()
     bootstrap.withdraw(_gone)
     if visit is not None:
         _unlink(visit.stem + REQUEST_SUFFIX)
@@ -156,12 +151,6 @@ def _forget_last_note() -> None:
 def _forget_modules() -> None:
     if _unload is not None:
         _unload()
-
-
-def _hung_bell(stem: str) -> Bell:
-    from dfx_agent.shim import torch_hooks  # noqa: PLC0415 (torch's side, loaded when used)
-
-    return Bell(stem + BELL_SUFFIX, torch_hooks.news.set)
 
 
 def _watch() -> None:

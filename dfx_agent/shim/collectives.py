@@ -4,8 +4,7 @@ The class is patched and not ``torch.distributed``'s functions: one place sees p
 that were imported before, FSDP2, DTensor and objects collectives, in every thread (hooks.md
 section 1). What C++ issues by itself (functional collectives, compiled graphs) is not seen, but
 counted: the group's own sequence number goes on, and the gap is the coverage. DDP's reducer is
-seen by ``ddp.py``, the rest by ``group_hooks.py`` where torch can tell. Nothing here calls a
-collective, waits for a device or keeps a tensor alive.
+seen by ``ddp.py``. Nothing here calls a collective, waits for a device or keeps a tensor alive.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Group:
     """One process group: its name, its sequence numbers, the name ids of its operations."""
 
     __slots__ = (
-        "_before", "count", "ids", "name", "num_apart", "num_seen", "ref", "seated", "writer",
+        "_before", "count", "ids", "name", "num_apart", "ref", "seated", "writer",
     )  # fmt: skip
 
     def __init__(self, process_group: Any, name: str) -> None:
@@ -71,7 +70,6 @@ class Group:
         if name == _OTHER:  # numbers of different groups under one name would say nothing
             self.count = None
         self.num_apart = 0
-        self.num_seen = 0  # through the class, of those that have a number
         self._before = NO_STEP
 
     def sequence(self) -> int:
@@ -255,7 +253,6 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
                 if seat is None:
                     return None
             writer, group, count, name_id = seat
-            group.num_seen += 1
             sequence = NO_STEP if count is None else count(process_group) - group.num_apart + 1
             payload = args[payload_at] if len(args) > payload_at else None
             if type(payload) is list and len(payload) == 1:

@@ -44,11 +44,6 @@ class _Replica:
         self._num_lessons = 0
         self._is_learning = False
 
-    @property
-    def tells_of_backward(self) -> bool:
-        """Whether the backward that goes on ends in one record for all buckets."""
-        return self._is_in_backward and bool(self._handles) and not self._is_learning
-
     def begin(self) -> None:
         """Backward begins, in the thread that trains: hooks may be put in now."""
         self._is_in_backward, self._takes_part = True, False

@@ -8,20 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from dfx_agent.shim import (
-    collectives,
-    compiling,
-    group_hooks,
-    modules,
-    patches,
-    recorder,
-    torch_hooks,
-)
+from dfx_agent.shim import collectives, compiling, modules, patches, recorder, torch_hooks
 from dfx_agent.shim.watch import Watch
 
-# The engine reads hooks of parameters and of groups without the GIL, and torch iterates over the
-# other two: only the thread that trains may change them, at the begin of its backward.
-_OF_TRAINING_THREAD = frozenset({"ddp", "forward", "group_hooks", "optimizer"})
+# The engine reads hooks of parameters without the GIL, and torch iterates over the other two: only
+# the thread that trains may change them, at the begin of its backward.
+_OF_TRAINING_THREAD = frozenset({"ddp", "forward", "optimizer"})
 
 _watch: Watch | None = None
 _departures: list[tuple[dict[str, patches.State], Callable[[], None]]] = []
@@ -32,7 +24,6 @@ def install() -> None:
     _stay_after_all()
     if "torch.distributed" in sys.modules:
         collectives.install()
-        group_hooks.install()
     torch_hooks.install()
     compiling.keep_guest_out()
     if recorder.current is not None:

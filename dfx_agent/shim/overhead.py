@@ -23,7 +23,7 @@ _NUM_SAMPLES = 15
 # given up in this order: first where time goes within a step, then the collectives; never the
 # steps, which come from the optimizer: without them a job looks stalled
 _DETAILS = ("forward", "grad_norm")
-_COLLECTIVES = ("ddp", "group_hooks", "collectives")
+_COLLECTIVES = ("ddp", "collectives")
 _PARTS = (_DETAILS, _COLLECTIVES)
 
 # what the agent that attached allows; None: what the environment does

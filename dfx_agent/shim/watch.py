@@ -11,15 +11,7 @@ from __future__ import annotations
 import threading
 import time
 
-from dfx_agent.shim import (
-    attached,
-    collectives,
-    group_hooks,
-    modules,
-    patches,
-    recorder,
-    torch_hooks,
-)
+from dfx_agent.shim import attached, collectives, modules, patches, recorder, torch_hooks
 from dfx_agent.shim.flight import FlightWriter, Mark
 from dfx_agent.shim.memory import MemorySampler
 from dfx_agent.shim.overhead import Overhead
@@ -75,7 +67,6 @@ class Watch:
             self._overhead.begin_anew()
         modules.glimpse()
         self._report_groups(writer)
-        group_hooks.look()
         self._report_hooks(writer)
         newest_begin_ns, stage = writer.open_now()
         self._memory.sample(writer.gauge, stage)

@@ -59,19 +59,6 @@ def test_compiled(compiled, check):
 
 
 @pytest.fixture(scope="module")
-def cpp_issued(tmp_path_factory) -> Results:
-    return run_ranks("cpp_issued", 2, tmp_path_factory.mktemp("cpp_issued"))
-
-
-@pytest.mark.parametrize("check", checks("cpp_issued"))
-def test_cpp_issued(cpp_issued, check):
-    for said in cpp_issued[check]:
-        if "Skipped: " in said:
-            pytest.skip(said.partition("Skipped: ")[2].strip())
-    assert_well(cpp_issued, check)
-
-
-@pytest.fixture(scope="module")
 def plain_loop(tmp_path_factory) -> Results:
     return run_ranks("plain_loop", 1, tmp_path_factory.mktemp("plain_loop"))
 

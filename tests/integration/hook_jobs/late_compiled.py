@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -38,7 +37,6 @@ def backend(graph_module, example_inputs):
     return graph_module.forward
 
 
-os.environ["DFX_DISABLE_HOOKS"] = "group_hooks"  # where torch has them they see the reducer, too
 join()
 torch.manual_seed(0)
 

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim import collectives as guest
-from dfx_agent.shim import ddp, group_hooks, hooks, modules
+from dfx_agent.shim import ddp, hooks, modules
 from dfx_agent.wire.records import COLLECTIVE
 
 HOST_WAITS = DEVICE == "cpu"
@@ -311,11 +311,7 @@ def check_functional_collectives_show_as_a_gap():
         functional.all_reduce(x(), "sum", dist.group.WORLD).sum().item()
     advance = number() - before
     assert advance == 3
-    issued = [row for row in seen() if row.kind == COLLECTIVE]
-    if group_hooks.PATCHES.is_active:  # torch >= 2.14 tells of them
-        assert len(issued) in (0, advance)
-    else:
-        assert issued == []
+    assert [row for row in seen() if row.kind == COLLECTIVE] == []
 
 
 def check_tensor_parallel():

@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(3)]))
 optimizer = torch.optim.AdamW(model.parameters())
-optim = sys.modules["torch.optim.optimizer"]
+optim, clip = sys.modules["torch.optim.optimizer"], sys.modules["torch.nn.utils.clip_grad"]
 
 
 def state():
@@ -25,7 +25,7 @@ def state():
         **vars(dist.ProcessGroup),
         "Work.wait": vars(dist.Work)["wait"],
         "backward": torch.autograd.backward,
-        "norm": sys.modules["torch.nn.utils.clip_grad"]._get_total_norm,
+        "norm": getattr(clip, "_get_total_norm", clip.clip_grad_norm_),
         "scaler": vars(torch.amp.GradScaler)["step"],
     }
     hooks = [

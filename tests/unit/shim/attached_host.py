@@ -42,11 +42,11 @@ def step():
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-optim = sys.modules["torch.optim.optimizer"]
+optim, clip = sys.modules["torch.optim.optimizer"], sys.modules["torch.nn.utils.clip_grad"]
 def state():
     attributes = {**vars(dist.ProcessGroup), "wait": vars(dist.Work)["wait"],
         "backward": torch.autograd.backward,
-        "norm": sys.modules["torch.nn.utils.clip_grad"]._get_total_norm}
+        "norm": getattr(clip, "_get_total_norm", clip.clip_grad_norm_)}
     return {
         "attributes": {name: id(value) for name, value in attributes.items()},
         "meta_path": [id(finder) for finder in sys.meta_path],

@@ -1,43 +1,19 @@
-"""How a guest that came by attach goes: woken, alone, or with its process."""
+"""How a guest that came by attach goes: asked, or with its process."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from attached_host import Host, guest_of, hooked, until
+from attached_host import guest_of, hooked, until
 
 
-def never_look(host: Host) -> None:
-    """The guest's thread waits until somebody wakes it."""
-    host.do("import sys; sys.modules['dfx_agent.shim.watch']._PERIOD_SECONDS = 3600.0")
-    time.sleep(1.5)  # the wait that goes on
-
-
-def test_an_agent_that_asks_wakes_the_guest(host, agent) -> None:
+def test_an_agent_that_asks_and_nothing_is_left(host, agent) -> None:
     host.do("import sys, threading; paths = list(sys.meta_path)")
     answer = host.attach()
-    never_look(host)
     guest_of(host, answer).ask_to_leave()
     until(lambda: host.has_left(answer))
     assert host.do("[thread.name for thread in threading.enumerate()]") == ["MainThread"]
     assert host.do("sys.meta_path == paths") is True
-    assert list(Path(answer.segment).parent.glob("*.bell")) == []
-
-
-def test_a_guest_that_leaves_by_itself_ends_the_thread_that_waits_for_the_agent(host) -> None:
-    host.do("import threading")
-    answer = host.attach(grace_seconds=0.1)
-    until(lambda: host.has_left(answer))
-    assert host.do("[thread.name for thread in threading.enumerate()]") == ["MainThread"]
-    assert list(Path(answer.segment).parent.glob("*.bell")) == []
-
-
-def test_a_guest_that_cannot_be_woken_is_asked_all_the_same(host, agent) -> None:
-    answer = host.attach()
-    Path(answer.segment).with_suffix(".bell").unlink()
-    guest_of(host, answer).ask_to_leave()
-    until(lambda: host.has_left(answer))
 
 
 def test_how_a_guest_went_is_told(trainer, agent) -> None:
