@@ -83,7 +83,7 @@ def test_different_collectives_under_one_number_are_a_verdict_and_evidence(dfx_d
         ranks[1].wait()
         agent.process.send(2)
         agent.process.wait(30)
-        assert f"rank 1 pid {ranks[1].pid}: ended" in agent.process.errors
+        assert f"rank 1 pid {ranks[1].pid}: died" in agent.process.errors
     # of the one that was killed the next agent removes them
     beside = {path.stem for path in dfx_dir.iterdir() if path.suffix in {".flight", ".stacks"}}
     assert beside <= {path.stem for path in dfx_dir.glob("*.seg")}
