@@ -28,6 +28,7 @@ _MAX_ROOTS = 8
 # a hook on all modules costs 1 to 2 us a call: at most 30 ms at a time, and 1 s in all
 _MAX_CALLS = 20_000
 _MAX_TURNS = 32
+_MAX_LOOKS = 8  # forward passes without token ids until nobody looks for them any more
 _opened: dict[int, recorder.OpenSpan | None] = {}
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 _known: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, also while no hook is on them
@@ -220,6 +221,7 @@ class _BeforeForward(_Hook):
         self._switch = switch
         self._is_trained = torch.is_grad_enabled
         self._token_types = torch.int64, torch.int32
+        self._num_looks = _MAX_LOOKS
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._switch.is_on or compiling.is_compiling():
@@ -229,11 +231,14 @@ class _BeforeForward(_Hook):
             if key in _opened:  # torch calls no hook after a KeyboardInterrupt
                 _close(key, RuntimeError)
             if self._is_trained():
-                # token ids are the first whole numbers; of a model inside another, the outer counts
-                for value in () if _opened else (kwargs.get("input_ids"), *args, *kwargs.values()):
-                    if getattr(value, "dtype", None) in self._token_types:
-                        torch_hooks.count_tokens(FORWARD_TOKENS, value.numel())
-                        break
+                if self._num_looks and not _opened:  # of a model inside another the outer counts
+                    self._num_looks -= 1
+                    # token ids are the first whole numbers
+                    for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
+                        if getattr(value, "dtype", None) in self._token_types:
+                            torch_hooks.count_tokens(FORWARD_TOKENS, value.numel())
+                            self._num_looks = _MAX_LOOKS
+                            break
                 _opened[key] = torch_hooks.begin_stage("forward")
                 if not self._switch.is_on:  # taken back meanwhile
                     _close(key, None)
