@@ -160,7 +160,10 @@ def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> _Beg
     if writer is None:
         return None
     next(_calls)
-    return _enter(writer, COLLECTIVE, group.id_of(writer, operation), num_bytes, sequence)
+    name_id = group.ids.get(operation) if group.writer is writer else None
+    if name_id is None:
+        name_id = group.id_of(writer, operation)
+    return _enter(writer, COLLECTIVE, name_id, num_bytes, sequence)
 
 
 def end(begun: _Begun | None, flags: int) -> None:
@@ -187,7 +190,7 @@ def _enter(
     is_accounted = not parent or outer[5] != WAIT  # type: ignore[index]
     if is_accounted:
         kind |= BLOCKING
-    thread = writer.thread_id()
+    thread = writer.main_id if _ident() == writer.main_ident else writer.thread_id()
     span = writer.next_span() & 0xFFFFFFFF
     now = _now()
     slot = writer.enter(now, sequence, span, parent, thread, kind, name_id)

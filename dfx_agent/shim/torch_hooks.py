@@ -348,7 +348,8 @@ def _end_backward(
             writer.count("micro_batches", 1.0)
             if args and getattr(args[0], "ndim", 1) == 0:
                 loss = args[0]
-                if losses.state.is_doubtful or hasattr(loss, "placements"):
+                is_plain = type(loss) is sys.modules["torch"].Tensor
+                if losses.state.is_doubtful or not is_plain:
                     loss = losses.given_for(loss)
                 if loss is not None:
                     _scalar("torch/loss", loss.item() if loss.is_cpu else loss.detach())
