@@ -235,8 +235,8 @@ class _Comparison:
 
     def _stall(self) -> Verdict | None:
         """One step in which all waited long for one rank: told, but no straggler."""
-        walls = self._views[: 1 if self._tokens is None else 2]
-        table, sigmas, _ = walls[-1]  # at equal tokens, if they are known
+        # of the wall time, at equal tokens if they are known
+        table, sigmas, _ = self._views[0 if self._tokens is None else 1]
         stalls = [
             (excess, rank, step)
             for rank, row in table.items()

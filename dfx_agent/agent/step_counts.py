@@ -2,7 +2,7 @@
 
 The thread that begins the steps is the one that trains. Its processor time is its work without the
 moments in which the host gave the processor to somebody else: where many processes share a host it
-varies by 2 % from step to step when the wall time of the same work varies by 13 % and more.
+varies by some percent where the wall time of the same work varies by tens (docs/design.md).
 """
 
 from __future__ import annotations

@@ -191,8 +191,7 @@ class Recorder:
                 self.count_error()
                 return
             now = _now()
-            busy_seconds, thread = _thread_time(), self._thread.native_id
-            self.emit(now, now, busy_seconds, step, 0, 0, thread, STEP, 0)
+            self.emit(now, now, _thread_time(), step, 0, 0, self.thread_id(), STEP, 0)
             self._step = step
             _step.set(step)
             if self._deferred.pending:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import TORCHRUN, job_environment, running, until, unused_port
 

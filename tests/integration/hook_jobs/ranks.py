@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 JOBS = Path(__file__).resolve().parent
@@ -17,6 +19,16 @@ from dfx_agent.attach.payload import write_preload_folder  # noqa: E402
 
 PYTHON = os.environ.get("DFX_TEST_JOB_PYTHON", sys.executable)
 JOB_SECONDS = 150
+NUM_RANKS = {
+    "plain_loop": 1,
+    "manners": 1,
+    "training": 2,
+    "compiled": 2,
+    "late": 2,
+    "late_compiled": 2,
+    "dying": 2,
+    "every_operation": 3,
+}
 
 Results = dict[str, list[str]]  # check -> what each rank says, "" for well
 
@@ -79,3 +91,14 @@ def run_late(job: str, num_ranks: int, folder: Path, **changes: str) -> Results:
 def assert_well(results: Results, check: str) -> None:
     wrong = [f"rank {rank}: {text}" for rank, text in enumerate(results[check]) if text]
     assert not wrong, "\n".join(wrong)
+
+
+def started_once(folders, **environment: str) -> Callable[[str], Results]:
+    """What the checks of a job say; ``folders`` is pytest's tmp_path_factory."""
+
+    @functools.cache
+    def results(job: str) -> Results:
+        run = run_late if job.startswith("late") else run_ranks
+        return run(job, NUM_RANKS[job], folders.mktemp(job), **environment)
+
+    return results

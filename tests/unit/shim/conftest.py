@@ -30,7 +30,7 @@ def host(dfx_dir: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def trainer(host: Host) -> Host:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
     host.do(TRAINING)
     return host
 
