@@ -44,9 +44,9 @@ _now = time.monotonic_ns
 _ident = threading.get_ident
 
 # writer, name id, sequence, t0, slot, span (0 inside a wait), parent, thread, bytes
-_Begun = tuple[recorder.Recorder, int, int, int, int, int, int, int, float]
+Begun = tuple[recorder.Recorder, int, int, int, int, int, int, int, float]
 # group, what has begun, whether the host waits for it
-_Call = tuple["Group", _Begun, bool]
+_Call = tuple["Group", Begun, bool]
 # writer, group, the class' function that counts (None: nobody does), name id
 _Seat = tuple[recorder.Recorder, "Group", Any, int]
 
@@ -107,6 +107,7 @@ _UNKNOWN: tuple[bool, Any] = False, None
 _pending: dict[int, tuple[bool, Any]] = {}  # id(work) -> (is sync, begun)
 _lock = threading.Lock()
 _calls = itertools.count()
+count_call = _calls.__next__
 
 
 def install() -> None:
@@ -154,19 +155,16 @@ def _forget_group(key: int) -> None:
         seats.pop(key, None)
 
 
-def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> _Begun | None:
+def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> Begun | None:
     """Enter the in-flight table; None when nobody records."""
     writer = recorder.current or recorder.active()
     if writer is None:
         return None
-    next(_calls)
-    name_id = group.ids.get(operation) if group.writer is writer else None
-    if name_id is None:
-        name_id = group.id_of(writer, operation)
-    return _enter(writer, COLLECTIVE, name_id, num_bytes, sequence)
+    count_call()
+    return _enter((writer, group.id_of(writer, operation), sequence), num_bytes)
 
 
-def end(begun: _Begun | None, flags: int) -> None:
+def end(begun: Begun | None, flags: int) -> None:
     """Write the record and leave the in-flight table; ``flags``: kind, BLOCKING, FAILED."""
     if begun is not None and begun[0] is recorder.current:
         try:
@@ -176,26 +174,42 @@ def end(begun: _Begun | None, flags: int) -> None:
             recorder.count_error()
 
 
-def abandon(begun: _Begun) -> None:
+def abandon(begun: Begun) -> None:
     """It was none: leave the in-flight table without a record."""
     if begun[0] is recorder.current and begun[4]:
         begun[0].leave(begun[4])
 
 
-def _enter(
-    writer: recorder.Recorder, kind: int, name_id: int, num_bytes: float, sequence: int
-) -> _Begun:
-    outer = recorder.innermost.get()
-    parent = outer[2] if outer is not None and outer[0] is writer else 0
-    is_accounted = not parent or outer[5] != WAIT  # type: ignore[index]
-    if is_accounted:
-        kind |= BLOCKING
-    thread = writer.main_id if _ident() == writer.main_ident else writer.thread_id()
-    span = writer.next_span() & 0xFFFFFFFF
-    now = _now()
-    slot = writer.enter(now, sequence, span, parent, thread, kind, name_id)
-    span = span if is_accounted else 0
-    return writer, name_id, sequence, now, slot, span, parent, thread, num_bytes
+def entering(kind: int) -> Callable[[Any, float], Begun | None]:
+    """What enters the in-flight table, from (writer, name id, sequence, ...) and bytes.
+
+    None where nobody records, or C++ issued what is waited for. One function, as in ``_numbered``.
+    """
+    get_outer, clock, ident, waiting = recorder.innermost.get, _now, _ident, WAIT
+
+    def enter(issued: Any, num_bytes: float) -> Begun | None:
+        if issued is None or issued[0] is not recorder.current:
+            return None
+        try:
+            writer, name_id, sequence = issued[:3]
+            outer, parent, flags = get_outer(), 0, kind | BLOCKING
+            span = accounted = writer.next_span() & 0xFFFFFFFF
+            if outer is not None and outer[0] is writer:
+                parent = outer[2]
+                if outer[5] == waiting:
+                    flags, accounted = kind, 0
+            thread = writer.main_id if ident() == writer.main_ident else writer.thread_id()
+            t0 = clock()
+            slot = writer.enter(t0, sequence, span, parent, thread, flags, name_id)
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+            return None
+        return writer, name_id, sequence, t0, slot, accounted, parent, thread, num_bytes
+
+    return enter
+
+
+_enter = entering(COLLECTIVE)
 
 
 def _patch(patches: PatchSet) -> None:
@@ -245,7 +259,7 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
     touches is fetched anew, and that is what a hook costs (docs/design.md).
     """
     seats: dict[int, _Seat] = {}
-    get_outer, count_call, clock, ident = recorder.innermost.get, _calls.__next__, _now, _ident
+    get_outer, clock, ident, take_call = recorder.innermost.get, _now, _ident, count_call
 
     def begin_call(args: tuple[Any, ...]) -> _Call | None:
         try:
@@ -264,7 +278,7 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
                 num_bytes, is_on_host = payload.nbytes, payload.is_cpu  # type: ignore[union-attr]
             except AttributeError:
                 num_bytes, is_on_host = _measure(args, payload_at)
-            count_call()
+            take_call()
             outer = get_outer()
             parent, kind, span = 0, COLLECTIVE | BLOCKING, writer.next_span() & 0xFFFFFFFF
             accounted = span
@@ -371,7 +385,7 @@ def _caller_waits(depth: int) -> bool:
     return False
 
 
-def _with_number(begun: _Begun, sequence: int) -> _Begun:
+def _with_number(begun: Begun, sequence: int) -> Begun:
     return (*begun[:2], sequence, *begun[3:])
 
 
@@ -391,7 +405,7 @@ def _raised(call: _Call | None, operation: str) -> None:
 
 def _wait_wrapper(original: Any, _switch: Switch) -> Any:
     is_compiling, take = compiling.is_compiling, _pending.pop
-    begin_wait, clock = _waiting(), _now
+    begin_wait, clock = entering(COLLECTIVE_WAIT), _now
 
     def wait(*args: Any, **kwargs: Any) -> Any:
         if not _pending or is_compiling():
@@ -399,7 +413,7 @@ def _wait_wrapper(original: Any, _switch: Switch) -> Any:
         is_sync, begun = take(id(args[0]), _UNKNOWN)
         flags = COLLECTIVE | BLOCKING
         if not is_sync:
-            flags, begun = COLLECTIVE_WAIT, begin_wait(begun)
+            flags, begun = COLLECTIVE_WAIT, begin_wait(begun, 0.0)
         try:
             result = original(*args, **kwargs)
         except BaseException:
@@ -416,35 +430,6 @@ def _wait_wrapper(original: Any, _switch: Switch) -> Any:
         return result
 
     return wait
-
-
-def _waiting() -> Callable[[_Begun | None], _Begun | None]:
-    """What begins to wait for a work that was issued before, by what it was issued with.
-
-    None where C++ issued it, or nobody records. In one piece for the same reason as above.
-    """
-    get_outer, clock, ident = recorder.innermost.get, _now, _ident
-
-    def begin_wait(issued: _Begun | None) -> _Begun | None:
-        if issued is None or issued[0] is not recorder.current:
-            return None
-        try:
-            writer, name_id, sequence = issued[:3]
-            outer, parent, kind = get_outer(), 0, COLLECTIVE_WAIT | BLOCKING
-            span = accounted = writer.next_span() & 0xFFFFFFFF
-            if outer is not None and outer[0] is writer:
-                parent = outer[2]
-                if outer[5] == WAIT:
-                    kind, accounted = COLLECTIVE_WAIT, 0
-            thread = writer.main_id if ident() == writer.main_ident else writer.thread_id()
-            t0 = clock()
-            slot = writer.enter(t0, sequence, span, parent, thread, kind, name_id)
-        except Exception:  # noqa: BLE001 (never into the job)
-            recorder.count_error()
-            return None
-        return writer, name_id, sequence, t0, slot, accounted, parent, thread, 0.0
-
-    return begin_wait
 
 
 def _forget_works(num_oldest: int | None = None) -> None:

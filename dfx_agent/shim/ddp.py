@@ -4,16 +4,19 @@ DDP issues its all-reduces from C++ and waits for them at the end of backward, o
 Python hook. But a hook on the one parameter whose gradient comes last says when this rank arrived
 (3.6 us a step), and the end of backward says when the last collective was over: together they are
 one blocking collective, "ddp_gradients". Which parameter is last is learned in one backward with
-a hook on each, and learned again, in addition, when none of those came (branches).
+a hook on each, and learned again, in addition, when none of those came (branches) and yet the
+group's number went on. That is read before backwards only where there may be branches.
 """
 
 from __future__ import annotations
 
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from dfx_agent.shim import collectives, recorder
-from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, FAILED, NO_STEP
 
 PATCHES = PatchSet("ddp")
@@ -21,67 +24,78 @@ PATCHES = PatchSet("ddp")
 _OPERATION = "ddp_gradients"
 _MAX_LESSONS = 8  # hooks on all parameters cost 3.6 us each
 
+_now = time.monotonic_ns
+
 
 class _Replica:
     """One DDP module: its group and the hooks on its parameters."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, switch: Switch) -> None:
         self.ref = weakref.ref(module)
         self.group = collectives.group_of(module.process_group)
         self._parameters = [weakref.ref(p) for p in module.module.parameters() if p.requires_grad]
         living = [parameter for ref in self._parameters if (parameter := ref()) is not None]
-        self._num_bytes = sum(parameter.nbytes for parameter in living)
+        self._num_bytes = float(sum(parameter.nbytes for parameter in living))
         # the host waits for gloo; a device's stream waits for NCCL, and the host goes on
-        self.kind = COLLECTIVE | BLOCKING if all(p.is_cpu for p in living) else COLLECTIVE
-        self._first: Any = None
+        self._kind = COLLECTIVE | BLOCKING if all(p.is_cpu for p in living) else COLLECTIVE
+        self._switch = switch
+        self._on_last = self._make_on_last()
         self._last: Any = None
         self._lasts: list[Any] = []
         self._is_over = False
         self._is_in_backward = False
-        self._takes_part = False
-        self._begun: Any = None
+        self.begun: collectives.Begun | None = None
         self._handles: list[Any] = []
         self._num_lessons = 0
         self._is_learning = False
+        self._may_branch = getattr(module, "find_unused_parameters", True)
+        self._before = NO_STEP  # the group's number when backward began, where there are branches
+        self.has_missed = False
 
     def begin(self) -> None:
         """Backward begins, in the thread that trains: hooks may be put in now."""
-        self._is_in_backward, self._takes_part = True, False
+        self._is_in_backward = True
+        if self._may_branch:
+            self._before = self.group.sequence()
         if not self._handles and self._num_lessons < _MAX_LESSONS:
-            self._num_lessons += 1
-            self._is_learning, self._first, self._last = True, None, None
-            for ref in self._parameters:
-                self._hook(ref(), self._on_ready)
+            self._hook_all()
         if self._is_over:  # taken back meanwhile
             self.forget()
 
-    def end(self, *, has_failed: bool) -> Any:
-        """Backward is over: what has begun, None where nothing was reduced or nothing was seen."""
-        self._is_in_backward = False
-        begun, self._begun = self._begun, None
-        sequence = self.group.sequence()
-        if self._is_learning and self._last is not None and not has_failed:
-            self._is_learning = False
-            self.remove()
-            self._lasts.append(self._last)
-            for last in self._lasts:
-                self._hook(last(), self._on_ready)
-            self._hook(self._first(), self._on_first)
-        elif begun is None and self._takes_part and self._num_lessons < _MAX_LESSONS:
-            self.remove()  # over without a parameter that came last before: learn again
-        elif begun is not None and sequence < begun[2]:  # no_sync
-            collectives.abandon(begun)
-            return None
+    def end(self, *, has_failed: bool) -> bool:
+        """Backward is over; whether a collective was recorded."""
+        self._is_in_backward, is_recorded = False, False
+        begun, self.begun = self.begun, None
+        if self._is_learning and not has_failed:
+            begun = self._learn(begun)
+        elif begun is None:
+            self.has_missed = NO_STEP < self._before < self.group.sequence()
+            self._may_branch = True
+        if begun is not None:
+            writer, name_id, expected, t0, slot, span, parent, thread, size = begun
+            sequence = self.group.sequence()
+            is_recorded = sequence >= expected and writer is recorder.current
+            if is_recorded:
+                kind = self._kind | FAILED if has_failed else self._kind
+                writer.end(slot, t0, _now(), size, sequence, span, parent, thread, kind, name_id)
+            else:  # no_sync
+                collectives.abandon(begun)
         if self._is_over:
             self.forget()
-        return None if begun is None else (*begun[:2], sequence, *begun[3:])
+        return is_recorded
+
+    def learn_again(self) -> None:
+        """From the next backward, in addition to what is known."""
+        self.has_missed = False
+        if self._num_lessons < _MAX_LESSONS:
+            self.remove()
 
     def forget(self) -> None:
         """No hook and nothing open is left, whatever the thread that trains does meanwhile."""
         self._is_over = True
         self._is_in_backward = False
         self.remove()
-        begun, self._begun = self._begun, None
+        begun, self.begun = self.begun, None
         if begun is not None:
             collectives.abandon(begun)
 
@@ -93,26 +107,64 @@ class _Replica:
         if parameter is not None:
             self._handles.append(parameter.register_post_accumulate_grad_hook(call))
 
-    def _on_first(self, _parameter: Any) -> None:
-        self._takes_part = True
+    def _hook_all(self) -> None:
+        self._num_lessons += 1
+        self._is_learning, self._last = True, None
+        lasts = {id(ref()) for ref in self._lasts}
+        for ref in self._parameters:
+            self._hook(ref(), self._on_last if id(ref()) in lasts else self._on_ready)
+
+    def _hook_lasts(self) -> None:
+        self._is_learning = False
+        self.remove()
+        for ref in self._lasts:
+            self._hook(ref(), self._on_last)
 
     def _on_ready(self, parameter: Any) -> None:
-        try:
-            if not (self._is_in_backward and PATCHES.switch.is_on):
+        if self._is_in_backward and self._switch.is_on:
+            self._last = weakref.ref(parameter)
+
+    def _learn(self, begun: collectives.Begun | None) -> collectives.Begun | None:
+        """After a backward with a hook on every parameter: what began with one that was known."""
+        if self._last is not None:
+            self._lasts.append(self._last)
+            self._hook_lasts()
+            if begun is not None:
+                collectives.abandon(begun)
+            return None
+        if begun is not None:  # of this module, and not the branch that is looked for
+            self._num_lessons += 1
+            if self._num_lessons >= _MAX_LESSONS:
+                self._hook_lasts()
+        return begun
+
+    def _make_on_last(self) -> Callable[[Any], None]:
+        """What hooks call, in few functions: between two backwards a job has emptied the caches."""
+        enter, count_call = collectives.entering(COLLECTIVE), collectives.count_call
+        group, switch, num_bytes = self.group, self._switch, self._num_bytes
+        writer, name_id = None, 0
+
+        def on_last(_parameter: Any) -> None:
+            nonlocal writer, name_id
+            if not (self._is_in_backward and switch.is_on):
                 return
-            if self._is_learning:
-                self._last = weakref.ref(parameter)
-                self._first = self._first or self._last
-                return
-            if self._begun is not None:  # another one that was last once: the latest counts
-                collectives.abandon(self._begun)
-            sequence = self.group.sequence()
-            expected = NO_STEP if sequence == NO_STEP else sequence + 1
-            self._begun = collectives.begin(self.group, _OPERATION, self._num_bytes, expected)
-            if self._is_over:
-                self.forget()
-        except Exception:  # noqa: BLE001 (never into the job)
-            recorder.count_error()
+            try:
+                if self.begun is not None:  # another one that was last once: the latest counts
+                    collectives.abandon(self.begun)
+                self._last = None
+                sequence = group.sequence()
+                expected = NO_STEP if sequence == NO_STEP else sequence + 1
+                if writer is not recorder.current:
+                    writer = recorder.current
+                    name_id = group.id_of(writer, _OPERATION) if writer else 0
+                self.begun = enter((writer, name_id, expected), num_bytes)
+                count_call()
+                if self._is_over:
+                    self.forget()
+            except Exception:  # noqa: BLE001 (never into the job)
+                recorder.count_error()
+
+        return on_last
 
 
 replicas: list[_Replica] = []
@@ -127,7 +179,7 @@ def watch(module: Any) -> None:
     replicas[:] = [replica for replica in replicas if replica.ref() is not None]
 
     def change(patches: PatchSet) -> None:
-        replica = _Replica(module)
+        replica = _Replica(module, patches.switch)
         replicas.append(replica)
         patches.on_restore(lambda: _forget(replica))
 
@@ -139,17 +191,21 @@ def watch(module: Any) -> None:
 
 def after_backward(*, has_failed: bool) -> None:
     """Of several modules that were reduced together in one group, the last one tells."""
-    latest: dict[int, tuple[_Replica, Any]] = {}
+    if len(replicas) > 1:
+        _keep_latest()
+    recorded = [r.group for r in replicas if r.end(has_failed=has_failed)]
     for replica in replicas:
-        begun = replica.end(has_failed=has_failed)
-        if begun is not None:
-            _, other = latest.get(id(replica.group), (replica, None))
-            if other is not None:
-                begun, other = (begun, other) if begun[3] > other[3] else (other, begun)
-                collectives.abandon(other)
-            latest[id(replica.group)] = replica, begun
-    for replica, begun in latest.values():
-        collectives.end(begun, replica.kind | FAILED if has_failed else replica.kind)
+        if replica.has_missed and replica.group not in recorded:
+            replica.learn_again()
+
+
+def _keep_latest() -> None:
+    begun = [(replica.begun, replica) for replica in replicas if replica.begun is not None]
+    latest: dict[int, _Replica] = {}
+    for each, replica in sorted(begun, key=lambda pair: pair[0][3], reverse=True):
+        if latest.setdefault(id(replica.group), replica) is not replica:
+            collectives.abandon(each)
+            replica.begun = None
 
 
 def _forget(replica: _Replica) -> None:

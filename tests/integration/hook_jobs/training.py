@@ -138,18 +138,33 @@ def check_no_sync_reduces_nothing():
 
 
 def check_unused_parameters():
+    for stay in (1, 2):
+        model = DistributedDataParallel(Branches().to(DEVICE), find_unused_parameters=True)
+        found(model)
+        num_reduced = num_seen = 0
+        for step in range(12):
+            model.module.use_first = step // stay % 2 == 0
+            before = number()
+            backward(model)
+            num_reduced += number() > before
+            num_seen += len(gradients(seen()))
+        assert num_reduced == 12
+        assert num_seen == 12 - 3, num_seen  # learned once for each branch, missed once between
+        assert not open_now()
+
+
+def check_a_branch_that_never_comes_again():
     model = DistributedDataParallel(Branches().to(DEVICE), find_unused_parameters=True)
     found(model)
-    num_reduced = num_seen = 0
-    for step in range(12):
-        model.module.use_first = step % 4 < 2
-        before = number()
+    hooked = []
+    for step in range(16):
+        model.module.use_first = step != 2
         backward(model)
-        num_reduced += number() > before
-        num_seen += len(gradients(seen()))
-    assert num_reduced == 12
-    assert num_seen == 12 - 3, num_seen  # learned once for each branch, missed once between
-    assert not open_now()
+        hooked.append(sum(bool(p._post_accumulate_grad_hooks) for p in model.parameters()))
+    assert hooked[:2] == [1, 1]
+    assert max(hooked) == len(list(model.parameters())), hooked
+    assert hooked[-1] == 1, hooked  # it is given up
+    assert len(gradients(seen())) == 16 - 2
 
 
 def check_shared_and_static_and_accumulated():
