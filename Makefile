@@ -2,6 +2,8 @@
 # Where packages come from (index, proxy, a CPU build of torch) is pip's own configuration.
 PYTHON ?= python3
 ARGS ?=
+# Most tests wait for processes that they started: one worker for each core.
+WORKERS ?= --numprocesses logical --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +24,7 @@ demo: $(VENV)/.demo ## train a tiny GRPO model on 4 ranks and watch it in the br
 
 test: $(VENV)/.test ## run every test; installs what they need, also from Debian (ARGS="-k ring")
 	@sh tests/install_servers.sh
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(WORKERS) $(ARGS)
 
 test-frameworks: $(FRAMEWORKS)/.test ## run the tests against real RL frameworks, in an environment of their own
 	$(FRAMEWORKS)/bin/pytest -W default tests/frameworks $(ARGS)

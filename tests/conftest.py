@@ -98,8 +98,16 @@ def chromium_binary() -> str:
     return _program("chromium", "chromium", "chromium-browser", "google-chrome")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The guest's tests first, browsers last.
+# Files that take longest, longest first: no worker shall begin one of them when others have ended.
+LONG_FIRST = (
+    "test_boards.py",
+    "test_alertmanager.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The guest's tests first, then what takes long; each worker keeps this order.
 
     The guest's tests need this thread's contexts untouched: once, late in a whole run, tasks of an
     event loop shared one context. Seen on 2026-11-21, not reproduced, cause unknown.
@@ -107,13 +115,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Integration tests, many processes on a machine shared with others, may fail once; the second
     run is listed in the summary.
     """
+    has_workers = config.pluginmanager.hasplugin("xdist")
     for item in items:
         if item.path.parent.name == "integration":
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if has_workers and _stays_with_its_file(item):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
 
     def turn(item: pytest.Item) -> int:
-        if item.path.name.startswith("test_page_"):
-            return 2
-        return 0 if item.path.parent.name == "shim" else 1
+        if item.path.parent.name == "shim":
+            return 0
+        name = item.path.name
+        return 1 + (LONG_FIRST.index(name) if name in LONG_FIRST else len(LONG_FIRST))
 
     items.sort(key=turn)
+
+
+def _stays_with_its_file(item: pytest.Item) -> bool:
+    """Whether one worker runs it and its neighbours: they are short, or share what they started."""
+    if item.get_closest_marker("xdist_group"):
+        return False
+    if item.path.parent.name != "integration":
+        return True
+    fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+    return any(fixture.scope == "module" for found in fixtures for fixture in found)

@@ -18,7 +18,8 @@ from dfx_agent.snapshot import RankRow, RunRow, Snapshot
 HELP = "list runs and ranks that are observed on this machine"
 EXAMPLE = "dfx-agent ps --json"
 
-# time is accounted one reading behind
+# the backlog, and its time in the next reading, take up to seconds; then two that say what is now
+_NUM_READINGS = 4
 _BETWEEN_READINGS_SECONDS = 0.05
 
 
@@ -31,9 +32,9 @@ def execute(args: argparse.Namespace) -> int:
     """Reads the segments itself: no agent needs to run."""
     config = configuration.load({"directory": args.directory}, os.environ, None)
     agent = Agent(config, reap=False)
-    agent.poll()
-    time.sleep(_BETWEEN_READINGS_SECONDS)
-    agent.poll()
+    for number in range(_NUM_READINGS):
+        time.sleep(_BETWEEN_READINGS_SECONDS if number else 0.0)
+        agent.poll()
     snapshot = agent.snapshot()
     agent.stop()
     if args.json:
