@@ -188,12 +188,13 @@ class _Role:
         others = [waiter for waiter in waiters if waiter.rank not in ranks] or waiters
         summary = (
             f"{ranks_text(ranks)} {limits.FAULTS[cause]} {first.stage} "
-            f"for {seconds_text(self._quiet(first))}; {waits_text(others)} "
+            f"for {seconds_text(first.idle_seconds(self.now_ns))}; {waits_text(others)} "
             f"for {seconds_text(self._age(others))}"
         )
         lines = [f"{ranks_text([rank])}: {excuses[rank].reason}" for rank in ranks[:4]]
         lines += [line for rank in ranks[:4] for line in behind_lines(rank, others)]
-        return self._found(cause, summary, ranks, lines, min(rank.moved_ns for rank in ranks))
+        longest = max(rank.idle_seconds(self.now_ns) for rank in ranks)
+        return self._found(cause, summary, ranks, lines, self.now_ns - int(longest * 1e9))
 
     def _at_work(self, excuses: Mapping[Track, Excuse], waiters: list[Waiter]) -> Verdict:
         rank, excuse = next(iter(excuses.items()))
@@ -202,7 +203,8 @@ class _Role:
             f"{seconds_text(self._quiet(rank))} of at most {excuse.limit_seconds:.0f} s"
         )
         lines = (excuse.reason, *flight_lines(self.ranks), *stack_lines(self.ranks, self.now_ns))
-        return self._verdict("clear", summary, evidence=lines)
+        state: VerdictState = "clear" if excuse.is_learned else "insufficient evidence"
+        return self._verdict(state, summary, evidence=lines)
 
     def _deadlock(self, absent: list[Track], waiters: list[Waiter]) -> Verdict:
         """Nobody is at work and nobody is at fault: they wait for each other, or for the wire."""

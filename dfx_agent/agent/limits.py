@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from dfx_agent.agent.flight import age_text
 from dfx_agent.agent.progress import IDLE, Track
 from dfx_agent.agent.stacks import ProcessStacks
 
@@ -30,11 +31,13 @@ class Excuse(NamedTuple):
     """Whether a rank that has not arrived may still be at work.
 
     ``fault`` is one of ``FAULTS``, worst first; "" while it is within ``limit_seconds``.
+    ``is_learned``: whether the limit is by what was seen, or by the kind of stage.
     """
 
     fault: str
     limit_seconds: float
     reason: str
+    is_learned: bool = True
 
 
 def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
@@ -48,19 +51,28 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
         return Excuse(
             STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
         )
-    limit, reason = _limit(rank, ranks, stacks, is_idle=rank.is_idle(now_ns))
-    return Excuse(STUCK if quiet >= limit else "", limit, reason)
-
-
-def _limit(
-    rank: Track, ranks: Sequence[Track], stacks: ProcessStacks | None, *, is_idle: bool
-) -> tuple[float, str]:
-    """(seconds that this rank may be quiet where it stands, why)."""
-    stage = rank.stage
-    durations = [ns / 1e9 for other in ranks for ns in other.durations.get(stage, ())]
     is_long = any(map(_LONG_STAGE.match, rank.stages)) or (
         stacks is not None and stacks.is_long_work()
     )
+    idle_seconds = rank.idle_seconds(now_ns)
+    if quiet < idle_seconds >= LONG_FLOOR_SECONDS and stacks is not None and not is_long:
+        ago = f"has issued no collective for {age_text(idle_seconds)}"
+        return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
+    excuse = _within(rank, ranks, stacks, is_long=is_long, is_idle=rank.is_idle(now_ns))
+    return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
+
+
+def _within(
+    rank: Track,
+    ranks: Sequence[Track],
+    stacks: ProcessStacks | None,
+    *,
+    is_long: bool,
+    is_idle: bool,
+) -> Excuse:
+    """How long this rank may be quiet where it stands."""
+    stage = rank.stage
+    durations = [ns / 1e9 for other in ranks for ns in other.durations.get(stage, ())]
     is_first = _is_first(stage, len(durations), ranks)
     sleeps = is_idle and bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
     if is_long and not sleeps:
@@ -79,7 +91,8 @@ def _limit(
     known = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
     usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
     asleep = " and it has slept since" if sleeps else ""
-    return limit, f"{usual}, may be quiet for {limit:.0f} s{asleep}"
+    reason = f"{usual}, may be quiet for {limit:.0f} s{asleep}"
+    return Excuse("", limit, reason, is_learned=is_long or not is_first)
 
 
 def _is_first(stage: str, num_durations: int, ranks: Sequence[Track]) -> bool:

@@ -140,6 +140,16 @@ class Track:
     def quiet_seconds(self, now_ns: int) -> float:
         return (now_ns - self.moved_ns) / 1e9
 
+    def idle_seconds(self, now_ns: int) -> float:
+        """The same, and by torch's flight recorder for the time before the guest came."""
+        record = self.recorded() if self.moved_ns == self.process.follower.begin_ns else None
+        groups = record.groups.values() if record else ()
+        newest_ns = max((e.created_ns for g in groups for e in g.entries[:1]), default=None)
+        if newest_ns is None:
+            return self.quiet_seconds(now_ns)
+        seconds = self.process.follower.epoch_seconds(now_ns) - newest_ns / 1e9
+        return max(seconds, self.quiet_seconds(now_ns))
+
     def look_closer(self, now_ns: int) -> tuple[ProcessStacks | None, bool]:
         """(stacks written since it last moved, whether it is stopped); once a second at most."""
         if now_ns - self._looked_ns >= _LOOK_EVERY_NS:

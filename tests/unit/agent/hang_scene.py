@@ -94,7 +94,9 @@ class Rank:
         )
         self.path.with_suffix(".stacks").write_text(text)
 
-    def writes_flight(self, *issued: tuple[str, int, bool], group: str = "0") -> None:
+    def writes_flight(
+        self, *issued: tuple[str, int, bool], group: str = "0", seconds_ago: int = 0
+    ) -> None:
         """As the guest does; of each collective operation, number of elements, finished or not."""
         entries = [
             [
@@ -104,7 +106,7 @@ class Rank:
                 1,
                 size,
                 ["Float"],
-                time.time_ns(),
+                time.time_ns() - seconds_ago * SECOND,
                 "scheduled",
                 done,
                 False,

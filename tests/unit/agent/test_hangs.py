@@ -90,7 +90,7 @@ def test_the_first_steps_may_take_five_minutes(scene):
         rank.step(1)
     ranks[1].enters("forward")
     hold_in([ranks[0], *ranks[2:]], "all_reduce@0", 1)
-    assert scene.look(290).state == "clear"
+    assert scene.look(290).state == "insufficient evidence"
     assert scene.look(301).ranks == ("1",)
 
 
@@ -99,7 +99,7 @@ def test_a_job_that_hung_before_we_came_is_found_after_a_minute(scene, monkeypat
         rank.reports_group("0", 41 if rank is scene.ranks[1] else 42)
         rank.writes_stacks("main", "load_batch" if rank is scene.ranks[1] else "backward")
     early = scene.look(70)
-    assert early.state == "clear"  # it may be compiling
+    assert early.state == "insufficient evidence"  # it may be compiling
     assert any("load_batch" in line for line in early.evidence)
     monkeypatch.setattr(Track, "seconds_before_guest", 1000.0)
     assert scene.look(71).ranks == ("1",)
@@ -109,7 +109,7 @@ def test_a_stage_that_was_never_seen_may_take_five_minutes_too(scene):
     ranks = scene.warm_up()
     ranks[1].enters("export")
     hold_in([ranks[0], *ranks[2:]], "all_reduce@0", 5)
-    assert scene.look(290).state == "clear"
+    assert scene.look(290).state == "insufficient evidence"
     assert scene.look(301).ranks == ("1",)
 
 
@@ -259,7 +259,7 @@ def test_a_rank_that_did_not_come_is_named_by_the_recorder(scene, monkeypatch):
     for rank in scene.add(WORLD_SIZE):
         rank.writes_flight(REDUCED, *[] if rank is scene.ranks[1] else [("all_reduce", 8, False)])
     early = scene.look(70)
-    assert early.state == "clear"  # it may be compiling
+    assert early.state == "insufficient evidence"  # it may be compiling
     assert "wait in all_reduce@0 #2 for rank 1" in early.summary
     monkeypatch.setattr(Track, "seconds_before_guest", 1000.0)
     verdict = scene.look(71)
@@ -267,6 +267,37 @@ def test_a_rank_that_did_not_come_is_named_by_the_recorder(scene, monkeypatch):
     (line,) = (line for line in verdict.evidence if line.startswith("flight recorder"))
     assert "all_reduce@0 #2 [8] float32 issued by ranks 0, 2, 3" in line
     assert "not by rank 1, whose last is all_reduce@0 #1 [8] float32" in line
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "functions", "is_found"),
+    [
+        (2400, ("main", "load_batch"), True),
+        (500, ("main", "load_batch"), False),
+        (2400, ("main", "save_checkpoint"), False),
+        (2400, (), False),  # what it does is not known yet
+    ],
+)
+def test_what_the_recorder_says_of_the_time_before_the_guest(
+    scene, seconds_ago, functions, is_found
+):
+    for rank in scene.add(WORLD_SIZE):
+        is_absent = rank is scene.ranks[1]
+        issued = [] if is_absent else [("all_reduce", 8, False)]
+        rank.writes_flight(REDUCED, *issued, seconds_ago=seconds_ago)
+        if functions:
+            rank.writes_stacks(*functions if is_absent else ("main", "backward"))
+    verdict = scene.look(11)
+    assert (verdict.state == "found") == is_found, verdict.summary
+    if is_found:
+        assert (verdict.ranks, verdict.cause) == (("1",), "stuck")
+        assert "rank 1 stuck in idle for 2411 s" in verdict.summary
+        assert "for 2411 s" in verdict.summary.partition(";")[2]
+        assert "no collective for 40 min" in verdict.evidence[0]
+        assert verdict.since_seconds == pytest.approx(time.time() - 2400, abs=5)
+        time.sleep(1.1)  # records are dated a second ahead
+        scene.ranks[1].enters("forward")
+        assert scene.look(2).state != "found"
 
 
 def test_two_groups_waiting_for_each_other_are_a_mismatch(scene):
