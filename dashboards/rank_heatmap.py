@@ -50,6 +50,7 @@ AGAINST = ("RdYlGn", False)
 BRIGHT_IS_MUCH = ("Inferno", False)
 FAR_LIMITS = limits(BLUE, (0.9, GREEN), (1.1, YELLOW), (1.2, ORANGE), (1.35, RED))
 OWN_WAITS = "collective|barrier"
+OF_HOST = {"method": "!device"}  # a device's are of other steps and another clock
 
 
 def board() -> Board:
@@ -146,7 +147,9 @@ def work_heatmap() -> Any:
 
 
 def peers_heatmap() -> Any:
-    peers = by("rank", "sum", rate(of_ranks(collectives.COLLECTIVE_SECONDS, part="peers")))
+    peers = by(
+        "rank", "sum", rate(of_ranks(collectives.COLLECTIVE_SECONDS, part="peers", **OF_HOST))
+    )
     return rank_heatmap(
         "Waiting for other ranks in collectives",
         "Share of time until the last rank had arrived. The dark row among bright ones is the rank "
@@ -251,7 +254,9 @@ def idle_heatmap() -> Any:
 
 
 def transfer_heatmap() -> Any:
-    transfer = by("rank", "sum", rate(of_ranks(collectives.COLLECTIVE_SECONDS, part="transfer")))
+    transfer = by(
+        "rank", "sum", rate(of_ranks(collectives.COLLECTIVE_SECONDS, part="transfer", **OF_HOST))
+    )
     return rank_heatmap(
         "Communication: moving the bytes",
         "Share of time in collectives after the last rank had arrived. Rows alike are normal; one "

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dfx_agent.agent.coverage import Coverage
+from dfx_agent.agent.device_times import DeviceTime
 from dfx_agent.agent.process import Collective, Process
-from dfx_agent.agent.waits import Book, Slot
+from dfx_agent.agent.waits import Book, DeviceSlot, Slot
 from dfx_agent.snapshot import CollectiveTime, GroupRow
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT
 
@@ -22,7 +23,6 @@ _MAX_TITLES = 64
 _MAX_BOOKS = 1024
 _MAX_PENDING = 16384
 _MAX_TRANSFERS = 8192
-_GIVE_UP_NS = 10 * 10**9
 _SWEEP_EVERY_NS = 10**9
 _NUM_READINGS_TO_LEARN = 2
 _NOBODY_YET = -1  # a mask that no slot ever fills
@@ -116,6 +116,8 @@ class Collectives:
                 book.unmatched_ns += end - begin
             if sequence is not None:
                 match(group, bit, book, sequence, record)
+        for told in process.device_times:
+            self._match_device(rank, told)
         for name, known in process.groups.items():
             _, coverage = groups.get(name) or self._join(rank, name)
             coverage.report(known.num_enqueued, now_ns)
@@ -194,6 +196,22 @@ class Collectives:
         if slot.arrived & group.expected == group.expected:
             group.book_if_complete(sequence, slot)
 
+    def _match_device(self, rank: _Rank, told: DeviceTime) -> None:
+        """In a group of its own: only some collectives are told of, and by ranks that can."""
+        title = f"{told.group}@device"  # a group's own name has no "@"
+        group, _ = rank.groups.get(title) or self._join(rank, title)
+        key = told.group, told.parent
+        book = rank.books_by_parent.get(key) or self._book(rank, *key)
+        book.num_on_device += 1
+        slot = group.slots.get(told.sequence)
+        if slot is not None and slot.arrived & rank.bit:  # of an earlier group of that name
+            group.give_up([told.sequence])
+            slot = None
+        if not isinstance(slot, DeviceSlot):
+            slot = group.slots[told.sequence] = DeviceSlot(told.operation)
+        slot.add(rank.bit, book, told, self._now_ns)
+        group.book_if_complete(told.sequence, slot)
+
     def _rank_of(self, process: Process) -> _Rank:
         key = _key(process)
         rank = self._ranks.get(key)
@@ -257,12 +275,11 @@ class Collectives:
 
         Work that was only issued costs nothing, and its rank may wait for it much later.
         """
-        before = self._now_ns - _GIVE_UP_NS
         for group in self._groups.values():
             old = [
                 sequence
                 for sequence, slot in group.slots.items()
-                if is_over or (slot.blocked and slot.newest_ns < before)
+                if is_over or (slot.blocked and slot.newest_ns + slot.patience_ns < self._now_ns)
             ]
             group.give_up(old)
 
@@ -281,4 +298,4 @@ def _key(process: Process) -> tuple[str, str]:
 
 def _is_of_an_earlier_group(slot: Slot, record: Collective) -> bool:
     """A rank that comes again: a new group of the same name counts from the beginning."""
-    return not record.is_wait and record.begin_ns - slot.newest_ns > _GIVE_UP_NS
+    return not record.is_wait and record.begin_ns - slot.newest_ns > slot.patience_ns

@@ -20,6 +20,7 @@ from dfx_agent.wire import default_directory
 _NOT_OURS = frozenset(
     {
         "DFX_AGENT",
+        "DFX_DEVICE_TIME",
         "DFX_DISABLE_HOOKS",
         "DFX_FRAMEWORK",
         "DFX_MAX_OVERHEAD",

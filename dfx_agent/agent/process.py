@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import NamedTuple
 
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
+from dfx_agent.agent.device_times import DeviceTime, device_time
 from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.agent.stamps import Stamp, Stamps
 from dfx_agent.agent.step_counts import StepCounts, as_told
@@ -21,6 +22,7 @@ from dfx_agent.wire.records import (
     COLLECTIVE,
     COLLECTIVE_WAIT,
     COUNT,
+    DEVICE_TIME,
     FAILED,
     GAUGE,
     GROUP,
@@ -45,7 +47,7 @@ _KEEP_SPANS = 128
 _MEMORY_EVERY_NS = 10**9
 _versions = itertools.count()
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
-_WIDE = _COLLECTIVES | {LEDGER}  # kinds that use every field of a record
+_WIDE = _COLLECTIVES | {DEVICE_TIME, LEDGER}  # kinds that use every field of a record
 
 
 class ScalarRecord(NamedTuple):
@@ -158,6 +160,7 @@ class Process:
         self.inflight: list[SpanEvent] = []
         self._stamps = Stamps()
         self.num_strange = 0
+        self.ring_share = 1.0  # of its ring that the last reading brought
         self.last_event_ns: int | None = None
         self._step_counts = StepCounts()
         self._before_ns = 0
@@ -166,6 +169,7 @@ class Process:
         self.gauges: dict[str, float] = {}
         self.groups: dict[str, Group] = {}
         self.collectives: list[Collective] = []  # of the last reading
+        self.device_times: list[DeviceTime] = []  # of the last reading
         self.ledger: list[LedgerRecord] = []  # of the last reading
         # by number: of the newest readings, and of those before
         self._spans: dict[int, Row] = {}
@@ -233,6 +237,7 @@ class Process:
     def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
         batch = self.follower.poll(is_last=is_last)
+        self.ring_share = len(batch.packed) / (RECORD.size * self.follower.preamble.num_records)
         scalars = self._take(batch)
         account = self._account(batch)
         account.note_open(map(_as_accounted, self.inflight))
@@ -305,7 +310,7 @@ class Process:
                 if t1 > future or t0 > t1 or not kind or (kind <= WAIT and not span):
                     self.num_strange += 1
                     continue
-                text = name(name_id)
+                text = names.get(name_id) or name(name_id)
                 if kind <= WAIT:
                     row = odd[span] = (t0, span, t1, parent, kind, text)
                 else:
@@ -330,25 +335,29 @@ class Process:
     ) -> list[ScalarRecord]:
         """Records that are no spans: (where, name), in their order; returns the scalars."""
         scalars: list[ScalarRecord] = []
-        self.collectives, self.ledger = [], []
+        self.collectives, self.device_times, self.ledger = [], [], []
+        unpack_from, tokens, told_step = RECORD.unpack_from, self.tokens, self.told_step
         for at, text in places:
-            _, t0, t1, value, step, span, parent, thread, flagged, _, _ = RECORD.unpack_from(
-                packed, at
-            )
+            _, t0, t1, value, step, span, parent, thread, flagged, _, _ = unpack_from(packed, at)
             kind = flagged & KIND_MASK
             if kind == SCALAR:
                 number = None if step == NO_STEP else step
-                scalars.append(ScalarRecord(text, value, number, t0, self.told_step))
+                scalars.append(ScalarRecord(text, value, number, t0, told_step))
+            elif kind == TOKENS and 0.0 <= value < inf:
+                tokens[text] = tokens.get(text, 0.0) + value
+                self._step_counts.add_tokens(step, text, value)
+            elif kind == QUEUE and isfinite(value):
+                self.queues[text] = value
             elif kind == STEP:
                 account.begin_step(t0, step)
                 self._step_counts.begin_step(step, thread, value)
-                self.told_step = step
+                self.told_step = told_step = step
             elif kind in _WIDE:
                 self._take_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
             else:
                 self._take_count(kind, text, value, step)
         if scalars:
-            self.scalars.update((scalar.key, scalar) for scalar in scalars)
+            self.scalars |= {scalar[0]: scalar for scalar in scalars}
             self.scalars_version = next(_versions)
         return scalars
 
@@ -375,6 +384,12 @@ class Process:
             t0, _, value, step, crossing, num_records = fields
             record = LedgerRecord(text, thread, value, step, crossing, num_records, t0)
             self.ledger.append(record)
+        elif flagged & KIND_MASK == DEVICE_TIME:
+            told = device_time(text, fields)
+            if told is None:
+                self.num_strange += 1
+            else:
+                self.device_times.append(told)
         else:
             self._take_collective(flagged, text, fields)
 
@@ -419,13 +434,8 @@ class Process:
     def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
         if kind == CALIBRATION:
             return
-        if not math.isfinite(value) or (kind == TOKENS and value < 0):
+        if not isfinite(value):
             self.num_strange += 1
-        elif kind == TOKENS:
-            self.tokens[name] = self.tokens.get(name, 0.0) + value
-            self._step_counts.add_tokens(step, name, value)
-        elif kind == QUEUE:
-            self.queues[name] = value
         elif kind == POLICY_VERSION:
             self.policy_version = int(value)
         elif kind == COUNT:

@@ -48,6 +48,9 @@ class Page:
         self.families: dict[str, Family] = {}
         self._wanted = wanted
 
+    def wants(self, metric: Metric) -> bool:
+        return self._wanted is None or metric.name in self._wanted
+
     def add(self, metric: Metric, labels: Labels, value: float) -> None:
         if self._wanted is not None and metric.name not in self._wanted:
             return
@@ -147,7 +150,8 @@ def _add_last_step(page: Page, key: Labels, rank: RankRow) -> None:
         page.add(performance.RANK_STEP_SECONDS, key, rank.last.wall_seconds)
         for stage, seconds in rank.last.stage_seconds.items():
             page.add(performance.RANK_STAGE_SECONDS, (*key, stage), seconds)
-    for stamp in rank.stamps:
+    wants_stamps = page.wants(performance.STAGE_START) or page.wants(performance.STAGE_END)
+    for stamp in rank.stamps if wants_stamps else ():
         labels = (*key, stamp.stage, str(stamp.slot))
         page.add(performance.STAGE_START, labels, stamp.begin_seconds)
         if stamp.end_seconds is not None:
@@ -177,7 +181,9 @@ def _add_collectives(page: Page, key: Labels, rank: RankRow) -> None:
     for (group, stage, method), rows in _by_labels(rank.collectives, shown).items():
         labels = (*key, group, stage, method)
         page.add(collectives.COLLECTIVES, labels, sum(row.num_collectives for row in rows))
-        page.add(collectives.COLLECTIVE_BYTES, labels, sum(row.num_bytes for row in rows))
+        sizes = [row.num_bytes for row in rows if row.num_bytes is not None]
+        if sizes:
+            page.add(collectives.COLLECTIVE_BYTES, labels, sum(sizes))
         for part, seconds in (
             ("peers", sum(row.peers_seconds for row in rows)),
             ("transfer", sum(row.transfer_seconds for row in rows)),
@@ -272,7 +278,8 @@ def _add_scalars(page: Page, key: Labels, rank: RankRow, framework: str) -> None
     names = load(framework)
     written = _measured(key, rank)
     unknown = []
-    for scalar in sorted(rank.scalars, key=lambda scalar: names.priority(scalar.key)):
+    wanted = [scalar for scalar in rank.scalars if page.wants(_metric_of(scalar))]
+    for scalar in sorted(wanted, key=lambda scalar: names.priority(scalar.key)):
         if scalar.metric is None:
             unknown.append(scalar)
             continue
@@ -281,7 +288,12 @@ def _add_scalars(page: Page, key: Labels, rank: RankRow, framework: str) -> None
         if (metric.name, labels) not in written:
             written.add((metric.name, labels))
             page.add(metric, labels, scalar.moments.mean)
-    _add_unknown(page, key, framework, [row for row in unknown if row.key not in rank.gauges])
+    if page.wants(about_agent.NATIVE_METRIC):
+        _add_unknown(page, key, framework, [row for row in unknown if row.key not in rank.gauges])
+
+
+def _metric_of(scalar: ScalarRow) -> Metric:
+    return about_agent.NATIVE_METRIC if scalar.metric is None else _METRICS[scalar.metric]
 
 
 def _measured(key: Labels, rank: RankRow) -> set[tuple[str, Labels]]:

@@ -7,12 +7,15 @@ COLLECTIVE_SECONDS = Metric(
     (*PER_RANK, "group", "stage", "part", "method"),
     "Host time blocked in collectives: part=peers until the last rank had arrived, part=transfer "
     "after that, part=unmatched where the other arrivals are not known; method says how they were "
-    "told apart (arrival, duration).", "derived",
+    "told apart (arrival, duration). method=device is not the host's: seconds that a device's "
+    "stream stood, in every 16th step alone and with DFX_DEVICE_TIME=1 in the job; compare shares, "
+    "never add it to the others.", "derived",
 )  # fmt: skip
 COLLECTIVES = Metric(
     "dfx_rank_collectives", "counter", "", (*PER_RANK, "group", "stage", "method"),
     "Collectives this rank took part in, by process group and stage; beyond 32 groups of a rank "
-    "the others are summed as group=other.", "shim",
+    "the others are summed as group=other. method=device counts again those that were timed on a "
+    "device.", "shim",
 )  # fmt: skip
 COLLECTIVE_BYTES = Metric(
     "dfx_rank_collective_bytes", "counter", "bytes", (*PER_RANK, "group", "stage", "method"),

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, operations, recorder
+from dfx_agent.shim import compiling, device_time, operations, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import (
     BLOCKING,
@@ -45,8 +45,8 @@ _ident = threading.get_ident
 
 # writer, name id, sequence, t0, slot, span (0 inside a wait), parent, thread, bytes
 Begun = tuple[recorder.Recorder, int, int, int, int, int, int, int, float]
-# group, what has begun, whether the host waits for it
-_Call = tuple["Group", Begun, bool]
+# group, what has begun, whether the host waits for it, the time of a device's stream
+_Call = tuple["Group", Begun, bool, device_time.Timing | None]
 # writer, group, the class' function that counts (None: nobody does), name id
 _Seat = tuple[recorder.Recorder, "Group", Any, int]
 
@@ -103,8 +103,9 @@ class Group:
 
 _groups: dict[int, Group] = {}
 _group_names: set[str] = set()
-_UNKNOWN: tuple[bool, Any] = False, None
-_pending: dict[int, tuple[bool, Any]] = {}  # id(work) -> (is sync, begun)
+_UNKNOWN: tuple[bool, Any, None] = False, None, None
+# id(work) -> (is sync, begun, time of the stream)
+_pending: dict[int, tuple[bool, Any, device_time.Timing | None]] = {}
 _lock = threading.Lock()
 _calls = itertools.count()
 count_call = _calls.__next__
@@ -113,6 +114,7 @@ count_call = _calls.__next__
 def install() -> None:
     """Patch what this torch has."""
     PATCHES.install(_patch)
+    device_time.install()
 
 
 def after_fork() -> None:
@@ -290,10 +292,11 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
             t0 = clock()
             slot = writer.enter(t0, sequence, span, parent, thread, kind, name_id)
             begun = writer, name_id, sequence, t0, slot, accounted, parent, thread, num_bytes
+            timing = None if is_on_host else device_time.begin(begun, args)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
             return None
-        return group, begun, is_on_host
+        return group, begun, is_on_host, timing
 
     return begin_call
 
@@ -315,10 +318,12 @@ def _take_seat(seats: dict[int, _Seat], process_group: Any, operation: str) -> _
 def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
     """Back from C++: over, or waited for on the next line (sync), or later (async)."""
     try:
-        group, begun, is_on_host = call
+        group, begun, is_on_host, timing = call
         if work is None:
-            flags = COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE
-            end(_with_number(begun, group.sequence()), flags)
+            flags, sequence = COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE, group.sequence()
+            if timing is not None and sequence == begun[2]:  # else it was only put together
+                timing.mark(is_last=True)
+            end(_with_number(begun, sequence), flags)
             return
         # a device's stream waits, not the host: the call is over before the collective is
         is_async = getattr(options, "asyncOp", None) if is_on_host else True
@@ -331,7 +336,7 @@ def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
             )
         if len(_pending) >= _MAX_PENDING:
             _forget_works(_MAX_PENDING // 4)
-        _pending[id(work)] = not is_async, begun
+        _pending[id(work)] = not is_async, begun, timing
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
@@ -352,10 +357,10 @@ def _unnumbered(
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
             return None
-        return None if begun is None else (group, begun, is_on_host)
+        return None if begun is None else (group, begun, is_on_host, None)
 
     def issued(call: _Call, work: Any, options: Any) -> None:
-        group, begun, is_on_host = call
+        group, begun, is_on_host, _ = call
         if is_apart:
             group.after_apart()
         if work is None:
@@ -393,7 +398,7 @@ def _raised(call: _Call | None, operation: str) -> None:
     """The call raised: it has a number only if it was enqueued before that."""
     if call is not None:
         try:
-            group, begun, _ = call
+            group, begun, *_ = call
             if operation in _APART:
                 group.after_apart()
             elif group.sequence() < begun[2]:
@@ -410,7 +415,9 @@ def _wait_wrapper(original: Any, _switch: Switch) -> Any:
     def wait(*args: Any, **kwargs: Any) -> Any:
         if not _pending or is_compiling():
             return original(*args, **kwargs)
-        is_sync, begun = take(id(args[0]), _UNKNOWN)
+        is_sync, begun, timing = take(id(args[0]), _UNKNOWN)
+        if timing is not None:
+            timing.mark()
         flags = COLLECTIVE | BLOCKING
         if not is_sync:
             flags, begun = COLLECTIVE_WAIT, begin_wait(begun, 0.0)
@@ -419,6 +426,8 @@ def _wait_wrapper(original: Any, _switch: Switch) -> Any:
         except BaseException:
             end(begun, flags | FAILED)
             raise
+        if timing is not None:
+            timing.mark(is_last=True)
         if begun is not None and begun[0] is recorder.current:
             try:
                 writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
@@ -439,6 +448,6 @@ def _forget_works(num_oldest: int | None = None) -> None:
 
 
 def _forget(key: int) -> None:
-    is_sync, begun = _pending.pop(key, _UNKNOWN)
+    is_sync, begun, _ = _pending.pop(key, _UNKNOWN)
     if is_sync:
         end(begun, COLLECTIVE)

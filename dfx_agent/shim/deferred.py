@@ -22,7 +22,8 @@ class DeferredScalars:
 
     def __init__(self, write: Callable[[str, float, int], None]) -> None:
         self._write = write
-        self.pending: deque[tuple[Any, Any, Any, Callable[[Any], None]]] = deque()
+        # accelerator, event, what to do when it has completed
+        self.pending: deque[tuple[Any, Any, Callable[[], None]]] = deque()
         self._streams: dict[Any, Any] = {}
 
     @staticmethod
@@ -46,7 +47,7 @@ class DeferredScalars:
         """
         torch = sys.modules["torch"]
         accelerator = getattr(torch, value.device.type)
-        if _is_capturing(accelerator):
+        if is_capturing(accelerator):
             raise RuntimeError("a graph is being captured")
         if len(self.pending) >= _MAX_PENDING:
             self.flush()
@@ -62,7 +63,11 @@ class DeferredScalars:
             value.record_stream(stream)
             event = accelerator.Event()
             event.record(stream)
-        self.pending.append((accelerator, host, event, take))
+        self.when_done(accelerator, event, lambda: take(host))
+
+    def when_done(self, accelerator: Any, event: Any, act: Callable[[], None]) -> None:
+        """A later ``flush`` calls ``act``: one that finds the event completed."""
+        self.pending.append((accelerator, event, act))
 
     def flush(self) -> None:
         """Hand over what has arrived, in order; stops at the first that has not.
@@ -72,13 +77,14 @@ class DeferredScalars:
         with suppress(IndexError):
             while self.pending:
                 first = self.pending.popleft()
-                accelerator, host, event, take = first
-                if _is_capturing(accelerator) or not event.query():
+                accelerator, event, act = first
+                if is_capturing(accelerator) or not event.query():
                     self.pending.appendleft(first)
                     return
-                take(host)
+                act()
 
 
-def _is_capturing(accelerator: Any) -> bool:
+def is_capturing(accelerator: Any) -> bool:
+    """Whether a graph is captured: a call of ours would end it."""
     ask = getattr(accelerator, "is_current_stream_capturing", None)
     return ask is not None and ask()

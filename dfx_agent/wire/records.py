@@ -62,6 +62,11 @@ LEDGER_FIELDS = (
     "values", "aligned",
 )  # fmt: skip
 
+# How long a stream of a device stood for a collective: value in seconds. t0 is when the host issued
+# it, t1 - t0 how long the device was in it since this rank's stream had arrived; step, parent and
+# name are those of the COLLECTIVE.
+DEVICE_TIME = 15
+
 BLOCKING = 0x4000
 FAILED = 0x8000
 KIND_MASK = 0x3FFF

@@ -177,6 +177,7 @@ def test_collectives_are_peers_transfer_and_unmatched(open_page):
         collectives=(
             CollectiveTime("0", "backward", "arrival", 30, 2048.0, 8.0, 2.0, 0.0),
             CollectiveTime("1", "optimizer", "arrival", 12, 0.0, 4.0, 0.0, 1.0),
+            CollectiveTime("0", "backward", "device", 6, None, 50.0, 1.0, 0.0),
         ),
     )
     with serve(source) as server:
@@ -194,6 +195,7 @@ def test_collectives_are_peers_transfer_and_unmatched(open_page):
         row.locator(".split").hover()
         tip = page.inner_text(".tooltip")
         assert "42 collectives of 2.00 KiB, blocked 15.0 s; told apart by arrival" in tip
+        assert "; on the device, 6 timed by device: waiting for peers 50.0 s, transfer" in tip
         assert "backward · group 0 · waiting for peers" in tip
 
 

@@ -50,7 +50,7 @@ def num_code_lines(path: Path) -> int:
     return sum(1 for i, line in lines if line and not line.startswith("#") and i not in prose)
 
 
-@pytest.mark.parametrize(("part", "limit"), [("wire", 620), ("shim", 2900)])
+@pytest.mark.parametrize(("part", "limit"), [("wire", 620), ("shim", 2970)])
 def test_the_guest_stays_small(part: str, limit: int) -> None:
     files = [path for path in sources(f"dfx_agent/{part}") if "adapters" not in path.parts]
     assert sum(map(num_code_lines, files)) < limit

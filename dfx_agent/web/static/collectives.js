@@ -12,6 +12,7 @@ const PART_WORDS = {
   transfer: "transfer",
   unmatched: "unmatched",
 };
+const DEVICE = "device"; // time of a sample of steps on another clock: never added to the host's
 const FULL_COVERAGE = 0.95;
 const MAX_TOOLTIP_ROWS = 12;
 
@@ -36,7 +37,7 @@ export class CollectivePanel {
     if (!ranks.length) return;
     const keys = ranks.map((rank) => `${rank.role}/${rank.rank}/${rank.pid}`);
     reconcile(this.body, this.rows, keys, () => new CollectiveLine());
-    const sums = ranks.map(sumOf);
+    const sums = ranks.map((rank) => sumOf(rowsOf(rank, false)));
     const longest = Math.max(...sums.map((sum) => sum.blockedSeconds), 0);
     const scale = longest || 1;
     const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
@@ -76,15 +77,19 @@ function coverageOf(groups) {
   return counted.reduce((sum, row) => sum + row.coverage_ratio * row.num_enqueued, 0) / total;
 }
 
-function sumOf(rank) {
+function sumOf(rows) {
   const sum = { peers: 0, transfer: 0, unmatched: 0, num: 0, bytes: 0, blockedSeconds: 0 };
-  for (const row of rank.collectives) {
+  for (const row of rows) {
     for (const part of PARTS) sum[part] += row[`${part}_seconds`];
     sum.num += row.num_collectives;
-    sum.bytes += row.num_bytes;
+    sum.bytes += row.num_bytes ?? 0;
   }
   sum.blockedSeconds = sum.peers + sum.transfer + sum.unmatched;
   return sum;
+}
+
+function rowsOf(rank, isDevice) {
+  return rank.collectives.filter((row) => (row.method === DEVICE) === isDevice);
 }
 
 class CollectiveLine {
@@ -122,7 +127,7 @@ class CollectiveLine {
     if (this.bar.node.ariaLabel !== label) this.bar.node.ariaLabel = label;
     const wall = rank.totals.wall_seconds;
     for (const part of PARTS) {
-      const isKnown = rank.collectives.length > 0 && wall > 0;
+      const isKnown = rowsOf(rank, false).length > 0 && wall > 0;
       setText(this.cells[part], isKnown ? percent(sum[part] / wall) : "–");
       const title = `${duration(sum[part])} of ${duration(wall)}`;
       if (this.cells[part].title !== title) this.cells[part].title = title;
@@ -141,7 +146,8 @@ class CollectiveLine {
 
   /** By group and stage, the longest first. */
   explain(x, y) {
-    const rows = this.rank.collectives
+    const hosts = rowsOf(this.rank, false);
+    const rows = hosts
       .flatMap((row) =>
         PARTS.map((part) => ({
           kind: "part",
@@ -154,13 +160,25 @@ class CollectiveLine {
       .sort((a, b) => b.seconds - a.seconds)
       .slice(0, MAX_TOOLTIP_ROWS)
       .map((row) => ({ ...row, text: duration(row.seconds) }));
-    const methods = [...new Set(this.rank.collectives.map((row) => row.method))].join(", ");
+    const methods = [...new Set(hosts.map((row) => row.method))].join(", ");
     const { num, bytes: numBytes, blockedSeconds } = this.sum;
     const moved = numBytes > 0 ? ` of ${bytes(numBytes)}` : "";
     const detail = `${count(num)} collectives${moved}, blocked ${duration(blockedSeconds)}`;
     const how = methods ? `; told apart by ${methods}` : "";
-    showTooltip(x, y, `Rank ${this.rank.rank}`, `${detail}${how}`, rows);
+    const device = deviceWords(rowsOf(this.rank, true));
+    showTooltip(x, y, `Rank ${this.rank.rank}`, `${detail}${how}${device}`, rows);
   }
+}
+
+/** What streams stood for, of the collectives that were timed on the device. */
+function deviceWords(rows) {
+  if (!rows.length) return "";
+  const sum = sumOf(rows);
+  const parts = PARTS.filter((part) => sum[part] > 0).map(
+    (part) => `${PART_WORDS[part]} ${duration(sum[part])}`,
+  );
+  const split = parts.length ? `: ${parts.join(", ")}` : "";
+  return `; on the device, ${count(sum.num)} timed by ${DEVICE}${split}`;
 }
 
 function groupWords(row) {

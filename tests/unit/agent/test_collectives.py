@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dfx_agent.agent import collectives as module
 from dfx_agent.agent.collectives import Collectives
+from dfx_agent.agent.device_times import DeviceTime
 from dfx_agent.agent.process import Collective, Group
 from dfx_agent.agent.waits import waits_by_duration
 from dfx_agent.snapshot import CollectiveTime
@@ -38,6 +39,7 @@ class Rank:
     is_living: bool = True
     last_event_ns: int = 0
     collectives: list[Collective] = field(default_factory=list)
+    device_times: list[DeviceTime] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
     inflight: list = field(default_factory=list)
     stages: dict[int, str] = field(default_factory=dict)

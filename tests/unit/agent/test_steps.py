@@ -8,6 +8,7 @@ import pytest
 
 from dfx_agent.agent.accounting import Window
 from dfx_agent.agent.collectives import Collectives
+from dfx_agent.agent.device_times import DeviceTime
 from dfx_agent.agent.process import ClosedStep, Collective
 from dfx_agent.agent.steps import TRANSFER, RankStep, StepWatch
 from dfx_agent.wire import Identity
@@ -32,6 +33,7 @@ class Rank:
     is_living: bool = True
     last_event_ns: int = 0
     collectives: list[Collective] = field(default_factory=list)
+    device_times: list[DeviceTime] = field(default_factory=list)
     groups: dict = field(default_factory=dict)
 
     def stage_of(self, parent: int) -> str:

@@ -210,6 +210,16 @@ def test_collective_time_by_part():
     assert found["dfx_rank_collective_bytes_total"][0][1] == 4096.0
 
 
+def test_time_on_a_device_is_a_series_of_its_own_and_has_no_bytes():
+    device = dataclasses.replace(BY_ARRIVAL, method="device", num_collectives=3, num_bytes=None)
+    found = samples(exporter(rank_row(collectives=(BY_ARRIVAL, device))))
+    peers = {row["method"]: value for row, value in found[SECONDS] if row["part"] == "peers"}
+    assert peers == {"arrival": 1.5, "device": 1.5}
+    counts = {row["method"]: value for row, value in found["dfx_rank_collectives_total"]}
+    assert counts == {"arrival": 12, "device": 3}
+    assert [row["method"] for row, _ in found["dfx_rank_collective_bytes_total"]] == ["arrival"]
+
+
 def test_a_thousand_groups_are_summed_beyond_the_first():
     groups = tuple(GroupRow(str(n), n, None, 1.0) for n in range(1000))
     rows = tuple(dataclasses.replace(BY_ARRIVAL, group=str(n)) for n in range(1000))
