@@ -25,6 +25,7 @@ from bench.served_agent import (
 NUM_RANKS = 8
 RECORDS_PER_SECOND = 1000
 SCRAPE_SECONDS = 5.0
+YOUNG_SECONDS = 12.0  # processes are read more often before
 HISTORY_STEPS = 5000  # as many points as the agent keeps of one key
 WRITER = [sys.executable, "-m", "bench.writer"]
 
@@ -33,7 +34,7 @@ def measure(*, quick: bool) -> list[Result]:
     with serving() as agent, serving() as idle, ExitStack() as writers:
         for rank in range(NUM_RANKS):
             writers.enter_context(running(_writer(agent, rank)))
-        time.sleep(2.0 if quick else 6.0)
+        time.sleep(2.0 if quick else YOUNG_SECONDS)
         windows = _Windows(agent, idle, window_seconds=1.5 if quick else SCRAPE_SECONDS)
         quiet_mib = windows.measure_unwatched()
         for _ in range(1 if quick else 4):

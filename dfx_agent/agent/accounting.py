@@ -162,7 +162,7 @@ class TimeAccount:
         Odd are those that begin before the watermark, that have no time, or whose parent has a
         larger number: ``add`` takes them.
         """
-        self._fresh |= rows
+        self._fresh = self._fresh | rows if self._fresh else rows.copy()
         if self._open:
             for span in self._open.keys() & rows.keys():
                 del self._open[span]

@@ -36,6 +36,12 @@ from dfx_agent.snapshot import (
 from dfx_agent.snapshot_health import SignalHistory
 
 _FORGET_RUN_SECONDS = 3600.0
+# A reading wakes cold caches: while nobody looks a node is read less often. Not in the first
+# seconds of a process, nor where what came in that time fills more than this of a ring.
+_CALM_SECONDS = 1.0
+_LOOKED_SECONDS = 0.4
+_YOUNG_SECONDS = 10.0
+_FULLEST_CALM_RING = 1 / 8
 
 
 class Agent:
@@ -52,6 +58,8 @@ class Agent:
         self._ended: dict[Process, float] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._looked_seconds = self._polled_seconds = 0.0
+        self._is_calm = False
         self._thread = threading.Thread(target=self._loop, name="dfx-agent", daemon=True)
         self._begin = time.time()
         self._num_polls = 0
@@ -88,6 +96,7 @@ class Agent:
         self._guarded_poll()
 
     def snapshot(self) -> Snapshot:
+        self._looked_seconds = time.monotonic()
         if self._is_stale:
             with self._lock:
                 if self._is_stale:
@@ -164,13 +173,37 @@ class Agent:
                     self._evidence.observe(fold)
                     self._health_files.keep(fold.run, fold.health)
             self._let_go()
+            self._is_calm = self._calm()
             self._num_polls += 1
             self._is_stale = True
         self._poll_elapsed = time.perf_counter() - begin
+        self._polled_seconds = time.monotonic()
 
     def _loop(self) -> None:
         while not self._stop.wait(self._config.poll_seconds):
-            self._guarded_poll()
+            if not self._may_rest(time.monotonic()):
+                self._guarded_poll()
+
+    def _may_rest(self, now: float) -> bool:
+        """Whether this reading can be left out: not when one ended, which died first is asked."""
+        is_soon = now - self._polled_seconds < _CALM_SECONDS - self._config.poll_seconds / 2
+        is_watched = now - self._looked_seconds < _LOOKED_SECONDS
+        if not (is_soon and self._is_calm) or is_watched or self._folder.has_changed():
+            return False
+        return all(p.follower_lives() for p in self._living())
+
+    def _living(self) -> list[Process]:
+        processes = [p for fold in self._runs.values() for p in fold.processes.values()]
+        return [process for process in processes if process.is_living]
+
+    def _calm(self) -> bool:
+        """Whether there are processes, none of them young, and their rings have much room."""
+        living = self._living()
+        old_ns = time.monotonic_ns() - int(_YOUNG_SECONDS * 1e9)
+        is_sampled = any(fold.outside for fold in self._runs.values())
+        return bool(living and not is_sampled) and all(
+            p.ring_share < _FULLEST_CALM_RING and p.follower.begin_ns < old_ns for p in living
+        )
 
     def _guarded_poll(self) -> None:
         """One strange segment must not blind us to all others: say it, count it, go on."""

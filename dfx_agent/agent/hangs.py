@@ -15,7 +15,8 @@ works within its limit is not to blame, however long the others wait: limits are
 Everybody in one collective for 30 s, or in collectives that do not match, is a hang too; and a
 whole run in which nothing has moved for 120 s and 10 steps. Torch's flight recorder, which guests
 write when they stand still, shows different collectives under one number also where no hook saw
-them: in C++, and in a job that hung before the guest came.
+them: in C++, and in a job that hung before the guest came. There a rank that has issued nothing for
+600 s, and whose stack shows no rollout, validation or checkpoint, is to blame at once.
 """
 
 from __future__ import annotations

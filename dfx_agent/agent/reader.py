@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal
 
 from dfx_agent.agent import lock
@@ -151,8 +152,9 @@ class Follower:
         """Spans open now. The table is mostly free: only the slots in use are read closely."""
         read, start = self._segment.read, self.preamble.inflight_offset
         table = read(start, self.preamble.num_inflight * RECORD_BYTES)
-        heads = memoryview(table).cast("B")[: len(table) // RECORD_BYTES * RECORD_BYTES].cast("Q")
-        taken = [slot for slot, head in enumerate(heads[:: RECORD_BYTES // WORD.size]) if head]
+        whole = memoryview(table)[: len(table) // RECORD_BYTES * RECORD_BYTES]
+        heads = whole.cast("Q")[:: RECORD_BYTES // WORD.size].tolist()
+        taken = list(compress(range(len(heads)), heads))
         if not taken:
             return []
         first, last = taken[0], taken[-1]
@@ -213,6 +215,7 @@ class Folder:
         self.problems: dict[str, SegmentProblem] = {}
         self.num_reaped = 0
         self._known: set[str] = set()
+        self._listed_ns = 0  # when the folder had last changed as it was listed
         self._lock_fd: int | None = None
         self._address = ("", "")
         self.other_agent_pid: int | None = None
@@ -222,10 +225,15 @@ class Folder:
     def reaps(self) -> bool:
         return self._lock_fd is not None
 
+    def has_changed(self) -> bool:
+        """Whether files may have come or gone since ``new_followers`` looked."""
+        return self._changed_ns() != self._listed_ns
+
     def new_followers(self) -> Iterator[Follower]:
         """Followers for segments that were not there at the last call; problems are noted."""
         if not self.reaps:
             self._take_lock()
+        self._listed_ns = self._changed_ns()
         present = set(self._list())
         self._known &= present
         self.problems = {
@@ -254,6 +262,12 @@ class Folder:
     def close(self) -> None:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
+
+    def _changed_ns(self) -> int:
+        try:
+            return os.stat(self.path).st_mtime_ns
+        except OSError:
+            return 0
 
     def _list(self) -> Iterator[str]:
         try:

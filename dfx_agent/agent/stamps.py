@@ -45,11 +45,11 @@ class Stamps:
 
     def end(self, stage: str, rows: list[Row]) -> None:
         """Spans of this stage that have ended; only the newest of many leave a stamp."""
-        early = {row[1] for row in rows[:-NUM_SLOTS]}
+        early = rows[:-NUM_SLOTS]
         if early:
-            known = self._open.keys() & early
+            known = [row[1] for row in early if row[1] in self._open]
             for span in known:
-                del self._open[span]
+                self._open.pop(span, None)  # a corrupted segment may have a number twice
             num_new = len(early) - len(known)
             self._num_begun[stage] = self._num_begun.get(stage, 0) + num_new
         for begin_ns, span, end_ns, *_ in rows[-NUM_SLOTS:]:

@@ -19,7 +19,7 @@ from dfx_agent.metrics.alerts.increases import Increases
 from dfx_agent.snapshot import AlertRow, Alerts, RunRow, Snapshot, Source
 from dfx_agent.snapshot_health import SignalState
 
-EVALUATE_SECONDS = 2.0
+EVALUATE_SECONDS = 5.0
 STOP_SECONDS = 5.0
 
 SamplesOf = Callable[[RunRow], Samples]

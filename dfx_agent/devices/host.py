@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-_FIELD = "RssAnon:"
+_FIELD = "\nRssAnon:"
 _BYTES_PER_KB = 1024
 _KEEP_STEPS = 64
 _MIN_STEPS = 8
@@ -18,19 +18,16 @@ _MIN_STEPS = 8
 def anonymous_bytes(pid: int) -> int | None:
     """Resident anonymous memory in bytes; None when the process is gone or may not be read."""
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-            return parse_anonymous(status.read())
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as status:
+            return parse_anonymous(status.read().decode("utf-8", "replace"))
     except OSError:
         return None
 
 
 def parse_anonymous(status: str) -> int | None:
     """``RssAnon`` of the text of ``/proc/PID/status``, in bytes; a zombie's has none."""
-    for line in status.splitlines():
-        if line.startswith(_FIELD):
-            kilobytes = line[len(_FIELD) :].split()[0]
-            return int(kilobytes) * _BYTES_PER_KB
-    return None
+    _, found, rest = status.partition(_FIELD)
+    return int(rest.split(None, 1)[0]) * _BYTES_PER_KB if found else None
 
 
 class HostMemoryTrend:
