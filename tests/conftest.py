@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,16 +99,22 @@ def chromium_binary() -> str:
     return _program("chromium", "chromium", "chromium-browser", "google-chrome")
 
 
-# Files that take longest, longest first: no worker shall begin one of them when others have ended.
-LONG_FIRST = (
-    "test_boards.py",
-    "test_alertmanager.py",
-)
+# Jobs that train on every core for as long as they are watched: two of these files at a time, not
+# one per worker. They take longest and come first.
+TRAINING = {
+    "test_boards.py": "training, one",
+    "test_demo_learning.py": "training, one",
+    "test_page_live.py": "training, one",
+    "test_alertmanager.py": "training, the other",
+    "test_training_health.py": "training, the other",
+    "test_prometheus.py": "training, the other",
+}
+THEN = ("test_hooks.py", "test_attach.py", "test_page_scripted.py", "test_page_verdicts.py")
+TURNS = [*TRAINING, *THEN]
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The guest's tests first, then what takes long; each worker keeps this order.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The guest's tests first, then what takes long; each worker of pytest-xdist keeps this order.
 
     The guest's tests need this thread's contexts untouched: once, late in a whole run, tasks of an
     event loop shared one context. Seen on 2026-11-21, not reproduced, cause unknown.
@@ -115,27 +122,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Integration tests, many processes on a machine shared with others, may fail once; the second
     run is listed in the summary.
     """
-    has_workers = config.pluginmanager.hasplugin("xdist")
     for item in items:
         if item.path.parent.name == "integration":
             item.add_marker(pytest.mark.flaky(reruns=1))
-        if has_workers and _stays_with_its_file(item):
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
 
     def turn(item: pytest.Item) -> int:
         if item.path.parent.name == "shim":
-            return 0
-        name = item.path.name
-        return 1 + (LONG_FIRST.index(name) if name in LONG_FIRST else len(LONG_FIRST))
+            return -1
+        return TURNS.index(item.path.name) if item.path.name in TURNS else len(TURNS)
 
     items.sort(key=turn)
 
 
-def _stays_with_its_file(item: pytest.Item) -> bool:
-    """Whether one worker runs it and its neighbours: they are short, or share what they started."""
-    if item.get_closest_marker("xdist_group"):
-        return False
-    if item.path.parent.name != "integration":
-        return True
-    fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
-    return any(fixture.scope == "module" for found in fixtures for fixture in found)
+def worker_group(nodeid: str) -> str:
+    """What one worker runs as a whole: a file, files that train, or the checks of one job."""
+    file, _, test = nodeid.partition("::")
+    name = file.rpartition("/")[2]
+    if name == "test_hooks.py":  # [job-check]
+        return f"{file} {test.partition('[')[2].partition('-')[0]}"
+    return TRAINING.get(name, file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By ``worker_group``: xdist_group marks do nothing under pytest 9.2 (pytest-xdist #1386)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return worker_group(nodeid)
+
+    return ByGroup(config, log)

@@ -9,8 +9,8 @@ set -u
 pip=$1
 
 install() {
-    "$pip" install --quiet --disable-pip-version-check --constraint constraints.txt \
-        --constraint constraints-frameworks.txt "$@"
+    "$pip" install --quiet --disable-pip-version-check --no-compile \
+        --constraint constraints.txt --constraint constraints-frameworks.txt "$@"
 }
 
 install --editable '.[demo]' httpx pytest pytest-rerunfailures pytest-timeout || exit 1

@@ -141,7 +141,8 @@ def test_names_from_the_job_are_text(open_page, artifacts, monkeypatch):
 
 def test_absent_is_not_zero_and_nan_is_not_dropped(open_page, artifacts):
     keys = ["critic/rewards/mean", "actor/entropy"]
-    source = ScriptedSource(num_past_steps=NAN_STEP + 1, without=keys)
+    # a rank is stuck: the step after the NaN stays the newest, however slow this machine is
+    source = ScriptedSource(num_past_steps=NAN_STEP + 1, without=keys, stuck_rank=2)
     with serve(source) as server:
         page = open_page(server.url)
         wait_for_charts(page, 2)
@@ -168,10 +169,11 @@ def test_curves_go_on_from_the_stream(open_page):
         page = open_page(server.url)
         wait_for_charts(page)
         last_x = "() => document.querySelector('.plot').data[0].x.at(-1)"
-        assert page.evaluate(last_x) == 44
         asked = []
         page.on("request", lambda request: asked.append(request.url))
-        page.wait_for_function(f"() => ({last_x})() === 45", timeout=15000)
+        first = page.evaluate(last_x)
+        assert first >= 44
+        page.wait_for_function(f"first => ({last_x})() > first", arg=first)
         assert [url for url in asked if "scalars" in url] == []
 
 
@@ -193,22 +195,22 @@ def test_lost_agent_is_told_and_found_again(open_page, artifacts):
         port = int(server.url.rpartition(":")[2])
         page = open_page(server.url, allows_errors=True)
         page.wait_for_selector("[data-state='live'] >> text=ago")
-    page.wait_for_selector("text=agent unreachable", timeout=3000)
-    page.wait_for_selector("text=The agent cannot be reached", timeout=3000)
+    page.wait_for_selector("text=agent unreachable")
+    page.wait_for_selector("text=The agent cannot be reached")
     frozen = texts(page, "#rank-rows .c-for")
     page.wait_for_timeout(700)
     assert texts(page, "#rank-rows .c-for") == frozen
     assert "No problem seen" not in page.inner_text("#verdict-list")
     page.screenshot(path=artifacts / "page-agent-lost.png")
     with serve(ScriptedSource(3), port):
-        page.wait_for_selector("#freshness[data-state='live']", timeout=8000)
+        page.wait_for_selector("#freshness[data-state='live']")
         page.wait_for_function("document.querySelectorAll('#rank-rows tr').length === 3")
 
 
 def test_agent_that_answers_but_stands_still_is_told(open_page):
     with serve(standing_still()) as server:
         page = open_page(server.url)
-        page.wait_for_selector("#freshness[data-state='stale']", timeout=9000)
+        page.wait_for_selector("#freshness[data-state='stale']")
         assert "looked last" in page.inner_text("#freshness")
 
 

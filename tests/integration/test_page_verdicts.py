@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import replace
@@ -38,7 +39,8 @@ def hanging_source(coverage: float = 0.43) -> ScriptedSource:
 
 def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts):
     source = hanging_source()
-    source.verdicts = (STRAGGLER, hang(time.time()), CLEAR[1], CLEAR[2])
+    told = replace(hang(time.time()), since_seconds=time.time() - 20)
+    source.verdicts = (STRAGGLER, told, CLEAR[1], CLEAR[2])
     with serve(source) as server:
         page = open_page(server.url)
         wait_for_charts(page)
@@ -46,7 +48,9 @@ def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts
         lines = texts(page, LINES)
         assert lines[0].startswith("✕")
         assert "Rank 2 did not arrive in all_reduce@0 #1234; it is in rollout" in lines[0]
-        assert "rank did not arrive · step 45 · for 4" in lines[0]
+        now = time.time()
+        lasted = re.search(r"rank did not arrive · step 45 · for (\d+\.\d) s", lines[0])
+        assert 20 <= float(lasted[1]) < now - told.since_seconds + 0.1
         assert "slower at equal tokens · 0.51 s lost per step" in lines[1]
         assert "Crash: clear. Straggler: insufficient evidence." in lines[2]
         colors = [

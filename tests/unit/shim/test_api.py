@@ -154,7 +154,7 @@ def test_no_odd_argument_raises_or_warns_and_recording_goes_on(guest, number):
         {"world_size": -(2**40)}, {"run": 5}, {"role": b"x"}, {"framework": object()},
         {"directory": 5}, {"directory": "\0"}, {"directory": b"/x"},
     ],
-    ids=str,
+    ids=lambda known: str(known).partition(" at 0x")[0],
 )  # fmt: skip
 @pytest.mark.parametrize("already_on", [False, True])
 def test_init_never_raises_and_says_one_line(off, dfx_dir, capsys, known, already_on):

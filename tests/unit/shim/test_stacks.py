@@ -55,9 +55,11 @@ def test_all_threads_stand_in_the_file_with_their_names(tmp_path):
     segment = tmp_path / "1-a.seg"
     with waiting_threads(2):
         assert write_stacks(str(segment))
+        num_threads = len(sys._current_frames())  # pytest-xdist has one of its own
     read = agent_stacks.read_stacks(str(segment), 0)
     assert read is not None
-    assert sorted(t.name for t in read.threads if not t.is_main) == ["worker 0", "worker 1"]
+    assert len(read.threads) == num_threads
+    assert {t.name for t in read.threads if not t.is_main} >= {"worker 0", "worker 1"}
     main = read.main
     assert (main.name, main.native_id) == ("MainThread", os.getpid())
     assert main.frames[-1].function == "write_stacks"
