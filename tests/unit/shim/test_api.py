@@ -368,8 +368,9 @@ def test_a_signal_handler_that_records_while_recording(guest):
     def handler(*_):
         nonlocal num_fired
         num_fired += 1
+        number = num_fired  # the next signal may come inside this one
         with dfx.stage("in handler"):
-            dfx.scalar(f"handler-{num_fired % 50}", float(num_fired))
+            dfx.scalar(f"handler-{number % 50}", float(number))
 
     for name in ("loop", "in handler"):  # a signal while a name is new is the next test
         with dfx.stage(name):
