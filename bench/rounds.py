@@ -23,6 +23,7 @@ ARMS = ("on", "off", "again")
 CLOCKS = ("wall_seconds", "cpu_seconds")
 SEED = 0
 MIN_ROUNDS = 4
+MAX_SECONDS = 300
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 Block = dict[str, float]  # CLOCKS, per step
@@ -61,9 +62,15 @@ def torchrun(num_ranks: int, module_and_arguments: list[str], segments: str, **e
     """A job on this machine; RuntimeError with its last lines when it fails."""
     command = [*TORCHRUN, str(num_ranks), "-m", *module_and_arguments]
     full = {**os.environ, "DFX_DIR": segments, "OMP_NUM_THREADS": "1", **env}
-    done = subprocess.run(command, env=full, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-5000:]}")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=full, stdout=pipe, stderr=pipe, text=True) as job:
+        try:
+            _, errors = job.communicate(timeout=MAX_SECONDS)
+        except subprocess.TimeoutExpired:
+            job.terminate()  # torchrun ends its ranks
+            raise RuntimeError(f"{' '.join(command)} ran for more than {MAX_SECONDS} s") from None
+    if job.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{errors[-5000:]}")
 
 
 def ratios(job: str, ranks: list[Rounds]) -> list[Result]:

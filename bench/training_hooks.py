@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from bench.estimates import bootstrap_interval, median
-from bench.event_costs import MAX_PERCENT, EventCosts, event_costs, own_cost, steps_of_ranks
+from bench.event_costs import (
+    MAX_PERCENT,
+    EventCosts,
+    Step,
+    event_costs,
+    own_cost,
+    steps_of_ranks,
+)
 from bench.measurement import Bar, Baseline, Result, report
 from bench.rounds import ratios, torchrun
 from bench.served_agent import serving
@@ -29,17 +36,24 @@ def measure(*, quick: bool) -> list[Result]:
     costs = event_costs(quick=quick)
     rows = []
     for job, kind in JOBS.items():
-        rows += _own_costs(job, kind, costs, num_steps=15 if quick else 100)
+        before, timed, recorded = costs, *_recorded(kind, num_steps=15 if quick else 100)
+        costs = event_costs(quick=quick)
+        rows += _own_costs(job, timed, recorded, before.between(costs))
         rows += _on_off(job, kind, seconds=8.0 if quick else 75.0)
     return rows
 
 
-def _own_costs(job: str, kind: str, costs: EventCosts, num_steps: int) -> list[Result]:
+def _recorded(kind: str, num_steps: int) -> tuple[list[dict[str, Any]], list[list[Step]]]:
+    """By rank: what the job timed in place, and the events of its steps."""
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         out = Path(folder, "steps.json")
         torchrun(NUM_RANKS, [SCRIPT, kind, "--steps", str(num_steps), "--out", str(out)], folder)
-        timed: list[dict[str, Any]] = json.loads(out.read_text())
-        recorded = steps_of_ranks(folder, NUM_RANKS)
+        return json.loads(out.read_text()), steps_of_ranks(folder, NUM_RANKS)
+
+
+def _own_costs(
+    job: str, timed: list[dict[str, Any]], recorded: list[list[Step]], costs: EventCosts
+) -> list[Result]:
     watch_percent = 100 * max(rank["watch_share"] for rank in timed)
     what = f"{NUM_RANKS} ranks; the guest's thread beside it takes {watch_percent:.3f} % of a core"
     accounted = own_cost(job, recorded, costs, what)
