@@ -58,7 +58,7 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
     if quiet < idle_seconds >= LONG_FLOOR_SECONDS and stacks is not None and not is_long:
         ago = f"has issued no collective for {age_text(idle_seconds)}"
         return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
-    excuse = _within(rank, ranks, stacks, is_long=is_long, is_idle=rank.is_idle(now_ns))
+    excuse = _within(rank, ranks, stacks, now_ns, is_long=is_long)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
 
 
@@ -66,15 +66,16 @@ def _within(
     rank: Track,
     ranks: Sequence[Track],
     stacks: ProcessStacks | None,
+    now_ns: int,
     *,
     is_long: bool,
-    is_idle: bool,
 ) -> Excuse:
     """How long this rank may be quiet where it stands."""
     stage = rank.stage
     durations = [ns / 1e9 for other in ranks for ns in other.durations.get(stage, ())]
     is_first = _is_first(stage, len(durations), ranks)
-    sleeps = is_idle and bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
+    is_known = bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
+    sleeps = is_known and rank.is_idle(now_ns)
     if is_long and not sleeps:
         floor = LONG_FLOOR_SECONDS
     elif is_first and rank.seconds_before_guest < FIRST_FLOOR_SECONDS:
@@ -85,6 +86,11 @@ def _within(
         floor = UNTOLD_FLOOR_SECONDS if stage == IDLE else NO_STACKS_FLOOR_SECONDS
     else:
         floor = FLOOR_SECONDS
+    if stage == IDLE and any(gap := [rank.longest_gap_seconds(now_ns) for rank in ranks]):
+        limit = max(floor, 2 * max(gap))
+        known = f"up to {max(gap):.3g} s in the last hour"
+        reason = f"idle took {known}, may be quiet for {limit:.0f} s"
+        return Excuse("", limit, reason, is_learned=is_long or not is_first)
     typical = median(durations) if durations else 0.0
     longest = max(durations, default=0.0)
     limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)

@@ -22,6 +22,7 @@ DDP_GRADIENTS = "ddp_gradients"
 IDLE = "idle"
 
 _KEEP_DURATIONS = 64
+_KEEP_GAPS, _SHORTEST_GAP_NS, _REMEMBER_GAPS_NS = 256, 10**9, 3600 * 10**9
 _KEEP_OPERATIONS = 256
 _NEWEST_COLLECTIVES = 512
 _LOOK_EVERY_NS = 10**9
@@ -73,6 +74,8 @@ class Track:
         self._enqueued: dict[str, int] = {}
         self._newest_end_ns = 0
         self._spans: frozenset[int] = frozenset()
+        self._was_idle = False
+        self._gaps: deque[tuple[int, int]] = deque(maxlen=_KEEP_GAPS)  # end, length
         self._num_tokens: float | None = None
         self._looked_ns = 0
         self._stacks: ProcessStacks | None = None
@@ -131,11 +134,20 @@ class Track:
         """Take in what the last reading brought."""
         process = self.process
         if process.is_living or self.gone_ns is None:
+            before_ns = self.moved_ns
             self._learn_stages()
             self._learn_collectives()
             self._note_move()
+            if self._was_idle and self.moved_ns - before_ns >= _SHORTEST_GAP_NS:
+                self._gaps.append((self.moved_ns, self.moved_ns - before_ns))
+            self._was_idle = not self.stages and not self.arrivals
         if not process.is_living and self.gone_ns is None:
             self.gone_ns = now_ns
+
+    def longest_gap_seconds(self, now_ns: int) -> float:
+        """How long it has been quiet outside every stage at most, in the last hour."""
+        newest = (gap for end_ns, gap in self._gaps if end_ns > now_ns - _REMEMBER_GAPS_NS)
+        return max(newest, default=0) / 1e9
 
     def quiet_seconds(self, now_ns: int) -> float:
         return (now_ns - self.moved_ns) / 1e9

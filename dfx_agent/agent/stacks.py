@@ -35,6 +35,8 @@ _LONG_FUNCTION = re.compile(
 )
 _LONG_PATH = re.compile(
     r"torch/(serialization\.py|distributed/checkpoint/|_dynamo/|_inductor/)|/(safetensors|triton)/"
+    # an answer that others compute: rollouts come from servers and actors
+    r"|-packages/(ray|vllm|sglang|requests|urllib3|httpx|httpcore|aiohttp|grpc|zmq)/|http/client\.py"
 )
 _LOOK_AT_FRAMES = 16
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from hang_scene import WORLD_SIZE, Scene, hold_in, staged
+from hang_scene import SECOND, WORLD_SIZE, Scene, hold_in, staged
 
+from dfx_agent.agent import progress
 from dfx_agent.agent.progress import Track
 from dfx_agent.wire.records import WAIT
 
@@ -122,6 +123,27 @@ def test_a_rank_outside_every_stage_has_a_minute_without_stacks_and_ten_seconds_
     verdict = Scene(scene.folder).look(12)
     assert (verdict.ranks, verdict.stage) == (("0",), "idle")
     assert any("next_batch (train.py:7)" in line for line in verdict.evidence)
+
+
+def test_who_is_often_quiet_outside_stages_may_be_so_twice_as_long(scene, monkeypatch):
+    monkeypatch.setattr(progress, "_SHORTEST_GAP_NS", SECOND // 100)
+    ranks = scene.warm_up()
+    scene.look()
+    time.sleep(0.3)
+    for rank in ranks:
+        rank.step(5)
+    scene.look()
+    (track, *_) = scene.watch.tracks
+    gap = track.longest_gap_seconds(time.monotonic_ns())
+    assert 0.3 <= gap < 5
+    assert track.longest_gap_seconds(time.monotonic_ns() + 3601 * SECOND) == 0.0
+    monkeypatch.setattr(Track, "longest_gap_seconds", lambda *_: 14.0)  # rank 0 asks a server
+    hold_in(ranks[1:], "all_reduce@0", 5)
+    ranks[0].writes_stacks("main", "train", "next_batch")
+    calm = scene.look(27)
+    assert calm.state == "clear"
+    assert "idle took up to 14 s in the last hour, may be quiet for 28 s" in calm.evidence
+    assert scene.look(29).ranks == ("0",)
 
 
 def test_stacks_that_show_a_checkpoint_are_believed(scene):
