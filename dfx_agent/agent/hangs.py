@@ -9,7 +9,7 @@ works within its limit is not to blame, however long the others wait: limits are
     60 s    outside every stage without stacks: it may save or evaluate, untold
     300 s   the first two steps, a stage never seen before (10 x median): compilation, warm-up;
             60 s in a process that was older than that when its guest came
-            twice the longest time outside stages of the last hour, in any rank
+            twice the longest that any rank was outside stages, or waited, in the last hour
     600 s   rollout, validation, checkpoint, compilation: by stage or by what the stack shows; but
             10 s, 10 x median, 4 x longest in a rollout or validation in which the process sleeps
 

@@ -88,8 +88,8 @@ def _within(
         floor = FLOOR_SECONDS
     if stage == IDLE and any(gap := [rank.longest_gap_seconds(now_ns) for rank in ranks]):
         limit = max(floor, 2 * max(gap))
-        known = f"up to {max(gap):.3g} s in the last hour"
-        reason = f"idle took {known}, may be quiet for {limit:.0f} s"
+        known = f"ranks were quiet or waited for up to {max(gap):.3g} s in the last hour"
+        reason = f"idle: {known}, may be quiet for {limit:.0f} s"
         return Excuse("", limit, reason, is_learned=is_long or not is_first)
     typical = median(durations) if durations else 0.0
     longest = max(durations, default=0.0)

@@ -145,7 +145,7 @@ class Track:
             self.gone_ns = now_ns
 
     def longest_gap_seconds(self, now_ns: int) -> float:
-        """How long it has been quiet outside every stage at most, in the last hour."""
+        """How long it was quiet outside stages, or waited for others, at most in the last hour."""
         newest = (gap for end_ns, gap in self._gaps if end_ns > now_ns - _REMEMBER_GAPS_NS)
         return max(newest, default=0) / 1e9
 
@@ -242,6 +242,8 @@ class Track:
                 key = f"{done.operation}@{done.group}"
                 known = self.collective_durations.setdefault(key, deque(maxlen=_KEEP_DURATIONS))
                 known.append(done.end_ns - done.begin_ns)
+                if known[-1] >= _SHORTEST_GAP_NS:  # somebody else was late for so long
+                    self._gaps.append((done.end_ns, known[-1]))
         for a in self.arrivals:
             if a.sequence is not None and a.operation != DDP_GRADIENTS:
                 self._reach(a.operation, a.group, a.sequence)

@@ -137,12 +137,17 @@ def test_who_is_often_quiet_outside_stages_may_be_so_twice_as_long(scene, monkey
     gap = track.longest_gap_seconds(time.monotonic_ns())
     assert 0.3 <= gap < 5
     assert track.longest_gap_seconds(time.monotonic_ns() + 3601 * SECOND) == 0.0
+    ranks[1].took_part("broadcast@0", 6, seconds=7.0)
+    scene.look()
+    assert [t.longest_gap_seconds(time.monotonic_ns()) >= 7 for t in scene.watch.tracks].count(
+        True
+    ) == 1
     monkeypatch.setattr(Track, "longest_gap_seconds", lambda *_: 14.0)  # rank 0 asks a server
     hold_in(ranks[1:], "all_reduce@0", 5)
     ranks[0].writes_stacks("main", "train", "next_batch")
     calm = scene.look(27)
     assert calm.state == "clear"
-    assert "idle took up to 14 s in the last hour, may be quiet for 28 s" in calm.evidence
+    assert "waited for up to 14 s in the last hour, may be quiet for 28 s" in calm.evidence[0]
     assert scene.look(29).ranks == ("0",)
 
 
