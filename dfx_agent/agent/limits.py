@@ -86,9 +86,10 @@ def _within(
         floor = UNTOLD_FLOOR_SECONDS if stage == IDLE else NO_STACKS_FLOOR_SECONDS
     else:
         floor = FLOOR_SECONDS
-    if stage == IDLE and any(gap := [rank.longest_gap_seconds(now_ns) for rank in ranks]):
-        limit = max(floor, 2 * max(gap))
-        known = f"ranks were quiet or waited for up to {max(gap):.3g} s in the last hour"
+    gap = max(other.longest_gap_seconds(now_ns) for other in ranks) if stage == IDLE else 0.0
+    if gap:
+        limit = max(floor, 2 * gap)
+        known = f"ranks were quiet or waited for up to {gap:.3g} s in the last hour"
         reason = f"idle: {known}, may be quiet for {limit:.0f} s"
         return Excuse("", limit, reason, is_learned=is_long or not is_first)
     typical = median(durations) if durations else 0.0

@@ -185,7 +185,8 @@ def abandon(begun: Begun) -> None:
 def entering(kind: int) -> Callable[[Any, float], Begun | None]:
     """What enters the in-flight table, from (writer, name id, sequence, ...) and bytes.
 
-    None where nobody records, or C++ issued what is waited for. One function, as in ``_numbered``.
+    None where nobody records, or C++ issued what is waited for. One function, as ``_numbered``,
+    which has the same lines on purpose: to call this from there is one more cold function a call.
     """
     get_outer, clock, ident, waiting = recorder.innermost.get, _now, _ident, WAIT
 
