@@ -19,7 +19,7 @@ from dfx_agent.shim.deferred import is_capturing
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.wire.records import DEVICE_TIME
 
-PATCHES = PatchSet("device_time")
+PATCHES = PatchSet("device_time", is_optional=True)
 
 EVERY_STEPS = 16
 MAX_UNDERWAY = 256

@@ -29,10 +29,14 @@ class Switch:
 
 
 class PatchSet:
-    """Everything that one hook changes. ``state`` is absent when there was nothing to patch."""
+    """Everything that one hook changes. ``state`` is absent when there was nothing to patch.
 
-    def __init__(self, name: str) -> None:
+    An optional one is not spoken of unless it was asked for.
+    """
+
+    def __init__(self, name: str, *, is_optional: bool = False) -> None:
         self.name = name
+        self.is_optional = is_optional
         self.state: State = "off"
         self.switch = Switch()
         self._undo: list[Callable[[], None]] = []

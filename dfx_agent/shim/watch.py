@@ -86,7 +86,8 @@ class Watch:
     def _report_hooks(self, writer: recorder.Recorder) -> None:
         for name, hook in list(patches.registry.items()):
             state = _STATES[hook.state]
-            if self._states.get(name) != state:
+            is_spoken_of = name in self._states or hook.state != "off" or not hook.is_optional
+            if is_spoken_of and self._states.get(name) != state:
                 self._states[name] = state
                 writer.gauge(f"patch/{name}", state)
 

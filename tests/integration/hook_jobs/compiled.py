@@ -40,6 +40,8 @@ def backend(graph_module, example_inputs):
 
 def fresh() -> None:
     gc.collect()  # models of the checks before
+    if modules._listener is not None:  # reset() also clears what tells it of a compilation
+        modules._listener.leave()
     torch._dynamo.reset()
     torch._dynamo.config.error_on_recompile = False
     graphs.clear()
@@ -103,6 +105,23 @@ def check_hooks_go_and_come_back_without_a_second_compilation():
         for _ in range(3):
             step(compiled, optimizer)
         assert stages(seen()).count("optimizer") == 3
+    assert len(graphs) == 1
+
+
+def check_nobody_listens_to_all_modules_when_a_compilation_begins():
+    fresh()
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters())
+    step(model, optimizer)
+    listener = modules._Listener()
+    step(model, optimizer)
+    assert listener._living()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    step(compiled, optimizer)
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+    listener.leave()
+    from_now_on_nothing_compiles()
+    step(compiled, optimizer)
     assert len(graphs) == 1
 
 
