@@ -104,6 +104,10 @@ def test_the_page_shows_signals_and_symptoms(agent, sick, open_page, artifacts, 
     assert re.search(r"Active symptoms: .+ since step \d+", page.text_content("#symptoms-say"))
     assert "training is diverging" in page.inner_text("#verdict-list")
     page.locator("#health").screenshot(path=artifacts / f"training_health_{scheme}.png")
+    for width in (1100, 1280, 1400, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        scrolled = "(e => e.scrollWidth - e.clientWidth)(document.querySelector('#health .scroll'))"
+        assert page.evaluate(scrolled) == 0, f"columns are cut off at {width} px"
 
 
 def test_the_same_steps_without_the_fault_find_nothing(agent):
