@@ -34,6 +34,7 @@ from dfx_agent.agent.excess import (
     Window,
     busy,
     middle_mean,
+    num_alike,
     others_median,
     reach_seconds,
     recurs,
@@ -92,10 +93,11 @@ def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """A rank whose excess is large and recurrent; seconds per step, means over the window."""
+    """A rank whose excess is large and recurrent; seconds per step, means over the newest steps."""
 
     rank: str
     window: Window
+    num_steps: int
     excess_seconds: float
     lost_seconds: float
     token_seconds: float | None
@@ -133,7 +135,8 @@ class _Comparison:
         ]
         if not recurring:
             return None
-        num_steps = window.num_steps
+        newest = self._excess[rank][-window.num_steps :]
+        num_steps = num_alike(newest, self._views[0].sigmas[rank])
         excess = middle_mean(self._excess[rank][-num_steps:])
         lately = max(median(view.table[rank][-_NUM_NEWEST:]) for view in recurring)
         lost = middle_mean(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
@@ -144,7 +147,7 @@ class _Comparison:
             tokens = middle_mean(self._tokens.seconds[rank][-num_steps:])
         if tokens is None or tokens < MIN_TOKEN_SHARE * excess:
             lost = min(1.0, lost / excess) * self._amount(rank, num_steps, recurring)
-        return _Suspect(rank, window, excess, lost, tokens)
+        return _Suspect(rank, window, num_steps, excess, lost, tokens)
 
     def _amount(self, rank: str, num_steps: int, recurring: Sequence[View]) -> float:
         """Seconds by the steadiest view, unless the wall time of the same steps denies it."""
@@ -177,7 +180,7 @@ class _Comparison:
         )
 
     def _cause(self, worst: _Suspect) -> Cause:
-        parts = excess_parts(self._steps[-worst.window.num_steps :], worst.rank)
+        parts = excess_parts(self._steps[-worst.num_steps :], worst.rank)
         return find_cause(parts, worst.excess_seconds, worst.token_seconds)
 
     def _since_seconds(self, worst: _Suspect) -> float:
@@ -194,7 +197,7 @@ class _Comparison:
         return since
 
     def _evidence(self, worst: _Suspect, cause: Cause) -> list[str]:
-        num_steps, rank = worst.window.num_steps, worst.rank
+        num_steps, rank = worst.num_steps, worst.rank
         of_steps = f"median of {num_steps} steps"
         waited = self._medians(num_steps, lambda of: of.waited_seconds)
         worked = self._medians(num_steps, lambda of: of.work_seconds)
@@ -221,7 +224,7 @@ class _Comparison:
         return [*lines, *cause.lines]
 
     def _recurrence_line(self, worst: _Suspect) -> str:
-        newest = self._excess[worst.rank][-worst.window.num_steps :]
+        newest = self._excess[worst.rank][-worst.num_steps :]
         least = worst.window.share * self._step_seconds
         num_hits = sum(excess >= least for excess in newest)
         return (

@@ -55,6 +55,7 @@ _KEPT_SHARE = 0.6
 _KEPT_MEAN = 0.3966 * sqrt(2)  # mean of the smaller 60 % of |x - y| for standard normal x and y
 _MIN_OWN_DIFFERENCES = 15
 _MUCH_NOISIER = 1.5
+_CHANGE_SIGMAS = 4.0
 _PRIOR_TOKEN_SPREAD = 0.1
 _NUM_PRIOR = 6  # as many rank-steps in proportion are believed before any is seen
 
@@ -232,6 +233,20 @@ def recurs(row: Sequence[float], window: Window, sigma: float, step_seconds: flo
 def reach_seconds(window: Window, sigma: float, step_seconds: float) -> float:
     """An excess that would have been seen, five times of six."""
     return max(window.share * step_seconds, (window.sigmas + 1) * sigma / sqrt(window.num_steps))
+
+
+def num_alike(row: Sequence[float], sigma: float) -> int:
+    """How many of the newest values lie on one level: what was before a change is left out.
+
+    The split that takes most off the sum of squares, if that is more than chance would.
+    """
+    num_newest, most = len(row), (_CHANGE_SIGMAS * sigma) ** 2
+    for num in range(FIRST_WINDOW.num_steps, len(row)):
+        shift = fmean(row[-num:]) - fmean(row[:-num])
+        gain = shift * shift * num * (len(row) - num) / len(row)
+        if gain > most:
+            num_newest, most = num, gain
+    return num_newest
 
 
 def middle_mean(values: Iterable[float]) -> float:

@@ -21,7 +21,7 @@ from bench.simulated_steps import (
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.excess import spreads
+from dfx_agent.agent.excess import num_alike, spreads
 from dfx_agent.agent.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.snapshot import RunRow, TimeSplit, Verdict
 from dfx_agent.wire import Identity, SegmentWriter
@@ -59,6 +59,31 @@ def test_a_rank_that_becomes_slow_is_named_within_5_steps_and_cleared_when_it_is
     assert not any(found[:42])
     assert all(found[44:60])
     assert not any(found[64:])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_steps_before_a_rank_became_slow_do_not_make_its_amount_smaller(seed):
+    """Until the longest window lies behind the change; 2 % noise."""
+    job = Job(jitter=0.02, slow=slower(2, 1.2, since=41), tokens=same_tokens, seed=seed)
+    told = verdicts(job.steps(64))[46:]
+    injected = median(job.injected[-24:])
+    errors = [abs((verdict.lost_seconds or 0.0) / injected - 1) for verdict in told]
+    assert median(errors) < 0.1
+    assert max(errors) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("row", "num"),
+    [
+        ([0.0] * 8, 8),
+        ([0.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0], 4),
+        ([9.0, 9.0, 9.0, 0.0, 0.0, 0.0], 3),
+        ([0.0, 0.0, 0.0, 0.0, 9.0, 9.0], 3),  # two steps alone are no level
+        ([1.0, -1.0, 1.0, 2.0, 0.0, 2.0], 6),
+    ],
+)
+def test_one_level_is_what_chance_does_not_part(row, num):
+    assert num_alike(row, sigma=1.0) == num
 
 
 def test_a_few_better_steps_do_not_end_a_verdict():
