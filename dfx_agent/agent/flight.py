@@ -88,11 +88,15 @@ class RecordedGroup:
 
 @dataclass(frozen=True)
 class FlightRecord:
-    """Of one process. ``time_ns``: when it was taken, on the host's monotonic clock."""
+    """Of one process. ``time_ns``: when it was taken, on the host's monotonic clock.
+
+    ``longest_gap_ns``: between two collectives, of those that the recorder still held.
+    """
 
     time_ns: int
     rank: int
     groups: dict[GroupKey, RecordedGroup]
+    longest_gap_ns: int = 0
 
     @cached_property
     def is_waiting(self) -> bool:
@@ -114,7 +118,8 @@ def parse(text: str) -> FlightRecord | None:
         if document["format"] != 1:
             return None
         groups = dict(map(_group, document["groups"][:_MAX_GROUPS]))
-        return FlightRecord(_number(document["time_ns"]), _number(document["rank"]), groups)
+        gap_ns = _number(document.get("longest_gap_ns", 0))
+        return FlightRecord(_number(document["time_ns"]), _number(document["rank"]), groups, gap_ns)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -6,7 +6,8 @@ works within its limit is not to blame, however long the others wait: limits are
 ``max(floor, 5 x median, 2 x longest of the last 64)``, with these floors:
 
     10 s    a stage of a running job, with stacks since its last move; 13 s while there are none
-    60 s    outside every stage without stacks: it may save or evaluate, untold
+    60 s    outside every stage without stacks, or while the main thread computes or polls: it
+            may save or evaluate, untold; 600 s where it does so since before its guest came
     300 s   the first two steps, a stage never seen before (10 x median): compilation, warm-up;
             60 s in a process that was older than that when its guest came
             twice the longest that any rank was outside stages, or waited, in the last hour
@@ -17,7 +18,8 @@ Everybody in one collective for 30 s, or in collectives that do not match, is a 
 whole run in which nothing has moved for 120 s and 10 steps. Torch's flight recorder, which guests
 write when they stand still, shows different collectives under one number also where no hook saw
 them: in C++, and in a job that hung before the guest came. There a rank that has issued nothing for
-600 s, and whose stack shows no rollout, validation or checkpoint, is to blame at once.
+600 s, stands still, and whose stack shows no rollout, validation or checkpoint, is to blame at
+once.
 """
 
 from __future__ import annotations

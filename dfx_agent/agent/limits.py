@@ -55,7 +55,9 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
         stacks is not None and stacks.is_long_work()
     )
     idle_seconds = rank.idle_seconds(now_ns)
-    if quiet < idle_seconds >= LONG_FLOOR_SECONDS and stacks is not None and not is_long:
+    stands = stacks is not None and not is_long and not rank.is_at_work
+    gap = max(other.longest_gap_seconds(now_ns) for other in ranks)
+    if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap) and stands:
         ago = f"has issued no collective for {age_text(idle_seconds)}"
         return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
     excuse = _within(rank, ranks, stacks, now_ns, is_long=is_long)
@@ -76,30 +78,37 @@ def _within(
     is_first = _is_first(stage, len(durations), ranks)
     is_known = bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
     sleeps = is_known and rank.is_idle(now_ns)
+    at_work = stage == IDLE and rank.is_at_work
     if is_long and not sleeps:
         floor = LONG_FLOOR_SECONDS
-    elif is_first and rank.seconds_before_guest < FIRST_FLOOR_SECONDS:
-        floor = FIRST_FLOOR_SECONDS
-    elif is_first:  # attached to: it has compiled and warmed up before we came
-        floor = UNTOLD_FLOOR_SECONDS
-    elif stacks is None:
+    elif is_first:
+        floor = _first_floor(rank, at_work=at_work)
+    elif stacks is None or at_work:
         floor = UNTOLD_FLOOR_SECONDS if stage == IDLE else NO_STACKS_FLOOR_SECONDS
     else:
         floor = FLOOR_SECONDS
+    since = " and its main thread has computed or polled since" if at_work else ""
     gap = max(other.longest_gap_seconds(now_ns) for other in ranks) if stage == IDLE else 0.0
     if gap:
         limit = max(floor, 2 * gap)
         known = f"ranks were quiet or waited for up to {gap:.3g} s in the last hour"
-        reason = f"idle: {known}, may be quiet for {limit:.0f} s"
+        reason = f"idle: {known}, may be quiet for {limit:.0f} s{since}"
         return Excuse("", limit, reason, is_learned=is_long or not is_first)
     typical = median(durations) if durations else 0.0
     longest = max(durations, default=0.0)
     limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)
     known = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
     usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
-    asleep = " and it has slept since" if sleeps else ""
-    reason = f"{usual}, may be quiet for {limit:.0f} s{asleep}"
+    since = " and it has slept since" if sleeps else since
+    reason = f"{usual}, may be quiet for {limit:.0f} s{since}"
     return Excuse("", limit, reason, is_learned=is_long or not is_first)
+
+
+def _first_floor(rank: Track, *, at_work: bool) -> float:
+    if rank.seconds_before_guest < FIRST_FLOOR_SECONDS:
+        return FIRST_FLOOR_SECONDS
+    # attached to: it has compiled and warmed up before we came
+    return LONG_FLOOR_SECONDS if at_work else UNTOLD_FLOOR_SECONDS
 
 
 def _is_first(stage: str, num_durations: int, ranks: Sequence[Track]) -> bool:

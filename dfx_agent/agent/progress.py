@@ -7,6 +7,7 @@ are nanoseconds of the host's monotonic clock, which ranks on one host share.
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.flight import FLIGHT_SUFFIX, FlightRecord, read_flight
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.stacks import ProcessStacks, read_stacks
-from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, stat_fields
+from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, STAGE, WAIT
 from dfx_agent.wire.segment import SUFFIX
 
@@ -29,6 +30,8 @@ _LOOK_EVERY_NS = 10**9
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _QUIET_SECONDS = 2.0
 _IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
+_SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
+_POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
 # waits for ranks of the same role; queue, policy, collector wait for somebody else
 _PEER_WAITS = frozenset({"barrier", "collective"})
@@ -50,6 +53,14 @@ class Arrival(NamedTuple):
         number = "" if self.sequence is None else f" #{self.sequence}"
         group = f"@{self.group}" if self.group else ""
         return f"{self.operation or 'collective'}{group}{number}"
+
+
+class _MainThread(NamedTuple):
+    """What the main thread of a process has done by then, since it began."""
+
+    time_ns: int
+    cpu_seconds: float
+    num_waits: int
 
 
 class Waiter(NamedTuple):
@@ -84,6 +95,8 @@ class Track:
         self._is_sleeping = False
         self._cpu_ticks = 0
         self._cpu_base = (0, 0)  # when, and clock ticks used by then
+        # first and last look since it moved
+        self._main_thread = _MainThread(0, 0.0, 0), _MainThread(0, 0.0, 0)
 
     @property
     def num_steps(self) -> int:
@@ -141,13 +154,19 @@ class Track:
             if self._was_idle and self.moved_ns - before_ns >= _SHORTEST_GAP_NS:
                 self._gaps.append((self.moved_ns, self.moved_ns - before_ns))
             self._was_idle = not self.stages and not self.arrivals
+            if self._was_idle and self.quiet_seconds(now_ns) >= _QUIET_SECONDS:
+                self._look_at_main_thread()
         if not process.is_living and self.gone_ns is None:
             self.gone_ns = now_ns
 
     def longest_gap_seconds(self, now_ns: int) -> float:
-        """How long it was quiet outside stages, or waited for others, at most in the last hour."""
-        newest = (gap for end_ns, gap in self._gaps if end_ns > now_ns - _REMEMBER_GAPS_NS)
-        return max(newest, default=0) / 1e9
+        """How long it was quiet outside stages, or waited for others, at most in the last hour.
+
+        For the time before the guest came, as torch's flight recorder still knows it.
+        """
+        newest = [gap for end_ns, gap in self._gaps if end_ns > now_ns - _REMEMBER_GAPS_NS]
+        record = self.recorded()
+        return max(*newest, record.longest_gap_ns if record else 0, 0) / 1e9
 
     def quiet_seconds(self, now_ns: int) -> float:
         return (now_ns - self.moved_ns) / 1e9
@@ -191,6 +210,25 @@ class Track:
         elapsed = (now_ns - begin_ns) / 1e9
         used = (self._cpu_ticks - ticks) / _TICKS_PER_SECOND
         return self._is_sleeping and elapsed >= _IDLE_SECONDS and used <= _IDLE_SHARE * elapsed
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its main thread has computed or polled since it last moved: it does not stand."""
+        first, last = self._main_thread
+        seconds = (last.time_ns - first.time_ns) / 1e9
+        if first.time_ns <= self.moved_ns or seconds < _SEEN_SECONDS:
+            return False
+        has_computed = last.cpu_seconds - first.cpu_seconds >= _WORK_SHARE * seconds
+        num_waits = last.num_waits - first.num_waits
+        return has_computed or num_waits >= max(_FEWEST_POLLS, _POLLS_PER_SECOND * seconds)
+
+    def _look_at_main_thread(self) -> None:
+        first, last = self._main_thread
+        is_due = time.monotonic_ns() - last.time_ns >= _LOOK_EVERY_NS
+        if is_due and self.process.state == "live":
+            now = _main_thread(self.process.pid)
+            if now is not None:
+                self._main_thread = now if first.time_ns <= self.moved_ns else first, now
 
     def _note_cpu(self, now_ns: int, ticks: int, *, is_sleeping: bool) -> None:
         self._cpu_ticks = ticks
@@ -272,6 +310,16 @@ def _arrival(event: SpanEvent) -> Arrival:
     operation, _, group = event.name.rpartition("@")
     sequence = None if event.step == NO_STEP else event.step
     return Arrival(operation, group, sequence, event.begin_ns)
+
+
+def _main_thread(pid: int) -> _MainThread | None:
+    """None where the kernel does not say."""
+    thread = f"/proc/{pid}/task/{pid}/"
+    fields, waits = stat_fields(thread + "stat"), num_waits(thread + "status")
+    if len(fields) <= SYSTEM_TICKS or waits is None:
+        return None
+    ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
+    return _MainThread(time.monotonic_ns(), ticks / _TICKS_PER_SECOND, waits)
 
 
 def _state(process: Process) -> tuple[str, int]:

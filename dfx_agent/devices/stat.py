@@ -6,6 +6,16 @@ from __future__ import annotations
 STATE, USER_TICKS, SYSTEM_TICKS, START_TICKS = 0, 11, 12, 19
 
 
+def num_waits(path: str) -> int | None:
+    """How often the thread of this ``status`` file gave up its processor to wait for something."""
+    try:
+        with open(path, "rb") as file:
+            _, found, rest = file.read().partition(b"\nvoluntary_ctxt_switches:")
+    except OSError:
+        return None
+    return int(rest.split(None, 1)[0]) if found else None
+
+
 def stat_fields(path: str) -> list[str]:
     """Fields after the name, which may hold anything; empty when the process is gone."""
     try:

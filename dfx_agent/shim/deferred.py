@@ -29,10 +29,8 @@ class DeferredScalars:
     @staticmethod
     def takes(value: Any) -> bool:
         """Whether reading this value would have to wait for a device."""
-        if type(value) is int:
-            return False
-        device = getattr(value, "device", None)
-        return getattr(device, "type", "cpu") != "cpu"
+        is_int = type(value) is int  # sooner told than that it has no device
+        return not is_int and getattr(getattr(value, "device", None), "type", "cpu") != "cpu"
 
     def add(self, name: str, value: Any, step: int) -> None:
         """Start the copy of a one-element tensor; never waits."""

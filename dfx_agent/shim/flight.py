@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import zlib
+from itertools import pairwise
 from typing import Any
 
 from dfx_agent.shim import stacks
@@ -110,9 +111,12 @@ def _document(distributed: Any, entries: list[dict[str, Any]]) -> dict[str, Any]
             rows.append(_row(entry, operation, sequence))
         elif not is_finished:  # the oldest of these is what the others wait for
             rows[_MAX_ENTRIES:] = [_row(entry, operation, sequence)]
+    # not the older half: a young job's first ones came between loads
+    issued_ns = sorted(int(e["time_created_ns"]) for e in entries)[len(entries) // 2 :]
     return {
         "format": 1,
         "time_ns": time.monotonic_ns(),
+        "longest_gap_ns": max((b - a for a, b in pairwise(issued_ns)), default=0),
         "rank": distributed.get_rank(),
         "groups": list(groups.values()),
     }

@@ -33,8 +33,7 @@ def install() -> None:
 def start_watch(*, always: bool = False) -> None:
     """Once per process that records and has torch; ``always``: without torch too."""
     global _watch  # noqa: PLW0603 (one thread per process)
-    is_needed = always or bool(patches.registry.keys() - patches.disabled())
-    if _watch is None and is_needed:
+    if _watch is None and (always or patches.registry.keys() - patches.disabled()):
         _watch = Watch()
         _watch.start()
 

@@ -120,10 +120,9 @@ class _Listener:
         self._last_step = torch_hooks.num_steps() + 2 * max(1, torch_hooks.num_optimizers())
         register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
         self._handle = register(self._on_call)
-        dynamo = sys.modules.get("torch._dynamo.callback")
-        self._compiler = getattr(dynamo, "callback_handler", None)
-        if self._compiler is not None:
-            self._compiler.register_start_callback(self._before_compile)
+        compiler = getattr(sys.modules.get("torch._dynamo"), "callback_handler", None)
+        self._told_of_compiling = getattr(compiler, "start_callbacks", [])
+        self._told_of_compiling.append(self._before_compile)
 
     def _before_compile(self, *_args: Any) -> None:
         """Dynamo guards on how many hooks all modules have: it would compile again without ours."""
@@ -157,9 +156,8 @@ class _Listener:
         """No hook of ours is left; in any thread."""
         global _listener  # noqa: PLW0603
         self._handle.remove()
-        if self._compiler is not None:
-            with contextlib.suppress(ValueError):  # torch._dynamo.reset() has cleared them
-                self._compiler.remove_start_callback(self._before_compile)
+        if self._before_compile in self._told_of_compiling:  # torch._dynamo.reset() clears them
+            self._told_of_compiling.remove(self._before_compile)
         if _listener is self:
             _listener = None
 

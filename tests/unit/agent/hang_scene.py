@@ -38,7 +38,11 @@ class Rank:
         self.names: dict[str, int] = {}
         self.span = 0
         self.open_slots: list[tuple[int, int, int, int]] = []
-        self.owner = subprocess.Popen(["sleep", "300"])
+        self.runs("sleep", "300")
+
+    def runs(self, *command: str) -> None:
+        """From its beginning; what it runs by itself sleeps."""
+        self.owner = subprocess.Popen(command)
         fields = list(layout.PREAMBLE.unpack(self.path.read_bytes()[: layout.PREAMBLE.size]))
         fields[13:15] = self.owner.pid, start_ticks(self.owner.pid)
         with self.path.open("r+b") as file:
@@ -95,7 +99,11 @@ class Rank:
         self.path.with_suffix(".stacks").write_text(text)
 
     def writes_flight(
-        self, *issued: tuple[str, int, bool], group: str = "0", seconds_ago: int = 0
+        self,
+        *issued: tuple[str, int, bool],
+        group: str = "0",
+        seconds_ago: int = 0,
+        longest_gap: int = 0,
     ) -> None:
         """As the guest does; of each collective operation, number of elements, finished or not."""
         entries = [
@@ -114,6 +122,7 @@ class Rank:
             for number, (operation, size, done) in enumerate(issued, 1)
         ]
         record = {"format": 1, "time_ns": time.monotonic_ns() + SECOND, "rank": self.rank}
+        record["longest_gap_ns"] = longest_gap * SECOND
         known = {"backend": "gloo", "name": group, "description": "default_pg"}
         known |= {"members_crc": 7, "members": list(range(WORLD_SIZE)), "entries": entries[::-1]}
         self.path.with_suffix(".flight").write_text(json.dumps({**record, "groups": [known]}))

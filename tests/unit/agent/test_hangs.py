@@ -125,6 +125,68 @@ def test_a_rank_outside_every_stage_has_a_minute_without_stacks_and_ten_seconds_
     assert any("next_batch (train.py:7)" in line for line in verdict.evidence)
 
 
+SLEEPS = ("sleep", "300")
+COMPUTES = (sys.executable, "-c", "while True: pass")
+POLLS = (sys.executable, "-c", "import time\nwhile True: time.sleep(0.02)")
+
+
+@pytest.mark.parametrize(("command", "limit"), [(SLEEPS, 10), (COMPUTES, 60), (POLLS, 60)])
+def test_who_computes_or_polls_outside_every_stage_has_a_minute(scene, monkeypatch, command, limit):
+    at_work(scene, monkeypatch, command, num_steps=4)
+    assert scene.look(limit - 5).state == "clear"
+    verdict = scene.look(limit + 2)
+    assert verdict.ranks == ("0",)
+    assert ("computed or polled" in verdict.evidence[0]) == (limit == 60)
+
+
+@pytest.mark.parametrize(
+    ("command", "before_guest", "limit"),
+    [(SLEEPS, 1000.0, 60), (POLLS, 1000.0, 600), (POLLS, 0.0, 300)],
+)
+def test_who_did_so_when_its_guest_came_may_fetch_a_rollout(
+    scene, monkeypatch, command, before_guest, limit
+):
+    monkeypatch.setattr(Track, "seconds_before_guest", before_guest)
+    at_work(scene, monkeypatch, command, num_steps=0)
+    assert scene.look(limit - 5).state == "insufficient evidence"
+    assert scene.look(limit + 2).ranks == ("0",)
+
+
+def at_work(scene: Scene, monkeypatch, command: tuple[str, ...], num_steps: int) -> None:
+    """Rank 0 runs this outside all stages, seen for a second; the others wait for it."""
+    monkeypatch.setattr(progress, "_SEEN_SECONDS", 0.5)
+    monkeypatch.setattr(progress, "_LOOK_EVERY_NS", SECOND // 10)
+    ranks = scene.add(WORLD_SIZE)
+    ranks[0].dies()
+    ranks[0].runs(*command)
+    for step in range(1, num_steps + 1):
+        for rank in ranks:
+            rank.step(step)
+            rank.took_part("all_reduce@0", step)
+        scene.look()
+    if not num_steps:
+        for rank in ranks:
+            rank.reports_group("0", 4)
+    hold_in(ranks[1:], "all_reduce@0", 5)
+    ranks[0].writes_stacks("main", "train", "fetch_rollouts")
+    scene.look(3)
+    time.sleep(1)
+    scene.look(3)
+
+
+def test_gaps_before_the_guest_came_are_known_to_the_flight_recorder(scene, monkeypatch):
+    monkeypatch.setattr(Track, "seconds_before_guest", 1000.0)
+    for rank in scene.add(WORLD_SIZE):
+        is_absent = rank is scene.ranks[1]
+        issued = [] if is_absent else [("all_reduce", 8, False)]
+        rank.writes_flight(REDUCED, *issued, longest_gap=120 if is_absent else 2)
+        rank.writes_stacks("main", "fetch_rollouts" if is_absent else "backward")
+    assert scene.look(230).state == "insufficient evidence"
+    verdict = scene.look(241)
+    assert verdict.ranks == ("1",)
+    assert "up to 120 s in the last hour" in verdict.evidence[0]
+
+
 def test_who_is_often_quiet_outside_stages_may_be_so_twice_as_long(scene, monkeypatch):
     monkeypatch.setattr(progress, "_SHORTEST_GAP_NS", SECOND // 100)
     ranks = scene.warm_up()

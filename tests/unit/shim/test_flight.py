@@ -129,6 +129,13 @@ def test_an_earlier_group_of_the_same_name_is_left_out(torch, tmp_path):
     assert [e.sequence for e in group.entries] == [3]
 
 
+def test_the_longest_gap_is_that_of_the_newer_half(torch, tmp_path):
+    begins = [0, 900, 901, 902, 903, 918, 919]  # a load of 900 s, then a rollout of 15 s
+    torch.entries = [entry(n, time_created_ns=t * 10**9) for n, t in enumerate(begins, 1)]
+    assert write(tmp_path)
+    assert written(tmp_path).longest_gap_ns == 15 * 10**9
+
+
 def test_a_thousand_groups_make_a_small_file(torch, tmp_path):
     wide = {"input_sizes": [[2**40] * 10] * 20, "input_dtypes": ["ComplexDouble"] * 20}
     torch.entries = [entry(i, f"{n}" * 500, **wide) for n in range(1000) for i in range(1, 3)]
