@@ -27,6 +27,7 @@ BENCHES = (
     "interpreter_start",
     "page_latency",
     "scrape_time",
+    "otlp_push",
     "agent_cost",
     "collective_cost",
     "ledger_cost",

@@ -145,6 +145,12 @@ class Agent:
             self._reported[run, part] = SegmentProblem(part, "exporter", message)
             self._is_stale = True
 
+    def settle(self, run: str, part: str) -> None:
+        """What was reported of this part is over."""
+        with self._lock:
+            self._reported.pop((run, part), None)
+            self._is_stale = True
+
     def reset_signals(self, run: str) -> None:
         """The operator says that the present state of ``run`` is normal. KeyError if unknown."""
         with self._lock:

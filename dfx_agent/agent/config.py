@@ -85,6 +85,12 @@ class Config:
     """Trackers that closed steps are written to."""
     tracker_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of each, by tracker."""
+    otlp_endpoint: str | None = None
+    """URL of an OpenTelemetry receiver (OTLP over HTTP) that metrics and steps are pushed to."""
+    otlp_signals: tuple[str, ...] = ("metrics", "traces")
+    """What is pushed to it."""
+    otlp_seconds: float = 15.0
+    """How often metrics are pushed."""
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> Config:
@@ -168,6 +174,10 @@ def _listed(key: str, value: Any) -> list[str]:
     raise ConfigError(f"{key} must be a list of texts, not {value!r}")
 
 
+def _url_or_none(key: str, value: Any) -> str | None:
+    return _url(key, str(value)) if value else None
+
+
 def _url(key: str, text: str) -> str:
     try:
         parts = urlsplit(text)
@@ -236,4 +246,6 @@ _TYPES: dict[str, Callable[[str, Any], Any]] = {
     "alert_labels": _labels,
     "track_with": _unique,
     "tracker_kwargs": _by_tracker,
+    "otlp_endpoint": _url_or_none,
+    "otlp_signals": _unique,
 }

@@ -18,7 +18,7 @@ from dfx_agent.web.listener import Listener, parse_listen
 if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
 
-_ALERTING = ("alertmanager", "webhook", "alert_labels")
+_DELIVERY = ("alertmanager", "webhook", "alert_labels", "otlp_endpoint")
 
 
 def add_service_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +46,12 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="label on every delivered alert, as external_labels of Prometheus; repeatable",
     )
+    parser.add_argument(
+        "--otlp",
+        dest="otlp_endpoint",
+        metavar="URL",
+        help="push metrics and steps to this OpenTelemetry receiver (http://HOST:4318)",
+    )
     parser.add_argument("--config", metavar="FILE", help="settings file (dfx.yaml if it exists)")
 
 
@@ -71,7 +77,7 @@ def load_config(args: argparse.Namespace) -> Config:
     """Settings from file, environment and flags; ConfigError names the bad one."""
     from dfx_agent.agent.config import load
 
-    names = ("listen", "directory", "token_file", "tls_cert", "tls_key", *_ALERTING)
+    names = ("listen", "directory", "token_file", "tls_cert", "tls_key", *_DELIVERY)
     flags = {name: getattr(args, name) for name in names}
     return load(flags, os.environ, args.config)
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
@@ -18,7 +19,9 @@ from dfx_agent.alerting.webhook import webhooks
 from dfx_agent.commands._farewell import Scrapes, wait_for_scrape
 from dfx_agent.commands._options import listener_of, read_token
 from dfx_agent.exporters.base import Tracker
-from dfx_agent.exporters.prometheus import PrometheusExporter, run_samples
+from dfx_agent.exporters.otel import STOP_SECONDS as OTLP_STOP_SECONDS
+from dfx_agent.exporters.otel import OtlpPush
+from dfx_agent.exporters.prometheus import PrometheusExporter, SnapshotCollector, run_samples
 from dfx_agent.exporters.trackers import STOP_SECONDS, Trackers, open_trackers
 from dfx_agent.metrics.alerts import ALERTS, alerts_with
 from dfx_agent.shim import imports
@@ -29,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """Agent, alerts, trackers, exporter and web server.
+    """Agent, alerts, trackers, exporters and web server.
 
-    The agent's folder and the trackers are checked when it is made. ``listener`` is one that is
-    bound already, or another one than ``config`` asks for.
+    The agent's folder, the trackers and the push are checked when it is made. ``listener`` is one
+    that is bound already, or another one than ``config`` asks for.
     """
 
     def __init__(self, config: Config, listener: Listener | None = None) -> None:
@@ -45,6 +48,7 @@ class Service:
         trackers = _trackers(config)
         self.agent = Agent(config)
         self.trackers = Trackers(trackers, self.agent, self._report)
+        self.otlp = _otlp(config, self.agent, self._report_otlp)
         self.alerts = _alerts(config, self.agent, lambda: self.url)
 
     @property
@@ -61,7 +65,8 @@ class Service:
         from dfx_agent.web.app import create_app
         from dfx_agent.web.server import Server
 
-        exporter = PrometheusExporter(self.agent, self.alerts, self.trackers)
+        sources = self.agent, self.alerts, self.trackers, self.otlp
+        exporter = PrometheusExporter(*sources)
         render = self._scrapes.watched(exporter.render)
         app = create_app(self.agent, render, self._token, self.alerts)
         self._server = Server(app, self._listener)
@@ -70,6 +75,8 @@ class Service:
         self.agent.start()
         self.alerts.start()
         self.trackers.start()
+        if self.otlp is not None:
+            self.otlp.start(SnapshotCollector(*sources).collect, urlsplit(self.url).netloc)
 
     def see_job_off(self) -> None:
         """The job that we were started with has ended: let Prometheus see it, if it scrapes us."""
@@ -84,6 +91,8 @@ class Service:
             _say(
                 f"tracker {name} is not done after {STOP_SECONDS:.0f} s: last steps may be missing"
             )
+        if self.otlp is not None and not self.otlp.stop():
+            _say(f"OpenTelemetry push is not done after {OTLP_STOP_SECONDS:.0f} s: some is missing")
         for row in self.alerts.alerts().deliveries:
             if row.num_waiting:
                 what = f"{row.num_waiting} notifications not delivered to {row.kind} {row.target}"
@@ -91,6 +100,14 @@ class Service:
         if self._server is not None:
             self._server.stop()
         self._listener.close()
+
+    def _report_otlp(self, signal: str, message: str) -> None:
+        """An empty message: it is taken again."""
+        if message:
+            self._report("", f"otlp {signal}", message)
+        else:
+            _say(f"OpenTelemetry {signal} are taken again")
+            self.agent.settle("", f"otlp {signal}")
 
     def _report(self, run: str, tracker: str, message: str) -> None:
         _say(message)
@@ -106,6 +123,12 @@ def _trackers(config: Config) -> dict[str, Tracker]:
     if config.track_with:
         imports.forget()
     return open_trackers(config.track_with, config.tracker_kwargs)
+
+
+def _otlp(config: Config, agent: Agent, report: Callable[[str, str], None]) -> OtlpPush | None:
+    if config.otlp_endpoint is None:
+        return None
+    return OtlpPush(config.otlp_endpoint, config.otlp_signals, config.otlp_seconds, agent, report)
 
 
 def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAlerts:

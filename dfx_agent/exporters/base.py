@@ -58,6 +58,25 @@ class TrackerSource(Protocol):
         """As of now; cheap, never blocks."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtlpRow:
+    """How the pushing of one signal stands: "metrics" (points) or "traces" (spans)."""
+
+    signal: str
+    is_active: bool
+    num_sent: int
+    num_failed: int
+    num_dropped_spans: int = 0
+    num_missed_steps: int = 0
+
+
+class OtlpSource(Protocol):
+    """What the renderers ask of an OpenTelemetry push."""
+
+    def rows(self) -> tuple[OtlpRow, ...]:
+        """As of now; cheap, never blocks."""
+
+
 def checked_options(tracker: str, options: Options, known: frozenset[str]) -> dict[str, Any]:
     """ConfigError that names the first option nobody knows."""
     for key in options:

@@ -13,13 +13,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from dfx_agent.exporters.base import TrackerRow, TrackerSource
+from dfx_agent.exporters.base import OtlpRow, OtlpSource, TrackerRow, TrackerSource
 from dfx_agent.exporters.exposition import Encoder
 from dfx_agent.exporters.ledger_families import add_ledger
 from dfx_agent.exporters.rank_families import Labels, Page, add_rank
 from dfx_agent.exporters.signal_families import add_detector, add_signals
 from dfx_agent.metrics import agent as about_agent
-from dfx_agent.metrics import alerting, load, performance, trackers, verdicts
+from dfx_agent.metrics import alerting, load, otlp, performance, trackers, verdicts
 from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source, StepRow, Verdict
 
 # sample name -> (labels, value)
@@ -34,10 +34,12 @@ class SnapshotCollector(Collector):
         source: Source,
         alerts: AlertSource | None = None,
         tracked: TrackerSource | None = None,
+        pushed: OtlpSource | None = None,
     ) -> None:
         self._source = source
         self._alerts = alerts
         self._tracked = tracked
+        self._pushed = pushed
 
     def collect(self) -> Iterator[Family]:
         snapshot = self._source.snapshot()
@@ -47,6 +49,8 @@ class SnapshotCollector(Collector):
             _add_alerts(page, self._alerts.alerts())
         if self._tracked is not None:
             _add_trackers(page, self._tracked.rows())
+        if self._pushed is not None:
+            _add_otlp(page, self._pushed.rows())
         for run in snapshot.runs:
             _add_run(page, run)
         return iter(page.families.values())
@@ -63,10 +67,11 @@ class PrometheusExporter:
         source: Source,
         alerts: AlertSource | None = None,
         tracked: TrackerSource | None = None,
+        pushed: OtlpSource | None = None,
     ) -> None:
         self._encoder = Encoder()
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(SnapshotCollector(source, alerts, tracked))
+        self._registry.register(SnapshotCollector(source, alerts, tracked, pushed))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -163,6 +168,16 @@ def _add_alerts(page: Page, alerts: Alerts) -> None:
         page.add(alerting.FAILED, receiver, row.num_failed)
         page.add(alerting.DROPPED, receiver, row.num_dropped)
         page.add(alerting.WAITING, receiver, row.num_waiting)
+
+
+def _add_otlp(page: Page, rows: Iterable[OtlpRow]) -> None:
+    for row in rows:
+        page.add(otlp.ACTIVE, (row.signal,), row.is_active)
+        page.add(otlp.SENT, (row.signal,), row.num_sent)
+        page.add(otlp.FAILED, (row.signal,), row.num_failed)
+        if row.signal == "traces":
+            page.add(otlp.DROPPED_SPANS, (), row.num_dropped_spans)
+            page.add(otlp.MISSED_STEPS, (), row.num_missed_steps)
 
 
 def _add_trackers(page: Page, rows: Iterable[TrackerRow]) -> None:

@@ -11,6 +11,8 @@ from typing import Literal
 Kind = Literal["gauge", "counter", "info"]
 MetricSource = Literal["native", "shim", "device", "derived", "agent"]
 
+_UCUM = {"seconds": "s", "bytes": "By", "ratio": "1"}
+
 # labels every series of a training process carries
 PER_RANK = ("run", "role", "rank")
 
@@ -35,6 +37,18 @@ class Metric:
     def sample_name(self) -> str:
         """The name a query uses."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
+
+    @property
+    def otel_name(self) -> str:
+        """The name with dots; a receiver that turns it into Prometheus' form gets ours back."""
+        name = f"{self.name}_info" if self.kind == "info" else self.name
+        return name.replace("_", ".")
+
+    @property
+    def otel_unit(self) -> str:
+        """UCUM where the name ends with the unit, else it is a note: receivers append the first."""
+        is_named = self.name.endswith(f"_{self.unit}")
+        return _UCUM.get(self.unit, "") if is_named else ""
 
 
 def native(
