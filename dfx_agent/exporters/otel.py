@@ -72,6 +72,7 @@ class OtlpPush:
         self._reason = _Reason()
         self._shares = {s: _Share(s, self._endpoint, report, self._reason) for s in signals}
         self._parts: dict[str, Any] = {}
+        self._retry_seconds = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dfx-otlp", daemon=True)
 
@@ -126,9 +127,11 @@ class OtlpPush:
         if part is None or share is None:
             return
         part.collect(self._source, runs, is_last=is_last)
-        while part.num_waiting and (share.is_active or not is_last):
+        may_try = share.is_active or (not is_last and time.monotonic() >= self._retry_seconds)
+        while part.num_waiting and may_try:
             num_spans, export = part.prepare()
             if not share.take(num_spans, export):
+                self._retry_seconds = time.monotonic() + self._every_seconds
                 return
             part.forget(num_spans)
 
