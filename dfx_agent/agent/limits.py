@@ -60,7 +60,8 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
     if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap) and stands:
         ago = f"has issued no collective for {age_text(idle_seconds)}"
         return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
-    excuse = _within(rank, ranks, stacks, now_ns, is_long=is_long)
+    gap = gap if rank.stage == IDLE else 0.0
+    excuse = _within(rank, ranks, stacks, now_ns, gap, is_long=is_long)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
 
 
@@ -69,10 +70,11 @@ def _within(
     ranks: Sequence[Track],
     stacks: ProcessStacks | None,
     now_ns: int,
+    gap: float,
     *,
     is_long: bool,
 ) -> Excuse:
-    """How long this rank may be quiet where it stands."""
+    """How long this rank may be quiet where it stands, where such gaps have been seen."""
     stage = rank.stage
     durations = [ns / 1e9 for other in ranks for ns in other.durations.get(stage, ())]
     is_first = _is_first(stage, len(durations), ranks)
@@ -88,7 +90,6 @@ def _within(
     else:
         floor = FLOOR_SECONDS
     since = " and its main thread has computed or polled since" if at_work else ""
-    gap = max(other.longest_gap_seconds(now_ns) for other in ranks) if stage == IDLE else 0.0
     if gap:
         limit = max(floor, 2 * gap)
         known = f"ranks were quiet or waited for up to {gap:.3g} s in the last hour"

@@ -46,9 +46,9 @@ class Service:
         self._certificate = os.path.abspath(config.tls_cert) if config.tls_cert else ""
         self._linger_seconds = config.linger_seconds
         trackers = _trackers(config)
+        self.otlp = _otlp(config, self._report_otlp)
         self.agent = Agent(config)
         self.trackers = Trackers(trackers, self.agent, self._report)
-        self.otlp = _otlp(config, self.agent, self._report_otlp)
         self.alerts = _alerts(config, self.agent, lambda: self.url)
 
     @property
@@ -76,7 +76,8 @@ class Service:
         self.alerts.start()
         self.trackers.start()
         if self.otlp is not None:
-            self.otlp.start(SnapshotCollector(*sources).collect, urlsplit(self.url).netloc)
+            collect, instance = SnapshotCollector(*sources).collect, urlsplit(self.url).netloc
+            self.otlp.start(self.agent, collect, instance)
 
     def see_job_off(self) -> None:
         """The job that we were started with has ended: let Prometheus see it, if it scrapes us."""
@@ -125,10 +126,10 @@ def _trackers(config: Config) -> dict[str, Tracker]:
     return open_trackers(config.track_with, config.tracker_kwargs)
 
 
-def _otlp(config: Config, agent: Agent, report: Callable[[str, str], None]) -> OtlpPush | None:
+def _otlp(config: Config, report: Callable[[str, str], None]) -> OtlpPush | None:
     if config.otlp_endpoint is None:
         return None
-    return OtlpPush(config.otlp_endpoint, config.otlp_signals, config.otlp_seconds, agent, report)
+    return OtlpPush(config.otlp_endpoint, config.otlp_signals, config.otlp_seconds, report)
 
 
 def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAlerts:

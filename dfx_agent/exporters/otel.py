@@ -51,12 +51,7 @@ class OtlpPush:
     """An ``OtlpSource``. ConfigError where a signal is unknown or the library is missing."""
 
     def __init__(
-        self,
-        endpoint: str,
-        signals: Sequence[str],
-        every_seconds: float,
-        source: StepSource,
-        report: Report,
+        self, endpoint: str, signals: Sequence[str], every_seconds: float, report: Report
     ) -> None:
         for signal in signals:
             if signal not in _FILES:
@@ -68,20 +63,20 @@ class OtlpPush:
             raise ConfigError(f"otlp_endpoint: {error}: {install}") from None
         self._open: dict[str, Any] = dict(zip(signals, files, strict=True))
         self._endpoint = endpoint.rstrip("/")
-        self._source, self._every_seconds = source, every_seconds
-        self._reason = _Reason()
+        self._every_seconds = every_seconds
+        self._report, self._reason = report, _Reason()
         self._shares = {s: _Share(s, self._endpoint, report, self._reason) for s in signals}
         self._parts: dict[str, Any] = {}
         self._retry_seconds = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dfx-otlp", daemon=True)
 
-    def start(self, families: Families, instance: str) -> None:
+    def start(self, source: StepSource, families: Families, instance: str) -> None:
         """``families``: as a scrape has them; ``instance``: host and port of this agent."""
         library = logging.getLogger(_LIBRARY)
         library.addHandler(self._reason)
         library.propagate = False
-        self._families = families
+        self._source, self._families = source, families
         for signal, module in self._open.items():
             url = f"{self._endpoint}/v1/{signal}"
             self._parts[signal] = module.open_part(url, instance, __version__)
@@ -107,14 +102,19 @@ class OtlpPush:
 
     def _loop(self) -> None:
         runs: tuple[RunRow, ...] = ()
-        is_last, due = False, 0.0
+        is_last, due, broken = False, 0.0, ""
         while not is_last:
             is_last = self._stop.wait(_STEPS_EVERY_SECONDS)
-            if is_last or time.monotonic() >= due:
-                due = time.monotonic() + self._every_seconds
-                runs = self._source.snapshot().runs
-                self._push_metrics(is_last=is_last)
-            self._push_spans(runs, is_last=is_last)
+            try:
+                if is_last or time.monotonic() >= due:
+                    due = time.monotonic() + self._every_seconds
+                    runs = self._source.snapshot().runs
+                    self._push_metrics(is_last=is_last)
+                self._push_spans(runs, is_last=is_last)
+            except Exception as error:  # noqa: BLE001 (a fault of ours: said, and the push goes on)
+                before, broken = broken, f"{type(error).__name__}: {error}"
+                if broken != before:
+                    self._report("push", f"OpenTelemetry push failed ({broken})")
 
     def _push_metrics(self, *, is_last: bool) -> None:
         part, share = self._parts.get(METRICS), self._shares.get(METRICS)

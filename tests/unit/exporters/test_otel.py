@@ -1,12 +1,13 @@
 """Spans of steps that come late, are too many, or whose pieces are gone; a library that is not."""
 
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from dfx_agent.errors import ConfigError
-from dfx_agent.exporters import otel_spans
+from dfx_agent.exporters import otel, otel_spans
 from dfx_agent.exporters.otel import OtlpPush
 from dfx_agent.exporters.otel_spans import SpansPart
 from dfx_agent.snapshot import Piece, StepCell, StepRow, TimelineRow, TimeSplit
@@ -143,4 +144,25 @@ def test_without_the_library_the_start_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "dfx_agent.exporters.otel_spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError, match=r"pip install 'dfx-agent\[otel\]'"):
-        OtlpPush("http://h:4318", ("traces",), 1.0, None, print)
+        OtlpPush("http://h:4318", ("traces",), 1.0, print)
+
+
+def test_a_fault_of_ours_is_said_once_and_the_push_goes_on(job, monkeypatch):
+    monkeypatch.setattr(otel, "_STEPS_EVERY_SECONDS", 0.01)
+    said = []
+    push = OtlpPush("http://127.0.0.1:1", ("traces",), 0.01, lambda *words: said.append(words))
+    num_asked = 0
+
+    def snapshot():
+        nonlocal num_asked
+        num_asked += 1
+        raise RuntimeError("oops")
+
+    job.snapshot = snapshot
+    push.start(job, list, "here")
+    deadline = time.monotonic() + 10
+    while num_asked < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert push.stop()
+    assert num_asked >= 3
+    assert said == [("push", "OpenTelemetry push failed (RuntimeError: oops)")]
