@@ -9,11 +9,13 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from dfx_agent.agent import lock
 from dfx_agent.agent.config import Config
 from dfx_agent.errors import DfxError, UsageError
 from dfx_agent.shim.attached import agent_is_there
+from dfx_agent.snapshot import Piece, TimelineRow
 
 DEFAULT_URL = "http://127.0.0.1:9931"
 
@@ -55,6 +57,14 @@ class AskedAgent:
             raise self._no_answer(error) from None
         return snapshot if not self.pids or pids & self.pids else None
 
+    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+        """Each rank's newest steps; NoAnswerError when there is no answer."""
+        try:
+            path = f"/api/v1/runs/{quote(run, safe='')}/timeline?steps={num_steps}"
+            return tuple(map(_timeline_row, self._get(path)))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._no_answer(error) from None
+
     def _no_answer(self, error: Exception) -> NoAnswerError:
         reason = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
         doubt = "" if self.pids else ": is an agent there?"
@@ -70,6 +80,11 @@ class AskedAgent:
         opener = urllib.request.build_opener(*handlers)
         with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
             return json.load(response)
+
+
+def _timeline_row(given: dict[str, Any]) -> TimelineRow:
+    pieces = tuple(Piece(**piece) for piece in given["pieces"])
+    return TimelineRow(**{**given, "pieces": pieces})
 
 
 def named(url: str, token: str | None) -> AskedAgent:

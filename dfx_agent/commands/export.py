@@ -1,0 +1,107 @@
+"""The newest steps of a run in a file that somebody else's viewer opens."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from dfx_agent import __version__
+from dfx_agent.agent import config as configuration
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.agent.wording import labels_text
+from dfx_agent.commands._asked_agent import AskedAgent, NoAnswerError, named, of_folder, token_in
+from dfx_agent.commands._observed import add_observing_arguments
+from dfx_agent.errors import DfxError, UsageError
+from dfx_agent.exporters.perfetto import trace
+from dfx_agent.snapshot import TimelineRow
+from dfx_agent.wire import SegmentError
+
+HELP = "write the newest steps of a run as a trace for Perfetto"
+EXAMPLE = """dfx-agent export trace.json.gz --run nightly --steps 20
+
+Open it at https://ui.perfetto.dev, which reads it in the browser. An agent keeps the
+pieces of 64 steps a rank at most; without one the segments are read."""
+
+_MOST_STEPS = 200
+_READ_SECONDS = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="file to write: .json, or .json.gz")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="newest steps (20)")
+    add_observing_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """0 when the file was written."""
+    if not 1 <= args.steps <= _MOST_STEPS:
+        raise UsageError(f"--steps {args.steps}: use 1 to {_MOST_STEPS}")
+    run, rows = _observed(args)
+    data = json.dumps(trace(run, rows, __version__), allow_nan=False).encode()
+    is_packed = args.file.endswith(".gz")
+    try:
+        Path(args.file).write_bytes(gzip.compress(data) if is_packed else data)
+    except OSError as error:
+        raise DfxError(f"cannot write {args.file}: {error.strerror}") from None
+    ranks = labels_text(row.rank for row in rows)
+    steps = sorted({row.step for row in rows if row.step is not None})
+    which = f"steps {steps[0]} to {steps[-1]}" if steps else "no step yet"
+    print(f"dfx-agent: wrote {args.file}: {which}, {ranks}, run {run}")
+    return 0
+
+
+def _observed(args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:
+    config = configuration.load({"directory": args.directory}, os.environ, None)
+    token = token_in(args.token_file)
+    agent = named(args.url, token) if args.url else of_folder(config, token)
+    if agent is not None:
+        try:
+            return _asked(agent, args)
+        except NoAnswerError as error:
+            if args.url:
+                raise UsageError(f"no timeline: {error}") from None
+    return _read(config, args)
+
+
+def _asked(agent: AskedAgent, args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:
+    snapshot = agent.snapshot()
+    if snapshot is None:
+        raise NoAnswerError(f"{agent.url} follows another folder")
+    run = _chosen([row["run"] for row in snapshot["runs"]], args)
+    return run, agent.timeline(run, args.steps)
+
+
+def _read(config: Config, args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:
+    try:
+        agent = Agent(config, reap=False)
+    except SegmentError as error:
+        raise UsageError(str(error)) from None
+    end = time.monotonic() + _READ_SECONDS
+    while time.monotonic() < end:
+        agent.poll()
+        time.sleep(config.poll_seconds)
+    run = _chosen([row.run for row in agent.snapshot().runs], args)
+    rows = agent.timeline(run, args.steps)
+    agent.stop()
+    return run, rows
+
+
+def _chosen(runs: Sequence[str], args: argparse.Namespace) -> str:
+    if args.run is not None and args.run in runs:
+        return str(args.run)
+    names = ", ".join(runs) or "none"
+    if args.run is not None:
+        raise UsageError(f"no run named {args.run}: there are: {names}")
+    if not runs:
+        raise DfxError(
+            "no observed process: name another folder with --dir, or an agent with --url"
+        )
+    if len(runs) > 1:
+        raise UsageError(f"several runs: choose one with --run: {names}")
+    return runs[0]
