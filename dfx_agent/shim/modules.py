@@ -193,9 +193,10 @@ def _num_elements(root: Any) -> int:
 
 def _is_compiled(modules: Iterable[Any]) -> bool:
     """A hook on a module inside a compiled function would make dynamo compile it again."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    has_frames = bool(dynamo and dynamo.counters["frames"])
-    return has_frames or any(m.__dict__.get("_compiled_call_impl") is not None for m in modules)
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    # frames are not counted with fullgraph=True, graphs are
+    has_compiled = any(counters.get(what) for what in ("frames", "stats"))
+    return has_compiled or any(m.__dict__.get("_compiled_call_impl") is not None for m in modules)
 
 
 def _time_forward(root: Any) -> None:

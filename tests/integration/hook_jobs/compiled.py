@@ -77,6 +77,7 @@ def check_a_compiled_model_in_one_graph():
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     optimizer = torch.optim.AdamW(model.parameters())
     step(compiled, optimizer)
+    assert modules._is_compiled([])  # nobody may hook into modules now
     from_now_on_nothing_compiles()
     seen()
     for _ in range(3):
