@@ -6,6 +6,7 @@ import argparse
 import gzip
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +67,8 @@ def _observed(args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:
         except NoAnswerError as error:
             if args.url:
                 raise UsageError(f"no timeline: {error}") from None
+            if not agent.is_guess:
+                print(f"dfx-agent: {error}; the segments are read", file=sys.stderr)
     return _read(config, args)
 
 
