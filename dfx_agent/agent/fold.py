@@ -39,6 +39,7 @@ class RunFold:
         self.processes: dict[tuple[str, str], Process] = {}
         self.outside: tuple[OutsideProcess, ...] = ()
         self.store = ScalarStore()
+        self._fresh: list[tuple[ScalarRecord, str, int]] = []  # of this reading, label, attempt
         self.collectives = Collectives()
         self.hangs = HangWatch()
         self.health = RunHealth(critical)
@@ -89,8 +90,7 @@ class RunFold:
 
     def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
         """What one reading of a process brought."""
-        for scalar in scalars:
-            self.store.add(scalar.key, process.label, process.attempt, scalar.step, scalar.value)
+        self._fresh += ((scalar, process.label, process.attempt) for scalar in scalars)
         framework, follower = self.framework_of(process), process.follower
         self.health.add(_reporter(process), framework, scalars, follower.epoch_seconds)
         self.collectives.add(process)
@@ -102,6 +102,7 @@ class RunFold:
 
     def close_steps(self) -> None:
         """All processes were read: turn steps that are over into rows."""
+        self._store_scalars()
         self.collectives.settle()
         for role, watch in self._watches.items():
             watch.close(self._living(role), self.collectives)
@@ -121,6 +122,12 @@ class RunFold:
         told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
         self.health.close(told)
         self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
+
+    def _store_scalars(self) -> None:
+        """In the order of events: one reading may bring many steps of one rank after another's."""
+        fresh, self._fresh = self._fresh, []
+        for scalar, label, attempt in sorted(fresh, key=lambda each: each[0].time_ns):
+            self.store.add(scalar.key, label, attempt, scalar.step, scalar.value)
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What is concluded now: hang, crash, straggler by role; divergence, data of the run."""
