@@ -492,20 +492,3 @@ def test_truncation_of_a_followed_segment_is_survived(dfx_dir, agent):
         good.step(size)
         assert rank_row(agent, run="good").step == size
     assert agent.snapshot().agent.num_exporter_errors == 0
-
-
-def test_a_reading_of_many_steps_loses_no_rank(dfx_dir):
-    """As when nobody looked for a while, or the agent came late: one rank is read after another."""
-    ranks = [Job(dfx_dir, rank) for rank in range(2)]
-    for step in range(1, 41):
-        for number, rank in enumerate(ranks):
-            rank.step(step)
-            rank.point(SCALAR, "x", step + number, step)
-    agent = Agent(Config(str(dfx_dir)))
-    agent.poll()
-    (run,) = agent.snapshot().runs
-    (history,) = agent.scalar_history("r", ["x"])
-    agent.stop()
-    assert run.num_stale_scalars == 0
-    assert history.steps == tuple(range(1, 41))
-    assert history.values == tuple(step + 0.5 for step in range(1, 41))

@@ -16,7 +16,7 @@ from dfx_agent.agent import agent as module
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.wire import Identity, SegmentWriter
-from dfx_agent.wire.records import QUEUE
+from dfx_agent.wire.records import QUEUE, SCALAR
 
 NUM_RECORDS = 64
 
@@ -98,3 +98,21 @@ def test_a_ring_that_fills_fast_is_read_at_every_turn(dfx_dir, agent, num_record
     agent.poll()
 
     assert may_rest(agent) == rests
+
+
+def test_a_reading_of_many_steps_loses_no_rank(dfx_dir):
+    """As when nobody looked for a while, or the agent came late: one rank is read after another."""
+    ranks = [SegmentWriter(str(dfx_dir), Identity("r", "trainer", rank=rank)) for rank in (0, 1)]
+    names = [rank.add_name("x") for rank in ranks]
+    for step in range(1, 41):
+        for number, (rank, name) in enumerate(zip(ranks, names, strict=True)):
+            now = time.monotonic_ns()
+            rank.emit(now, now, float(step + number), step, 0, 0, 0, SCALAR, name)
+    agent = Agent(Config(str(dfx_dir)))
+    agent.poll()
+    (run,) = agent.snapshot().runs
+    (history,) = agent.scalar_history("r", ["x"])
+    agent.stop()
+    assert run.num_stale_scalars == 0
+    assert history.steps == tuple(range(1, 41))
+    assert history.values == tuple(step + 0.5 for step in range(1, 41))
