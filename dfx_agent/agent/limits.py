@@ -56,12 +56,12 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
     )
     idle_seconds = rank.idle_seconds(now_ns)
     stands = stacks is not None and not is_long and not rank.is_at_work
-    gap = max(other.longest_gap_seconds(now_ns) for other in ranks)
-    if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap) and stands:
+    gap_seconds = max(other.longest_gap_seconds(now_ns) for other in ranks)
+    if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap_seconds) and stands:
         ago = f"has issued no collective for {age_text(idle_seconds)}"
         return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
-    gap = gap if rank.stage == IDLE else 0.0
-    excuse = _within(rank, ranks, stacks, now_ns, gap, is_long=is_long)
+    gap_seconds = gap_seconds if rank.stage == IDLE else 0.0
+    excuse = _within(rank, ranks, stacks, now_ns, gap_seconds, is_long=is_long)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
 
 
@@ -70,7 +70,7 @@ def _within(
     ranks: Sequence[Track],
     stacks: ProcessStacks | None,
     now_ns: int,
-    gap: float,
+    gap_seconds: float,
     *,
     is_long: bool,
 ) -> Excuse:
@@ -90,9 +90,9 @@ def _within(
     else:
         floor = FLOOR_SECONDS
     since = " and its main thread has computed or polled since" if at_work else ""
-    if gap:
-        limit = max(floor, 2 * gap)
-        known = f"ranks were quiet or waited for up to {gap:.3g} s in the last hour"
+    if gap_seconds:
+        limit = max(floor, 2 * gap_seconds)
+        known = f"ranks were quiet or waited for up to {gap_seconds:.3g} s in the last hour"
         reason = f"idle: {known}, may be quiet for {limit:.0f} s{since}"
         return Excuse("", limit, reason, is_learned=is_long or not is_first)
     typical = median(durations) if durations else 0.0

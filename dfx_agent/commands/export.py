@@ -44,6 +44,8 @@ def execute(args: argparse.Namespace) -> int:
     if not 1 <= args.steps <= _MOST_STEPS:
         raise UsageError(f"--steps {args.steps}: use 1 to {_MOST_STEPS}")
     run, rows = _observed(args)
+    if not rows:
+        raise DfxError(f"run {run} has no steps: nothing was written")
     data = json.dumps(trace(run, rows, __version__), allow_nan=False).encode()
     is_packed = args.file.endswith(".gz")
     try:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from dfx_agent.errors import ConfigError, TrackerError
+from dfx_agent.snapshot import Snapshot, StepRow, TimelineRow
 
 Options = Mapping[str, Any]
 
@@ -68,6 +69,19 @@ class OtlpRow:
     num_failed: int
     num_dropped_spans: int = 0
     num_missed_steps: int = 0
+
+
+class TimelineSource(Protocol):
+    """What a push of steps asks of the agent. KeyError on an unknown run."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+
+    def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
+        """Closed steps of every role that are kept, those after ``after_step`` if it is given."""
+
+    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+        """Each rank's newest steps as pieces, the running one included."""
 
 
 class OtlpSource(Protocol):

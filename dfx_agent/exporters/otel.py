@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client.metrics_core import Metric as Family
 
 from dfx_agent import __version__
 from dfx_agent.errors import ConfigError
-from dfx_agent.exporters.base import OtlpRow
-from dfx_agent.snapshot import RunRow, Snapshot, StepRow, TimelineRow
+from dfx_agent.exporters.base import OtlpRow, TimelineSource
+from dfx_agent.snapshot import RunRow
 
 METRICS, TRACES = "metrics", "traces"
 # signal -> the file of this folder that pushes it, and knows the library
@@ -32,19 +32,6 @@ _LIBRARY = "opentelemetry.exporter.otlp"
 # (signal, one line for people; "" when it is well again)
 Report = Callable[[str, str], None]
 Families = Callable[[], Iterable[Family]]
-
-
-class StepSource(Protocol):
-    """What is asked of the agent. KeyError on an unknown run."""
-
-    def snapshot(self) -> Snapshot:
-        """The newest snapshot."""
-
-    def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
-        """Closed steps of every role that are kept, those after ``after_step`` if it is given."""
-
-    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
-        """Each rank's newest steps as pieces, the running one included."""
 
 
 class OtlpPush:
@@ -71,7 +58,7 @@ class OtlpPush:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dfx-otlp", daemon=True)
 
-    def start(self, source: StepSource, families: Families, instance: str) -> None:
+    def start(self, source: TimelineSource, families: Families, instance: str) -> None:
         """``families``: as a scrape has them; ``instance``: host and port of this agent."""
         library = logging.getLogger(_LIBRARY)
         library.addHandler(self._reason)

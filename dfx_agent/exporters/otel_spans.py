@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import Protocol
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -20,6 +19,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, set_span_in_context
 
+from dfx_agent.exporters.base import TimelineSource
 from dfx_agent.exporters.otel_resource import SCOPE, resource_of
 from dfx_agent.snapshot import RunRow, StepRow, TimelineRow
 
@@ -29,12 +29,6 @@ _MAX_SPANS, _SPANS_AT_ONCE = 20_000, 2_000
 Attributes = Mapping[str, str | int]
 # of one role in one attempt of a run
 _Of = tuple[str, int, str]
-
-
-class _Steps(Protocol):
-    def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]: ...
-
-    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]: ...
 
 
 def open_part(url: str, instance: str, version: str) -> SpansPart:
@@ -55,7 +49,7 @@ class SpansPart:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    def collect(self, source: _Steps, runs: Iterable[RunRow], *, is_last: bool) -> None:
+    def collect(self, source: TimelineSource, runs: Iterable[RunRow], *, is_last: bool) -> None:
         """Steps that nothing is added to any more; the newest one may still get ranks."""
         for run in runs:
             has_ended = all(rank.state not in {"live", "unknown"} for rank in run.ranks)
@@ -80,7 +74,7 @@ class SpansPart:
     def shutdown(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
-    def _collect(self, source: _Steps, run: RunRow, *, is_last: bool) -> None:
+    def _collect(self, source: TimelineSource, run: RunRow, *, is_last: bool) -> None:
         by_role: dict[str, list[StepRow]] = {}
         for row in source.closed_steps(run.run, None):
             by_role.setdefault(row.role, []).append(row)

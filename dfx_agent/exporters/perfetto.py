@@ -60,6 +60,6 @@ def _of_row(row: TimelineRow, number: int, begin: float) -> Iterable[Event]:
 
 
 def _span(begin_seconds: float, end_seconds: float) -> Event:
-    """Whole nanoseconds on both sides: of two that touch, viewers drop one that overlaps."""
+    """Whole nanoseconds on both sides: pieces that touch must not overlap by the rounding."""
     begin_ns, end_ns = round(begin_seconds * 1e9), round(end_seconds * 1e9)
     return {"ph": "X", "ts": begin_ns / 1e3, "dur": (end_ns - begin_ns) / 1e3}

@@ -57,7 +57,7 @@ def test_what_came_before_the_first_step_has_a_name_and_an_empty_run_is_a_trace(
 
 @given(st.lists(st.floats(1e-7, 50.0), min_size=2, max_size=30))
 def test_pieces_that_touch_do_not_overlap(seconds):
-    """In whole nanoseconds, as a viewer reads them: it drops a slice that overlaps another."""
+    """In whole nanoseconds, as a viewer reads them."""
     document = trace("r", [row("0", 1, [("stage", "rollout", s) for s in seconds])], "0")
     ends = 0
     for event in spans(document, "stage"):
