@@ -36,6 +36,7 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest --quiet tests/policy
+	@$(BIN)/python tests/policy/sizes.py
 
 policy: $(VENV)/.test ## only the policy tests: imports, sizes, names, docs
 	$(BIN)/pytest --quiet tests/policy
