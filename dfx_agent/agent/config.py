@@ -45,6 +45,12 @@ _SECRETS = frozenset(
         "alert_ca_file",
     }
 )
+# where the secret of a URL goes instead
+_SECRET_OF = {
+    "alertmanager": "put them into alertmanager_basic_auth_file",
+    "webhook": "put a token into webhook_token_file",
+    "otlp_endpoint": "put them into OTEL_EXPORTER_OTLP_HEADERS",
+}
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ def _url(key: str, text: str) -> str:
     if not is_sound or any(letter.isspace() for letter in text):
         raise ConfigError(f"{key} {text!r}: write http://HOST:PORT or https://HOST:PORT")
     if parts.username is not None:
-        raise ConfigError(f"{key}: no user or password in the URL; use {key}_token_file or such")
+        raise ConfigError(f"{key}: no user or password in the URL; {_SECRET_OF[key]}")
     return text
 
 

@@ -23,6 +23,9 @@ EXAMPLE = """dfx-agent assets ./dfx --set entropy_drift_ratio=4 --set grafana_ur
 Thresholds of dfx.yaml (thresholds: {KEY: NUMBER}) are taken too; --set wins. Rules of the same
 thresholds are evaluated by the agent itself when dfx.yaml holds them."""
 
+# The user's from then on: written where it is not there, never over it.
+_WRITTEN_ONCE = "dfx-agent-token"
+
 _LINKS = {
     "runbook_url": "page of the runbook that notifications point to",
     "grafana_url": "Grafana that notifications point to",
@@ -121,6 +124,8 @@ def _sources() -> tuple[Path, Path]:
 
 def _write(folder: Path, files: dict[str, bytes], *, force: bool) -> None:
     """All or nothing, as far as a look beforehand can tell."""
+    if (folder / _WRITTEN_ONCE).exists():
+        files = {name: content for name, content in files.items() if name != _WRITTEN_ONCE}
     there = sorted(
         name
         for name, content in files.items()

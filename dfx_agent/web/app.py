@@ -57,6 +57,9 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-cache",
 }
 
+# Probes of an orchestrator carry no token; they tell nothing about a job.
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
 # A job's OTEL_* environment is meant for the job: fastapi must not start exporting because of it.
 _NO_TELEMETRY: Any = {
     "tracing": False,
@@ -155,7 +158,8 @@ class Guard:
         await app(scope, receive, send_guarded)
 
     def _may_pass(self, connection: HTTPConnection) -> bool:
-        if self._token is None or connection.url.path == "/healthz":
+        # of the scope: a URL is put together with the Host header, which may hold a path
+        if self._token is None or connection.scope["path"] in OPEN_PATHS:
             return True
         scheme, _, given = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(given.strip().encode("latin-1")):
@@ -340,7 +344,7 @@ def _probes(source: Source, render_metrics: RenderMetrics) -> APIRouter:
 
     @router.get("/readyz", responses={503: {"description": "No poll yet"}})
     async def readyz() -> dict[str, str]:
-        """The agent has looked for runs at least once."""
+        """The agent has looked for runs at least once. Needs no token."""
         if source.snapshot().agent.num_polls == 0:
             raise HTTPException(503, "the agent has not made its first poll yet")
         return {"status": "ready"}

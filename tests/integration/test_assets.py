@@ -150,3 +150,12 @@ def test_the_list_names_every_threshold_with_its_default(run_cli, tmp_path):
     for key in thresholds():
         assert f"\n{key} = " in f"\n{listed}"
     assert "entropy_drift_ratio = 5:" in listed
+
+
+def test_the_token_is_the_user_s_once_it_is_there(run_cli, tmp_path):
+    assert run_cli("assets", "out", cwd=tmp_path).returncode == 0
+    token = tmp_path / "out" / "dfx-agent-token"
+    token.write_text("mine")
+    for more in ([], ["--force"]):
+        assert run_cli("assets", "out", *more, cwd=tmp_path).returncode == 0
+        assert token.read_text() == "mine"

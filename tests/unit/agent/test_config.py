@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from dfx_agent.agent.config import Config, load
+from dfx_agent.agent.config import _SECRET_OF, Config, load
 from dfx_agent.errors import ConfigError
 
 
@@ -122,7 +124,12 @@ def test_receivers_of_alerts_come_from_any_source(file, tmp_path):
         ("alertmanager: 7", "alertmanager must be a list of texts, not 7"),
         ("alertmanager: a:9093", "alertmanager 'a:9093': write http://HOST:PORT"),
         ("alertmanager: http://a:99999", "write http://HOST:PORT"),
-        ("webhook: http://u:p@a", "no user or password in the URL"),
+        (
+            "webhook: http://u:p@a",
+            "no user or password in the URL; put a token into webhook_",
+        ),
+        ("alertmanager: http://u:p@a", "put them into alertmanager_basic_auth_file"),
+        ("otlp_endpoint: http://u:p@a", "put them into OTEL_EXPORTER_OTLP_HEADERS"),
         ("alert_labels: {a-b: c}", "alert label a-b=c"),
         ("alert_labels: {severity: c}", "none of alertname, area, run, severity"),
         ("alert_labels: job", "alert label 'job': write NAME=VALUE"),
@@ -148,3 +155,10 @@ def test_trackers_come_from_file_or_environment(file):
 @pytest.mark.parametrize("value", ["{log_dir: x}", "[jsonl]", "{", "7"])
 def test_options_of_no_tracker_are_refused(file, value):
     assert "tracker_kwargs" in refusal(environment={"DFX_TRACKER_KWARGS": value})
+
+
+def test_a_refused_url_names_only_settings_that_exist(file):
+    fields = {field.name for field in dataclasses.fields(Config)}
+    for key, advice in _SECRET_OF.items():
+        assert key in fields
+        assert {word for word in advice.split() if word.endswith("_file")} <= fields

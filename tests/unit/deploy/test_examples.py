@@ -8,21 +8,35 @@ import pytest
 import yaml
 
 from dfx_agent.commands import build_parser
+from dfx_agent.web import app
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
-POD_FILES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+MANIFESTS = [
+    document
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+]
+PODS = [document for document in MANIFESTS if document["kind"] == "Pod"]
+MONITORS = [document for document in MANIFESTS if document["kind"] == "PodMonitor"]
+PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
+
+
+def named(document):
+    return document["metadata"]["name"]
 
 
 def containers():
-    for path in POD_FILES:
-        for document in yaml.safe_load_all(path.read_text()):
-            yield from document["spec"]["containers"]
+    for pod in PODS:
+        yield from pod["spec"]["containers"]
+
+
+def words_of(container):
+    words = [*container["command"], *container.get("args", [])]
+    return words if words[0] != "sh" else shlex.split(words[-1].replace("\n", " ; "))
 
 
 def commands():
-    for container in containers():
-        words = [*container["command"], *container.get("args", [])]
-        yield words if words[0] != "sh" else shlex.split(words[-1].replace("\n", " ; "))
+    yield from map(words_of, containers())
     for name in ("systemd/dfx-agent.service", "slurm/train.sbatch"):
         text = (DEPLOY / name).read_text().replace("\\\n", " ")
         yield from (shlex.split(line) for line in text.splitlines() if re.match(r"srun|Exec", line))
@@ -41,7 +55,7 @@ OURS = [found for words in commands() if (found := ours(words))]
 
 
 def test_every_example_is_looked_at():
-    assert len(OURS) == len(POD_FILES) + 2
+    assert len(OURS) == len(PODS) + 2
 
 
 @pytest.mark.parametrize("words", OURS, ids=lambda words: words[0])
@@ -58,3 +72,53 @@ def test_no_container_asks_for_more_than_its_user_has(container):
     assert not context.get("privileged")
     assert "add" not in context.get("capabilities", {})
     assert any(mount["mountPath"] == "/dev/shm" for mount in container["volumeMounts"])
+
+
+def test_every_manifest_is_looked_at():
+    assert len(PODS) == 2
+    assert len(MONITORS) == 1
+    assert len(MANIFESTS) == 3
+    assert {d["apiVersion"] for d in PODS} == {"v1"}
+    assert {d["apiVersion"] for d in MONITORS} == {"monitoring.coreos.com/v1"}
+
+
+@pytest.mark.parametrize("pod", PODS, ids=named)
+def test_what_a_container_names_is_in_its_pod(pod):
+    volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+    assert len(volumes) == len(pod["spec"]["volumes"])
+    for container in pod["spec"]["containers"]:
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        ports = {port["name"] for port in container.get("ports", [])}
+        probes = [container[probe]["httpGet"] for probe in PROBES if probe in container]
+        assert {probe["port"] for probe in probes} <= ports
+
+
+def test_what_kubernetes_probes_needs_no_token():
+    paths = {c[probe]["httpGet"]["path"] for c in containers() for probe in PROBES if probe in c}
+    assert paths == {"/readyz"}
+    assert paths <= app.OPEN_PATHS
+
+
+@pytest.mark.parametrize("pod", PODS, ids=named)
+def test_the_monitor_scrapes_the_pod_with_the_token_that_its_agent_asks_for(pod):
+    (monitor,) = MONITORS
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    ports = [p for c in pod["spec"]["containers"] for p in c.get("ports", [])]
+    assert endpoint["port"] in {port["name"] for port in ports}
+    credentials = endpoint["authorization"]["credentials"]
+    (secret,) = (v["secret"]["secretName"] for v in pod["spec"]["volumes"] if "secret" in v)
+    assert credentials["name"] == secret
+    files = [a.token_file for c in pod["spec"]["containers"] for a in arguments_of(c)]
+    mounts = [m["mountPath"] for c in pod["spec"]["containers"] for m in c["volumeMounts"]]
+    assert [file.rpartition("/")[0] in mounts for file in files] == [True]
+    assert files[0].rpartition("/")[2] == credentials["key"]
+    # an annotation carries no token: whoever goes by it is refused
+    assert "annotations" not in pod["metadata"]
+    assert {"targetLabel": "job", "replacement": "dfx"} in endpoint["relabelings"]
+
+
+def arguments_of(container):
+    words = ours(words_of(container))
+    if words:
+        yield build_parser().parse_args(["1" if word == "$pid" else word for word in words])

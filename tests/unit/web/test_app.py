@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import math
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
 from dfx_agent.web import app as app_module
-from dfx_agent.web.app import create_app
+from dfx_agent.web.app import Guard, create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
 
@@ -371,7 +372,7 @@ def test_security_headers_are_everywhere(client, path):
     assert headers["referrer-policy"] == "no-referrer"
 
 
-PROTECTED = ["/", "/metrics", "/readyz", "/static/app.js", "/static/plotly.min.js",
+PROTECTED = ["/", "/metrics", "/static/app.js", "/static/plotly.min.js",
              "/api/v1/snapshot", "/api/v1/stream", "/api/v1/openapi.json", "/nothing",
              f"/api/v1/runs/{RUN}/timeline", f"/api/v1/runs/{RUN}/scalars",
              f"/api/v1/runs/{RUN}/signals"]  # fmt: skip
@@ -387,8 +388,31 @@ def test_without_token_nothing_is_told(guarded, path):
     assert guarded.get(path, params={"token": "wrong"}).status_code == 401
 
 
-def test_healthz_needs_no_token(guarded):
-    assert guarded.get("/healthz").status_code == 200
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probes_need_no_token(guarded, path):
+    assert guarded.get(path).status_code == 200
+
+
+def status_behind_guard(path, host):
+    """What the guard alone answers: on other addresses than loopback any Host reaches it."""
+
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    sent = []
+
+    async def keep(message):
+        sent.append(message)
+
+    scope = {"type": "http", "path": path, "query_string": b"", "headers": [(b"host", host)]}
+    asyncio.run(Guard(app, TOKEN)(scope, None, keep))
+    return sent[0]["status"]
+
+
+@pytest.mark.parametrize("host", [b"a/healthz?", b"a/readyz#", b"a/healthz"])
+def test_a_host_header_is_no_way_round_the_token(host):
+    assert status_behind_guard("/metrics", host) == 401
+    assert status_behind_guard("/healthz", host) == 200
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
