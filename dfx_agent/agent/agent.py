@@ -88,6 +88,7 @@ class Agent:
             if self._folder.reaps:
                 self._health_files.keep(run, fold.health, is_last=True)
         self._evidence.close()
+        self._health_files.close()
         self._folder.close()
 
     def see_job_ended(self) -> None:

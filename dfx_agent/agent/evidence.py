@@ -1,8 +1,8 @@
 """What was seen of a hang or a crash, as a file that outlives the job and the agent.
 
-``<DFX_DIR>/evidence/<run>-<time>-<kind>.json``, one per incident: written when it is found, again
-when the waiting ranks have had time to write their stacks, and at its end. A thread of its own
-writes: asking py-spy takes seconds.
+``evidence/<run>-<time>-<kind>.json`` in the agent's own folder (``owned_files``: DFX_DIR where it
+is ours), one per incident: written when it is found, again when the waiting ranks have had time to
+write their stacks, and at its end. A thread of its own writes: asking py-spy takes seconds.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import queue
 import re
 import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,10 +25,11 @@ from dfx_agent import __version__
 from dfx_agent.agent import view
 from dfx_agent.agent.flight import FlightRecord, read_flight
 from dfx_agent.agent.fold import RunFold
+from dfx_agent.agent.owned_files import HeldFolder, open_existing, open_state, state_directory
 from dfx_agent.agent.progress import Track
 from dfx_agent.agent.stacks import ProcessStacks, dump_with_py_spy, merge, read_stacks
 from dfx_agent.snapshot import RunRow, Verdict
-from dfx_agent.wire.segment import SegmentError, prepare_directory
+from dfx_agent.wire.segment import SegmentError
 
 FOLDER = "evidence"
 MAX_FILES = 20
@@ -50,6 +50,7 @@ class Place:
     rank: str
     pid: int
     segment: str
+    folder: HeldFolder | None
     is_local: bool
     moved_ns: int
     quiet_seconds: float
@@ -60,7 +61,8 @@ class Place:
         process = track.process
         follower = process.follower
         return cls(
-            role, process.label, process.pid, follower.path, process.state == "live",
+            role, process.label, process.pid, follower.path, follower.folder,
+            process.state == "live",
             track.moved_ns, track.quiet_seconds(now_ns), dict(track.reached),
         )  # fmt: skip
 
@@ -77,7 +79,7 @@ class Incident:
     outcome: Outcome = "open"
     end_seconds: float | None = None
     is_settled: bool = False
-    path: str = ""
+    name: str = ""
     stacks: dict[str, ProcessStacks] = field(default_factory=dict)
     flights: dict[str, FlightRecord] = field(default_factory=dict)
 
@@ -91,7 +93,7 @@ class Evidence:
     """The incidents of one agent. Nothing here raises: what cannot be written is not kept."""
 
     def __init__(self, directory: str) -> None:
-        self._folder = os.path.join(directory, FOLDER)
+        self._directory = directory
         self._incidents: dict[tuple[str, str, str], Incident] = {}
         self._queue: queue.SimpleQueue[Incident | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -143,22 +145,32 @@ class Evidence:
 
     def _write_all(self) -> None:
         while (incident := self._queue.get()) is not None:
-            with suppress(OSError, SegmentError):
-                prepare_directory(self._folder)
-                incident.path = incident.path or _new_path(self._folder, incident)
-                _write(incident.path, _document(incident))
-                _remove_oldest(self._folder)
+            with suppress(OSError, SegmentError), self._held() as folder:
+                incident.name = incident.name or _new_name(folder, incident)
+                text = json.dumps(_document(incident), allow_nan=False, indent=1)
+                folder.write(incident.name, text.encode())
+                for _, name in folder.newest(".json")[MAX_FILES:]:
+                    folder.remove(name)
+
+    def _held(self) -> closing[HeldFolder]:
+        with closing(open_state(self._directory)) as state:
+            return closing(state.own_folder(FOLDER))
 
 
 def newest(directory: str, run: str = "", kind: str = "") -> list[Path]:
-    """Evidence files below DFX_DIR, the newest first; of one run and kind if these are given."""
+    """Evidence files of DFX_DIR, the newest first; of one run and kind if these are given."""
     prefix = f"{_file_name(run)}-" if run else ""
-    found: list[tuple[float, Path]] = []
-    for path in Path(directory, FOLDER).glob("*.json"):
-        if path.name.startswith(prefix) and kind in path.name.removeprefix(prefix):
-            with suppress(OSError):  # another agent may remove it now
-                found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+    path = Path(state_directory(directory), FOLDER)
+    try:
+        with closing(open_existing(str(path))) as folder:
+            found = folder.newest(".json")
+    except OSError:
+        return []
+    return [
+        path / name
+        for _, name in found
+        if name.startswith(prefix) and kind in name.removeprefix(prefix)
+    ]
 
 
 def _document(incident: Incident) -> dict[str, Any]:
@@ -196,11 +208,15 @@ def _take_stacks(incident: Incident) -> None:
     """What the guests wrote since their ranks last moved; py-spy for ranks without stacks."""
     is_open = incident.outcome == "open"
     for place in incident.places:
-        flight = read_flight(place.segment, place.moved_ns) if is_open else None
+        flight = read_flight(place.segment, place.moved_ns, place.folder) if is_open else None
         if flight:
             incident.flights[place.segment] = flight
         known = incident.stacks.get(place.segment)
-        taken = read_stacks(place.segment, place.moved_ns) if is_open or not known else known
+        taken = (
+            read_stacks(place.segment, place.moved_ns, place.folder)
+            if is_open or not known
+            else known
+        )
         if not (taken or known) and is_open and incident.is_settled and place.is_local:
             taken = dump_with_py_spy(place.pid)
         if taken:
@@ -269,27 +285,13 @@ def _file_name(run: str) -> str:
     return _UNSAFE.sub("_", run)[:80].lstrip(".") or "run"
 
 
-def _new_path(folder: str, incident: Incident) -> str:
+def _new_name(folder: HeldFolder, incident: Incident) -> str:
     """A name that nobody has; two roles of a run may hang in the same second."""
     run = _file_name(incident.run)
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(incident.begin_seconds))
-    path = os.path.join(folder, f"{run}-{stamp}-{incident.verdict.kind}")
+    stem = f"{run}-{stamp}-{incident.verdict.kind}"
     number = 2
-    name = f"{path}.json"
-    while os.path.exists(name):
-        name, number = f"{path}-{number}.json", number + 1
+    name = f"{stem}.json"
+    while folder.status(name) is not None:
+        name, number = f"{stem}-{number}.json", number + 1
     return name
-
-
-def _write(path: str, document: dict[str, Any]) -> None:
-    """Whole or not at all, readable by nobody else."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(path + ".tmp", flags, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(document, file, allow_nan=False, indent=1)
-    os.rename(path + ".tmp", path)
-
-
-def _remove_oldest(folder: str) -> None:
-    for path in newest(os.path.dirname(folder))[MAX_FILES:]:
-        path.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from dfx_agent.agent.owned_files import HeldFolder
 from dfx_agent.agent.stacks import read_text
 from dfx_agent.wire.segment import SUFFIX
 
@@ -104,9 +105,11 @@ class FlightRecord:
         return any(not e.is_finished for group in self.groups.values() for e in group.entries)
 
 
-def read_flight(segment: str, since_ns: int) -> FlightRecord | None:
+def read_flight(
+    segment: str, since_ns: int, folder: HeldFolder | None = None
+) -> FlightRecord | None:
     """What the guest of this segment wrote after ``since_ns``; None when there is nothing."""
-    text = read_text(segment.removesuffix(SUFFIX) + FLIGHT_SUFFIX)
+    text = read_text(segment.removesuffix(SUFFIX) + FLIGHT_SUFFIX, folder)
     record = parse(text) if text else None
     return None if record is None or record.time_ns < since_ns else record
 

@@ -1,23 +1,28 @@
 """What a run's detector has learned, as a file that the next agent goes on from.
 
-``<DFX_DIR>/signals/<run>-<hash>.json``, mode 0600, replaced in one go; at most ``MAX_FILES`` of
-them, none older than ``KEEP_SECONDS``. What cannot be read is said once, and learned anew.
+``signals/<run>-<hash>.json`` in the agent's own folder (``owned_files``), mode 0600, replaced in
+one go; at most ``MAX_FILES`` of them, none older than ``KEEP_SECONDS``. What cannot be read is said
+once, and learned anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from dfx_agent.agent.health import RunHealth
+from dfx_agent.agent.owned_files import (
+    MAX_BYTES,
+    HeldFolder,
+    open_existing,
+    open_state,
+    state_directory,
+)
 from dfx_agent.snapshot import SegmentProblem
-from dfx_agent.wire.segment import SegmentError, prepare_directory
+from dfx_agent.wire.segment import SegmentError
 
 FOLDER = "signals"
 MAX_FILES = 64
@@ -25,7 +30,6 @@ KEEP_SECONDS = 14 * 86400.0
 EVERY_SECONDS = 5.0
 
 _FORMAT = 1
-_MAX_BYTES = 4 << 20
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -34,22 +38,25 @@ class HealthFiles:
 
     def __init__(self, directory: str) -> None:
         self.problems: dict[str, SegmentProblem] = {}
-        self._folder = Path(directory, FOLDER)
+        self._directory = directory
+        self._path = f"{state_directory(directory)}/{FOLDER}"
+        self._folder: HeldFolder | None = None
         self._written: dict[str, tuple[float, Any]] = {}  # run -> (when, the state it then had)
 
     def restore(self, run: str, health: RunHealth) -> RunHealth:
         """``health``, or what an earlier agent kept for a run of this name."""
-        path = self._path(run)
+        name = _name(run)
         try:
-            known = _read(path)
-            if known is None or time.time() - path.stat().st_mtime > KEEP_SECONDS:
+            known = self._read(name)
+            if known is None:
                 return health
             restored = RunHealth(health.critical)
             restored.load(known)
         except Exception as error:  # noqa: BLE001 (whatever is in the file, the agent goes on)
             reason = " ".join(str(error).split())[:80] or type(error).__name__
+            path = f"{self._path}/{name}"
             message = f"cannot use the baselines in {path} ({reason}): learning run {run} anew"
-            self.problems[run] = SegmentProblem(str(path), "signals", message)
+            self.problems[run] = SegmentProblem(path, "signals", message)
             return health
         self._written[run] = time.monotonic(), restored.state
         return restored
@@ -61,52 +68,69 @@ class HealthFiles:
         if health.state is state or (now - written < EVERY_SECONDS and state and not is_last):
             return
         self._written[run] = now, health.state
+        document = {"format": _FORMAT, "run": run, "health": health.dump()}
         try:
-            prepare_directory(str(self._folder))
-            _write(self._path(run), {"format": _FORMAT, "run": run, "health": health.dump()})
+            self._held().write(_name(run), json.dumps(document).encode())
             if state is None:
                 self._remove_old()
         except (OSError, ValueError, SegmentError) as error:
-            message = f"cannot keep the baselines of run {run} in {self._folder} ({error})"
-            self.problems[run] = SegmentProblem(str(self._folder), "signals", message)
+            message = f"cannot keep the baselines of run {run} in {self._path} ({error})"
+            self.problems[run] = SegmentProblem(self._path, "signals", message)
 
     def forget(self, run: str) -> None:
         """The run is gone from this agent; its file stays for the next one."""
         self._written.pop(run, None)
         self.problems.pop(run, None)
 
-    def _path(self, run: str) -> Path:
-        name = _UNSAFE.sub("_", run)[:80]
-        digest = hashlib.sha256(run.encode()).hexdigest()[:12]
-        return self._folder / f"{name}-{digest}.json"
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+    def _held(self) -> HeldFolder:
+        if self._folder is None:
+            state = open_state(self._directory)
+            try:
+                self._folder = state.own_folder(FOLDER)
+            finally:
+                state.close()
+        return self._folder
+
+    def _read(self, name: str) -> Any:
+        """The health part of a file; None when there is none, or an old one.
+
+        ValueError when it is not one of ours.
+        """
+        try:
+            folder = self._folder or open_existing(self._path)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._health(folder, name)
+        finally:
+            if folder is not self._folder:
+                folder.close()
+
+    @staticmethod
+    def _health(folder: HeldFolder, name: str) -> Any:
+        status = folder.status(name)
+        if status is None or time.time() - status.st_mtime > KEEP_SECONDS:
+            return None
+        if status.st_size > MAX_BYTES:
+            raise ValueError(f"larger than {MAX_BYTES} bytes")
+        document = json.loads(folder.read(name))
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}, known is {_FORMAT}")
+        return document["health"]
 
     def _remove_old(self) -> None:
-        aged = []
-        for path in self._folder.glob("*.json"):
-            with suppress(OSError):
-                aged.append((path.stat().st_mtime, path))
-        newest = sorted(aged, reverse=True)
-        for place, (seconds, path) in enumerate(newest):
+        folder = self._held()
+        for place, (seconds, name) in enumerate(folder.newest(".json")):
             if place >= MAX_FILES or time.time() - seconds > KEEP_SECONDS:
-                path.unlink(missing_ok=True)
+                folder.remove(name)
 
 
-def _read(path: Path) -> Any:
-    """The health part of a file; None when there is none. ValueError when it is not one of ours."""
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"larger than {_MAX_BYTES} bytes")
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    if document["format"] != _FORMAT:
-        raise ValueError(f"format {document['format']}, known is {_FORMAT}")
-    return document["health"]
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump(document, file)
-    unfinished.replace(path)
+def _name(run: str) -> str:
+    """Of a run's file; run names are the job's, and may hold anything."""
+    digest = hashlib.sha256(run.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return f"{_UNSAFE.sub('_', run)[:80]}-{digest}.json"

@@ -17,7 +17,6 @@ from dfx_agent.agent.process import Process
 from dfx_agent.agent.stacks import ProcessStacks, read_stacks
 from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, STAGE, WAIT
-from dfx_agent.wire.segment import SUFFIX
 
 DDP_GRADIENTS = "ddp_gradients"
 IDLE = "idle"
@@ -185,22 +184,25 @@ class Track:
         """(stacks written since it last moved, whether it is stopped); once a second at most."""
         if now_ns - self._looked_ns >= _LOOK_EVERY_NS:
             self._looked_ns = now_ns
-            self._stacks = read_stacks(self.process.follower.path, self.moved_ns)
+            self._stacks = self._read_stacks()
             state, ticks = _state(self.process) if self.process.state == "live" else ("?", 0)
             self._is_stopped = state in "Tt"
             self._note_cpu(now_ns, ticks, is_sleeping=state == "S")
         return self._stacks, self._is_stopped
 
+    def _read_stacks(self) -> ProcessStacks | None:
+        follower = self.process.follower
+        return read_stacks(follower.path, self.moved_ns, follower.folder)
+
     def recorded(self) -> FlightRecord | None:
         """The flight recorder as it was written since it last moved."""
-        path = self.process.follower.path
-        try:
-            status = os.stat(path.removesuffix(SUFFIX) + FLIGHT_SUFFIX)
-        except OSError:
+        follower = self.process.follower
+        status = follower.status_beside(FLIGHT_SUFFIX)
+        if status is None:
             return None
         file = status.st_ino, status.st_mtime_ns
         if self._flight[0] != file:
-            self._flight = file, read_flight(path, 0)
+            self._flight = file, read_flight(follower.path, 0, follower.folder)
         record = self._flight[1]
         return None if record is None or record.time_ns < self.moved_ns else record
 

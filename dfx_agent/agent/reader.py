@@ -6,12 +6,10 @@ Only one agent per folder reaps (removes) segments of processes that are gone; a
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 from typing import Literal
@@ -19,6 +17,7 @@ from typing import Literal
 from dfx_agent.agent import lock
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.flight import FLIGHT_SUFFIX
+from dfx_agent.agent.owned_files import HeldFolder, open_observed
 from dfx_agent.agent.stacks import STACKS_SUFFIX
 from dfx_agent.devices.stat import START_TICKS, STATE, stat_fields
 from dfx_agent.snapshot import SegmentProblem
@@ -32,7 +31,6 @@ from dfx_agent.wire.segment import (
     Preamble,
     boot_id,
     pid_namespace,
-    prepare_directory,
 )
 
 Liveness = Literal["live", "exited", "died", "unknown"]
@@ -59,12 +57,13 @@ class Follower:
     """One process' segment. SegmentError when the file is not one of ours.
 
     ``pid`` is the process as it is seen from here, None where it is not: on another host, or in a
-    container whose processes we may not see.
+    container whose processes we may not see. ``folder`` is the one that the file is in, held open.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, folder: HeldFolder | None = None) -> None:
         self.path = path
-        self._segment = SegmentReader(path)
+        self.folder = folder
+        self._segment = SegmentReader(path, folder.fd if folder else None)
         self.preamble = self._segment.preamble
         self.identity = self._segment.identity() or Identity()
         self._generation = b""
@@ -102,6 +101,16 @@ class Follower:
                 return f"name#{name_id}"
             self.names[name_id] = known
         return known
+
+    def status_beside(self, suffix: str) -> os.stat_result | None:
+        """Of a file that the guest writes beside its segment; None where there is none."""
+        stem = self.path.removesuffix(SUFFIX)
+        if self.folder is not None:
+            return self.folder.status(os.path.basename(stem) + suffix)
+        try:
+            return os.stat(stem + suffix, follow_symlinks=False)
+        except OSError:
+            return None
 
     def poll(self, *, is_last: bool = False) -> Batch:
         """What is new; ``is_last``: the writer is gone, read to the very end."""
@@ -209,21 +218,26 @@ class Folder:
     """
 
     def __init__(self, path: str, *, reap: bool = True) -> None:
-        prepare_directory(path)
+        self._held = open_observed(path)
         self._may_reap = reap
         self.path = path
         self.problems: dict[str, SegmentProblem] = {}
         self.num_reaped = 0
         self._known: set[str] = set()
         self._listed_ns = 0  # when the folder had last changed as it was listed
-        self._lock_fd: int | None = None
+        self._lock: lock.FolderLock | None = None
+        self._lock_problem = ""
         self._address = ("", "")
         self.other_agent_pid: int | None = None
         self._take_lock()
 
     @property
     def reaps(self) -> bool:
-        return self._lock_fd is not None
+        return self._lock is not None
+
+    @property
+    def owner_uid(self) -> int:
+        return self._held.uid
 
     def has_changed(self) -> bool:
         """Whether files may have come or gone since ``new_followers`` looked."""
@@ -231,7 +245,8 @@ class Folder:
 
     def new_followers(self) -> Iterator[Follower]:
         """Followers for segments that were not there at the last call; problems are noted."""
-        if not self.reaps:
+        is_there = self._hold_again()
+        if is_there and not self.reaps:
             self._take_lock()
         self._listed_ns = self._changed_ns()
         present = set(self._list())
@@ -239,29 +254,47 @@ class Folder:
         self.problems = {
             path: p for path, p in self.problems.items() if path in present or path == self.path
         }
+        if not is_there:
+            self._note_problem(f"cannot list {self.path}: it went away")
         for path in sorted(present - self._known):
             self._known.add(path)
             try:
-                yield Follower(path)
+                yield Follower(path, self._held)
             except SegmentError as error:
                 self.problems[path] = SegmentProblem(path, error.kind, str(error))
 
     def announce(self, url: str, certificate: str) -> None:
         """Say in the lock, while it is ours, where this agent is to be asked."""
         self._address = url, certificate
-        self._write_lock()
+        if self._lock is not None:
+            self._lock.announce(*self._address)
 
     def reap(self, path: str) -> None:
         """Remove the segment of a process that is gone, if removing is ours to do."""
         if self.reaps:
-            self._unlink(path)
+            name = os.path.basename(path)
+            self._held.remove(name)
             for suffix in (STACKS_SUFFIX, FLIGHT_SUFFIX):
-                self._unlink(path.removesuffix(SUFFIX) + suffix)
+                self._held.remove(name.removesuffix(SUFFIX) + suffix)
             self.num_reaped += 1
 
     def close(self) -> None:
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _hold_again(self) -> bool:
+        """Whether it is there; one that was removed and made anew is held from now on."""
+        try:
+            status = os.stat(os.path.normpath(self.path), follow_symlinks=False)
+            if (status.st_dev, status.st_ino) == self._held.id:
+                return True
+            held = open_observed(self.path)
+        except (OSError, SegmentError):
+            return False
+        self.close()
+        self._held = held  # the other one stays open: its followers read on
+        return True
 
     def _changed_ns(self) -> int:
         try:
@@ -269,55 +302,46 @@ class Folder:
         except OSError:
             return 0
 
+    def _note_problem(self, message: str) -> None:
+        self.problems[self.path] = SegmentProblem(self.path, "folder", message)
+
     def _list(self) -> Iterator[str]:
         try:
-            entries = list(os.scandir(self.path))
+            names = self._held.names()
         except OSError as error:
-            message = f"cannot list {self.path}: {error.strerror}"
-            self.problems[self.path] = SegmentProblem(self.path, "folder", message)
+            self._note_problem(f"cannot list {self.path}: {error.strerror}")
             return
         self.problems.pop(self.path, None)
-        for entry in entries:
-            if entry.name.endswith(SUFFIX):
-                yield entry.path
-            elif entry.name.endswith(STARTING_SUFFIX) and self.reaps:
-                self._remove_abandoned(entry)
+        if self._lock_problem:
+            self._note_problem(self._lock_problem)
+        for name in names:
+            if name.endswith(SUFFIX):
+                yield os.path.join(self.path, name)
+            elif name.endswith(STARTING_SUFFIX) and self.reaps:
+                self._remove_abandoned(name)
 
-    def _remove_abandoned(self, entry: os.DirEntry[str]) -> None:
+    def _remove_abandoned(self, name: str) -> None:
         """A process that was killed while it created its segment leaves this behind."""
-        try:
-            if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_SECONDS:
-                self._unlink(entry.path)
-        except FileNotFoundError:
-            pass
-
-    @staticmethod
-    def _unlink(path: str) -> None:
-        with suppress(OSError):
-            os.unlink(path)
+        status = self._held.status(name)
+        if status is not None and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+            self._held.remove(name)
 
     def _take_lock(self) -> None:
         if not self._may_reap:
             return
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            fd = os.open(os.path.join(self.path, lock.LOCK_NAME), flags, 0o600)
-        except OSError:
+            taken = lock.take(self._held)
+        except OSError as error:
+            reason = error.strerror
+            self._lock_problem = f"cannot take {self.path}/{lock.LOCK_NAME} ({reason}): remove it"
+            self._note_problem(self._lock_problem)
             return
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = lock.parsed(os.pread(fd, lock.MAX_BYTES, 0))
-            self.other_agent_pid = holder.pid if holder else None
-            os.close(fd)
-            return
-        self._lock_fd, self.other_agent_pid = fd, None
-        self._write_lock()
-
-    def _write_lock(self) -> None:
-        if self._lock_fd is not None:
-            os.ftruncate(self._lock_fd, 0)
-            os.pwrite(self._lock_fd, lock.written(lock.Holder(os.getpid(), *self._address)), 0)
+        self._lock_problem = ""
+        if isinstance(taken, lock.FolderLock):
+            self._lock, self.other_agent_pid = taken, None
+            taken.announce(*self._address)
+        elif taken is not None:
+            self.other_agent_pid = taken.pid
 
 
 def _is_running(pid: int, start_ticks: int) -> bool:

@@ -9,13 +9,13 @@ import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dfx_agent.agent.owned_files import HeldFolder, read_file
 from dfx_agent.wire.segment import SUFFIX
 
 STACKS_SUFFIX = ".stacks"
@@ -95,9 +95,14 @@ class MergedStack:
         return " > ".join(map(str, self.frames[-num_frames:]))
 
 
-def read_stacks(segment: str, since_ns: int) -> ProcessStacks | None:
-    """What the guest of this segment wrote after ``since_ns``; None when there is nothing."""
-    text = read_text(segment.removesuffix(SUFFIX) + STACKS_SUFFIX)
+def read_stacks(
+    segment: str, since_ns: int, folder: HeldFolder | None = None
+) -> ProcessStacks | None:
+    """What the guest of this segment wrote after ``since_ns``; None when there is nothing.
+
+    ``folder`` is the one that the segment is in, where it is held.
+    """
+    text = read_text(segment.removesuffix(SUFFIX) + STACKS_SUFFIX, folder)
     stacks = parse(text) if text else None
     if stacks is None or stacks.time_ns is None or stacks.time_ns < since_ns:
         return None
@@ -179,17 +184,11 @@ def _from_py_spy(threads: Iterable[dict[str, Any]], pid: int) -> ProcessStacks |
     return ProcessStacks("py-spy", None, tuple(rows)) if rows else None
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, folder: HeldFolder | None = None) -> str:
     """At most 256 KiB of a regular file; "" when it cannot be read."""
+    if folder is not None:
+        return folder.read_text(os.path.basename(path), _MAX_BYTES)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_file(path, _MAX_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
-        return os.pread(fd, _MAX_BYTES, 0).decode("utf-8", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)

@@ -11,9 +11,11 @@ import functools
 import json
 import marshal
 import os
+import stat
 import time
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -25,6 +27,8 @@ from dfx_agent.attach.payload import guest_files
 _ANSWER_SUFFIX = ".answer"
 _MAX_ANSWER_BYTES = 1 << 16
 _POLL_SECONDS = 0.005
+# the folder may be another user's: no link is followed, no pipe waited for
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ROOT = Path(__file__).resolve().parents[2]
 # a tenth of what 9 takes, for a text that is an eighth longer
 _COMPRESSION = 1
@@ -95,10 +99,12 @@ class Order:
 
     def _read(self) -> Answer | None:
         try:
-            fd = os.open(self._answer, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(self._answer, _READ)
         except OSError:
             return None
         try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return Answer("failed", message="its answer is no file")
             fields = json.loads(os.read(fd, _MAX_ANSWER_BYTES))
             names = ("state", "segment", "message", "python")
             return Answer(**{name: str(fields.get(name, "")) for name in names})
@@ -157,21 +163,23 @@ def _as_attached(code: CodeType, file: str) -> CodeType:
 def remove_leftovers(directory: str, suffixes: tuple[str, ...]) -> None:
     """Files beside segments that are gone, and answers that nobody waited for."""
     try:
-        names = set(os.listdir(directory))
+        folder = os.open(directory, _READ | os.O_DIRECTORY)
     except OSError:
         return
-    for name in names:
-        stem, suffix = os.path.splitext(name)
-        is_left = suffix in suffixes and f"{stem}.seg" not in names
-        if is_left or (suffix == _ANSWER_SUFFIX and _age_seconds(directory, name) > 600):
-            try:
-                os.unlink(os.path.join(directory, name))
-            except OSError:
-                continue
-
-
-def _age_seconds(directory: str, name: str) -> float:
     try:
-        return time.time() - os.stat(os.path.join(directory, name)).st_mtime
+        names = set(os.listdir(folder))
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            is_left = suffix in suffixes and f"{stem}.seg" not in names
+            if is_left or (suffix == _ANSWER_SUFFIX and _age_seconds(folder, name) > 600):
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _age_seconds(folder: int, name: str) -> float:
+    try:
+        return time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
     except OSError:
         return 0.0

@@ -101,14 +101,11 @@ def of_folder(config: Config, token: str | None) -> AskedAgent | None:
     """
     if not agent_is_there(config.directory):
         return None
-    try:
-        with Path(config.directory, lock.LOCK_NAME).open("rb") as file:
-            holder = lock.parsed(file.read(lock.MAX_BYTES))
-    except OSError:
-        return None
+    holder, is_by_us = lock.holder_of(config.directory)
     if holder is None:
         return None
-    token = token or token_in(config.token_file)
+    if is_by_us:  # else somebody else chose where it would be shown
+        token = token or token_in(config.token_file)
     pids = frozenset({holder.pid})
     if not _is_http(holder.url):  # an older agent, or one that is starting
         return AskedAgent(DEFAULT_URL, token, pids=pids, is_guess=True)

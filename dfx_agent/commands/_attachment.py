@@ -10,11 +10,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from dfx_agent import __version__
+from dfx_agent.agent.owned_files import HeldFolder, open_existing, read_file
 from dfx_agent.attach.bring import Order, runs_our_interpreter
 from dfx_agent.attach.inject import Helpers, inject
 from dfx_agent.attach.processes import Process
@@ -59,8 +60,8 @@ class Guest:
         return ratio if isinstance(ratio, float) else None
 
     def ask_to_leave(self) -> None:
-        with suppress(FileExistsError, FileNotFoundError):
-            os.close(os.open(self.stem + REQUEST_SUFFIX, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        with suppress(FileExistsError, FileNotFoundError), self._folder() as folder:
+            folder.create(self._name + REQUEST_SUFFIX)
 
     def has_stopped(self) -> bool:
         """It took the request: nothing is recorded any more."""
@@ -74,9 +75,17 @@ class Guest:
         if was_alive:
             return None
         for suffix in LEFTOVERS:
-            with suppress(OSError):
-                os.unlink(self.stem + suffix)
+            with suppress(OSError), self._folder() as folder:
+                folder.remove(self._name + suffix)
         return "died" if _is_live(self.stem) else "ended"
+
+    @property
+    def _name(self) -> str:
+        return os.path.basename(self.stem)
+
+    def _folder(self) -> closing[HeldFolder]:
+        """It may be another user's, and what is in it whatever he likes."""
+        return closing(open_existing(os.path.dirname(self.stem)))
 
 
 class Place:
@@ -204,8 +213,7 @@ def _is_live(stem: str) -> bool:
 
 def _note(stem: str) -> Mapping[str, object] | None:
     try:
-        with open(stem + NOTE_SUFFIX, "rb") as file:
-            note = json.loads(file.read(1 << 14))
+        note = json.loads(read_file(stem + NOTE_SUFFIX, 1 << 14))
     except (OSError, ValueError):
         return None
     return note if isinstance(note, dict) else None

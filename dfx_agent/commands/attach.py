@@ -17,6 +17,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dfx_agent.agent.owned_files import create_for, open_observed
 from dfx_agent.attach import preflight, refusals
 from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_interpreter
 from dfx_agent.attach.discover import Job, Member
@@ -31,8 +32,8 @@ from dfx_agent.commands._options import (
     load_config,
 )
 from dfx_agent.errors import AttachError, UsageError
-from dfx_agent.shim.attached import LOCK_NAME, agent_is_there
-from dfx_agent.wire import default_directory, prepare_directory
+from dfx_agent.shim.attached import agent_is_there
+from dfx_agent.wire import default_directory
 
 if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
@@ -143,7 +144,7 @@ def _serve(attachments: _Attachments, config: Config) -> bool:
         other = service.agent.snapshot().agent.other_agent_pid
         if other is not None:
             attachments.refuse_what_is_taken(other)
-    prepare_directory(config.directory)
+    open_observed(config.directory).close()
     listener.bind()
     try:
         attachments.attach_new(meanwhile=_load_what_serves)
@@ -173,9 +174,7 @@ def _may_be_refused(config: Config) -> bool:
 def _service(config: Config, listener: Listener) -> Service:
     from dfx_agent.commands._service import Service
 
-    service = Service(config, listener)
-    _give_lock_to_owner(config.directory)
-    return service
+    return Service(config, listener)
 
 
 def _load_what_serves() -> None:
@@ -320,18 +319,12 @@ def _folder_of(member: Member, config: Config) -> str:
         return config.directory
     folder = os.path.join(os.path.dirname(config.directory), f"dfx-{uid}")
     seen = Place(folder, member.process).seen
-    if not os.path.isdir(seen):
-        os.mkdir(seen, 0o700)
-        os.chown(seen, uid, -1)
+    try:
+        create_for(seen, uid)
+    except OSError as error:
+        reason = f"cannot create {seen} ({error.strerror})"
+        raise AttachError("folder", reason, "give --dir DIR of that user") from None
     return folder
-
-
-def _give_lock_to_owner(directory: str) -> None:
-    """A guest of another uid must be able to look whether we are there."""
-    uid = os.stat(directory).st_uid
-    lock = os.path.join(directory, LOCK_NAME)
-    if uid != os.getuid() and os.path.exists(lock):
-        os.chown(lock, uid, -1, follow_symlinks=False)
 
 
 def _pause(seconds: float) -> bool:

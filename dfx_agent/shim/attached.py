@@ -249,7 +249,8 @@ def _is_data_loader_worker() -> bool:
 def agent_is_there(directory: str) -> bool:
     """Whether an agent holds its lock; also when that cannot be told."""
     try:
-        fd = os.open(os.path.join(directory, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(os.path.join(directory, LOCK_NAME), flags)
     except FileNotFoundError:
         return False
     except OSError:

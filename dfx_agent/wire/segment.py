@@ -7,6 +7,7 @@ short under it gives short reads, not a crash.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import os
@@ -28,6 +29,8 @@ from dfx_agent.wire.ring import (
 
 SUFFIX = ".seg"
 STARTING_SUFFIX = ".starting"
+# O_NOFOLLOW: of the last part of a path, which must not end in a slash
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_INFLIGHT, _MAX_NAMES_BYTES = 1 << 14, 1 << 24
 
 
@@ -76,27 +79,50 @@ class Preamble:
     ring_offset: int
 
 
-def default_directory() -> str:
-    """``$DFX_DIR``, else a private folder in /dev/shm (/tmp where there is none)."""
+def own_directory() -> str:
+    """A private folder in /dev/shm (/tmp where there is none), one for each user."""
     base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
-    return os.environ.get("DFX_DIR") or os.path.join(base, f"dfx-{os.getuid()}")
+    return os.path.join(base, f"dfx-{os.getuid()}")
+
+
+def default_directory() -> str:
+    """``$DFX_DIR``, else ``own_directory``."""
+    return os.environ.get("DFX_DIR") or own_directory()
 
 
 def prepare_directory(path: str) -> None:
     """Create the folder with mode 0700, or check that it is ours alone. SegmentError if not."""
+    os.close(open_own_directory(path))
+
+
+def open_own_directory(path: str) -> int:
+    """A descriptor of the folder: what stands under its path later changes nothing.
+
+    It is created with mode 0700 where there is none. SegmentError unless it is ours alone: for root
+    too, who may write everywhere and would write where somebody else chooses.
+    """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        info = os.stat(os.path.normpath(path), follow_symlinks=False)
+        fd = os.open(os.path.normpath(path), DIRECTORY_FLAGS)
     except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise not_private(path) from None
         message = f"cannot create {path} ({error.strerror}): set DFX_DIR to a writable folder"
         raise SegmentError("folder", message) from None
-    is_ours = info.st_uid == os.getuid() or os.getuid() == 0
-    if not stat.S_ISDIR(info.st_mode) or not is_ours or info.st_mode & 0o022:
-        message = f"{path} is not a private folder of uid {os.getuid()}: chmod go-w or set DFX_DIR"
-        raise SegmentError("folder", message)
+    info = os.fstat(fd)
+    if info.st_uid != os.getuid() or info.st_mode & 0o022:
+        os.close(fd)
+        raise not_private(path)
     if not os.access(path, os.W_OK | os.X_OK):
+        os.close(fd)
         message = f"cannot write to {path} (Permission denied): set DFX_DIR to a writable folder"
         raise SegmentError("folder", message)
+    return fd
+
+
+def not_private(path: str) -> SegmentError:
+    message = f"{path} is not a private folder of uid {os.getuid()}: chmod go-w or set DFX_DIR"
+    return SegmentError("folder", message)
 
 
 def boot_id() -> bytes:
@@ -139,11 +165,20 @@ class SegmentWriter:
         fits = layout.MIN_NUM_RECORDS <= num_records <= layout.MAX_NUM_RECORDS
         if num_records & (num_records - 1) or not fits:
             raise SegmentError("size", f"{num_records} ring records: not a power of two in range")
-        prepare_directory(directory)
         name = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.path = os.path.join(directory, name + SUFFIX)
-        starting = os.path.join(directory, name + STARTING_SUFFIX)
-        self._buffer = _reserve(starting, layout.total_bytes(num_records))
+        starting = name + STARTING_SUFFIX
+        folder = open_own_directory(directory)
+        try:
+            self._buffer = _reserve(folder, starting, directory, layout.total_bytes(num_records))
+            self._begin(folder, starting, identity, guest_version, num_records)
+        finally:
+            os.close(folder)
+
+    def _begin(
+        self, folder: int, starting: str, identity: Identity, guest_version: str, num_records: int
+    ) -> None:
+        """Fill in what readers need, and only then give the file its name."""
         self._names_used = 0
         self._num_names = 0
         self._clock = 0
@@ -159,9 +194,10 @@ class SegmentWriter:
             self.write_identity(identity)
             self.set_word(layout.STATE_OFFSET, layout.STATE_LIVE)
             self._write_preamble(guest_version, num_records)
-            os.rename(starting, self.path)
+            whole = os.path.basename(self.path)
+            os.rename(starting, whole, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            os.unlink(starting)
+            os.unlink(starting, dir_fd=folder)
             raise
 
     def _write_preamble(self, guest_version: str, num_records: int) -> None:
@@ -233,11 +269,14 @@ class SegmentWriter:
 
 
 class SegmentReader:
-    """The agent's side of one file. Raises SegmentError when it is not one of ours."""
+    """The agent's side of one file. Raises SegmentError when it is not one of ours.
 
-    def __init__(self, path: str) -> None:
+    ``folder`` is a descriptor of the folder it is in: then only the name counts, not the path.
+    """
+
+    def __init__(self, path: str, folder: int | None = None) -> None:
         self.path = path
-        self._fd = _open_read_only(path)
+        self._fd = _open_read_only(path, folder)
         try:
             self.preamble = self._read_preamble()
         except SegmentError:
@@ -349,20 +388,22 @@ class SegmentReader:
         )  # fmt: skip
 
 
-def _reserve(path: str, size: int) -> mmap.mmap:
+def _reserve(folder: int, name: str, directory: str, size: int) -> mmap.mmap:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fd = os.open(path, flags, 0o600)
+        fd = os.open(name, flags, 0o600, dir_fd=folder)
     except OSError as error:
-        message = f"cannot create {path} ({error.strerror}): set DFX_DIR to a writable folder"
+        message = (
+            f"cannot create {directory}/{name} ({error.strerror}): set DFX_DIR to a writable folder"
+        )
         raise SegmentError("folder", message) from None
     try:
         os.posix_fallocate(fd, 0, size)
         return mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
     except OSError as error:
-        os.unlink(path)
+        os.unlink(name, dir_fd=folder)
         message = (
-            f"no room for {size >> 10} KiB in {os.path.dirname(path)} ({error.strerror}): "
+            f"no room for {size >> 10} KiB in {directory} ({error.strerror}): "
             "free /dev/shm or set DFX_DIR to a folder with space"
         )
         raise SegmentError("full", message) from None
@@ -370,17 +411,33 @@ def _reserve(path: str, size: int) -> mmap.mmap:
         os.close(fd)
 
 
-def _open_read_only(path: str) -> int:
+def _open_read_only(path: str, folder: int | None) -> int:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_regular(path if folder is None else os.path.basename(path), folder)
     except PermissionError:
         message = f"{path} belongs to another user: run the agent as that user or as root"
         raise SegmentError("permission", message) from None
+    except NotRegularError:
+        message = f"{path} is not a regular file: remove it"
+        raise SegmentError("corrupted", message) from None
     except OSError as error:
         raise SegmentError("unreadable", f"cannot open {path}: {error.strerror}") from None
+
+
+class NotRegularError(OSError):
+    """There is a pipe, a folder or a device where a file should be."""
+
+
+def open_regular(name: str, folder: int | None = None) -> int:
+    """A descriptor to read a regular file; follows no link and waits for nobody. OSError.
+
+    ``folder`` is a descriptor that ``name`` is in.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(name, flags, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise SegmentError("corrupted", f"{path} is not a regular file: remove it")
+        raise NotRegularError(errno.EINVAL, "not a regular file")
     return fd
 
 
