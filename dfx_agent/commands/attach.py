@@ -122,6 +122,7 @@ def _bring_and_serve(
     config = load_config(args)
     directory = config.directory if args.directory else _folder_of(members[0], config)
     place = Place(directory, members[0].process)
+    _create_folder(place, members[0].process.uid)
     attachments = _Attachments(args, job, place, helpers)
     remove_leftovers(place.seen, LEFTOVERS)
     if args.inject_only:
@@ -317,14 +318,18 @@ def _folder_of(member: Member, config: Config) -> str:
     is_chosen = config.directory != default_directory() or "DFX_DIR" in os.environ
     if os.getuid() or not uid or is_chosen:
         return config.directory
-    folder = os.path.join(os.path.dirname(config.directory), f"dfx-{uid}")
-    seen = Place(folder, member.process).seen
+    return os.path.join(os.path.dirname(config.directory), f"dfx-{uid}")
+
+
+def _create_folder(place: Place, uid: int) -> None:
+    """As root: where the guests of another user, or of another mount namespace, will record."""
+    if os.getuid() or (not uid and place.seen == place.inside):
+        return
     try:
-        create_for(seen, uid)
+        create_for(place.seen, uid)
     except OSError as error:
-        reason = f"cannot create {seen} ({error.strerror})"
-        raise AttachError("folder", reason, "give --dir DIR of that user") from None
-    return folder
+        reason = f"cannot create {place.seen} ({error.strerror})"
+        raise AttachError("folder", reason, "give a folder of that job with --dir DIR") from None
 
 
 def _pause(seconds: float) -> bool:
