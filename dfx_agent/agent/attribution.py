@@ -8,6 +8,7 @@ needs all of:
                  brings about by chance
     recurrence   in 4 of 5 steps (8 of 10, 16 of 20); in the first 3 if above 15 % of a step
     effect       the others waited for it, at least half of the excess
+    processor    the host let it run: see busy_host
 
 Work that goes with the number of tokens is no fault of the rank: the cause is "more tokens" then.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 
+from dfx_agent.agent import busy_host
 from dfx_agent.agent.causes import (
     HOST_STALL,
     MIN_TOKEN_SHARE,
@@ -119,11 +121,23 @@ class _Comparison:
         self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
 
     def verdict(self) -> Verdict:
+        reason = busy_host.reason_to_abstain(self._steps, self._step_seconds)
+        if reason:
+            return Verdict("straggler", "insufficient evidence", self._role, reason)
         for window in self._windows:
             suspects = [s for rank in self._excess if (s := self._suspect(rank, window))]
             if suspects:
-                return self._found(suspects)
+                return self._refused(suspects) or self._found(suspects)
         return self._stall() or self._nothing()
+
+    def _refused(self, suspects: Sequence[_Suspect]) -> Verdict | None:
+        """Instead of blame, where the worst was refused a processor for as long as it was late."""
+        worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
+        steps = self._steps[-worst.num_steps :]
+        reason = busy_host.explained(steps, worst.rank, worst.excess_seconds)
+        if not reason:
+            return None
+        return Verdict("straggler", "insufficient evidence", self._role, reason)
 
     def _suspect(self, rank: str, window: Window) -> _Suspect | None:
         if rank in self._named:

@@ -29,6 +29,7 @@ from statistics import median
 
 from dfx_agent.agent import limits
 from dfx_agent.agent.crashes import crash_verdict
+from dfx_agent.agent.endings import has_crashed
 from dfx_agent.agent.flight import age_text
 from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
@@ -126,7 +127,7 @@ class _Role:
         absent = self._absent(waiters)
         if not waiters:
             waiters, absent = self._recorded_waiters(recorded)
-        has_died = any(rank.process.state == "died" for rank in self.ranks)
+        has_died = any(has_crashed(rank, self.ranks) for rank in self.ranks)
         differing = [one for one in recorded if len(one.kinds) > 1]
         if differing and not has_died:
             return self._different(differing[0])

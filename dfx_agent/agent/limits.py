@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from dfx_agent.agent.busy_host import LEAST_SHARE
 from dfx_agent.agent.flight import age_text
 from dfx_agent.agent.progress import IDLE, Track
 from dfx_agent.agent.stacks import ProcessStacks
@@ -62,7 +63,17 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
         return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
     gap_seconds = gap_seconds if rank.stage == IDLE else 0.0
     excuse = _within(rank, ranks, stacks, now_ns, gap_seconds, is_long=is_long)
+    excuse = _by_processor_time(excuse, rank.processor_share)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
+
+
+def _by_processor_time(excuse: Excuse, share: float) -> Excuse:
+    """Who computes and gets less than half of a processor needs that much longer."""
+    if share >= LEAST_SHARE:
+        return excuse
+    limit = excuse.limit_seconds / share
+    got = f"its main thread computes and got {share:.2g} of a processor: {limit:.0f} s"
+    return excuse._replace(limit_seconds=limit, reason=f"{excuse.reason}; {got}")
 
 
 def _within(

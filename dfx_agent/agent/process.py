@@ -10,12 +10,14 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
+from dfx_agent.agent.contention import ProcessorTimes
 from dfx_agent.agent.device_times import DeviceTime, device_time
+from dfx_agent.agent.process_memory import ProcessMemory
 from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.agent.stamps import Stamp, Stamps
 from dfx_agent.agent.step_counts import StepCounts, as_told
 from dfx_agent.agent.sweep import STILL_OPEN, Row
-from dfx_agent.devices.host import HostMemoryTrend, anonymous_bytes
+from dfx_agent.devices.sched import SchedTimes
 from dfx_agent.wire.records import (
     BLOCKING,
     CALIBRATION,
@@ -44,7 +46,6 @@ _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
 _FUTURE_NS = 10 * 10**9
 _KEEP_SPANS = 128
-_MEMORY_EVERY_NS = 10**9
 _versions = itertools.count()
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
 _WIDE = _COLLECTIVES | {DEVICE_TIME, LEDGER}  # kinds that use every field of a record
@@ -107,12 +108,16 @@ class Group:
 
 @dataclass
 class ClosedStep:
-    """A step this process has passed; ``busy_seconds``: processor time of its thread."""
+    """A step this process has passed; ``busy_seconds``: processor time of its thread.
+
+    ``processor``: the same as the kernel counts it, with the time in which it had to wait for one.
+    """
 
     window: Window
     tokens: dict[str, float] = field(default_factory=dict)
     num_forward_tokens: float | None = None
     busy_seconds: float | None = None
+    processor: SchedTimes | None = None
 
 
 @dataclass
@@ -163,6 +168,7 @@ class Process:
         self.ring_share = 1.0  # of its ring that the last reading brought
         self.last_event_ns: int | None = None
         self._step_counts = StepCounts()
+        self._processor = ProcessorTimes()
         self._before_ns = 0
         self._carried = Totals()
         self.counters: dict[str, float] = {}
@@ -174,9 +180,7 @@ class Process:
         # by number: of the newest readings, and of those before
         self._spans: dict[int, Row] = {}
         self._older_spans: dict[int, Row] = {}
-        self.host_memory_bytes: int | None = None
-        self._memory_trend = HostMemoryTrend()
-        self._next_memory_ns = 0
+        self.memory = ProcessMemory()
 
     @property
     def is_misfiled(self) -> bool:
@@ -244,6 +248,8 @@ class Process:
         # one reading behind: every span that began before is then known, open or ended
         account.advance(self._before_ns)
         self._before_ns = batch.time_ns
+        if self.state == "live":
+            self._processor.look(batch.time_ns, self.pid, self._training_thread())
         closed = self._closed_steps(account)
         if self.state == "live":  # else the pid may be somebody else's, or of another namespace
             self._sample_memory(batch.time_ns, closed)
@@ -263,18 +269,14 @@ class Process:
         """As it is seen from here, where it is; else as it sees itself."""
         return self.follower.pid or self.follower.preamble.pid
 
-    @property
-    def host_memory_slope_bytes(self) -> float | None:
-        """Growth of anonymous memory per step; None below 8 steps."""
-        return self._memory_trend.slope_bytes_per_step()
+    def _training_thread(self) -> int:
+        """As it is seen from here: of other threads of a container only the inner id is known."""
+        thread, is_outside = self._step_counts.thread, self.pid != self.follower.preamble.pid
+        return thread if thread and not is_outside else self.pid
 
     def _sample_memory(self, now_ns: int, closed: list[ClosedStep]) -> None:
-        if closed or now_ns >= self._next_memory_ns:
-            self._next_memory_ns = now_ns + _MEMORY_EVERY_NS
-            self.host_memory_bytes = anonymous_bytes(self.pid)
         step = closed[-1].window.step if closed else None
-        if step is not None and self.host_memory_bytes is not None:
-            self._memory_trend.add(step, self.host_memory_bytes)
+        self.memory.sample(now_ns, self.pid, step, is_step_over=bool(closed))
 
     def _account(self, batch: Batch) -> TimeAccount:
         if self.account is None:
@@ -452,7 +454,10 @@ class Process:
         for window in account.finished:
             self._stamps.end_step(window)
             if window.step is not None:
-                closed.append(ClosedStep(window, *self._step_counts.take(window.step)))
+                counts = self._step_counts.take(window.step)
+                end_ns = window.begin_ns if window.end_ns is None else window.end_ns
+                had = self._processor.between(window.begin_ns, end_ns)
+                closed.append(ClosedStep(window, *counts, had))
         account.finished.clear()
         self.windows.extend(closed)
         if closed:

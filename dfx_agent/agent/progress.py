@@ -15,6 +15,8 @@ from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.flight import FLIGHT_SUFFIX, FlightRecord, read_flight
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.stacks import ProcessStacks, read_stacks
+from dfx_agent.devices.exit_status import ExitStatus
+from dfx_agent.devices.sched import thread_times
 from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, STAGE, WAIT
 
@@ -30,6 +32,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _QUIET_SECONDS = 2.0
 _IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
 _SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
+_LEAST_SHARE = 0.02
 _POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
 # waits for ranks of the same role; queue, policy, collector wait for somebody else
@@ -59,6 +62,7 @@ class _MainThread(NamedTuple):
 
     time_ns: int
     cpu_seconds: float
+    delayed_seconds: float  # runnable without a processor; 0 where the kernel does not count
     num_waits: int
 
 
@@ -80,6 +84,7 @@ class Track:
         self.reached: dict[str, int] = {}
         self.gone_ns: int | None = None
         self.is_outlived: bool | None = None
+        self.exit_status: ExitStatus | None = None
         self._operations: dict[tuple[str, int], str] = {}
         self._enqueued: dict[str, int] = {}
         self._newest_end_ns = 0
@@ -95,7 +100,7 @@ class Track:
         self._cpu_ticks = 0
         self._cpu_base = (0, 0)  # when, and clock ticks used by then
         # first and last look since it moved
-        self._main_thread = _MainThread(0, 0.0, 0), _MainThread(0, 0.0, 0)
+        self._main_thread = _MainThread(0, 0.0, 0.0, 0), _MainThread(0, 0.0, 0.0, 0)
 
     @property
     def num_steps(self) -> int:
@@ -153,10 +158,17 @@ class Track:
             if self._was_idle and self.moved_ns - before_ns >= _SHORTEST_GAP_NS:
                 self._gaps.append((self.moved_ns, self.moved_ns - before_ns))
             self._was_idle = not self.stages and not self.arrivals
-            if self._was_idle and self.quiet_seconds(now_ns) >= _QUIET_SECONDS:
+            if self.quiet_seconds(now_ns) >= _QUIET_SECONDS:
                 self._look_at_main_thread()
         if not process.is_living and self.gone_ns is None:
             self.gone_ns = now_ns
+        if self.gone_ns is not None and self.exit_status is None:
+            self._ask_how_it_ended()
+
+    def _ask_how_it_ended(self) -> None:
+        """One that closed its segment may take a while to end."""
+        self.exit_status = self.process.follower.exit_status
+        self.process.memory.note_end(self.exit_status)
 
     def longest_gap_seconds(self, now_ns: int) -> float:
         """How long it was quiet outside stages, or waited for others, at most in the last hour.
@@ -216,13 +228,35 @@ class Track:
     @property
     def is_at_work(self) -> bool:
         """Whether its main thread has computed or polled since it last moved: it does not stand."""
-        first, last = self._main_thread
-        seconds = (last.time_ns - first.time_ns) / 1e9
-        if first.time_ns <= self.moved_ns or seconds < _SEEN_SECONDS:
+        seconds, ran, delayed, num_waits = self._main_thread_since()
+        if seconds < _SEEN_SECONDS:
             return False
-        has_computed = last.cpu_seconds - first.cpu_seconds >= _WORK_SHARE * seconds
-        num_waits = last.num_waits - first.num_waits
+        # who could run and was not let has computed too, as far as the host is concerned
+        has_computed = ran + delayed >= _WORK_SHARE * seconds
         return has_computed or num_waits >= max(_FEWEST_POLLS, _POLLS_PER_SECOND * seconds)
+
+    @property
+    def processor_share(self) -> float:
+        """What its main thread got of a processor while it computed, since it last moved; 0 to 1.
+
+        1 as well where it did not compute for half of the time: then it waits for something else.
+        """
+        seconds, ran, delayed, _ = self._main_thread_since()
+        if seconds < _SEEN_SECONDS or ran + delayed < _WORK_SHARE * seconds:
+            return 1.0
+        return max(_LEAST_SHARE, ran / (ran + delayed))
+
+    def _main_thread_since(self) -> tuple[float, float, float, int]:
+        """(seconds, ran, delayed, number of waits) from the first look since it moved; else 0."""
+        first, last = self._main_thread
+        if first.time_ns <= self.moved_ns:
+            return 0.0, 0.0, 0.0, 0
+        return (
+            (last.time_ns - first.time_ns) / 1e9,
+            last.cpu_seconds - first.cpu_seconds,
+            last.delayed_seconds - first.delayed_seconds,
+            last.num_waits - first.num_waits,
+        )
 
     def _look_at_main_thread(self) -> None:
         first, last = self._main_thread
@@ -321,7 +355,9 @@ def _main_thread(pid: int) -> _MainThread | None:
     if len(fields) <= SYSTEM_TICKS or waits is None:
         return None
     ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
-    return _MainThread(time.monotonic_ns(), ticks / _TICKS_PER_SECOND, waits)
+    had = thread_times(pid, pid)
+    delayed_seconds = had.delayed_ns / 1e9 if had is not None else 0.0
+    return _MainThread(time.monotonic_ns(), ticks / _TICKS_PER_SECOND, delayed_seconds, waits)
 
 
 def _state(process: Process) -> tuple[str, int]:

@@ -7,7 +7,6 @@ Only one agent per folder reaps (removes) segments of processes that are gone; a
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.flight import FLIGHT_SUFFIX
 from dfx_agent.agent.owned_files import HeldFolder, open_observed
 from dfx_agent.agent.stacks import STACKS_SUFFIX
-from dfx_agent.devices.stat import START_TICKS, STATE, stat_fields
+from dfx_agent.devices.exit_status import ExitStatus, ExitWatch, zombie_status
+from dfx_agent.devices.stat import PARENT, START_TICKS, STATE, stat_fields
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
 from dfx_agent.wire.layout import IDENTITY_OFFSET, RECORD_BYTES, STATE_CLOSED, WORD
@@ -69,8 +69,8 @@ class Follower:
         self._generation = b""
         self.names: dict[int, str] = {}
         self.pid = _pid_here(self.preamble)
-        self._pidfd: int | None = None
-        self._exit = select.poll()
+        self.parent_pid = _parent(self.pid)
+        self._exit: ExitWatch | None = None
         self._offset_ns = 0
         self._next_clock_ns = 0
         self.num_guest_drops = 0
@@ -133,29 +133,36 @@ class Follower:
             return "died"
         if self.pid is None:
             return "unknown"
-        return "live" if self._runs(self.pid) else "died"
+        if self._runs(self.pid):
+            return "live"
+        # os._exit(0), as a forked child should end, runs nothing that would close a segment
+        status = self.exit_status
+        return "exited" if status is not None and status.is_success else "died"
+
+    @property
+    def exit_status(self) -> ExitStatus | None:
+        """None while the process runs, and where its kernel does not say how it ended."""
+        if self._exit is not None:
+            return self._exit.status
+        return None if self.pid is None else zombie_status(self.pid, self.preamble.start_ticks)
 
     def finish(self) -> None:
         """The writer is gone: what is unfinished is lost, and the file can be let go."""
         self.num_guest_drops = sum(self._segment.live_words()[2:])
         self._segment.close()
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
 
     def _runs(self, pid: int) -> bool:
         """Whether this very process lives. /proc is read once: it costs 100 us, a pidfd 2 us."""
-        if self._pidfd is None:
+        if self._exit is None:
             if not _is_running(pid, self.preamble.start_ticks):
                 return False
             try:
-                self._pidfd = os.pidfd_open(pid)
+                self._exit = ExitWatch(pid, self.preamble.start_ticks)
             except OSError:
                 return True
-            self._exit.register(self._pidfd, select.POLLIN)
             if not _is_running(pid, self.preamble.start_ticks):
                 return False
-        return not self._exit.poll(0)
+        return not self._exit.has_ended()
 
     def _inflight(self) -> list[Record]:
         """Spans open now. The table is mostly free: only the slots in use are read closely."""
@@ -342,6 +349,12 @@ class Folder:
             taken.announce(*self._address)
         elif taken is not None:
             self.other_agent_pid = taken.pid
+
+
+def _parent(pid: int | None) -> int | None:
+    """None when it is gone, or not seen from here."""
+    fields = [] if pid is None else stat_fields(f"/proc/{pid}/stat")
+    return int(fields[PARENT]) if len(fields) > PARENT else None
 
 
 def _is_running(pid: int, start_ticks: int) -> bool:

@@ -15,12 +15,12 @@ Tokens = dict[str, float]
 
 
 class StepCounts:
-    """Of the steps that are not closed yet, by number."""
+    """Of the steps that are not closed yet, by number; ``thread`` began the newest, 0 unknown."""
 
     def __init__(self) -> None:
         self._tokens: dict[int, Tokens] = {}
         self._busy: dict[int, float] = {}
-        self._step, self._thread, self._busy_before = NO_STEP, 0, 0.0
+        self._step, self.thread, self._busy_before = NO_STEP, 0, 0.0
 
     def add_tokens(self, step: int, kind: str, count: float) -> None:
         tokens = self._tokens.setdefault(step, {})
@@ -28,9 +28,9 @@ class StepCounts:
 
     def begin_step(self, step: int, thread: int, busy_seconds: float) -> None:
         """``busy_seconds`` of processor time the thread has had so far, 0.0 unknown."""
-        if thread == self._thread and busy_seconds > self._busy_before > 0.0:
+        if thread == self.thread and busy_seconds > self._busy_before > 0.0:
             self._busy[self._step] = busy_seconds - self._busy_before
-        self._step, self._thread, self._busy_before = step, thread, busy_seconds
+        self._step, self.thread, self._busy_before = step, thread, busy_seconds
 
     def take(self, step: int) -> tuple[Tokens, float | None, float | None]:
         """(tokens by kind, tokens of trained forward passes, processor seconds); None unknown."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dfx_agent.agent.collectives import Collectives
 from dfx_agent.agent.process import ClosedStep, Process
+from dfx_agent.devices.sched import SchedTimes
 
 # UniLab's learners meet in sync_coordination; queue, policy and collector wait for somebody else
 PEER_WAITS = frozenset({"collective", "barrier", "sync_coordination"})
@@ -30,7 +31,7 @@ class RankStep:
     Time in collectives and in explicit waits for peers counts as waiting, but for the transfer of
     matched collectives. ``num_tokens`` is None when none were told, ``num_forward_tokens`` (taken
     in by forward passes that are trained on, padding included) and ``busy_seconds`` (processor time
-    of the thread that trains) where they are not known.
+    of the thread that trains) where they are not known, nor ``processor``, by the kernel's count.
     """
 
     wall_seconds: float
@@ -39,6 +40,7 @@ class RankStep:
     num_tokens: float | None
     num_forward_tokens: float | None = None
     busy_seconds: float | None = None
+    processor: SchedTimes | None = None
 
     @property
     def work_seconds(self) -> float:
@@ -57,7 +59,9 @@ class RankStep:
         num_tokens = sum(tokens.values()) if tokens else None
         waited = round(blocked - transfer, 9)  # clocks tell nanoseconds
         forward, busy = closed.num_forward_tokens, closed.busy_seconds
-        return cls(split.wall_seconds, waited, parts, num_tokens, forward, busy)
+        return cls(
+            split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,9 +159,10 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
 
 
 def _host_memory(process: Process) -> HostMemory | None:
-    if process.host_memory_bytes is None:
+    memory = process.memory
+    if memory.anonymous_bytes is None:
         return None
-    return HostMemory(process.host_memory_bytes, process.host_memory_slope_bytes)
+    return HostMemory(memory.anonymous_bytes, memory.trend.slope_bytes_per_step())
 
 
 def _open_spans(process: Process) -> tuple[OpenSpan, ...]:

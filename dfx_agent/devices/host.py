@@ -30,6 +30,38 @@ def parse_anonymous(status: str) -> int | None:
     return int(rest.split(None, 1)[0]) * _BYTES_PER_KB if found else None
 
 
+def num_host_oom_kills() -> int | None:
+    """Processes that the OOM killer has ended since the boot; None before Linux 4.13."""
+    return _host_counts("/proc/vmstat").get("oom_kill")
+
+
+def available_bytes() -> int | None:
+    """What the host could still give out without swapping; None where it does not say."""
+    return _host_counts("/proc/meminfo").get("MemAvailable")
+
+
+def total_bytes() -> int | None:
+    return _host_counts("/proc/meminfo").get("MemTotal")
+
+
+def _host_counts(path: str) -> dict[str, int]:
+    try:
+        with open(path, "rb") as file:
+            return parse_host_counts(file.read().decode("ascii", "replace"))
+    except OSError:
+        return {}
+
+
+def parse_host_counts(text: str) -> dict[str, int]:
+    """Names and numbers of ``/proc/vmstat`` or ``/proc/meminfo``, the latter's in bytes."""
+    rows = (line.split() for line in text.splitlines())
+    return {
+        row[0].rstrip(":"): int(row[1]) * (_BYTES_PER_KB if row[2:] == ["kB"] else 1)
+        for row in rows
+        if len(row) >= 2 and row[1].isdigit()
+    }
+
+
 class HostMemoryTrend:
     """Growth over the newest 64 steps: the median slope of all pairs of them (Theil-Sen).
 

@@ -9,8 +9,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +30,10 @@ SECOND = 10**9
 class Rank:
     """The guest of one rank in short form; the process behind it is a real one."""
 
-    def __init__(self, folder: Path, rank: int, world_size: int = WORLD_SIZE, **known) -> None:
+    def __init__(
+        self, folder: Path, rank: int, world_size: int = WORLD_SIZE, owner: int = 0, **known
+    ) -> None:
+        """``owner``: the pid of a process that is there already."""
         fields = {"run": "r", "role": "trainer", **known}
         identity = Identity(rank=rank, world_size=world_size, **fields)
         self.rank = rank
@@ -38,13 +42,20 @@ class Rank:
         self.names: dict[str, int] = {}
         self.span = 0
         self.open_slots: list[tuple[int, int, int, int]] = []
-        self.runs("sleep", "300")
+        self.owner: subprocess.Popen[bytes] | None = None
+        if owner:
+            self._belongs_to(owner)
+        else:
+            self.runs("sleep", "300")
 
-    def runs(self, *command: str) -> None:
+    def runs(self, *command: str, **options) -> None:
         """From its beginning; what it runs by itself sleeps."""
-        self.owner = subprocess.Popen(command)
+        self.owner = subprocess.Popen(command, stdin=subprocess.PIPE, **options)
+        self._belongs_to(self.owner.pid)
+
+    def _belongs_to(self, pid: int) -> None:
         fields = list(layout.PREAMBLE.unpack(self.path.read_bytes()[: layout.PREAMBLE.size]))
-        fields[13:15] = self.owner.pid, start_ticks(self.owner.pid)
+        fields[13:15] = pid, start_ticks(pid)
         with self.path.open("r+b") as file:
             file.write(layout.PREAMBLE.pack(*fields))
 
@@ -132,8 +143,26 @@ class Rank:
         os.waitpid(self.owner.pid, os.WUNTRACED)
 
     def dies(self) -> None:
+        if self.owner is None:
+            return
         self.owner.kill()
         self.owner.wait()
+        for pipe in (self.owner.stdin, self.owner.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def ends(self, *, is_reaped: bool = True) -> None:
+        """As ``ending`` set it up; not reaped, it stays a zombie."""
+        self.owner.stdin.close()
+        if is_reaped:
+            self.owner.wait()
+        else:
+            os.waitid(os.P_PID, self.owner.pid, os.WEXITED | os.WNOWAIT)
+
+
+def ending(how: str) -> tuple[str, ...]:
+    """The command of a process that does this to itself as soon as its rank ``ends``."""
+    return sys.executable, "-c", f"import os, sys; sys.stdin.read(1); {how}"
 
 
 class Scene:
@@ -150,9 +179,20 @@ class Scene:
         self.ranks += added
         return added
 
-    def warm_up(self, stage: str = "backward", num_steps: int = 4) -> list[Rank]:
-        """Four ranks that have passed a few steps, each with a stage and a collective."""
+    def warm_up(
+        self,
+        stage: str = "backward",
+        num_steps: int = 4,
+        runs: Mapping[int, Sequence[str]] | None = None,
+    ) -> list[Rank]:
+        """Four ranks that have passed a few steps, each with a stage and a collective.
+
+        ``runs``: the command of a rank's process, where it is not to sleep.
+        """
         ranks = self.add(WORLD_SIZE)
+        for rank, command in (runs or {}).items():
+            ranks[rank].dies()
+            ranks[rank].runs(*command, stdout=subprocess.PIPE)
         for step in range(1, num_steps + 1):
             for rank in ranks:
                 rank.step(step)

@@ -1,0 +1,99 @@
+"""The scheduler's counters over steps: shared out evenly between two readings, and no further."""
+
+import os
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfx_agent.agent.contention import _MOST_SAMPLES, ProcessorTimes
+from dfx_agent.devices.sched import SchedTimes, parse_schedstat, thread_times
+
+SECOND = 10**9
+
+
+def read_at(*rows: tuple[float, float, float]) -> ProcessorTimes:
+    times = ProcessorTimes()
+    for seconds, ran, delayed in rows:
+        times.add(round(seconds * SECOND), SchedTimes(round(ran * SECOND), round(delayed * SECOND)))
+    return times
+
+
+def between(times: ProcessorTimes, begin: float, end: float) -> tuple[float, float] | None:
+    found = times.between(round(begin * SECOND), round(end * SECOND))
+    return None if found is None else (found.ran_ns / SECOND, found.delayed_ns / SECOND)
+
+
+def test_between_two_readings_it_is_shared_out_evenly():
+    times = read_at((10, 5, 1), (11, 5.5, 1.2), (12, 5.5, 2.2))
+    assert between(times, 10, 11) == pytest.approx((0.5, 0.2))
+    assert between(times, 10.5, 11.5) == pytest.approx((0.25, 0.6))
+    assert between(times, 11.25, 11.75) == pytest.approx((0, 0.5))
+
+
+def test_what_nobody_saw_is_not_known():
+    times = read_at((10, 5, 1), (11, 5.5, 1.2))
+    assert between(times, 9, 11) is not None, "next to it"
+    assert between(times, 2, 11) is None
+    assert between(times, 10, 14) is None
+    assert between(read_at((10, 5, 1)), 10, 10) is None
+
+
+def test_another_thread_begins_anew():
+    times = read_at((10, 5, 1), (11, 6, 1))
+    times.add(12 * SECOND, SchedTimes(1, 1), (7, 8))
+    assert between(times, 10, 11) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 2 * SECOND), st.integers(0, SECOND)), min_size=2))
+def test_steps_add_up_to_what_the_kernel_counted(deltas):
+    times, now, ran = ProcessorTimes(), 0, 1
+    for elapsed, more in deltas:
+        now, ran = now + elapsed, ran + more
+        times.add(now, SchedTimes(ran, 2 * ran))
+    first, last = deltas[0][0], now
+    middle = (first + last) // 2
+    parts = [times.between(first, middle), times.between(middle, last)]
+    assert sum(p.ran_ns for p in parts) == ran - 1 - deltas[0][1]
+    assert sum(p.delayed_ns for p in parts) == 2 * sum(p.ran_ns for p in parts)
+
+
+def test_long_steps_are_covered_by_few_samples():
+    times = read_at(*((n, n / 2, n / 4) for n in range(1, 5 * _MOST_SAMPLES)))
+    assert len(times._samples) <= _MOST_SAMPLES
+    assert between(times, 1, 5 * _MOST_SAMPLES - 1) == pytest.approx(
+        ((5 * _MOST_SAMPLES - 2) / 2, (5 * _MOST_SAMPLES - 2) / 4)
+    )
+    assert between(times, 700, 1001) == pytest.approx((150.5, 75.25))
+
+
+@pytest.mark.parametrize(
+    ("line", "times"),
+    [
+        (b"59862 46914 28\n", (59862, 46914)),
+        (b"0 0 0\n", None),  # a kernel that does not count
+        (b"", None),
+        (b"x y z", None),
+        (b"12", None),
+    ],
+)
+def test_the_line_of_the_kernel(line, times):
+    assert parse_schedstat(line) == times
+
+
+@given(st.binary(max_size=64))
+def test_any_line_is_read(line):
+    parse_schedstat(line)
+
+
+def test_a_thread_of_this_process():
+    before = thread_times(os.getpid(), threading.get_native_id())
+    if before is None:  # this kernel has no counters: nothing is concluded from them
+        return
+    sum(range(10**6))
+    after = thread_times(os.getpid(), threading.get_native_id())
+    assert after.ran_ns > before.ran_ns
+    assert 0 < after.share <= 1
+    assert SchedTimes(0, 0).share is None
+    assert thread_times(os.getpid(), 2**22 + 1) is None
