@@ -175,43 +175,6 @@ def at_work(scene: Scene, monkeypatch, command: tuple[str, ...], num_steps: int)
     scene.look(3)
 
 
-def counted(monkeypatch, ran: float, delayed: float) -> None:
-    """At each look the main thread of every rank has had that much more of 5 s."""
-    seen: dict[int, int] = {}
-
-    def main_thread(pid: int) -> progress._MainThread:
-        seen[pid] = n = seen.get(pid, 0) + 1
-        now = time.monotonic_ns() + n * 5 * SECOND
-        return progress._MainThread(now, n * 5 * ran, n * 5 * delayed, 0)
-
-    monkeypatch.setattr(progress, "_main_thread", main_thread)
-    monkeypatch.setattr(progress, "_LOOK_EVERY_NS", -(10**12))
-
-
-@pytest.mark.parametrize("stage", ["backward", None])
-@pytest.mark.parametrize(
-    ("ran", "delayed", "factor"),
-    [(0.2, 0.7, 4.5), (0.01, 0.99, 50), (0.6, 0.4, 1), (0.1, 0.3, 1), (0.0, 0.0, 1)],
-)
-def test_who_computes_with_little_of_a_processor_has_as_much_longer(
-    scene, monkeypatch, stage, ran, delayed, factor
-):
-    """The kernel's figures: on a processor, and runnable without one, of each second."""
-    counted(monkeypatch, ran, delayed)
-    ranks = scene.warm_up()
-    if stage:
-        ranks[2].enters(stage)
-    hold_in([ranks[0], ranks[1], ranks[3]], "all_reduce@0", 5)
-    ranks[2].writes_stacks("main", "train", "compute")
-    scene.look(4)
-    wants = ran + delayed >= 0.5
-    limit = (60 if wants and not stage else 10) * factor
-    assert scene.look(limit - 3).state == "clear"
-    verdict = scene.look(limit + 3)
-    assert verdict.ranks == ("2",)
-    assert ("of a processor" in verdict.evidence[0]) == (factor > 1)
-
-
 def test_gaps_before_the_guest_came_are_known_to_the_flight_recorder(scene, monkeypatch):
     monkeypatch.setattr(Track, "seconds_before_guest", 1000.0)
     for rank in scene.add(WORLD_SIZE):
