@@ -14,12 +14,15 @@ works within its limit is not to blame, however long the others wait: limits are
     600 s   rollout, validation, checkpoint, compilation: by stage or by what the stack shows; but
             10 s, 10 x median, 4 x longest in a rollout or validation in which the process sleeps
 
-Everybody in one collective for 30 s, or in collectives that do not match, is a hang too; and a
-whole run in which nothing has moved for 120 s and 10 steps. Torch's flight recorder, which guests
-write when they stand still, shows different collectives under one number also where no hook saw
-them: in C++, and in a job that hung before the guest came. There a rank that has issued nothing for
-600 s, stands still, and whose stack shows no rollout, validation or checkpoint, is to blame at
-once.
+Everybody in one collective for 30 s, or in collectives that do not match, is a hang too; so are
+ranks that wait for each other in sends or receives for 30 s, and both ends of one that does not
+finish; and a whole run in which nothing has moved for 120 s and 10 steps. A send or receive waits
+for the one rank that it names: who is stuck behind a chain of them is at its end.
+
+Torch's flight recorder, which guests write when they stand still, shows different collectives under
+one number also where no hook saw them: in C++, and in a job that hung before the guest came. There
+a rank that has issued nothing for 600 s, stands still, and whose stack shows no rollout, validation
+or checkpoint, is to blame at once.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Track, Waiter
 from dfx_agent.agent.unfinished import Unfinished, first_unfinished
+from dfx_agent.agent.wait_graph import circle
 from dfx_agent.agent.wording import (
     behind_lines,
     flight_lines,
@@ -166,11 +170,13 @@ class _Role:
             rank: None
             for waiter in waiters
             for rank in self._members(waiter.arrival)
-            if rank is not waiter.rank and not rank.has_arrived(waiter.arrival)
+            if rank is not waiter.rank and not rank.has_arrived(waiter)
         }
         return list(found)
 
     def _members(self, arrival: Arrival) -> list[Track]:
+        if arrival.peer is not None:
+            return [rank for rank in self.ranks if rank.rank == arrival.peer]
         if arrival.group in {"", _DEFAULT_GROUP}:
             return self.ranks
         return [rank for rank in self.ranks if arrival.group in rank.reached]
@@ -219,6 +225,9 @@ class _Role:
         waiting = {waiter.rank for waiter in waiters}
         if any(rank not in waiting for rank in absent):
             return self._verdict("clear", f"{waits_text(waiters)}; others have just come to wait")
+        in_circle = self._circle(waiters)
+        if any(waiter.arrival.peer is not None for waiter in in_circle):
+            return self._circular(in_circle)
         if not absent:
             return self._all_arrived(waiters, [])
         last = [w for w in waiters if w.rank in absent and not self._absent([w])]
@@ -226,10 +235,37 @@ class _Role:
             return self._mismatched(ordered)
         return self._all_arrived(last, [waiter.rank for waiter in last])
 
+    def _circle(self, waiters: list[Waiter]) -> list[Waiter]:
+        """Ranks that wait for each other, each for the next one."""
+        by_rank: dict[Track, list[Waiter]] = {}
+        for waiter in waiters:
+            by_rank.setdefault(waiter.rank, []).append(waiter)
+        found = circle({rank: self._absent(waits) for rank, waits in by_rank.items()})
+        following = zip(found, found[1:] + found[:1], strict=True)
+        return [
+            next(w for w in by_rank[rank] if other in self._absent([w]))
+            for rank, other in following
+        ]
+
+    def _circular(self, waiters: list[Waiter]) -> Verdict:
+        """Nothing moves any of them, unless what was sent before is still under way."""
+        since_ns = max(waiter.arrival.begin_ns for waiter in waiters)
+        seconds = (self.now_ns - since_ns) / 1e9
+        ranks = [waiter.rank for waiter in waiters]
+        places = ", ".join(
+            waits_text([w]) + ("" if w.arrival.peer is not None else f" for {ranks_text([other])}")
+            for w, other in zip(waiters, ranks[1:] + ranks[:1], strict=True)
+        )
+        summary = f"{ranks_text(ranks)} wait for each other for {seconds_text(seconds)}: {places}"
+        if seconds < max(UNFINISHED_SECONDS, *(self._usual_seconds(w.arrival) for w in waiters)):
+            return self._verdict("clear", summary)
+        return self._found("circular wait", summary, ranks, [], since_ns)
+
     def _is_passed_by_another(self, waiter: Waiter) -> bool:
         """Whether a rank that has passed this number did something else under it."""
-        operation, group, sequence, _ = waiter.arrival
-        assert sequence is not None
+        operation, group, sequence = waiter.arrival[:3]
+        if sequence is None:
+            return False
         for rank in self._living:
             other = rank.operation(group, sequence)
             if other is None and rank.reached.get(group, -1) > sequence:
@@ -296,22 +332,32 @@ class _Role:
         """Everybody known is there; others may not be known."""
         age, where = self._age(waiters), waits_text(waiters)
         summary = f"{where} for {seconds_text(age)}"
-        ordered = all(waiter.arrival.sequence is not None for waiter in waiters)
-        if not ordered:
+        first = waiters[0].arrival
+        if any(w.arrival.sequence is None and w.arrival.peer is None for w in waiters):
             if age < NO_PROGRESS_SECONDS:
                 return self._verdict("clear", summary)
             return self._verdict("insufficient evidence", f"{summary}: for whom is not known")
         if age < max(UNFINISHED_SECONDS, *(self._usual_seconds(w.arrival) for w in waiters)):
             return self._verdict("clear", summary)
-        num_unseen = self._num_unseen()
-        if num_unseen or len(self._members(waiters[0].arrival)) < 2:
-            who = f"{num_unseen} of its ranks are" if num_unseen else "other members are"
+        unseen = self._unseen_text(first)
+        if unseen:
             return self._verdict(
-                "insufficient evidence", f"{summary}: {who} not seen by this agent"
+                "insufficient evidence", f"{summary}: {unseen} not seen by this agent"
             )
         since_ns = min(waiter.arrival.begin_ns for waiter in waiters)
         summary = f"{summary}: all have arrived and it does not finish"
+        if first.peer is not None:
+            to_blame = [waiters[0].rank, *self._members(first)]
         return self._found("collective does not finish", summary, to_blame, [], since_ns)
+
+    def _unseen_text(self, arrival: Arrival) -> str:
+        """Who of those that it waits for is not known here; "" when all are."""
+        if arrival.peer is not None:
+            return "" if self._members(arrival) else f"rank {arrival.peer} is"
+        num_unseen = self._num_unseen()
+        if num_unseen:
+            return f"{num_unseen} of its ranks are"
+        return "other members are" if len(self._members(arrival)) < 2 else ""
 
     def _usual_seconds(self, arrival: Arrival) -> float:
         """Five times what such a collective takes."""

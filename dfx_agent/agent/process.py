@@ -402,7 +402,7 @@ class Process:
         kind, is_blocking = flagged & KIND_MASK, bool(flagged & BLOCKING)
         operation, _, group = text.rpartition("@")
         is_wait = kind == COLLECTIVE_WAIT
-        sequence = None if step == NO_STEP else step
+        sequence = step if step >= 0 else None
         has_failed = bool(flagged & FAILED)
         self.collectives.append(
             Collective(

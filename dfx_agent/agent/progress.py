@@ -18,9 +18,10 @@ from dfx_agent.agent.stacks import ProcessStacks, read_stacks
 from dfx_agent.devices.exit_status import ExitStatus
 from dfx_agent.devices.sched import thread_times
 from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
-from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, STAGE, WAIT
+from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, PEER, STAGE, WAIT
 
 DDP_GRADIENTS = "ddp_gradients"
+SEND, RECEIVE = "send", "recv"
 IDLE = "idle"
 
 _KEEP_DURATIONS = 64
@@ -43,15 +44,20 @@ class Arrival(NamedTuple):
     """A rank waits for its peers.
 
     ``sequence`` is None where nobody numbers them, ``operation`` is "" where the host does not wait
-    itself: it has issued this number and is quiet.
+    itself: it has issued this number and is quiet. ``peer`` is the one rank of the job that a send
+    or receive waits for, where it names one.
     """
 
     operation: str
     group: str
     sequence: int | None
     begin_ns: int
+    peer: int | None = None
 
     def __str__(self) -> str:
+        if self.peer is not None:
+            way = "to" if self.operation == SEND else "from"
+            return f"{self.operation} {way} rank {self.peer}"
         number = "" if self.sequence is None else f" #{self.sequence}"
         group = f"@{self.group}" if self.group else ""
         return f"{self.operation or 'collective'}{group}{number}"
@@ -276,9 +282,21 @@ class Track:
         """What it called number ``sequence`` of this group; None when that is not known."""
         return self._operations.get((group, sequence))
 
-    def has_arrived(self, arrival: Arrival) -> bool:
+    @property
+    def rank(self) -> int:
+        """Its number in the job; negative where that is not known."""
+        return self.process.follower.identity.rank
+
+    def has_arrived(self, waiter: Waiter) -> bool:
         """Whether it takes or took part in what somebody else waits in."""
-        mine = self.arrivals
+        mine, arrival = self.arrivals, waiter.arrival
+        if arrival.peer is not None:
+            other_end = RECEIVE if arrival.operation == SEND else SEND
+            return any(
+                (a.operation, a.group) == (other_end, arrival.group)
+                and a.peer in {waiter.rank.rank, None}
+                for a in mine
+            )
         if arrival.sequence is None:
             return bool(mine)
         if arrival.operation == DDP_GRADIENTS and any(
@@ -344,8 +362,9 @@ class Track:
 
 def _arrival(event: SpanEvent) -> Arrival:
     operation, _, group = event.name.rpartition("@")
-    sequence = None if event.step == NO_STEP else event.step
-    return Arrival(operation, group, sequence, event.begin_ns)
+    sequence = event.step if event.step >= 0 else None
+    peer = PEER - event.step if event.step <= PEER else None
+    return Arrival(operation, group, sequence, event.begin_ns, peer)
 
 
 def _main_thread(pid: int) -> _MainThread | None:

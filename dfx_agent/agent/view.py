@@ -26,7 +26,7 @@ from dfx_agent.snapshot import (
 )
 from dfx_agent.snapshot_health import SignalHistory, SignalRow, SignalSeries, SymptomSeries
 from dfx_agent.wire.layout import UNKNOWN
-from dfx_agent.wire.records import NO_STEP, STAGE, WAIT
+from dfx_agent.wire.records import STAGE, WAIT
 
 _SNAPSHOT_STEPS = 8
 _METRICS = by_name()
@@ -173,7 +173,7 @@ def _open_spans(process: Process) -> tuple[OpenSpan, ...]:
 
 def _open_span(process: Process, event: SpanEvent, now_ns: int) -> OpenSpan:
     kind = _SPAN_KINDS.get(event.kind, "collective")
-    number = None if event.step == NO_STEP else event.step
+    number = None if event.step < 0 else event.step
     return OpenSpan(
         kind=kind,
         name=event.name,

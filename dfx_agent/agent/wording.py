@@ -10,6 +10,7 @@ from dfx_agent.agent.unfinished import unfinished_lines
 
 _MAX_RANKS = 8
 _MAX_OUTLIERS = 4
+_MAX_PLACES = 4
 _STACK_FRAMES = 6
 
 
@@ -31,10 +32,21 @@ def seconds_text(seconds: float) -> str:
 
 
 def waits_text(waiters: Sequence[Waiter]) -> str:
-    """As in "ranks 0, 1 wait in all_reduce@0 #57"; of several waits the first is named."""
-    arrival = waiters[0].arrival
-    verb = "wait" if len({waiter.rank for waiter in waiters}) > 1 else "waits"
-    return f"{ranks_text(waiter.rank for waiter in waiters)} {verb} in {arrival}"
+    """As in "ranks 0, 1 wait in all_reduce@0 #57"; of several waits the first is named.
+
+    Not of sends and receives: "rank 1 waits in recv from rank 0, rank 2 waits in recv from rank 1".
+    """
+    has_peers = any(waiter.arrival.peer is not None for waiter in waiters)
+    places: dict[str, list[Track]] = {}
+    for waiter in waiters:
+        where = str(waiter.arrival if has_peers else waiters[0].arrival)
+        places.setdefault(where, []).append(waiter.rank)
+    named = [
+        f"{ranks_text(ranks)} {'wait' if len(set(ranks)) > 1 else 'waits'} in {where}"
+        for where, ranks in list(places.items())[:_MAX_PLACES]
+    ]
+    more = [f"{len(places) - _MAX_PLACES} waits more"] if len(places) > _MAX_PLACES else []
+    return ", ".join(named + more)
 
 
 def behind_lines(rank: Track, waiters: Sequence[Waiter]) -> list[str]:

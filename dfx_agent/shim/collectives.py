@@ -25,6 +25,7 @@ from dfx_agent.wire.records import (
     COLLECTIVE_WAIT,
     FAILED,
     NO_STEP,
+    PEER,
     WAIT,
 )
 
@@ -55,7 +56,7 @@ class Group:
     """One process group: its name, its sequence numbers, the name ids of its operations."""
 
     __slots__ = (
-        "_before", "count", "ids", "name", "num_apart", "ref", "seated", "writer",
+        "_before", "_ranks", "count", "ids", "name", "num_apart", "ref", "seated", "writer",
     )  # fmt: skip
 
     def __init__(self, process_group: Any, name: str) -> None:
@@ -71,6 +72,7 @@ class Group:
             self.count = None
         self.num_apart = 0
         self._before = NO_STEP
+        self._ranks: list[int] | None = None  # of the job, by rank in the group
 
     def sequence(self) -> int:
         """Collectives enqueued so far, by C++ too; NO_STEP where the backend does not count."""
@@ -90,6 +92,16 @@ class Group:
         """Leave out what only some ranks count: sends and receives, also those of a barrier."""
         if self._before != NO_STEP:
             self.num_apart += max(0, self.sequence() - self._before)
+
+    def peer(self, group_rank: int) -> int:
+        """What a send or receive has in place of a number; NO_STEP where the rank is not known."""
+        if self._ranks is None:
+            try:
+                distributed = sys.modules["torch.distributed"]
+                self._ranks = list(distributed.get_process_group_ranks(self.ref()))
+            except Exception:  # noqa: BLE001 (a group that torch does not list)
+                self._ranks = []
+        return PEER - self._ranks[group_rank] if 0 <= group_rank < len(self._ranks) else NO_STEP
 
     def id_of(self, writer: recorder.Recorder, operation: str) -> int:
         """Name id of "operation@group"."""
@@ -223,15 +235,16 @@ def _patch(patches: PatchSet) -> None:
         return
     patches.on_restore(_forget_works)
     for method, (operation, payload_at) in _OPERATIONS.items():
-        patches.replace(process_group, method, _wrapper_maker(operation, payload_at))
+        patches.replace(process_group, method, _wrapper_maker(method, operation, payload_at))
     patches.replace(work, "wait", _wait_wrapper)
 
 
-def _wrapper_maker(operation: str, payload_at: int) -> Callable[[Any, Switch], Any]:
+def _wrapper_maker(method: str, operation: str, payload_at: int) -> Callable[[Any, Switch], Any]:
     def make(original: Any, switch: Switch) -> Any:
         is_compiling = compiling.is_compiling
         if operation in _UNNUMBERED:
-            begin_call, issued = _unnumbered(operation, payload_at)
+            peer_at = payload_at + 1 if method in operations.WITH_PEER else None
+            begin_call, issued = _unnumbered(operation, payload_at, peer_at)
         else:
             begin_call, issued = _numbered(operation, payload_at), _issued
 
@@ -343,7 +356,7 @@ def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
 
 
 def _unnumbered(
-    operation: str, payload_at: int
+    operation: str, payload_at: int, peer_at: int | None
 ) -> tuple[Callable[[tuple[Any, ...]], _Call | None], Callable[[_Call, Any, Any], None]]:
     """The same two for what has no number of its own: sends, receives, and what they are in."""
     is_apart = operation in _APART
@@ -354,7 +367,10 @@ def _unnumbered(
             if is_apart:
                 group.before_apart()
             num_bytes, is_on_host = _measure(args, payload_at)
-            begun = begin(group, operation, num_bytes, NO_STEP)
+            peer = NO_STEP
+            if peer_at is not None and len(args) > peer_at:
+                peer = group.peer(args[peer_at])
+            begun = begin(group, operation, num_bytes, peer)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
             return None

@@ -39,6 +39,8 @@ OPERATIONS = {
 # gloo numbers these like collectives, but not the same on every rank
 APART = frozenset({"send", "recv", "monitored_barrier"})
 UNNUMBERED = APART | {"coalesced"}
+# methods of ProcessGroup whose argument after the payload is the rank in the group to talk to
+WITH_PEER = frozenset({"send", "recv"})
 _MAX_TENSORS = 32
 
 

@@ -40,9 +40,11 @@ POLICY_VERSION = 6
 STEP = 7  # value: processor seconds that the thread has had so far
 # A collective as the host saw it: t0 is when this rank arrived, t1 when the call gave the host
 # back (with BLOCKING the collective was over then, without it was only issued). value is bytes,
-# step the group's sequence number (NO_STEP unknown), name is "op@group". A span of 0 means that
-# the time belongs to the wait around it.
+# step the group's sequence number (NO_STEP unknown; PEER - r of a send to or a receive from rank r
+# of the job, which have none), name is "op@group". A span of 0 means that the time belongs to the
+# wait around it.
 COLLECTIVE = 8
+PEER = -2
 # Blocked in Work.wait of a collective that was issued before; step and name are those of it.
 COLLECTIVE_WAIT = 9
 # A process group now: name is the group, step the collectives enqueued, value those completed.

@@ -31,6 +31,7 @@ from live_processes import (
 from dfx_agent.attach.spawn import environment
 
 JOB = str(Path(__file__).parent / "jobs" / "faulty_ddp.py")
+PIPELINE = str(Path(__file__).parent / "jobs" / "pipeline_deadlock.py")
 NUM_RANKS = 3
 LATE_SECONDS = 25.0  # the bar is 15 s; a loaded machine must not fail the test
 
@@ -81,13 +82,15 @@ class Scene:
 
 
 @contextmanager
-def job(folder: Path, logs: Path, *fault: str) -> Iterator[Scene]:
+def job(
+    folder: Path, logs: Path, *fault: str, script: str = JOB, num_ranks: int = NUM_RANKS
+) -> Iterator[Scene]:
     port, store = unused_port(), str(unused_port())
     with ExitStack() as stack:
         agent = stack.enter_context(serving(logs, port))
         ranks = []
-        for rank in range(NUM_RANKS):
-            known = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": NUM_RANKS}
+        for rank in range(num_ranks):
+            known = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks}
             env = environment(
                 job_environment(
                     MASTER_ADDR="127.0.0.1",
@@ -97,7 +100,7 @@ def job(folder: Path, logs: Path, *fault: str) -> Iterator[Scene]:
                 str(folder),
                 "faulty",
             )
-            ranks.append(stack.enter_context(started([sys.executable, JOB, *fault], logs, env)))
+            ranks.append(stack.enter_context(started([sys.executable, script, *fault], logs, env)))
         yield Scene(folder, agent, ranks)
 
 
@@ -191,6 +194,20 @@ def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_ki
     assert "hang of trainer" in html
     assert "forward (faulty_ddp.py" in html
     assert "http" not in html
+
+
+def test_ranks_that_wait_for_each_other_through_a_receive_are_named(dfx_dir, tmp_path):
+    with job(dfx_dir, tmp_path, script=PIPELINE, num_ranks=2) as scene:
+        verdict = until(
+            lambda: scene.verdict() if scene.verdict()["state"] == "found" else None, "hang", 120
+        )
+        assert (verdict["cause"], verdict["ranks"]) == ("circular wait", ["0", "1"])
+        assert "rank 0 waits in all_reduce@0 #" in verdict["summary"]
+        assert "rank 1 waits in recv from rank 0" in verdict["summary"]
+        before = scene.agent.snapshot()["agent"]["num_polls"]
+        until(lambda: scene.agent.snapshot()["agent"]["num_polls"] > before, "another reading")
+        said = scene.cli("diagnose", "--url", scene.agent.url)
+        assert (said.returncode, "recv from rank 0" in said.stdout) == (1, True), said
 
 
 def test_a_killed_rank_is_a_crash(dfx_dir, tmp_path):

@@ -21,7 +21,7 @@ from seen import (
 )
 
 from dfx_agent.shim import hooks
-from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT
+from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, PEER
 
 HOST_WAITS = DEVICE == "cpu"
 NUMEL = 6
@@ -130,7 +130,10 @@ def check_point_to_point_leaves_the_numbers_of_the_others_alone():
     rows = collectives()
     expected = {0: ["send@0"], 1: ["recv@0", "send@0", "send@0"], 2: ["recv@0"]}[RANK]
     assert [row.name for row in rows] == expected, rows
-    assert {(row.number, row.has_failed) for row in rows} == {(-1, False)}
+    # in place of a number the rank on the other side; nobody is named by a receive from anyone
+    peers = {0: [PEER - 1], 1: [PEER - 0, PEER - 2, PEER - 2], 2: [NO_STEP]}[RANK]
+    assert [row.number for row in rows] == peers, rows
+    assert not any(row.has_failed for row in rows)
     assert rows[0].value == ONE
     assert rows[0].is_blocking == HOST_WAITS
     issue("all_reduce", *operations()["all_reduce"], is_async=False)
@@ -148,9 +151,22 @@ def check_a_batch_of_sends_and_receives():
     rows = [row for row in collectives() if row.name != "coalesced@0"]
     issued = [row.name for row in rows if row.kind == COLLECTIVE]
     assert issued == ["send@0", "recv@0"]
-    assert {row.number for row in rows} == {-1}
+    peers = [PEER - (RANK + 1) % world, PEER - (RANK - 1) % world]
+    assert [row.number for row in rows if row.kind == COLLECTIVE] == peers
     if HOST_WAITS:
-        assert [row.name for row in rows if row.kind == COLLECTIVE_WAIT] == issued
+        waited = [row for row in rows if row.kind == COLLECTIVE_WAIT]
+        assert [(row.name, row.number) for row in waited] == list(zip(issued, peers, strict=True))
+
+
+def check_a_send_within_a_group_names_the_rank_of_the_job():
+    group = dist.new_group([1, 2])
+    collectives()
+    if RANK == 1:
+        dist.send(tensor(), group=group, group_dst=1)
+    elif RANK == 2:
+        dist.recv(tensor(), 1, group=group)
+    expected = {1: [PEER - 2], 2: [PEER - 1]}.get(RANK, [])
+    assert [row.number for row in collectives() if row.kind == COLLECTIVE] == expected
 
 
 def check_a_monitored_barrier_has_no_number_and_costs_none():

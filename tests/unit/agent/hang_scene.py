@@ -20,7 +20,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.snapshot import Verdict
 from dfx_agent.wire import Identity, SegmentWriter, layout
-from dfx_agent.wire.records import BLOCKING, COLLECTIVE, GROUP, NO_STEP, STAGE, STEP
+from dfx_agent.wire.records import BLOCKING, COLLECTIVE, GROUP, NO_STEP, PEER, STAGE, STEP
 from dfx_agent.wire.segment import start_ticks
 
 WORLD_SIZE = 4
@@ -84,6 +84,12 @@ class Rank:
 
     def waits(self, name: str, sequence: int = NO_STEP) -> None:
         self.enters(name, COLLECTIVE | BLOCKING, sequence)
+
+    def sends_to(self, peer: int) -> None:
+        self.waits("send@0", PEER - peer)
+
+    def receives_from(self, peer: int) -> None:
+        self.waits("recv@0", PEER - peer)
 
     def leaves(self) -> None:
         self.segment.inflight.leave(self.open_slots.pop()[0])
