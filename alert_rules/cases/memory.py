@@ -1,7 +1,7 @@
 """Cases of the alerts on memory."""
 
 from alert_rules.cases.case import Cases, Series, at, rises
-from dfx_agent.metrics import memory
+from dfx_agent.metrics import memory, verdicts
 
 GIB = 2.0**30
 
@@ -16,13 +16,8 @@ def device(used_ratio: float, fragmentation_ratio: float, *, retries: bool) -> S
     )
 
 
-def process(slope_bytes: float, anonymous_bytes: float) -> Series:
-    return (
-        at(memory.HOST_SLOPE, slope_bytes),
-        at(memory.HOST_ANONYMOUS, anonymous_bytes),
-        at(memory.HOST_SLOPE, 1e5, rank="1"),
-        at(memory.HOST_ANONYMOUS, 30 * GIB, rank="1"),
-    )
+def verdict(cause: str, value: float = 1, kind: str = "memory") -> Series:
+    return (at(verdicts.VERDICT_ACTIVE, value, kind=kind, cause=cause, rank="3"),)
 
 
 CASES = {
@@ -31,15 +26,26 @@ CASES = {
         silent=((at(memory.GPU_OOMS, 0),), (at(memory.GPU_OOMS, 4),)),
     ),
     ("DfxGpuMemoryRisk", "warning"): Cases(
-        fires=(device(0.93, 0.05, retries=True), device(0.5, 0.31, retries=True)),
+        fires=(
+            device(0.93, 0.05, retries=True),
+            device(0.5, 0.31, retries=True),
+            verdict("device nearly full"),
+        ),
         silent=(
             device(0.91, 0.29, retries=True),
             device(0.95, 0.35, retries=False),
             (rises(memory.GPU_ALLOC_RETRIES, 3),),
+            verdict("device nearly full", 0),
+            verdict("host leak"),
         ),
     ),
     ("DfxHostMemoryLeak", "warning"): Cases(
-        fires=(process(5.1e6, 1 * GIB), process(21e6, 1e10)),
-        silent=(process(4.9e6, 1 * GIB), process(19e6, 1e10)),
+        fires=(verdict("host leak"),),
+        silent=(
+            verdict("host leak", 0),
+            verdict("device nearly full"),
+            verdict("host leak", kind="data"),
+            (at(memory.HOST_SLOPE, 50e6), at(memory.HOST_ANONYMOUS, 1 * GIB)),
+        ),
     ),
 }

@@ -16,6 +16,7 @@ from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.health import Reporter, RunHealth
 from dfx_agent.agent.health_verdict import divergence_verdict
 from dfx_agent.agent.ledger import RunLedger
+from dfx_agent.agent.memory_verdict import MemoryWatch
 from dfx_agent.agent.outside import LOG_ROLE, OutsideProcess, verdicts
 from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
 from dfx_agent.agent.scalar_rows import ScalarRows
@@ -42,6 +43,7 @@ class RunFold:
         self._fresh: list[tuple[ScalarRecord, str, int]] = []  # of this reading, label, attempt
         self.collectives = Collectives()
         self.hangs = HangWatch()
+        self.memory = MemoryWatch()
         self.health = RunHealth(critical)
         self.ledger = RunLedger()
         self.rows: dict[tuple[str, int], StepRow] = {}
@@ -131,11 +133,13 @@ class RunFold:
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What is concluded now: hang, crash, straggler by role; divergence, data of the run."""
+        trained = {key: p for key, p in self.processes.items() if key[0] != LOG_ROLE}
         watches = ((role, watch) for role, watch in self._watches.items() if role != LOG_ROLE)
         stragglers = [self._straggler(role, watch) for role, watch in watches]
         of_run = self._divergence(), self.ledger.verdict()
         return (
             *self.hangs.verdicts,
+            *self.memory.verdicts(trained),
             *filter(None, (*stragglers, *of_run)),
             *verdicts(self.outside),
         )

@@ -277,6 +277,8 @@ class Process:
     def _sample_memory(self, now_ns: int, closed: list[ClosedStep]) -> None:
         step = closed[-1].window.step if closed else None
         self.memory.sample(now_ns, self.pid, step, is_step_over=bool(closed))
+        if step is not None:
+            self.memory.sample_devices(step, self.gauges)
 
     def _account(self, batch: Batch) -> TimeAccount:
         if self.account is None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 
+from dfx_agent.agent.gauges import device_rows
+from dfx_agent.agent.growth import steady_bytes_per_step
 from dfx_agent.devices.cgroup import MemoryGroup, memory_groups
 from dfx_agent.devices.exit_status import ExitStatus
-from dfx_agent.devices.host import HostMemoryTrend, anonymous_bytes, num_host_oom_kills
+from dfx_agent.devices.host import MemoryTrend, anonymous_bytes, num_host_oom_kills
 
 _EVERY_NS = 10**9
 
@@ -16,7 +19,8 @@ class ProcessMemory:
 
     def __init__(self) -> None:
         self.anonymous_bytes: int | None = None
-        self.trend = HostMemoryTrend()
+        self.trend = MemoryTrend()
+        self._gaps: dict[str, MemoryTrend] = {}
         self.groups: tuple[MemoryGroup, ...] = ()
         self.was_oom_killed = False
         self._num_oom_kills: int | None = None
@@ -33,6 +37,18 @@ class ProcessMemory:
             self._num_oom_kills = self._count_oom_kills()
         if step is not None and self.anonymous_bytes is not None:
             self.trend.add(step, self.anonymous_bytes)
+
+    def sample_devices(self, step: int, gauges: Mapping[str, float]) -> None:
+        """At the end of a step: what the allocator of each device holds and does not use."""
+        for row in device_rows(gauges):
+            if row.reserved_bytes is not None and row.allocated_bytes is not None:
+                gap = self._gaps.setdefault(row.device, MemoryTrend())
+                gap.add(step, row.reserved_bytes - row.allocated_bytes)
+
+    def gap_growth(self, device: str, least_bytes: float = 0.0) -> float | None:
+        """Bytes per step by which that grows steadily; 0.0 if not, None below 48 steps."""
+        gap = self._gaps.get(device)
+        return None if gap is None else steady_bytes_per_step(list(gap.samples), least_bytes)
 
     def note_end(self, status: ExitStatus | None) -> None:
         """It is gone: whether the OOM killer has struck in its group since the look before."""

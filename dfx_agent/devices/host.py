@@ -62,30 +62,32 @@ def parse_host_counts(text: str) -> dict[str, int]:
     }
 
 
-class HostMemoryTrend:
+class MemoryTrend:
     """Growth over the newest 64 steps: the median slope of all pairs of them (Theil-Sen).
 
     One odd step, a checkpoint or a validation, does not move it. Call ``add`` when a step ends;
     the slope is worked out when it is asked for, at most once per step.
+
+    ``samples`` are (step, bytes).
     """
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[int, float]] = deque(maxlen=_KEEP_STEPS)
+        self.samples: deque[tuple[int, float]] = deque(maxlen=_KEEP_STEPS)
         self._slope: float | None = None
         self._is_stale = False
 
     def add(self, step: int, num_bytes: float) -> None:
         """A step that was seen before begins the trend anew: the job was restarted or rewound."""
-        if self._samples and step <= self._samples[-1][0]:
-            self._samples.clear()
-        self._samples.append((step, num_bytes))
+        if self.samples and step <= self.samples[-1][0]:
+            self.samples.clear()
+        self.samples.append((step, num_bytes))
         self._is_stale = True
 
     def slope_bytes_per_step(self) -> float | None:
         """None below 8 steps."""
         if self._is_stale:
             self._is_stale = False
-            self._slope = _theil_sen(self._samples) if len(self._samples) >= _MIN_STEPS else None
+            self._slope = _theil_sen(self.samples) if len(self.samples) >= _MIN_STEPS else None
         return self._slope
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dfx_agent.devices.host import HostMemoryTrend, anonymous_bytes, parse_anonymous
+from dfx_agent.devices.host import MemoryTrend, anonymous_bytes, parse_anonymous
 
 MIB = 1 << 20
 GROWING = """
@@ -47,7 +47,7 @@ def test_what_a_process_keeps_is_seen(grow):
 
 
 def test_a_leak_is_seen_as_bytes_per_step(grow):
-    trend = HostMemoryTrend()
+    trend = MemoryTrend()
     for step in range(24):
         grow(16 * MIB if step == 2 else 2 * MIB)  # one odd step hardly moves the slope
         trend.add(step, anonymous_bytes(grow.pid))
@@ -68,7 +68,7 @@ def test_a_status_of_an_old_kernel_has_none():
 
 
 def test_no_slope_below_eight_steps():
-    trend = HostMemoryTrend()
+    trend = MemoryTrend()
     for step in range(7):
         trend.add(step, 100.0 * step)
         assert trend.slope_bytes_per_step() is None
@@ -78,7 +78,7 @@ def test_no_slope_below_eight_steps():
 
 def test_noise_and_outliers_do_not_move_the_slope():
     noise = random.Random(1)
-    trend = HostMemoryTrend()
+    trend = MemoryTrend()
     for step in range(200):
         spike = 5e9 if step % 10 == 9 else 0.0
         trend.add(step, 1e9 + 1000.0 * step + noise.uniform(-3000, 3000) + spike)
@@ -86,21 +86,21 @@ def test_noise_and_outliers_do_not_move_the_slope():
 
 
 def test_only_the_newest_steps_count():
-    trend = HostMemoryTrend()
+    trend = MemoryTrend()
     for step in range(200):
         trend.add(step, 1000.0 * min(step, 100))
     assert trend.slope_bytes_per_step() == 0.0
 
 
 def test_missing_steps_are_counted_by_number():
-    trend = HostMemoryTrend()
+    trend = MemoryTrend()
     for step in range(0, 80, 10):
         trend.add(step, 50.0 * step)
     assert trend.slope_bytes_per_step() == 50.0
 
 
 def test_a_restarted_job_begins_anew():
-    trend = HostMemoryTrend()
+    trend = MemoryTrend()
     for step in range(20):
         trend.add(step, 1000.0 * step)
     trend.add(3, 5.0)

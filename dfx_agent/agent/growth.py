@@ -1,0 +1,47 @@
+"""Whether memory grows step after step, told apart from growth that healthy jobs show.
+
+Caches fill and stop, workers start once, a checkpoint comes and goes: a leak goes on. Of the newest
+64 steps the medians of four quarters must rise, each rise at least 0.8 of the mean one, which
+must be more than steps differ beside that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+MIN_STEPS = 48
+# smaller growth within the steps looked at is no leak that could be told from chance
+LEAST_BYTES = 32 * 2**20
+LEAST_SHARE = 0.01
+_NUM_PARTS = 4
+_SMALLEST_RISE = 0.8
+
+
+def steady_bytes_per_step(
+    samples: Sequence[tuple[int, float]], least_bytes: float = LEAST_BYTES
+) -> float | None:
+    """Growth per step; 0.0 where it is not steady or too small, None below 48 steps.
+
+    ``samples`` are (step, bytes), steps rising; ``least_bytes`` of growth over all of them.
+    """
+    if len(samples) < MIN_STEPS:
+        return None
+    ends = [len(samples) * part // _NUM_PARTS for part in range(_NUM_PARTS + 1)]
+    parts = [samples[begin:end] for begin, end in pairwise(ends)]
+    middles = [(median(s for s, _ in part), median(b for _, b in part)) for part in parts]
+    (first_step, first), (last_step, last) = middles[0], middles[-1]
+    per_step = (last - first) / (last_step - first_step)
+    is_steady = all(
+        (after - before) >= _SMALLEST_RISE * per_step * (later - earlier)
+        for (earlier, before), (later, after) in pairwise(middles)
+    )
+    beside = median(
+        abs(value - middle - per_step * (step - at))
+        for part, (at, middle) in zip(parts, middles, strict=True)
+        for step, value in part
+    )
+    num_steps = samples[-1][0] - samples[0][0]
+    least = max(least_bytes, LEAST_SHARE * last, (_NUM_PARTS - 1) * beside)
+    return per_step if is_steady and per_step * num_steps >= least else 0.0
