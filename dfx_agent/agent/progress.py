@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.flight import FLIGHT_SUFFIX, FlightRecord, read_flight
+from dfx_agent.agent.peer_waits import PEER_WAITS
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.stacks import ProcessStacks, read_stacks
 from dfx_agent.devices.exit_status import ExitStatus
@@ -36,8 +37,6 @@ _SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
 _LEAST_SHARE = 0.02
 _POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
 _COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
-# waits for ranks of the same role; queue, policy, collector wait for somebody else
-_PEER_WAITS = frozenset({"barrier", "collective"})
 
 
 class Arrival(NamedTuple):
@@ -119,7 +118,7 @@ class Track:
         events = self.process.inflight
         parents = {event.parent for event in events if event.kind in _COLLECTIVES}
         found = [_arrival(event) for event in events if event.kind in _COLLECTIVES]
-        waits = [e for e in events if e.kind == WAIT and e.name in _PEER_WAITS]
+        waits = [e for e in events if e.kind == WAIT and e.name in PEER_WAITS]
         found += [Arrival(e.name, "", None, e.begin_ns) for e in waits if e.span not in parents]
         return found
 

@@ -11,11 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from dfx_agent.agent.collectives import Collectives
+from dfx_agent.agent.peer_waits import PEER_WAITS
 from dfx_agent.agent.process import ClosedStep, Process
 from dfx_agent.devices.sched import SchedTimes
 
-# UniLab's learners meet in sync_coordination; queue, policy and collector wait for somebody else
-PEER_WAITS = frozenset({"collective", "barrier", "sync_coordination"})
 # kind and name of where time went: ("stage", "rollout"), ("wait", "queue"), and these two
 Part = tuple[str, str]
 IDLE: Part = ("idle", "")
