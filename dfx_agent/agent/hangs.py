@@ -19,6 +19,10 @@ ranks that wait for each other in sends or receives for 30 s, and both ends of o
 finish; and a whole run in which nothing has moved for 120 s and 10 steps. A send or receive waits
 for the one rank that it names: who is stuck behind a chain of them is at its end.
 
+A rank whose stack shows that it waits for a server's answer (HTTP, gRPC, ZeroMQ, Ray) is named
+after 120 s, 10 steps and 4 times the longest one, whether others wait for it or not; after 600 s
+where it validates, saves or generates.
+
 Torch's flight recorder, which guests write when they stand still, shows different collectives under
 one number also where no hook saw them: in C++, and in a job that hung before the guest came. There
 a rank that has issued nothing for 600 s, stands still, and whose stack shows no rollout, validation
@@ -37,6 +41,7 @@ from dfx_agent.agent.flight import age_text
 from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Track, Waiter
+from dfx_agent.agent.remote_waits import overdue
 from dfx_agent.agent.unfinished import Unfinished, first_unfinished
 from dfx_agent.agent.wait_graph import circle
 from dfx_agent.agent.wording import (
@@ -136,16 +141,14 @@ class _Role:
         if differing and not has_died:
             return self._different(differing[0])
         if not waiters:
-            return self._no_progress(quiet_seconds)
+            return self._unanswered([]) or self._no_progress(quiet_seconds)
         if has_died:
             return self._verdict("clear", "the others wait for a rank that died")
         excuses = {rank: self._excuse(rank) for rank in absent if not rank.is_blocked}
         stopped = {w.rank: self._excuse(w.rank) for w in waiters}
         excuses |= {rank: why for rank, why in stopped.items() if why.fault == limits.STOPPED}
-        if any(excuse.fault for excuse in excuses.values()):
-            return self._left_behind(excuses, waiters)
         if excuses:
-            return self._at_work(excuses, waiters)
+            return self._missed(excuses, waiters)
         return self._deadlock(absent, waiters)
 
     def _waiters(self) -> list[Waiter]:
@@ -190,6 +193,15 @@ class _Role:
     def _age(self, waiters: Iterable[Waiter]) -> float:
         return (self.now_ns - min(waiter.arrival.begin_ns for waiter in waiters)) / 1e9
 
+    def _missed(self, excuses: Mapping[Track, Excuse], waiters: list[Waiter]) -> Verdict:
+        """For whom the others wait; a server that does not answer explains who is stuck."""
+        faults = {excuse.fault for excuse in excuses.values()} - {""}
+        unanswered = None if faults - {limits.STUCK} else self._unanswered(waiters)
+        if unanswered is not None:
+            return unanswered
+        judge = self._left_behind if faults else self._at_work
+        return judge(excuses, waiters)
+
     def _left_behind(self, excuses: Mapping[Track, Excuse], waiters: list[Waiter]) -> Verdict:
         """Those at fault; a stopped rank explains a stuck one, never the other way round."""
         faults = {excuse.fault for excuse in excuses.values()}
@@ -206,6 +218,17 @@ class _Role:
         lines += [line for rank in ranks[:4] for line in behind_lines(rank, others)]
         longest = max(rank.idle_seconds(self.now_ns) for rank in ranks)
         return self._found(cause, summary, ranks, lines, self.now_ns - int(longest * 1e9))
+
+    def _unanswered(self, waiters: list[Waiter]) -> Verdict | None:
+        """A server that answers no more, whether others wait for its client or not."""
+        waits = overdue(self._living, self.now_ns)
+        if not waits:
+            return None
+        ranks = [wait.rank for wait in waits]
+        summary = "; ".join([str(waits[0]), *([waits_text(waiters)] if waiters else [])])
+        lines = [line for wait in waits[:4] for line in (str(wait), wait.reason)]
+        since_ns = self.now_ns - int(waits[0].seconds * 1e9)
+        return self._found("no answer", summary, ranks, lines, since_ns)
 
     def _at_work(self, excuses: Mapping[Track, Excuse], waiters: list[Waiter]) -> Verdict:
         rank, excuse = next(iter(excuses.items()))

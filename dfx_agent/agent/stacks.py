@@ -35,8 +35,19 @@ _LONG_FUNCTION = re.compile(
 )
 _LONG_PATH = re.compile(
     r"torch/(serialization\.py|distributed/checkpoint/|_dynamo/|_inductor/)|/(safetensors|triton)/"
-    # an answer that others compute: rollouts come from servers and actors
-    r"|-packages/(ray|vllm|sglang|requests|urllib3|httpx|httpcore|aiohttp|grpc|zmq)/|http/client\.py"
+    r"|-packages/(vllm|sglang)/"
+)
+# an answer that others compute: rollouts come from servers and actors
+_CLIENTS = (
+    (
+        "an HTTP answer",
+        re.compile(
+            r"-packages/(requests|urllib3|httpx|httpcore|aiohttp)/|/(http/client|urllib/request)\.py$"
+        ),
+    ),
+    ("a gRPC answer", re.compile(r"-packages/grpc/")),
+    ("a ZeroMQ message", re.compile(r"-packages/zmq/")),
+    ("a Ray object", re.compile(r"-packages/ray/")),
 )
 _LOOK_AT_FRAMES = 16
 
@@ -78,9 +89,27 @@ class ProcessStacks:
         return next((thread for thread in self.threads if thread.is_main), None)
 
     def is_long_work(self) -> bool:
-        """Whether the main thread saves, validates, generates or compiles."""
-        frames = self.main.frames[-_LOOK_AT_FRAMES:] if self.main else ()
+        """Whether the main thread saves, validates, generates or compiles, or asks a server."""
+        return self.is_long_function() or bool(client_of(self))
+
+    def is_long_function(self) -> bool:
+        """The same by what it calls, whoever computes that."""
+        frames = self.newest_frames
         return any(_LONG_FUNCTION.match(f.function) or _LONG_PATH.search(f.file) for f in frames)
+
+    @property
+    def newest_frames(self) -> tuple[Frame, ...]:
+        """Innermost calls of the main thread."""
+        return self.main.frames[-_LOOK_AT_FRAMES:] if self.main else ()
+
+
+def client_of(stacks: ProcessStacks) -> str:
+    """What the main thread waits for from a server, as in "an HTTP answer"; "" for nothing."""
+    for frame in reversed(stacks.newest_frames):
+        for answer, path in _CLIENTS:
+            if path.search(frame.file):
+                return answer
+    return ""
 
 
 @dataclass(frozen=True)
