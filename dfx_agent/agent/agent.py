@@ -71,6 +71,11 @@ class Agent:
         self._is_job_ended = False
         self._snapshot = self._render()
 
+    @property
+    def folder_uid(self) -> int:
+        """Who owns the folder: whose jobs are followed."""
+        return self._folder.owner_uid
+
     def announce(self, url: str, certificate: str = "") -> None:
         """Where verbs of this machine find us, and the certificate's path; before ``start``."""
         self._folder.announce(url, certificate)

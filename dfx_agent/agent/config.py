@@ -63,6 +63,8 @@ class Config:
     """Address of the page and of /metrics."""
     token_file: str | None = None
     """File with the token that clients must show; required off loopback."""
+    open_to_local_users: bool = False
+    """Whether every user of this machine may read over loopback, without a token."""
     tls_cert: str | None = None
     tls_key: str | None = None
     poll_seconds: float = 0.2
@@ -151,6 +153,13 @@ def _typed(key: str, value: Any) -> Any:
     if key.endswith("_seconds"):
         return _seconds(key, value)
     return value if value is None else str(value)
+
+
+def _flag(key: str, value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in _FLAGS:
+        raise ConfigError(f"{key} must be true or false, not {value!r}")
+    return _FLAGS[text]
 
 
 def _seconds(key: str, value: Any) -> float:
@@ -245,6 +254,7 @@ def _readable(key: str, file: str) -> str:
     return file
 
 
+_FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
 _TYPES: dict[str, Callable[[str, Any], Any]] = {
     "alertmanager": _urls,
     "webhook": _urls,
@@ -252,6 +262,7 @@ _TYPES: dict[str, Callable[[str, Any], Any]] = {
     "alert_labels": _labels,
     "track_with": _unique,
     "tracker_kwargs": _by_tracker,
+    "open_to_local_users": _flag,
     "otlp_endpoint": _url_or_none,
     "otlp_signals": _unique,
 }

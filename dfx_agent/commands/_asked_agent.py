@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dfx_agent.agent import lock
+from dfx_agent.agent import folder_token, lock
 from dfx_agent.agent.config import Config
 from dfx_agent.errors import DfxError, UsageError
 from dfx_agent.shim.attached import agent_is_there
@@ -105,7 +105,7 @@ def of_folder(config: Config, token: str | None) -> AskedAgent | None:
     if holder is None:
         return None
     if is_by_us:  # else somebody else chose where it would be shown
-        token = token or token_in(config.token_file)
+        token = token or token_in(config.token_file) or folder_token.kept(config.directory)
     pids = frozenset({holder.pid})
     if not _is_http(holder.url):  # an older agent, or one that is starting
         return AskedAgent(DEFAULT_URL, token, pids=pids, is_guess=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from dfx_agent.agent import folder_token
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
@@ -26,8 +27,10 @@ from dfx_agent.exporters.trackers import STOP_SECONDS, Trackers, open_trackers
 from dfx_agent.metrics.alerts import ALERTS, alerts_with
 from dfx_agent.shim import imports
 from dfx_agent.web.listener import Listener
+from dfx_agent.wire import SegmentError
 
 if TYPE_CHECKING:
+    from dfx_agent.web.access import Access
     from dfx_agent.web.server import Server
 
 
@@ -40,6 +43,7 @@ class Service:
 
     def __init__(self, config: Config, listener: Listener | None = None) -> None:
         self._listener = listener or listener_of(config)
+        self._config = config
         self._token = read_token(config, self._listener.host)
         self._server: Server | None = None
         self._scrapes = Scrapes()
@@ -68,7 +72,7 @@ class Service:
         sources = self.agent, self.alerts, self.trackers, self.otlp
         exporter = PrometheusExporter(*sources)
         render = self._scrapes.watched(exporter.render)
-        app = create_app(self.agent, render, self._token, self.alerts)
+        app = create_app(self.agent, render, self._access(), self.alerts)
         self._server = Server(app, self._listener)
         self._server.start()
         self.agent.announce(self._listener.local_url, self._certificate)
@@ -78,6 +82,22 @@ class Service:
         if self.otlp is not None:
             collect, instance = SnapshotCollector(*sources).collect, urlsplit(self.url).netloc
             self.otlp.start(self.agent, collect, instance)
+
+    def _access(self) -> Access:
+        """Those whose job it is may read; what changes something takes the token."""
+        from dfx_agent.web.access import Access
+
+        is_open, token_file = self._config.open_to_local_users, self._config.token_file
+        if self._token is not None:
+            return Access(self._token, token_file or "", is_open_to_local_users=is_open)
+        uids = frozenset({0, os.getuid(), self.agent.folder_uid})
+        directory = self._config.directory
+        try:
+            token = folder_token.made(directory)
+        except (OSError, SegmentError) as error:
+            _say(f"{folder_token.path(directory)} cannot be kept ({error}): no baseline is reset")
+            return Access(None, uids=uids, is_open_to_local_users=is_open)
+        return Access(token, folder_token.path(directory), uids, is_open)
 
     def see_job_off(self) -> None:
         """The job that we were started with has ended: let Prometheus see it, if it scrapes us."""

@@ -1,16 +1,14 @@
 """Snapshot in, HTTP out: the page, ``/api/v1``, ``/metrics`` and the probes.
 
-``SnapshotStream`` turns snapshots into server-sent events, ``Guard`` asks for the token and sets
-the security headers, ``create_app`` lays out the routes. JSON has no NaN: a float that is not
-finite travels as the string "NaN", "Infinity" or "-Infinity"; ``null`` means absent.
+``SnapshotStream`` turns snapshots into server-sent events, ``create_app`` lays out the routes.
+JSON has no NaN: a float that is not finite travels as the string "NaN", "Infinity" or "-Infinity";
+``null`` means absent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-import hashlib
-import hmac
 import importlib.util
 import time
 import zlib
@@ -25,14 +23,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import ConfigDict, TypeAdapter
-from starlette.datastructures import MutableHeaders
-from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dfx_agent import __version__
 from dfx_agent.snapshot import Alerts, AlertSource, ScalarHistory, Snapshot, Source, TimelineRow
 from dfx_agent.snapshot_health import SignalHistory
 from dfx_agent.web import runbook
+from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
 
@@ -44,21 +40,6 @@ GZIP_MIN_BYTES = 1024
 _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS  # 16: with gzip's own header
 NUM_WORKER_THREADS = 4
 PLOTLY_MAX_AGE_SECONDS = 7 * 24 * 3600
-
-SECURITY_HEADERS = {
-    "Content-Security-Policy": (
-        # plotly writes its own style rules; script stays limited to our files.
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; object-src 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-}
-
-# Probes of an orchestrator carry no token; they tell nothing about a job.
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 # A job's OTEL_* environment is meant for the job: fastapi must not start exporting because of it.
 _NO_TELEMETRY: Any = {
@@ -128,72 +109,13 @@ class SnapshotStream:
         return self._snapshot, self._body
 
 
-class Guard:
-    """Asks for the token (if there is one) and sets the security headers."""
-
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app = app
-        self._token = token.encode() if token else None
-        # The cookie is derived, so that a stolen one is not the token of every other agent.
-        self._cookie = hashlib.sha256(b"dfx-agent cookie" + (self._token or b"")).hexdigest()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        connection = HTTPConnection(scope)
-        by_query = self._is_token(connection.query_params.get("token", "").encode())
-        cookie = self._set_cookie(connection) if by_query else None
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
-                if cookie:
-                    headers.append("Set-Cookie", cookie)
-            await send(message)
-
-        app = self._app if by_query or self._may_pass(connection) else _refuse
-        await app(scope, receive, send_guarded)
-
-    def _may_pass(self, connection: HTTPConnection) -> bool:
-        # of the scope: a URL is put together with the Host header, which may hold a path
-        if self._token is None or connection.scope["path"] in OPEN_PATHS:
-            return True
-        scheme, _, given = connection.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(given.strip().encode("latin-1")):
-            return True
-        cookie = connection.cookies.get(_cookie_name(connection), "")
-        return hmac.compare_digest(cookie.encode(), self._cookie.encode())
-
-    def _is_token(self, given: bytes) -> bool:
-        return self._token is not None and hmac.compare_digest(given, self._token)
-
-    def _set_cookie(self, connection: HTTPConnection) -> str:
-        secure = "; Secure" if connection.url.scheme == "https" else ""
-        name = _cookie_name(connection)
-        return f"{name}={self._cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
-
-
-def _cookie_name(connection: HTTPConnection) -> str:
-    # Browsers share cookies between ports, and people tunnel several agents to one localhost.
-    return f"dfx_token_{connection.url.port or 0}"
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    detail = "token required: send 'Authorization: Bearer TOKEN', or open /?token=TOKEN once"
-    response = JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
-    await response(scope, receive, send)
-
-
 def create_app(
     source: Source,
     render_metrics: RenderMetrics,
-    token: str | None = None,
+    access: Access | None = None,
     alerts: AlertSource | None = None,
 ) -> FastAPI:
-    """The whole web face of one agent.
+    """The whole web face of one agent; without ``access`` everybody may do everything.
 
     ``render_metrics`` takes the Accept header and returns (body, content type); it runs in a worker
     thread. ``app.state.stream`` is the ``SnapshotStream``, to be closed before the server stops.
@@ -209,7 +131,7 @@ def create_app(
     )
     encode = Encoder(Snapshot)
     app.state.stream = SnapshotStream(source, encode)
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(Guard, access=access)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])

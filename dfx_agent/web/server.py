@@ -74,6 +74,7 @@ class Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # who asks is who is connected, not who a header names
             timeout_graceful_shutdown=1,
             ssl_certfile=cert,
             ssl_keyfile=key,

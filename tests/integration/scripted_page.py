@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "web"))
 from scripted_source import ScriptedSource
 
+from dfx_agent.web.access import Access
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
@@ -30,7 +31,9 @@ WIDE = (1440, 900)
 
 @contextmanager
 def serve(source: ScriptedSource, port: int = 0, token: str | None = None) -> Iterator[Server]:
-    app = create_app(source, lambda accept: (b"# EOF\n", "text/plain"), token)
+    app = create_app(
+        source, lambda accept: (b"# EOF\n", "text/plain"), Access(token) if token else None
+    )
     server = Server(app, Listener("127.0.0.1", port))
     server.start()
     try:

@@ -14,6 +14,8 @@ from contextlib import ExitStack
 import pytest
 from live_processes import DEMO, TORCHRUN, demo_environment, serving, started, until, unused_port
 
+from dfx_agent.agent import folder_token
+
 ONSET, NUM_STEPS = 30, 64
 OPTIONS = ["--prompts-per-rank", "4", "--learning-rate", "1e-5", "--validate-every", "0",
            "--checkpoint-every", "0", "--steps", "10000"]  # fmt: skip
@@ -45,6 +47,10 @@ def agent(tmp_path_factory):
             command = [*job, *faults]
             stack.enter_context(started(command, folder / run, {**env, "DFX_RUN": run}))
         yield agent
+
+
+def agent_token(tmp_path_factory):
+    return folder_token.kept(str(tmp_path_factory.getbasetemp() / "health0" / "dir"))
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +128,14 @@ def test_the_same_steps_without_the_fault_find_nothing(agent):
     assert not any(agent.json("/api/v1/runs/healthy/signals?steps=256")["is_latched"])
 
 
-def test_the_operator_resets_with_the_button(agent, sick, open_page):
+def test_the_operator_resets_with_the_button(agent, sick, open_page, tmp_path_factory):
     page = open_page(f"{agent.url}/?#run=sick")
     page.wait_for_selector("#health:not([hidden])")
     page.click("#health-reset")
     assert rows(agent)["sick"]["signals"]["is_latched"], "it asks first"
     page.click("#health-reset")
     until(lambda: not rows(agent)["sick"]["signals"]["is_latched"], "the latch is open")
-    request = urllib.request.Request(f"{agent.url}/api/v1/runs/healthy/signals/reset", b"")
+    url, token = f"{agent.url}/api/v1/runs/healthy/signals/reset", agent_token(tmp_path_factory)
+    request = urllib.request.Request(url, b"", {"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert (answer.status, json.loads(answer.read() or "null")) == (204, None)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dfx_agent.commands import build_parser
-from dfx_agent.web import app
+from dfx_agent.web import access
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 MANIFESTS = [
@@ -96,7 +96,7 @@ def test_what_a_container_names_is_in_its_pod(pod):
 def test_what_kubernetes_probes_needs_no_token():
     paths = {c[probe]["httpGet"]["path"] for c in containers() for probe in PROBES if probe in c}
     assert paths == {"/readyz"}
-    assert paths <= app.OPEN_PATHS
+    assert paths <= access.OPEN_PATHS
 
 
 @pytest.mark.parametrize("pod", PODS, ids=named)

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
 from dfx_agent.web import app as app_module
-from dfx_agent.web.app import Guard, create_app
+from dfx_agent.web.access import Access, Guard
+from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
 
@@ -74,7 +75,9 @@ def guarded(guarded_client) -> httpx.Client:
 
 @contextmanager
 def serve(source, metrics, token=None) -> Iterator[httpx.Client]:
-    server = Server(create_app(source, metrics, token), Listener("127.0.0.1", 0))
+    server = Server(
+        create_app(source, metrics, Access(token) if token else None), Listener("127.0.0.1", 0)
+    )
     server.start()
     try:
         with httpx.Client(base_url=server.url, timeout=10) as client:
@@ -404,8 +407,11 @@ def status_behind_guard(path, host):
     async def keep(message):
         sent.append(message)
 
-    scope = {"type": "http", "path": path, "query_string": b"", "headers": [(b"host", host)]}
-    asyncio.run(Guard(app, TOKEN)(scope, None, keep))
+    scope = {
+        "type": "http", "method": "GET", "path": path, "query_string": b"",
+        "headers": [(b"host", host)],
+    }  # fmt: skip
+    asyncio.run(Guard(app, Access(TOKEN))(scope, None, keep))
     return sent[0]["status"]
 
 

@@ -1,0 +1,41 @@
+"""The token of an agent that was given none: a file of the agent's own folder, mode 0600.
+
+Who can read it is its user, or root: the page and our verbs show it, and other local users cannot.
+It stays over restarts, so that a page that is open goes on.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+
+from dfx_agent.agent.owned_files import open_existing, open_state, state_directory
+
+NAME = "token"
+_NUM_BYTES = 16
+
+
+def path(directory: str) -> str:
+    """Where the token of the agent that follows ``directory`` is kept."""
+    return f"{state_directory(directory)}/{NAME}"
+
+
+def kept(directory: str) -> str | None:
+    """The token that is there; None when there is none that we may use."""
+    try:
+        with closing(open_existing(state_directory(directory))) as folder:
+            text = folder.read(NAME, 256).decode("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return text if len(text) >= 2 * _NUM_BYTES else None
+
+
+def made(directory: str) -> str:
+    """The token that is there, else a new one. OSError or SegmentError when it cannot be kept."""
+    if kept(directory) is None:
+        with closing(open_state(directory)) as folder:
+            folder.write(NAME, f"{secrets.token_hex(_NUM_BYTES)}\n".encode())
+    token = kept(directory)
+    if token is None:
+        raise OSError(f"{path(directory)} cannot be read")
+    return token

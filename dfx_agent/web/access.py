@@ -1,0 +1,141 @@
+"""Who may read, and who may change: by token, or as a process of the right user on this machine.
+
+What changes something always needs the token, as a header or as the cookie that the page got.
+Reading over loopback is for processes of the users in ``uids``. Whatever cannot be told is a no.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from anyio.to_thread import run_sync
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dfx_agent.web.local_peer import is_loopback, uid_of
+
+# a probe cannot show a token, and these say nothing about the runs
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        # plotly writes its own style rules; script stays limited to our files.
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+# somebody else asks through a proxy: its user says nothing about him
+_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+
+
+@dataclass(frozen=True)
+class Access:
+    """``token`` opens everything, None: nothing can be changed. ``token_file`` is told to people.
+
+    ``uids``: whose processes on this machine may read without it; ``is_open_to_local_users``: all.
+    """
+
+    token: str | None
+    token_file: str = ""
+    uids: frozenset[int] = frozenset()
+    is_open_to_local_users: bool = False
+
+
+class Guard:
+    """Lets through what ``access`` allows, everything without one; sets the security headers."""
+
+    def __init__(self, app: ASGIApp, access: Access | None) -> None:
+        self._app = app
+        self._access = access
+        self._token = access.token.encode() if access and access.token else None
+        # The cookie is derived, so that a stolen one is not the token of every other agent.
+        self._cookie = hashlib.sha256(b"dfx-agent cookie" + (self._token or b"")).hexdigest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        by_query = self._is_token(connection.query_params.get("token", "").encode())
+        may_pass = by_query or await self._may_pass(connection)
+        # the page of somebody who may read gets what its buttons need
+        is_page = scope["path"] == "/" and may_pass and self._may_have_cookie(connection)
+        cookie = self._set_cookie(connection) if by_query or is_page else None
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if cookie:
+                    headers.append("Set-Cookie", cookie)
+            await send(message)
+
+        await (self._app if may_pass else self._refuse)(scope, receive, send_guarded)
+
+    async def _may_pass(self, connection: HTTPConnection) -> bool:
+        # of the scope: a URL is put together with the Host header, which may hold a path
+        if self._access is None or connection.scope["path"] in OPEN_PATHS:
+            return True
+        if self._shows_token(connection):
+            return True
+        if connection.scope["method"] not in _READING or not _is_direct(connection):
+            return False
+        return self._access.is_open_to_local_users or await self._is_of_known_user(connection)
+
+    def _shows_token(self, connection: HTTPConnection) -> bool:
+        scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._is_token(given.strip().encode("latin-1")):
+            return True
+        cookie = connection.cookies.get(_cookie_name(connection), "")
+        is_cookie = hmac.compare_digest(cookie.encode(), self._cookie.encode())
+        return self._token is not None and is_cookie
+
+    async def _is_of_known_user(self, connection: HTTPConnection) -> bool:
+        assert self._access is not None
+        client, server = connection.scope.get("client"), connection.scope.get("server")
+        if not self._access.uids or not client or not server:
+            return False
+        # a table of the kernel, which may be long: not in the thread that serves everybody
+        return await run_sync(uid_of, client, server) in self._access.uids
+
+    def _may_have_cookie(self, connection: HTTPConnection) -> bool:
+        """Not where all local users may read, but not change."""
+        if self._access is None or self._token is None or self._access.is_open_to_local_users:
+            return False
+        return not self._shows_token(connection)
+
+    def _is_token(self, given: bytes) -> bool:
+        return self._token is not None and hmac.compare_digest(given, self._token)
+
+    def _set_cookie(self, connection: HTTPConnection) -> str:
+        secure = "; Secure" if connection.url.scheme == "https" else ""
+        name = _cookie_name(connection)
+        return f"{name}={self._cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        detail = "token required: send 'Authorization: Bearer TOKEN', or open /?token=TOKEN once"
+        if self._access is not None and self._access.token_file:
+            detail += f"; it stands in {self._access.token_file}"
+        if scope["method"] in _READING and is_loopback(scope.get("client")):
+            detail += "; open_to_local_users lets all users of this machine read"
+        response = JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
+        await response(scope, receive, send)
+
+
+def _is_direct(connection: HTTPConnection) -> bool:
+    is_forwarded = any(name in connection.headers for name in _FORWARDED)
+    return is_loopback(connection.scope.get("client")) and not is_forwarded
+
+
+def _cookie_name(connection: HTTPConnection) -> str:
+    # Browsers share cookies between ports, and people tunnel several agents to one localhost.
+    return f"dfx_token_{connection.url.port or 0}"
