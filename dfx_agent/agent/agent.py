@@ -22,6 +22,7 @@ from dfx_agent.agent.outside import OutsideProcess, placed
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.reader import Folder
 from dfx_agent.agent.signals import PARAMETERS
+from dfx_agent.agent.totals_file import TotalsFile
 from dfx_agent.metrics.alerts import alerts_with
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.snapshot import (
@@ -52,6 +53,7 @@ class Agent:
         self._folder = Folder(config.directory, reap=reap)
         self._evidence = Evidence(config.directory)
         self._health_files = HealthFiles(config.directory)
+        self._totals_file = TotalsFile(config.directory)
         (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
         self._critical = divergence.condition
         self._runs: dict[str, RunFold] = {}
@@ -92,6 +94,8 @@ class Agent:
         for run, fold in self._runs.items():
             if self._folder.reaps:
                 self._health_files.keep(run, fold.health, is_last=True)
+        if self._folder.reaps:
+            self._totals_file.keep(self._living(), is_last=True)
         self._evidence.close()
         self._health_files.close()
         self._folder.close()
@@ -184,6 +188,8 @@ class Agent:
                 if self._folder.reaps:
                     self._evidence.observe(fold)
                     self._health_files.keep(fold.run, fold.health)
+            if self._folder.reaps:
+                self._totals_file.keep(self._living())
             self._let_go()
             self._is_calm = self._calm()
             self._num_polls += 1
@@ -229,7 +235,11 @@ class Agent:
     def _adopt_new(self) -> None:
         followers = list(self._folder.new_followers())
         for follower in sorted(followers, key=lambda f: f.preamble.created_epoch_ns):
-            self._adopt(Process(follower))
+            process = Process(follower)
+            kept = self._totals_file.of(process)
+            if kept is not None:
+                process.resume(kept)
+            self._adopt(process)
 
     def _adopt(self, process: Process) -> None:
         fold = self._fold(process.follower.identity.run)
@@ -289,6 +299,7 @@ class Agent:
         problems = (
             *self._folder.problems.values(),
             *self._health_files.problems.values(),
+            *filter(None, (self._totals_file.problem,)),
             *self._reported.values(),
         )
         return AgentRow(

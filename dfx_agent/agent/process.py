@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.agent.stamps import Stamp, Stamps
 from dfx_agent.agent.step_counts import StepCounts, as_told
 from dfx_agent.agent.sweep import STILL_OPEN, Row
+from dfx_agent.agent.totals import KeptTotals, Totals
 from dfx_agent.devices.sched import SchedTimes
 from dfx_agent.wire.records import (
     BLOCKING,
@@ -120,30 +122,6 @@ class ClosedStep:
     processor: SchedTimes | None = None
 
 
-@dataclass
-class Totals:
-    """Counters of one rank; they never go back while the agent lives."""
-
-    split: Split = field(default_factory=Split)
-    tokens: dict[str, float] = field(default_factory=dict)
-    counters: dict[str, float] = field(default_factory=dict)
-    num_records: int = 0
-    num_lost: int = 0
-    num_late: int = 0
-    num_guest_drops: int = 0
-
-    def merge(self, other: Totals) -> None:
-        self.split.merge(other.split)
-        for kind, count in other.tokens.items():
-            self.tokens[kind] = self.tokens.get(kind, 0.0) + count
-        for name, count in other.counters.items():
-            self.counters[name] = self.counters.get(name, 0.0) + count
-        self.num_records += other.num_records
-        self.num_lost += other.num_lost
-        self.num_late += other.num_late
-        self.num_guest_drops += other.num_guest_drops
-
-
 class Process:
     """One training process, from its first record to its end."""
 
@@ -171,6 +149,7 @@ class Process:
         self._processor = ProcessorTimes()
         self._before_ns = 0
         self._carried = Totals()
+        self._kept: KeptTotals | None = None
         self.counters: dict[str, float] = {}
         self.gauges: dict[str, float] = {}
         self.groups: dict[str, Group] = {}
@@ -238,13 +217,30 @@ class Process:
         self.attempt = max(self.attempt, other.attempt + 1)
         self._carried = other.totals()
 
+    def resume(self, kept: KeptTotals) -> None:
+        """Go on from what another agent knew, once our first reading has come as far as it did."""
+        self._kept = kept
+
+    def to_keep(self) -> KeptTotals | None:
+        """For the next agent; None before the first reading."""
+        if self.account is None or self._kept is not None:
+            return self._kept
+        totals = self.totals()
+        totals.num_guest_drops = self._carried.num_guest_drops  # the segment itself knows its own
+        return KeptTotals(self.follower.position, self.account.watermark_ns, totals)
+
     def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
         batch = self.follower.poll(is_last=is_last)
         self.ring_share = len(batch.packed) / (RECORD.size * self.follower.preamble.num_records)
-        scalars = self._take(batch)
-        account = self._account(batch)
-        account.note_open(map(_as_accounted, self.inflight))
+        kept, self._kept = self._kept, None
+        if kept is None:
+            scalars = self._take(batch)
+            account = self._account(batch)
+            account.note_open(map(_as_accounted, self.inflight))
+        else:
+            scalars = self._take_again(batch, kept)
+            account = self._account(batch)
         # one reading behind: every span that began before is then known, open or ended
         account.advance(self._before_ns)
         self._before_ns = batch.time_ns
@@ -254,6 +250,35 @@ class Process:
         if self.state == "live":  # else the pid may be somebody else's, or of another namespace
             self._sample_memory(batch.time_ns, closed)
         return scalars, closed
+
+    def _take_again(self, batch: Batch, kept: KeptTotals) -> list[ScalarRecord]:
+        """Our first reading, of which another agent has counted all up to ``kept``.
+
+        It is taken for what it tells of the newest steps; what it adds to the counters up to there
+        is taken off again. Time is compared at one instant, counts at one record.
+        """
+        while self.follower.position < kept.position:  # of a large ring one reading is a part
+            more = self.follower.poll(is_last=self.state == "exited")
+            if not more.packed:
+                break
+            batch = replace(more, packed=batch.packed + more.packed)
+        num_known = bisect_right(_numbers(batch.packed), kept.position) * RECORD.size
+        account = self._account(batch)  # begins at the oldest record
+        scalars = self._take(replace(batch, packed=batch.packed[:num_known]))
+        before = self.totals()
+        before.num_records = num_known // RECORD.size
+        before.num_lost = min(self.follower.num_lost, kept.position - before.num_records)
+        of_reading = self.collectives, self.device_times, self.ledger
+        scalars += self._take(replace(batch, packed=batch.packed[num_known:]))
+        self.collectives[:0], self.device_times[:0], self.ledger[:0] = of_reading
+        account.note_open(map(_as_accounted, self.inflight))
+        account.advance(min(kept.until_ns, batch.time_ns))
+        before.split = account.totals()
+        before.split.merge(self._carried.split)
+        before.num_guest_drops = self._carried.num_guest_drops
+        self._carried.merge(kept.totals)
+        self._carried.merge(before, -1)
+        return scalars
 
     def finish(self, state: Liveness) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """The process is gone: read to the end and close its account."""
@@ -470,6 +495,11 @@ class Process:
         total = sum(len(step.window.first_pieces) for step in self.windows)
         while total > _KEEP_PIECES and len(self.windows) > 1:
             total -= len(self.windows.popleft().window.first_pieces)
+
+
+def _numbers(packed: bytearray) -> list[int]:
+    """Of each record, as its writer counts them."""
+    return memoryview(packed).cast("Q")[:: RECORD.size // 8].tolist()
 
 
 def _as_accounted(event: SpanEvent) -> SpanEvent:

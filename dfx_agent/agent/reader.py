@@ -89,6 +89,11 @@ class Follower:
     def num_read(self) -> int:
         return self._segment.ring.num_read
 
+    @property
+    def position(self) -> int:
+        """Number of the newest record that was read, or given up."""
+        return self._segment.ring.position
+
     def epoch_seconds(self, monotonic_ns: int) -> float:
         """Unix time of a stamp of this process."""
         return (monotonic_ns + self._offset_ns) / 1e9

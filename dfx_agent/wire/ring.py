@@ -173,6 +173,11 @@ class RingReader:
         self.num_lost = 0
 
     @property
+    def position(self) -> int:
+        """Number of the newest record that was read, or given up; 0 before the first."""
+        return self._next - 1
+
+    @property
     def num_pending(self) -> int:
         """Numbers taken by a writer that has not finished its record."""
         return len(self._holes)
