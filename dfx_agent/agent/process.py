@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.agent.stamps import Stamp, Stamps
 from dfx_agent.agent.step_counts import StepCounts, as_told
 from dfx_agent.agent.sweep import STILL_OPEN, Row
-from dfx_agent.agent.totals import KeptTotals, Totals
+from dfx_agent.agent.totals import KeptTotals, Totals, num_up_to
 from dfx_agent.devices.sched import SchedTimes
 from dfx_agent.wire.records import (
     BLOCKING,
@@ -231,9 +230,9 @@ class Process:
 
     def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
-        batch = self.follower.poll(is_last=is_last)
-        self.ring_share = len(batch.packed) / (RECORD.size * self.follower.preamble.num_records)
         kept, self._kept = self._kept, None
+        batch = self.follower.poll(is_last=is_last, up_to=kept.position if kept else 0)
+        self.ring_share = len(batch.packed) / (RECORD.size * self.follower.preamble.num_records)
         if kept is None:
             scalars = self._take(batch)
             account = self._account(batch)
@@ -257,12 +256,7 @@ class Process:
         It is taken for what it tells of the newest steps; what it adds to the counters up to there
         is taken off again. Time is compared at one instant, counts at one record.
         """
-        while self.follower.position < kept.position:  # of a large ring one reading is a part
-            more = self.follower.poll(is_last=self.state == "exited")
-            if not more.packed:
-                break
-            batch = replace(more, packed=batch.packed + more.packed)
-        num_known = bisect_right(_numbers(batch.packed), kept.position) * RECORD.size
+        num_known = num_up_to(kept.position, batch.packed) * RECORD.size
         account = self._account(batch)  # begins at the oldest record
         scalars = self._take(replace(batch, packed=batch.packed[:num_known]))
         before = self.totals()
@@ -495,11 +489,6 @@ class Process:
         total = sum(len(step.window.first_pieces) for step in self.windows)
         while total > _KEEP_PIECES and len(self.windows) > 1:
             total -= len(self.windows.popleft().window.first_pieces)
-
-
-def _numbers(packed: bytearray) -> list[int]:
-    """Of each record, as its writer counts them."""
-    return memoryview(packed).cast("Q")[:: RECORD.size // 8].tolist()
 
 
 def _as_accounted(event: SpanEvent) -> SpanEvent:

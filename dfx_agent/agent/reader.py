@@ -117,8 +117,11 @@ class Follower:
         except OSError:
             return None
 
-    def poll(self, *, is_last: bool = False) -> Batch:
-        """What is new; ``is_last``: the writer is gone, read to the very end."""
+    def poll(self, *, is_last: bool = False, up_to: int = 0) -> Batch:
+        """What is new, at once as far as record ``up_to`` where it is there.
+
+        ``is_last``: the writer is gone, read to the very end.
+        """
         now = time.monotonic_ns()
         if now >= self._next_clock_ns:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
@@ -127,6 +130,8 @@ class Follower:
         inflight = [self._as_open(record) for record in self._inflight()]
         ring = self._segment.ring
         packed = ring.drain() if is_last else ring.poll()
+        while ring.position < up_to and (more := ring.poll()):
+            packed += more
         # after the records: what they mean depends on the framework that was named before them
         self._read_identity()
         return Batch(now, inflight, packed)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
 from dfx_agent.agent.accounting import Split
+from dfx_agent.wire.layout import WORD
+from dfx_agent.wire.records import RECORD
 
 
 @dataclass
@@ -78,6 +81,12 @@ class KeptTotals:
     position: int
     until_ns: int
     totals: Totals
+
+
+def num_up_to(position: int, packed: bytearray) -> int:
+    """How many of these records, in their order, are numbered ``position`` at most."""
+    numbers = memoryview(packed).cast("Q")[:: RECORD.size // WORD.size].tolist()
+    return bisect_right(numbers, position)
 
 
 def _count(value: Any) -> int:
