@@ -35,7 +35,7 @@ _MAY_BE_ZERO = frozenset({"linger_seconds"})
 # what Prometheus and Alertmanager take as the name of a label
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 # labels that say which alert it is, of which run
-_OWN_LABELS = frozenset({"alertname", "severity", "area", "run"})
+_OWN_LABELS = frozenset({"alertname", "severity", "area", "node", "run"})
 # files of which it must be known at the start that they can be read
 _SECRETS = frozenset(
     {

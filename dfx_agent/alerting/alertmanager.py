@@ -70,6 +70,18 @@ class AlertmanagerOutbox:
     def num_waiting(self) -> int:
         return sum(entry.is_news(self._now) for entry in self._entries.values())
 
+    def resume(self, told: Mapping[str, Notification]) -> None:
+        for key, notification in told.items():
+            entry = self._entries[key] = _Entry(notification)
+            entry.first_at = notification.starts_seconds
+
+    def told(self) -> dict[str, Notification]:
+        return {
+            key: entry.notification
+            for key, entry in self._entries.items()
+            if entry.first_at is not None and entry.ended_at is None
+        }
+
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
         self._now = now_seconds
         self._refused &= firing.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Mapping
@@ -36,6 +37,10 @@ class Outbox(Protocol):
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None: ...
 
+    def resume(self, told: Mapping[str, Notification]) -> None: ...
+
+    def told(self) -> dict[str, Notification]: ...
+
     def next_batch(self, now_seconds: float) -> Batch | None: ...
 
     def taken(self, batch: Batch, now_seconds: float) -> None:
@@ -60,8 +65,21 @@ class Courier:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name=f"dfx-{kind}", daemon=True)
 
+    @property
+    def key(self) -> str:
+        digest = hashlib.sha256(self.endpoint.url.encode()).hexdigest()  # it may hold a secret
+        return f"{self._kind}:{digest[:16]}"
+
     def start(self) -> None:
         self._thread.start()
+
+    def resume(self, told: Mapping[str, Notification]) -> None:
+        with self._changed:
+            self._outbox.resume(told)
+
+    def told(self) -> dict[str, Notification]:
+        with self._changed:
+            return self._outbox.told()
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
         with self._changed:

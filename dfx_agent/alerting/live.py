@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing
+from dfx_agent.alerting.memory import Held, Memory, Told, read, written
 from dfx_agent.alerting.notification import Notification, Receiver, fingerprint
 from dfx_agent.metrics.alerts.alert import Alert
 from dfx_agent.metrics.alerts.conditions import Samples
@@ -24,6 +25,8 @@ STOP_SECONDS = 5.0
 
 SamplesOf = Callable[[RunRow], Samples]
 
+# areas that are judged by values of the whole run, whichever node reports them
+_OF_RUN = frozenset({"stability", "rollout"})
 _SEVERITIES = ("critical", "warning", "info", "none")
 # a run without signals has no steps that could keep an alert
 _NO_SIGNALS = SignalState(
@@ -52,8 +55,9 @@ class _Run:
 class LiveAlerts:
     """An ``AlertSource``: what fires in the runs of ``source``, told to the receivers.
 
-    ``samples_of`` gives one run's samples as /metrics has them; ``labels`` go onto every alert;
-    ``page_url`` is asked late, the port may not be known before.
+    ``samples_of`` gives one run's samples as /metrics has them; ``labels`` go onto every alert,
+    ``node`` onto those about what only this node sees; ``page_url`` is asked late, the port may not
+    be known before. ``memory`` keeps what was told, None: nothing outlives this agent.
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class LiveAlerts:
         receivers: Sequence[Receiver] = (),
         labels: Mapping[str, str] | None = None,
         page_url: Callable[[], str] = str,
+        node: str = "",
+        memory: Memory | None = None,
     ) -> None:
         self._source = source
         self._samples_of = samples_of
@@ -72,7 +78,13 @@ class LiveAlerts:
         self._labels = dict(labels or {})
         self._page_url = page_url
         self._runs: dict[str, _Run] = {}
-        self._told: set[str] = set()
+        self._node = node
+        self._memory = memory
+        self._kept: dict[str, Told] = read(memory.load()) if memory is not None else {}
+        self._held = Held(self._kept, alerts)
+        for receiver in receivers if self._kept else ():
+            receiver.resume(self._kept.get(receiver.key, {}))
+        self._told: set[str] = set(self._held.still(()))
         self._rows: tuple[AlertRow, ...] = ()
         self._time_seconds = 0.0
         self._num_evaluations = self._num_errors = 0
@@ -96,6 +108,7 @@ class LiveAlerts:
         deadline = time.monotonic() + STOP_SECONDS
         for receiver in self._receivers:
             receiver.join(max(0.0, deadline - time.monotonic()))
+        self._keep_told()
 
     def alerts(self) -> Alerts:
         return Alerts(
@@ -135,7 +148,8 @@ class LiveAlerts:
         rows = []
         for firing, lines in state.observe(signals, self._samples_of(run)):
             labels = self._labels_of(run, firing)
-            since = state.since_seconds.get(fingerprint(labels), now)
+            key = fingerprint(labels)
+            since = state.since_seconds.get(key) or self._held.starts_seconds(key) or now
             rows.append(_row(run, firing, labels, since, lines))
         state.since_seconds = {fingerprint(row.labels): row.since_seconds for row in rows}
         return rows
@@ -143,11 +157,12 @@ class LiveAlerts:
     def _labels_of(self, run: RunRow, firing: Firing) -> dict[str, str]:
         alert = firing.alert
         named = {"alertname": alert.name, "severity": alert.severity, "area": alert.area}
-        return {**self._labels, **named, "run": run.run}
+        node = {"node": self._node} if self._node and alert.area not in _OF_RUN else {}
+        return {**self._labels, **named, **node, "run": run.run}
 
     def _tell(self, rows: Sequence[AlertRow], now: float) -> None:
         """What is inhibited is not told; what was told before goes on until it ends."""
-        told = {}
+        told = self._held.still(fingerprint(row.labels) for row in rows)
         for row in rows:
             key = fingerprint(row.labels)
             if key in self._told or not row.is_inhibited:
@@ -155,6 +170,16 @@ class LiveAlerts:
         self._told = set(told)
         for receiver in self._receivers:
             receiver.update(told, now)
+        self._keep_told()
+
+    def _keep_told(self) -> None:
+        """Of receivers that are gone too: who asks them again later may still tell the end."""
+        if self._memory is None:
+            return
+        kept = {**self._kept, **{r.key: r.told() for r in self._receivers}}
+        if kept != self._kept:
+            self._kept = kept
+            self._memory.save(written(kept))
 
     def _notification(self, row: AlertRow) -> Notification:
         page = self._page_url()

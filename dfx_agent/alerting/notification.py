@@ -43,7 +43,17 @@ class Notification:
 class Receiver(Protocol):
     """Delivers in a thread of its own; no call waits for the network but ``join``."""
 
+    @property
+    def key(self) -> str:
+        """The same in every agent with this receiver; says nothing secret."""
+
     def start(self) -> None: ...
+
+    def resume(self, told: Mapping[str, Notification]) -> None:
+        """Before ``start``: what an agent before told it as firing, by fingerprint."""
+
+    def told(self) -> dict[str, Notification]:
+        """What it has taken as firing, and not as ended."""
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
         """Everything that fires now, by fingerprint; what was there before and is not has ended."""

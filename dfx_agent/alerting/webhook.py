@@ -35,11 +35,18 @@ class WebhookOutbox:
     def __init__(self) -> None:
         self.num_dropped = 0
         self._firing: dict[str, Notification] = {}
+        self._told: dict[str, Notification] = {}
         self._events: deque[_Event] = deque()
 
     @property
     def num_waiting(self) -> int:
         return len(self._events)
+
+    def resume(self, told: Mapping[str, Notification]) -> None:
+        self._firing, self._told = dict(told), dict(told)
+
+    def told(self) -> dict[str, Notification]:
+        return dict(self._told)
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
         for key in [key for key in self._firing if key not in firing]:
@@ -57,7 +64,12 @@ class WebhookOutbox:
 
     def taken(self, batch: Batch, now_seconds: float) -> None:  # noqa: ARG002 (the same)
         if self._events and self._events[0] is batch.items[0]:
-            self._events.popleft()
+            event = self._events.popleft()
+            key = event.notification.fingerprint
+            if event.ends_seconds is None:
+                self._told[key] = event.notification
+            else:
+                self._told.pop(key, None)
 
     def _add(self, event: _Event) -> None:
         if len(self._events) >= MAX_WAITING:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from dfx_agent.agent import folder_token
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.agent.kept_document import KeptDocument
 from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
@@ -153,6 +154,8 @@ def _otlp(config: Config, report: Callable[[str, str], None]) -> OtlpPush | None
 
 
 def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAlerts:
+    newest = agent.snapshot().agent
+    is_first = newest.other_agent_pid is None  # two agents of a folder do not share a memory
     alerts = alerts_with(dict(config.thresholds), ALERTS)
     wanted = metrics_read(alerts)
     return LiveAlerts(
@@ -162,6 +165,8 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
         _receivers(config),
         dict(config.alert_labels),
         page_url,
+        newest.node,
+        KeptDocument(config.directory, "told.json") if is_first else None,
     )
 
 

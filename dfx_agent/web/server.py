@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dfx_agent.errors import ListenError
+from dfx_agent.web.connections import BoundedProtocol
 from dfx_agent.web.listener import LOOPBACK, Listener
 
 START_TIMEOUT_SECONDS = 10.0
@@ -67,7 +68,7 @@ class Server:
         return uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=BoundedProtocol,
             ws="none",
             lifespan="on",
             log_config=None,

@@ -131,7 +131,7 @@ def test_receivers_of_alerts_come_from_any_source(file, tmp_path):
         ("alertmanager: http://u:p@a", "put them into alertmanager_basic_auth_file"),
         ("otlp_endpoint: http://u:p@a", "put them into OTEL_EXPORTER_OTLP_HEADERS"),
         ("alert_labels: {a-b: c}", "alert label a-b=c"),
-        ("alert_labels: {severity: c}", "none of alertname, area, run, severity"),
+        ("alert_labels: {severity: c}", "none of alertname, area, node, run, severity"),
         ("alert_labels: job", "alert label 'job': write NAME=VALUE"),
         ("webhook_token_file: /gone", "webhook_token_file: cannot read /gone: No such file"),
     ],
