@@ -29,6 +29,7 @@ class Episode:
     step: int
     last_row: int
     symptoms: dict[str, int]
+    last_step: int = 0
 
 
 def episodes(
@@ -43,9 +44,11 @@ def episodes(
             key = firing.alert.name, firing.alert.severity
             episode = open_episodes.get(key)
             if episode is not None and state.row - episode.last_row < EPISODE_GAP_ROWS:
-                episode.last_row = state.row
+                episode.last_row, episode.last_step = state.row, state.step
             elif not firing.is_inhibited:
-                episode = Episode(*key, state.row, state.step, state.row, firing.symptoms)
+                episode = Episode(
+                    *key, state.row, state.step, state.row, firing.symptoms, state.step
+                )
                 open_episodes[key] = episode
                 found.append(episode)
     return found

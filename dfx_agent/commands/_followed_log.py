@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from dfx_agent.agent.outside import LOG_ROLE
-from dfx_agent.ingest.reader import AUTO, read
-from dfx_agent.ingest.run import Run, UnreadableLogError
+from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.reader import AUTO, Log, open_logs
+from dfx_agent.ingest.run import Row, UnreadableLogError
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.wire import Identity
 
@@ -38,11 +39,13 @@ class FollowedLog:
         format: str = AUTO,  # noqa: A002 (the word of the command line)
         *,
         number: int = 0,
+        key_map: KeyMap = NO_MAP,
     ) -> None:
         self.path = path
         self.num_told = 0
         self._run, self._directory, self._format = run, directory, format
         self._number = number
+        self._map = key_map
         self._say = say
         self._said: set[str] = set()
         self._recorder: Recorder | None = None
@@ -66,41 +69,47 @@ class FollowedLog:
         if is_resting and self._is_settled:
             return
         self._stamp, self._is_settled = stamp, is_resting
-        run = self._read()
-        if run is not None:
-            self._tell(run, drain, is_resting=is_resting)
+        try:
+            log = self._open()
+            if self._tell(log, drain, is_resting=is_resting):
+                self._begin_again()
+                self._tell(log, drain, is_resting=is_resting)
+            for warning in log.warnings:
+                self._say_once(f"{self.path}: {warning}")
+        except UnreadableLogError as error:
+            self._say_once(str(error))
         self._next_read_seconds = now + _REST_PER_READ * (time.monotonic() - now)
 
     def close(self) -> None:
         if self._recorder is not None:
             self._recorder.finish()
 
-    def _read(self) -> Run | None:
-        try:
-            run = read(self.path, self._format)
-        except UnreadableLogError as error:
-            self._say_once(str(error))
-            return None
-        for warning in run.warnings:
-            self._say_once(f"{self.path}: {warning}")
-        return run
+    def _open(self) -> Log:
+        logs = open_logs(self.path, self._format, self._map)
+        if len(logs) > 1:
+            others = len(logs) - 1
+            self._say_once(
+                f"{self.path}: only {logs[-1].name} is followed; {others} more are there"
+            )
+        return logs[-1]
 
-    def _tell(self, run: Run, drain: Callable[[], None], *, is_resting: bool) -> None:
-        rows = run.rows if is_resting else run.rows[:-1]
-        if len(run.rows) < self.num_told:
-            self._begin_again()
-        if not rows[self.num_told :]:
-            return
-        recorder = self._recorder_of(run.framework)
-        num_values = 0
-        for step, values in rows[self.num_told :]:
-            recorder.scalars(values, step)
+    def _tell(self, log: Log, drain: Callable[[], None], *, is_resting: bool) -> bool:
+        """Tell the rows that were not told before. True, and nothing told, if there are fewer."""
+        num_values = num_seen = 0
+        for step, values in _finished(log.rows(), is_resting=is_resting):
+            num_seen += 1
+            if num_seen <= self.num_told:
+                continue
+            self._recorder_of(log.framework).scalars(values, step)
             self.num_told += 1
             num_values += len(values)
             if num_values >= _MAX_VALUES_AT_ONCE:
                 drain()
                 num_values = 0
-        drain()
+        if num_values:
+            drain()
+        # the newest row may have been told while the file rested
+        return num_seen + (not is_resting) < self.num_told
 
     def _begin_again(self) -> None:
         self._say_once(f"{self.path} became shorter: taken as a restart of the job")
@@ -127,3 +136,14 @@ class FollowedLog:
         if line not in self._said:
             self._said.add(line)
             self._say(line)
+
+
+def _finished(rows: Iterable[Row], *, is_resting: bool) -> Iterator[Row]:
+    """Without the newest one of a file that is being written."""
+    newest: Row | None = None
+    for row in rows:
+        if newest is not None:
+            yield newest
+        newest = row
+    if newest is not None and is_resting:
+        yield newest

@@ -24,7 +24,7 @@ from dfx_agent.attach import passive
 from dfx_agent.attach.discover import Job, Member
 from dfx_agent.commands._followed_log import FollowedLog
 from dfx_agent.commands._service import Service
-from dfx_agent.ingest.reader import read
+from dfx_agent.ingest.reader import open_logs
 from dfx_agent.ingest.run import UnreadableLogError
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
@@ -256,10 +256,11 @@ def _number(text: str) -> int:
 def _holds_reports(path: str) -> bool:
     """Text is a log by keys that are known: to a reader any line with a comma is a table."""
     try:
-        run = read(path)
+        log = open_logs(path)[-1]
+        next(log.rows(), None)
     except UnreadableLogError:
         return False
-    return bool(run.framework) or _IS_METRICS.search(path) is not None
+    return bool(log.framework) or _IS_METRICS.search(path) is not None
 
 
 def _modified_seconds(path: str) -> float:

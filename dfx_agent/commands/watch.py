@@ -14,8 +14,8 @@ from dfx_agent.attach.spawn import block_signals
 from dfx_agent.commands._followed_log import FollowedLog
 from dfx_agent.commands._options import add_service_arguments, load_config
 from dfx_agent.commands._service import Service
+from dfx_agent.commands.backtest import add_format_arguments, key_map_of
 from dfx_agent.errors import UsageError
-from dfx_agent.ingest.reader import AUTO, READERS
 
 HELP = "follow logs of jobs that cannot be attached to"
 EXAMPLE = "dfx-agent watch /mnt/cluster/run7/metrics.jsonl"
@@ -26,9 +26,7 @@ _POLL_SECONDS = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a log that a job writes")
-    parser.add_argument(
-        "--format", default=AUTO, choices=(AUTO, *READERS), help="how the logs are written"
-    )
+    add_format_arguments(parser)
     add_service_arguments(parser)
 
 
@@ -38,14 +36,14 @@ def execute(args: argparse.Namespace) -> int:
     for path in paths:
         if not path.exists():
             raise UsageError(f"there is no {path}: name a log that the job writes")
-    config = load_config(args)
+    config, key_map = load_config(args), key_map_of(args)
     block_signals()
     with tempfile.TemporaryDirectory(prefix="dfx-watch-") as directory:
         service = Service(dataclasses.replace(config, directory=directory))
         service.start()
         print(f"dfx-agent: page {service.url}/  metrics {service.url}/metrics", flush=True)
         logs = [
-            FollowedLog(path, run, directory, _say, args.format)
+            FollowedLog(path, run, directory, _say, args.format, key_map=key_map)
             for path, run in zip(paths, run_names(paths), strict=True)
         ]
         print(f"dfx-agent: following {len(logs)} log(s); Ctrl-C ends", flush=True)

@@ -6,32 +6,122 @@ Exports change keys: a tracker puts "train/" in front, a CSV export writes "_" f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from dfx_agent.ingest.run import Run
-from dfx_agent.metrics.native import NativeNames, frameworks, load
+from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.run import MAX_KEYS, Notes, Row
+from dfx_agent.metrics.native import Native, NativeNames, frameworks, load
 
 _GUEST = "torch"
 # few keys fit several frameworks: then it is the more common one
 _COMMON = ("verl", "trl")
 # an export with more of them is not known
 _MAX_SLASHES = 2
+_MAX_UNDERSCORES = 12
+# the framework is told from so much of the beginning, and for as long as no key is known
+_NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
 
 
-def spell_natively(run: Run) -> None:
-    """Set the run's framework and give its rows the framework's own keys."""
-    keys = dict.fromkeys(key for _, values in run.rows for key in values)
-    run.framework, spellings = _best(keys)
-    if not run.framework:
-        known = ", ".join(name for name in frameworks() if name != _GUEST)
-        run.warn(f"no key is known (of {known}): nothing can be scored")
-    changed = {key: spelling for key, spelling in spellings.items() if spelling != key}
-    if changed:
-        run.rows = [
-            (step, {changed.get(key, key): value for key, value in values.items()})
-            for step, values in run.rows
-        ]
+class NativeRows:
+    """Rows in the framework's own keys. ``framework`` is settled before the first row comes."""
+
+    def __init__(self, rows: Iterable[Row], notes: Notes, key_map: KeyMap = NO_MAP) -> None:
+        self._rows = iter(rows)
+        self._notes = notes
+        self._map = key_map
+        self.framework = ""
+        self._keys: set[str] = set()
+        # key -> how it is spelled, None when it is left out; a key that stays is not here
+        self._changed: dict[str, str | None] = {}
+
+    def __iter__(self) -> Iterator[Row]:
+        first = self._learn()
+        for row in first:
+            yield self._spelled(row)
+        for row in self._rows:
+            if not row[1].keys() <= self._keys:
+                self._add_keys(row[1])
+            yield self._spelled(row)
+        if first and not self.framework and not self._map.spellings:
+            known = ", ".join(name for name in frameworks() if name != _GUEST)
+            self._notes.add(f"no key is known (of {known}); name them: --map reward=KEY")
+
+    def _learn(self) -> list[Row]:
+        """Read ahead and decide by all keys of it."""
+        first: list[Row] = []
+        keys: dict[str, None] = {}
+        num_values = 0
+        while len(first) < _NUM_ROWS_LEARNED and num_values < _NUM_VALUES_LEARNED:
+            row = next(self._rows, None)
+            if row is None:
+                break
+            first.append(row)
+            keys.update(dict.fromkeys(row[1]))
+            num_values += len(row[1])
+        self._add_keys(keys)
+        return first
+
+    def _add_keys(self, keys: Iterable[str]) -> None:
+        new = [key for key in keys if key not in self._keys]
+        self._keys.update(new)
+        num_kept = len(self._keys) - len(new)
+        for key in new[max(0, MAX_KEYS - num_kept) :]:
+            self._changed[key] = None
+            self._notes.add(f"is beyond {MAX_KEYS:,} keys: left out", f"key {key[:60]!r}")
+        kept = new[: max(0, MAX_KEYS - num_kept)]
+        if self.framework:
+            names = load(self.framework)
+            spellings = {key: spelling for key in kept if (spelling := _spelling(key, names))}
+        else:
+            self.framework, spellings = _best(kept)
+        self._changed.update((key, to) for key, to in spellings.items() if to != key)
+        if self._map.spellings:
+            self._follow_map(kept)
+
+    def _follow_map(self, keys: Iterable[str]) -> None:
+        """What the user names wins over what the framework's names say."""
+        names = load(self.framework)
+        told = [(names.find(to), key) for key, to in self._map.spellings.items()]
+        for key in keys:
+            mapped = self._map.spellings.get(key)
+            if mapped is not None:
+                self._changed[key] = mapped
+                continue
+            rival = _named_for_the_same(names.find(self._changed.get(key) or key), told)
+            if rival is not None:
+                self._changed[key] = None
+                self._notes.add(f"is left out: --map names {rival!r} for it", key)
+
+    def _spelled(self, row: Row) -> Row:
+        changed = self._changed
+        if not changed:
+            return row
+        step, values = row
+        spelled = {}
+        for key, value in values.items():
+            to = changed.get(key, key)
+            if to is not None:
+                spelled[to] = value
+        return step, spelled
+
+
+def is_known_key(key: str) -> bool:
+    """Whether any framework knows this key or what an export makes of it."""
+    return any(_spelling(key, load(name)) for name in frameworks())
+
+
+def _named_for_the_same(
+    native: Native | None, told: Iterable[tuple[Native | None, str]]
+) -> str | None:
+    """The key that the user named for the series of this one."""
+    if native is None:
+        return None
+    return next((key for other, key in told if other and _place(other) == _place(native)), None)
+
+
+def _place(native: Native) -> tuple[str, dict[str, str]]:
+    return native.metric, dict(native.labels)
 
 
 def _best(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
@@ -54,7 +144,7 @@ def _with_slashes(key: str, names: NativeNames) -> str | None:
     """A key whose slashes an export wrote as underscores."""
     if "/" in key:
         return None
-    places = [i for i, letter in enumerate(key) if letter == "_"]
+    places = [i for i, letter in enumerate(key) if letter == "_"][:_MAX_UNDERSCORES]
     for num_slashes in range(1, _MAX_SLASHES + 1):
         for chosen in combinations(places, num_slashes):
             spelling = "".join("/" if i in chosen else c for i, c in enumerate(key))

@@ -1,63 +1,113 @@
-"""One entrance for every kind of log: ``read("metrics.csv.gz")``."""
+"""One entrance for every kind of log: ``open_logs("metrics.csv.gz")``."""
 
 from __future__ import annotations
 
-import gzip
-import itertools
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+from dfx_agent.ingest.console import read_console
 from dfx_agent.ingest.json_lines import read_json_lines
-from dfx_agent.ingest.native_keys import spell_natively
-from dfx_agent.ingest.run import Run, UnreadableLogError, read_lines
-from dfx_agent.ingest.table import read_table
+from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.mlflow_folder import read_mlflow
+from dfx_agent.ingest.native_keys import NativeRows
+from dfx_agent.ingest.notebook import notebook_parts
+from dfx_agent.ingest.parquet import read_parquet
+from dfx_agent.ingest.run import NotALogError, Notes, Part, Record, Row, Run, UnreadableLogError
+from dfx_agent.ingest.sniff import kind_of
+from dfx_agent.ingest.steps import with_steps
+from dfx_agent.ingest.table import table_parts
 from dfx_agent.ingest.tensorboard import read_tensorboard
 from dfx_agent.ingest.trainer_state import read_trainer_state
-from dfx_agent.ingest.verl_console import STEP, read_verl_console
+from dfx_agent.ingest.verl_console import read_verl_console
 
 AUTO = "auto"
-READERS: Mapping[str, Callable[[Path], Run]] = {
-    "verl": read_verl_console,
-    "trl": read_trainer_state,
-    "jsonl": read_json_lines,
-    "tensorboard": read_tensorboard,
-    "csv": read_table,
+
+_Reader = Callable[[Path, Notes], Iterator[Record]]
+
+
+def _one(reader: _Reader) -> Callable[[Path, KeyMap], list[Part]]:
+    """The only run of a file."""
+    return lambda path, _map: [Part("", partial(reader, path))]
+
+
+def _console_parts(path: Path, key_map: KeyMap) -> list[Part]:
+    return [Part("", lambda notes: read_console(path, notes, key_map))]
+
+
+READERS: Mapping[str, Callable[[Path, KeyMap], list[Part]]] = {
+    "verl": _one(read_verl_console),
+    "console": _console_parts,
+    "trl": _one(read_trainer_state),
+    "jsonl": _one(read_json_lines),
+    "tensorboard": _one(read_tensorboard),
+    "csv": lambda path, _map: table_parts(path),
+    "notebook": notebook_parts,
+    "mlflow": _one(read_mlflow),
+    "parquet": _one(read_parquet),
 }
 
-_NUM_LINES_SNIFFED = 5000
-_HISTORY = '"log_history"'
+
+class Log:
+    """One run of a file. ``rows`` reads it from the beginning, row by row.
+
+    ``name`` is that of the run within its file, "" when it is alone there. ``framework`` and
+    ``warnings`` are those of the newest reading: the framework is settled with the first row.
+    """
+
+    def __init__(self, path: Path, part: Part, key_map: KeyMap = NO_MAP) -> None:
+        self.path = path
+        self.name = part.name
+        self._records = part.records
+        self._map = key_map
+        self._notes = Notes()
+        self._native: NativeRows | None = None
+
+    @property
+    def framework(self) -> str:
+        return self._native.framework if self._native else ""
+
+    @property
+    def warnings(self) -> list[str]:
+        return self._notes.lines
+
+    def rows(self) -> Iterator[Row]:
+        """UnreadableLogError when the file is missing, is no log, or holds no report."""
+        notes = self._notes = Notes()
+        is_empty = True
+        try:
+            rows = with_steps(self._records(notes), notes, self._map.step)
+            self._native = NativeRows(rows, notes, self._map)
+            for row in self._native:
+                is_empty = False
+                yield row
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        if is_empty:
+            told = "; ".join(notes.lines[:2])
+            reason = f" ({told})" if told else ""
+            raise NotALogError(f"no step report in {self.path}{reason}: name its --format")
 
 
-def read(path: str | Path, format: str = AUTO) -> Run:  # noqa: A002 - the word of the command line
-    """Rows in native keys; UnreadableLogError when the file is missing or is no log."""
+def open_logs(path: str | Path, format: str = AUTO, key_map: KeyMap = NO_MAP) -> list[Log]:  # noqa: A002 - the word of the command line
+    """The runs of a file, at least one; UnreadableLogError when it is missing or is no log."""
     path = Path(path)
     try:
-        run = READERS[_sniff(path) if format == AUTO else format](path)
-    except (OSError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UnreadableLogError(f"cannot read {path}: {reason}") from None
-    if not run.rows:
-        raise UnreadableLogError(f"no step report in {path}: name its --format")
-    spell_natively(run)
-    return run
+        kind = kind_of(path, key_map) if format == AUTO else format
+        parts = READERS[kind](path, key_map)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not parts:
+        raise NotALogError(f"no step report in {path}: name its --format")
+    return [Log(path, part, key_map) for part in parts]
 
 
-def _sniff(path: Path) -> str:
-    """By content first: names of logs say little."""
-    if path.is_dir() or "tfevents" in path.name:
-        return "tensorboard"
-    names = {suffix.lower() for suffix in path.suffixes}
-    if ".csv" in names:
-        return "csv"
-    lines = list(itertools.islice(read_lines(path), _NUM_LINES_SNIFFED))
-    first = next((line.strip() for line in lines if line.strip()), "")
-    if first.startswith("{") and first.endswith("}") and _HISTORY not in first:
-        return "jsonl"
-    if first.startswith(("{", "[")):
-        return "trl"
-    if any(STEP.search(line) for line in lines):
-        return "verl"
-    if "," in first:
-        return "csv"
-    raise UnreadableLogError(f"cannot tell what {path} is: name its --format")
+def read(path: str | Path, format: str = AUTO, key_map: KeyMap = NO_MAP) -> Run:  # noqa: A002
+    """The first run of a file, whole."""
+    log = open_logs(path, format, key_map)[0]
+    rows = list(log.rows())
+    return Run(log.framework, rows, log.warnings)
+
+
+def _unreadable(path: Path, error: OSError) -> UnreadableLogError:
+    return UnreadableLogError(f"cannot read {path}: {error.strerror or error}")

@@ -1,24 +1,67 @@
-"""What every reader returns."""
+"""What readers are made of: records of native values, rows with a step, notes for people."""
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import NamedTuple
 
-Row = tuple[int, dict[str, float]]
+# what a log reports at once: native key -> value, its step among them
+Record = dict[str, float]
+Row = tuple[int, Record]
 
-MAX_WARNINGS = 20
+MAX_NOTES = 20
+# real logs have up to 140; a log with more than this many keys loses the rest, and is told so
+MAX_KEYS = 5_000
 
 
 class UnreadableLogError(Exception):
     """The file cannot be read as a log; one line that says why and what to do."""
 
 
+class NotALogError(UnreadableLogError):
+    """Nothing in the file is a step report: in a folder, it is something else."""
+
+
+class Notes:
+    """What was passed over while a log was read. The first of a kind says where, all count."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self._num_unnamed = 0
+
+    def add(self, what: str, where: str = "") -> None:
+        """``what`` happened ``where``: one line for all that have the same ``what``."""
+        if what in self._counts:
+            self._counts[what] += 1
+        elif len(self._first) < MAX_NOTES:
+            self._first[what] = f"{where} {what}".strip()
+            self._counts[what] = 1
+        else:
+            self._num_unnamed += 1
+
+    @property
+    def lines(self) -> list[str]:
+        lines = []
+        for what, line in self._first.items():
+            more = self._counts[what] - 1
+            lines.append(f"{line} ({more:,} more such)" if more else line)
+        if self._num_unnamed:
+            lines.append(f"{self._num_unnamed:,} more of other kinds")
+        return lines
+
+
+class Part(NamedTuple):
+    """One run of a file; ``name`` is "" when the file holds no other."""
+
+    name: str
+    records: Callable[[Notes], Iterator[Record]]
+
+
 @dataclass
 class Run:
-    """One run: step reports in the order they were written, native key -> value.
+    """One run, read whole: step reports in the order they were written.
 
     A step may be smaller than the one before it: the job was resumed. ``framework`` is "" when no
     key is known. Missing values have no key; NaN and Inf are values.
@@ -27,24 +70,3 @@ class Run:
     framework: str = ""
     rows: list[Row] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-
-    def add(self, step: int, values: dict[str, float]) -> None:
-        """Reports of one step that come in parts become one row."""
-        if self.rows and self.rows[-1][0] == step:
-            self.rows[-1][1].update(values)
-        else:
-            self.rows.append((step, values))
-
-    def warn(self, message: str) -> None:
-        """The first of many say it."""
-        if len(self.warnings) < MAX_WARNINGS:
-            self.warnings.append(message)
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """Lines of a text file, gzipped or not; bytes that are not UTF-8 are replaced."""
-    with path.open("rb") as raw:
-        is_gzip = raw.read(2) == b"\x1f\x8b"
-    open_text = gzip.open if is_gzip else open
-    with open_text(path, "rt", encoding="utf-8", errors="replace") as lines:
-        yield from lines

@@ -1,46 +1,206 @@
-"""CSV with a header, one step a row. An empty cell, and "nan", is a value that is missing."""
+"""CSV with a header, one step a row. An empty cell, and "nan", is a value that is missing.
+
+What exports look like: W&B writes one column for each run and key ("run - train/reward", beside it
+its __MIN and __MAX), MLflow and SwanLab a line for each value; spreadsheets write semicolons and
+decimal commas.
+"""
 
 from __future__ import annotations
 
 import csv
-import math
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
-from dfx_agent.ingest.run import Run, UnreadableLogError, read_lines
-from dfx_agent.ingest.values import STEP_KEYS, number, step_of
+from dfx_agent.ingest.lines import read_lines
+from dfx_agent.ingest.run import MAX_KEYS, Notes, Part, Record, UnreadableLogError
+from dfx_agent.ingest.step_window import StepWindow
+from dfx_agent.ingest.steps import STEP_KEYS, step_name
+from dfx_agent.ingest.values import number
+
+_DELIMITERS = ",;\t|"
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
+_MAX_CELL_CHARS = 1 << 20
+_MAX_COLUMNS_READ = 200_000
+_MAX_VALUES_HELD = 1_000_000
+_STEP_NAMES = frozenset(STEP_KEYS)
+# each run of a file is one more reading of it
+MAX_RUNS = 200
+# of one line for each value: how exports call key, value and run
+_KEY_COLUMNS, _VALUE_COLUMNS = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
+_RUN_COLUMNS = ("run_id", "run_uuid", "run", "run_name", "experiment")
 
 
-def read_table(path: Path) -> Run:
-    run = Run()
-    # NUL bytes, from a crashed writer, would end the reading
-    rows = csv.reader(line.replace("\0", "") for line in read_lines(path))
+class Header(NamedTuple):
+    """``names`` are None where a column is not read; ``is_told`` is False without a header."""
+
+    delimiter: str
+    names: list[str | None]
+    is_told: bool
+
+
+class Column(NamedTuple):
+    """One column of a W&B export."""
+
+    run: str
+    key: str
+
+
+def table_parts(path: Path) -> list[Part]:
+    """The runs of a table: one, or those that its columns or rows name."""
+    header = _header(path)
+    if header is None:
+        return [Part("", _no_rows)]
+    if place := _long_columns(header):
+        runs = _runs_of_lines(path, header, place[2])
+        return [
+            Part(run, partial(_read_lines_of_values, path, header, place, run))
+            for run in runs[:MAX_RUNS]
+        ]
+    columns = [_column(name) for name in header.names]
+    runs = list(dict.fromkeys(column.run for column in columns if column and column.run))
+    is_named = all(c is None or c.run or c.key in STEP_KEYS for c in columns)
+    if not runs or not is_named:
+        return [Part("", partial(_read_rows, path, header))]
+    return [
+        Part(run, partial(_read_rows, path, _of_run(header, columns, run)))
+        for run in runs[:MAX_RUNS]
+    ]
+
+
+def _no_rows(notes: Notes) -> Iterator[Record]:
+    notes.add("the table has no line")
+    return iter(())
+
+
+def _header(path: Path) -> Header | None:
+    first = next((line for line in _lines(path, Notes()) if line.strip()), None)
+    if first is None:
+        return None
+    counts = {mark: first.count(mark) for mark in _DELIMITERS}
+    delimiter = max(counts, key=lambda mark: counts[mark])
     try:
-        header = [name.strip() for name in next(rows, [])]
-        column = _step_column(header)
-        if column is None:
-            run.warn("no step column: rows are counted from 0")
-        for i, cells in enumerate(rows):
-            if cells:
-                _add(run, header, cells, column, i)
+        cells = next(csv.reader([first], delimiter=delimiter), [])
     except csv.Error as error:
         raise UnreadableLogError(f"{path} is not CSV: {error}") from None
-    return run
+    cells = [cell.strip() for cell in cells[:_MAX_COLUMNS_READ]]
+    is_told = not all(_cell(cell, delimiter) is not None for cell in cells if cell)
+    names = [step_name(cell) if is_told else str(i) for i, cell in enumerate(cells, start=1)]
+    return Header(delimiter, list(names), is_told)
 
 
-def _step_column(header: list[str]) -> int | None:
-    """Trackers write "Step"; a flattened export has training_global_step beside its step."""
-    names = [name.lower() for name in header]
-    return next((names.index(key) for key in STEP_KEYS if key in names), None)
+def _read_rows(path: Path, header: Header, notes: Notes) -> Iterator[Record]:
+    if not header.is_told:
+        notes.add("no header: columns are called 1, 2, ...; name them: --map reward=2 --map step=1")
+    names = _kept(header.names, notes)
+    read_cell = partial(_cell, delimiter=header.delimiter)
+    for cells in _cells(path, header, notes):
+        record = {}
+        for name, cell in zip(names, cells, strict=False):
+            if not cell or name is None:
+                continue
+            try:
+                value: float | None = float(cell)
+            except ValueError:
+                value = read_cell(cell)
+            if value is not None and value == value:  # noqa: PLR0124 - a table's NaN is missing
+                record[name] = value
+        if not record.keys() <= _STEP_NAMES:
+            yield record
 
 
-def _add(run: Run, header: list[str], cells: list[str], column: int | None, i: int) -> None:
-    step = i if column is None else step_of(cells[column] if column < len(cells) else None)
-    if step is None:
-        run.warn(f"row {i} has no step: left out")
-        return
-    values = {}
-    for j, (name, cell) in enumerate(zip(header, cells, strict=False)):
-        value = None if j == column or not cell else number(cell)
-        if value is not None and not math.isnan(value):
-            values[name] = value
-    run.add(step, values)
+def _kept(names: list[str | None], notes: Notes) -> list[str | None]:
+    """No more than the limit; the step's column counts wherever it stands."""
+    if len(names) <= MAX_KEYS:
+        return names
+    notes.add(f"{len(names):,} columns: only the first {MAX_KEYS:,} are read")
+    return [name if i < MAX_KEYS or name in STEP_KEYS else None for i, name in enumerate(names)]
+
+
+def _cells(path: Path, header: Header, notes: Notes) -> Iterator[list[str]]:
+    lines = (line for line in _lines(path, notes) if line.strip())
+    rows = csv.reader(
+        lines if not header.is_told else islice(lines, 1, None), delimiter=header.delimiter
+    )
+    num_columns = len(header.names)
+    try:
+        for i, cells in enumerate(rows):
+            if len(cells) != num_columns and i and len(cells) < num_columns:
+                notes.add("has fewer cells than the header", f"row {i}")
+            yield cells
+    except csv.Error as error:
+        notes.add(f"the table cannot be read on: {error}")
+
+
+def _lines(path: Path, notes: Notes) -> Iterator[str]:
+    """Without NUL bytes: a crashed writer leaves them, and they would end the reading."""
+    csv.field_size_limit(_MAX_CELL_CHARS)
+    for line in read_lines(path, notes):
+        yield line.replace("\0", "") if "\0" in line else line
+
+
+def _cell(cell: str, delimiter: str) -> float | None:
+    text = cell.strip()
+    if delimiter != "," and _DECIMAL_COMMA.fullmatch(text):
+        text = text.replace(",", ".")
+    return number(text)
+
+
+def _column(name: str | None) -> Column | None:
+    """None for what W&B draws around a curve: the lowest and highest of the points it joined."""
+    if name is None or name.endswith(("__MIN", "__MAX")):
+        return None
+    run, _, key = name.rpartition(" - ")
+    return Column(run, step_name(key))
+
+
+def _of_run(header: Header, columns: Iterable[Column | None], run: str) -> Header:
+    """The columns of one run, and those of no run: the step."""
+    names = [c.key if c is not None and c.run in {"", run} else None for c in columns]
+    if names.count("_step") and "step" in names:
+        names = [None if name == "_step" else name for name in names]
+    return header._replace(names=names)
+
+
+def _long_columns(header: Header) -> tuple[int, int, int | None, int] | None:
+    """Places of key, value, run and step in a table of one line for each value."""
+    lowered = [(name or "").lower() for name in header.names]
+    key = next((lowered.index(name) for name in _KEY_COLUMNS if name in lowered), None)
+    value = next((lowered.index(name) for name in _VALUE_COLUMNS if name in lowered), None)
+    step = next((lowered.index(name) for name in STEP_KEYS if name in lowered), None)
+    if key is None or value is None or step is None:
+        return None
+    return key, value, next((lowered.index(n) for n in _RUN_COLUMNS if n in lowered), None), step
+
+
+def _runs_of_lines(path: Path, header: Header, run_column: int | None) -> list[str]:
+    if run_column is None:
+        return [""]
+    rows = _cells(path, header, Notes())
+    return list(dict.fromkeys(cells[run_column] for cells in rows if len(cells) > run_column))
+
+
+def _read_lines_of_values(
+    path: Path, header: Header, place: tuple[int, int, int | None, int], run: str, notes: Notes
+) -> Iterator[Record]:
+    """Put together by step, as far as a million values can be held."""
+    key, value, run_column, step = place
+    window = StepWindow(notes, _MAX_VALUES_HELD, _MAX_VALUES_HELD)
+    for i, cells in enumerate(_cells(path, header, notes)):
+        if len(cells) <= max(key, value, step, run_column or 0):
+            notes.add("has too few cells: left out", f"row {i}")
+            continue
+        if run_column is not None and cells[run_column] != run:
+            continue
+        of_step, of_value = (
+            _cell(cells[step], header.delimiter),
+            _cell(cells[value], header.delimiter),
+        )
+        if of_step is None or of_value is None or of_step != of_step // 1:
+            notes.add("has no step or no value: left out", f"row {i}")
+            continue
+        yield from window.add(int(of_step), {cells[key]: of_value})
+    yield from window.rest()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
-from dfx_agent.ingest.run import Run, UnreadableLogError
+from dfx_agent.ingest.run import NotALogError, Notes, Record
+from dfx_agent.ingest.step_window import StepWindow
 
 _EVENT_STEP, _EVENT_SUMMARY = 2, 5
 _SUMMARY_VALUE = 1
@@ -22,49 +24,52 @@ _TYPE_DOUBLE = 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 # what a summary of scalars can never need; a length beyond it is damage
-_MAX_RECORD_BYTES = 1 << 30
+_MAX_RECORD_BYTES = 64 << 20
+_HEADER_BYTES, _CRC_BYTES = 12, 4
+# tags are written one after the other: a step is complete when so much came behind it
+_MAX_VALUES_HELD = 200_000
 
 Field = int | bytes
 
 
-def read_tensorboard(path: Path) -> Run:
+def read_tensorboard(path: Path, notes: Notes) -> Iterator[Record]:
     """One file, or the files of a folder in the order they were begun (each a new attempt)."""
-    run = Run()
     files = event_files(path)
     if not files:
-        raise UnreadableLogError(f"no events.out.tfevents.* file in {path}")
+        raise NotALogError(f"no events.out.tfevents.* file in {path}")
+    window = StepWindow(notes, _MAX_VALUES_HELD, _MAX_VALUES_HELD)
     for file in files:
-        _read_file(file, run)
-    return run
+        yield from _read_file(file, window, notes)
+        yield from window.rest()
 
 
 def event_files(path: Path) -> list[Path]:
-    """Names hold the time of creation, so they sort by it within one folder."""
-    return sorted(path.rglob("*tfevents*")) if path.is_dir() else [path]
+    """Of a folder those right in it, else those below; names sort by the time of creation."""
+    if not path.is_dir():
+        return [path]
+    return sorted(path.glob("*tfevents*")) or sorted(path.rglob("*tfevents*"))
 
 
-def _read_file(path: Path, run: Run) -> None:
-    by_step: dict[int, dict[str, float]] = {}
-    try:
-        for record in _records(path.read_bytes()):
-            step, scalars = _event(record)
-            if scalars:
-                by_step.setdefault(step, {}).update(scalars)
-    except (ValueError, IndexError, struct.error):
-        run.warn(f"{path.name} is damaged or cut off: read up to there")
-    for step in sorted(by_step):
-        run.add(step, by_step[step])
+def _read_file(path: Path, window: StepWindow, notes: Notes) -> Iterator[Record]:
+    with path.open("rb") as file:
+        try:
+            for record in _records(file):
+                step, scalars = _event(record)
+                if scalars:
+                    yield from window.add(step, scalars)
+        except (ValueError, IndexError, struct.error):
+            notes.add("is damaged or cut off: read up to there", path.name)
 
 
-def _records(data: bytes) -> Iterator[bytes]:
-    offset = 0
-    while offset < len(data):
-        (length,) = struct.unpack_from("<Q", data, offset)
-        begin = offset + 12
-        if length > _MAX_RECORD_BYTES or begin + length + 4 > len(data):
+def _records(file: IO[bytes]) -> Iterator[bytes]:
+    while header := file.read(_HEADER_BYTES):
+        (length,) = struct.unpack_from("<Q", header)
+        if length > _MAX_RECORD_BYTES:
+            raise ValueError("record is longer than any")
+        record = file.read(length + _CRC_BYTES)
+        if len(record) < length + _CRC_BYTES:
             raise ValueError("record is longer than the file")
-        yield data[begin : begin + length]
-        offset = begin + length + 4
+        yield record[:length]
 
 
 def _event(record: bytes) -> tuple[int, dict[str, float]]:

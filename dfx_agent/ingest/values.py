@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from dfx_agent.ingest.run import Record
 
 # a number inside the repr of numpy or torch, such as np.float64(…)
 _WRAPPED = re.compile(r"[A-Za-z_][\w.]*\(([^,()]*)(?:,.*)?\)")
-
-# keys that hold the step, best first
-STEP_KEYS = (
-    "step",
-    "_step",
-    "global_step",
-    "training/global_step",
-    "train/global_step",
-    "system/step",
-    "system/global_step",
-    "iteration",
-)
+_MAX_NUMBER_CHARS = 400
 
 
 def number(value: Any) -> float | None:
@@ -35,22 +26,26 @@ def number(value: Any) -> float | None:
     return _of_text(value.strip()) if isinstance(value, str) else None
 
 
+def numbers(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Record:
+    """Those of the values that are numbers."""
+    found = {}
+    for key, value in values.items() if isinstance(values, Mapping) else values:
+        if value.__class__ is float:
+            found[key] = value
+        elif (of_value := number(value)) is not None:
+            found[key] = of_value
+    return found
+
+
 def step_of(value: Any) -> int | None:
     """A step is a whole number; logs also write 12.0."""
     step = number(value)
     return int(step) if step is not None and math.isfinite(step) and step == int(step) else None
 
 
-def find_step(values: Mapping[str, Any]) -> int | None:
-    """The step of a record, from the first key that holds one."""
-    for key in STEP_KEYS:
-        step = step_of(values.get(key))
-        if step is not None:
-            return step
-    return None
-
-
 def _of_text(text: str) -> float | None:
+    if len(text) > _MAX_NUMBER_CHARS:
+        return None
     wrapped = _WRAPPED.fullmatch(text)
     text = wrapped[1] if wrapped else text
     if "_" in text:

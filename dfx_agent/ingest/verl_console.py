@@ -7,37 +7,38 @@ complete and is left out, and what came after it is missing, not zero.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from dfx_agent.ingest.run import Run, read_lines
-from dfx_agent.ingest.values import number
+from dfx_agent.ingest.lines import read_lines
+from dfx_agent.ingest.run import Notes, Record
+from dfx_agent.ingest.values import numbers
 
 # the step may follow a prefix, such as ray's "(TaskRunner pid=4242)", in colour
-STEP = re.compile(r"(?:^|[\s)m])step:(\d+) - ")
+STEP = re.compile(r"(?:^|[\s)m])step:(\d{1,18}) - ")
 
 _CUT_AT_BYTES = 4096
 
 
-def read_verl_console(path: Path) -> Run:
-    run = Run()
-    for line in read_lines(path):
-        if "step:" not in line:
+def read_verl_console(path: Path, notes: Notes) -> Iterator[Record]:
+    for line in read_lines(path, notes):
+        begin = STEP.search(line) if "step:" in line else None
+        if begin is None:
             continue
-        begin = STEP.search(line)
-        if begin:
-            items = line[begin.end() :].rstrip("\n").split(" - ")
-            if len(line.rstrip("\n").encode()) >= _CUT_AT_BYTES - 1:
-                cut = items.pop()
-                run.warn(f"step {begin[1]}: line cut by the logger at {cut[:40]!r}")
-            run.add(int(begin[1]), _values(items))
-    return run
+        items = line[begin.end() :].rstrip("\n").split(" - ")
+        if len(line.rstrip("\n").encode("utf-8", "replace")) >= _CUT_AT_BYTES - 1:
+            cut = items.pop()
+            notes.add(
+                "was cut by the logger: its last value is left out",
+                f"the line of step {begin[1]}, at {cut[:40]!r},",
+            )
+        record = numbers(_pairs(items))
+        record["step"] = int(begin[1])
+        yield record
 
 
-def _values(items: list[str]) -> dict[str, float]:
-    values = {}
+def _pairs(items: list[str]) -> Iterator[tuple[str, str]]:
     for item in items:
         key, _, text = item.rpartition(":")
-        value = number(text)
-        if key and value is not None:
-            values[key.strip()] = value
-    return values
+        if key:
+            yield key.strip(), text

@@ -211,3 +211,144 @@ def test_the_console_log_of_a_real_run_gives_what_its_table_gives(
     console, table = json.loads(done.stdout)["runs"]
     assert console["rows"] == table["rows"]
     assert console["alerts"] == table["alerts"]
+
+
+# ------------------------------------------------------------------------- what could be judged
+
+
+def test_a_run_says_from_which_keys_and_how_many_rows_it_was_judged(run_cli, bad: Path):
+    (run,) = json.loads(run_cli("backtest", "--json", str(bad)).stdout)["runs"]
+    assert run["signals"]["reward"] == {"keys": ["critic/score/mean"], "rows": NUM_STEPS}
+    assert 100 < run["rows_judged"] < NUM_STEPS
+    assert run["missing_families"] == []
+    (line, *_) = run_cli("backtest", str(bad)).stdout.splitlines()
+    assert f"{run['rows_judged']} judged by policy_kl (actor/ppo_kl), " in line
+
+
+def test_each_row_with_a_page_is_in_one_episode(run_cli, bad: Path):
+    (run,) = json.loads(run_cli("backtest", "--json", str(bad)).stdout)["runs"]
+    pages = [alert for alert in run["alerts"] if alert["severity"] == "critical"]
+    for page in pages:
+        assert page["row"] <= page["last_row"] < run["rows"]
+        assert page["last_step"] == page["last_row"] + 1
+    rows = [row for page in pages for row in range(page["row"], page["last_row"] + 1)]
+    assert len(rows) == len(set(rows)) > 5
+
+
+@pytest.mark.parametrize("more", [[], ["--fail-on", "critical"], ["--json"]])
+def test_too_few_signals_are_never_no_page(run_cli, tmp_path: Path, more: list[str]):
+    file = tmp_path / "reward.csv"
+    file.write_text("step,critic/score/mean,critic/score/max\n" + "1,0.5,1\n2,0.5,1\n3,0.5,1\n")
+    done = run_cli("backtest", *more, str(file))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"dfx-agent: {file} is not judged: no signal of divergence, grad_norm")
+    assert "no page" not in done.stdout
+
+
+def test_keys_that_the_user_names_are_judged(run_cli, tmp_path: Path):
+    names = {"critic/score/mean": "env/all/reward", "response_length/mean": "env/tokens"}
+    renamed = [
+        {"n" if key == "step" else names.get(key, f"own/{i}"): value
+         for i, (key, value) in enumerate(row.items())}
+        for row in steps(collapse=True)
+    ]  # fmt: skip
+    file = as_jsonl(tmp_path / "metrics.jsonl", renamed)
+    assert run_cli("backtest", str(file)).returncode == 1
+    maps = [f"--map={name}" for name in (
+        "step=n", "reward=env/all/reward", "response_length=env/tokens")]  # fmt: skip
+    done = run_cli("backtest", "--json", *maps, str(file))
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    assert run["signals"]["reward"]["keys"] == ["env/all/reward"]
+    assert any(alert["step"] >= ONSET for alert in run["alerts"])
+    wrong = run_cli("backtest", "--map", "rewards=x", str(file))
+    assert wrong.returncode == 2
+    assert "there is no signal 'rewards'" in wrong.stderr
+
+
+def trl_line(row: dict[str, float]) -> str:
+    return str({
+        "loss": row["actor/pg_loss"], "grad_norm": row["actor/grad_norm"], "learning_rate": 1e-6,
+        "completion_length": row["response_length/mean"], "reward": row["critic/score/mean"],
+        "kl": 0.01, "epoch": row["step"] / NUM_STEPS,
+    })  # fmt: skip
+
+
+def test_a_folder_of_mixed_logs_is_read_with_nothing_passed_over_silently(run_cli, tmp_path: Path):
+    rows = steps(collapse=True)
+    as_csv(tmp_path / "a.csv.gz", rows)
+    as_console(tmp_path / "b.log", rows)
+    as_jsonl(tmp_path / "c.jsonl", rows)
+    (tmp_path / "d.out").write_text("\n".join(f"\r 5%|5 | 1/9\r{trl_line(row)}" for row in rows))
+    cell = {"cell_type": "code", "outputs": [{"text": [trl_line(row) + "\n" for row in rows]}]}
+    (tmp_path / "e.ipynb").write_text(json.dumps({"cells": [cell], "nbformat": 4}))
+    for step in (50, 150):
+        folder = tmp_path / "trl" / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        history = [
+            {
+                "step": row["step"],
+                "reward": row["critic/score/mean"],
+                "completion_length": row["response_length/mean"],
+            }
+            for row in rows[:step]
+        ]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+        (folder / "config.json").write_text('{\n "hidden_size": 8\n}')
+        (folder / "model.safetensors").write_bytes(bytes(9))
+    (tmp_path / "cut.csv.gz").write_bytes((tmp_path / "a.csv.gz").read_bytes()[:-1500])
+    (tmp_path / "README.md").write_text("# Runs, and more\n\nSome, text.\n")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1" + bytes(20))
+    done = run_cli("backtest", "--json", str(tmp_path))
+    result = json.loads(done.stdout)
+    by_name = {str(Path(run["file"]).relative_to(tmp_path)): run for run in result["runs"]}
+    whole = {"a.csv.gz", "b.log", "c.jsonl", "d.out", "e.ipynb",
+             "trl/checkpoint-150/trainer_state.json"}  # fmt: skip
+    assert by_name.keys() == whole | {"cut.csv.gz", "broken.parquet"}
+    for name in whole:
+        assert by_name[name]["rows"] == NUM_STEPS, name
+        assert any(a["severity"] == "critical" for a in by_name[name]["alerts"]), name
+    assert 0 < by_name["cut.csv.gz"]["rows"] < NUM_STEPS
+    assert any("cut off" in line for line in by_name["cut.csv.gz"]["warnings"])
+    passed = {entry["file"]: entry["reason"] for entry in result["summary"]["passed_over"]}
+    everything = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert everything == passed.keys() | {run["file"] for run in result["runs"]}
+    assert done.returncode == 1
+    assert "broken.parquet" in done.stderr
+
+
+# ------------------------------------------------------------------------------------- --summary
+
+
+def test_the_summary_counts_pages_against_labels(run_cli, tmp_path: Path):
+    for i in range(3):
+        as_csv(tmp_path / f"good{i}.csv.gz", steps(collapse=False))
+    as_csv(tmp_path / "bad.csv.gz", steps(collapse=True))
+    as_csv(tmp_path / "unlabelled.csv.gz", steps(collapse=False))
+    (tmp_path / "LABELS.csv").write_text(
+        "path,kind,onset_row,sample\ngood0.csv.gz,healthy,,in\ngood1.csv.gz,healthy,,out\n"
+        f"good2.csv.gz,ambiguous,,out\nbad.csv.gz,collapse,{ONSET - 1},out\n"
+    )
+    done = run_cli("backtest", "--summary", "--json", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rates = json.loads(done.stdout)["summary"]["rates"]
+    assert rates["unlabelled"] == [str(tmp_path / "unlabelled.csv.gz")]
+    groups = {group["group"]: group for group in rates["groups"]}
+    assert groups.keys() == {"all", "sample: in", "sample: out", "verl"}
+    assert (groups["all"]["num_runs"], groups["all"]["num_collapses"]) == (4, 1)
+    assert groups["all"]["num_found"] == groups["sample: out"]["num_found"] == 1
+    assert groups["all"]["num_healthy_rows"] == 2 * NUM_STEPS + ONSET - 1 - 5
+    assert groups["sample: in"]["num_false_pages"] == 0
+    table = run_cli("backtest", "--summary", str(tmp_path)).stdout
+    assert "| all | 4 | 600 | 414 | 1 of 1 | 21% to 100% |" in table
+    assert "1 runs have no label and are in no row." in table
+
+
+def test_a_summary_without_labels_is_wrong_use(run_cli, tmp_path: Path, good: Path):
+    done = run_cli("backtest", "--summary", str(good))
+    assert done.returncode == 2
+    assert "LABELS.csv" in done.stderr
+    (tmp_path / "LABELS.csv").write_text("path,kind\ngood.csv.gz,fine\n")
+    done = run_cli("backtest", "--summary", str(good))
+    assert "line 2: kind is 'fine'" in done.stderr

@@ -24,6 +24,8 @@ import yaml
 
 # keys of the guest's own hooks begin so
 OWN_PREFIX = "torch/"
+# keys that a user named with --map; the rest is a signal
+MAPPED_PREFIX = "signal/"
 _OWN = "torch"
 # what trackers put in front of a framework's key, and ROLL's reducer behind it
 _TRACKER_PREFIX = "train/"
@@ -117,7 +119,7 @@ class NativeNames:
 
     def exactly(self, key: str) -> tuple[int, Native] | None:
         """The key with its place in the file, without any other spelling tried."""
-        if self._own and key.startswith(OWN_PREFIX):
+        if self._own and key.startswith((OWN_PREFIX, MAPPED_PREFIX)):
             found = self._own.exactly(key)
             return found and (found[0] + len(self._entries), found[1])
         return self._in_file(key)
@@ -166,6 +168,13 @@ def load(framework: str) -> NativeNames:
 def _agreed() -> NativeNames:
     others = [list(_read(name)) for name in frameworks() if name != _OWN]
     return AgreedNames(others, NativeNames(_read(_OWN)))
+
+
+@cache
+def mapped_names() -> tuple[str, ...]:
+    """Signals that a user may name a key for."""
+    names = (entry.name for entry in _read(_OWN) if entry.pattern is None)
+    return tuple(name[len(MAPPED_PREFIX) :] for name in names if name.startswith(MAPPED_PREFIX))
 
 
 def frameworks() -> list[str]:

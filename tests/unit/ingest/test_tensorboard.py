@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dfx_agent.ingest.reader import read
-from dfx_agent.ingest.run import UnreadableLogError
+from dfx_agent.ingest.run import Notes, UnreadableLogError
 from dfx_agent.ingest.tensorboard import read_tensorboard
 
 # tensorboardX 2.6: actor/entropy 0.5 at step 10 and 1.5 at step 11, a text at step 10
@@ -65,9 +65,8 @@ def test_a_file_cut_anywhere_gives_what_came_before(tmp_path):
     for size in range(len(whole)):
         path = tmp_path / "events.out.tfevents.1"
         path.write_bytes(whole[:size])
-        run = read_tensorboard(path)
-        assert len(run.rows) <= 2
-        steps = [step for step, _ in run.rows]
+        steps = [record["step"] for record in read_tensorboard(path, Notes())]
+        assert len(steps) <= 2
         assert steps == [10, 11][: len(steps)]
 
 
@@ -76,13 +75,13 @@ def test_any_changed_byte_is_survived(tmp_path):
     path = tmp_path / "events.out.tfevents.1"
     for i in range(len(whole)):
         path.write_bytes(whole[:i] + bytes([whole[i] ^ 0xFF]) + whole[i + 1 :])
-        read_tensorboard(path)
+        list(read_tensorboard(path, Notes()))
 
 
 def test_damage_is_said(tmp_path):
     path = tmp_path / "events.out.tfevents.1"
     path.write_bytes(base64.b64decode(SIMPLE) + struct.pack("<QI", 1 << 40, 0))
-    run = read_tensorboard(path)
+    run = read(path)
     assert len(run.rows) == 2
     assert "damaged or cut off" in run.warnings[0]
 

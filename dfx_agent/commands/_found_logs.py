@@ -1,0 +1,104 @@
+"""Which files of a folder are logs. What is passed over is named with its reason."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dfx_agent.ingest.mlflow_folder import is_run_folder
+
+# never logs of training, and large: not even opened
+_OTHER_ENDINGS = frozenset(
+    [
+        ".safetensors",
+        ".bin",
+        ".pt",
+        ".pth",
+        ".ckpt",
+        ".npy",
+        ".npz",
+        ".pkl",
+        ".arrow",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".svg",
+        ".pdf",
+        ".mp4",
+        ".py",
+        ".pyc",
+        ".so",
+        ".sh",
+        ".yaml",
+        ".yml",
+        ".toml",
+        ".model",
+        ".tar",
+        ".zip",
+        ".whl",
+    ]
+)
+_CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})")
+_STATE = "trainer_state.json"
+
+
+@dataclass
+class Found:
+    """``named``: what the user named, ``logs``: all to be read, ``passed_over``: (path, why)."""
+
+    logs: list[Path] = field(default_factory=list)
+    named: set[Path] = field(default_factory=set)
+    passed_over: list[tuple[str, str]] = field(default_factory=list)
+
+
+def find_logs(places: Iterable[str], *, labels: Path | None = None) -> Found:
+    """Files as they are named; of folders what may be a log, each TensorBoard folder as one."""
+    found = Found()
+    for place in map(Path, places):
+        if place.is_dir() and not is_run_folder(place):
+            found.logs += _below(place, found, labels)
+        else:
+            found.named.add(place)
+            found.logs.append(place)
+    found.logs = list(dict.fromkeys(found.logs))
+    return found
+
+
+def _below(folder: Path, found: Found, labels: Path | None) -> Iterator[Path]:
+    states: dict[Path, tuple[int, Path]] = {}
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = Path(where)
+        if is_run_folder(here):
+            folders.clear()
+            yield here
+            continue
+        if any("tfevents" in name for name in files):
+            yield here
+        for path in (here / name for name in sorted(files)):
+            checkpoint = _CHECKPOINT.fullmatch(here.name) if path.name == _STATE else None
+            if checkpoint:
+                _keep_newest(states, int(checkpoint[1]), path, found)
+            elif path == labels or "tfevents" in path.name:
+                continue
+            elif path.suffix.lower() in _OTHER_ENDINGS or path.name.startswith("."):
+                found.passed_over.append((str(path), f"{path.suffix or 'hidden'} is no log"))
+            else:
+                yield path
+    yield from (path for _, path in states.values())
+
+
+def _keep_newest(states: dict[Path, tuple[int, Path]], step: int, path: Path, found: Found) -> None:
+    """Each checkpoint holds the history from the beginning."""
+    run = path.parent.parent
+    other = states.get(run)
+    if other is None or other[0] < step:
+        states[run] = step, path
+    older = path if other and other[0] >= step else other and other[1]
+    if older:
+        newest = states[run][1]
+        found.passed_over.append((str(older), f"its history goes on in {newest.parent.name}"))

@@ -1,0 +1,85 @@
+"""What trainers print between everything else: dicts, "Step 3 | Reward: 0.5 | ...", text tables.
+
+Known forms: transformers and TRL (``{'loss': 0.1, 'reward': 0.5}``; newer versions put the numbers
+into quotes), ms-swift, OpenRLHF and slime (a dict behind "Global step 3:", "rollout 3:"), prime-rl,
+and the tables of notebooks as people paste them. A dict is a report when a framework knows one of
+its keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.lines import read_lines
+from dfx_agent.ingest.native_keys import is_known_key
+from dfx_agent.ingest.printed_dicts import printed_dicts
+from dfx_agent.ingest.printed_tables import PrintedTable
+from dfx_agent.ingest.report_steps import ReportSteps
+from dfx_agent.ingest.reporters import Reporters
+from dfx_agent.ingest.run import Notes, Record
+from dfx_agent.ingest.values import numbers
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_PRIME_RL = re.compile(r"\bStep (\d{1,18}) \| (.+)")
+_FIRST_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)")
+# prime-rl's words for its own keys; other words of the line have units that it does not tell
+_PRIME_RL_KEYS = {
+    "Reward": "reward/all/mean",
+    "Loss": "loss/mean",
+    "Entropy": "entropy/all/mean",
+    "Mismatch KL": "mismatch_kl/all/mean",
+    "Grad. Norm": "optim/grad_norm",
+    "Seq. Length": "seq_len/all/mean",
+}
+
+
+def read_console(path: Path, notes: Notes, key_map: KeyMap = NO_MAP) -> Iterator[Record]:
+    return read_console_lines(read_lines(path, notes), notes, key_map)
+
+
+def read_console_lines(
+    lines: Iterable[str], notes: Notes, key_map: KeyMap = NO_MAP
+) -> Iterator[Record]:
+    """Records of the reports in these lines, in their order, each with its step."""
+    steps, reporters, table = ReportSteps(notes), Reporters(notes), PrintedTable()
+    for line in lines:
+        clean = _COLOUR.sub("", line) if "\x1b" in line else line
+        row = table.record(clean)
+        if row is not None:
+            yield from steps.rest()
+            yield row
+            continue
+        if " | " in clean and (found := _PRIME_RL.search(clean)):
+            yield from steps.placed("Step", int(found[1]), _prime_rl(found[2]))
+            continue
+        for before, text, printed in printed_dicts(clean):
+            if not _is_report(printed, key_map):
+                if printed:
+                    notes.add("dicts hold no key that is known: left out")
+            elif reporters.is_wanted(before, text, printed):
+                yield from steps.of(before, printed)
+    yield from steps.rest()
+
+
+def has_report(lines: Iterable[str], key_map: KeyMap = NO_MAP) -> bool:
+    return next(iter(read_console_lines(lines, Notes(), key_map)), None) is not None
+
+
+def _is_report(record: Record, key_map: KeyMap) -> bool:
+    return any(key in key_map.spellings or _is_known(key) for key in record)
+
+
+@lru_cache(maxsize=10_000)
+def _is_known(key: str) -> bool:
+    return is_known_key(key)
+
+
+def _prime_rl(text: str) -> Record:
+    items = (item.partition(":") for item in text.split(" | "))
+    named = ((_PRIME_RL_KEYS.get(label.strip()), value) for label, _, value in items)
+    found = ((key, _FIRST_NUMBER.match(value.strip())) for key, value in named if key)
+    return numbers((key, value[0]) for key, value in found if value)

@@ -1,0 +1,65 @@
+"""Dicts of numbers inside a line of output, as ``print`` and ``json.dumps`` write them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+
+from dfx_agent.ingest.json_lines import flat, parse_object
+from dfx_agent.ingest.run import Record
+from dfx_agent.ingest.values import numbers
+
+_BRACES = re.compile(r"[{}]")
+_OPENING = re.compile(r"\{\s*['\"]")
+# values that are no literals: nan, inf, np.float64(0.5), tensor(0.5, device='cuda:0')
+_BARE = re.compile(r"(?<=[:\[,(\s])([-+]?(?:nan|inf))(?=[\s,}\])])", re.IGNORECASE)
+_WRAPPED = re.compile(r"\b(?:np|numpy|torch|tensor)[\w.]*\(([^(),]*)(?:,[^()]*)?\)")
+_MAX_DICT_CHARS, _MAX_DEPTH = 1 << 20, 16
+
+
+def printed_dicts(line: str) -> Iterator[tuple[str, str, Record]]:
+    """(text before it, the dict as it stands there, its numbers) for each dict of the line."""
+    if "{" not in line:
+        return
+    for begin, end in _spans(line):
+        text = line[begin:end]
+        yield line[max(0, begin - 200) : begin], text, _parsed(text)
+
+
+def _spans(line: str) -> Iterator[tuple[int, int]]:
+    """Where outermost braces stand that open with a quoted key."""
+    depth = begin = 0
+    for brace in _BRACES.finditer(line):
+        at = brace.start()
+        if brace[0] == "{":
+            if not depth and not _OPENING.match(line, at):
+                continue
+            begin = begin if depth else at
+            depth += 1
+        elif depth:
+            depth -= 1
+            if not depth and at - begin < _MAX_DICT_CHARS:
+                yield begin, at + 1
+
+
+def _parsed(text: str) -> Record:
+    if text.count("{") + text.count("[") + text.count("(") > _MAX_DEPTH + text.count(":"):
+        return {}
+    record = parse_object(text) or _literal(text)
+    return numbers((key, value) for key, value in flat(record).items() if isinstance(key, str))
+
+
+def _literal(text: str) -> dict[str, object]:
+    if "(" in text:
+        text = _WRAPPED.sub(r"\1", text)
+    if "n" in text or "N" in text:
+        text = _BARE.sub(r"'\1'", text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an escape that Python does not know
+            record = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        return {}
+    return record if isinstance(record, dict) else {}
