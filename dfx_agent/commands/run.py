@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 import time
+from contextlib import suppress
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from dfx_agent.agent.config import Config
 from dfx_agent.attach.spawn import Job, block_signals, environment
 from dfx_agent.commands._options import (
     add_budget_argument,
@@ -17,9 +18,14 @@ from dfx_agent.commands._options import (
     listener_of,
     load_config,
 )
-from dfx_agent.commands._service import Service
-from dfx_agent.errors import ListenError, UsageError
+from dfx_agent.errors import DfxError, ListenError, UsageError
+from dfx_agent.web.listener import parse_listen
 from dfx_agent.wire import SegmentError
+
+# What serves is imported in _observe: a dependency that is missing or broken must not stop the job.
+if TYPE_CHECKING:
+    from dfx_agent.agent.config import Config
+    from dfx_agent.commands._service import Service
 
 HELP = "start CMD with the guest in it and in every Python child; exit code is CMD's"
 EXAMPLE = "dfx-agent run --run nightly -- torchrun --nproc-per-node 8 train.py --lr 1e-6"
@@ -36,52 +42,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Exit code of CMD. Whatever goes wrong with us, CMD runs."""
+    """Exit code of CMD. Words that cannot be read are wrong use; else CMD runs, whatever fails."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("no command: write `dfx-agent run -- CMD ...`")
     budget_of(args)
-    config = load_config(args)
-    run = args.run or _run_name(command)
+    if args.listen:
+        parse_listen(args.listen)
     mask = block_signals()
-    service, env = _observe(config, run, is_given=args.listen is not None)
-    if args.max_overhead:
+    service, env = _observe(args, args.run or _run_name(command))
+    if service is not None and args.max_overhead:
         env["DFX_MAX_OVERHEAD"] = args.max_overhead
     job = Job(command, env, mask)
     code = job.wait()
     if service is not None:
-        service.see_job_off()
-        service.stop()
+        _see_off(service)
     return code
 
 
-def _observe(config: Config, run: str, *, is_given: bool) -> tuple[Service | None, dict[str, str]]:
+def _observe(args: argparse.Namespace, run: str) -> tuple[Service | None, dict[str, str]]:
     """Start serving; (service or None, environment of the job)."""
-    unchanged = dict(os.environ)
     try:
-        service = _serve(config, is_given=is_given)
+        config = load_config(args)
+        service = _serve(config)
         env = environment(os.environ, config.directory, run)
-    except (SegmentError, OSError) as error:
-        _say(f"{error}; CMD runs unobserved")
-        return None, unchanged
+    except Exception as error:  # noqa: BLE001 (the job does not depend on us)
+        _say(f"{_told(error)}; CMD runs unobserved")
+        return None, dict(os.environ)
     _say(f"page {service.url}/  metrics {service.url}/metrics  run {run}")
     return service, env
 
 
-def _serve(config: Config, *, is_given: bool) -> Service:
-    service = Service(config)
+def _serve(config: Config) -> Service:
+    """Where the address is taken, on another port of the same host, and it is said."""
+    from dfx_agent.commands._service import Service
+
+    try:
+        return _started(Service(config))
+    except ListenError as error:
+        host = config.listen.rpartition(":")[0]
+        service = _started(Service(config, listener_of(config, f"{host}:0")))
+        _say(f"{error}: taking {service.url} instead")
+        return service
+
+
+def _started(service: Service) -> Service:
     try:
         service.start()
-    except ListenError as error:
-        if is_given:
+    except Exception:
+        with suppress(Exception):
             service.stop()
-            raise
-        service.agent.stop()
-        host = config.listen.rpartition(":")[0]
-        service = Service(config, listener_of(config, f"{host}:0"))
-        service.start()
-        _say(f"{error}: taking {service.url} instead")
+        raise
     return service
+
+
+def _see_off(service: Service) -> None:
+    """The job has ended: its exit code stands, whatever happens here."""
+    try:
+        service.see_job_off()
+        service.stop()
+    except Exception as error:  # noqa: BLE001 (the exit code is the job's)
+        _say(f"after the job: {_told(error)}")
+
+
+def _told(error: Exception) -> str:
+    """One line; with its type where it is none of those that are written for people."""
+    lines = str(error).splitlines() or [""]
+    is_ours = isinstance(error, (DfxError, SegmentError, OSError))
+    return lines[0] if is_ours else f"the agent failed: {type(error).__name__}: {lines[0]}"
 
 
 def _run_name(command: list[str]) -> str:

@@ -102,6 +102,7 @@ def test_version():
         (["run", "--listen", "127.0.0.1:0", "--", "/etc/passwd"], "/etc/passwd"),
         (["run", "--listen", "nowhere", "--", "true"], "nowhere"),
         (["run", "--listen", "127.0.0.1:99999", "--", "true"], "99999"),
+        (["run", "--max-overhead", "much", "--", "true"], "much"),
         (["serve", "--config", "/no/such/file.yaml"], "/no/such/file.yaml"),
         (["serve", "--token-file", "/no/such/token"], "/no/such/token"),
     ],
@@ -142,19 +143,18 @@ def test_fault_that_does_not_exist_is_one_line():
 # addresses
 
 
-def test_taken_port_that_was_asked_for_stops_before_the_job(listener, tmp_path):
-    mark = tmp_path / "started"
-    for args in (["serve"], ["run"], ["demo"]):
-        rest = ["--", "touch", mark] if args == ["run"] else []
-        line = one_line(cli(*args, "--listen", f"127.0.0.1:{listener}", *rest), 1)
-        assert f"127.0.0.1:{listener}" in line
-        assert "--listen" in line
-    assert not mark.exists()
+@pytest.mark.parametrize("verb", ["serve", "demo"])
+def test_taken_port_that_was_asked_for_is_one_line(listener, verb):
+    line = one_line(cli(verb, "--listen", f"127.0.0.1:{listener}"), 1)
+    assert f"127.0.0.1:{listener}" in line
+    assert "--listen" in line
 
 
-def test_taken_default_port_is_told_and_another_is_used(listener):
-    environment = job_environment(DFX_LISTEN=f"127.0.0.1:{listener}")
-    ended = cli("run", "--", *OK, env=environment)
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_taken_port_is_told_and_the_job_is_observed_on_another(listener, is_flag):
+    address = f"127.0.0.1:{listener}"
+    flags = ["--listen", address] if is_flag else []
+    ended = cli("run", *flags, "--", *OK, env=job_environment(DFX_LISTEN=address))
     assert (ended.returncode, ended.stdout) == (5, "job ran\n"), ended.stderr
     taken, page = ended.stderr.splitlines()
     other = re.search(r"page http://127\.0\.0\.1:(\d+)/", page).group(1)
@@ -163,10 +163,8 @@ def test_taken_default_port_is_told_and_another_is_used(listener):
     assert other != str(listener)
 
 
-@pytest.mark.parametrize("verb", [["serve"], ["run", "--listen", "0.0.0.0:0", "--", "true"]])
-def test_other_machines_need_a_token(verb):
-    args = verb if verb[0] == "run" else [*verb, "--listen", "0.0.0.0:0"]
-    assert "--token-file" in one_line(cli(*args), 2)
+def test_other_machines_need_a_token():
+    assert "--token-file" in one_line(cli("serve", "--listen", "0.0.0.0:0"), 2)
 
 
 def test_empty_token_is_refused(tmp_path):
@@ -175,7 +173,51 @@ def test_empty_token_is_refused(tmp_path):
     assert "empty" in one_line(ended, 2)
 
 
-# the folder of the segments: whatever is wrong with it, the job runs
+# whatever keeps the agent from starting, the job runs
+
+BREAKS = """
+import sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+def find_spec(name, *rest):
+    if name == BROKEN:
+        raise ImportError(f"{name} is broken here\\nand says so in two lines")
+    return find(name, *rest)
+PathFinder.find_spec = find_spec
+"""
+
+
+@pytest.mark.parametrize("broken", ["yaml", "fastapi", "uvicorn", "prometheus_client", "pydantic"])
+def test_a_dependency_that_cannot_be_imported(broken):
+    code = BREAKS.replace("BROKEN", repr(broken)) + DFX_AGENT[2]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "run", "--listen", "127.0.0.1:0", "--", *OK],
+        check=False, capture_output=True, text=True, timeout=60, env=job_environment(),
+    )  # fmt: skip
+    assert f"ImportError: {broken} is broken here; CMD" in unobserved(ended)
+
+
+@pytest.mark.parametrize(
+    ("content", "args", "says"),
+    [
+        ("poll_second: 1\n", [], "poll_second"),
+        ("a: {", [], "YAML"),
+        ("", ["--token-file", "/no/such/token"], "/no/such/token"),
+        ("", ["--listen", "0.0.0.0:0"], "--token-file"),
+        ("", ["--listen", "192.0.2.1:9931"], "192.0.2.1"),
+        ("", ["--tls-cert", "/no/such/cert"], ""),
+        ("track_with: [nobody]\n", [], "nobody"),
+        ("", ["--otlp", "nowhere"], "nowhere"),
+        ("", ["--config", "/no/such/file"], "/no/such/file"),
+    ],
+)
+def test_settings_that_cannot_be_used(tmp_path, content, args, says):
+    (tmp_path / "dfx.yaml").write_text(content)
+    environment = job_environment(DFX_LISTEN="127.0.0.1:0")
+    assert says in unobserved(cli("run", *args, "--", *OK, cwd=tmp_path, env=environment))
+
+
+# the folder of the segments
 
 
 @pytest.fixture
