@@ -78,7 +78,7 @@ def measure(*, quick: bool) -> list[Result]:
     with shared_memory as folder, _job(folder) as job:
         _until(job.is_training, _START_SECONDS)
         _cycle(job, folder, _Cycles())
-        for _ in range(3 if quick else _NUM_CYCLES):
+        for _ in range(1 if quick else _NUM_CYCLES):
             _cycle(job, folder, cycles)
         job.is_training()
     return _rows(cycles)

@@ -51,7 +51,7 @@ def measure(*, quick: bool) -> list[Result]:
     soak = _Soak()
     commands = interpreters()
     kinds = [(version, program) for version in commands for program in PROGRAMS]
-    num_each = 2 if quick else -(-_NUM_CYCLES // len(kinds))
+    num_each = 1 if quick else -(-_NUM_CYCLES // len(kinds))
     for version, program in kinds:
         before = len(soak.lost)
         _cycles(soak, commands[version], version, program, num_each)

@@ -107,7 +107,9 @@ def event_costs(*, quick: bool) -> EventCosts:
         assert recorder.current is not None
         names = {name: getattr(dfx, name) for name in dfx.__all__}
         names |= {"start": start, "count": recorder.current.count}
-        means = block_means_ns([*CALLS, TELEMETRY], names, 10 if quick else 100, 500)
+        means = block_means_ns(
+            [*CALLS, TELEMETRY], names, 3 if quick else 100, 50 if quick else 500
+        )
         added = added_by_hooks(start, quick=quick)
         dfx.shutdown()
     ns = {name: median(blocks) for name, blocks in means.items()}

@@ -68,7 +68,7 @@ def added_by_hooks(start_span: Any, *, quick: bool) -> dict[str, Added]:
         calls, names = _calls()
         cases = [case for call in calls for case in call.cases()]
         names["start"] = start_span
-        means = block_means_ns(cases, names, 10 if quick else 40, CALLS_PER_BLOCK)
+        means = block_means_ns(cases, names, *((3, 5) if quick else (40, CALLS_PER_BLOCK)))
         hook()
     return {
         call.name: Added(*(means[call.name + what] for what in ("", PLAIN, SPANNED)))

@@ -30,7 +30,7 @@ Start = tuple[str, dict[str, str]]  # interpreter, environment
 def measure(*, quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
         starts = _starts(Path(folder))
-        milliseconds = _interleaved(starts, num_rounds=15 if quick else 200)
+        milliseconds = _interleaved(starts, num_rounds=3 if quick else 200)
     bars = {INSTALLED: Bar(1.0)}
     names = (INSTALLED, ENABLED, PRELOADED, PLAIN_TOO)
     return [_row(name, milliseconds, bars.get(name)) for name in names]

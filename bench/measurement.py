@@ -8,6 +8,7 @@ import datetime as dt
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from bench.estimates import median, quantile
 
+HERE = Path(__file__).resolve().parent
 _HEADINGS = ("NUMBER", "VALUE", "SPREAD", "BASELINE", "RATIO", "N", "BAR", "")
 
 
@@ -106,8 +108,26 @@ def machine() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "kernel": platform.release(),
+        **checkout(),
         "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def checkout() -> dict[str, Any]:
+    """``commit`` and ``is_dirty`` of the tree that is measured; None where git cannot tell."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ":!bench/results.json")
+    return {"commit": commit, "is_dirty": None if changes is None else bool(changes)}
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=HERE, capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout.strip()
 
 
 def report(measure: Callable[..., list[Result]]) -> None:

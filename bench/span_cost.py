@@ -48,9 +48,9 @@ def measure(*, quick: bool) -> list[Result]:
             "start": provider.get_tracer("bench").start_as_current_span,
         }
         cases = _cases(processor)
-        means = block_means_ns(cases, names, 20 if quick else 300, SPANS_PER_BLOCK)
+        means = block_means_ns(cases, names, 5 if quick else 300, SPANS_PER_BLOCK)
         timed = [case for case in cases if case.name in {"dfx.stage", "OpenTelemetry span"}]
-        singles = single_calls(timed, names, 5 if quick else 100, SPANS_PER_BLOCK)
+        singles = single_calls(timed, names, 2 if quick else 100, SPANS_PER_BLOCK)
         provider.shutdown()
         dfx.shutdown()
     return [*_p50s(means), *_p99s(singles.p99s_ns, singles.clock_ns)]

@@ -30,7 +30,7 @@ KEPT_STEPS = 32  # by the agent
 
 
 def measure(*, quick: bool) -> list[Result]:
-    num_runs = 4 if quick else 60
+    num_runs = 1 if quick else 60
     with ProcessPoolExecutor() as pool:
         slow = {h: list(pool.map(named_after, [h] * num_runs, range(num_runs))) for h in HOSTS}
         cases = [(h, ranks, seed) for h in HOSTS for ranks in NUM_RANKS for seed in range(num_runs)]

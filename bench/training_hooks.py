@@ -36,10 +36,10 @@ def measure(*, quick: bool) -> list[Result]:
     costs = event_costs(quick=quick)
     rows = []
     for job, kind in JOBS.items():
-        before, timed, recorded = costs, *_recorded(kind, num_steps=15 if quick else 100)
-        costs = event_costs(quick=quick)
+        before, timed, recorded = costs, *_recorded(kind, num_steps=6 if quick else 100)
+        costs = costs if quick else event_costs(quick=False)
         rows += _own_costs(job, timed, recorded, before.between(costs))
-        rows += _on_off(job, kind, seconds=8.0 if quick else 75.0)
+        rows += _on_off(job, kind, seconds=2.0 if quick else 75.0)
     return rows
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import pkgutil
 import re
 import subprocess
@@ -55,6 +56,13 @@ def test_every_metric_is_on_the_metrics_page() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert metrics
     assert sorted(name for name in metrics if f"`{name}" not in page) == []
+
+
+def test_the_page_of_figures_is_what_the_benches_wrote() -> None:
+    figures = importlib.import_module("bench.figures")
+    rows = json.loads((ROOT / "bench" / "results.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    assert page == figures.page(rows), "run `make generate`"
 
 
 def test_metrics_page_is_what_the_catalogue_says() -> None:
