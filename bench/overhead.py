@@ -24,7 +24,7 @@ NUM_RANKS = 2
 def measure(*, quick: bool) -> list[Result]:
     torch.set_num_threads(1)
     costs = event_costs(quick=quick)
-    return [_own_cost(costs, 5 if quick else 28), *_on_off(2.0 if quick else 180.0)]
+    return [_own_cost(costs, 8 if quick else 28), *_on_off(2.0 if quick else 180.0)]
 
 
 def _own_cost(costs: EventCosts, num_steps: int) -> Result:

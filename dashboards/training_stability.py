@@ -174,7 +174,7 @@ def onsets() -> Any:
 
 
 def aborted() -> str:
-    """Whatever the reason."""
+    """Whatever the reason; of the whole step, not of one environment's few samples."""
     return of_main(data_quality.ABORTED_RATIO, stat="~|mean", why="~.*")
 
 

@@ -79,6 +79,7 @@ class SignalState:
     ``latched_step``. ``num_nonfinite_steps``: where ("grad", "logprob", "loss", "reward") -> steps
     of the newest 5 that reported NaN or Inf there. ``num_identical_score_steps``: consecutive
     steps whose highest and lowest score were the same, None when scores are not reported.
+    ``aborted_recent_median``: share of the samples given up, median of the newest 8 steps.
     """
 
     row: int
@@ -91,6 +92,7 @@ class SignalState:
     num_nonfinite_steps: Mapping[str, int]
     num_identical_score_steps: int | None
     had_score_signal: bool
+    aborted_recent_median: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from alert_rules.cases.case import Cases, Series, at
 from alert_rules.cases.stability import active
-from dfx_agent.metrics import data_quality, signals
+from dfx_agent.metrics import signals
 
 
 def truncation(median: float, difference: float) -> Series:
@@ -13,7 +13,7 @@ def truncation(median: float, difference: float) -> Series:
 
 
 def aborted(ratio: float) -> Series:
-    return (at(data_quality.ABORTED_RATIO, ratio), at(data_quality.ABORTED_RATIO, 0, rank="1"))
+    return (at(signals.ABORTED_RECENT_MEDIAN, ratio),)
 
 
 CASES = {

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dfx_agent.agent.aborted_share import ABORTED
 from dfx_agent.agent.signals import LOSS, SCORE_MAX, SCORE_MIN
 from dfx_agent.metrics.native import load as native_names
 
@@ -16,6 +17,12 @@ Source = tuple[str, tuple[tuple[str, str], ...]]
 def _source(metric: str, **labels: str) -> Source:
     return metric, tuple(sorted(labels.items()))
 
+
+_TRUNCATED = _source("dfx_response_clip_ratio")
+# frameworks that tell it in other words: RLinf who ended, ROLL how many did not
+_ENDED = _source("dfx_response_ended_ratio")
+_NUM_TRUNCATED = _source("dfx_response_clip_samples", which="total")
+_NUM_SAMPLES = _source("dfx_step_samples")
 
 # best first; a run keeps the source it was first seen with, so that baselines never mix two
 _SOURCES: dict[str, tuple[Source, ...]] = {
@@ -32,14 +39,21 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
     # the score has no KL penalty in it: a rising KL must not count twice
     "reward": (_source("dfx_score", stat="mean"), _source("dfx_reward", stat="mean")),
     "response_length": (_source("dfx_response_length_tokens", stat="mean"),),
-    "truncation": (_source("dfx_response_clip_ratio"),),
+    "truncation": (_TRUNCATED,),
+    ABORTED: tuple(
+        _source("dfx_aborted_ratio", **why)
+        for why in ({}, {"why": "has_error"}, {"why": "empty_response"}, {"why": "cancelled"})
+    ),
     LOSS: (_source("dfx_actor_loss", term="pg"), _source("dfx_actor_loss", term="total")),
     SCORE_MAX: (_source("dfx_score", stat="max"),),
     SCORE_MIN: (_source("dfx_score", stat="min"),),
 }
 
 
-_KNOWN = frozenset(source for sources in _SOURCES.values() for source in sources)
+_KNOWN = frozenset(
+    (*(source for sources in _SOURCES.values() for source in sources),
+     _ENDED, _NUM_TRUNCATED, _NUM_SAMPLES)
+)  # fmt: skip
 
 
 class Input(NamedTuple):
@@ -50,8 +64,12 @@ class Input(NamedTuple):
 
 
 def source_of(metric: str, labels: Mapping[str, str]) -> Source | None:
-    """Where a metric goes; None when no signal is made of it. The same for every step."""
-    source = _source(metric, **{name: text for name, text in labels.items() if text})
+    """Where a metric goes; None when no signal is made of it. The same for every step.
+
+    Of several agents of one run (label ``agent``) the one that is reported last speaks for it.
+    """
+    told = {name: text for name, text in labels.items() if text and name != "agent"}
+    source = _source(metric, **told)
     return source if source in _KNOWN else None
 
 
@@ -72,6 +90,7 @@ class SignalInputs:
     def signals(self, values: Mapping[Source, float]) -> dict[str, float]:
         """Values by signal, for the signals that this step reported."""
         found = {}
+        values = _with_truncation(values)
         for signal, sources in _SOURCES.items():
             source = self._chosen.get(signal) or next((s for s in sources if s in values), None)
             if source is not None and source in values:
@@ -89,3 +108,14 @@ class SignalInputs:
             signal: (metric, tuple((str(name), str(text)) for name, text in labels))
             for signal, metric, labels in dumped
         }
+
+
+def _with_truncation(values: Mapping[Source, float]) -> Mapping[Source, float]:
+    """With the share of cut responses, where the step tells it in other words."""
+    if _TRUNCATED in values:
+        return values
+    if _ENDED in values:
+        return {**values, _TRUNCATED: 1.0 - values[_ENDED]}
+    if _NUM_TRUNCATED in values and values.get(_NUM_SAMPLES, 0.0) > 0.0:
+        return {**values, _TRUNCATED: values[_NUM_TRUNCATED] / values[_NUM_SAMPLES]}
+    return values

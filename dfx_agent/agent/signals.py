@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dfx_agent.agent.aborted_share import AbortedShare
 from dfx_agent.agent.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
 from dfx_agent.agent.scoring import CUSUM_ALARM, CUSUM_SLACK, CUSUM_Z_CAP, Signal
 from dfx_agent.agent.symptoms import ACTIVE_STEPS, CALM_STEPS, SIGNALS, Calm, Symptom
@@ -162,6 +163,7 @@ class SignalBank:
         self._improvement = Improvement()
         self._nonfinite = NonFinite()
         self._spread = ScoreSpread()
+        self._aborted = AbortedShare()
         self._latch: tuple[int, int] | None = None
         self._newest: SignalState | None = None
 
@@ -180,6 +182,7 @@ class SignalBank:
         self._step = step
         self._nonfinite.observe(self._row, values)
         self._spread.observe(values)
+        self._aborted.observe(values)
         self._score(step, {} if is_restart else values)
         self._update_latch(step)
         self._newest = self._state(step)
@@ -209,6 +212,7 @@ class SignalBank:
             "improvement": self._improvement.dump(),
             "nonfinite": self._nonfinite.dump(),
             "spread": [self._spread.num_identical, self._spread.num_different],
+            "aborted": self._aborted.dump(),
             "latch": self._latch,
         }
 
@@ -225,6 +229,7 @@ class SignalBank:
         self._improvement.load(dumped["improvement"])
         self._nonfinite.load(dumped["nonfinite"])
         self._spread.num_identical, self._spread.num_different = dumped["spread"]
+        self._aborted.load(dumped.get("aborted", ()))  # not in files of before 2026-11-22
         self._latch = None if dumped["latch"] is None else tuple(dumped["latch"])
         self._newest = None if self._step is None else self._state(self._step)
 
@@ -310,6 +315,7 @@ class SignalBank:
             num_nonfinite_steps=self._nonfinite.num_steps(self._row),
             num_identical_score_steps=self._spread.num_identical,
             had_score_signal=self._spread.had_signal,
+            aborted_recent_median=self._aborted.recent_median,
         )
 
 

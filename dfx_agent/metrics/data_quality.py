@@ -52,6 +52,10 @@ _NATIVE = (
         "Length of prompt and response; variant=non_prompt: everything but the prompt.",
     ),
     native(
+        "dfx_response_ended_ratio", "ratio", (),
+        "Share of responses that ended by themselves; the others were cut.",
+    ),
+    native(
         "dfx_response_clip_samples", "", ("which",),
         "Samples cut at the longest allowed length.",
     ),

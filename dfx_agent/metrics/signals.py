@@ -64,6 +64,11 @@ SCORE_SIGNAL_SEEN = Metric(
     "dfx_score_signal_seen", "gauge", "", ("run",),
     "1 once at least 8 steps had different scores: before, there was no signal to lose.", "derived",
 )  # fmt: skip
+ABORTED_RECENT_MEDIAN = Metric(
+    "dfx_aborted_recent_median", "gauge", "ratio", ("run",),
+    "Share of a step's samples that were given up, median of the newest 8 steps that told one.",
+    "derived",
+)  # fmt: skip
 SIGNAL_LATCHED = Metric(
     "dfx_signal_latched", "gauge", "", ("run",),
     "1 while a critical compound is active and the baselines are frozen.", "derived",
@@ -101,6 +106,7 @@ METRICS = (
     NONFINITE_STEPS,
     IDENTICAL_SCORE_STEPS,
     SCORE_SIGNAL_SEEN,
+    ABORTED_RECENT_MEDIAN,
     SIGNAL_LATCHED,
     LATE_SIGNALS,
     DETECTOR,

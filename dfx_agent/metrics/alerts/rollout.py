@@ -1,6 +1,6 @@
 """Alerts on what the rollout delivers."""
 
-from dfx_agent.metrics import data_quality, signals
+from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts.alert import Alert, Listing, Runbook
 from dfx_agent.metrics.alerts.conditions import Compare, Every, series
 from dfx_agent.metrics.alerts.thresholds import Threshold
@@ -16,7 +16,9 @@ _ALL_TRUNCATED = Threshold(
     "more than this share of responses is truncated and the reward fell",
 )  # fmt: skip
 # no log of a run that failed this way was found: a guess
-_ABORTED = Threshold("aborted_ratio", 0.1, "ratio", "more than this share of samples is aborted")
+_ABORTED = Threshold(
+    "aborted_ratio", 0.1, "ratio", "the median step gives up more than this share of its samples"
+)  # fmt: skip
 _TRUNCATION_MEDIAN = series(signals.SIGNAL_RECENT_MEDIAN, signal="truncation")
 _RUNBOOK = Runbook(
     meaning="The share of responses cut at the longest allowed length rose since the start.",
@@ -46,18 +48,18 @@ ABORTED = Alert(
     "DfxRolloutAborted",
     "warning",
     "rollout",
-    Compare(series(data_quality.ABORTED_RATIO), ">", _ABORTED),
+    Compare(series(signals.ABORTED_RECENT_MEDIAN), ">", _ABORTED),
     "Many samples of the rollout are aborted",
     Runbook(
-        meaning="The job reports that a large share of the newest step's samples was given up "
+        meaning="Over the newest 8 steps the median step gave up a large share of its samples "
         "(time-outs, errors of tools or of the rollout engine, empty responses).",
         impact="The step trains on what is left: fewer samples, and often the easy ones only.",
-        diagnosis="Look at the reason in the label why, at the rollout engine's log and at its "
-        "queue; compare response lengths with the limit.",
+        diagnosis="Look at the reason in the label why of dfx_aborted_ratio, at the rollout "
+        "engine's log and at its queue; compare response lengths with the limit.",
         mitigation="Raise the time-out, lower the engine's load or repair the tool that fails.",
     ),
     listing=Listing(
-        series(data_quality.ABORTED_RATIO), "rank {rank}: {value:.2g} of its samples {why}"
+        series(signals.ABORTED_RECENT_MEDIAN), "{value:.2g} of the samples of the newest 8 steps"
     ),
 )
 BROKEN = Alert(

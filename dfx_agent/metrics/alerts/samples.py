@@ -42,6 +42,8 @@ def signal_samples(state: SignalState) -> Iterator[Sample]:
     if state.num_identical_score_steps is not None:
         yield signals.IDENTICAL_SCORE_STEPS, {}, float(state.num_identical_score_steps)
         yield signals.SCORE_SIGNAL_SEEN, {}, float(state.had_score_signal)
+    if state.aborted_recent_median is not None:
+        yield signals.ABORTED_RECENT_MEDIAN, {}, state.aborted_recent_median
     yield signals.SIGNAL_LATCHED, {}, float(state.is_latched)
 
 

@@ -8,7 +8,8 @@ is their priority, and the guest's own come last.
 
 The guest forwards keys as they are; only the agent reads these files, for live runs and for log
 files alike. The guest's own keys ("torch/...", from torch.yaml) are known under every framework.
-A framework without a file gets the names on which all files agree.
+A framework without a file gets the names on which all files agree, but no unit: what a stranger's
+key is measured in is known only where the key says it (``_ms``, ``timing_s/``).
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ _MAX_KNOWN = 20_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LAST = 1 << 30
 _NOT_ASKED: Any = object()
+# units that a key may say, with the factor to the base unit; seconds are also a framework's prefix
+_SAID = {
+    "seconds": (
+        (re.compile(r".*_ms(/.*)?"), 1e-3),
+        (re.compile(r"(timing_s/|.*_s(ec|econds?)?(/|$)).*"), 1.0),
+    ),
+    "bytes": ((re.compile(r".*_bytes(/.*)?"), 1.0),),
+}
 # an expression that begins with a wildcard, or has nothing else, fits the keys of strangers
 _IS_SPECIFIC = re.compile(r"[A-Za-z_]+/(?!\(\?P<\w+>(\.|\[\^/\])\+\)$)")
 
@@ -151,8 +160,21 @@ class AgreedNames(NativeNames):
             found = [f for f in (n.exactly(key) for n in names) if f]
             if found:
                 first = found[0]
-                return first if all(f[1] == first[1] for f in found) else None
+                agree = all(f[1] == first[1] for f in found)
+                return first if agree and _has_sure_unit(key, first[1]) else None
         return None
+
+
+def _has_sure_unit(key: str, native: Native) -> bool:
+    """Whether a key of nobody we know is measured in what this mapping takes it for."""
+    from dfx_agent.metrics.spec import by_name  # noqa: PLC0415 (the catalogue reads these files)
+
+    metric = by_name().get(native.metric)
+    unit = metric.unit if metric else ""
+    if unit in _SAID:
+        said = next((scale for words, scale in _SAID[unit] if words.fullmatch(key)), None)
+        return said == native.scale
+    return abs(native.scale) == 1.0
 
 
 @lru_cache(maxsize=256)

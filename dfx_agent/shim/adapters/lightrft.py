@@ -57,7 +57,26 @@ def _patch_maker(patches: PatchSet, module: ModuleType) -> None:
     put(patches, module, "RewardComputationEngine.compute_rewards", span("reward"))
 
 
+def _read_outputs(
+    writer: Recorder, outputs: Any, _strategy: Any, sampling_params: Any = None, *_: Any, **__: Any
+) -> None:
+    """Which share of this rank's outputs is as long as it may be; lists of ids, no tensors."""
+    limit = _limit(sampling_params)
+    lengths = [len(output["output_token_ids"]) for output in outputs]
+    if limit is not None and lengths:
+        truncated = sum(length >= limit for length in lengths)
+        _around.report(writer, {"rollout_truncated_ratio": truncated / len(lengths)}, writer.step)
+
+
+def _limit(sampling_params: Any) -> int | None:
+    """Of an object with ``max_tokens`` (vLLM) or a dict with "max_new_tokens" (SGLang)."""
+    if isinstance(sampling_params, dict):
+        return sampling_params.get("max_new_tokens")
+    return getattr(sampling_params, "max_tokens", None)
+
+
 def _patch_strategy(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "StrategyBase.gather_and_generate", _around.after(_read_outputs))
     put(patches, module, "StrategyBase.update_engine_weights", span("weight_sync"))
     put(patches, module, "StrategyBase.wakeup_inference_engine", span("offload"))
     put(patches, module, "StrategyBase.maybe_sleep_inference_engine", span("offload"))

@@ -65,9 +65,13 @@ def _read_collected(writer: Recorder, collected: Any) -> None:
 
 
 def _patch_inference(patches: PatchSet, module: ModuleType) -> None:
+    """``build_metrics`` in main, ``smooth_metrics`` from v0.6 to v0.8: what wandb gets after it."""
     collector = "InferenceMetricsCollector"
-    put(patches, module, f"{collector}.build_metrics", _around.after(_read_inference))
-    put(patches, module, f"{collector}.collect_and_log", _around.quiet())
+    for method in ("build_metrics", "smooth_metrics"):
+        if hasattr(getattr(module, collector, None), method):
+            put(patches, module, f"{collector}.{method}", _around.after(_read_inference))
+            put(patches, module, f"{collector}.collect_and_log", _around.quiet())
+            return
 
 
 def _read_inference(writer: Recorder, metrics: Any, *_: Any, **__: Any) -> None:

@@ -55,6 +55,29 @@ def test_a_job_of_an_unknown_framework_is_not_told_something_else(path: Path):
         assert guess is None or known is None or guess == known, key
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        # UniLab's, of which OpenRLHF's pattern knows no more than "timing/"
+        "timing/learner_anything_ms", "timing/learner_train_ms",
+        # of one framework, in a unit that the key does not say
+        "perf/mfu", "perf/peak_memory", "perf/max_memory_allocated_gb", "Perf/iteration_time",
+        "time/rollout", "timeperf/rollout", "timing/generation", "step_time",
+    ],
+)  # fmt: skip
+def test_a_unit_is_never_guessed(key):
+    assert load("").find(key) is None
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_a_time_of_an_unknown_framework_is_what_its_key_says(path: Path):
+    for key in keys_of(path):
+        found = load("").find(key)
+        if found and by_name()[found.metric].unit == "seconds":
+            assert found.scale == (0.001 if "_ms" in key else 1.0), key
+            assert re.search(r"_ms(/|$)|_s(/|$)|_seconds|^timing_s/", key), key
+
+
 @pytest.mark.parametrize("framework", [name for name in frameworks() if name != "torch"])
 def test_native_values_are_not_mixed_with_measured_ones(framework: str):
     """A key maps to a metric that only frameworks report, so no series has two sources."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 from shapes import WHERE, Shapes
 
@@ -47,6 +49,10 @@ LIGHTRFT = Shapes(
                     pass
                 def maybe_sleep_inference_engine(self):
                     pass
+                def gather_and_generate(
+                    self, sampling_params, all_prompt_token_ids=None, all_prompts=None
+                ):
+                    return [{"output_token_ids": [1] * n} for n in all_prompt_token_ids or ()]
         """,
         # lightrft/trainer/fast_exp_maker.py:383-1636
         "lightrft/trainer/fast_exp_maker.py": """
@@ -126,3 +132,20 @@ assert trainer.ppo_train(7) == {"policy_loss": 0.0}
         "offload", "weight_sync", "actor_update",
     ]  # fmt: skip
     assert seen.steps() == [7]
+
+
+@pytest.mark.parametrize("params", ["{'max_new_tokens': 4}", "SimpleNamespace(max_tokens=4)"])
+def test_outputs_as_long_as_the_limit_are_truncated(params, tmp_path, dfx_dir):
+    job = f"""
+from types import SimpleNamespace
+from lightrft.strategy.strategy_base import StrategyBase
+import dfx_agent.shim as dfx
+dfx.set_step(3)
+strategy, params = StrategyBase(), {params}
+assert len(strategy.gather_and_generate(params, all_prompt_token_ids=[4, 2, 3, 1])) == 4
+strategy.gather_and_generate(params)
+strategy.gather_and_generate(SimpleNamespace(), [4])
+"""
+    seen = LIGHTRFT.on_copy(job, tmp_path)
+    assert seen.scalars() == {("rollout_truncated_ratio", 3): [0.25]}
+    assert seen.num_errors == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ PRIME_RL = Shapes(
                 def emit(self) -> None:
                     body, payload = self.collect()
                     payload["_timestamp"] = 1.0
+        """,
+        # src/prime_rl/orchestrator/inference_metrics.py:263-420
+        "prime_rl/orchestrator/inference_metrics.py": """
+            import sys
+            class InferenceMetricsCollector:
+                async def collect_and_log(self):
+                    metrics = self.build_metrics([])
+                    sys.modules["wandb"].log(metrics)
+                def build_metrics(self, samples):
+                    return {"inference/agg/num_requests_running/sum": 3.0}
         """,
         # src/prime_rl/trainer/rl/data.py:160-185
         "prime_rl/trainer/rl/data.py": """
@@ -154,3 +165,50 @@ dfx.scalar("there", 1.0)
     seen = PRIME_RL.on_copy(job, tmp_path)
     assert seen.scalars() == {("there", -1): [1.0]}
     assert seen.parts()["monitors"] == 0.0
+
+
+# src/prime_rl/orchestrator/inference_metrics.py:388-460 at v0.6.0, the same at v0.7.0 and v0.8.0
+OLDER_INFERENCE = """
+import wandb
+class InferenceMetricsCollector:
+    async def collect_and_log(self):
+        metrics = {"inference/agg/running_requests": 3.0}
+        smoothed = self.smooth_metrics(metrics)
+        wandb.log(smoothed)
+    def smooth_metrics(self, metrics):
+        return dict(metrics)
+"""
+NEITHER = """
+import wandb
+class InferenceMetricsCollector:
+    async def collect_and_log(self):
+        wandb.log({"inference/agg/running_requests": 3.0})
+"""
+COLLECT = """
+import asyncio
+from prime_rl.orchestrator.inference_metrics import InferenceMetricsCollector
+asyncio.run(InferenceMetricsCollector().collect_and_log())
+import dfx_agent.shim as dfx
+dfx.scalar("there", 1.0)
+"""
+WANDB = "def log(data, step=None): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        (None, "inference/agg/num_requests_running/sum"),
+        (OLDER_INFERENCE, "inference/agg/running_requests"),
+        (NEITHER, "inference/agg/running_requests"),  # by the tracker, which is then not muted
+    ],
+    ids=["main", "v0.6 to v0.8", "neither"],
+)
+def test_inference_metrics_come_once_in_every_version(source, key, tmp_path, dfx_dir):
+    (tmp_path / "wandb.py").write_text(WANDB)
+    shapes = PRIME_RL
+    if source is not None:
+        name = "prime_rl/orchestrator/inference_metrics.py"
+        shapes = replace(PRIME_RL, sources={**PRIME_RL.sources, name: source})
+    seen = shapes.on_copy("import wandb\n" + COLLECT, tmp_path)
+    assert seen.scalars() == {(key, -1): [3.0], ("there", -1): [1.0]}
+    assert seen.num_errors == 0

@@ -1,0 +1,38 @@
+"""Which share of the samples a run gives up, judged over steps: one failed sample is no finding."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+# the signal input that it reads: of all samples of a step, 0 to 1
+ABORTED = "aborted"
+NUM_STEPS = 8
+
+
+class AbortedShare:
+    """``recent_median`` of the newest 8 steps that told a share, None before there are 8.
+
+    More than half of the steps must be above a bound for it to be above: a single failure in a
+    small batch is a large share of one step.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=NUM_STEPS)
+
+    def observe(self, values: Mapping[str, float]) -> None:
+        share = values.get(ABORTED, math.nan)
+        if math.isfinite(share):
+            self._recent.append(share)
+
+    @property
+    def recent_median(self) -> float | None:
+        return median(self._recent) if len(self._recent) == NUM_STEPS else None
+
+    def dump(self) -> list[float]:
+        return list(self._recent)
+
+    def load(self, dumped: Iterable[float]) -> None:
+        self._recent = deque(map(float, dumped), NUM_STEPS)
