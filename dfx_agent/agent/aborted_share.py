@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from statistics import median
+from statistics import median_low
 
 # the signal input that it reads: of all samples of a step, 0 to 1
 ABORTED = "aborted"
@@ -13,7 +13,7 @@ NUM_STEPS = 8
 
 
 class AbortedShare:
-    """``recent_median`` of the newest 8 steps that told a share, None before there are 8.
+    """``recent_median`` of the newest 8 steps that told a share (the lower of two), else None.
 
     More than half of the steps must be above a bound for it to be above: a single failure in a
     small batch is a large share of one step.
@@ -29,7 +29,7 @@ class AbortedShare:
 
     @property
     def recent_median(self) -> float | None:
-        return median(self._recent) if len(self._recent) == NUM_STEPS else None
+        return median_low(self._recent) if len(self._recent) == NUM_STEPS else None
 
     def dump(self) -> list[float]:
         return list(self._recent)

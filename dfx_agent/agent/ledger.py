@@ -3,8 +3,8 @@
 A step is judged when every living process that reports is two steps past it: numbers that come
 from a device arrive a step later. A step in which records were lost, a process began or died is
 skipped and counted. What a pipeline does in most steps (filters, padding, several epochs) is its
-habit and no fault: a change of samples, ids or masks is found only where the same two boundaries
-agreed before. Rows that moved, NaN, lengths and columns need no habit.
+habit and no fault: a change of samples, ids, masks or shapes is found only where the same two
+boundaries agreed before. Rows that moved, NaN, lengths and columns need no habit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEEP_MISMATCHES = 256
 _HABIT_STEPS = 32
 _MIN_HABIT = 3
 _HABIT_SHARE = 0.9
-_NEED_HABIT = frozenset({"samples", "ids", "mask"})
+_NEED_HABIT = frozenset({"samples", "ids", "mask", "shapes"})
 
 _Step = dict[str, dict[Rank, Crossed]]  # boundary -> rank -> what crossed it
 _Habit = tuple[str, str, str]  # boundary before, boundary, kind

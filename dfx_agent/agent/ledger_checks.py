@@ -115,8 +115,30 @@ def compared(
     elif wrong and len(wrong) * 2 < len(by_rank):
         found = list({(d.kind, d.column): d for all_of in wrong.values() for d in all_of}.values())
     else:
-        return []
-    return [(difference, _ranks_with(difference, by_rank)) for difference in found]
+        found = []
+    rows = [(difference, _ranks_with(difference, by_rank)) for difference in found]
+    return [*rows, *_reshaped(before, after)]
+
+
+def _reshaped(
+    before: Mapping[Rank, Crossed], after: Mapping[Rank, Crossed]
+) -> list[tuple[Difference, tuple[Rank, ...]]]:
+    """Ranks whose batch has the same columns and samples in other shapes: cut or padded between.
+
+    Of one crossing each: checksums of several, or of several ranks, do not add up.
+    """
+    same = (("schema", ""), ("num_rows", ""))
+    ranks = []
+    for rank in before.keys() & after.keys():
+        was, now = before[rank], after[rank]
+        orders = {key for key in was.fields.keys() | now.fields.keys() if key[0] == "order"}
+        is_same = all(was.fields.get(k) == now.fields.get(k) for k in (*same, *orders))
+        if was.num_crossings == now.num_crossings == 1 and is_same:
+            shapes = was.fields.get(("shapes", "")), now.fields.get(("shapes", ""))
+            if None not in shapes and shapes[0] != shapes[1]:
+                ranks.append(rank)
+    text = "the same columns and samples have other shapes"
+    return [(Difference("shapes", "", text), tuple(sorted(ranks)))] if ranks else []
 
 
 def wrong_here(

@@ -27,6 +27,7 @@ def _add_row(page: Page, key: Labels, row: LedgerRow) -> None:
     page.add(ledger.MISALIGNED, key, row.num_misaligned)
     page.add(ledger.UNREAD, key, row.num_unread)
     page.info(ledger.SCHEMA, (*key, row.schema))
+    page.add(ledger.SHAPES, key, int(row.shapes, 16))
     for metric, labels, value in (
         (ledger.MASK_RATIO, key, row.mask_ratio),
         (ledger.SAMPLED, key, row.num_sampled),

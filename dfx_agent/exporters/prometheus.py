@@ -17,6 +17,7 @@ from dfx_agent.exporters.base import OtlpRow, OtlpSource, TrackerRow, TrackerSou
 from dfx_agent.exporters.exposition import Encoder
 from dfx_agent.exporters.ledger_families import add_ledger
 from dfx_agent.exporters.rank_families import Labels, Page, add_rank
+from dfx_agent.exporters.sample_rate import samples_per_second
 from dfx_agent.exporters.signal_families import add_detector, add_signals
 from dfx_agent.metrics import agent as about_agent
 from dfx_agent.metrics import alerting, load, otlp, performance, trackers, verdicts
@@ -115,6 +116,9 @@ def _add_run(page: Page, run: RunRow) -> None:
     page.add(about_agent.STALE_SCALARS, (run.run,), run.num_stale_scalars)
     for row in {row.role: row for row in run.steps}.values():
         _add_newest_step(page, run.run, row)
+    rate = samples_per_second(run)
+    if rate is not None:
+        page.add(performance.SAMPLES_RATE, (run.run,), rate)
     for role, ratio in run.sustained_tokens_ratio.items():
         page.add(load.SUSTAINED_TOKENS_RATIO, (run.run, role), ratio)
     _add_verdicts(page, run.run, run.verdicts)

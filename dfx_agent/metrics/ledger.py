@@ -43,10 +43,15 @@ SCHEMA = Metric(
     "dfx_ledger_schema", "info", "", (*_AT, "schema"),
     "Checksum of names, types and dimensions of all columns in the newest step.", "shim",
 )  # fmt: skip
+SHAPES = Metric(
+    "dfx_ledger_shapes_checksum", "gauge", "", _AT,
+    "Checksum of rows and widths of all columns in the newest step; equal at two boundaries with "
+    "the same columns unless something was cut or padded.", "shim",
+)  # fmt: skip
 MISMATCHES = Metric(
     "dfx_ledger_mismatches", "counter", "", ("run", "boundary", "kind"),
-    "What did not fit at a boundary: samples, ids, mask or moved (against the boundary before), "
-    "nonfinite, lengths, schema.", "derived",
+    "What did not fit at a boundary: samples, ids, mask, shapes or moved (against the boundary "
+    "before), nonfinite, lengths, schema.", "derived",
 )  # fmt: skip
 JUDGED_STEPS = Metric(
     "dfx_ledger_judged_steps", "counter", "", ("run",),
@@ -71,6 +76,7 @@ METRICS = (
     UNREAD,
     SAMPLED,
     SCHEMA,
+    SHAPES,
     MISMATCHES,
     JUDGED_STEPS,
     SKIPPED_STEPS,

@@ -26,6 +26,11 @@ STEP_TOKENS_RATE = Metric(
     "Tokens of the last closed step over its ranks / its wall time, by kind (prompt, response).",
     "derived",
 )  # fmt: skip
+SAMPLES_RATE = Metric(
+    "dfx_samples_per_second", "gauge", "", ("run",),
+    "Samples of the newest step that the job tells them of / the wall time of that step.",
+    "derived",
+)  # fmt: skip
 STAGE_START = Metric(
     "dfx_stage_start_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
     "When the stage last began, Unix time; slot (0 to 3, in turn) tells repeats within a step "
@@ -130,6 +135,7 @@ METRICS = (
     RANK_STAGE_SECONDS,
     BUBBLE_RATIO,
     STEP_TOKENS_RATE,
+    SAMPLES_RATE,
     STAGE_START,
     STAGE_END,
     INFLIGHT_SECONDS,

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from dfx_agent.agent.agent import Agent  # noqa: E402
 from dfx_agent.agent.config import Config  # noqa: E402
+from dfx_agent.exporters.prometheus import run_samples  # noqa: E402
 from dfx_agent.shim.ledger import observe  # noqa: E402
 from dfx_agent.shim.recorder import Recorder  # noqa: E402
 from dfx_agent.snapshot import RunRow, Verdict  # noqa: E402
@@ -109,6 +110,7 @@ CORRUPTED_ID = WRONG["sample_id"].clone()
 CORRUPTED_ID[3] = 999
 SHORTER = WRONG["response_mask"].clone()
 SHORTER[4, 4] = False
+PADDED = torch.nn.functional.pad(WRONG["response_mask"], (0, 2))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,7 @@ SHORTER[4, 4] = False
         ({"rewards": samples(0, 8, 7)["rewards"].roll(1)}, "moved", "rewards belong to other"),
         ({"sample_id": CORRUPTED_ID}, "ids", "sample_id are not the same"),
         ({"response_mask": SHORTER}, "mask", "response_mask counts 51 tokens instead of 52"),
+        ({"response_mask": PADDED}, "shapes", "the same columns and samples have other shapes"),
         (samples(0, 6, 7), "samples", "14 samples instead of 16"),
         ({"rewards": torch.full((8,), float("nan"))}, "nonfinite", "rewards holds NaN or Inf in 8"),
         ({"old_log_probs": torch.zeros(8, 4)}, "lengths", "old_log_probs has a length"),
@@ -149,6 +152,30 @@ def test_a_fault_that_stays_does_not_become_the_habit(dfx_dir, agent):
     verdict = verdict_of(agent)
     assert (verdict.state, verdict.cause) == ("found", "samples")
     assert "first seen in step 7" in verdict.evidence[0]
+
+
+def test_a_batch_that_is_always_padded_is_no_fault(dfx_dir, agent):
+    job = Job(dfx_dir)
+    for _ in range(8):
+        job.begin()
+        job.crosses("rollout")
+        for number, rank in enumerate(job.ranks):
+            batch = samples(number * NUM_ROWS, NUM_ROWS, job.step)
+            padded = torch.nn.functional.pad(batch["response_mask"], (0, 2))
+            observe(rank, "update", {**batch, "response_mask": padded})
+    assert verdict_of(agent).state != "found"
+
+
+def test_the_checksum_of_shapes_is_exported_and_tells_the_boundaries_apart(dfx_dir, agent):
+    job = Job(dfx_dir)
+    job.steps(2, response_mask=PADDED)
+    name = "dfx_ledger_shapes_checksum"
+    rows = run_samples(run_of(agent), frozenset({name}))[name]
+    by_rank = {}
+    for labels, value in rows:
+        by_rank.setdefault(labels["rank"], {})[labels["boundary"]] = value
+    assert by_rank["0"]["rollout"] != by_rank["0"]["update"]
+    assert by_rank["1"]["rollout"] == by_rank["1"]["update"] > 0
 
 
 def test_boundaries_with_other_id_columns_say_nothing_about_rows_that_moved(dfx_dir, agent):

@@ -89,6 +89,7 @@ def test_a_label_the_metric_does_not_have_is_refused():
 def test_samples_have_exactly_the_labels_of_the_catalogue_without_the_run():
     state = a_state(
         50, *FAMILIES, num_identical_score_steps=1, num_nonfinite_steps={"grad": 1},
+        aborted_recent_median=0.0,
         signals=(a_signal("entropy", recent_median=1.0, drift_ratio=1.0, drift_difference=1.0),),
     )  # fmt: skip
     samples = samples_of(state)

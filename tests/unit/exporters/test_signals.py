@@ -40,7 +40,7 @@ def exported(state: SignalState | None) -> dict[str, list[tuple[dict[str, str], 
 def a_collapse() -> SignalState:
     bank, rng = SignalBank(), random.Random(0)
     for step in range(40):
-        bank.observe(step, {**healthy(rng), "score_max": 1.0, "score_min": 0.0})
+        bank.observe(step, {**healthy(rng), "score_max": 1.0, "score_min": 0.0, "aborted": 0.0})
     for step in range(40, 46):
         state = bank.observe(step, {**collapsed(rng), "loss": math.nan})
     return state
