@@ -8,6 +8,10 @@ WORKERS ?= --numprocesses logical --maxprocesses 8 --dist loadscope --no-loadsco
 VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := .venv-frameworks
+OLDEST := .venv-oldest
+# What needs the agent's dependencies; no torch, which most of the guest's tests need.
+CORE := $(addprefix tests/unit/,web exporters alerting ingest metrics attach deploy agent/test_config.py) \
+	$(addprefix tests/integration/,test_cli.py test_assets.py test_backtest.py)
 INPUTS := pyproject.toml constraints.txt dfx_agent/attach/dfx_agent.pth
 # Python compiles what is imported; pip would compile all, which is half of its time.
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
@@ -15,7 +19,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-frameworks check policy generate bench clean
+.PHONY: help demo test test-frameworks test-oldest check policy generate bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -29,6 +33,9 @@ test: $(VENV)/.test ## run every test; installs what they need, also from Debian
 
 test-frameworks: $(FRAMEWORKS)/.test ## run the tests against real RL frameworks, in an environment of their own
 	$(FRAMEWORKS)/bin/pytest -W default tests/frameworks $(ARGS)
+
+test-oldest: $(OLDEST)/.test ## run the core of the suite with the oldest dependencies that are allowed
+	$(OLDEST)/bin/pytest $(WORKERS) $(CORE) $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests
 	$(BIN)/ruff check .
@@ -53,7 +60,7 @@ bench: $(VENV)/.test ## measure what the guest and the agent cost; writes bench/
 	$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove the environment, caches and what tests left
-	rm -rf $(VENV) $(FRAMEWORKS) dist tests/artifacts .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(OLDEST) dist tests/artifacts .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -78,4 +85,13 @@ $(VENV)/.dev: $(VENV)/.created $(INPUTS)
 $(FRAMEWORKS)/.test: $(VENV)/.created $(INPUTS) constraints-frameworks.txt $(wildcard tests/frameworks/requirements-*.txt)
 	test -x $(FRAMEWORKS)/bin/pip || $(BIN)/python -m venv $(FRAMEWORKS)
 	sh tests/frameworks/install.sh $(FRAMEWORKS)/bin/pip
+	@touch $@
+
+# The tools of the tests are today's: only what users install is old.
+$(OLDEST)/.test: $(VENV)/.created $(INPUTS) constraints-oldest.txt
+	test -x $(OLDEST)/bin/pip || $(BIN)/python -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
+		hatchling httpx hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints-oldest.txt \
+		--editable '.[otel,tensorboard]'
 	@touch $@
