@@ -243,14 +243,23 @@ def _add_gauges(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
             if value < 0:
                 page.add(about_agent.PATCH_FAILED, (*key, rest), 1)
         elif head == "adapter" and rest.count("/") >= 2:
-            adapted, part, version = rest.split("/", 2)
-            page.add(about_agent.ADAPTER_ACTIVE, (*key, adapted, version, part), value)
+            _add_adapter(page, key, rank, rest, value)
         elif name == "guest/overhead_ratio":
             page.add(about_agent.GUEST_OVERHEAD_RATIO, key, value)
         elif name == "guest/given_up":
             page.add(about_agent.GUEST_GIVEN_UP, key, value)
-        elif head != "memory":
+        elif head not in {"memory", "delivered"}:
             page.add(about_agent.NATIVE_METRIC, (*key, framework, name), value)
+
+
+def _add_adapter(page: Page, key: Labels, rank: RankRow, name: str, state: float) -> None:
+    """Active is what has delivered; silent what has not, though a step is over."""
+    adapted, part, version = name.split("/", 2)
+    labels = *key, adapted, version, part
+    is_waiting = state > 0 and f"delivered/{name}" not in rank.gauges
+    page.add(about_agent.ADAPTER_ACTIVE, labels, 0 if is_waiting else state)
+    if is_waiting and rank.last is not None:
+        page.add(about_agent.ADAPTER_SILENT, labels, 1)
 
 
 def _add_memory(page: Page, key: Labels, rank: RankRow) -> None:

@@ -86,8 +86,16 @@ PATCH_FAILED = Metric(
 )  # fmt: skip
 ADAPTER_ACTIVE = Metric(
     "dfx_adapter_active", "gauge", "", (*PER_RANK, "framework", "version", "part"),
-    "1 while the guest observes this part of the framework, 0 where the installed version has "
-    "nothing to observe (or it was not imported, or is switched off), -1 where it failed.", "shim",
+    "1 once something has come through this part of the framework, 0 before and where the "
+    "installed version has nothing to observe (or it was not imported, or is off), -1 where it "
+    "failed.",
+    "shim",
+)  # fmt: skip
+ADAPTER_SILENT = Metric(
+    "dfx_adapter_silent", "gauge", "", (*PER_RANK, "framework", "version", "part"),
+    "1 where this part is installed and nothing has come through it though a step of the rank is "
+    "over (a checkpoint may come later; metrics and steps should have come); no series otherwise.",
+    "shim",
 )  # fmt: skip
 
 STALE_SCALARS = Metric(
@@ -117,5 +125,6 @@ METRICS = (
     PATCH_ACTIVE,
     PATCH_FAILED,
     ADAPTER_ACTIVE,
+    ADAPTER_SILENT,
     STALE_SCALARS,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 State = Literal["off", "absent", "active", "failed"]
@@ -20,12 +21,25 @@ registry: dict[str, PatchSet] = {}
 
 
 class Switch:
-    """Asked by the wrappers of one installation; the next installation has its own."""
+    """Asked by the wrappers of one installation; the next installation has its own.
 
-    __slots__ = ("is_on",)
+    ``has_seen``: something of the job has come through; ``on_first`` is called when it first does.
+    """
+
+    __slots__ = ("has_seen", "is_on", "on_first")
 
     def __init__(self) -> None:
         self.is_on = False
+        self.has_seen = False
+        self.on_first: Callable[[], None] | None = None
+
+    def see(self) -> None:
+        """Told by a wrapper through which something came; never raises."""
+        if not self.has_seen:
+            self.has_seen = True
+            if self.on_first is not None:
+                with suppress(Exception):
+                    self.on_first()
 
 
 class PatchSet:

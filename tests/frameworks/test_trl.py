@@ -170,7 +170,7 @@ def test_job_under_run_has_stages_scalars_tokens_and_the_same_losses(
         parts = {"log", "steps", "evaluation", "checkpoint", "update", "grpo"}
         of_rank = {"framework": "trl", "rank": rank}
         assert metrics.labels("dfx_adapter_active", "part", **of_rank) >= parts
-        for part in parts:
+        for part in ("log", "steps", "update", "grpo"):  # the others need not have come by now
             assert metrics.value("dfx_adapter_active", part=part, **of_rank) == 1
         assert metrics.value("dfx_guest_dropped_total", rank=rank) == 0
         boundary = {"rank": rank, "boundary": "rollout"}

@@ -115,14 +115,26 @@ class _Adapter:
 
     def _install(self, hook: PatchSet, trigger: str, change: Patch) -> None:
         hook.install(lambda patches: change(patches, sys.modules[trigger]))
+        hook.switch.on_first = self._report_first
         writer = recorder.current
         if writer is not None:
             self.report(writer)
 
+    def _report_first(self) -> None:
+        """Something came through a part for the first time."""
+        if recorder.current is not None:
+            self.report(recorder.current)
+
     def report(self, writer: recorder.Recorder) -> None:
-        """One gauge per part: 1 active, 0 absent or off, -1 failed."""
+        """One gauge per part: 1 installed, 0 absent or off, -1 failed; one more once it delivered.
+
+        Installed is not yet observed: a version may call something else than what was patched.
+        """
         for part, hook in self._hooks.items():
-            writer.gauge(f"adapter/{self.name}/{part}/{self._version}", _STATES[hook.state])
+            name = f"{self.name}/{part}/{self._version}"
+            writer.gauge(f"adapter/{name}", _STATES[hook.state])
+            if hook.switch.has_seen:
+                writer.gauge(f"delivered/{name}", 1.0)
         if self._has_failed:
             writer.gauge(f"adapter/{self.name}/{_LOAD}/{self._version}", _STATES["failed"])
 

@@ -76,6 +76,7 @@ def span(name: Name, *, kind: Callable[[str], Any] = StageOnce, read: Read | Non
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
             if not switch.is_on:
                 return None
+            switch.see()
             if read is not None:
                 _guarded(read, args, kwargs)
             return name if isinstance(name, str) else _asked(name, args, kwargs)
@@ -136,13 +137,13 @@ def before(read: Read) -> Make:
 
     def make(original: Any, switch: Switch) -> Any:
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            if switch.is_on:
-                _guarded(read, args, kwargs)
+            if switch.is_on and _guarded(read, args, kwargs):
+                switch.see()
             return await original(*args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if switch.is_on:
-                _guarded(read, args, kwargs)
+            if switch.is_on and _guarded(read, args, kwargs):
+                switch.see()
             return original(*args, **kwargs)
 
         return run_async if _is_coroutine(original) else run
@@ -156,8 +157,8 @@ def after(read: Read) -> Make:
     def make(original: Any, switch: Switch) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if switch.is_on:
-                _guarded(read, (result, *args), kwargs)
+            if switch.is_on and _guarded(read, (result, *args), kwargs):
+                switch.see()
             return result
 
         return run
@@ -229,10 +230,14 @@ def _asked(name: Callable[..., str | None], args: Any, kwargs: Any) -> str | Non
         return None
 
 
-def _guarded(read: Read, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _guarded(read: Read, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it was read."""
     writer = recorder.current or recorder.active()
-    if writer is not None:
-        try:
-            read(writer, *args, **kwargs)
-        except Exception:  # noqa: BLE001 (never into the job)
-            writer.count_error()
+    if writer is None:
+        return False
+    try:
+        read(writer, *args, **kwargs)
+    except Exception:  # noqa: BLE001 (never into the job)
+        writer.count_error()
+        return False
+    return True

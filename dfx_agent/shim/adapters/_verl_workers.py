@@ -179,6 +179,7 @@ def span_of_method(
     except Exception:  # noqa: BLE001 (never into the job)
         writer.count_error()
         return nullcontext()
+    patches.switch.see()
     return nullcontext() if stage is None else _MethodSpan(dfx.stage(stage))
 
 

@@ -73,7 +73,10 @@ def _runner_timer(original: Any, switch: Switch) -> Any:
     def run(timer: Any, *args: Any, **kwargs: Any) -> Any:
         inner = original(timer, *args, **kwargs)
         name = args[0] if args else kwargs.get("name")
-        return _timed(inner, name) if switch.is_on and name in _STAGES else inner
+        if not switch.is_on or name not in _STAGES:
+            return inner
+        switch.see()
+        return _timed(inner, name)
 
     return run
 
@@ -95,6 +98,7 @@ def _worker_timer(original: Any, switch: Switch) -> Any:
         inner = original(worker, *args, **kwargs)
         if not switch.is_on:
             return inner
+        switch.see()
         _around.see(_claim_role, worker)
         return _timed(inner, tag) if tag in _STAGES else inner
 

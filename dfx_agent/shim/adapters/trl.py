@@ -62,6 +62,7 @@ def _step_wrapper(original: Any, switch: Switch) -> Any:
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not switch.is_on:
             return original(self, *args, **kwargs)
+        switch.see()
         _begin_step(self)
         micro_batch = _MicroBatch()
         token = _micro_batch.set(micro_batch)

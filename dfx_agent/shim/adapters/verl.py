@@ -74,6 +74,8 @@ def _timed(original: Any, switch: Switch) -> Any:
     """A generator, as verl's own: ``marked_timer`` delegates to it with ``yield from``."""
 
     def _timer(name: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        if switch.is_on:
+            switch.see()
         with _span_of_timer(name) if switch.is_on else nullcontext():
             yield from original(name, *args, **kwargs)
 

@@ -61,9 +61,11 @@ def rank_row(**changes) -> RankRow:
     return dataclasses.replace(row, **changes)
 
 
-def exporter(*ranks: RankRow, run: str = "r", problems=(), verdicts=()) -> PrometheusExporter:
+def exporter(
+    *ranks: RankRow, run: str = "r", problems=(), verdicts=(), scalars=()
+) -> PrometheusExporter:
     agent = AgentRow("0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems))
-    run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, (), verdicts=tuple(verdicts))
+    run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, scalars, verdicts=tuple(verdicts))
     snapshot = Snapshot(2.0, agent, (run_row,))
 
     class Source:
@@ -356,6 +358,7 @@ def full_rank() -> RankRow:
         gauges={
             "patch/ddp": -1.0, "patch/backward": 1.0, "guest/overhead_ratio": 0.001,
             "guest/given_up": 2.0, "adapter/verl/driver/0.9.1": 1.0,
+            "delivered/verl/driver/0.9.1": 1.0, "adapter/verl/tracking/0.9.1": 1.0,
         },
         collectives=(BY_ARRIVAL, dataclasses.replace(BY_ARRIVAL, method="duration")),
         groups=(GroupRow("0", 7, 6, 0.43),),
@@ -367,7 +370,9 @@ def full_rank() -> RankRow:
 def test_every_name_and_label_is_the_catalogue_s():
     catalogue = by_name()
     problem = SegmentProblem("/x", "version", "say")
-    found = samples(exporter(full_rank(), problems=[problem], verdicts=[verdict()]))
+    told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of(8.0))
+    page = exporter(full_rank(), problems=[problem], verdicts=[verdict()], scalars=(told,))
+    found = samples(page)
     seen = set()
     for name, rows in found.items():
         if name.startswith("dfx_"):
@@ -449,3 +454,19 @@ def test_promtool_accepts_the_page(promtool_binary, run):
         [promtool_binary, "check", "metrics"], input=text, capture_output=True, check=False
     )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("gauges", "last", "active", "silent"),
+    [
+        ({}, None, 0.0, []),  # no step is over: nothing had to come yet
+        ({}, SPLIT, 0.0, [1.0]),
+        ({"delivered/verl/tracking/0.9.1": 1.0}, SPLIT, 1.0, []),
+    ],
+)
+def test_a_part_is_active_once_it_has_delivered(gauges, last, active, silent):
+    row = rank_row(last=last, gauges={"adapter/verl/tracking/0.9.1": 1.0, **gauges})
+    found = samples(exporter(row))
+    assert [value for _, value in found["dfx_adapter_active"]] == [active]
+    assert [value for _, value in found.get("dfx_adapter_silent", ())] == silent
+    assert "dfx_native_metric" not in found

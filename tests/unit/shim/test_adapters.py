@@ -113,6 +113,7 @@ def test_parts_are_active_absent_and_failed_each_on_its_own(job) -> None:
     }
     assert framework.act() == "acted"
     assert job.seen().stages == ["rollout"]
+    assert job.seen().gauges == {**gauges, "delivered/some_rl/acting/1.2": 1.0}
     importlib.import_module("some_rl_late")
     assert job.seen().gauges["adapter/some_rl/late/1.2"] == 1.0
 

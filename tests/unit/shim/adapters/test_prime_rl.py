@@ -191,7 +191,14 @@ asyncio.run(InferenceMetricsCollector().collect_and_log())
 import dfx_agent.shim as dfx
 dfx.scalar("there", 1.0)
 """
-WANDB = "def log(data, step=None): pass\n"
+WANDB = "from wandb.sdk.wandb_run import Run\nlog = Run().log\n"
+WANDB_RUN = """
+class Run:
+    def log(self, data, step=None):
+        self._log(data, step)
+    def _log(self, data, step=None):
+        pass
+"""
 
 
 @pytest.mark.parametrize(
@@ -204,7 +211,10 @@ WANDB = "def log(data, step=None): pass\n"
     ids=["main", "v0.6 to v0.8", "neither"],
 )
 def test_inference_metrics_come_once_in_every_version(source, key, tmp_path, dfx_dir):
-    (tmp_path / "wandb.py").write_text(WANDB)
+    (tmp_path / "wandb" / "sdk").mkdir(parents=True)
+    (tmp_path / "wandb" / "__init__.py").write_text(WANDB)
+    (tmp_path / "wandb" / "sdk" / "__init__.py").write_text("")
+    (tmp_path / "wandb" / "sdk" / "wandb_run.py").write_text(WANDB_RUN)
     shapes = PRIME_RL
     if source is not None:
         name = "prime_rl/orchestrator/inference_metrics.py"
