@@ -15,9 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dfx_agent import __version__
+from dfx_agent.deadline import WatchedConnection, WatchedTlsConnection, deadline
 from dfx_agent.loopback import is_loopback
 
 TIMEOUT_SECONDS = 10.0
+# of connecting and of each wait for bytes; all of them together:
+EXCHANGE_SECONDS = 20.0
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 
@@ -54,18 +57,22 @@ class Endpoint:
         return parts.netloc.rpartition("@")[2]
 
     def post(self, body: Any) -> None:
-        """DeliveryError unless the receiver answers 2xx; waits ``TIMEOUT_SECONDS`` at most."""
+        """DeliveryError unless the receiver answers 2xx; waits ``EXCHANGE_SECONDS`` at most."""
         data = json.dumps(body, allow_nan=False).encode()
         try:
             request = urllib.request.Request(self.url, data, self._headers(), method="POST")  # noqa: S310 (checked by the configuration)
-            with self._opener().open(request, timeout=TIMEOUT_SECONDS):
-                return
-        except urllib.error.HTTPError as error:
-            raise _refusal(error) from None
+            with deadline(EXCHANGE_SECONDS):
+                self._exchange(request)
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             text = " ".join(str(reason).split()) or type(error).__name__
             raise DeliveryError(text) from None
+
+    def _exchange(self, request: urllib.request.Request) -> None:
+        try:
+            self._opener().open(request, timeout=TIMEOUT_SECONDS).close()
+        except urllib.error.HTTPError as error:
+            raise _refusal(error) from None
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "User-Agent": f"dfx-agent/{__version__}"}
@@ -77,12 +84,12 @@ class Endpoint:
         return headers
 
     def _opener(self) -> urllib.request.OpenerDirector:
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), _Watched()]
         if is_loopback(urlsplit(self.url).hostname or ""):
             handlers.append(urllib.request.ProxyHandler({}))
         if self.url.startswith("https:"):
             context = ssl.create_default_context(cafile=self.ca_file)
-            handlers.append(urllib.request.HTTPSHandler(context=context))
+            handlers.append(_WatchedTls(context=context))
         return urllib.request.build_opener(*handlers)
 
 
@@ -101,6 +108,20 @@ class Retry:
 
     def succeeded(self) -> None:
         self.num_failures = 0
+
+
+class _Watched(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(WatchedConnection, req)
+
+
+class _WatchedTls(urllib.request.HTTPSHandler):
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._own_context = context
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(WatchedTlsConnection, req, context=self._own_context)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

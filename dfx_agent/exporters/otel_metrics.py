@@ -25,6 +25,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client.metrics_core import Metric as Family
 
 from dfx_agent.exporters.otel_resource import SCOPE, resource_of
+from dfx_agent.exporters.otel_session import BoundedSession
 from dfx_agent.metrics.spec import by_name
 
 _METRICS = by_name()
@@ -38,7 +39,7 @@ class MetricsPart:
     """Pushes to one receiver."""
 
     def __init__(self, url: str, instance: str, version: str) -> None:
-        self._exporter = OTLPMetricExporter(endpoint=url)
+        self._exporter = OTLPMetricExporter(endpoint=url, session=BoundedSession())
         self._resource = resource_of(instance, version)
         self._scope = InstrumentationScope(SCOPE, version)
         self._begin_ns = time.time_ns()

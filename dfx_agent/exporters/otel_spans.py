@@ -21,6 +21,7 @@ from opentelemetry.trace import Span, set_span_in_context
 
 from dfx_agent.exporters.base import TimelineSource
 from dfx_agent.exporters.otel_resource import SCOPE, resource_of
+from dfx_agent.exporters.otel_session import BoundedSession
 from dfx_agent.snapshot import RunRow, StepRow, TimelineRow
 
 _MAX_KEPT_STEPS = 64  # of so many the agent has pieces
@@ -39,7 +40,7 @@ class SpansPart:
     """Spans that wait for one receiver."""
 
     def __init__(self, url: str, instance: str, version: str) -> None:
-        self._exporter = OTLPSpanExporter(endpoint=url)
+        self._exporter = OTLPSpanExporter(endpoint=url, session=BoundedSession())
         self._maker = _Maker(instance, version)
         self._told: dict[_Of, int] = {}
         self._waiting: deque[ReadableSpan] = deque()
