@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from dfx_agent.agent.bounded_yaml import loaded
 from dfx_agent.errors import ConfigError
 from dfx_agent.metrics.alerts import thresholds
 from dfx_agent.metrics.alerts.thresholds import checked_values
@@ -115,7 +116,7 @@ def _from_file(path: str | None) -> dict[str, Any]:
     if path is None and not file.is_file():
         return {}
     try:
-        data = yaml.safe_load(file.read_text()) or {}
+        data = loaded(file.read_text()) or {}
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -237,7 +238,7 @@ def _by_tracker(key: str, value: Any) -> dict[str, dict[str, Any]]:
     """``{tracker: {key: value}}``, as YAML where it is a text."""
     if isinstance(value, str):
         try:
-            value = yaml.safe_load(value) or {}
+            value = loaded(value) or {}
         except yaml.YAMLError:
             raise ConfigError(f"{key} is not YAML: {value!r}") from None
     if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
