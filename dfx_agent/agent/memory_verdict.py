@@ -76,6 +76,7 @@ class MemoryWatch:
         if not any(len(process.memory.trend.samples) >= MIN_STEPS for process in ranks):
             return None
         own = [each for each in growing if each.process.filed_as.role == role]
+        own.sort(key=lambda each: (len(each.process.label), each.process.label))
         verdict = _device_verdict(role, ranks) or self._leak(role, own, growing)
         for key in [k for k in self._since if k[0] == role and k[1] != verdict.cause]:
             del self._since[key]
@@ -95,7 +96,7 @@ class MemoryWatch:
             return Verdict("memory", "clear", role, summary)
         seconds, limit, first = min(reached, key=lambda each: each[0])
         steps = seconds / first.step_seconds
-        left = f"{limit.words} is reached in about {steps:.0f} steps ({age_text(seconds)})"
+        left = f"{limit.words} is used up in about {steps:.0f} steps ({age_text(seconds)})"
         is_soon = steps <= MOST_STEPS_LEFT or seconds <= MOST_SECONDS_LEFT
         ranks = tuple(each.process.label for each in own)
         largest = max(each.bytes_per_step for each in own)

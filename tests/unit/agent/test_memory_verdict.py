@@ -87,7 +87,7 @@ def test_a_leak_of_20_mib_a_step_is_found_by_the_steps_until_the_host_is_full(ho
     assert (verdict.kind, verdict.state, verdict.cause) == ("memory", "found", "host leak")
     assert verdict.ranks == ("0",)
     assert verdict.summary == (
-        "rank 0 keeps 20 MiB more at every step: the host's memory is reached in about 512 steps "
+        "rank 0 keeps 20 MiB more at every step: the host's memory is used up in about 512 steps "
         "(85 min)"
     )
     assert verdict.evidence == (
@@ -99,7 +99,7 @@ def test_a_leak_of_20_mib_a_step_is_found_by_the_steps_until_the_host_is_full(ho
 
 def test_ranks_on_one_host_use_it_up_together(host):
     host(10)
-    (verdict,) = judged(*(Rank(str(n)).passes(64, 20.0) for n in range(4)))
+    (verdict,) = judged(*(Rank(str(n)).passes(64, 20.0) for n in (3, 1, 0, 2)))
     assert verdict.ranks == ("0", "1", "2", "3")
     assert "in about 128 steps" in verdict.summary
 
@@ -122,7 +122,7 @@ def test_the_nearest_limit_counts_also_one_of_a_group_above(host, tmp_path):
     rank, other = Rank("0").passes(64, 20.0), Rank("1").passes(64, 20.0)
     rank.memory.groups = (own, pod)
     (verdict,) = judged(rank, other)
-    assert "the memory limit of its control group is reached in about 410 steps" in verdict.summary
+    assert "the memory limit of its control group is used up in about 410 steps" in verdict.summary
     assert "the memory limit of its control group: 16 GiB, 8 GiB free" in verdict.evidence
     other.memory.groups = (pod,)
     (verdict,) = judged(rank, other)
