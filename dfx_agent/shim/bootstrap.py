@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from types import FunctionType
 from typing import Any
 
-from dfx_agent.shim import adapters, compiling, identity, imports, patches, recorder
+from dfx_agent.shim import adapters, compiling, identity, imports, patches, recorder, residue
 from dfx_agent.wire import Identity, default_directory
 
 _lock = threading.RLock()
 _refused = False
-_follows_forks = False
+_at_exit: Any = None
 _finalizer: Any = None
 _inherited: Identity | None = None
 
@@ -61,11 +59,13 @@ def withdraw(gone: Callable[[], None]) -> None:
         recorder.start_late = None
         writer, recorder.current = recorder.current, None
         imports.forget()
-        atexit.unregister(stop)
+        if _at_exit is not None:
+            _at_exit.detach()
         if _finalizer is not None:
             _finalizer.cancel()
     if writer is not None:
         writer.finish()
+        writer.retire()
     hooks = sys.modules.get("dfx_agent.shim.hooks")
     if hooks is None:
         patches.restore_all()
@@ -121,25 +121,20 @@ def _refuse(reason: str) -> None:
     print(line, file=sys.stderr)
 
 
+class _Process:
+    """What ``weakref.finalize`` watches: it is there until the interpreter ends."""
+
+
+_process = _Process()
+
+
 def _install_hooks() -> None:
-    global _follows_forks  # noqa: PLW0603 (hooks of the interpreter cannot be taken back)
-    if not _follows_forks:
-        _follows_forks = True
-        os.register_at_fork(after_in_child=_as_long_as_it_lives(_after_fork))
-    atexit.unregister(stop)
-    atexit.register(stop)
+    global _at_exit  # noqa: PLW0603 (one process)
+    residue.follow_forks(__name__, _after_fork.__name__)
+    if _at_exit is None or not _at_exit.alive:
+        # and not atexit: that keeps a place for ever, also for what was unregistered
+        _at_exit = weakref.finalize(_process, stop)
     _finish_with_multiprocessing()
-
-
-def _as_long_as_it_lives(function: Callable[[], None]) -> Callable[[], None]:
-    """What the interpreter keeps for ever must not keep this module: a guest can leave."""
-
-    def call(reference: Callable[[], Callable[[], None] | None]) -> None:
-        function = reference()
-        if function is not None:
-            function()
-
-    return FunctionType(call.__code__, {}, "dfx_after_fork", (weakref.ref(function),))
 
 
 def _finish_with_multiprocessing() -> None:

@@ -76,7 +76,7 @@ def _depart() -> None:
     except IndexError:
         return
     patches.restore_all()
-    recorder.innermost.set(None)  # a stage that was open then would keep the segment mapped
+    recorder.forget_context()
     gone()
 
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from dfx_agent import __version__
+from dfx_agent.shim import residue
 from dfx_agent.shim.deferred import DeferredScalars
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.layout import (
@@ -51,8 +52,8 @@ _LARGEST_STEP = 2**63 - 1
 # recorder, Span object, id, begin, name id, kind, step, parent, slot (0 none), thread, outer one
 OpenSpan = tuple["Recorder", Any, int, int, int, int, int, int, int, int, Any]
 
-innermost: ContextVar[OpenSpan | None] = ContextVar("dfx_span", default=None)
-_step: ContextVar[int | None] = ContextVar("dfx_step", default=None)
+innermost: ContextVar[OpenSpan | None] = residue.context_variable("dfx_span")
+_step: ContextVar[int | None] = residue.context_variable("dfx_step")
 
 _now = time.monotonic_ns
 _thread_time = time.thread_time
@@ -73,14 +74,15 @@ class Recorder:
         num_records = _num_records()
         self.identity = identity
         self.pid = os.getpid()
-        self._segment = SegmentWriter(
+        segment = SegmentWriter(
             directory, identity, guest_version=__version__, num_records=num_records
         )
-        self.path = self._segment.path
-        self.emit = self._segment.emit
-        self.enter = self._segment.inflight.enter
-        self.leave = self._segment.inflight.leave
-        self.end = self._segment.end
+        self._segment: Any = segment  # None once retired
+        self.path = segment.path
+        self.emit = segment.emit
+        self.enter = segment.inflight.enter
+        self.leave = segment.inflight.leave
+        self.end = segment.end
         self._names: dict[str, int] = {}
         self._name_lock = threading.RLock()
         self._naming = 0
@@ -246,7 +248,9 @@ class Recorder:
 
     def count_error(self) -> None:
         """Something went wrong inside the guest; the agent shows the number."""
-        self._segment.add_to_word(GUEST_ERRORS_OFFSET)
+        segment = self._segment
+        if segment is not None:
+            segment.add_to_word(GUEST_ERRORS_OFFSET)
 
     def finish(self) -> None:
         """Orderly end: what is deferred is written if it is ready, then the segment closes."""
@@ -259,6 +263,16 @@ class Recorder:
     def release(self) -> None:
         """Unmap without a word to the agent."""
         self._segment.close()
+
+    def retire(self) -> None:
+        """Let the memory go while the job goes on: some thread's context may keep us for ever.
+
+        A thread that is recording right now ends that record; what comes later goes nowhere.
+        """
+        self.emit = self.leave = self.end = _nowhere
+        self.enter = _no_slot
+        self._deferred.pending.clear()
+        self._segment = None
 
     def _count(self, kind: int, name: str, value: Any) -> None:
         try:
@@ -292,6 +306,20 @@ class Recorder:
                 return known
             finally:
                 self._naming = 0
+
+
+def forget_context() -> None:
+    """In this thread no span is open and no step known: one that is left keeps its recorder."""
+    innermost.set(None)
+    _step.set(None)
+
+
+def _nowhere(*_record: Any) -> None:
+    """Of a recorder that is retired."""
+
+
+def _no_slot(*_span: Any) -> int:
+    return 0
 
 
 def _is_number(value: Any) -> bool:

@@ -43,7 +43,7 @@ step(); gc.collect()
 [f.__qualname__ for f in gc.get_objects() if type(f) is type(step)
     and f.__code__.co_filename.startswith("<attached>")]
 """
-    until(lambda: trainer.do(left) == ["_as_long_as_it_lives.<locals>.call"])
+    until(lambda: trainer.do(left) == ["follow_forks.<locals>.call"])
     assert trainer.do("'.seg' in open('/proc/self/maps').read()") is False
 
 
