@@ -8,7 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from dfx_agent.shim import collectives, compiling, modules, patches, recorder, torch_hooks
+from dfx_agent.shim import (
+    collectives,
+    compiling,
+    modules,
+    patches,
+    recorder,
+    step_losses,
+    torch_hooks,
+)
 from dfx_agent.shim.watch import Watch
 
 # The engine reads hooks of parameters without the GIL, and torch iterates over the other two: only
@@ -86,6 +94,7 @@ def _stay_after_all() -> None:
         states, _ = _departures.pop()
     except IndexError:
         return
+    step_losses.begin(is_late=True)
     for name, state in states.items():
         patches.registry[name].resume(state)
 

@@ -5,8 +5,10 @@ every optimizer step twice: afterwards only roots keep one (1.8 us a call). Noth
 interpreter's objects: ``gc.get_objects`` also hands out every tuple that another thread is filling
 just now, and its ``tuple(...)`` then fails with a SystemError (bpo-15108).
 
-Where dynamo has compiled something, a hook on modules would make it compile again. DDP modules are
-met there in their constructor, or by ``glimpse``: torch says whose DDP forward is running.
+Where dynamo has compiled something, or was asked to, a hook on modules would make it compile again,
+and one on all modules makes torch warn. From the first call of ``torch.compile`` on no module has
+a hook of ours. DDP modules are met there in their constructor, or by ``glimpse``: torch says whose
+DDP forward is running.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import FORWARD_TOKENS
 
 FORWARD = PatchSet("forward")
+COMPILE = PatchSet("compile", is_optional=True)
 
 _MAX_ROOTS = 8
 # a hook on all modules costs 1 to 2 us a call: at most 30 ms at a time, and 1 s in all
@@ -53,9 +56,11 @@ def glimpse() -> None:
     """
     global _glimpsed  # noqa: PLW0603 (read by the thread that trains; the newest is enough)
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
-    module = getattr(parallel, "_active_ddp_module", None)
-    if module is not None and _watch_glimpsed not in torch_hooks.before_next_backward:
-        _glimpsed = weakref.ref(module)
+    if _watch_glimpsed in torch_hooks.before_next_backward:
+        return
+    with contextlib.suppress(AttributeError, TypeError):  # no DDP, or none of it runs now
+        # one expression: the job cannot drop it meanwhile and leave the last reference to us
+        _glimpsed = weakref.ref(parallel._active_ddp_module)  # type: ignore[union-attr] # noqa: SLF001
         torch_hooks.before_next_backward.append(_watch_glimpsed)
 
 
@@ -103,7 +108,9 @@ def _follow_known() -> None:
 def _listen() -> None:
     global _listener, _num_turns  # noqa: PLW0603
     has_all = bool(_known) and _covers_optimizers()
-    if _listener is None and not has_all and _num_turns < _MAX_TURNS and not _is_compiled(()):
+    COMPILE.install(_patch_compile)
+    may_listen = COMPILE.is_active and not _is_compiled(())
+    if _listener is None and not has_all and _num_turns < _MAX_TURNS and may_listen:
         _num_turns += 1
         _listener = _Listener()
         torch_hooks.BACKWARD.on_restore(_listener.leave)
@@ -196,12 +203,45 @@ def _is_compiled(modules: Iterable[Any]) -> bool:
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     # frames are not counted with fullgraph=True, graphs are
     has_compiled = any(counters.get(what) for what in ("frames", "stats"))
+    # of every torch.compile() that was called, also before its first use; None and False are none
+    asked = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
+    has_compiled = has_compiled or any(map(callable, list(asked.values())))
     return has_compiled or any(m.__dict__.get("_compiled_call_impl") is not None for m in modules)
+
+
+def _patch_compile(patches: PatchSet) -> None:
+    """Where every way to compile passes, before anything looks at hooks.
+
+    It is there as soon as an optimizer is; without it nobody listens to all modules.
+    """
+    context = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizeContext", None)
+    if context is not None:
+        patches.replace(context, "__init__", _compile_wrapper)
+
+
+def _compile_wrapper(original: Any, switch: Switch) -> Any:
+    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if switch.is_on:
+            _before_compile()
+        original(*args, **kwargs)
+
+    return __init__
+
+
+def _before_compile() -> None:
+    """In the thread that asks for a compilation: what it will see has no hook of ours."""
+    try:
+        if _listener is not None:
+            _listener.leave()
+        FORWARD.restore()
+    except Exception:  # noqa: BLE001 (never into the job)
+        recorder.count_error()
 
 
 def _time_forward(root: Any) -> None:
     if root in _hooked:
         return
+    COMPILE.install(_patch_compile)
 
     def change(patches: PatchSet) -> None:
         _hooked.add(root)

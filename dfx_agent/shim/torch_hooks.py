@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, ddp, losses, recorder
+from dfx_agent.shim import compiling, ddp, losses, recorder, step_losses, trained
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import STAGE
 
@@ -23,12 +23,6 @@ GRAD_NORM = PatchSet("grad_norm")
 GRAD_SCALER = PatchSet("grad_scaler")
 FSDP1 = PatchSet("fsdp1")
 
-# stages of RL trainers that tell the models of one process apart
-_MODEL_OF_STAGE = {"actor_update": "actor", "critic_update": "critic"}
-# steps of other optimizers after which the first one has had its time (a warm-up, say)
-_MAX_OTHERS = 100
-
-
 # an optimizer at work: its span, its thread, how often its step is on the stack
 _Step = tuple[recorder.OpenSpan | None, int, int]
 
@@ -37,13 +31,10 @@ class _Seen:
     """What was seen of this process' training."""
 
     def __init__(self) -> None:
-        self.optimizers: dict[int, weakref.ref[Any]] = {}
         self.has_backward = False
         self.has_details = True
         self.num_steps = 0
-        self.first: weakref.ref[Any] | None = None
         self.step_of_first = 0
-        self.num_others = 0
         self.step_code: Any = None  # of torch's wrapper around every optimizer's step
         self.at_work: dict[int, _Step] = {}
 
@@ -57,9 +48,13 @@ before_next_backward: list[Callable[[], None]] = []
 def install() -> None:
     """Install every hook of this file; each works, or is absent, on its own."""
     losses.begin()
+    if not BACKWARD.is_active:
+        # attached: in a thread of the guest, while the job may be between two micro-batches
+        is_guests = threading.current_thread() is not threading.main_thread()
+        step_losses.begin(is_late=_seen.has_backward or is_guests)
     if _seen.has_backward:
         news.set()  # look for models again
-        _seen.first = None  # and ask the optimizer for its count: it may have gone on without us
+        trained.state.first = None  # ask the optimizer for its count: it may have gone on
     optimizers = sys.modules["torch.optim.optimizer"]
     if OPTIMIZER.state == "off" and getattr(optimizers, "_global_optimizer_pre_hooks", None):
         # somebody else's hooks: torch may be iterating over them now, in the thread that trains
@@ -90,13 +85,12 @@ def num_steps() -> int:
 
 
 def num_optimizers() -> int:
-    return len(_seen.optimizers)
+    return len(trained.living())
 
 
 def first_parameters() -> set[int]:
     """Identity of one parameter of each optimizer: which models are trained."""
-    optimizers = [optimizer for ref in [*_seen.optimizers.values()] if (optimizer := ref())]
-    groups = [optimizer.param_groups[0]["params"] for optimizer in optimizers]
+    groups = [optimizer.param_groups[0]["params"] for optimizer, _ in trained.living()]
     return {id(parameters[0]) for parameters in groups if parameters}
 
 
@@ -151,18 +145,13 @@ def count_tokens(kind: str, num_tokens: int) -> None:
         recorder.current.tokens(kind, num_tokens)
 
 
-def _scalar(name: str, value: Any) -> None:
-    """Of the model at work, which the stage around tells: "torch/loss" or "torch/actor/loss"."""
+def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
+    """Tell the rate or norm of the model that ``optimizer`` trains; None: the first one's."""
     writer = recorder.current
     if writer is not None and _seen.has_details:
-        opened = recorder.innermost.get()
-        while opened is not None:
-            for stage, model in _MODEL_OF_STAGE.items():
-                if opened[4] == opened[0].name_id(stage):
-                    writer.scalar(name.replace("/", f"/{model}/"), value, None)
-                    return
-            opened = opened[-1]
-        writer.scalar(name, value, None)
+        name = trained.name_of(value_name, optimizer)
+        if name is not None:
+            writer.scalar(name, value, None)
 
 
 def _hook_optimizers(patches: PatchSet) -> None:
@@ -252,27 +241,20 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
     if writer is None or not is_on or outer:  # inside another one: the outer one counts
         return
     _seen.num_steps += 1
-    if key not in _seen.optimizers:
-        forget = _seen.optimizers.pop
-        _seen.optimizers[key] = weakref.ref(optimizer, lambda _ref: forget(key, None))
+    if trained.known(optimizer) is None:
+        trained.meet(optimizer)
         news.set()
+    is_first, is_new = trained.is_first(optimizer)
     writer.count("optimizer_steps", 1.0)
-    _scalar("torch/lr", optimizer.param_groups[0]["lr"])
-    if not writer.has_explicit_steps:
-        _begin_next_step(writer, optimizer)
-
-
-def _begin_next_step(writer: recorder.Recorder, optimizer: Any) -> None:
-    """A step of the first optimizer is a training step; its own count goes on after a resume."""
-    first = _seen.first() if _seen.first else None
-    _seen.num_others += 1
-    if first is None or _seen.num_others > _MAX_OTHERS:
-        first, _seen.first = optimizer, weakref.ref(optimizer)
+    _scalar("lr", optimizer.param_groups[0]["lr"], optimizer)
+    if _seen.has_details:
+        step_losses.after_step(optimizer)
+    if is_new:  # its own count goes on after a resume
         _seen.step_of_first = max(_seen.step_of_first, _steps_done(optimizer) - 1)
-    if first is optimizer:
-        _seen.num_others = 0
+    if is_first:
         _seen.step_of_first += 1
-        writer.begin_step(_seen.step_of_first + 1)
+        if not writer.has_explicit_steps:
+            writer.begin_step(_seen.step_of_first + 1)
 
 
 def _steps_done(optimizer: Any) -> int:
@@ -330,6 +312,8 @@ def _begin_backward() -> recorder.OpenSpan | None:
             before_next_backward.pop(0)()
         for replica in ddp.replicas:
             replica.begin()
+        if _seen.has_details:
+            step_losses.before_backward()
         return begin_stage("backward")
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
@@ -346,15 +330,21 @@ def _end_backward(
         writer = recorder.current
         if writer is not None and failure is None:
             writer.count("micro_batches", 1.0)
-            if args and getattr(args[0], "ndim", 1) == 0:
-                loss = args[0]
-                is_plain = type(loss) is sys.modules["torch"].Tensor
-                if losses.state.is_doubtful or not is_plain:
-                    loss = losses.given_for(loss)
-                if loss is not None:
-                    _scalar("torch/loss", loss.item() if loss.is_cpu else loss.detach())
+            if _seen.has_details:
+                step_losses.after_backward(_loss_of(args[0]) if args else None)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
+
+
+def _loss_of(tensor: Any) -> Any:
+    """A float, or a tensor on a device; None where the loss is not known."""
+    if getattr(tensor, "ndim", 1) != 0:
+        return None
+    if losses.state.is_doubtful or type(tensor) is not sys.modules["torch"].Tensor:
+        tensor = losses.given_for(tensor)
+    if tensor is None:
+        return None
+    return float(tensor.item()) if tensor.is_cpu else tensor.detach()
 
 
 def _patch_grad_norm(patches: PatchSet) -> None:
@@ -402,8 +392,13 @@ def _count_nonfinite() -> None:
 
 def _note_norm(norm: Any, tensors: Any) -> None:
     try:
-        if isinstance(tensors, (list, tuple)) and tensors and tensors[0].requires_grad:
-            return  # a norm of parameters
+        owner = None
+        if isinstance(tensors, (list, tuple)) and tensors:
+            if tensors[0].requires_grad:
+                return  # a norm of parameters
+            owner, may_be_told = trained.owner_of(tensors[0])
+            if not may_be_told:
+                return
         if hasattr(norm, "placements"):
             norm = losses.whole(norm)
             if norm is None:
@@ -414,7 +409,7 @@ def _note_norm(norm: Any, tensors: Any) -> None:
                 _count_nonfinite()
         else:
             norm = norm.detach()
-        _scalar("torch/grad_norm", norm)
+        _scalar("grad_norm", norm, owner)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
@@ -434,6 +429,7 @@ def _scaler_step_wrapper(original: Any, switch: Switch) -> Any:
         has_step = _seen.num_steps != before or not OPTIMIZER.is_active
         if switch.is_on and writer is not None and not has_step:
             writer.count("skipped_updates", 1.0)
+            step_losses.after_step(args[1])
         return result
 
     return step
