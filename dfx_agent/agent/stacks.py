@@ -23,6 +23,8 @@ STACKS_SUFFIX = ".stacks"
 _MAX_BYTES = 256 * 1024
 _MAX_THREADS, _MAX_FRAMES = 200, 64
 _OUR_THREADS = frozenset({"dfx-watch"})
+# of the guest in the job: preloaded or installed, or brought in by attach
+_OUR_FILES = re.compile(r"(^|/)dfx_agent/(shim|wire)/|^<attached>/|^<dfx-agent>$")
 _PY_SPY_SECONDS = 10.0
 _HEAD = re.compile(r"dfx-stacks 1 (\d{1,10}) (\d{1,19}) 0x([0-9a-f]{1,16})$")
 _NAME = re.compile(r"name 0x([0-9a-f]{1,16}) (\d{1,10}) (.*)$")
@@ -149,7 +151,7 @@ def parse(text: str) -> ProcessStacks | None:
     for line in lines[1:]:
         if found := _FRAME.match(line):
             number = int(found[2]) if found[2].isdigit() else 0
-            if threads and len(threads[-1][1]) < _MAX_FRAMES:
+            if threads and len(threads[-1][1]) < _MAX_FRAMES and not _is_ours(found[1]):
                 threads[-1][1].append(Frame(found[1], number, found[3]))
         elif found := _NAME.match(line):
             names[int(found[1], 16)] = found[3], int(found[2])
@@ -162,6 +164,11 @@ def parse(text: str) -> ProcessStacks | None:
     ]
     rows = [row for row in rows if row.name not in _OUR_THREADS and row.frames]
     return ProcessStacks("guest", int(head[2]), tuple(rows))
+
+
+def _is_ours(file: str) -> bool:
+    """A wrapper of the guest around what the job calls: the job stands in what is called."""
+    return _OUR_FILES.search(file) is not None
 
 
 def merge(stacks: Mapping[str, ProcessStacks]) -> list[MergedStack]:
@@ -205,6 +212,7 @@ def _from_py_spy(threads: Iterable[dict[str, Any]], pid: int) -> ProcessStacks |
             # py-spy says Tensor.backward where faulthandler says backward: one place is one stack
             Frame(str(f["filename"]), int(f.get("line") or 0), str(f["name"]).rpartition(".")[2])
             for f in thread["frames"][:_MAX_FRAMES]
+            if not _is_ours(str(f["filename"]))
         ]
         is_main = native_id == pid or thread.get("thread_name") == "MainThread"
         name = str(thread.get("thread_name") or "")

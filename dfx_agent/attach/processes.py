@@ -67,6 +67,11 @@ class Process:
         except OSError:
             return os.getuid()
 
+    @property
+    def current_name(self) -> str:
+        """``name`` as it is now; "" when the process is gone."""
+        return _read(self.pid, "comm").decode("utf-8", "replace").strip()
+
     @functools.cached_property
     def mount_namespace(self) -> int:
         """Its inode; 0 when it may not be asked."""

@@ -118,7 +118,8 @@ def role_of(process: Process, table: ProcessTable) -> str:
 def is_helper(process: Process) -> bool:
     line = " ".join(process.words)
     is_ray_idle = process.words[:1] == (f"{ray.ACTOR}IDLE",)
-    is_part_of_loader = process.name.startswith(_DATA_LOADER_NAMES)
+    names = process.name, process.current_name  # a worker takes its name once it has loaded torch
+    is_part_of_loader = any(name.startswith(_DATA_LOADER_NAMES) for name in names)
     is_agent = process.pid == os.getpid() or program_of(process) in _AGENT
     is_part_of_other = any(part in line for part in _NOT_A_PART)
     return is_ray_idle or is_part_of_loader or is_agent or is_part_of_other

@@ -11,19 +11,28 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dfx_agent.agent.lock import FolderLock, take
 from dfx_agent.agent.owned_files import create_for, open_observed
 from dfx_agent.attach import preflight, refusals
 from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_interpreter
 from dfx_agent.attach.discover import Job, Member
 from dfx_agent.attach.inject import Helpers
 from dfx_agent.attach.spawn import block_signals
-from dfx_agent.commands._attachment import LEFTOVERS, Guest, Place, said_of, wait_until_left
+from dfx_agent.commands._attachment import (
+    LEFTOVERS,
+    Departure,
+    Guest,
+    Place,
+    said_of,
+    wait_until_left,
+)
 from dfx_agent.commands._options import (
     add_budget_argument,
     add_service_arguments,
@@ -129,7 +138,9 @@ def _bring_and_serve(
         attachments.attach_new()
         return attachments.finish_without_serving()
     if _serve(attachments, replace(config, directory=place.seen)):
-        return 0
+        for member in attachments.lost:
+            _say(f"{member}: lost")
+        return 1 if attachments.lost else 0
     if not attachments.may_be_watched():
         return AttachError.exit_code
     _say("nothing can be brought in: the job is watched from outside, source=passive")
@@ -148,13 +159,16 @@ def _serve(attachments: _Attachments, config: Config) -> bool:
     open_observed(config.directory).close()
     listener.bind()
     try:
-        attachments.attach_new(meanwhile=_load_what_serves)
+        with _held(config.directory, is_needed=service is None):
+            attachments.attach_new(meanwhile=_load_what_serves)
         if not attachments.has_hope():
             return False
         service = service or _service(config, listener)
         service.start()
+        attachments.bring_back_who_left()
         _say(f"page {service.url}/  metrics {service.url}/metrics")
         while not _pause(_LOOK_EVERY_SECONDS):
+            attachments.say_who_left()
             attachments.attach_new()
     finally:
         attachments.detach()
@@ -163,6 +177,20 @@ def _serve(attachments: _Attachments, config: Config) -> bool:
         else:
             service.stop()
     return True
+
+
+@contextmanager
+def _held(directory: str, *, is_needed: bool) -> Iterator[None]:
+    """The folder's lock, ours until the agent takes it: guests that see nobody leave again."""
+    lock = None
+    if is_needed:
+        with closing(open_observed(directory)) as folder:
+            lock = take(folder)
+    try:
+        yield
+    finally:
+        if isinstance(lock, FolderLock):
+            lock.close()
 
 
 def _may_be_refused(config: Config) -> bool:
@@ -202,6 +230,7 @@ class _Attachments:
         self._guests: dict[Member, Guest] = {}
         self._retry_at: dict[Member, float] = {}
         self._refused: dict[Member, str] = {}
+        self.lost: set[Member] = set()
 
     def refuse_what_is_taken(self, agent_pid: int) -> None:
         """Another agent serves this folder: what it has attached is its own."""
@@ -237,7 +266,9 @@ class _Attachments:
             after = _RETRY_AFTER_SECONDS if error.code in _PASSING else float("inf")
             self._retry_at[member] = time.monotonic() + after
             self._refused[member] = error.code
-            _say(f"{member}: {error}")
+            # what is left alone has the role that it looked like from outside, and no other
+            who = f"pid {member.pid}" if error.code == "skipped" else member
+            _say(f"{who}: {error}")
 
     def _attach(self, member: Member) -> str:
         begin = time.monotonic()
@@ -298,14 +329,41 @@ class _Attachments:
             _say(f"nobody serves {self._place.seen}: the guests leave in {grace}; {command}")
         return 0
 
+    def bring_back_who_left(self) -> None:
+        """What serves is up: was a guest alone for too long meanwhile, it is brought in again."""
+        for member in self._who_left():
+            del self._guests[member]
+            _say(f"{member}: its guest has left, nobody was there for it; it is brought in again")
+        self.attach_new()
+
+    def say_who_left(self) -> None:
+        """It was taken out by somebody else, so it is not brought in again."""
+        for member in self._who_left():
+            self.lost.add(member)
+            _say(f"{member}: its guest has left (`dfx-agent detach`?): not observed any more")
+
+    def _who_left(self) -> list[Member]:
+        guests = [(m, g) for m, g in self._guests.items() if m not in self.lost and g.note]
+        return [m for m, g in guests if m.process.is_alive() and g.departure() == "detached"]
+
     def detach(self) -> None:
-        """Ask every guest that came by attach to leave, and say of each whether it has."""
-        members = {guest: member for member, guest in self._guests.items() if guest.note}
+        """Ask every guest that came by attach to leave, and say of each whether it has.
+
+        ``lost``, then: members whose guest is not there or that died, and no other has their rank.
+        """
+        self.say_who_left()
+        guests = [(m, g) for m, g in self._guests.items() if g.note and m not in self.lost]
+        members = {guest: member for member, guest in guests}
+        went: dict[Member, Departure | None] = {}
         begin = time.monotonic()
         for guest in members:
             guest.ask_to_leave()
         for guest, departure in wait_until_left([*members], _LEAVE_SECONDS, _pause):
+            went[members[guest]] = departure
             _say(f"{members[guest]}: {said_of(guest, departure, time.monotonic() - begin)}")
+        died = {member for member, departure in went.items() if departure == "died"}
+        ranks = {member.rank for member in went.keys() - died}
+        self.lost |= {member for member in died if member.rank is None or member.rank not in ranks}
 
 
 def _percent(ratio: float | None) -> str:

@@ -392,13 +392,11 @@ def _count_nonfinite() -> None:
 
 def _note_norm(norm: Any, tensors: Any) -> None:
     try:
-        owner = None
+        owner, may_be_told = None, True
         if isinstance(tensors, (list, tuple)) and tensors:
             if tensors[0].requires_grad:
                 return  # a norm of parameters
             owner, may_be_told = trained.owner_of(tensors[0])
-            if not may_be_told:
-                return
         if hasattr(norm, "placements"):
             norm = losses.whole(norm)
             if norm is None:
@@ -409,7 +407,8 @@ def _note_norm(norm: Any, tensors: Any) -> None:
                 _count_nonfinite()
         else:
             norm = norm.detach()
-        _scalar("grad_norm", norm, owner)
+        if may_be_told:
+            _scalar("grad_norm", norm, owner)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 

@@ -21,6 +21,7 @@ PYTHON = os.environ.get("DFX_TEST_JOB_PYTHON", sys.executable)
 JOB_SECONDS = 150
 NUM_RANKS = {
     "plain_loop": 1,
+    "optimizers": 1,
     "manners": 1,
     "training": 2,
     "compiled": 2,

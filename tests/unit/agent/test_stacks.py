@@ -49,6 +49,25 @@ def process(*functions: str, file: str = "/job/train.py") -> ProcessStacks:
     return ProcessStacks("guest", 1, (ThreadStack("MainThread", 1, is_main=True, frames=frames),))
 
 
+@pytest.mark.parametrize(
+    "ours",
+    ["/venv/site-packages/dfx_agent/shim/collectives.py", "<attached>/dfx_agent/shim/spans.py"],
+)
+def test_frames_of_the_guest_are_left_out(ours):
+    """Two ranks in one call, one with our wrapper around it, stand at one place."""
+    theirs = [("/torch/distributed_c10d.py", 9, "wait"), ("/job/train.py", 12, "main")]
+    frames = [theirs[0], (ours, 212, "wait"), theirs[1]]
+    lines = [f'  File "{file}", line {line} in {function}' for file, line, function in frames]
+    head = "dfx-stacks 1 42 7000 0xaa\n\nThread 0x00000000000000aa (most recent call first):\n"
+    rows = [{"filename": f, "line": n, "name": name} for f, n, name in frames]
+    thread = {"os_thread_id": 42, "thread_name": "MainThread", "frames": rows}
+    wanted = tuple(Frame(*frame) for frame in reversed(theirs))
+    for stacks in (parse(head + "\n".join(lines)), _from_py_spy([thread], 42)):
+        assert stacks is not None
+        assert stacks.main is not None
+        assert stacks.main.frames == wanted
+
+
 def test_the_guests_file_reads_and_our_own_thread_is_left_out():
     stacks = parse(GUEST)
     assert stacks is not None
