@@ -31,7 +31,7 @@ def test_it_runs(bench, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = json.loads(out.read_text())
-    assert rows
+    assert rows or "left out" in done.stderr  # divergence, where its data is not there
     for row in rows:
         assert math.isfinite(row["value"]), row
         assert row["name"]
