@@ -24,6 +24,7 @@ BENCHES = (
     "record_cost",
     "span_cost",
     "reader_throughput",
+    "log_readers",
     "interpreter_start",
     "page_latency",
     "scrape_time",
