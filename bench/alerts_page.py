@@ -28,9 +28,9 @@ catalogue.
 {table}
 - A *collapse is found* when a page begins between {early} rows before its onset and {late} rows
   after it; the *delay* is from the onset to that page. Its interval is Wilson's.
-- A page or warning is *false* in a healthy run, and in a run that collapses when it begins more than
-  {early} rows before the onset. Intervals are Poisson's, exact. Where nothing was seen the upper end
-  is what the number of rows allows to say.
+- A page or warning is *false* in a healthy run, and in a run that collapses when it begins more
+  than {early} rows before the onset. Intervals are Poisson's, exact. Where nothing was seen the
+  upper end is what the number of rows allows to say.
 - Ambiguous runs count as tried, and neither as healthy nor as collapses.
 - *Sample*: "in" are runs on which a parameter of the detector was chosen, "out" are runs that
   nobody had looked at. "not said" is what the labels leave open: read it as "in".
