@@ -4,6 +4,7 @@ DfxError
 ├── UsageError        wrong option or argument; exit code 2
 ├── ConfigError       unknown key or bad value in dfx.yaml or DFX_*; exit code 2
 ├── ListenError       the address cannot be bound
+├── BlindError        the agent's reading does not end; nothing can be asked of it
 ├── TrackerError      a configured tracker cannot open: what it lacks
 └── AttachError       a process cannot be attached to; exit code 2, nothing was changed in it
 
@@ -30,6 +31,10 @@ class ConfigError(DfxError):
     """``dfx.yaml``, a ``DFX_*`` variable or a flag holds something we do not know."""
 
     exit_code = 2
+
+
+class BlindError(DfxError):
+    """The agent's reading does not end: what it knows cannot be asked for."""
 
 
 class ListenError(DfxError):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from dfx_agent.snapshot_faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot_health import DetectorParameters, SignalHistory, SignalState
 
 SpanKind = Literal["stage", "wait", "collective"]
@@ -318,6 +319,7 @@ class RunRow:
     ``signals`` is None until the run reported a metric that a signal is made of;
     ``num_late_signals`` counts values that came after their step was judged.
     ``sustained_tokens_ratio`` is role -> tokens of the newest two steps / median of those before.
+    ``judged_seconds``: kind of verdict -> Unix time at which it was last judged.
     """
 
     run: str
@@ -333,6 +335,8 @@ class RunRow:
     ledger: LedgerState | None = None
     num_late_signals: int = 0
     sustained_tokens_ratio: Mapping[str, float] = field(default_factory=dict)
+    faults: tuple[FaultRow, ...] = ()
+    judged_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +353,8 @@ class AgentRow:
     """The agent about itself. ``other_agent_pid`` serves the same folder and does the reaping.
 
     ``is_job_ended``: it was started with a job, which has ended; it ends soon, too.
+    ``read_seconds``: when the folder was last read to the end, None before. ``blind``: something
+    has not been read or judged for three periods. ``num_faults`` counts what failed, by part.
     """
 
     version: str
@@ -366,6 +372,10 @@ class AgentRow:
     problems: tuple[SegmentProblem, ...]
     detector: DetectorParameters | None = None
     is_job_ended: bool = False
+    read_seconds: float | None = None
+    blind: Blindness | None = None
+    faults: tuple[FaultRow, ...] = ()
+    num_faults: Mapping[FaultPart, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

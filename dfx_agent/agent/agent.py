@@ -11,18 +11,23 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from dfx_agent import __version__
 from dfx_agent.agent import view
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.evidence import Evidence
+from dfx_agent.agent.faults import Faults
 from dfx_agent.agent.fold import RunFold
 from dfx_agent.agent.health_files import HealthFiles
 from dfx_agent.agent.outside import OutsideProcess, placed
+from dfx_agent.agent.plain_text import plain
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.reader import Folder
 from dfx_agent.agent.signals import PARAMETERS
 from dfx_agent.agent.totals_file import TotalsFile
+from dfx_agent.agent.watchdog import Watchdog
+from dfx_agent.errors import BlindError
 from dfx_agent.metrics.alerts import alerts_with
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.snapshot import (
@@ -37,6 +42,7 @@ from dfx_agent.snapshot import (
 from dfx_agent.snapshot_health import SignalHistory
 
 _FORGET_RUN_SECONDS = 3600.0
+_STOP_SECONDS = 10.0
 # A reading wakes cold caches: while nobody looks a node is read less often. Not in the first
 # seconds of a process, nor where what came in that time fills more than this of a ring.
 _CALM_SECONDS = 1.0
@@ -58,6 +64,8 @@ class Agent:
         self._critical = divergence.condition
         self._runs: dict[str, RunFold] = {}
         self._ended: dict[Process, float] = {}
+        self._faults = Faults()
+        self._watchdog = Watchdog(self._faults, max(config.poll_seconds, _CALM_SECONDS))
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._looked_seconds = self._polled_seconds = 0.0
@@ -66,7 +74,6 @@ class Agent:
         self._begin = time.time()
         self._num_polls = 0
         self._num_errors = 0
-        self._last_error: SegmentProblem | None = None
         self._reported: dict[tuple[str, str], SegmentProblem] = {}
         self._poll_elapsed = 0.0
         self._is_stale = False
@@ -83,19 +90,25 @@ class Agent:
         self._folder.announce(url, certificate)
 
     def start(self) -> None:
+        self._watchdog.follow(self._thread)
         self._thread.start()
 
     def stop(self) -> None:
-        """Read once more and let the folder go."""
+        """Read once more and let the folder go; not of a reader that does not come back."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)
+        if self._thread.is_alive():
+            return
+        self._watchdog.follow(None)
         self._guarded_poll()
         for run, fold in self._runs.items():
             if self._folder.reaps:
-                self._health_files.keep(run, fold.health, is_last=True)
+                with self._faults.guard("keeping", run, "baselines"):
+                    self._health_files.keep(run, fold.health, is_last=True)
         if self._folder.reaps:
-            self._totals_file.keep(self._living(), is_last=True)
+            with self._faults.guard("keeping", what="totals"):
+                self._totals_file.keep(self._living(), is_last=True)
         self._evidence.close()
         self._health_files.close()
         self._folder.close()
@@ -106,101 +119,137 @@ class Agent:
         self._guarded_poll()
 
     def snapshot(self) -> Snapshot:
+        """Never waits for long: of a reader that stands the last one, which says so."""
         self._looked_seconds = time.monotonic()
         if self._is_stale:
-            with self._lock:
+            with suppress(BlindError), self._held(), self._faults.guard("rendering"):
                 if self._is_stale:
                     self._snapshot = self._render()
                     self._is_stale = False
+        blind = self._watchdog.blindness()
+        if blind != self._snapshot.agent.blind:
+            is_old = self._watchdog.stands() is not None
+            self._snapshot = view.with_blindness(self._snapshot, blind, is_old=is_old)
         return self._snapshot
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Between two readings. BlindError when the one under way does not end."""
+        if not self._lock.acquire(timeout=self._watchdog.patience_seconds):
+            raise BlindError("the agent's reading does not end: see /readyz")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterator[ScalarHistory]:
         """Of the ``keys`` that are known, all for none; each is read when it is asked for.
 
         KeyError on an unknown run.
         """
-        with self._lock:
+        with self._held():
             fold = self._runs[run]
             known = fold.store.keys()
         return (self._history(fold, key) for key in (keys or known) if key in known)
 
     def _history(self, fold: RunFold, key: str) -> ScalarHistory:
-        with self._lock:
+        with self._held():
             return view.history(fold, key)
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
-        with self._lock:
+        with self._held():
             return view.timeline_rows(self._runs[run], num_steps)
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
-        with self._lock:
+        with self._held():
             return view.signal_history(self._runs[run], num_steps)
 
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
         """Closed steps of every role that are kept, by begin. KeyError on an unknown run."""
-        with self._lock:
+        with self._held():
             rows = self._runs[run].rows.values()
             found = [row for row in rows if after_step is None or row.step > after_step]
         return tuple(sorted(found, key=lambda row: row.begin_seconds))
 
     def step_scalars(self, run: str, after_step: int | None) -> dict[int, dict[str, float]]:
         """Step -> native key -> mean over ranks. KeyError on an unknown run."""
-        with self._lock:
+        with self._held():
             return self._runs[run].store.after(after_step)
 
     def report(self, run: str, part: str, message: str) -> None:
         """Something beside the agent failed: counted, and shown with its own problems."""
-        with self._lock:
+        with suppress(BlindError), self._held():
             self._num_errors += 1
             self._reported[run, part] = SegmentProblem(part, "exporter", message)
             self._is_stale = True
 
     def settle(self, run: str, part: str) -> None:
         """What was reported of this part is over."""
-        with self._lock:
+        with suppress(BlindError), self._held():
             self._reported.pop((run, part), None)
             self._is_stale = True
 
     def reset_signals(self, run: str) -> None:
         """The operator says that the present state of ``run`` is normal. KeyError if unknown."""
-        with self._lock:
+        with self._held():
             self._runs[run].health.reset()
             self._is_stale = True
 
     def observe_outside(self, run: str, processes: Iterable[OutsideProcess]) -> None:
         """From now on ``processes``, which have no guest, are shown as ranks of ``run``."""
-        with self._lock:
+        with self._held():
             self._fold(run).outside = placed(processes)
             self._is_stale = True
 
     def poll(self) -> None:
         """Read everything once and publish."""
         begin = time.perf_counter()
+        guard = self._faults.guard
         with self._lock:
-            self._adopt_new()
-            self._refile()
-            for fold in self._runs.values():
-                for process in list(fold.processes.values()):
-                    self._read(fold, process)
-                for outside in fold.outside:
-                    outside.look(time.monotonic_ns())
-                fold.close_steps()
-                if self._folder.reaps:
-                    self._evidence.observe(fold)
-                    self._health_files.keep(fold.run, fold.health)
+            self._watchdog.begin()
+            with guard("folder", what="new segments"):
+                self._adopt_new()
+            with guard("folder", what="processes of another run"):
+                self._refile()
+            for fold in list(self._runs.values()):
+                self._poll_run(fold)
             if self._folder.reaps:
-                self._totals_file.keep(self._living())
-            self._let_go()
+                with guard("keeping", what="totals"):
+                    self._totals_file.keep(self._living())
+            with guard("folder", what="ended processes"):
+                self._let_go()
             self._is_calm = self._calm()
             self._num_polls += 1
             self._is_stale = True
+            self._watchdog.end()
         self._poll_elapsed = time.perf_counter() - begin
         self._polled_seconds = time.monotonic()
 
+    def _poll_run(self, fold: RunFold) -> None:
+        """Each of its processes and judgements by itself: none takes the others with it."""
+        guard, run = self._faults.guard, fold.run
+        for (role, label), process in list(fold.processes.items()):
+            if process.is_living:
+                with guard("reading", run, f"rank {label} ({role})"):
+                    self._read(fold, process)
+        for outside in fold.outside:
+            with guard("reading", run, f"rank {outside.label} (from outside)"):
+                outside.look(time.monotonic_ns())
+        with guard("judgement", run, "run"):
+            fold.close_steps()
+        if self._folder.reaps:
+            with guard("keeping", run, "evidence"):
+                self._evidence.observe(fold)
+            with guard("keeping", run, "baselines"):
+                self._health_files.keep(run, fold.health)
+
     def _loop(self) -> None:
         while not self._stop.wait(self._config.poll_seconds):
-            if not self._may_rest(time.monotonic()):
-                self._guarded_poll()
+            with self._faults.guard("folder", what="pace"):
+                if self._may_rest(time.monotonic()):
+                    self._watchdog.end()
+                    continue
+            self._guarded_poll()
 
     def _may_rest(self, now: float) -> bool:
         """Whether this reading can be left out: not when one ended, which died first is asked."""
@@ -224,22 +273,20 @@ class Agent:
         )
 
     def _guarded_poll(self) -> None:
-        """One strange segment must not blind us to all others: say it, count it, go on."""
-        try:
+        """What is outside every guard of its own does not end the thread either."""
+        with self._faults.guard("folder", what="reading"):
             self.poll()
-        except Exception as error:  # noqa: BLE001 (shown on the page and in the metrics)
-            self._num_errors += 1
-            message = f"reading failed ({type(error).__name__}: {error}): please report it"
-            self._last_error = SegmentProblem(self._config.directory, "internal", message)
 
     def _adopt_new(self) -> None:
         followers = list(self._folder.new_followers())
         for follower in sorted(followers, key=lambda f: f.preamble.created_epoch_ns):
-            process = Process(follower)
-            kept = self._totals_file.of(process)
-            if kept is not None:
-                process.resume(kept)
-            self._adopt(process)
+            name = plain(os.path.basename(follower.path))
+            with self._faults.guard("folder", what=f"segment {name}"):
+                process = Process(follower)
+                kept = self._totals_file.of(process)
+                if kept is not None:
+                    process.resume(kept)
+                self._adopt(process)
 
     def _adopt(self, process: Process) -> None:
         fold = self._fold(process.follower.identity.run)
@@ -251,7 +298,7 @@ class Agent:
     def _fold(self, run: str) -> RunFold:
         fold = self._runs.get(run)
         if fold is None:
-            fold = self._runs[run] = RunFold(run, self._critical)
+            fold = self._runs[run] = RunFold(run, self._critical, self._faults)
             fold.health = self._health_files.restore(run, fold.health)
         return fold
 
@@ -261,19 +308,16 @@ class Agent:
                 fold.release(process)
                 self._adopt(process)
             if not fold.processes and not fold.outside:
-                self._health_files.forget(run)
-                del self._runs[run]
+                self._forget(run)
 
     def _read(self, fold: RunFold, process: Process) -> None:
-        if not process.is_living:
-            return
         state = process.follower.liveness()
         if state in ("live", "unknown"):
             process.state = state
             fold.add(process, *process.poll())
         else:
-            fold.add(process, *process.finish(state))
             self._ended[process] = time.monotonic()
+            fold.add(process, *process.finish(state))
 
     def _let_go(self) -> None:
         """Remove segments of ended processes: orderly ends at once, deaths after a while."""
@@ -287,11 +331,15 @@ class Agent:
             quiet_seconds = (time.monotonic_ns() - max(events, default=0)) / 1e9
             ended = not fold.outside and not any(p.is_living for p in fold.processes.values())
             if ended and quiet_seconds > _FORGET_RUN_SECONDS:
-                self._health_files.forget(run)
-                del self._runs[run]
+                self._forget(run)
+
+    def _forget(self, run: str) -> None:
+        self._health_files.forget(run)
+        self._faults.forget(run)
+        del self._runs[run]
 
     def _render(self) -> Snapshot:
-        rows = sorted(map(view.run_row, self._runs.values()), key=lambda row: row.begin_seconds)
+        rows = sorted(map(view.guarded_row, self._runs.values()), key=lambda row: row.begin_seconds)
         return Snapshot(time.time(), self._agent_row(rows), tuple(rows))
 
     def _agent_row(self, runs: list[RunRow]) -> AgentRow:
@@ -319,5 +367,8 @@ class Agent:
             other_agent_pid=self._folder.other_agent_pid,
             detector=PARAMETERS,
             is_job_ended=self._is_job_ended,
-            problems=(*problems, self._last_error) if self._last_error else problems,
+            problems=problems,
+            read_seconds=self._watchdog.read_seconds,
+            faults=self._faults.rows(""),
+            num_faults=dict(self._faults.num_by_part),
         )

@@ -24,6 +24,7 @@ _NOT_OURS = frozenset(
         "DFX_DEVICE_TIME",
         "DFX_DISABLE_HOOKS",
         "DFX_FRAMEWORK",
+        "DFX_LOG_LEVEL",
         "DFX_MAX_OVERHEAD",
         "DFX_NODE",
         "DFX_RING_RECORDS",

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 
 from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.collectives import Collectives
+from dfx_agent.agent.faults import Faults, unjudged
 from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.health import Reporter, RunHealth
 from dfx_agent.agent.health_verdict import divergence_verdict
@@ -24,10 +26,14 @@ from dfx_agent.agent.steps import Step, StepWatch
 from dfx_agent.agent.store import ScalarStore
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
-from dfx_agent.snapshot import StepCell, StepRow, Verdict
+from dfx_agent.snapshot import StepCell, StepRow, Verdict, VerdictKind
 
 _KEEP_STEPS = 200
 _SUPERSEDED_BY = 2
+
+# judgements that verdicts go on from, as faults name them
+_STEPS, _HANGS, _SIGNALS, _LEDGER = "closed steps", "waits", "signals", "batches"
+_WAITS: tuple[VerdictKind, ...] = "hang", "crash"
 
 _Cells = dict[str, tuple[StepCell, float, float]]  # rank -> (cell, begin, end)
 
@@ -35,14 +41,20 @@ _Cells = dict[str, tuple[StepCell, float, float]]  # rank -> (cell, begin, end)
 class RunFold:
     """One run by name."""
 
-    def __init__(self, run: str, critical: Condition = DIVERGENCE.condition) -> None:
+    def __init__(
+        self,
+        run: str,
+        critical: Condition = DIVERGENCE.condition,
+        faults: Faults | None = None,
+    ) -> None:
         self.run = run
+        self.faults = faults or Faults()
         self.processes: dict[tuple[str, str], Process] = {}
         self.outside: tuple[OutsideProcess, ...] = ()
         self.store = ScalarStore()
         self._fresh: list[tuple[ScalarRecord, str, int]] = []  # of this reading, label, attempt
         self.collectives = Collectives()
-        self.hangs = HangWatch()
+        self.hangs = HangWatch(self.faults, run)
         self.memory = MemoryWatch()
         self.health = RunHealth(critical)
         self.ledger = RunLedger()
@@ -103,11 +115,25 @@ class RunFold:
             self._add_cell(process, step)
 
     def close_steps(self) -> None:
-        """All processes were read: turn steps that are over into rows."""
-        self._store_scalars()
-        self.collectives.settle()
-        for role, watch in self._watches.items():
-            watch.close(self._living(role), self.collectives)
+        """All processes were read: turn steps that are over into rows, and judge."""
+        guard, run = self.faults.guard, self.run
+        with guard("judgement", run, "scalars"):
+            self._store_scalars()
+        with guard("judgement", run, _STEPS):
+            self.collectives.settle()
+            for role, watch in self._watches.items():
+                watch.close(self._living(role), self.collectives)
+        with guard("judgement", run, "rows of steps"):
+            self._close_rows()
+        with guard("judgement", run, _HANGS):
+            self.hangs.observe(self._trained(), time.monotonic_ns())
+        with guard("judgement", run, _SIGNALS):
+            told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
+            self.health.close(told)
+        with guard("judgement", run, _LEDGER):
+            self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
+
+    def _close_rows(self) -> None:
         for key in sorted(self._open):
             role, step = key
             living = self._living(role)
@@ -119,11 +145,6 @@ class RunFold:
         for role in {role for role, _ in self.rows}:
             for key in sorted(k for k in self.rows if k[0] == role)[:-_KEEP_STEPS]:
                 del self.rows[key], self._cells[key]
-        trained = {key: p for key, p in self.processes.items() if key[0] != LOG_ROLE}
-        self.hangs.observe(trained, time.monotonic_ns())
-        told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
-        self.health.close(told)
-        self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
 
     def _store_scalars(self) -> None:
         """In the order of events: one reading may bring many steps of one rank after another's."""
@@ -132,17 +153,36 @@ class RunFold:
             self.store.add(scalar.key, label, attempt, scalar.step, scalar.value)
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What is concluded now: hang, crash, straggler by role; divergence, data of the run."""
-        trained = {key: p for key, p in self.processes.items() if key[0] != LOG_ROLE}
-        watches = ((role, watch) for role, watch in self._watches.items() if role != LOG_ROLE)
-        stragglers = [self._straggler(role, watch) for role, watch in watches]
-        of_run = self._divergence(), self.ledger.verdict()
-        return (
-            *self.hangs.verdicts,
-            *self.memory.verdicts(trained),
-            *filter(None, (*stragglers, *of_run)),
-            *verdicts(self.outside),
+        """What is concluded now: hang, crash, straggler by role; divergence, data of the run.
+
+        Each is judged by itself: what cannot be judged is said in its place.
+        """
+        judged, run = self.faults.judged, self.run
+        watches = [(role, watch) for role, watch in self._watches.items() if role != LOG_ROLE]
+        stragglers = [
+            judged(run, "straggler", role, partial(self._straggler, role, watch), _STEPS)
+            for role, watch in watches
+        ]
+        of_run = (
+            judged(run, "divergence", "", self._divergence, _SIGNALS),
+            judged(run, "data", "", self.ledger.verdict, _LEDGER),
         )
+        memory = self.faults.judged_roles(
+            run, "memory", lambda: self.memory.verdicts(self._trained())
+        )
+        found = *self._waits(), *memory, *filter(None, (*stragglers, *of_run))
+        return self.faults.told(run, (*found, *verdicts(self.outside)))
+
+    def _trained(self) -> dict[tuple[str, str], Process]:
+        return {key: p for key, p in self.processes.items() if key[0] != LOG_ROLE}
+
+    def _waits(self) -> tuple[Verdict, ...]:
+        """Hangs and crashes as of the last reading, if that could be looked through."""
+        fault = self.faults.of(self.run, _HANGS)
+        if fault is None:
+            return self.hangs.verdicts
+        roles = dict.fromkeys(role for role, _ in self.processes if role != LOG_ROLE)
+        return tuple(unjudged(kind, role, fault) for role in roles for kind in _WAITS)
 
     def _is_whole(self) -> bool:
         """Whether every rank of every role is followed by this agent."""

@@ -37,6 +37,7 @@ from statistics import median
 from dfx_agent.agent import limits
 from dfx_agent.agent.crashes import crash_verdict
 from dfx_agent.agent.endings import has_crashed
+from dfx_agent.agent.faults import Faults
 from dfx_agent.agent.flight import age_text
 from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
@@ -66,8 +67,9 @@ _DEFAULT_GROUP = "0"
 class HangWatch:
     """All roles of one run; ``observe`` after each reading. ``verdicts`` are the newest."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: Faults | None = None, run: str = "") -> None:
         self.verdicts: tuple[Verdict, ...] = ()
+        self._faults, self._run = faults or Faults(), run
         self._tracks: dict[Process, Track] = {}
         self._found: dict[str, tuple[int, Verdict]] = {}
 
@@ -82,13 +84,14 @@ class HangWatch:
             track = self._tracks.get(process)
             if track is None:
                 track = self._tracks[process] = Track(process)
-            track.observe(now_ns)
+            with self._faults.guard("reading", self._run, f"what rank {process.label} has done"):
+                track.observe(now_ns)
             roles.setdefault(role, []).append(track)
         quiet_seconds = self._quiet_seconds(now_ns)
-        verdicts: list[Verdict] = []
+        verdicts: list[Verdict | None] = []
         for role, ranks in roles.items():
             verdicts += self._of_role(_Role(role, ranks, now_ns), quiet_seconds)
-        self.verdicts = tuple(verdicts)
+        self.verdicts = tuple(filter(None, verdicts))
         return self.verdicts
 
     @property
@@ -101,15 +104,28 @@ class HangWatch:
         living = [t.quiet_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
         return min(living, default=0.0)
 
-    def _of_role(self, role: _Role, quiet_seconds: float) -> list[Verdict]:
+    def _of_role(self, role: _Role, quiet_seconds: float) -> list[Verdict | None]:
+        judged, run, name = self._faults.judged, self._run, role.name
+        return [
+            judged(run, "hang", name, lambda: self._hang(role, quiet_seconds)),
+            judged(run, "crash", name, lambda: self._crash(role)),
+        ]
+
+    def _hang(self, role: _Role, quiet_seconds: float) -> Verdict:
         since_ns, before = self._found.get(role.name, (0, None))
         if before is not None and role.has_ended_since(since_ns):
-            return [before, Verdict("crash", "clear", role.name, "the hang came first")]
+            return before
         hang = role.hang(quiet_seconds)
         self._found.pop(role.name, None)
         if hang.state == "found":
             self._found[role.name] = since_ns if before else role.now_ns, hang
-        return [hang, crash_verdict(role.name, role.ranks, role.now_ns)]
+        return hang
+
+    def _crash(self, role: _Role) -> Verdict:
+        since_ns, before = self._found.get(role.name, (0, None))
+        if before is not None and role.has_ended_since(since_ns):
+            return Verdict("crash", "clear", role.name, "the hang came first")
+        return crash_verdict(role.name, role.ranks, role.now_ns)
 
 
 class _Role:

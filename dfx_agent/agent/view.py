@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from dfx_agent.agent import token_load
 from dfx_agent.agent.accounting import SpanEvent
+from dfx_agent.agent.faults import unclear
 from dfx_agent.agent.fold import RunFold, rank_order
 from dfx_agent.agent.gauges import device_rows
 from dfx_agent.agent.outside import LOG_ROLE
@@ -19,11 +22,13 @@ from dfx_agent.snapshot import (
     RankRow,
     RunRow,
     ScalarHistory,
+    Snapshot,
     SpanKind,
     StageStamp,
     TimelineRow,
     TimeSplit,
 )
+from dfx_agent.snapshot_faults import Blindness
 from dfx_agent.snapshot_health import SignalHistory, SignalRow, SignalSeries, SymptomSeries
 from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import STAGE, WAIT
@@ -41,10 +46,7 @@ def run_row(fold: RunFold) -> RunRow:
         framework=fold.framework,
         attempt=fold.attempt,
         begin_seconds=fold.begin_seconds,
-        ranks=(
-            *(_rank_row(fold, process) for _, process in ordered),
-            *(process.row() for process in fold.outside),
-        ),
+        ranks=tuple(_rank_rows(fold, [process for _, process in ordered])),
         steps=fold.newest_rows(_SNAPSHOT_STEPS),
         scalars=fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework),
         num_stale_scalars=fold.store.num_stale,
@@ -53,7 +55,33 @@ def run_row(fold: RunFold) -> RunRow:
         ledger=fold.ledger.state(),
         num_late_signals=fold.health.num_late,
         sustained_tokens_ratio=token_load.sustained_ratios(fold.newest_rows(token_load.NUM_STEPS)),
+        faults=fold.faults.rows(fold.run),
+        judged_seconds=fold.faults.judged_seconds(fold.run),
     )
+
+
+def guarded_row(fold: RunFold) -> RunRow:
+    """The same; of a run that cannot be shown what is wrong with it."""
+    with fold.faults.guard("rendering", fold.run, "row"):
+        return run_row(fold)
+    return RunRow(
+        run=fold.run, framework="", attempt=0, begin_seconds=0.0, ranks=(), steps=(), scalars=(),
+        faults=fold.faults.rows(fold.run),
+    )  # fmt: skip
+
+
+def with_blindness(snapshot: Snapshot, blind: Blindness | None, *, is_old: bool) -> Snapshot:
+    """``is_old``: nothing has been judged since then, so that nothing of it is clear."""
+    agent = replace(snapshot.agent, blind=blind)
+    if blind is None or not is_old:
+        return replace(snapshot, agent=agent)
+    since = time.strftime("%H:%M:%S", time.localtime(blind.since_seconds))
+    reason = f"not judged since {since}: {blind.reason}"
+    runs = tuple(
+        replace(run, verdicts=tuple(unclear(verdict, reason) for verdict in run.verdicts))
+        for run in snapshot.runs
+    )
+    return replace(snapshot, agent=agent, runs=runs)
 
 
 def timeline_rows(fold: RunFold, num_steps: int) -> tuple[TimelineRow, ...]:
@@ -111,6 +139,16 @@ def _signal_series(name: str, rows: list[SignalRow | None]) -> SignalSeries:
         tuple(None if row is None else row.baseline_high for row in rows),
         tuple(None if row is None else row.z for row in rows),
     )
+
+
+def _rank_rows(fold: RunFold, processes: Iterable[Process]) -> Iterator[RankRow]:
+    """Of those that can be shown; of the others the run says what is wrong."""
+    for process in processes:
+        with fold.faults.guard("rendering", fold.run, f"rank {process.label}"):
+            yield _rank_row(fold, process)
+    for outside in fold.outside:
+        with fold.faults.guard("rendering", fold.run, f"rank {outside.label}"):
+            yield outside.row()
 
 
 def _rank_row(fold: RunFold, process: Process) -> RankRow:

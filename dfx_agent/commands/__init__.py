@@ -7,11 +7,12 @@ Each module has ``HELP`` (one line), ``EXAMPLE``, ``add_arguments(parser)`` and
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
 
-from dfx_agent import __version__
+from dfx_agent import __version__, log
 from dfx_agent.errors import DfxError
 from dfx_agent.wire import SegmentError
 
@@ -58,6 +59,9 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        verb.add_argument(
+            "--log-level", choices=log.LEVELS, help=f"what is said on stderr (${log.VARIABLE})"
+        )
         module.add_arguments(verb)
         verb.set_defaults(execute=module.execute)
     return parser
@@ -67,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb; its exit code."""
     words = sys.argv[1:] if argv is None else argv
     args = build_parser(words[0] if words else "").parse_args(words)
+    log.configure(args.log_level, os.environ)
     try:
         code: int = args.execute(args)
     except DfxError as error:

@@ -25,6 +25,7 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import ConfigDict, TypeAdapter
 
 from dfx_agent import __version__
+from dfx_agent.errors import BlindError
 from dfx_agent.snapshot import Alerts, AlertSource, ScalarHistory, Snapshot, Source, TimelineRow
 from dfx_agent.snapshot_health import SignalHistory
 from dfx_agent.web import runbook
@@ -133,6 +134,7 @@ def create_app(
     app.state.stream = SnapshotStream(source, encode)
     app.add_middleware(Guard, access=access)
     app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(BlindError, _blind)
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
     app.include_router(_signals_api(source), prefix="/api/v1", tags=["runs"])
@@ -264,11 +266,15 @@ def _probes(source: Source, render_metrics: RenderMetrics) -> APIRouter:
         """The process lives. Needs no token."""
         return {"status": "ok"}
 
-    @router.get("/readyz", responses={503: {"description": "No poll yet"}})
+    @router.get("/readyz", responses={503: {"description": "No poll yet, or blind"}})
     async def readyz() -> dict[str, str]:
-        """The agent has looked for runs at least once. Needs no token."""
-        if source.snapshot().agent.num_polls == 0:
+        """The agent has read and judged everything within three periods. Needs no token."""
+        agent = source.snapshot().agent
+        if agent.num_polls == 0:
             raise HTTPException(503, "the agent has not made its first poll yet")
+        if agent.blind is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(agent.blind.since_seconds))
+            raise HTTPException(503, f"blind since {since}: {agent.blind.reason}")
         return {"status": "ready"}
 
     return router
@@ -356,6 +362,10 @@ def _accepts_gzip(accept_encoding: str) -> bool:
         if name.strip() in ("gzip", "*"):
             return weight.replace(" ", "").rstrip("0.") != "q="
     return False
+
+
+async def _blind(_request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": str(error)}, 503)
 
 
 async def _bad_request(_request: Request, error: Exception) -> Response:

@@ -1,0 +1,81 @@
+"""Whether the agent still sees: a reading that stands, or fails, shows from every other thread."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+
+from dfx_agent.agent.faults import BLIND_AFTER, Faults
+from dfx_agent.snapshot_faults import Blindness
+
+# a loaded machine may keep a sound agent from reading for some seconds
+SLOWEST_SECONDS = 10.0
+
+_PATIENCE_SECONDS, _SHORT_PATIENCE_SECONDS = 1.0, 0.02
+_LONG_READING_SECONDS = 3.0
+_logger = logging.getLogger("dfx_agent.agent")
+
+
+class Watchdog:
+    """Follows the readings of one thread, and what of them failed."""
+
+    def __init__(self, faults: Faults, period_seconds: float) -> None:
+        self.read_seconds: float | None = None
+        self._faults = faults
+        self._limit_seconds = max(BLIND_AFTER * period_seconds, SLOWEST_SECONDS)
+        self._reader: threading.Thread | None = None
+        self._begun = self._done = time.monotonic()
+        self._begun_seconds = time.time()
+        self._is_reading = False
+        self._is_said = False
+
+    def follow(self, reader: threading.Thread | None) -> None:
+        """From now on this thread must read; nobody must with None."""
+        self._reader = reader
+        self._done, self._begun_seconds = time.monotonic(), time.time()
+
+    def begin(self) -> None:
+        self._begun, self._is_reading = time.monotonic(), True
+
+    def end(self) -> None:
+        """Everything was read, or what failed of it is known to ``faults``."""
+        self._done, self.read_seconds = time.monotonic(), time.time()
+        self._is_reading = self._is_said = False
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long another thread may wait for a reading to end."""
+        elapsed = time.monotonic() - self._begun
+        is_long = self._is_reading and elapsed > _LONG_READING_SECONDS
+        return _SHORT_PATIENCE_SECONDS if is_long else _PATIENCE_SECONDS
+
+    def stands(self) -> Blindness | None:
+        """Since when nothing has been read, where that is for too long."""
+        if self._reader is None or time.monotonic() - self._done <= self._limit_seconds:
+            return None
+        place = self._place()
+        if not self._is_said:
+            self._is_said = True
+            seconds = time.monotonic() - self._done
+            _logger.error("nothing has been read for %.0f s; the reader stands in\n%s", seconds,
+                          "".join(place) or "nothing: its thread is gone")  # fmt: skip
+        where = " > ".join(line.split("\n")[0].strip() for line in place[-1:]) or "it is gone"
+        reason = f"the reading does not end ({where})"
+        return Blindness(self.read_seconds or self._begun_seconds, reason)
+
+    def blindness(self) -> Blindness | None:
+        """None while everything was read and judged within three periods."""
+        stands, row = self.stands(), self._faults.first_blind()
+        if stands is not None or row is None:
+            return stands
+        named = " of run ".join(filter(None, (row.what, row.run)))
+        return Blindness(row.since_seconds, f"{row.part} {named}: {row.message}")
+
+    def _place(self) -> list[str]:
+        """Where the reader stands now, outermost call first."""
+        frames = sys._current_frames()  # noqa: SLF001 (the one way to see another thread)
+        frame = frames.get(self._reader.ident or 0) if self._reader else None
+        return traceback.format_stack(frame) if frame else []

@@ -1,0 +1,60 @@
+"""What goes wrong, on stderr in one format: each line begins with ``dfx-agent:``.
+
+``run`` shares its terminal with the job, so by default nothing below a warning is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+
+LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_LEVEL = "warning"
+VARIABLE = "DFX_LOG_LEVEL"
+
+_LOGGER = logging.getLogger("dfx_agent")
+_MAX_PLACES = 256
+
+
+class _Prefixed(logging.Formatter):
+    """Every line, those of a traceback too, tells whose it is."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(f"dfx-agent: {line}" for line in super().format(record).splitlines())
+
+
+def configure(level: str | None, environ: Mapping[str, str]) -> None:
+    """Log to stderr from ``level`` on; without one from $DFX_LOG_LEVEL, else from warnings on."""
+    asked = level or environ.get(VARIABLE, "").lower() or DEFAULT_LEVEL
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Prefixed("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    _LOGGER.handlers[:] = [handler]
+    _LOGGER.propagate = False
+    _LOGGER.setLevel((asked if asked in LEVELS else DEFAULT_LEVEL).upper())
+    if asked not in LEVELS:
+        _LOGGER.warning("%s=%s: use one of %s", VARIABLE, asked, ", ".join(LEVELS))
+
+
+class OncePerPlace:
+    """Logs an error with its traceback the first time that it comes from its place in the code."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+        self._places: set[tuple[str, str, str]] = set()
+
+    def error(self, what: str, error: BaseException) -> None:
+        """``what`` could not be done; again from the same place it is counted only, elsewhere."""
+        key = what, type(error).__name__, place_of(error)
+        if key in self._places or len(self._places) >= _MAX_PLACES:
+            self._logger.debug("%s failed again (%s)", what, error)
+            return
+        self._places.add(key)
+        self._logger.error("%s failed", what, exc_info=error)
+
+
+def place_of(error: BaseException) -> str:
+    """As in "fold.py:120"; "" without a traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""

@@ -1,0 +1,185 @@
+"""One strange process, run or verdict costs nothing but itself, and nothing blind says "clear"."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dfx_agent.agent import fold as fold_module
+from dfx_agent.agent import hangs, view, watchdog
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.agent.process import Process
+from dfx_agent.snapshot import RunRow
+from dfx_agent.wire import Identity, SegmentWriter
+from dfx_agent.wire.records import STAGE, STEP
+
+DEADLINE_SECONDS = 120.0
+
+
+class Job:
+    """One process that passes steps."""
+
+    def __init__(self, folder: Path, run: str, rank: int = 0) -> None:
+        identity = Identity(run=run, role="trainer", rank=rank, world_size=2)
+        self.segment = SegmentWriter(str(folder), identity, num_records=1024)
+        self.stage = self.segment.add_name("backward")
+        self.span = 0
+
+    def passes(self, step: int) -> None:
+        now = time.monotonic_ns()
+        self.segment.emit(now, now, 0.0, step, 0, 0, 0, STEP, 0)
+        self.span += 1
+        self.segment.emit(now, now + 1, 0.0, step, self.span, 0, 1, STAGE, self.stage)
+
+
+@pytest.fixture
+def jobs(dfx_dir) -> list[Job]:
+    return [Job(dfx_dir, run, rank) for run in ("good", "bad") for rank in (0, 1)]
+
+
+@pytest.fixture
+def agent(dfx_dir) -> Agent:
+    return Agent(Config(str(dfx_dir)))
+
+
+def read(agent: Agent, jobs: list[Job], num_times: int = 4) -> dict[str, RunRow]:
+    for _ in range(num_times):
+        for job in jobs:
+            job.passes(job.span + 1)
+        agent.poll()
+        agent.snapshot()
+    return {run.run: run for run in agent.snapshot().runs}
+
+
+def states(run: RunRow) -> dict[str, str]:
+    return {verdict.kind: verdict.state for verdict in run.verdicts}
+
+
+def raising(*_args: object, **_kwargs: object) -> None:
+    raise ValueError("strange \udcff")
+
+
+def only_of(run: str, function: Callable, of: Callable[[object], str]) -> Callable:
+    """``function``, that raises for one run."""
+
+    def other(self: object, *args: object, **kwargs: object) -> object:
+        return raising() if of(self) == run else function(self, *args, **kwargs)
+
+    return other
+
+
+def test_a_process_that_cannot_be_read_costs_itself_and_nothing_is_clear_there(
+    agent, jobs, monkeypatch
+):
+    poll = only_of("bad", Process.poll, lambda p: p.filed_as.run if p.label == "1" else "")
+    monkeypatch.setattr(Process, "poll", poll)
+    runs = read(agent, jobs)
+    assert states(runs["good"])["hang"] == "clear"
+    assert not runs["good"].faults
+    assert runs["bad"].ranks[0].step == runs["good"].ranks[0].step
+    (fault,) = runs["bad"].faults
+    assert (fault.part, fault.what, fault.is_blind) == ("reading", "rank 1 (trainer)", True)
+    assert fault.num_times == 4
+    assert "ValueError at test_faults.py" in fault.message
+    assert "clear" not in states(runs["bad"]).values()
+    snapshot = agent.snapshot()
+    assert snapshot.agent.blind is not None
+    assert "rank 1 (trainer) of run bad" in snapshot.agent.blind.reason
+    assert snapshot.agent.num_faults == {"reading": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "name"),
+    [
+        ("hang", hangs._Role, "hang"),
+        ("crash", hangs, "crash_verdict"),
+        ("straggler", fold_module, "straggler_verdict"),
+        ("hang", hangs.HangWatch, "observe"),
+    ],
+)
+def test_a_verdict_that_cannot_be_judged_says_so_and_the_others_stand(
+    agent, jobs, monkeypatch, kind, place, name
+):
+    monkeypatch.setattr(place, name, raising)
+    run = read(agent, jobs)["good"]
+    (verdict,) = (v for v in run.verdicts if v.kind == kind)
+    assert verdict.state == "insufficient evidence"
+    assert "could not be judged: ValueError at test_faults.py" in verdict.summary
+    assert {"hang", "crash", "straggler"} <= states(run).keys()
+    if name != "observe":
+        assert all(v.state == "clear" for v in run.verdicts if v.kind in {"hang", "crash"} - {kind})
+        assert run.judged_seconds["crash" if kind == "hang" else "hang"] > time.time() - 60
+    assert any(fault.is_blind for fault in run.faults)
+    monkeypatch.undo()
+    again = read(agent, jobs, 1)["good"]
+    assert not again.faults
+    assert agent.snapshot().agent.blind is None
+
+
+@pytest.mark.parametrize("name", ["health", "ledger", "collectives"])
+def test_what_a_verdict_goes_on_from_takes_no_other_with_it(agent, jobs, monkeypatch, name):
+    method = {"health": "close", "ledger": "settle", "collectives": "settle"}[name]
+    read(agent, jobs, 1)
+    monkeypatch.setattr(getattr(agent._runs["bad"], name), method, raising)
+    runs = read(agent, jobs)
+    assert states(runs["bad"])["hang"] == "clear"
+    assert any(fault.part == "judgement" for fault in runs["bad"].faults)
+    assert not runs["good"].faults
+    if name == "collectives":
+        (straggler,) = (v for v in runs["bad"].verdicts if v.kind == "straggler")
+        assert straggler.summary.startswith("could not be judged")
+
+
+def test_a_run_that_cannot_be_shown_is_shown_as_that(agent, jobs, monkeypatch):
+    row = view.run_row
+    monkeypatch.setattr(view, "run_row", lambda fold: raising() if fold.run == "bad" else row(fold))
+    runs = read(agent, jobs)
+    assert runs["good"].ranks
+    assert [fault.part for fault in runs["bad"].faults] == ["rendering"]
+
+
+def test_a_fault_is_logged_with_its_traceback_once(agent, jobs, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("dfx_agent"), "propagate", True)
+    monkeypatch.setattr(hangs, "crash_verdict", raising)
+    read(agent, jobs, 5)
+    errors = [r for r in caplog.records if r.levelno >= logging.ERROR]
+    assert len(errors) == 2  # one for each run
+    assert all(r.exc_info is not None for r in errors)
+
+
+def test_a_reading_that_stands_blinds_and_blocks_nobody(agent, jobs, monkeypatch):
+    monkeypatch.setattr(watchdog, "SLOWEST_SECONDS", 0.0)
+    monkeypatch.setattr(watchdog, "_LONG_READING_SECONDS", 0.0)
+    agent._watchdog._limit_seconds = 0.5
+    assert states(read(agent, jobs)["good"])["hang"] == "clear"
+    may_go_on, poll = threading.Event(), Process.poll
+
+    def standing(self: Process, **kwargs: bool) -> object:
+        may_go_on.wait(DEADLINE_SECONDS)
+        return poll(self, **kwargs)
+
+    monkeypatch.setattr(Process, "poll", standing)
+    agent.start()
+    try:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while agent.snapshot().agent.blind is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        snapshot = agent.snapshot()
+        assert "does not end" in snapshot.agent.blind.reason
+        good = next(run for run in snapshot.runs if run.run == "good")
+        assert "clear" not in states(good).values()
+        assert any(v.summary.startswith("not judged since ") for v in good.verdicts)
+        may_go_on.set()
+        while agent.snapshot().agent.blind is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        may_go_on.set()
+        agent.stop()
