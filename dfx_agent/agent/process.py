@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import isfinite
 from typing import NamedTuple
 
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
@@ -43,6 +43,8 @@ from dfx_agent.wire.records import (
     WAIT,
 )
 
+# what is counted goes up, by no more than this at once: no sum of it leaves the finite numbers
+_MOST = 2.0**63
 _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
 _FUTURE_NS = 10 * 10**9
@@ -366,7 +368,7 @@ class Process:
             if kind == SCALAR:
                 number = None if step == NO_STEP else step
                 scalars.append(ScalarRecord(text, value, number, t0, told_step))
-            elif kind == TOKENS and 0.0 <= value < inf:
+            elif kind == TOKENS and 0.0 <= value <= _MOST:
                 tokens[text] = tokens.get(text, 0.0) + value
                 self._step_counts.add_tokens(step, text, value)
             elif kind == QUEUE and isfinite(value):
@@ -405,6 +407,9 @@ class Process:
     ) -> None:
         if flagged & KIND_MASK == LEDGER:
             t0, _, value, step, crossing, num_records = fields
+            if not abs(value) <= _MOST:  # NaN is not either: no count and no checksum
+                self.num_strange += 1
+                return
             record = LedgerRecord(text, thread, value, step, crossing, num_records, t0)
             self.ledger.append(record)
         elif flagged & KIND_MASK == DEVICE_TIME:
@@ -421,6 +426,9 @@ class Process:
     ) -> None:
         t0, t1, value, step, span, parent = fields
         kind, is_blocking = flagged & KIND_MASK, bool(flagged & BLOCKING)
+        if not 0.0 <= value <= _MOST:
+            self.num_strange += 1
+            value = 0.0
         operation, _, group = text.rpartition("@")
         is_wait = kind == COLLECTIVE_WAIT
         sequence = step if step >= 0 else None
@@ -461,6 +469,8 @@ class Process:
             self.num_strange += 1
         elif kind == POLICY_VERSION:
             self.policy_version = int(value)
+        elif kind == COUNT and not 0.0 <= value <= _MOST:
+            self.num_strange += 1
         elif kind == COUNT:
             self.counters[name] = self.counters.get(name, 0.0) + value
         elif kind == GAUGE:

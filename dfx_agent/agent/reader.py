@@ -17,9 +17,11 @@ from dfx_agent.agent import lock
 from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.flight import FLIGHT_SUFFIX
 from dfx_agent.agent.owned_files import HeldFolder, open_observed
+from dfx_agent.agent.plain_text import plain
 from dfx_agent.agent.stacks import STACKS_SUFFIX
 from dfx_agent.devices.exit_status import ExitStatus, ExitWatch, zombie_status
 from dfx_agent.devices.stat import PARENT, START_TICKS, STATE, stat_fields
+from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
 from dfx_agent.wire.layout import IDENTITY_OFFSET, RECORD_BYTES, STATE_CLOSED, WORD
@@ -245,6 +247,7 @@ class Folder:
         self._lock: lock.FolderLock | None = None
         self._lock_problem = ""
         self._address = ("", "")
+        self._log = OncePerPlace("dfx_agent.agent")
         self.other_agent_pid: int | None = None
         self._take_lock()
 
@@ -278,7 +281,11 @@ class Folder:
             try:
                 yield Follower(path, self._held)
             except SegmentError as error:
-                self.problems[path] = SegmentProblem(path, error.kind, str(error))
+                self.problems[path] = SegmentProblem(plain(path), error.kind, plain(str(error)))
+            except Exception as error:  # noqa: BLE001 (whatever is in the folder, the rest is read)
+                self._log.error(f"opening {plain(path)}", error)
+                reason = plain(f"cannot open {path} ({type(error).__name__}: {error})")
+                self.problems[path] = SegmentProblem(plain(path), "strange", reason)
 
     def announce(self, url: str, certificate: str) -> None:
         """Say in the lock, while it is ours, where this agent is to be asked."""

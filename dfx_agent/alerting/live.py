@@ -14,6 +14,7 @@ from urllib.parse import quote
 from dfx_agent.alerting.evaluator import Evaluator, Firing
 from dfx_agent.alerting.memory import Held, Memory, Told, read, written
 from dfx_agent.alerting.notification import Notification, Receiver, fingerprint
+from dfx_agent.log import OncePerPlace
 from dfx_agent.metrics.alerts.alert import Alert
 from dfx_agent.metrics.alerts.conditions import Samples
 from dfx_agent.metrics.alerts.increases import Increases
@@ -88,6 +89,7 @@ class LiveAlerts:
         self._rows: tuple[AlertRow, ...] = ()
         self._time_seconds = 0.0
         self._num_evaluations = self._num_errors = 0
+        self._log = OncePerPlace("dfx_agent.alerting")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dfx-alerts", daemon=True)
 
@@ -126,7 +128,7 @@ class LiveAlerts:
         self._runs = {name: self._runs.get(name) or _Run(self._alerts) for name in runs}
         rows: list[AlertRow] = []
         for name, run in runs.items():
-            rows += self._firing(run, self._runs[name], now)
+            rows += self._guarded_firing(run, self._runs[name], now)
         rows.sort(key=lambda row: (_SEVERITIES.index(row.severity), row.since_seconds))
         self._rows, self._time_seconds = tuple(rows), now
         self._num_evaluations += 1
@@ -140,8 +142,18 @@ class LiveAlerts:
         """A failure is counted and shown; alerts stay as they were until the next attempt."""
         try:
             self.evaluate(self._source.snapshot())
-        except Exception:  # noqa: BLE001 (counted: dfx_alert_evaluation_errors_total)
+        except Exception as error:  # noqa: BLE001 (counted: dfx_alert_evaluation_errors_total)
             self._num_errors += 1
+            self._log.error("evaluating alerts", error)
+
+    def _guarded_firing(self, run: RunRow, state: _Run, now: float) -> list[AlertRow]:
+        """Of a run that cannot be evaluated what fired before: the others are told of as ever."""
+        try:
+            return self._firing(run, state, now)
+        except Exception as error:  # noqa: BLE001 (counted: dfx_alert_evaluation_errors_total)
+            self._num_errors += 1
+            self._log.error(f"evaluating the alerts of run {run.run}", error)
+            return [row for row in self._rows if row.run == run.run]
 
     def _firing(self, run: RunRow, state: _Run, now: float) -> list[AlertRow]:
         signals = run.signals or _NO_SIGNALS

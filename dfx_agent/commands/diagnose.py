@@ -16,7 +16,8 @@ EXAMPLE = """dfx-agent diagnose --watch 60
   dfx-agent diagnose --json --run nightly
 
 exit code: 0 nothing was found (clear, or insufficient evidence), 1 something was found,
-2 wrong use. An agent that follows the folder is asked, since it has seen more; without one the
+2 wrong use, or the agent is blind: something was not read or judged for three periods.
+An agent that follows the folder is asked, since it has seen more; without one the
 segments are read for 3 s. A hang shows 10 to 15 s after a rank stops taking part; a straggler
 takes some steps: --watch looks longer, and ends as soon as something is found. Divergence needs the
 baselines of 14 steps, which an agent keeps; data needs batches that cross two boundaries of the
@@ -43,7 +44,14 @@ def execute(args: argparse.Namespace) -> int:
         print(json.dumps({"source": seen.source, "runs": runs}))
     else:
         _print(seen)
-    return int(_finds_something(seen))
+    return _exit_code(seen)
+
+
+def _exit_code(seen: Observed) -> int:
+    """Of an agent that is blind nothing is known: that is no 0."""
+    if _finds_something(seen):
+        return 1
+    return 2 if seen.snapshot["agent"].get("blind") else 0
 
 
 def _finds_something(seen: Observed) -> bool:
@@ -51,6 +59,10 @@ def _finds_something(seen: Observed) -> bool:
 
 
 def _print(seen: Observed) -> None:
+    blind = seen.snapshot["agent"].get("blind")
+    if blind:
+        since = time.strftime("%H:%M:%S", time.localtime(blind["since_seconds"]))
+        print(f"blind since {since}: {blind['reason']}")
     for problem in seen.snapshot["agent"]["problems"]:
         print(f"refused: {problem['message']}")
     if not seen.runs:

@@ -35,7 +35,7 @@ class Encoder:
             ]
         if is_openmetrics:
             lines.append("# EOF\n")
-        return "".join(lines).encode()
+        return "".join(lines).encode("utf-8", "backslashreplace")
 
     def _label_text(self, labels: dict[str, str]) -> str:
         key = tuple(labels.items())

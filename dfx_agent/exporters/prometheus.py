@@ -19,6 +19,7 @@ from dfx_agent.exporters.ledger_families import add_ledger
 from dfx_agent.exporters.rank_families import Labels, Page, add_rank
 from dfx_agent.exporters.sample_rate import samples_per_second
 from dfx_agent.exporters.signal_families import add_detector, add_signals
+from dfx_agent.log import OncePerPlace
 from dfx_agent.metrics import agent as about_agent
 from dfx_agent.metrics import alerting, load, otlp, performance, trackers, verdicts
 from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source, StepRow, Verdict
@@ -37,6 +38,7 @@ class SnapshotCollector(Collector):
         tracked: TrackerSource | None = None,
         pushed: OtlpSource | None = None,
     ) -> None:
+        self._log = OncePerPlace("dfx_agent.exporters")
         self._source = source
         self._alerts = alerts
         self._tracked = tracked
@@ -53,8 +55,15 @@ class SnapshotCollector(Collector):
         if self._pushed is not None:
             _add_otlp(page, self._pushed.rows())
         for run in snapshot.runs:
-            _add_run(page, run)
+            self._add_guarded(page, run)
         return iter(page.families.values())
+
+    def _add_guarded(self, page: Page, run: RunRow) -> None:
+        """A run that cannot be written costs its own series, not those of the others."""
+        try:
+            _add_run(page, run)
+        except Exception as error:  # noqa: BLE001 (logged; the series that are missing show it)
+            self._log.error(f"writing the series of run {run.run}", error)
 
     def describe(self) -> Iterable[Family]:
         return ()

@@ -19,6 +19,7 @@ from dfx_agent import exporters
 from dfx_agent.errors import ConfigError
 from dfx_agent.exporters.base import Options, RunWriter, Tracker, TrackerRow
 from dfx_agent.exporters.step_metrics import step_metrics
+from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import RunRow, Snapshot, StepRow
 
 POLL_SECONDS = 1.0
@@ -97,6 +98,7 @@ class TrackerThread:
         self._tracker = tracker
         self._source = source
         self._report = report
+        self._log = OncePerPlace("dfx_agent.exporters")
         self._runs: dict[str, _Run] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"dfx-{name}", daemon=True)
@@ -138,6 +140,8 @@ class TrackerThread:
                 self._follow(run, state, is_last=is_last)
             except KeyError:  # the agent has let the run go meanwhile
                 continue
+            except Exception as error:  # noqa: BLE001 (one run costs the others nothing)
+                self._log.error(f"following run {run.run}", error)
         gone = self._runs.keys() - {run.run for run in snapshot.runs}
         for name in gone:
             self._close(name, self._runs.pop(name))

@@ -170,6 +170,14 @@ function agentLines(agent) {
     title: problem.kind === "exporter" ? "Exporter failed" : `Segment refused (${problem.kind})`,
     detail: problem.message,
   }));
+  if (agent.blind) {
+    lines.unshift({
+      key: "blind",
+      level: "bad",
+      title: `Blind since ${new Date(agent.blind.since_seconds * 1000).toLocaleTimeString()}`,
+      detail: `${agent.blind.reason}. What is shown of it says nothing about now.`,
+    });
+  }
   if (agent.other_agent_pid !== null) {
     lines.push({
       level: "note",

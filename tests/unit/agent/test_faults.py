@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from dfx_agent.agent import fold as fold_module
@@ -15,7 +16,14 @@ from dfx_agent.agent import hangs, view, watchdog
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.process import Process
+from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.commands import diagnose
+from dfx_agent.commands._observed import Observed
+from dfx_agent.exporters.prometheus import PrometheusExporter
 from dfx_agent.snapshot import RunRow
+from dfx_agent.web.app import create_app
+from dfx_agent.web.listener import Listener
+from dfx_agent.web.server import Server
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
 
@@ -142,6 +150,40 @@ def test_a_run_that_cannot_be_shown_is_shown_as_that(agent, jobs, monkeypatch):
     runs = read(agent, jobs)
     assert runs["good"].ranks
     assert [fault.part for fault in runs["bad"].faults] == ["rendering"]
+
+
+def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, monkeypatch, capsys):
+    app = create_app(agent, PrometheusExporter(agent).render)
+    server = Server(app, Listener("127.0.0.1", 0))
+    server.start()
+    try:
+        read(agent, jobs)
+        assert httpx.get(server.url + "/readyz", timeout=60).status_code == 200
+        monkeypatch.setattr(hangs, "crash_verdict", raising)
+        read(agent, jobs)
+        answer = httpx.get(server.url + "/readyz", timeout=60)
+        document = httpx.get(server.url + "/api/v1/snapshot", timeout=60).json()
+    finally:
+        server.stop()
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith("blind since ")
+    assert "crash (trainer) of run good" in answer.json()["detail"]
+    seen = Observed("an agent", str(dfx_dir), document)
+    assert diagnose._exit_code(seen) == 2
+    diagnose._print(seen)
+    assert capsys.readouterr().out.startswith("blind since ")
+
+
+def test_one_run_whose_alerts_fail_costs_the_others_nothing(agent, jobs, monkeypatch):
+    read(agent, jobs)
+    said = []
+    alerts = LiveAlerts(
+        agent, lambda run: raising() if run.run == "bad" else said.append(run) or {}, ()
+    )
+    alerts.evaluate(agent.snapshot())
+    assert [run.run for run in said] == ["good"]
+    assert alerts.alerts().num_errors == 1
+    assert alerts.alerts().num_evaluations == 1
 
 
 def test_a_fault_is_logged_with_its_traceback_once(agent, jobs, monkeypatch, caplog):
