@@ -21,8 +21,9 @@ from dfx_agent.agent.ledger_checks import (
     merge_into,
     wrong_here,
 )
+from dfx_agent.agent.ledger_record import LedgerRecord
 from dfx_agent.agent.ledger_verdict import Mismatch, data_verdict
-from dfx_agent.agent.process import LedgerRecord, Process
+from dfx_agent.agent.process import Process
 from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, Verdict
 from dfx_agent.wire.records import LEDGER_FIELDS, NO_STEP
 

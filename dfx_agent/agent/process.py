@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dfx_agent.agent.accounting import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.agent.contention import ProcessorTimes
 from dfx_agent.agent.device_times import DeviceTime, device_time
+from dfx_agent.agent.ledger_record import LedgerRecord
 from dfx_agent.agent.process_memory import ProcessMemory
 from dfx_agent.agent.reader import Batch, Follower, Liveness
 from dfx_agent.agent.stamps import Stamp, Stamps
@@ -83,21 +84,6 @@ class Collective(NamedTuple):
     is_blocking: bool
     is_wait: bool
     has_failed: bool
-
-
-class LedgerRecord(NamedTuple):
-    """One number about a batch; ``name`` is "boundary/column", ``field`` as in LEDGER_FIELDS.
-
-    ``crossing`` numbers the batches of a process, each has ``num_records``.
-    """
-
-    name: str
-    field: int
-    value: float
-    step: int
-    crossing: int
-    num_records: int
-    time_ns: int
 
 
 @dataclass
