@@ -27,8 +27,9 @@ _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 # paths in stacks; an event that is queried now would break the capture (the dump queries events)
 _CAPTURES = (b"cudagraph", b"cuda_graph", b"cuda/graphs")
 
-# when what is open began last, and how far each process group is: the same while nothing goes on
-Mark = tuple[int | None, tuple[int, ...]]
+# when what is open began last, how often something has begun, the step, and how far each process
+# group is: the same while nothing goes on
+Mark = tuple[int | None, int, int | None, tuple[int, ...]]
 
 
 class FlightWriter:

@@ -228,7 +228,11 @@ class Recorder:
 
     def num_written(self) -> tuple[int, int]:
         """(records, spans) since the segment was created."""
-        return self._segment.num_written(), self.next_span() - 1
+        return self._segment.num_written(), self.num_spans()
+
+    def num_spans(self) -> int:
+        """Since the segment was created; each such question counts as one."""
+        return self.next_span() - 1
 
     def open_now(self) -> tuple[int | None, str]:
         """(begin ns of what was opened last, name of the stage opened last), of all threads."""

@@ -31,15 +31,15 @@ class StackWriter:
     """
 
     def __init__(self) -> None:
-        self._mark: int | None = None
+        self._mark: object = None
         self._since_ns: int | None = None
         self._num_written = 0
 
-    def write_if_stuck(self, now_ns: int, newest_begin_ns: int | None, segment: str) -> bool:
-        """``newest_begin_ns``: when what is open now began last, None when nothing is open."""
+    def write_if_stuck(self, now_ns: int, mark: object, segment: str) -> bool:
+        """``mark``: the same while nothing goes on, whether something is open or not."""
         # counted from when it was first seen: a long stage shows between its short ones too
-        if self._since_ns is None or newest_begin_ns != self._mark:
-            self._mark, self._since_ns, self._num_written = newest_begin_ns, now_ns, 0
+        if self._since_ns is None or mark != self._mark:
+            self._mark, self._since_ns, self._num_written = mark, now_ns, 0
         if now_ns - self._since_ns < _due_seconds(self._num_written) * 10**9:
             return False
         self._num_written += 1

@@ -32,6 +32,8 @@ class Watch:
         self._stacks = StackWriter()
         self._flight = FlightWriter()
         self._overhead = Overhead()
+        self._num_begins = 0
+        self._num_spans = 0
         self._groups: dict[str, int] = {}
         self._states: dict[str, float] = {}
 
@@ -61,6 +63,8 @@ class Watch:
                     writer.count_error()
 
     def _look(self, writer: recorder.Recorder) -> None:
+        # stages that are over by every look leave nothing open: only their number tells of them
+        self._num_begins += max(0, writer.num_spans() - self._num_spans)
         if self._must_look_for_models:
             modules.look()
             self._must_look_for_models = False
@@ -68,13 +72,21 @@ class Watch:
         modules.glimpse()
         self._report_groups(writer)
         self._report_hooks(writer)
-        newest_begin_ns, stage = writer.open_now()
+        _, stage = writer.open_now()
         self._memory.sample(writer.gauge, stage)
         now_ns = time.monotonic_ns()
-        self._flight.note(now_ns, _mark(writer))
-        if self._stacks.write_if_stuck(now_ns, newest_begin_ns, writer.path):
-            self._flight.write_once(now_ns, _mark(writer), writer.path)
+        mark = self._mark(writer)
+        self._flight.note(now_ns, mark)
+        if self._stacks.write_if_stuck(now_ns, mark, writer.path):
+            self._flight.write_once(now_ns, self._mark(writer), writer.path)
         self._overhead.account(writer, now_ns)
+        self._num_spans = writer.num_spans() + 1  # after our own ones, with this question
+
+    def _mark(self, writer: recorder.Recorder) -> Mark:
+        """Asked anew: right before a dump it must be as it was."""
+        newest_begin_ns, _ = writer.open_now()
+        sequences = tuple(group.sequence() for group in collectives.known_groups())
+        return newest_begin_ns, self._num_begins, writer.step, sequences
 
     def _report_groups(self, writer: recorder.Recorder) -> None:
         for group in collectives.known_groups():
@@ -90,9 +102,3 @@ class Watch:
             if is_spoken_of and self._states.get(name) != state:
                 self._states[name] = state
                 writer.gauge(f"patch/{name}", state)
-
-
-def _mark(writer: recorder.Recorder) -> Mark:
-    """Asked anew: right before a dump it must be as it was."""
-    newest_begin_ns, _ = writer.open_now()
-    return newest_begin_ns, tuple(group.sequence() for group in collectives.known_groups())

@@ -19,7 +19,7 @@ from dfx_agent.shim.flight import SUFFIX, FlightWriter, write_flight
 
 ROOT = Path(__file__).resolve().parents[3]
 SECOND = 10**9
-STILL = (1, (5,))
+STILL = (1, 0, None, (5,))
 
 JOB = """
 import sys, torch, torch.distributed as dist
@@ -180,6 +180,6 @@ def test_it_is_dumped_once_while_nothing_moves_and_never_while_something_does(to
     assert torch.num_dumps == 0
     assert writer.write_once(30 * SECOND, (1, (6,)), segment)
     assert not writer.write_once(60 * SECOND, (1, (6,)), segment)
-    writer.note(61 * SECOND, (None, (6,)))
-    assert writer.write_once(70 * SECOND, (None, (6,)), segment)
+    writer.note(61 * SECOND, (None, 0, None, (6,)))
+    assert writer.write_once(70 * SECOND, (None, 0, None, (6,)), segment)
     assert torch.num_dumps == 2

@@ -1,0 +1,95 @@
+"""What the guest's own thread sees from look to look, on a clock of the test."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+
+import pytest
+
+from dfx_agent.shim import flight, recorder, stacks, watch
+from dfx_agent.shim.recorder import Recorder
+from dfx_agent.shim.watch import Watch
+from dfx_agent.wire import Identity
+from dfx_agent.wire.records import STAGE
+
+SECOND = 10**9
+
+
+class Owner:
+    _num_open = 1
+
+
+class Job:
+    """A process that is looked at once a second."""
+
+    def __init__(self, writer: Recorder, clock: types.SimpleNamespace) -> None:
+        self.writer = writer
+        self.clock = clock
+        self.watch = Watch()
+        self.stacks_at: list[int] = []
+        self.flights_at: list[int] = []
+
+    def pass_stage(self) -> None:
+        opened = self.writer.open(Owner(), "rollout", STAGE)
+        assert opened is not None
+        recorder.innermost.set(None)
+        self.writer.close(opened, None)
+
+    def look(self, second: int) -> None:
+        self.clock.now_ns = 1000 * SECOND + second * SECOND
+        self.watch._look(self.writer)
+
+
+@pytest.fixture
+def job(dfx_dir, monkeypatch) -> Iterator[Job]:
+    writer = Recorder(str(dfx_dir), Identity(run="r", role="trainer", host="h"))
+    clock = types.SimpleNamespace(now_ns=0)
+    job = Job(writer, clock)
+    watched = types.SimpleNamespace(monotonic_ns=lambda: clock.now_ns, thread_time_ns=lambda: 0)
+    monkeypatch.setattr(watch, "time", watched)
+
+    def note(seconds: list[int]) -> bool:
+        seconds.append(clock.now_ns // SECOND - 1000)
+        return True
+
+    monkeypatch.setattr(stacks, "write_stacks", lambda _segment: note(job.stacks_at))
+    monkeypatch.setattr(flight, "write_flight", lambda _segment: note(job.flights_at))
+    yield job
+    recorder.innermost.set(None)
+    writer.finish()
+
+
+def test_a_job_whose_stages_are_over_by_each_look_goes_on(job):
+    """It writes nothing then, and in time once it stands still: seen 300 s late."""
+    for second in range(400):
+        job.pass_stage()
+        job.look(second)
+    assert job.stacks_at == []
+    for second in range(400, 440):
+        job.look(second)
+    assert job.stacks_at == [409, 429]
+    assert job.flights_at == [409]
+
+
+def test_the_next_place_where_it_stands_still_is_written_anew(job):
+    for second in range(40):
+        job.look(second)
+    job.pass_stage()
+    for second in range(40, 60):
+        job.look(second)
+    assert job.stacks_at == [10, 30, 50]
+    assert job.flights_at == [10, 50]
+
+
+def test_a_job_without_stages_goes_on_by_its_steps(job):
+    for second in range(100):
+        job.writer.begin_step(second)
+        job.look(second)
+    assert job.stacks_at == []
+
+
+def test_our_own_spans_and_gauges_are_no_sign_of_life(job):
+    for second in range(100):
+        job.look(second)
+    assert job.stacks_at == [10, 30, 60]
