@@ -35,7 +35,7 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import by, of_run, rate, recent
-from dfx_agent.metrics import data_quality, off_policy, signals, stability, training
+from dfx_agent.metrics import data_quality, off_policy, signals, stability, training, verdicts
 from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
 from dfx_agent.metrics.alerts.stability import FAMILIES
 from dfx_agent.metrics.spec import PER_RANK, Metric
@@ -94,32 +94,36 @@ def of_signal(metric: Metric, *names: str) -> str:
     return of_run(metric, signal="~" + "|".join(names) if len(names) > 1 else names[0])
 
 
-def votes() -> str:
-    """Families that have left their range, 0 to 5."""
-    active = by("run, symptom", "max", recent(of_run(signals.SYMPTOM_ACTIVE, symptom=VOTING)))
-    return by("run", "sum", active)
+def _of_divergence(severity: str) -> str:
+    return of_run(verdicts.INCIDENT_BEGIN, kind="divergence", severity=severity)
 
 
 def verdict() -> Any:
     panel = tiles(
         "Training",
-        "Green: every signal is within the range of its own past. One family that leaves it is "
-        "context, two are unstable: watch. DIVERGING: three families agree, or two with a falling "
-        "reward: keep the newest checkpoint before the earliest onset and stop or roll back. Grey: "
-        "most signals have not seen the 12 steps that a baseline takes.",
+        "The state of the run, as the agent's page says it. Green: judged just now, from enough, "
+        "and nothing fires. One family of signals that leaves its range is context, two are "
+        "unstable: watch. DIVERGING: keep the newest checkpoint before the earliest onset and stop "
+        "or roll back. OTHER PROBLEM: the alerts say which. Grey: something could not be judged "
+        "yet; `dfx-agent diagnose` says what.",
         "none",
     )
-    latched = by("run", "max", recent(of_run(signals.SIGNAL_LATCHED)))
-    ready = by("run", "avg", recent(of_run(signals.BASELINE_READY)))
-    text = (
-        f"({latched} == 1) * 3 or on (run) (0 * ({ready} < 0.5) - 1)"
-        f" or on (run) clamp_max({votes()}, 2)"
-    )
+    moved = [
+        f"0 * {by('run', 'max', recent(_of_divergence(severity)))} + {value}"
+        for severity, value in (("critical", 3), ("warning", 2), ("info", 1))
+    ]
+    others = [
+        f"0 * {by('run', 'max', recent(of_run(verdicts.RUN_STATE, state=state)))} + {value}"
+        for state, value in (
+            ("found", 4), ("warning", 4), ("insufficient evidence", -1), ("clear", 0),
+        )
+    ]  # fmt: skip
+    text = " or on (run) ".join([*moved, *others])
     panel.with_target(instant(text, "training"))
     panel.mappings([
-        values(("-1", "too few steps", GREY), ("0", "steady", GREEN),
+        values(("-1", "not enough evidence", GREY), ("0", "steady", GREEN),
                ("1", "one signal moved", YELLOW), ("2", "UNSTABLE", ORANGE),
-               ("3", "DIVERGING", RED)),
+               ("3", "DIVERGING", RED), ("4", "OTHER PROBLEM", ORANGE)),
     ])  # fmt: skip
     panel.text_mode(cm.BigValueTextMode.VALUE)
     return panel.color_scheme(by_threshold()).thresholds(limits(GREY))

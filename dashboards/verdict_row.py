@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from grafana_foundation_sdk.builders import common
@@ -11,6 +12,7 @@ from grafana_foundation_sdk.models import dashboard as dm
 from dashboards.common import (
     GREEN,
     GREY,
+    ORANGE,
     RED,
     as_table,
     background,
@@ -27,24 +29,32 @@ from dashboards.common import (
 )
 from dashboards.promql import by, lately, of_role, of_run, recent
 from dfx_agent.metrics.balance import RANK_UP
-from dfx_agent.metrics.verdicts import STRAGGLER_LOST_SECONDS, VERDICT_ACTIVE, VERDICT_STATE
+from dfx_agent.metrics.verdicts import (
+    RUN_STATE,
+    STRAGGLER_LOST_SECONDS,
+    VERDICT_ACTIVE,
+    VERDICT_STATE,
+)
 
-STATES = (("found", 2), ("insufficient evidence", 1), ("clear", 0))
+STATES = (("found", 3), ("warning", 2), ("insufficient evidence", 1), ("clear", 0))
+_VERDICT_STATES = tuple(row for row in STATES if row[0] != "warning")
 TILE_TEXTS = values(
-    ("0", "clear", GREEN), ("1", "not enough evidence", GREY), ("2", "FOUND", RED)
+    ("0", "clear", GREEN), ("1", "not enough evidence", GREY), ("2", "WARNING", ORANGE),
+    ("3", "FOUND", RED),
 )  # fmt: skip
 
 
 def verdicts() -> Any:
-    states = [f"{lately(of_run(VERDICT_STATE, state=s))} * {value}" for s, value in STATES]
+    states = [f"{lately(of_run(VERDICT_STATE, state=s))} * {value}" for s, value in _VERDICT_STATES]
     panel = tiles(
         "Verdicts",
-        "What the agent concluded within the window 'Averaged over'. Green is normal; grey: it "
-        "would have to guess and does not. FOUND: read who and why on the right, then the "
-        "evidence on the agent's page.",
+        "What the agent concluded within the window 'Averaged over', first of the whole run, in "
+        "which alerts count, too. Green is normal; grey: it would have to guess and does not. "
+        "FOUND: read who and why on the right, then the evidence on the agent's page.",
         "none",
     )
-    panel.with_target(instant(by("kind", "max", " or ".join(states)), "{{kind}}"))
+    panel.with_target(instant(by("run", "max", _run_states(lately)), "run"))
+    panel.with_target(instant(by("kind", "max", " or ".join(states)), "{{kind}}", "B"))
     panel.mappings([TILE_TEXTS]).color_scheme(by_threshold()).thresholds(limits(GREY))
     panel.orientation(cm.VizOrientation.HORIZONTAL).justify_mode(cm.BigValueJustifyMode.AUTO)
     return panel.text(common.VizTextDisplayOptions().title_size(14).value_size(14))
@@ -52,12 +62,13 @@ def verdicts() -> Any:
 
 def blamed() -> Any:
     found = by("kind, role, rank, cause, stage", "max", lately(of_run(VERDICT_ACTIVE)))
-    ranks = by("role", "count", recent(of_role(RANK_UP)))
-    nothing = f'label_replace({ranks}, "cause", "nothing found", "", "")'
+    standing = by("state", "max", recent(of_run(RUN_STATE)))
+    nothing = f'label_replace({standing}, "cause", "$1", "state", "(.*)")'
     panel = cells(
         "Who and why",
-        "One line for each rank to blame: what is wrong, where, and the cause. "
-        "'nothing found' is normal. Start with the rank named here on every other panel.",
+        "One line for each rank to blame: what is wrong, where, and the cause. 'nothing found' is "
+        "normal; without a rank to blame the state of the run stands here. Start with the rank "
+        "named here on every other panel.",
     )
     panel.with_target(as_table(instant(f"{found} or ({nothing} unless on () {found})")))
     panel.transformations(
@@ -71,7 +82,11 @@ def blamed() -> Any:
             pattern=".+", result=dm.ValueMappingResult(color=RED, index=1)
         )
     )
-    mappings = [values(("nothing found", "nothing found", GREEN)), everything]
+    of_state = values(
+        ("clear", "nothing found", GREEN), ("warning", "an alert fires", ORANGE),
+        ("insufficient evidence", "not enough evidence", GREY),
+    )  # fmt: skip
+    mappings = [of_state, everything]
     panel.override_by_name("Cause", [background(), prop("mappings", mappings)])
     panel.override_by_name("Value", [prop("custom.hidden", True)])
     detail = "/d/dfx-e2e?${run:queryparam}&${role:queryparam}&var-lane=${__value.raw}"
@@ -82,6 +97,10 @@ def blamed() -> Any:
     return panel
 
 
+def _run_states(window: Callable[[str], str]) -> str:
+    return " or ".join(f"{window(of_run(RUN_STATE, state=s))} * {value}" for s, value in STATES)
+
+
 def history() -> Any:
     panel = states(
         "Verdicts over time",
@@ -89,8 +108,9 @@ def history() -> Any:
         "and goes is a problem at the edge of what can be told from the ranks' own spread.",
         [TILE_TEXTS],
     )
-    now = [f"{of_run(VERDICT_STATE, state=s)} * {value}" for s, value in STATES]
-    panel.with_target(query(by("kind", "max", " or ".join(now)), "{{kind}}"))
+    now = [f"{of_run(VERDICT_STATE, state=s)} * {value}" for s, value in _VERDICT_STATES]
+    panel.with_target(query(by("run", "max", _run_states(str)), "run"))
+    panel.with_target(query(by("kind", "max", " or ".join(now)), "{{kind}}", "B"))
     return panel.max_data_points(300)
 
 

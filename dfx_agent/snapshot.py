@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from dfx_agent.snapshot_faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot_health import DetectorParameters, SignalHistory, SignalState
+from dfx_agent.snapshot_incidents import UNJUDGED, Incident, Standing
 
 SpanKind = Literal["stage", "wait", "collective"]
 PieceKind = Literal["stage", "wait", "idle"]
@@ -34,12 +35,8 @@ class Moments:
         return cls(1, value, value, value)
 
     def merge(self, other: Moments) -> Moments:
-        return Moments(
-            self.count + other.count,
-            self.sum + other.sum,
-            min(self.min, other.min),
-            max(self.max, other.max),
-        )
+        count, total = self.count + other.count, self.sum + other.sum
+        return Moments(count, total, min(self.min, other.min), max(self.max, other.max))
 
     @property
     def mean(self) -> float:
@@ -252,6 +249,7 @@ class RankRow:
 
     ``source`` is "passive" for a log that is followed and for a process that is only seen from
     ``outside``: neither has steps, stages or times, and zeros in those fields mean nothing.
+    ``num_earlier_records`` were overwritten before this agent began to read: not lost by it.
     """
 
     role: str
@@ -279,6 +277,7 @@ class RankRow:
     num_lost_records: int
     num_late_records: int
     num_guest_drops: int
+    num_earlier_records: int = 0
     counters_total: Mapping[str, float] = field(default_factory=dict)
     gauges: Mapping[str, float] = field(default_factory=dict)
     collectives: tuple[CollectiveTime, ...] = ()
@@ -317,9 +316,9 @@ class RunRow:
     """One training run; ``steps`` are the newest closed steps, oldest first.
 
     ``signals`` is None until the run reported a metric that a signal is made of;
-    ``num_late_signals`` counts values that came after their step was judged.
-    ``sustained_tokens_ratio`` is role -> tokens of the newest two steps / median of those before.
-    ``judged_seconds``: kind of verdict -> Unix time at which it was last judged.
+    ``num_late_signals`` came after their step was judged; ``sustained_tokens_ratio`` is role ->
+    tokens of the newest two steps / median before, ``judged_seconds`` kind of verdict -> Unix time.
+    ``incidents`` join verdicts and alerts; ``standing`` alone says whether anything is green.
     """
 
     run: str
@@ -337,6 +336,8 @@ class RunRow:
     sustained_tokens_ratio: Mapping[str, float] = field(default_factory=dict)
     faults: tuple[FaultRow, ...] = ()
     judged_seconds: Mapping[str, float] = field(default_factory=dict)
+    incidents: tuple[Incident, ...] = ()
+    standing: Standing = UNJUDGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,8 +445,7 @@ class Source(Protocol):
 class AlertRow:
     """One alert that fires now; ``labels`` (alertname, run, ...) tell it from every other.
 
-    ``since_step`` is None where the run has no signals. ``is_inhibited``: another alert of the run
-    speaks for it. ``lines`` name what it is about: symptoms with their onset step, ranks, stages.
+    Begin and ``sentence`` are of its ``incident`` (an id). ``is_inhibited``: another one speaks.
     """
 
     run: str
@@ -460,6 +460,9 @@ class AlertRow:
     meaning: str
     diagnosis: str
     mitigation: str
+    verdict: str = ""
+    incident: str = ""
+    sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from alert_rules.cases.case import Cases, Series, at
 from dfx_agent.metrics import load, performance, verdicts
+from dfx_agent.metrics.alerts.progress import LONG_WAIT
 
 
 def found(kind: str, cause: str = "", stage: str = "rollout") -> Series:
@@ -20,12 +21,12 @@ def slow(lost_seconds: float, cause: str) -> Series:
     )
 
 
-def state(kind: str, text: str) -> Series:
-    return (at(verdicts.VERDICT_STATE, 1, kind=kind, state=text),)
+def state(kind: str, text: str, cause: str = "") -> Series:
+    return (at(verdicts.VERDICT_STATE, 1, kind=kind, state=text, cause=cause),)
 
 
 _TOKENS, _SLOWER = "more tokens", "slower at equal tokens"
-_UNKNOWN = state("hang", "insufficient evidence")
+_UNKNOWN = state("hang", "insufficient evidence", LONG_WAIT)
 
 CASES = {
     ("DfxRankDied", "critical"): Cases(
@@ -40,6 +41,7 @@ CASES = {
             (*_UNKNOWN, *found("hang")),
             state("straggler", "insufficient evidence"),
             state("hang", "clear"),
+            state("hang", "insufficient evidence", "part of the job"),
         ),
     ),
     ("DfxRankImbalance", "warning"): Cases(

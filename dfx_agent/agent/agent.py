@@ -32,6 +32,7 @@ from dfx_agent.metrics.alerts import alerts_with
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     AgentRow,
+    AlertRow,
     RunRow,
     ScalarHistory,
     SegmentProblem,
@@ -200,6 +201,14 @@ class Agent:
         with self._held():
             self._fold(run).outside = placed(processes)
             self._is_stale = True
+
+    def see_alerts(self, rows: Sequence[AlertRow]) -> Snapshot:
+        """What fires now, of every run: part of the incidents of the snapshot that is returned."""
+        with self._lock:
+            for run, fold in self._runs.items():
+                fold.alerts = tuple(row for row in rows if row.run == run)
+            self._is_stale = True
+        return self.snapshot()
 
     def poll(self) -> None:
         """Read everything once and publish."""

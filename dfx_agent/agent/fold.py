@@ -17,16 +17,18 @@ from dfx_agent.agent.faults import Faults, unjudged
 from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.health import Reporter, RunHealth
 from dfx_agent.agent.health_verdict import divergence_verdict
+from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.agent.ledger import RunLedger
 from dfx_agent.agent.memory_verdict import MemoryWatch
 from dfx_agent.agent.outside import LOG_ROLE, OutsideProcess, verdicts
+from dfx_agent.agent.part_of_job import only_what_is_seen
 from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
 from dfx_agent.agent.scalar_rows import ScalarRows
 from dfx_agent.agent.steps import Step, StepWatch
 from dfx_agent.agent.store import ScalarStore
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
-from dfx_agent.snapshot import StepCell, StepRow, Verdict, VerdictKind
+from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict, VerdictKind
 
 _KEEP_STEPS = 200
 _SUPERSEDED_BY = 2
@@ -58,6 +60,8 @@ class RunFold:
         self.memory = MemoryWatch()
         self.health = RunHealth(critical)
         self.ledger = RunLedger()
+        self.incidents = IncidentBook(run)
+        self.alerts: tuple[AlertRow, ...] = ()
         self.rows: dict[tuple[str, int], StepRow] = {}
         self.scalar_rows = ScalarRows()
         self._cells: dict[tuple[str, int], _Cells] = {}
@@ -170,7 +174,9 @@ class RunFold:
         memory = self.faults.judged_roles(
             run, "memory", lambda: self.memory.verdicts(self._trained())
         )
-        found = *self._waits(), *memory, *filter(None, (*stragglers, *of_run))
+        of_ranks = *self._waits(), *filter(None, stragglers)
+        seen = only_what_is_seen(of_ranks, self._trained().values())
+        found = *seen, *memory, *filter(None, of_run)
         return self.faults.told(run, (*found, *verdicts(self.outside)))
 
     def _trained(self) -> dict[tuple[str, str], Process]:
@@ -183,6 +189,16 @@ class RunFold:
             return self.hangs.verdicts
         roles = dict.fromkeys(role for role, _ in self.processes if role != LOG_ROLE)
         return tuple(unjudged(kind, role, fault) for role in roles for kind in _WAITS)
+
+    def step_times(self) -> StepTimes:
+        """Begins of the closed steps that are kept, and of those that are running."""
+        closed = [(role, step, row.begin_seconds) for (role, step), row in self.rows.items()]
+        running = [
+            (role, p.step, p.follower.epoch_seconds(p.account.current.begin_ns))
+            for (role, _), p in self.processes.items()
+            if p.account is not None and p.step is not None and role != LOG_ROLE
+        ]
+        return StepTimes((*closed, *running))
 
     def _is_whole(self) -> bool:
         """Whether every rank of every role is followed by this agent."""

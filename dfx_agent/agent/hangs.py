@@ -54,6 +54,7 @@ from dfx_agent.agent.wording import (
     stack_lines,
     waits_text,
 )
+from dfx_agent.metrics.alerts.progress import LONG_WAIT
 from dfx_agent.snapshot import Verdict, VerdictState
 
 WAITING_SECONDS = 10.0
@@ -449,7 +450,8 @@ class _Role:
     def _verdict(
         self, state: VerdictState, summary: str, evidence: tuple[str, ...] = ()
     ) -> Verdict:
-        return Verdict("hang", state, self.name, summary, evidence=evidence)
+        cause = LONG_WAIT if state == "insufficient evidence" else ""
+        return Verdict("hang", state, self.name, summary, cause=cause, evidence=evidence)
 
 
 def _have_other_operations(waiters: Iterable[Waiter]) -> bool:

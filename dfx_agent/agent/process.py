@@ -130,6 +130,7 @@ class Process:
         self.inflight: list[SpanEvent] = []
         self._stamps = Stamps()
         self.num_strange = 0
+        self.num_earlier = 0  # records overwritten before the first reading
         self.ring_share = 1.0  # of its ring that the last reading brought
         self.last_event_ns: int | None = None
         self._step_counts = StepCounts()
@@ -191,7 +192,7 @@ class Process:
             as_told(self.tokens),
             dict(self.counters),
             follower.num_read,
-            follower.num_lost,
+            follower.num_lost - self.num_earlier,
             self.num_strange + late,
             follower.num_guest_drops,
         )
@@ -220,6 +221,7 @@ class Process:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
         kept, self._kept = self._kept, None
         batch = self.follower.poll(is_last=is_last, up_to=kept.position if kept else 0)
+        self.num_earlier += (self.account is None and kept is None) * self.follower.num_lost
         self.ring_share = len(batch.packed) / (RECORD.size * self.follower.preamble.num_records)
         if kept is None:
             scalars = self._take(batch)

@@ -11,6 +11,7 @@ from dfx_agent.agent.accounting import SpanEvent
 from dfx_agent.agent.faults import unclear
 from dfx_agent.agent.fold import RunFold, rank_order
 from dfx_agent.agent.gauges import device_rows
+from dfx_agent.agent.incidents import standing_of
 from dfx_agent.agent.outside import LOG_ROLE
 from dfx_agent.agent.process import ClosedStep, Process
 from dfx_agent.metrics.native import load
@@ -41,6 +42,10 @@ _SPAN_KINDS: dict[int, SpanKind] = {STAGE: "stage", WAIT: "wait"}
 def run_row(fold: RunFold) -> RunRow:
     """One run as it is now."""
     ordered = sorted(fold.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
+    verdicts, signals = fold.verdicts(), fold.health.state
+    incidents = fold.incidents.observe(
+        verdicts, fold.alerts, signals, fold.step_times(), time.time()
+    )
     return RunRow(
         run=fold.run,
         framework=fold.framework,
@@ -50,13 +55,15 @@ def run_row(fold: RunFold) -> RunRow:
         steps=fold.newest_rows(_SNAPSHOT_STEPS),
         scalars=fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework),
         num_stale_scalars=fold.store.num_stale,
-        verdicts=fold.verdicts(),
-        signals=fold.health.state,
+        verdicts=verdicts,
+        signals=signals,
         ledger=fold.ledger.state(),
         num_late_signals=fold.health.num_late,
         sustained_tokens_ratio=token_load.sustained_ratios(fold.newest_rows(token_load.NUM_STEPS)),
         faults=fold.faults.rows(fold.run),
         judged_seconds=fold.faults.judged_seconds(fold.run),
+        incidents=incidents,
+        standing=standing_of(verdicts, incidents, has_steps=bool(fold.rows)),
     )
 
 
@@ -185,6 +192,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         num_lost_records=totals.num_lost,
         num_late_records=totals.num_late,
         num_guest_drops=totals.num_guest_drops,
+        num_earlier_records=process.num_earlier,
         counters_total=totals.counters,
         gauges=dict(process.gauges),
         collectives=fold.collectives.rows(process),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing
@@ -18,13 +19,17 @@ from dfx_agent.log import OncePerPlace
 from dfx_agent.metrics.alerts.alert import Alert
 from dfx_agent.metrics.alerts.conditions import Samples
 from dfx_agent.metrics.alerts.increases import Increases
+from dfx_agent.metrics.alerts.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, Alerts, RunRow, Snapshot, Source
 from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot_incidents import Incident
 
 EVALUATE_SECONDS = 5.0
 STOP_SECONDS = 5.0
 
 SamplesOf = Callable[[RunRow], Samples]
+# takes what fires now, gives the snapshot whose incidents hold it
+SeeAlerts = Callable[[Sequence[AlertRow]], Snapshot]
 
 # areas that are judged by values of the whole run, whichever node reports them
 _OF_RUN = frozenset({"stability", "rollout"})
@@ -78,6 +83,7 @@ class LiveAlerts:
         self._receivers = receivers
         self._labels = dict(labels or {})
         self._page_url = page_url
+        self._see_alerts: SeeAlerts | None = None
         self._runs: dict[str, _Run] = {}
         self._node = node
         self._memory = memory
@@ -92,6 +98,10 @@ class LiveAlerts:
         self._log = OncePerPlace("dfx_agent.alerting")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dfx-alerts", daemon=True)
+
+    def join_incidents(self, see_alerts: SeeAlerts) -> None:
+        """Alerts are part of incidents; without, one begins when it was first seen to fire."""
+        self._see_alerts = see_alerts
 
     def start(self) -> None:
         for receiver in self._receivers:
@@ -129,6 +139,8 @@ class LiveAlerts:
         rows: list[AlertRow] = []
         for name, run in runs.items():
             rows += self._guarded_firing(run, self._runs[name], now)
+        if self._see_alerts is not None:
+            rows = _of_incidents(rows, self._see_alerts(rows))
         rows.sort(key=lambda row: (_SEVERITIES.index(row.severity), row.since_seconds))
         self._rows, self._time_seconds = tuple(rows), now
         self._num_evaluations += 1
@@ -201,6 +213,7 @@ class LiveAlerts:
             "description": _description(row),
             "runbook_url": f"{page}/runbook#{row.alert.lower()}",
             "dashboard_url": url,
+            **({"incident": row.incident} if row.incident else {}),
         }
         return Notification(row.labels, annotations, row.since_seconds, url)
 
@@ -222,10 +235,35 @@ def _row(
         meaning=alert.runbook.meaning,
         diagnosis=alert.runbook.diagnosis,
         mitigation=alert.runbook.mitigation,
+        verdict=verdict_kind(alert),
+    )
+
+
+def _of_incidents(rows: Sequence[AlertRow], snapshot: Snapshot) -> list[AlertRow]:
+    """Each alert with the begin and the sentence of the worst incident that it fires for."""
+    incidents: dict[tuple[str, str], Incident] = {}
+    for run in snapshot.runs:
+        for incident in run.incidents:
+            for alert in incident.alerts:
+                incidents.setdefault((run.run, alert), incident)
+    return [_of_incident(row, incidents.get((row.run, row.alert))) for row in rows]
+
+
+def _of_incident(row: AlertRow, incident: Incident | None) -> AlertRow:
+    if incident is None:
+        return row
+    return replace(
+        row,
+        since_seconds=incident.since_seconds,
+        since_step=incident.step,
+        incident=incident.id,
+        sentence=incident.sentence,
     )
 
 
 def _description(row: AlertRow) -> str:
-    """The words of the generated rules."""
+    """The incident's sentence; without one, the words of the generated rules."""
+    if row.sentence:
+        return f"run {row.run}: {row.sentence}"
     listed = f". {'; '.join(row.lines)}" if row.lines else "."
     return f"run {row.run}: {row.summary}{listed}"

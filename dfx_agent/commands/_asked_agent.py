@@ -46,7 +46,7 @@ class AskedAgent:
         """None from an agent of another folder; NoAnswerError when there is no answer."""
         try:
             snapshot: dict[str, Any] = self._get("/api/v1/snapshot")
-            agent, _ = snapshot["agent"], snapshot["runs"]
+            agent, _ = snapshot["agent"], [run["standing"] for run in snapshot["runs"]]
             pids = {agent.get("pid"), agent.get("other_agent_pid")}
         except urllib.error.HTTPError as error:
             error.close()

@@ -17,8 +17,12 @@ from typing import Any
 from dfx_agent.agent import config as configuration
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.alerting.evaluator import metrics_read
+from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.commands._asked_agent import AskedAgent, NoAnswerError, named, of_folder, token_in
 from dfx_agent.errors import UsageError
+from dfx_agent.exporters.prometheus import run_samples
+from dfx_agent.metrics.alerts import ALERTS, alerts_with
 from dfx_agent.wire import SegmentError
 
 _ASK_AGAIN_SECONDS = 1.0
@@ -111,12 +115,23 @@ def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool])
         agent = Agent(config, reap=False)
     except SegmentError as error:
         raise UsageError(str(error)) from None
+    alerts = _alerts(config, agent)
     deadline = time.monotonic() + seconds
     agent.poll()
     while True:
         time.sleep(config.poll_seconds)  # steps are accounted one reading behind
         agent.poll()
+        alerts.evaluate(agent.snapshot())
         seen = Observed("segments", config.directory, dataclasses.asdict(agent.snapshot()))
         if time.monotonic() >= deadline or is_enough(seen):
             agent.stop()
             return seen
+
+
+def _alerts(config: Config, agent: Agent) -> LiveAlerts:
+    """As a serving agent has them: an incident is what verdicts and alerts say together."""
+    alerts = alerts_with(dict(config.thresholds), ALERTS)
+    wanted = metrics_read(alerts)
+    live = LiveAlerts(agent, lambda run: run_samples(run, wanted), alerts)
+    live.join_incidents(agent.see_alerts)
+    return live

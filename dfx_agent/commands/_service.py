@@ -158,7 +158,7 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
     is_first = newest.other_agent_pid is None  # two agents of a folder do not share a memory
     alerts = alerts_with(dict(config.thresholds), ALERTS)
     wanted = metrics_read(alerts)
-    return LiveAlerts(
+    live = LiveAlerts(
         agent,
         lambda run: run_samples(run, wanted),
         alerts,
@@ -168,6 +168,8 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
         newest.node,
         KeptDocument(config.directory, "told.json") if is_first else None,
     )
+    live.join_incidents(agent.see_alerts)
+    return live
 
 
 def _receivers(config: Config) -> list[Receiver]:

@@ -15,8 +15,9 @@ HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each wi
 EXAMPLE = """dfx-agent diagnose --watch 60
   dfx-agent diagnose --json --run nightly
 
-exit code: 0 nothing was found (clear, or insufficient evidence), 1 something was found,
-2 wrong use, or the agent is blind: something was not read or judged for three periods.
+exit code by the state of the worst run: 0 nothing was found (clear, insufficient evidence, or a
+warning), 1 something was found, 2 wrong use, or the agent is blind: something was not read or
+judged for three periods. Nothing is clear while an alert fires or a judge lacks evidence.
 An agent that follows the folder is asked, since it has seen more; without one the
 segments are read for 3 s. A hang shows 10 to 15 s after a rank stops taking part; a straggler
 takes some steps: --watch looks longer, and ends as soon as something is found. Divergence needs the
@@ -40,7 +41,8 @@ def execute(args: argparse.Namespace) -> int:
     seconds = _WATCH_SECONDS if args.watch is None else args.watch
     seen = observe(args, seconds, _finds_something, asks_again=args.watch is not None)
     if args.json:
-        runs = [{"run": run["run"], "verdicts": run["verdicts"]} for run in seen.runs]
+        keys = "run", "standing", "incidents", "verdicts"
+        runs = [{key: run[key] for key in keys} for run in seen.runs]
         print(json.dumps({"source": seen.source, "runs": runs}))
     else:
         _print(seen)
@@ -55,7 +57,7 @@ def _exit_code(seen: Observed) -> int:
 
 
 def _finds_something(seen: Observed) -> bool:
-    return any(verdict["state"] == "found" for run in seen.runs for verdict in run["verdicts"])
+    return any(run["standing"]["state"] == "found" for run in seen.runs)
 
 
 def _print(seen: Observed) -> None:
@@ -72,17 +74,31 @@ def _print(seen: Observed) -> None:
         states = [rank["state"] for rank in run["ranks"]]
         living = sum(state in {"live", "unknown"} for state in states)
         print(f"run {run['run']}: {living} of {len(states)} processes live, from {seen.source}")
+        _print_standing(run)
         for verdict in run["verdicts"]:
             _print_verdict(verdict)
             if verdict["state"] == "found":
                 _print_kept(seen.directory, run["run"], verdict["kind"])
         if not run["verdicts"]:
-            print("  insufficient evidence: nothing has been judged yet; look longer with --watch")
+            print("  look longer with --watch")
+
+
+def _print_standing(run: dict[str, Any]) -> None:
+    """The state of the run, and each incident in the words that the page and the pager use."""
+    standing = run["standing"]
+    if not run["incidents"]:
+        _print_filled(f"  {standing['state']}: {standing['reason']}")
+    for incident in run["incidents"]:
+        _print_filled(f"  {incident['state']}: {incident['sentence']}")
+
+
+def _print_filled(text: str) -> None:
+    print(textwrap.fill(text, _WIDTH, subsequent_indent="    "))
 
 
 def _print_verdict(verdict: dict[str, Any]) -> None:
     head = f"  {verdict['kind']} ({verdict['role']}): {verdict['state']}"
-    print(textwrap.fill(f"{head}: {verdict['summary']}", _WIDTH, subsequent_indent="    "))
+    _print_filled(f"{head}: {verdict['summary']}")
     if verdict["state"] == "found":
         print(f"    {_facts(verdict)}")
     for line in verdict["evidence"]:
@@ -90,16 +106,12 @@ def _print_verdict(verdict: dict[str, Any]) -> None:
 
 
 def _facts(verdict: dict[str, Any]) -> str:
-    """Cause, ranks, stage, step and time on one line; what is not known is left out."""
+    """Cause, ranks, stage and cost on one line; what is not known is left out."""
     facts = [f"cause: {verdict['cause']}"]
     if verdict["ranks"]:
         facts.append(f"to blame: {', '.join(verdict['ranks'])}")
-    facts += [
-        f"{key}: {verdict[key]}" for key in ("stage", "step") if verdict[key] not in {None, ""}
-    ]
-    if verdict["since_seconds"] is not None:
-        since = time.strftime("%H:%M:%S", time.localtime(verdict["since_seconds"]))
-        facts.append(f"since: {since} ({time.time() - verdict['since_seconds']:.0f} s ago)")
+    if verdict["stage"]:
+        facts.append(f"stage: {verdict['stage']}")
     if verdict["lost_seconds"] is not None:
         facts.append(f"lost: {verdict['lost_seconds']:.3g} s a step")
     return "; ".join(facts)

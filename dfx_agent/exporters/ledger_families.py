@@ -7,17 +7,17 @@ from dfx_agent.metrics import ledger
 from dfx_agent.snapshot import LedgerRow, RunRow
 
 
-def add_ledger(page: Page, run: RunRow) -> None:
+def add_ledger(page: Page, run: RunRow, node: str) -> None:
     """All boundaries of all ranks; nothing for a run that reports no ledger."""
     for rank in run.ranks:
         for row in rank.ledger:
             _add_row(page, (run.run, rank.role, rank.rank, row.boundary), row)
     if run.ledger is not None:
-        page.add(ledger.JUDGED_STEPS, (run.run,), run.ledger.num_judged_steps)
-        page.add(ledger.SKIPPED_STEPS, (run.run,), run.ledger.num_skipped_steps)
-        page.add(ledger.INCOMPLETE, (run.run,), run.ledger.num_incomplete_crossings)
+        page.add(ledger.JUDGED_STEPS, (run.run, node), run.ledger.num_judged_steps)
+        page.add(ledger.SKIPPED_STEPS, (run.run, node), run.ledger.num_skipped_steps)
+        page.add(ledger.INCOMPLETE, (run.run, node), run.ledger.num_incomplete_crossings)
         for found in run.ledger.mismatches:
-            page.add(ledger.MISMATCHES, (run.run, found.boundary, found.kind), found.count)
+            page.add(ledger.MISMATCHES, (run.run, node, found.boundary, found.kind), found.count)
 
 
 def _add_row(page: Page, key: Labels, row: LedgerRow) -> None:

@@ -19,10 +19,11 @@ from dfx_agent.exporters.ledger_families import add_ledger
 from dfx_agent.exporters.rank_families import Labels, Page, add_rank
 from dfx_agent.exporters.sample_rate import samples_per_second
 from dfx_agent.exporters.signal_families import add_detector, add_signals
+from dfx_agent.exporters.verdict_families import add_verdicts
 from dfx_agent.log import OncePerPlace
 from dfx_agent.metrics import agent as about_agent
-from dfx_agent.metrics import alerting, load, otlp, performance, trackers, verdicts
-from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source, StepRow, Verdict
+from dfx_agent.metrics import alerting, load, otlp, performance, trackers
+from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source, StepRow
 
 # sample name -> (labels, value)
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -49,19 +50,19 @@ class SnapshotCollector(Collector):
         page = Page()
         _add_agent(page, snapshot.agent)
         if self._alerts is not None:
-            _add_alerts(page, self._alerts.alerts())
+            _add_alerts(page, self._alerts.alerts(), snapshot.agent.node)
         if self._tracked is not None:
             _add_trackers(page, self._tracked.rows())
         if self._pushed is not None:
             _add_otlp(page, self._pushed.rows())
         for run in snapshot.runs:
-            self._add_guarded(page, run)
+            self._add_guarded(page, run, snapshot.agent.node)
         return iter(page.families.values())
 
-    def _add_guarded(self, page: Page, run: RunRow) -> None:
+    def _add_guarded(self, page: Page, run: RunRow, node: str) -> None:
         """A run that cannot be written costs its own series, not those of the others."""
         try:
-            _add_run(page, run)
+            _add_run(page, run, node)
         except Exception as error:  # noqa: BLE001 (logged; the series that are missing show it)
             self._log.error(f"writing the series of run {run.run}", error)
 
@@ -93,10 +94,10 @@ class PrometheusExporter:
         return self._encoder.encode(families, is_openmetrics=is_openmetrics), content_type
 
 
-def run_samples(run: RunRow, wanted: frozenset[str]) -> Samples:
+def run_samples(run: RunRow, wanted: frozenset[str], node: str = "") -> Samples:
     """One run's samples as a scrape would have them, of the metrics that are ``wanted``."""
     page = Page(wanted)
-    _add_run(page, run)
+    _add_run(page, run, node)
     found: Samples = {}
     for name, family in page.families.items():
         if name in wanted:
@@ -120,58 +121,36 @@ def _add_agent(page: Page, agent: AgentRow) -> None:
         add_detector(page, agent.detector)
 
 
-def _add_run(page: Page, run: RunRow) -> None:
+def _add_run(page: Page, run: RunRow, node: str) -> None:
     page.info(performance.RUN_INFO, (run.run, run.framework, str(run.attempt)))
-    page.add(about_agent.STALE_SCALARS, (run.run,), run.num_stale_scalars)
+    page.add(about_agent.STALE_SCALARS, (run.run, node), run.num_stale_scalars)
     for row in {row.role: row for row in run.steps}.values():
-        _add_newest_step(page, run.run, row)
+        _add_newest_step(page, (run.run, node), row)
     rate = samples_per_second(run)
     if rate is not None:
-        page.add(performance.SAMPLES_RATE, (run.run,), rate)
+        page.add(performance.SAMPLES_RATE, (run.run, node), rate)
     for role, ratio in run.sustained_tokens_ratio.items():
-        page.add(load.SUSTAINED_TOKENS_RATIO, (run.run, role), ratio)
-    _add_verdicts(page, run.run, run.verdicts)
-    add_signals(page, run)
-    add_ledger(page, run)
+        page.add(load.SUSTAINED_TOKENS_RATIO, (run.run, node, role), ratio)
+    add_verdicts(page, run, node)
+    add_signals(page, run, node)
+    add_ledger(page, run, node)
     for rank in run.ranks:
         add_rank(page, run.run, rank, run.framework)
 
 
-def _add_newest_step(page: Page, run: str, row: StepRow) -> None:
+def _add_newest_step(page: Page, key: Labels, row: StepRow) -> None:
     if row.bubble_ratio is not None:
-        page.add(performance.BUBBLE_RATIO, (run, row.role), row.bubble_ratio)
+        page.add(performance.BUBBLE_RATIO, (*key, row.role), row.bubble_ratio)
     seconds = row.end_seconds - row.begin_seconds
     kinds = dict.fromkeys(kind for cell in row.cells for kind in cell.tokens)
     for kind in kinds if seconds > 0 else ():
         num_tokens = sum(cell.tokens.get(kind, 0.0) for cell in row.cells)
-        page.add(performance.STEP_TOKENS_RATE, (run, row.role, kind), num_tokens / seconds)
+        page.add(performance.STEP_TOKENS_RATE, (*key, row.role, kind), num_tokens / seconds)
 
 
-def _add_verdicts(page: Page, run: str, rows: Iterable[Verdict]) -> None:
-    """Several verdicts may agree on a series: it is written once."""
-    active: dict[Labels, None] = {}
-    states: dict[Labels, None] = {}
-    lost: dict[Labels, float] = {}
-    for row in rows:
-        states[run, row.role, row.kind, row.state] = None
-        if row.state != "found":
-            continue
-        for rank in row.ranks or ("",):
-            active[run, row.role, row.kind, row.cause, row.stage, rank] = None
-            if row.kind == "straggler" and row.lost_seconds is not None:
-                blamed = run, row.role, rank
-                lost[blamed] = max(lost.get(blamed, 0.0), row.lost_seconds)
-    for labels in active:
-        page.add(verdicts.VERDICT_ACTIVE, labels, 1)
-    for labels in states:
-        page.add(verdicts.VERDICT_STATE, labels, 1)
-    for labels, seconds in lost.items():
-        page.add(verdicts.STRAGGLER_LOST_SECONDS, labels, seconds)
-
-
-def _add_alerts(page: Page, alerts: Alerts) -> None:
+def _add_alerts(page: Page, alerts: Alerts, node: str) -> None:
     """Alerts of several ranks that share a name are one series."""
-    for labels in dict.fromkeys((row.run, row.alert, row.severity) for row in alerts.alerts):
+    for labels in dict.fromkeys((row.run, node, row.alert, row.severity) for row in alerts.alerts):
         page.add(alerting.ALERT_ACTIVE, labels, 1)
     page.add(alerting.EVALUATIONS, (), alerts.num_evaluations)
     page.add(alerting.EVALUATION_ERRORS, (), alerts.num_errors)

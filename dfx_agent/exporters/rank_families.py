@@ -125,6 +125,7 @@ def _add_outside(page: Page, key: Labels, look: OutsideLook) -> None:
 def _add_records(page: Page, key: Labels, rank: RankRow) -> None:
     page.add(about_agent.RECORDS, key, rank.num_records)
     page.add(about_agent.LOST_RECORDS, key, rank.num_lost_records)
+    page.add(about_agent.EARLIER_RECORDS, key, rank.num_earlier_records)
     page.add(about_agent.LATE_RECORDS, key, rank.num_late_records)
     page.add(about_agent.GUEST_DROPS, key, rank.num_guest_drops)
 

@@ -9,13 +9,13 @@ from dfx_agent.snapshot import RunRow
 from dfx_agent.snapshot_health import DetectorParameters
 
 
-def add_signals(page: Page, run: RunRow) -> None:
+def add_signals(page: Page, run: RunRow, node: str) -> None:
     """No series for a run without signals."""
     if run.signals is None:
         return
-    page.add(signals.LATE_SIGNALS, (run.run,), run.num_late_signals)
+    page.add(signals.LATE_SIGNALS, (run.run, node), run.num_late_signals)
     for metric, labels, value in signal_samples(run.signals):
-        page.add(metric, (run.run, *(labels[name] for name in metric.labels[1:])), value)
+        page.add(metric, (run.run, node, *(labels[name] for name in metric.labels[2:])), value)
 
 
 def add_detector(page: Page, detector: DetectorParameters) -> None:

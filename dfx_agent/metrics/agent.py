@@ -1,6 +1,6 @@
 """The agent and the guest about themselves: nothing is lost silently."""
 
-from dfx_agent.metrics.spec import PER_RANK, Metric
+from dfx_agent.metrics.spec import PER_NODE, PER_RANK, Metric
 
 NATIVE_METRIC = Metric(
     "dfx_native_metric", "gauge", "", (*PER_RANK, "framework", "key"),
@@ -56,6 +56,10 @@ LOST_RECORDS = Metric(
     "dfx_guest_lost_records", "counter", "", PER_RANK,
     "Records overwritten before they were read, counted exactly.", "agent",
 )  # fmt: skip
+EARLIER_RECORDS = Metric(
+    "dfx_guest_earlier_records", "gauge", "", PER_RANK,
+    "Records overwritten before this agent began to read the process: not lost by it.", "agent",
+)  # fmt: skip
 LATE_RECORDS = Metric(
     "dfx_guest_late_records", "counter", "", PER_RANK,
     "Spans that arrived after their time had been accounted, or left no record.", "agent",
@@ -99,7 +103,7 @@ ADAPTER_SILENT = Metric(
 )  # fmt: skip
 
 STALE_SCALARS = Metric(
-    "dfx_stale_scalars", "counter", "", ("run",),
+    "dfx_stale_scalars", "counter", "", PER_NODE,
     "Values that came for a step long past and were left out of the history.", "agent",
 )  # fmt: skip
 
@@ -118,6 +122,7 @@ METRICS = (
     JOB_ENDED,
     RECORDS,
     LOST_RECORDS,
+    EARLIER_RECORDS,
     LATE_RECORDS,
     GUEST_DROPS,
     GUEST_OVERHEAD_RATIO,

@@ -1,11 +1,11 @@
 """Alerts as the agent itself evaluates and delivers them."""
 
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.metrics.spec import PER_NODE, Metric
 
 _RECEIVER = ("kind", "target")
 
 ALERT_ACTIVE = Metric(
-    "dfx_alert_active", "gauge", "", ("run", "alertname", "severity"),
+    "dfx_alert_active", "gauge", "", (*PER_NODE, "alertname", "severity"),
     "1 while the agent itself finds that the alert fires, also when another one speaks for it; no "
     "series otherwise.", "agent",
 )  # fmt: skip

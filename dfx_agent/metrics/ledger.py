@@ -1,6 +1,6 @@
 """The shape ledger: batches where one stage hands them to the next."""
 
-from dfx_agent.metrics.spec import PER_RANK, Metric
+from dfx_agent.metrics.spec import PER_NODE, PER_RANK, Metric
 
 _AT = (*PER_RANK, "boundary")
 
@@ -49,20 +49,20 @@ SHAPES = Metric(
     "the same columns unless something was cut or padded.", "shim",
 )  # fmt: skip
 MISMATCHES = Metric(
-    "dfx_ledger_mismatches", "counter", "", ("run", "boundary", "kind"),
+    "dfx_ledger_mismatches", "counter", "", (*PER_NODE, "boundary", "kind"),
     "What did not fit at a boundary: samples, ids, mask, shapes or moved (against the boundary "
     "before), nonfinite, lengths, schema.", "derived",
 )  # fmt: skip
 JUDGED_STEPS = Metric(
-    "dfx_ledger_judged_steps", "counter", "", ("run",),
+    "dfx_ledger_judged_steps", "counter", "", PER_NODE,
     "Steps whose boundaries were compared.", "derived",
 )  # fmt: skip
 SKIPPED_STEPS = Metric(
-    "dfx_ledger_skipped_steps", "counter", "", ("run",),
+    "dfx_ledger_skipped_steps", "counter", "", PER_NODE,
     "Steps that could not be compared: records were lost, or a process came or went.", "derived",
 )  # fmt: skip
 INCOMPLETE = Metric(
-    "dfx_ledger_incomplete_crossings", "counter", "", ("run",),
+    "dfx_ledger_incomplete_crossings", "counter", "", PER_NODE,
     "Batches of which some records were overwritten before the agent read them.", "derived",
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """How long steps and stages take, and when they ran."""
 
-from dfx_agent.metrics.spec import PER_RANK, Metric, native
+from dfx_agent.metrics.spec import PER_NODE, PER_RANK, Metric, native
 
 RUN_INFO = Metric(
     "dfx_run", "info", "", ("run", "framework", "attempt"),
@@ -18,16 +18,16 @@ RANK_STAGE_SECONDS = Metric(
     "Exclusive time of the stage in the rank's last closed step, waits taken out.", "derived",
 )  # fmt: skip
 BUBBLE_RATIO = Metric(
-    "dfx_pipeline_bubble_ratio", "gauge", "ratio", ("run", "role"),
+    "dfx_pipeline_bubble_ratio", "gauge", "ratio", (*PER_NODE, "role"),
     "1 - sum of active time over ranks / (ranks x wall time), of the last closed step.", "derived",
 )  # fmt: skip
 STEP_TOKENS_RATE = Metric(
-    "dfx_pipeline_tokens_per_second", "gauge", "", ("run", "role", "kind"),
+    "dfx_pipeline_tokens_per_second", "gauge", "", (*PER_NODE, "role", "kind"),
     "Tokens of the last closed step over its ranks / its wall time, by kind (prompt, response).",
     "derived",
 )  # fmt: skip
 SAMPLES_RATE = Metric(
-    "dfx_samples_per_second", "gauge", "", ("run",),
+    "dfx_samples_per_second", "gauge", "", PER_NODE,
     "Samples of the newest step that the job tells them of / the wall time of that step.",
     "derived",
 )  # fmt: skip

@@ -15,6 +15,8 @@ _UCUM = {"seconds": "s", "bytes": "By", "ratio": "1"}
 
 # labels every series of a training process carries
 PER_RANK = ("run", "role", "rank")
+# and every series that each node's agent computes from its part of the run
+PER_NODE = ("run", "node")
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts
         assert lines[0].startswith("✕")
         assert "Rank 2 did not arrive in all_reduce@0 #1234; it is in rollout" in lines[0]
         now = time.time()
-        lasted = re.search(r"rank did not arrive · step 45 · for (\d+\.\d) s", lines[0])
+        lasted = re.search(r"rank did not arrive · since step 45 · for (\d+\.\d) s", lines[0])
         assert 20 <= float(lasted[1]) < now - told.since_seconds + 0.1
         assert "slower at equal tokens · 0.51 s lost per step" in lines[1]
         assert "Crash: clear. Straggler: insufficient evidence." in lines[2]
@@ -72,13 +72,15 @@ def test_a_verdict_opens_its_evidence_and_keeps_it_open(open_page):
         assert not line.locator(".evidence").is_visible()
         page.locator(f"{LINES} >> nth=0 >> button").focus()
         page.keyboard.press("Enter")
-        assert line.locator(".evidence p").all_inner_texts() == list(STRAGGLER.evidence)
+        sentence, *evidence = line.locator(".evidence p").all_inner_texts()
+        assert sentence == source.snapshot().runs[0].incidents[0].sentence
+        assert evidence == list(STRAGGLER.evidence)
         assert line.locator("button").get_attribute("aria-expanded") == "true"
         worse = replace(STRAGGLER, lost_seconds=0.77, evidence=("0.77 s in the newest step",))
         source.verdicts = (hang(time.time()), worse, *CLEAR[1:2])  # a new line comes before it
         moved = page.locator(LINES, has_text="0.77 s lost per step")
         moved.wait_for()
-        assert moved.locator(".evidence p").all_inner_texts() == ["0.77 s in the newest step"]
+        assert moved.locator(".evidence p").all_inner_texts()[1:] == ["0.77 s in the newest step"]
         assert not page.locator(f"{LINES} >> nth=0 >> .evidence").is_visible(), "its own was not"
         moved.locator("button").click()
         assert not moved.locator(".evidence").is_visible()
@@ -88,9 +90,10 @@ def test_what_is_clear_or_undecided_is_said_in_one_quiet_line(open_page):
     with serve(ScriptedSource()) as server:
         page = open_page(server.url)
         page.wait_for_selector(LINES)
-        assert levels(page) == ["good"]
-        assert page.inner_text(f"{LINES} strong") == "No problem seen"
+        assert levels(page) == ["quiet"], "nothing is green while a judge lacks evidence"
+        assert page.inner_text(f"{LINES} strong") == "Insufficient evidence"
         assert page.inner_text(f"{LINES} .detail") == (
+            "Straggler: 3 of 8 steps needed so far. "
             "Hang, crash: clear. Straggler: insufficient evidence."
         )
         page.click(f"{LINES} button")

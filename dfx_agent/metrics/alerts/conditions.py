@@ -7,7 +7,7 @@ A condition reads the samples of ONE run. Its PromQL counterpart therefore aggre
     Every(a, b)                         a and on (job, run) b
     Either(a, b)                        a or b
     Unless(a, b)                        a unless on (job, run) b
-    Compare(Ratio(a, b), ">", 2)        max by (job, run) (a / b) > 2
+    Compare(Ratio(a, b), ">", 2)        max by (job, run) (a / b) > 2 (what only a has is ignored)
     Grows(Series(m), 900)               max by (job, run) (increase(m[900s])) > 0
     Promql(text)                        text; only a server that sees all agents can tell
 
@@ -62,15 +62,22 @@ def series(metric: Metric, **where: str | tuple[str, ...]) -> Series:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One series divided by another one with the same labels."""
+    """One series divided by another one with the same labels, of those that both have."""
 
     numerator: Series
     denominator: Series
 
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Labels that the denominator does not have."""
+        own, other = self.numerator.metric.labels, self.denominator.metric.labels
+        return tuple(name for name in own if name not in other)
+
     def select(self, samples: Samples) -> Iterator[tuple[Mapping[str, str], float]]:
         divisors = {frozenset(labels.items()): v for labels, v in self.denominator.select(samples)}
         for labels, value in self.numerator.select(samples):
-            divisor = divisors.get(frozenset(labels.items()))
+            common = {name: text for name, text in labels.items() if name not in self.ignored}
+            divisor = divisors.get(frozenset(common.items()))
             if divisor:
                 yield labels, value / divisor
 

@@ -19,6 +19,8 @@ _TOKEN_RATIO = Threshold(
 )  # fmt: skip
 _MORE_TOKENS = "more tokens"
 _STALLED_SECONDS = 60
+# why a hang verdict lacks evidence: not that it sees a part of the job, nor that it cannot judge
+LONG_WAIT = "long wait"
 
 
 def _found(kind: str) -> Compare:
@@ -77,7 +79,11 @@ STAGE_STALLED = Alert(
     "progress",
     Unless(
         Compare(
-            series(verdicts.VERDICT_STATE, kind="hang", state="insufficient evidence"), "==", 1
+            series(
+                verdicts.VERDICT_STATE, kind="hang", state="insufficient evidence", cause=LONG_WAIT
+            ),
+            "==",
+            1,
         ),
         _found("hang"),
     ),

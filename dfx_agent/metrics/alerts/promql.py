@@ -81,5 +81,6 @@ def number(value: float) -> str:
 
 def _vector(of: Series | Ratio) -> str:
     if isinstance(of, Ratio):
-        return f"{selector(of.numerator)} / {selector(of.denominator)}"
+        ignoring = f" ignoring ({', '.join(of.ignored)})" if of.ignored else ""
+        return f"{selector(of.numerator)} /{ignoring} {selector(of.denominator)}"
     return selector(of)

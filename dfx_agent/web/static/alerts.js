@@ -1,4 +1,5 @@
-// Alerts that fire now in the run shown, and receivers that cannot be reached: one line each.
+// Alerts that fire now: those of an incident stand in its line, above; an alert without one, and
+// receivers that cannot be reached, have a line here each.
 
 import { reconcile, setHidden } from "./element.js";
 import { getJson } from "./feed.js";
@@ -19,6 +20,10 @@ export class AlertList {
     this.ask();
   }
 
+  get firing() {
+    return this.newest.alerts;
+  }
+
   update(run) {
     this.run = run?.run ?? null;
     this.show();
@@ -34,7 +39,9 @@ export class AlertList {
   }
 
   show() {
-    const firing = this.newest.alerts.filter((row) => row.run === this.run && !row.is_inhibited);
+    const firing = this.firing.filter(
+      (row) => row.run === this.run && !row.is_inhibited && !row.incident,
+    );
     const lines = [...firing.map(alertLine), ...this.newest.deliveries.filter(isLost).map(lostLine)];
     setHidden(this.node, !lines.length);
     reconcile(this.list, this.rows, lines.map((line) => line.key), () => new VerdictRow());

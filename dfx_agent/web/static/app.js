@@ -5,7 +5,7 @@ import { Charts } from "./charts.js";
 import { CollectivePanel } from "./collectives.js";
 import { setHidden, setText } from "./element.js";
 import { Feed } from "./feed.js";
-import { count, duration } from "./format.js";
+import { count, duration, isLiving } from "./format.js";
 import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
 import { Histories } from "./histories.js";
@@ -64,7 +64,7 @@ class Page {
     const chosen = snapshot.runs.find((run) => run.run === this.picked);
     const newest = [...snapshot.runs].sort((a, b) => b.begin_seconds - a.begin_seconds);
     return (
-      chosen ?? newest.find((run) => run.ranks.some((rank) => rank.state === "live")) ?? newest[0]
+      chosen ?? newest.find((run) => run.ranks.some(isLiving)) ?? newest[0]
     );
   }
 
@@ -97,7 +97,7 @@ class Page {
 
   judge() {
     this.judgedMs = performance.now();
-    if (this.feed.snapshot) this.verdicts.update(this.feed.snapshot, this.run, this.feed);
+    if (this.feed.snapshot) this.verdicts.update(this.feed, this.run, this.alerts.firing);
   }
 
   tick() {

@@ -18,6 +18,11 @@ export function duration(seconds) {
   return longDuration(s);
 }
 
+/** Whether the process is there; "unknown": it cannot be asked, but its records come. */
+export function isLiving(rank) {
+  return rank.state === "live" || rank.state === "unknown";
+}
+
 /** Running clocks: one decimal, so that it ticks without jitter. */
 export function elapsed(seconds) {
   const s = Math.max(0, seconds);
@@ -78,9 +83,10 @@ export function scalar(value) {
   return text.replaceAll("-", "−");
 }
 
-/** With its sign and a fixed number of decimals: +3.2, −0.4. */
+/** With its sign and a fixed number of decimals: +3.2, −0.4; what is rounded to 0 has none. */
 export function signed(value, digits) {
   const text = Math.abs(value).toFixed(digits);
+  if (Number(text) === 0) return text;
   return `${value < 0 ? "−" : "+"}${text}`;
 }
 

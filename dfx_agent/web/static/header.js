@@ -1,9 +1,10 @@
 // The top bar: which run, how far, how fast, how many ranks, how fresh.
 
 import { element, setHidden, setText } from "./element.js";
-import { count, duration, elapsed, percent } from "./format.js";
+import { count, duration, elapsed, isLiving, percent } from "./format.js";
 
 const PACE_STEPS = 10;
+const STALLED_STEPS = 2;
 const byId = (id) => document.getElementById(id);
 
 /** Closed steps of the role that closed the newest one. */
@@ -12,15 +13,18 @@ export function leadSteps(run) {
   return run.steps.filter((row) => row.role === role);
 }
 
-/** Steps per minute over the newest closed steps, null when fewer than two are known. */
-function pacePerMinute(steps) {
-  const rows = steps.slice(-PACE_STEPS);
-  if (rows.length < 2) return null;
-  const seconds = rows.at(-1).end_seconds - rows[0].end_seconds;
-  return seconds > 0 ? (60 * (rows.length - 1)) / seconds : null;
-}
-
-function paceText(pace) {
+/**
+ * Steps per minute over the newest closed steps; "–" when fewer than two are known or nobody runs.
+ * While the running step takes longer than any of them did, twice over, that is no pace any more.
+ */
+function paceText(steps, isRunning, now) {
+  const ends = steps.slice(-PACE_STEPS).map((row) => row.end_seconds);
+  const seconds = ends.at(-1) - ends[0];
+  if (ends.length < 2 || !(seconds > 0) || !isRunning) return "–";
+  const longest = Math.max(...ends.slice(1).map((end, index) => end - ends[index]));
+  const quiet = now - ends.at(-1);
+  if (quiet > STALLED_STEPS * longest) return `no step for ${elapsed(quiet)}`;
+  const pace = (60 * (ends.length - 1)) / seconds;
   return `${pace < 999.5 ? pace.toPrecision(3) : count(pace)} /min`;
 }
 
@@ -47,9 +51,8 @@ export class Header {
     const step = running.length ? Math.max(...running) : (last?.step ?? null);
     setText(byId("fact-step"), step === null ? "–" : String(step));
     setText(byId("fact-step-time"), last ? duration(last.end_seconds - last.begin_seconds) : "–");
-    const pace = pacePerMinute(steps);
-    setText(byId("fact-pace"), pace === null ? "–" : paceText(pace));
-    const numLive = run.ranks.filter((rank) => rank.state === "live").length;
+    const numLive = run.ranks.filter(isLiving).length;
+    setText(byId("fact-pace"), paceText(steps, numLive > 0, snapshot.time_seconds));
     setText(byId("fact-ranks"), `${numLive} / ${run.ranks.length}`);
     byId("fact-ranks").classList.toggle(
       "bad",

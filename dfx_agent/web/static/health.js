@@ -117,7 +117,8 @@ class SignalLine {
     setText(this.family, familyText(row.symptom));
     setText(this.value, scalar(value));
     this.value.classList.toggle("bad", value !== null && !Number.isFinite(value));
-    setText(this.band, bandText(row));
+    const parameters = detector?.signals.find((each) => each.signal === row.signal);
+    setText(this.band, bandText(row, parameters?.least_value ?? null));
     this.band.title = row.is_baseline_ready ? "" : "not ready: the band is widened, or not known";
     this.node.classList.toggle("unready", !row.is_baseline_ready);
     setText(this.z, row.z === null ? "–" : signed(row.z, Math.abs(row.z) < 9.95 ? 1 : 0));
@@ -148,9 +149,14 @@ class SignalLine {
   }
 }
 
-function bandText(row) {
+/** What is smaller than `least` counts as it, and a logarithm knows no sign: the band says so. */
+function bandText(row, least) {
   if (row.baseline_low === null || row.baseline_high === null) return "–";
   const end = (value) => scalar(Number(value.toPrecision(3)));
+  if (least !== null && row.baseline_low <= least) return `at most ${end(row.baseline_high)}`;
+  if (least !== null && row.value < 0) {
+    return `size ${end(row.baseline_low)} … ${end(row.baseline_high)}`;
+  }
   return `${end(row.baseline_low)} … ${end(row.baseline_high)}`;
 }
 

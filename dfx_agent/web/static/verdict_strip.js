@@ -14,9 +14,11 @@ export class VerdictStrip {
     this.rows = new Map();
   }
 
-  update(snapshot, run, feed) {
+  update(feed, run, alerts) {
     const isLost = feed.state === "lost";
-    const lines = isLost ? [unreachable(snapshot)] : verdictsOf(snapshot, run, feed.nowSeconds());
+    const lines = isLost
+      ? [unreachable(feed.snapshot)]
+      : verdictsOf(feed.snapshot, run, feed.nowSeconds(), alerts);
     setHidden(this.node, !lines.length);
     reconcile(
       this.list,
@@ -26,7 +28,8 @@ export class VerdictStrip {
     );
     for (const line of lines) this.rows.get(line.key).update(line);
     const numProblems = lines.filter((line) => ["bad", "warn"].includes(line.level)).length;
-    setText(this.summary, numProblems ? `${numProblems} problems seen` : "no problem seen");
+    const standing = run && run.standing.state !== "clear" ? run.standing.state : "no problem seen";
+    setText(this.summary, numProblems ? `${numProblems} problems seen` : standing);
   }
 }
 
@@ -60,6 +63,10 @@ export class VerdictRow {
 
   update(line) {
     if (this.node.dataset.level !== line.level) this.node.dataset.level = line.level;
+    if (line.incident) {
+      this.node.dataset.incident = line.incident.id;
+      this.node.dataset.since = line.incident.since_seconds;
+    }
     setText(this.sign, SIGNS[line.level]);
     setText(this.title, line.title);
     setText(this.detail, line.detail);

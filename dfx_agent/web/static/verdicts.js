@@ -1,22 +1,23 @@
-// What is wrong, in words: the agent's verdicts with their evidence, and what the page sees itself
-// (values that are no numbers, lost records, refused segments). No figure, no verdict.
+// What is wrong, in words: the run's incidents with their evidence, and what the page adds as notes
+// (values that are no numbers, lost records, refused segments). No figure, no verdict. Whether
+// anything is green is the run's standing, which the agent alone decides.
 
-import { count, duration, elapsed, rankList } from "./format.js";
+import { count, duration, elapsed, isLiving, rankList } from "./format.js";
 
 const MAX_LINES = 8;
-const FOUND_LEVELS = { hang: "bad", crash: "bad", memory: "bad", divergence: "bad", straggler: "warn" };
+const INCIDENT_LEVELS = { critical: "bad", warning: "warn", info: "note" };
 const LEVELS = ["bad", "warn", "note", "good"];
 
 /**
- * Lines {key, level, title, detail, evidence}, worst first; pure. A level is "bad", "warn", "note",
- * "good" (nothing was found) or "quiet" (nothing else was found).
- * `now` is the agent's clock; without a run only the agent itself is judged.
+ * Lines {key, level, title, detail, evidence, incident}, worst first; pure. A level is "bad", "warn",
+ * "note", "good" (the run is clear) or "quiet" (what else was judged, or why it could not be).
+ * `now` is the agent's clock; `alerts` are those that fire, for their runbook; without a run only
+ * the agent itself is judged.
  */
-export function verdictsOf(snapshot, run, now) {
+export function verdictsOf(snapshot, run, now, alerts) {
   if (!run) return keyed(agentLines(snapshot.agent));
-  const found = run.verdicts.filter((verdict) => verdict.state === "found");
-  const lines = found.map((verdict) => foundLine(run, verdict, now));
-  lines.push(...deaths(run, found), ...nonFinite(run), ...losses(run));
+  const lines = run.incidents.map((incident) => incidentLine(run, incident, now, alerts));
+  lines.push(...deaths(run), ...nonFinite(run), ...losses(run));
   lines.push(...agentLines(snapshot.agent), ...endings(run));
   lines.sort((a, b) => LEVELS.indexOf(a.level) - LEVELS.indexOf(b.level));
   const surplus = lines.splice(MAX_LINES);
@@ -41,31 +42,43 @@ function keyed(lines) {
   });
 }
 
-function foundLine(run, verdict, now) {
+function incidentLine(run, incident, now, alerts) {
+  const fires = alerts.filter((row) => row.run === run.run && row.incident === incident.id);
   return {
-    key: JSON.stringify([verdict.kind, verdict.role, verdict.cause, verdict.stage, verdict.ranks]),
-    level: FOUND_LEVELS[verdict.kind] ?? "warn",
-    title: verdict.summary,
-    detail: foundDetail(run, verdict, now),
-    evidence: verdict.evidence,
+    key: incident.id,
+    incident,
+    level: INCIDENT_LEVELS[incident.severity] ?? "warn",
+    title: sentence(incident.summary),
+    detail: incidentDetail(run, incident, now),
+    evidence: [incident.sentence, ...incident.evidence, ...fires.flatMap(runbookLines)],
   };
 }
 
-function foundDetail(run, verdict, now) {
+function incidentDetail(run, incident, now) {
   const roles = new Set(run.ranks.map((rank) => rank.role));
-  const { cause, step, lost_seconds: lost, since_seconds: since } = verdict;
-  const parts = [roles.size > 1 ? verdict.role : "", cause, step === null ? "" : `step ${step}`];
-  if (lost !== null) parts.push(`${duration(lost)} lost per step`);
-  if (since !== null) parts.push(`for ${elapsed(now - since)}`);
+  const { cause, step, lost_seconds: lost, since_seconds: since } = incident;
+  const parts = [
+    roles.size > 1 ? incident.role : "",
+    cause,
+    lost === null ? "" : `${duration(lost)} lost per step`,
+    step === null ? "" : `since step ${step}`,
+    `for ${elapsed(now - since)}`,
+    ...incident.alerts,
+  ];
   return parts.filter(Boolean).join(" · ");
 }
 
-/** Ranks that died and of which no verdict speaks. */
-function deaths(run, found) {
+function runbookLines(row) {
+  const head = `${row.alert} (${row.severity}): ${row.summary}`;
+  return [head, row.meaning, row.diagnosis, row.mitigation];
+}
+
+/** Ranks that died and of which no incident speaks: after a hang, say. */
+function deaths(run) {
   const named = new Set(
-    found
-      .filter((verdict) => verdict.kind === "crash")
-      .flatMap((verdict) => verdict.ranks.map((rank) => `${verdict.role}/${rank}`)),
+    run.incidents
+      .filter((incident) => incident.kind === "crash")
+      .flatMap((incident) => incident.ranks.map((rank) => `${incident.role}/${rank}`)),
   );
   const dead = run.ranks.filter(
     (rank) => rank.state === "died" && !named.has(`${rank.role}/${rank.rank}`),
@@ -74,26 +87,29 @@ function deaths(run, found) {
   const pids = dead.map((rank) => rank.pid).join(", ");
   return [
     {
-      level: "bad",
+      level: "note",
       title: `${sentence(nameOf(run, dead))} died`,
       detail: `Gone without closing the segment: pid ${pids}.`,
     },
   ];
 }
 
-/** What was looked at without finding anything, one quiet line for all of it. */
+/** What was looked at without finding anything, and what could not be judged, in one line. */
 function restLines(run, agent, hasProblem) {
   const rest = run.verdicts.filter((verdict) => verdict.state !== "found");
+  const isClear = run.standing.state === "clear" && !hasProblem;
   if (hasProblem && !rest.length) return [];
   const checked =
     `Checked: ${run.ranks.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
     `${count(agent.num_segments)} segments for loss and damage.`;
+  const isUnsure = run.standing.state === "insufficient evidence";
+  const why = isUnsure && !hasProblem ? `${sentence(run.standing.reason)}. ` : "";
   return [
     {
       key: "rest",
-      level: hasProblem ? "quiet" : "good",
-      title: hasProblem ? "Otherwise" : "No problem seen",
-      detail: rest.length ? restWords(rest) : checked,
+      level: isClear ? "good" : "quiet",
+      title: isClear ? "No problem seen" : isUnsure ? "Insufficient evidence" : "Otherwise",
+      detail: rest.length ? `${why}${restWords(rest)}` : why || checked,
       evidence: rest.length ? [...rest.flatMap((verdict) => restEvidence(run, verdict)), checked] : [],
     },
   ];
@@ -124,7 +140,7 @@ function nonFinite(run) {
   return run.scalars
     .filter((row) => row.moments.count > 0 && !Number.isFinite(Number(row.moments.sum)))
     .map((row) => ({
-      level: "bad",
+      level: "note",
       title: `${row.key} is ${row.moments.sum}${row.step === null ? "" : ` at step ${row.step}`}`,
       detail: "The newest reported value is not a finite number.",
     }));
@@ -137,10 +153,20 @@ function losses(run) {
     const total = lost.reduce((sum, rank) => sum + rank.num_lost_records, 0);
     lines.push({
       key: "lost",
-      level: "warn",
+      level: "note",
       title: `${count(total)} records lost on ${nameOf(run, lost)}`,
       detail:
         "They were overwritten before the agent read them: times and counts of these ranks are too low.",
+    });
+  }
+  const earlier = run.ranks.filter((rank) => rank.num_earlier_records > 0);
+  if (earlier.length) {
+    const total = earlier.reduce((sum, rank) => sum + rank.num_earlier_records, 0);
+    lines.push({
+      key: "earlier",
+      level: "note",
+      title: `${count(total)} records of ${nameOf(run, earlier)} are from before this agent`,
+      detail: "They were overwritten before it began to read: its totals begin later than the run.",
     });
   }
   const dropped = run.ranks.filter((rank) => rank.num_guest_drops > 0);
@@ -148,7 +174,7 @@ function losses(run) {
     const total = dropped.reduce((sum, rank) => sum + rank.num_guest_drops, 0);
     lines.push({
       key: "dropped",
-      level: "warn",
+      level: "note",
       title: `${count(total)} records dropped in ${nameOf(run, dropped)}`,
       detail: "The guest could not write them: names or values did not fit its segment.",
     });
@@ -208,11 +234,12 @@ function endings(run) {
       },
     ];
   }
+  const numLiving = run.ranks.filter(isLiving).length;
   return [
     {
       level: "note",
       title: `${sentence(nameOf(run, gone))} exited`,
-      detail: `${run.ranks.length - gone.length} of ${run.ranks.length} ranks are still there.`,
+      detail: `${numLiving} of ${run.ranks.length} ranks are still there.`,
     },
   ];
 }

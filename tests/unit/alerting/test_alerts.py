@@ -86,7 +86,7 @@ def test_a_label_the_metric_does_not_have_is_refused():
         series(signals.SIGNAL_Z, symptom="reward")
 
 
-def test_samples_have_exactly_the_labels_of_the_catalogue_without_the_run():
+def test_samples_have_exactly_the_labels_of_the_catalogue_without_run_and_node():
     state = a_state(
         50, *FAMILIES, num_identical_score_steps=1, num_nonfinite_steps={"grad": 1},
         aborted_recent_median=0.0,
@@ -96,7 +96,7 @@ def test_samples_have_exactly_the_labels_of_the_catalogue_without_the_run():
     about_detector = {signals.LATE_SIGNALS, signals.DETECTOR, signals.SIGNAL_PARAMETERS}
     assert set(samples) == {m.sample_name for m in signals.METRICS if m not in about_detector}
     for name, rows in samples.items():
-        expected = set(by_name()[name].labels) - {"run"}
+        expected = set(by_name()[name].labels) - {"run", "node"}
         assert all(set(labels) == expected for labels, _ in rows)
 
 

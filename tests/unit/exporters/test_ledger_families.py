@@ -15,7 +15,7 @@ def a_run(*rows: LedgerRow, ledger: LedgerState | None = None) -> RunRow:
 
 def shown(run: RunRow) -> dict[str, list]:
     page = Page()
-    add_ledger(page, run)
+    add_ledger(page, run, "n")
     return {
         sample.name: [s.value for s in family.samples]
         for family in page.families.values()

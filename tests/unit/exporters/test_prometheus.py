@@ -9,6 +9,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.exporters.prometheus import PrometheusExporter
 from dfx_agent.metrics import (
     agent,
@@ -39,6 +40,7 @@ from dfx_agent.snapshot import (
     TimeSplit,
     Verdict,
 )
+from dfx_agent.snapshot_incidents import Incident, Standing
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 SPLIT = TimeSplit(
@@ -62,10 +64,10 @@ def rank_row(**changes) -> RankRow:
 
 
 def exporter(
-    *ranks: RankRow, run: str = "r", problems=(), verdicts=(), scalars=()
+    *ranks: RankRow, run: str = "r", problems=(), verdicts=(), scalars=(), **known
 ) -> PrometheusExporter:
     agent = AgentRow("0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems))
-    run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, scalars, verdicts=tuple(verdicts))
+    run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, scalars, verdicts=tuple(verdicts), **known)
     snapshot = Snapshot(2.0, agent, (run_row,))
 
     class Source:
@@ -290,6 +292,24 @@ def test_memory_of_devices_and_host():
     assert "dfx_gpu_mem_fragmentation_ratio" not in samples(exporter(rank_row(devices=(empty,))))
 
 
+def incident() -> Incident:
+    (row,) = IncidentBook("r").observe([verdict(step=4)], (), None, StepTimes(), 1700.0)
+    return row
+
+
+def test_an_incident_is_one_series_for_each_rank_to_blame_and_the_run_has_one_state():
+    standing = Standing("found", "say")
+    found = samples(exporter(incidents=(incident(),), standing=standing))
+    begins = found["dfx_incident_begin_timestamp_seconds"]
+    assert [(row["rank"], row["kind"], value) for row, value in begins] == [
+        ("2", "straggler", 1700.0),
+        ("3", "straggler", 1700.0),
+    ]
+    assert {value for _, value in found["dfx_incident_begin_step"]} == {4}
+    ((labels, value),) = found["dfx_run_state"]
+    assert (labels["state"], labels["node"], value) == ("found", "n", 1)
+
+
 def verdict(**changes) -> Verdict:
     row = Verdict("straggler", "found", "trainer", "say", ("2", "3"), "backward", "slower",
                   lost_seconds=0.5)  # fmt: skip
@@ -371,8 +391,8 @@ def test_every_name_and_label_is_the_catalogue_s():
     catalogue = by_name()
     problem = SegmentProblem("/x", "version", "say")
     told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of(8.0))
-    page = exporter(full_rank(), problems=[problem], verdicts=[verdict()], scalars=(told,))
-    found = samples(page)
+    known = {"problems": [problem], "verdicts": [verdict()], "incidents": (incident(),)}
+    found = samples(exporter(full_rank(), scalars=(told,), **known))
     seen = set()
     for name, rows in found.items():
         if name.startswith("dfx_"):

@@ -53,8 +53,9 @@ def test_every_sample_that_conditions_read_is_exported_with_its_run():
     assert len(expected) >= 14
     for name, rows in expected.items():
         told = sorted((sorted(labels.items()), value) for labels, value in found[name])
-        assert told == sorted((sorted({**labels, "run": "r"}.items()), v) for labels, v in rows)
-    assert found["dfx_late_signal_values_total"] == [({"run": "r"}, 3)]
+        of_run = [({**labels, "run": "r", "node": "n"}, value) for labels, value in rows]
+        assert told == sorted((sorted(labels.items()), value) for labels, value in of_run)
+    assert found["dfx_late_signal_values_total"] == [({"run": "r", "node": "n"}, 3)]
 
 
 def test_every_metric_of_the_class_is_exported():

@@ -17,8 +17,10 @@ from functools import lru_cache
 
 from scripted_torch import CLEAR, dressed
 
+from dfx_agent.agent.incidents import IncidentBook, StepTimes, standing_of
 from dfx_agent.snapshot import (
     AgentRow,
+    AlertRow,
     Moments,
     OpenSpan,
     Piece,
@@ -147,6 +149,8 @@ class ScriptedSource:
         self.run_names: tuple[str, ...] = (RUN,)
         self.dress: Callable[[RankRow], RankRow] = dressed
         self.verdicts: tuple[Verdict, ...] = CLEAR
+        self.alert_rows: tuple[AlertRow, ...] = ()
+        self._book = IncidentBook(RUN)
         self.signals: SignalState | None = None
         self.num_resets = 0
         self._num_ranks = num_ranks
@@ -326,7 +330,16 @@ class ScriptedSource:
         scalars = self._scalars(running - 1) if running else ()
         rows = (self._rank(rank, running, now, scalars) for rank in range(self._num_ranks))
         ranks = tuple(self.dress(row) for row in rows)
-        known = {"verdicts": self.verdicts, "signals": self.signals}
+        begins = [(row.role, row.step, row.begin_seconds) for row in steps]
+        begins += [("actor", running, steps[-1].end_seconds)] if steps else []
+        times = StepTimes(tuple(begins))
+        incidents = self._book.observe(self.verdicts, self.alert_rows, self.signals, times, now)
+        known = {
+            "verdicts": self.verdicts,
+            "signals": self.signals,
+            "incidents": incidents,
+            "standing": standing_of(self.verdicts, incidents, has_steps=bool(steps)),
+        }
         return RunRow(RUN, "verl", 0, self._t0, ranks, steps, scalars, **known)
 
     def _rank(self, rank: int, running: int, now: float, scalars: tuple[ScalarRow, ...]) -> RankRow:

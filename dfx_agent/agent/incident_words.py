@@ -1,0 +1,56 @@
+"""An incident in one sentence: who, where, since when, what it costs, what to do.
+
+Cost and remedy are those of the runbook, so that the page and the pager say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+
+from dfx_agent.agent.wording import seconds_text
+from dfx_agent.metrics.alerts import ALERTS
+from dfx_agent.metrics.alerts.alert import Alert
+from dfx_agent.metrics.alerts.progress import RANK_IMBALANCE, STRAGGLER
+from dfx_agent.metrics.alerts.subjects import verdict_kind
+
+_BY_NAME: dict[str, Alert] = {alert.name: alert for alert in ALERTS}
+_BY_KIND: dict[str, Alert] = {verdict_kind(alert): alert for alert in reversed(ALERTS)}
+_MORE_TOKENS = "more tokens"
+
+
+def cost_of(kind: str, cause: str, lost_seconds: float | None, alert: str) -> str:
+    """What it costs, as one sentence with its stop; "" where no runbook says it."""
+    if lost_seconds is not None:
+        return f"It costs {seconds_text(lost_seconds)} of every step."
+    found = _alert_on(kind, cause, alert)
+    return "" if found is None else _first_sentence(found.runbook.impact)
+
+
+def action_of(kind: str, cause: str, alert: str) -> str:
+    """What to do first, as one sentence with its stop; "" where no runbook says it."""
+    found = _alert_on(kind, cause, alert)
+    return "" if found is None else _first_sentence(found.runbook.mitigation)
+
+
+def sentence_of(
+    summary: str, lines: Iterable[str], since_seconds: float, step: int | None, told: Iterable[str]
+) -> str:
+    """``lines`` say whom it is about where the summary does not; ``told``: cost and remedy."""
+    listed = "; ".join(dict.fromkeys(lines))
+    who = f"{summary} ({listed})" if listed else summary
+    at = datetime.fromtimestamp(since_seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    since = at if step is None else f"step {step} ({at})"
+    return " ".join(filter(None, [f"{who}; since {since}.", *told]))
+
+
+def _alert_on(kind: str, cause: str, alert: str) -> Alert | None:
+    """The alert named so, else the one that pages for such a verdict."""
+    if kind == "straggler":
+        return RANK_IMBALANCE if cause == _MORE_TOKENS else STRAGGLER
+    return _BY_NAME.get(alert) or _BY_KIND.get(kind)
+
+
+def _first_sentence(text: str) -> str:
+    head, stop, _ = text.partition(". ")
+    return head + stop.rstrip() if stop else text

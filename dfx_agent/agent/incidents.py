@@ -1,0 +1,253 @@
+"""Incidents of one run: what verdicts and alerts say of one problem, from its begin to its end.
+
+A verdict is made anew at every reading, from the newest steps; an alert has its own clock. People
+ask of both: since when? The book remembers: an incident begins at the event time that was known
+when it was opened, and that stays. What is found again, with a begin before it was lost sight of,
+goes on. ``standing_of`` is the only place that says whether a run is clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+
+from dfx_agent.agent.incident_words import action_of, cost_of, sentence_of
+from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
+from dfx_agent.snapshot import AlertRow, Verdict
+from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot_incidents import (
+    UNJUDGED,
+    Incident,
+    IncidentSeverity,
+    Standing,
+)
+
+_NUM_ENDED = 32
+# kinds of which there is one at a time in a role, whoever is named
+_ONE_OF_ROLE = frozenset({"hang", "divergence"})
+# a leak of the host and a device that fills up may be told of one rank
+_BY_CAUSE = frozenset({"memory", "data"})
+_MILD_KINDS = frozenset({"straggler", "memory"})
+_SEVERITIES: tuple[IncidentSeverity, ...] = ("critical", "warning", "info")
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """One problem as it is told now: a verdict, alerts, or both."""
+
+    kind: str
+    verdict: Verdict | None
+    alerts: tuple[AlertRow, ...]
+
+    @property
+    def role(self) -> str:
+        return self.verdict.role if self.verdict else ""
+
+    @property
+    def cause(self) -> str:
+        return self.verdict.cause if self.verdict else ""
+
+    @property
+    def ranks(self) -> tuple[str, ...]:
+        return self.verdict.ranks if self.verdict else ()
+
+
+@dataclass
+class _Entry:
+    """``id`` and begin of an incident; ``seen_seconds``: when it was last told."""
+
+    id: str
+    kind: str
+    role: str
+    ranks: Collection[str]
+    cause: str
+    since_seconds: float
+    step: int | None
+    seen_seconds: float
+    summary: str = ""  # the verdict's; the alert on it may last a little longer
+
+    def is_about(self, subject: _Subject) -> bool:
+        roles = {self.role, subject.role}
+        if self.kind != subject.kind or (len(roles) > 1 and "" not in roles):
+            return False
+        if self.kind in _BY_CAUSE and len({self.cause, subject.cause, ""}) > 2:
+            return False
+        if self.kind in _ONE_OF_ROLE or not (self.ranks and subject.ranks):
+            return True
+        return not set(self.ranks).isdisjoint(subject.ranks)
+
+
+class IncidentBook:
+    """The incidents of one run, open and lately ended."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._open: list[_Entry] = []
+        self._ended: list[_Entry] = []
+
+    def observe(
+        self,
+        verdicts: Iterable[Verdict],
+        alerts: Sequence[AlertRow],
+        signals: SignalState | None,
+        steps: StepTimes,
+        now_seconds: float,
+    ) -> tuple[Incident, ...]:
+        """Every problem that is told now, the worst and oldest first."""
+        found = [verdict for verdict in verdicts if verdict.state == "found"]
+        opened: list[_Entry] = []
+        incidents: list[Incident] = []
+        for subject in _subjects(found, alerts):
+            begin = _begin(subject, signals, steps, now_seconds)
+            entry = self._entry(subject, begin, opened)
+            entry.role, entry.ranks = subject.role or entry.role, subject.ranks or entry.ranks
+            entry.seen_seconds = now_seconds
+            opened.append(entry)
+            incidents.append(_incident(subject, entry))
+        ended = [entry for entry in self._open if entry not in opened]
+        self._ended = [*(e for e in self._ended if e not in opened), *ended][-_NUM_ENDED:]
+        self._open = opened
+        return tuple(sorted(incidents, key=_worst_first))
+
+    def _entry(
+        self, subject: _Subject, begin: tuple[float, int | None], taken: Collection[_Entry]
+    ) -> _Entry:
+        """The incident that this is: an open one, one that ended after this began, or a new one."""
+        since, step = begin
+        for entry in self._open:
+            if entry not in taken and entry.is_about(subject):
+                return entry
+        for entry in reversed(self._ended):
+            if entry not in taken and entry.is_about(subject) and since <= entry.seen_seconds:
+                return entry
+        name = f"{self._run}\n{subject.kind}\n{subject.role}\n{subject.ranks}\n{since:.3f}"
+        key = sha1(name.encode(), usedforsecurity=False).hexdigest()[:10]
+        return _Entry(
+            f"{subject.kind}-{key}", subject.kind, subject.role, subject.ranks, subject.cause,
+            since, step, since,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """When the steps of a run began: (role, step, Unix seconds) of those that are kept."""
+
+    begins: tuple[tuple[str, int, float], ...] = ()
+
+    def begin_of(self, role: str, step: int) -> float | None:
+        """The earliest begin of ``step``, in any role where ``role`` has none or is ""."""
+        known = [(r, seconds) for r, number, seconds in self.begins if number == step]
+        own = [seconds for r, seconds in known if r == role]
+        return min(own or [seconds for _, seconds in known], default=None)
+
+    def step_at(self, role: str, seconds: float) -> int | None:
+        """The step that ``role`` was in, None before the first that is kept."""
+        before = [(at, number) for r, number, at in self.begins if r == role and at <= seconds]
+        return max(before)[1] if before else None
+
+
+def standing_of(
+    verdicts: Sequence[Verdict], incidents: Sequence[Incident], *, has_steps: bool
+) -> Standing:
+    """What the run is in. Whatever is neither found nor clear is missing evidence."""
+    if incidents:
+        worst = min(incidents, key=lambda incident: incident.state != "found")
+        return Standing(worst.state, worst.sentence)
+    if not verdicts:
+        return UNJUDGED
+    if not has_steps:
+        return Standing("insufficient evidence", "no step has closed yet")
+    unsure = [f"{v.kind}: {v.summary}" for v in verdicts if v.state != "clear"]
+    if unsure:
+        return Standing("insufficient evidence", "; ".join(dict.fromkeys(unsure)))
+    kinds = ", ".join(dict.fromkeys(verdict.kind for verdict in verdicts))
+    return Standing("clear", f"nothing found: {kinds}")
+
+
+def _subjects(found: Sequence[Verdict], alerts: Sequence[AlertRow]) -> list[_Subject]:
+    """Each verdict with the alerts on it; alerts on none by kind; the others by their name."""
+    subjects = [
+        _Subject(v.kind, v, tuple(row for row in alerts if row.verdict == v.kind)) for v in found
+    ]
+    told = {verdict.kind for verdict in found}
+    others: dict[str, list[AlertRow]] = {}
+    for row in alerts:
+        if row.verdict not in told and not (row.is_inhibited and not row.verdict):
+            others.setdefault(row.verdict or row.alert, []).append(row)
+    return [*subjects, *(_Subject(kind, None, tuple(rows)) for kind, rows in others.items())]
+
+
+def _begin(
+    subject: _Subject, signals: SignalState | None, steps: StepTimes, now_seconds: float
+) -> tuple[float, int | None]:
+    """(Unix seconds, step) by the time of events, as far as it is known."""
+    verdict = subject.verdict
+    if verdict is not None and verdict.since_seconds is not None:
+        since = verdict.since_seconds
+        at = steps.step_at(verdict.role, since)
+        return since, verdict.step if at is None else at
+    step = verdict.step if verdict is not None else _first_step(subject, signals)
+    known = None if step is None else steps.begin_of(subject.role, step)
+    seen = min((row.since_seconds for row in subject.alerts), default=now_seconds)
+    return (seen if known is None else known), step
+
+
+def _first_step(subject: _Subject, signals: SignalState | None) -> int | None:
+    """Where symptoms began, for alerts on them; else where the first alert was seen to fire."""
+    if subject.kind == "divergence" and signals is not None:
+        onsets = [row.onset_step for row in signals.symptoms
+                  if row.is_active and row.symptom != REWARD_IMPROVING]  # fmt: skip
+        if known := [step for step in onsets if step is not None]:
+            return min(known)
+    return min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)
+
+
+def _incident(subject: _Subject, entry: _Entry) -> Incident:
+    verdict = subject.verdict
+    loudest = min(subject.alerts, key=_alert_severity, default=None)
+    severity = _severity(subject)
+    if verdict is not None:
+        entry.summary = verdict.summary
+    summary = entry.summary or (loudest.summary if loudest else "")
+    cause = verdict.cause if verdict else ""
+    lost_seconds = verdict.lost_seconds if verdict else None
+    alert = loudest.alert if loudest else ""
+    cost = cost_of(subject.kind, cause, lost_seconds, alert)
+    action = action_of(subject.kind, cause, alert)
+    lines = [line for row in subject.alerts for line in row.lines] if not verdict else []
+    return Incident(
+        id=entry.id,
+        kind=subject.kind,
+        state="found" if verdict or severity == "critical" else "warning",
+        severity=severity,
+        role=entry.role,
+        ranks=subject.ranks or tuple(entry.ranks),
+        stage=verdict.stage if verdict else "",
+        cause=cause,
+        since_seconds=entry.since_seconds,
+        step=entry.step,
+        lost_seconds=lost_seconds,
+        summary=summary,
+        cost=cost,
+        action=action,
+        sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, (cost, action)),
+        alerts=tuple(dict.fromkeys(row.alert for row in subject.alerts)),
+        evidence=(*(verdict.evidence if verdict else ()), *dict.fromkeys(lines)),
+    )
+
+
+def _severity(subject: _Subject) -> IncidentSeverity:
+    told = [_alert_severity(row) for row in subject.alerts]
+    if subject.verdict is not None:
+        told.append(1 if subject.kind in _MILD_KINDS else 0)
+    return _SEVERITIES[min(told)]
+
+
+def _alert_severity(row: AlertRow) -> int:
+    return next((i for i, name in enumerate(_SEVERITIES) if name == row.severity), 2)
+
+
+def _worst_first(incident: Incident) -> tuple[bool, int, float]:
+    is_mild = incident.state != "found"
+    return is_mild, _SEVERITIES.index(incident.severity), incident.since_seconds

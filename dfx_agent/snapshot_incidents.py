@@ -1,0 +1,56 @@
+"""Contract 2, what people are told: the incidents of a run, and the one state it is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RunState = Literal["found", "warning", "insufficient evidence", "clear"]
+IncidentState = Literal["found", "warning"]
+IncidentSeverity = Literal["critical", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One problem from its begin to its end: what the verdict and the alerts on it say together.
+
+    ``kind`` is the verdict's, or the alert's name where no verdict is about it. ``state`` is
+    "found" for a verdict or a critical alert, "warning" for other alerts. ``since_seconds`` (Unix
+    time of the event, not of its arrival) and ``step`` are where it began; they and ``id`` stay as
+    long as it lasts. ``summary`` says who and where now, ``sentence`` all: who, where, since when,
+    what it costs, what to do. ``lost_seconds`` is per step. ``alerts`` are the names of those that
+    fire.
+    """
+
+    id: str
+    kind: str
+    state: IncidentState
+    severity: IncidentSeverity
+    role: str
+    ranks: tuple[str, ...]
+    stage: str
+    cause: str
+    since_seconds: float
+    step: int | None
+    lost_seconds: float | None
+    summary: str
+    cost: str
+    action: str
+    sentence: str
+    alerts: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a run is in now, and why in one sentence. Nothing but ``state`` decides what is green.
+
+    "found" and "warning": the worst incident's sentence. "insufficient evidence": what is missing;
+    "clear" means judged just now, from enough, and nothing found.
+    """
+
+    state: RunState
+    reason: str
+
+
+UNJUDGED = Standing("insufficient evidence", "nothing has been judged yet")

@@ -1,0 +1,181 @@
+"""One problem has one begin, one id, one sentence; and what is green is decided in one place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dfx_agent.agent.incidents import IncidentBook, StepTimes, standing_of
+from dfx_agent.metrics.alerts import ALERTS
+from dfx_agent.metrics.alerts.subjects import verdict_kind
+from dfx_agent.snapshot import AlertRow, Verdict
+from dfx_agent.snapshot_health import SignalState, SymptomRow
+
+SLOW = Verdict(
+    "straggler", "found", "actor", "rank 1 makes the others wait", ranks=("1",), stage="forward",
+    cause="slower at equal tokens", step=40, since_seconds=1000.0, lost_seconds=0.5,
+    evidence=("it waited least",),
+)  # fmt: skip
+CLEAR = tuple(Verdict(kind, "clear", "actor", "nothing") for kind in ("hang", "crash", "straggler"))
+TIMES = StepTimes((("actor", 7, 990.0), ("actor", 8, 1010.0)))
+
+
+def alert(name: str, severity: str, verdict: str = "", **changes) -> AlertRow:
+    row = AlertRow(
+        "r", name, severity, {}, f"{name} is so", 1500.0, 9, False, ("who",), "", "", "", verdict,  # noqa: FBT003
+    )  # fmt: skip
+    return replace(row, **changes)
+
+
+STRAGGLER_ALERT = alert("DfxStraggler", "warning", "straggler")
+
+
+class Observed:
+    """A book that is asked with the defaults of this file."""
+
+    def __init__(self) -> None:
+        self.book = IncidentBook("r")
+
+    def __call__(self, *verdicts, alerts=(), signals=None, now=2000.0):
+        return self.book.observe(verdicts, alerts, signals, TIMES, now)
+
+
+def test_a_verdict_and_its_alert_are_one_incident_with_the_begin_of_the_event():
+    (only,) = Observed()(SLOW, *CLEAR[:2], alerts=(STRAGGLER_ALERT,))
+    assert (only.kind, only.state, only.role, only.ranks) == ("straggler", "found", "actor", ("1",))
+    assert only.alerts == ("DfxStraggler",)
+    assert (only.since_seconds, only.step) == (1000.0, 7), "the step that it began in, not 40"
+    assert only.sentence.startswith("rank 1 makes the others wait; since step 7 (1970-01-01 00:16")
+    assert "It costs 0.5 s of every step." in only.sentence
+    assert only.action
+    assert only.sentence.endswith(only.action)
+
+
+def test_the_begin_stays_when_the_verdict_looks_back_less_far_and_other_ranks_come_in():
+    observed = Observed()
+    (first,) = observed(SLOW)
+    later = replace(SLOW, since_seconds=1500.0, ranks=("1", "2"), lost_seconds=0.7)
+    (second,) = observed(later, alerts=(STRAGGLER_ALERT,), now=2100.0)
+    assert (second.id, second.since_seconds, second.step) == (first.id, 1000.0, 7)
+    assert second.ranks == ("1", "2")
+
+
+def test_an_alert_that_outlasts_its_verdict_says_whom_it_is_about():
+    observed = Observed()
+    (first,) = observed(SLOW, alerts=(STRAGGLER_ALERT,))
+    (second,) = observed(*CLEAR, alerts=(STRAGGLER_ALERT,), now=2005.0)
+    assert (second.id, second.ranks, second.summary) == (first.id, ("1",), SLOW.summary)
+    assert second.state == "warning"
+
+
+def test_it_goes_on_when_it_was_lost_sight_of_and_is_another_one_when_it_began_anew():
+    observed = Observed()
+    (first,) = observed(SLOW, now=2000.0)
+    assert observed(*CLEAR, now=2010.0) == ()
+    (again,) = observed(replace(SLOW, since_seconds=1900.0), now=2020.0)
+    assert (again.id, again.since_seconds) == (first.id, 1000.0)
+    assert observed(now=2030.0) == ()
+    (other,) = observed(replace(SLOW, since_seconds=2025.0), now=2040.0)
+    assert other.id != first.id
+    assert other.since_seconds == 2025.0
+
+
+def test_another_rank_or_role_is_another_incident():
+    observed = Observed()
+    (first,) = observed(SLOW)
+    (other,) = observed(replace(SLOW, ranks=("2",), since_seconds=3000.0))
+    assert other.id != first.id
+    two = observed(SLOW, replace(SLOW, role="critic"))
+    assert len({incident.id for incident in two}) == 2
+
+
+def test_a_leak_of_the_host_is_not_the_device_of_the_same_rank_that_fills_up():
+    leak = Verdict("memory", "found", "actor", "leaks", ("1",), cause="leak", since_seconds=900.0)
+    device = replace(leak, summary="fills", cause="device", since_seconds=1900.0)
+    observed = Observed()
+    both = observed(leak, device)
+    assert len({incident.id for incident in both}) == 2
+    (left,) = observed(device)
+    assert left.since_seconds == 1900.0
+
+
+def test_an_alert_that_came_first_is_the_incident_that_the_verdict_joins():
+    observed = Observed()
+    symptoms = (SymptomRow("entropy", "up", is_active=True, onset_step=7),)
+    state = SignalState(
+        row=1, step=9, signals=(), symptoms=symptoms, is_reward_improving=None, is_latched=False,
+        latched_step=None, num_nonfinite_steps={}, num_identical_score_steps=None,
+        had_score_signal=False,
+    )  # fmt: skip
+    unstable = alert("DfxTrainingUnstable", "warning", "divergence")
+    (first,) = observed(alerts=(unstable,), signals=state)
+    assert (first.kind, first.state, first.step) == ("divergence", "warning", 7)
+    assert first.since_seconds == 990.0, "the begin of the onset step, not when it was evaluated"
+    found = Verdict("divergence", "found", "actor", "training is diverging", step=8)
+    (second,) = observed(found, alerts=(unstable,), signals=state)
+    assert (second.id, second.since_seconds, second.state) == (first.id, 990.0, "found")
+    assert second.severity == "critical"
+
+
+def test_alerts_on_no_verdict_are_incidents_by_name_and_inhibited_ones_are_spoken_for():
+    incidents = Observed()(
+        alerts=(
+            alert("DfxNoLearningSignal", "warning"),
+            alert("DfxNoLearningSignal", "critical"),
+            alert("DfxEntropyDrift", "warning", is_inhibited=True),
+        )
+    )
+    (only,) = incidents
+    assert (only.kind, only.state, only.alerts) == (
+        "DfxNoLearningSignal", "found", ("DfxNoLearningSignal",),
+    )  # fmt: skip
+    assert only.since_seconds == 1500.0
+
+
+def test_the_worst_comes_first():
+    hang = Verdict("hang", "found", "actor", "rank 2 is stuck", ranks=("2",), since_seconds=1900.0)
+    info = alert("DfxSymptomKl", "info", "divergence")
+    kinds = [incident.kind for incident in Observed()(SLOW, hang, alerts=(info,))]
+    assert kinds == ["hang", "straggler", "divergence"]
+
+
+UNSURE = Verdict("straggler", "insufficient evidence", "actor", "3 steps, at least 5 needed")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "alerts", "has_steps", "state", "says"),
+    [
+        ((), (), False, "insufficient evidence", "nothing has been judged yet"),
+        (CLEAR, (), False, "insufficient evidence", "no step has closed yet"),
+        (CLEAR, (), True, "clear", "nothing found: hang, crash, straggler"),
+        ((*CLEAR, UNSURE), (), True, "insufficient evidence", "straggler: 3 steps, at least 5"),
+        ((*CLEAR[:2], SLOW), (), True, "found", "rank 1 makes the others wait"),
+        (CLEAR, (alert("DfxA", "warning"),), True, "warning", "DfxA is so"),
+        (CLEAR, (alert("DfxA", "info"),), True, "warning", "DfxA is so"),
+        (CLEAR, (alert("DfxA", "critical"),), True, "found", "DfxA is so"),
+        ((*CLEAR, UNSURE), (alert("DfxA", "warning"),), True, "warning", "DfxA is so"),
+    ],
+)
+def test_a_run_is_clear_only_where_all_was_judged_and_nothing_fires(
+    verdicts, alerts, has_steps, state, says
+):
+    incidents = Observed()(*verdicts, alerts=alerts)
+    standing = standing_of(verdicts, incidents, has_steps=has_steps)
+    assert standing.state == state
+    assert says in standing.reason
+
+
+def test_an_unknown_state_of_a_judge_is_not_clear():
+    blind = replace(CLEAR[0], state="blind")
+    assert standing_of((blind, *CLEAR[1:]), (), has_steps=True).state == "insufficient evidence"
+
+
+def test_alerts_name_the_verdict_that_they_read():
+    kinds = {alert.name: verdict_kind(alert) for alert in ALERTS}
+    assert kinds["DfxStepStalled"] == kinds["DfxStageStalled"] == "hang"
+    assert kinds["DfxRankDied"] == "crash"
+    assert kinds["DfxStraggler"] == kinds["DfxRankImbalance"] == "straggler"
+    assert kinds["DfxTrainingUnstable"] == kinds["DfxSymptomKl"] == "divergence"
+    assert kinds["DfxDataMisaligned"] == "data"
+    assert kinds["DfxNoLearningSignal"] == kinds["DfxShimDropping"] == ""
