@@ -65,7 +65,7 @@ SCORE_SIGNAL_SEEN = Metric(
     "1 once at least 8 steps had different scores: before, there was no signal to lose.", "derived",
 )  # fmt: skip
 ABORTED_RECENT_MEDIAN = Metric(
-    "dfx_aborted_recent_median", "gauge", "ratio", ("run",),
+    "dfx_aborted_recent_median", "gauge", "ratio", PER_NODE,
     "Share of a step's samples that were given up, median of the newest 8 steps that told one.",
     "derived",
 )  # fmt: skip

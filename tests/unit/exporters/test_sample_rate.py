@@ -47,5 +47,5 @@ def test_what_is_not_told_has_no_rate(scalars, steps):
 
 def test_it_is_exported():
     run = RunRow("r", "prime_rl", 0, 1.0, (), (step(7, 4.0),), (told(7),))
-    found = run_samples(run, frozenset({"dfx_samples_per_second"}))
-    assert found == {"dfx_samples_per_second": [({"run": "r"}, 16.0)]}
+    found = run_samples(run, frozenset({"dfx_samples_per_second"}), "node-a")
+    assert found == {"dfx_samples_per_second": [({"run": "r", "node": "node-a"}, 16.0)]}

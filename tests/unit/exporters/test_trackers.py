@@ -15,8 +15,7 @@ from dfx_agent.exporters import jsonl, stdout, trackers
 from dfx_agent.exporters.base import file_name
 from dfx_agent.exporters.prometheus import PrometheusExporter
 from dfx_agent.exporters.trackers import Trackers, TrackerThread, open_trackers
-from dfx_agent.ingest.json_lines import read_json_lines
-from dfx_agent.ingest.verl_console import read_verl_console
+from dfx_agent.ingest.reader import read as read_log
 from dfx_agent.snapshot import AgentRow, RankRow, RunRow, Snapshot, StepCell, StepRow, TimeSplit
 
 AGENT = AgentRow("0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, ())
@@ -302,7 +301,7 @@ def test_json_lines_are_read_back_also_what_is_not_finite(tmp_path):
     values = {"loss": 0.1, "kl": math.nan, "up": math.inf, "down": -math.inf}
     writer.write(3, 2.0, values)
     writer.close()
-    ((step, read),) = read_json_lines(tmp_path / "r.jsonl").rows
+    ((step, read),) = read_log(tmp_path / "r.jsonl").rows
     assert step == 3
     assert math.isnan(read["kl"])
     assert (read["loss"], read["up"], read["down"]) == (0.1, math.inf, -math.inf)
@@ -313,7 +312,7 @@ def test_a_line_on_stdout_is_what_verl_s_readers_know(tmp_path, capsys):
     writer.write(3, 2.0, {"actor/pg_loss": -0.25, "critic/score/mean": math.nan})
     log = tmp_path / "log"
     log.write_text(capsys.readouterr().out)
-    ((step, read),) = read_verl_console(log).rows
+    ((step, read),) = read_log(log, "verl").rows
     assert (step, read["actor/pg_loss"]) == (3, -0.25)
     assert math.isnan(read["critic/score/mean"])
     assert log.read_text().startswith("run my run step:3 - ")
