@@ -62,6 +62,20 @@ class SignalRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CollapseRow:
+    """Steps in a row with a state that needs no vote; ``signal`` is "" where it is of the run.
+
+    "blow_up": 20 times and 10 sigma above the baseline; "truncation": most responses cut, where few
+    were; "dead": nearly all cut and the reward at its lowest. ``onset_step``: the first of them.
+    """
+
+    kind: Literal["blow_up", "truncation", "dead"]
+    signal: str
+    num_steps: int
+    onset_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SymptomRow:
     """A family of signals in one direction; ``onset_step`` is where the change began."""
 
@@ -93,6 +107,7 @@ class SignalState:
     num_identical_score_steps: int | None
     had_score_signal: bool
     aborted_recent_median: float | None = None
+    collapses: tuple[CollapseRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

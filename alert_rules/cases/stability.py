@@ -26,6 +26,13 @@ def both_directions(name: str) -> Series:
     )
 
 
+def collapse(kind: str, num_steps: float, signal: str = "") -> Series:
+    return (
+        at(signals.COLLAPSE_STEPS, num_steps, kind=kind, signal=signal),
+        at(signals.COLLAPSE_ONSET, 71, kind=kind, signal=signal),
+    )
+
+
 def drift(signal: str, ratio: float) -> Series:
     return (at(signals.DRIFT_RATIO, ratio, signal=signal),)
 
@@ -50,6 +57,9 @@ CASES = {
             active("entropy", "length", "grad_norm"),
             active("reward", "length"),
             active("reward", "entropy", "reward_improving"),
+            collapse("blow_up", 5, "loss"),
+            collapse("truncation", 3),
+            collapse("dead", 8),
         ),
         silent=(
             active(),
@@ -57,6 +67,10 @@ CASES = {
             active("entropy", "length"),
             (*active("length"), *both_directions("entropy")[:1]),
             active("entropy", "length", "grad_norm", "reward_improving"),
+            collapse("blow_up", 4, "loss"),
+            collapse("truncation", 2),
+            collapse("dead", 7),
+            (*active("reward_improving"), *collapse("blow_up", 9, "ref_kl")),
         ),
     ),
     ("DfxTrainingDivergenceClassic", "critical"): Cases(
@@ -69,8 +83,16 @@ CASES = {
         ),
     ),
     ("DfxTrainingUnstable", "warning"): Cases(
-        fires=(active("entropy", "length"), active("entropy", "length", "reward_improving")),
-        silent=(active(), active("entropy"), both_directions("entropy")),
+        fires=(
+            active("entropy", "length"),
+            active("entropy", "length", "grad_norm", "reward_improving"),
+        ),
+        silent=(
+            active(),
+            active("entropy"),
+            both_directions("entropy"),
+            active("entropy", "length", "reward_improving"),
+        ),
     ),
     **{
         (alert, "info"): Cases(

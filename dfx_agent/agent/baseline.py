@@ -1,4 +1,4 @@
-"""What is normal for one signal: median and MAD of its newest completed steps, and its start.
+"""What is normal for one signal: its newest completed steps, with their trend, and its start.
 
 Scores are in the signal's own scale: the logarithm for positive signals, the value for the rest.
 """
@@ -6,32 +6,23 @@ Scores are in the signal's own scale: the logarithm for positive signals, the va
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
+from dfx_agent.agent.bands import MAD_TO_SIGMA, Band, median_of_sorted, trend_of
 from dfx_agent.agent.symptoms import SignalSpec
+from dfx_agent.agent.value_steps import ValueSteps
 
 WINDOW_STEPS = 64
 # the newest are left out: a change must not become its own yardstick at once
 GAP_STEPS = 2
 MIN_STEPS = 3
 WARM_STEPS = 12
-MAD_TO_SIGMA = 1.4826
 COLD_LOG_SCALE = 0.5
 COLD_RAW_FACTOR = 3.0
 
 # values of the start, counted from 0, that the drift is measured against
 _START_FROM, _START_TO = 4, 20
 RECENT_STEPS = 8
-
-
-class Band(NamedTuple):
-    """The baseline at one step; ``scale`` is one robust standard deviation, floors applied."""
-
-    median: float
-    scale: float
-
-    def z(self, score: float) -> float:
-        return (score - self.median) / self.scale
 
 
 class Baseline:
@@ -43,12 +34,20 @@ class Baseline:
     def __init__(self, spec: SignalSpec) -> None:
         self.is_ready = False
         self._spec = spec
+        self._steps = ValueSteps()
         self._rows: deque[tuple[int, float]] = deque(maxlen=WINDOW_STEPS + GAP_STEPS)
         self._is_frozen = False
 
-    def admit(self, step: int, score: float) -> None:
-        if not self._is_frozen:
+    def admit(self, step: int, score: float, *, is_learned: bool = True) -> None:
+        if self._spec.is_raw:
+            self._steps.add(score)
+        if is_learned and not self._is_frozen:
             self._rows.append((step, score))
+
+    @property
+    def smallest_step(self) -> float:
+        """Between values of a raw signal; 0 if not known."""
+        return self._steps.smallest
 
     def freeze(self) -> None:
         """Stop learning; the newest rows, not in use yet, belong to what is happening now."""
@@ -73,18 +72,26 @@ class Baseline:
         scores = self._scores_in_use()
         if len(scores) < MIN_STEPS:
             return None
-        scores.sort()
-        self.is_ready = len(scores) >= WARM_STEPS and scores[0] < scores[-1]
-        middle = median_of_sorted(scores)
-        spread = median_of_sorted(sorted([abs(score - middle) for score in scores]))
-        return Band(middle, max(MAD_TO_SIGMA * spread, self._floor(middle, len(scores))))
+        ordered = sorted(scores)
+        self.is_ready = len(scores) >= WARM_STEPS and ordered[0] < ordered[-1]
+        middle = median_of_sorted(ordered)
+        spread = MAD_TO_SIGMA * median_of_sorted(sorted([abs(s - middle) for s in scores]))
+        floor = self._floor(middle, len(scores))
+        scale = max(spread, floor)
+        trend = trend_of(scores, spread, floor) if len(scores) >= WARM_STEPS else None
+        return Band(middle, scale, trend)
 
     def dump(self) -> dict[str, Any]:
-        return {"rows": list(self._rows), "is_frozen": self._is_frozen}
+        return {
+            "rows": list(self._rows),
+            "is_frozen": self._is_frozen,
+            "values": self._steps.dump(),
+        }
 
     def load(self, dumped: dict[str, Any]) -> None:
         self._rows = deque(((int(s), float(y)) for s, y in dumped["rows"]), self._rows.maxlen)
         self._is_frozen = bool(dumped["is_frozen"])
+        self._steps.load(dumped["values"])
 
     def _scores_in_use(self) -> list[float]:
         scores = [score for _, score in self._rows]
@@ -92,12 +99,15 @@ class Baseline:
 
     def _floor(self, median: float, num_rows: int) -> float:
         """The smallest scale believed; wider while there are few rows, interpolated to normal."""
-        floor = self._spec.scale_floor
-        if self._spec.is_raw:
-            floor = max(floor, 0.1 * abs(median))
+        if not self._spec.is_raw:
+            floor, cold = self._spec.scale_floor, COLD_LOG_SCALE
+        else:
+            # a tenth of the median is relative already: being cold does not multiply it
+            least = max(0.1 * abs(median), self._steps.smallest / 2)
+            floor = max(self._spec.scale_floor, least)
+            cold = max(COLD_RAW_FACTOR * self._spec.scale_floor, least)
         if num_rows >= WARM_STEPS:
             return floor
-        cold = COLD_RAW_FACTOR * floor if self._spec.is_raw else COLD_LOG_SCALE
         share = (num_rows - MIN_STEPS) / (WARM_STEPS - MIN_STEPS)
         return cold + share * (floor - cold)
 
@@ -154,8 +164,3 @@ class Drift:
         self._num_values = int(dumped["num"])
         self._start = [(int(step), float(value)) for step, value in dumped["start"]]
         self._recent = deque(map(float, dumped["recent"]), RECENT_STEPS)
-
-
-def median_of_sorted(values: list[float]) -> float:
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2

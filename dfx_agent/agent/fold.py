@@ -16,7 +16,7 @@ from dfx_agent.agent.collectives import Collectives
 from dfx_agent.agent.faults import Faults, unjudged
 from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.health import Reporter, RunHealth
-from dfx_agent.agent.health_verdict import divergence_verdict
+from dfx_agent.agent.health_verdict import broken_verdict, divergence_verdict
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.agent.ledger import RunLedger
 from dfx_agent.agent.memory_verdict import MemoryWatch
@@ -209,10 +209,22 @@ class RunFold:
 
     def _divergence(self) -> Verdict | None:
         """None for a run without signals: there is nothing to judge."""
-        if self.health.state is None:
+        state, role = self.health.state, next(iter(self.health.roles), "")
+        is_scaled = any(p.counters.get("skipped_updates") for p in self.processes.values())
+        breaks = self.health.broken.breaks(is_scaled=is_scaled)
+        if breaks:
+            return broken_verdict(breaks, state, role)
+        if state is None:
             return None
-        role = next(iter(self.health.roles), "")
-        return divergence_verdict(self.health.state, role, self.health.critical)
+        return divergence_verdict(state, role, self.health.critical, self._checkpoints())
+
+    def _checkpoints(self) -> set[int]:
+        """Steps, of those kept, in which a rank was in the stage of that name."""
+        return {
+            row.step
+            for row in self.rows.values()
+            if any("checkpoint" in cell.split.stage_seconds for cell in row.cells)
+        }
 
     def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
         """None for a role that has one rank in the whole job, and nobody to compare it with."""

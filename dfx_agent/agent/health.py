@@ -8,13 +8,15 @@ is then here. Pure: the detector's clock is the step.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from dfx_agent.agent.broken_values import BrokenValues
 from dfx_agent.agent.health_values import Choice, Origin, StepValues
 from dfx_agent.agent.process import ScalarRecord
-from dfx_agent.agent.signal_inputs import Source, input_of
+from dfx_agent.agent.signal_inputs import Source, broken_place, input_of
 from dfx_agent.agent.signals import SignalBank
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
@@ -87,6 +89,7 @@ class RunHealth:
         self.state: SignalState | None = None
         self.num_late = 0
         self.states: deque[SignalState] = deque(maxlen=_KEEP_STATES)
+        self.broken = BrokenValues()
         self._bank = SignalBank(critical)
         self._choice = Choice()
         self._generations = Generations()
@@ -112,6 +115,8 @@ class RunHealth:
     ) -> None:
         """What one process reported; the guest's native names."""
         for scalar in scalars:
+            if not math.isfinite(scalar.value):
+                self._take_broken(reporter, framework, scalar, epoch_seconds(scalar.time_ns))
             found = input_of(framework, scalar.key)
             if found is not None:
                 value, seconds = found.scale * scalar.value, epoch_seconds(scalar.time_ns)
@@ -163,6 +168,18 @@ class RunHealth:
         self.num_late = int(dumped["num_late"])
         self.state = self._bank.newest
 
+    def _take_broken(
+        self, reporter: Reporter, framework: str, scalar: ScalarRecord, seconds: float
+    ) -> None:
+        place = broken_place(framework, scalar.key)
+        if place is None or seconds <= self._loaded_seconds + _CLOCK_SECONDS:
+            return
+        step = scalar.step
+        if step is None:
+            newest = self._newest.get(reporter, {}).values()
+            step = max(newest, default=-1 if self._last is None else self._last) + 1
+        self.broken.observe(place, scalar.key, reporter.rank, step, scalar.value, seconds)
+
     def _take(
         self, reporter: Reporter, scalar: ScalarRecord, source: Source, value: float, seconds: float
     ) -> None:
@@ -204,6 +221,7 @@ class RunHealth:
         for old in sorted(self._steps):
             if old < step:
                 self._observe(old)
+        self.broken.rewind(step)
         self._steps.clear()
         self._settled.clear()
         self._newest.clear()
@@ -226,6 +244,7 @@ class RunHealth:
         return min(reached) > step and self._choice.is_whole(self._steps[step])
 
     def _observe(self, step: int) -> None:
+        self.broken.reached(step)
         values = self._steps.pop(step)
         self._last = step
         self._taken_seconds = max(self._taken_seconds, values.newest_seconds)

@@ -29,7 +29,7 @@ MAX_FILES = 64
 KEEP_SECONDS = 14 * 86400.0
 EVERY_SECONDS = 5.0
 
-_FORMAT = 1
+_FORMAT = 2
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from dfx_agent.agent.broken_values import Break, sentence
+from dfx_agent.agent.cause_order import cause
+from dfx_agent.agent.collapse import BLOW_UP_STEPS, DEAD_STEPS, JUMP_STEPS
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.samples import samples_of, symptom_samples
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.metrics.alerts.thresholds import thresholds_in
 from dfx_agent.snapshot import Verdict
-from dfx_agent.snapshot_health import SignalRow, SignalState, SymptomRow
+from dfx_agent.snapshot_health import CollapseRow, SignalRow, SignalState, SymptomRow
 
 _WORDS = {
     "divergence": "KL",
@@ -17,17 +20,47 @@ _WORDS = {
     "entropy": "entropy",
     "reward": "reward",
     "length": "response length",
+    "loss": "loss",
 }
 _DIRECTIONS = {"up": "rose", "down": "fell"}
 
 
-def divergence_verdict(
-    state: SignalState, role: str, critical: Condition = DIVERGENCE.condition
+_COLLAPSES = {
+    "blow_up": "{signal} is far above its baseline and stays there",
+    "truncation": "most responses are truncated, where few were",
+    "dead": "nearly all responses are truncated and the reward is at its lowest",
+}
+
+
+def broken_verdict(
+    breaks: list[tuple[str, Break]], state: SignalState | None, role: str
 ) -> Verdict:
-    """Found while the vote (``critical``) holds; no evidence before baselines can carry one."""
+    """NaN or Inf in a loss or a gradient: a finding of its own, from one value on."""
+    place, first = breaks[0]
+    begins = {"loss": "loss first", "grad": "gradient first"}[place]
+    return Verdict(
+        "divergence", "found", role, sentence(breaks), cause=f"NaN or Inf, {begins}",
+        ranks=tuple(sorted(first.ranks)), step=first.step, since_seconds=first.seconds,
+        evidence=(
+            *(f"{b.key}: {b.value} at step {b.step}" for _, b in breaks),
+            *(_figures(state) if state else ()),
+        ),
+    )  # fmt: skip
+
+
+def divergence_verdict(
+    state: SignalState,
+    role: str,
+    critical: Condition = DIVERGENCE.condition,
+    checkpoints: Collection[int] = (),
+) -> Verdict:
+    """Found while the page (``critical``) holds; no evidence before baselines can carry one.
+
+    ``checkpoints``: steps at which the run is known to have saved one.
+    """
     active = [row for row in state.symptoms if row.is_active]
     if critical.holds(samples_of(state)):
-        return _found(state, role, active)
+        return _found(state, role, active, checkpoints)
     missing = _missing_evidence(state, critical)
     if missing:
         return Verdict(
@@ -38,18 +71,31 @@ def divergence_verdict(
     return Verdict("divergence", "clear", role, said + veto, evidence=tuple(_figures(state)))
 
 
-def _found(state: SignalState, role: str, active: list[SymptomRow]) -> Verdict:
+def _found(
+    state: SignalState, role: str, active: list[SymptomRow], checkpoints: Collection[int]
+) -> Verdict:
     """Several may have begun; the earliest names the cause more often than the loudest."""
-    onsets = [row.onset_step for row in active if row.onset_step is not None]
-    first = min(onsets, default=state.step)
-    earliest = next((row.symptom for row in active if row.onset_step == first), "")
-    summary = f"training is diverging since step {first}: {', '.join(map(_said, active))}"
+    collapses = _collapses(state)
+    begun = [*(row.onset_step for row in active), *(row.onset_step for row in collapses)]
+    first = min((step for step in begun if step is not None), default=state.step)
+    said = [
+        *map(_said, active),
+        *(_COLLAPSES[row.kind].format(signal=row.signal) for row in collapses),
+    ]
+    summary = f"training is diverging since step {first}: {', '.join(said)}"
     frozen = f"baselines are frozen since step {state.latched_step}" if state.is_latched else ""
-    evidence = (*_figures(state), *filter(None, [frozen]))
+    before = [step for step in checkpoints if step < first]
+    kept = f"newest checkpoint before the onset: step {max(before)}" if before else ""
+    evidence = (*_figures(state), *filter(None, [kept, frozen]))
     return Verdict(
-        "divergence", "found", role, summary, cause=f"{_WORDS.get(earliest, earliest)} first",
-        step=first, evidence=evidence,
-    )  # fmt: skip
+        "divergence", "found", role, summary, cause=cause(state), step=first, evidence=evidence
+    )
+
+
+def _collapses(state: SignalState) -> list[CollapseRow]:
+    """Those that have lasted long enough to page."""
+    enough = {"blow_up": BLOW_UP_STEPS, "truncation": JUMP_STEPS, "dead": DEAD_STEPS}
+    return [row for row in state.collapses if row.num_steps >= enough[row.kind]]
 
 
 def _missing_evidence(state: SignalState, critical: Condition) -> str:
@@ -58,8 +104,13 @@ def _missing_evidence(state: SignalState, critical: Condition) -> str:
     ready = {row.symptom for row in state.signals if row.is_baseline_ready}
     if not _can_vote(known, critical):
         names = ", ".join(sorted(_WORDS[name] for name in known)) or "nothing it is made of"
-        needed = " or ".join(f"{t:.0f} ({t.key})" for t in thresholds_in(critical))
-        return f"the run reports {names}; it takes {needed} families"
+        needed = " or ".join(
+            f"{t:.0f} ({t.key})" for t in thresholds_in(critical) if t.unit == "families"
+        )
+        return (
+            f"the run reports {names}; a vote takes {needed} families, only NaN, Inf or a "
+            "blow-up would be seen"
+        )
     if not _can_vote(ready, critical):
         waiting = ", ".join(sorted(_WORDS[name] for name in known - ready))
         return f"baselines are not ready after {state.row + 1} steps: {waiting}"

@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dfx_agent.agent.baseline import Band, Baseline, Drift
+from dfx_agent.agent.bands import Band
+from dfx_agent.agent.baseline import Baseline, Drift
+from dfx_agent.agent.collapse import BLOW_UP_STEPS, JUMP_STEPS, Streak, is_blown_up, is_cut_off
 from dfx_agent.agent.symptoms import Direction, SignalSpec
 from dfx_agent.snapshot_health import SignalRow
 
 CUSUM_Z_CAP = 6.0
 CUSUM_SLACK = 1.0
 CUSUM_ALARM = 8.0
+TRUNCATION = "truncation"
 
 
 class Cusum:
@@ -57,6 +60,8 @@ class Signal:
         self.baseline = Baseline(spec)
         self.drift = Drift()
         self.cusums: dict[Direction, Cusum] = {"up": Cusum(), "down": Cusum()}
+        # truncation: most responses cut; every other signal: a blow-up
+        self.streak = Streak(JUMP_STEPS if spec.name == TRUNCATION else BLOW_UP_STEPS)
         self._band: Band | None = None
 
     def observe(self, step: int, value: float | None) -> dict[Direction, int]:
@@ -67,25 +72,33 @@ class Signal:
             return {}
         self.is_known = True
         self._band = self.baseline.band()
-        self.baseline.admit(step, score)
+        self._watch_size(step, score)
+        # what may be a collapse by its size must not widen the band it is measured with
+        self.baseline.admit(step, score, is_learned=self.streak.num_steps == 0)
         self.drift.add(step, self.spec.value(score))
         if self._band is None:
             return {}
         self.z = self._band.z(score)
         return self._alarms(step, self.z)
 
-    def pause(self) -> None:
-        """A step that is not scored."""
-        self.value = self.z = None
+    @property
+    def plain_z(self) -> float | None:
+        """As if there was no trend."""
+        if self.z is None or self.value is None or self._band is None:
+            return None
+        score = self.spec.score(self.value)
+        return None if score is None else (score - self._band.median) / self._band.scale
 
     def rewind(self, step: int) -> None:
         self.baseline.rewind(step)
         self.drift.rewind(step)
+        self.streak.rewind(step)
         for cusum in self.cusums.values():
             cusum.clear()
 
     def clear(self) -> None:
         self.baseline.clear()
+        self.streak.clear()
         for cusum in self.cusums.values():
             cusum.clear()
 
@@ -113,6 +126,7 @@ class Signal:
         return {
             "baseline": self.baseline.dump(),
             "drift": self.drift.dump(),
+            "streak": self.streak.dump(),
             "cusums": {direction: cusum.dump() for direction, cusum in self.cusums.items()},
         }
 
@@ -121,8 +135,18 @@ class Signal:
         self.baseline.load(dumped["baseline"])
         self._band = self.baseline.band()
         self.drift.load(dumped["drift"])
+        self.streak.load(tuple(dumped["streak"]))
         for direction, cusum in self.cusums.items():
             cusum.load(tuple(dumped["cusums"][direction]))
+
+    def _watch_size(self, step: int, score: float) -> None:
+        band = self._band
+        if band is None:
+            return
+        if self.spec.name == TRUNCATION:
+            self.streak.observe(step, holds=is_cut_off(band, score))
+        else:
+            self.streak.observe(step, holds=is_blown_up(self.spec, band, score))
 
     def _alarms(self, step: int, z: float) -> dict[Direction, int]:
         onsets = {d: cusum.add(step, z if d == "up" else -z) for d, cusum in self.cusums.items()}
@@ -132,7 +156,6 @@ class Signal:
     def _ends(self) -> tuple[float | None, float | None]:
         if self._band is None:
             return None, None
-        median, scale = self._band
-        ends = [self.spec.value(median + side * scale) for side in (-2, 2)]
+        ends = [self.spec.value(score) for score in self._band.ends(2)]
         low, high = (end if math.isfinite(end) else None for end in ends)
         return low, high

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dfx_agent.agent.aborted_share import ABORTED
-from dfx_agent.agent.signals import LOSS, SCORE_MAX, SCORE_MIN
+from dfx_agent.agent.signals import SCORE_MAX, SCORE_MIN
+from dfx_agent.agent.symptoms import SIGNALS
 from dfx_agent.metrics.native import load as native_names
 
 # catalogue metric and its labels without those of the rank; empty labels are not there
@@ -44,7 +45,11 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
         _source("dfx_aborted_ratio", **why)
         for why in ({}, {"why": "has_error"}, {"why": "empty_response"}, {"why": "cancelled"})
     ),
-    LOSS: (_source("dfx_actor_loss", term="pg"), _source("dfx_actor_loss", term="total")),
+    "loss": (
+        _source("dfx_actor_loss", term="pg"),
+        _source("dfx_actor_loss", term="total"),
+        _source("dfx_loss"),
+    ),
     SCORE_MAX: (_source("dfx_score", stat="max"),),
     SCORE_MIN: (_source("dfx_score", stat="min"),),
 }
@@ -54,6 +59,26 @@ _KNOWN = frozenset(
     (*(source for sources in _SOURCES.values() for source in sources),
      _ENDED, _NUM_TRUNCATED, _NUM_SAMPLES)
 )  # fmt: skip
+
+
+# metrics in which a NaN or Inf is a finding -> what it is the fault of; also of other models
+_PLACES = {
+    "dfx_critic_loss": "loss",
+    "dfx_actor_entropy_loss": "loss",
+    "dfx_critic_grad_norm": "grad",
+    **{
+        source[0]: spec.where
+        for spec in SIGNALS
+        for source in _SOURCES[spec.name]
+        if spec.where in {"loss", "grad"}
+    },
+}
+
+
+def broken_place(framework: str, key: str) -> str | None:
+    """Where a NaN in this native key is a finding of its own: "loss", "grad"."""
+    native = native_names(framework).find(key)
+    return _PLACES.get(native.metric) if native else None
 
 
 class Input(NamedTuple):

@@ -9,21 +9,28 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from dfx_agent.agent.aborted_share import AbortedShare
 from dfx_agent.agent.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
-from dfx_agent.agent.scoring import CUSUM_ALARM, CUSUM_SLACK, CUSUM_Z_CAP, Signal
-from dfx_agent.agent.symptoms import ACTIVE_STEPS, CALM_STEPS, SIGNALS, Calm, Symptom
-from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.agent.collapse import ALL_TRUNCATED, DEAD_STEPS, LowestReward, Streak
+from dfx_agent.agent.reward_trend import RewardTrend
+from dfx_agent.agent.scoring import CUSUM_ALARM, CUSUM_SLACK, CUSUM_Z_CAP, TRUNCATION, Signal
+from dfx_agent.agent.symptoms import ACTIVE_STEPS, CALM_STEPS, SIGNALS, Calm, SignalSpec, Symptom
+from dfx_agent.metrics.alerts.conditions import Condition, Samples
 from dfx_agent.metrics.alerts.samples import symptom_samples
-from dfx_agent.metrics.alerts.stability import DIVERGENCE
-from dfx_agent.snapshot_health import DetectorParameters, SignalParameters, SignalState, SymptomRow
+from dfx_agent.metrics.alerts.stability import DIVERGENCE, UNSTABLE
+from dfx_agent.snapshot_health import (
+    CollapseRow,
+    DetectorParameters,
+    SignalParameters,
+    SignalState,
+    SymptomRow,
+)
 
 LATCH_STEPS = 128
-IMPROVING_Z = 2.0
-IMPROVING_MEDIAN_Z = 1.0
-IMPROVING_STEPS = 10
+# while anything fires no baseline learns, but a change that stays is normal one day
+HOLD_STEPS = 32
 NONFINITE_STEPS = 5
 LEARNING_STEPS = 8
 
@@ -43,56 +50,13 @@ PARAMETERS = DetectorParameters(
     ),
 )
 
-# only looked at for NaN and Inf
-LOSS = "loss"
 # the highest and lowest score of a step; equal for many steps: nothing to learn from
 SCORE_MAX, SCORE_MIN = "score_max", "score_min"
 
 # scored, such a number would overflow sums and exponents; no signal of a job comes near
 _UNBELIEVABLE = 1e100
 
-_PLACES = {LOSS: "loss", **{spec.name: spec.where for spec in SIGNALS}}
-
-
-class Improvement:
-    """Whether the reward has been rising within the last 10 rows: it vetoes the vote."""
-
-    def __init__(self) -> None:
-        self.is_known = False
-        self._zs: deque[float] = deque(maxlen=IMPROVING_STEPS)
-        self._num_rows_left = 0
-
-    def observe(self, z: float | None) -> None:
-        self._num_rows_left = max(0, self._num_rows_left - 1)
-        if z is None:
-            return
-        self.is_known = True
-        self._zs.append(z)
-        if z > IMPROVING_Z or self._median() > IMPROVING_MEDIAN_Z:
-            self._num_rows_left = IMPROVING_STEPS
-
-    @property
-    def is_improving(self) -> bool | None:
-        return self._num_rows_left > 0 if self.is_known else None
-
-    def clear(self) -> None:
-        self._zs.clear()
-        self._num_rows_left = 0
-
-    def dump(self) -> dict[str, Any]:
-        return {"known": self.is_known, "zs": list(self._zs), "left": self._num_rows_left}
-
-    def load(self, dumped: Mapping[str, Any]) -> None:
-        self.is_known = bool(dumped["known"])
-        self._zs = deque(map(float, dumped["zs"]), IMPROVING_STEPS)
-        self._num_rows_left = int(dumped["left"])
-
-    def _median(self) -> float:
-        """Of a full window; no evidence before."""
-        if len(self._zs) < IMPROVING_STEPS:
-            return 0.0
-        ordered = sorted(self._zs)
-        return (ordered[4] + ordered[5]) / 2
+_PLACES = {spec.name: spec.where for spec in SIGNALS}
 
 
 class NonFinite:
@@ -160,7 +124,10 @@ class SignalBank:
         self._signals = [Signal(spec) for spec in SIGNALS]
         self._symptoms = _families()
         self._calm = {name: Calm() for name, _ in self._symptoms}
-        self._improvement = Improvement()
+        self._reward = RewardTrend()
+        self._lowest = LowestReward()
+        self._dead = Streak(DEAD_STEPS)
+        self._num_held = 0
         self._nonfinite = NonFinite()
         self._spread = ScoreSpread()
         self._aborted = AbortedShare()
@@ -185,6 +152,7 @@ class SignalBank:
         self._aborted.observe(values)
         self._score(step, {} if is_restart else values)
         self._update_latch(step)
+        self._hold_learning()
         self._newest = self._state(step)
         return self._newest
 
@@ -209,7 +177,10 @@ class SignalBank:
             "signals": {s.spec.name: s.dump() for s in self._signals if s.is_known},
             "symptoms": [symptom.dump() for symptom in self._symptoms.values()],
             "calm": {name: calm.num_rows for name, calm in self._calm.items()},
-            "improvement": self._improvement.dump(),
+            "reward": self._reward.dump(),
+            "lowest": self._lowest.lowest,
+            "dead": self._dead.dump(),
+            "held": self._num_held,
             "nonfinite": self._nonfinite.dump(),
             "spread": [self._spread.num_identical, self._spread.num_different],
             "aborted": self._aborted.dump(),
@@ -226,7 +197,10 @@ class SignalBank:
             symptom.load(state)
         for name, num_rows in dumped["calm"].items():
             self._calm[name].num_rows = int(num_rows)
-        self._improvement.load(dumped["improvement"])
+        self._reward.load(dumped["reward"])
+        self._lowest.lowest = dumped["lowest"]
+        self._dead.load(tuple(dumped["dead"]))
+        self._num_held = int(dumped["held"])
         self._nonfinite.load(dumped["nonfinite"])
         self._spread.num_identical, self._spread.num_different = dumped["spread"]
         self._aborted.load(dumped.get("aborted", ()))  # not in files of before 2026-11-22
@@ -236,11 +210,37 @@ class SignalBank:
     def _score(self, step: int, values: Mapping[str, float]) -> None:
         for signal in self._signals:
             value = values.get(signal.spec.name)
-            finite = value if value is not None and abs(value) < _UNBELIEVABLE else None
+            finite = _believed(signal.spec, value)
             for direction, onset in signal.observe(step, finite).items():
                 self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
             if signal.spec.name == "reward":
-                self._improvement.observe(signal.z)
+                smallest = signal.baseline.smallest_step
+                self._reward.observe(step, finite, signal.plain_z, smallest)
+        if self._reward.fall_step is not None:
+            self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
+        self._watch_death(step, values)
+
+    def _watch_death(self, step: int, values: Mapping[str, float]) -> None:
+        """Of rows that report both; NaN compares as false."""
+        reward, truncation = values.get("reward"), values.get("truncation")
+        if reward is None or truncation is None or not abs(reward) < _UNBELIEVABLE:
+            return
+        is_lowest = self._lowest.is_at(reward)
+        self._dead.observe(step, holds=is_lowest and truncation > ALL_TRUNCATED)
+
+    def _hold_learning(self) -> None:
+        """Baselines do not learn from rows in which anything fires, for some time."""
+        if self._latch is not None:
+            self._num_held = 0
+            return
+        is_firing = UNSTABLE.condition.holds(self._samples())
+        is_firing = is_firing or self._reward.fall_step is not None
+        self._num_held = self._num_held + 1 if is_firing else 0
+        for signal in self._signals:
+            if 0 < self._num_held <= HOLD_STEPS:
+                signal.baseline.freeze()
+            else:
+                signal.baseline.thaw()
 
     def _update_latch(self, step: int) -> None:
         if self._latch is None:
@@ -285,17 +285,39 @@ class SignalBank:
             signal.clear()
         for symptom in self._symptoms.values():
             symptom.clear()
-        self._improvement.clear()
+        self._reward.clear()
+        self._dead.clear()
+        self._num_held = 0
 
     def _rewind(self, step: int) -> None:
         for signal in self._signals:
             signal.rewind(step)
         for symptom in self._symptoms.values():
             symptom.rewind(step)
+        self._reward.rewind(step)
+        self._dead.rewind(step)
 
     def _is_critical(self) -> bool:
-        improving = self._improvement.is_improving
-        return self._critical.holds(symptom_samples(self._symptom_rows(), improving=improving))
+        return self._critical.holds(self._samples())
+
+    def _samples(self) -> Samples:
+        """What the pages read."""
+        rows = self._symptom_rows()
+        return symptom_samples(rows, improving=self._is_improving(), collapses=self._collapses())
+
+    def _is_improving(self) -> bool | None:
+        return self._reward.is_improving(is_latched=self._latch is not None)
+
+    def _collapses(self) -> tuple[CollapseRow, ...]:
+        rows = []
+        for signal in self._signals:
+            if signal.is_known and signal.spec.name == TRUNCATION:
+                rows.append(_collapse("truncation", "", signal.streak))
+            elif signal.is_known and not signal.spec.is_raw:
+                rows.append(_collapse("blow_up", signal.spec.name, signal.streak))
+        if self._lowest.lowest is not None:
+            rows.append(_collapse("dead", "", self._dead))
+        return tuple(rows)
 
     def _symptom_rows(self) -> tuple[SymptomRow, ...]:
         """Families of which a signal is known: an unknown one has no series."""
@@ -309,14 +331,30 @@ class SignalBank:
             step=step,
             signals=tuple(signal.as_row() for signal in self._signals if signal.is_known),
             symptoms=self._symptom_rows(),
-            is_reward_improving=self._improvement.is_improving,
+            is_reward_improving=self._is_improving(),
             is_latched=self._latch is not None,
             latched_step=None if self._latch is None else self._latch[1],
             num_nonfinite_steps=self._nonfinite.num_steps(self._row),
             num_identical_score_steps=self._spread.num_identical,
             had_score_signal=self._spread.had_signal,
             aborted_recent_median=self._aborted.recent_median,
+            collapses=self._collapses(),
         )
+
+
+def _believed(spec: SignalSpec, value: float | None) -> float | None:
+    """None for what is not scored; a finite number beyond belief has blown up all the same."""
+    if value is None or not math.isfinite(value):
+        return None
+    if abs(value) < _UNBELIEVABLE:
+        return value
+    return None if spec.is_raw else math.copysign(_UNBELIEVABLE, value)
+
+
+def _collapse(
+    kind: Literal["blow_up", "truncation", "dead"], signal: str, streak: Streak
+) -> CollapseRow:
+    return CollapseRow(kind, signal, streak.num_steps, streak.onset_step)
 
 
 def _families() -> dict[tuple[str, str], Symptom]:

@@ -70,6 +70,8 @@ SIGNALS = (
     SignalSpec("reward", "reward", ("down",), None, 0.05, "reward"),
     SignalSpec("response_length", "length", _BOTH, 2.0, 0.12, "length"),
     SignalSpec("truncation", "length", _UP, None, 0.05, "length"),
+    # in no family: what a loss means differs by method, only its blowing up does not
+    SignalSpec("loss", "loss", (), 0.1, 0.30, "loss", is_signed=True),
 )
 
 

@@ -51,6 +51,16 @@ DRIFT_DIFFERENCE = Metric(
     "dfx_drift_difference", "gauge", "", (*PER_NODE, "signal"),
     "Median of the newest 8 values - median of the 5th to 21st (reward, truncation).", "derived",
 )  # fmt: skip
+COLLAPSE_STEPS = Metric(
+    "dfx_collapse_steps", "gauge", "", (*PER_NODE, "kind", "signal"),
+    "Steps in a row with a state that needs no vote. blow_up: the signal is 20 times and 10 robust "
+    "standard deviations above its baseline; truncation: most responses are cut, where few were; "
+    "dead: nearly all are cut and the reward is at its lowest.", "derived",
+)  # fmt: skip
+COLLAPSE_ONSET = Metric(
+    "dfx_collapse_onset_step", "gauge", "", (*PER_NODE, "kind", "signal"),
+    "First of the steps that dfx_collapse_steps counts.", "derived",
+)  # fmt: skip
 NONFINITE_STEPS = Metric(
     "dfx_nonfinite_steps", "gauge", "", (*PER_NODE, "where"),
     "Steps of the newest 5 that reported NaN or Inf in a gradient norm, a log-probability "
@@ -103,6 +113,8 @@ METRICS = (
     SYMPTOM_ONSET,
     DRIFT_RATIO,
     DRIFT_DIFFERENCE,
+    COLLAPSE_STEPS,
+    COLLAPSE_ONSET,
     NONFINITE_STEPS,
     IDENTICAL_SCORE_STEPS,
     SCORE_SIGNAL_SEEN,

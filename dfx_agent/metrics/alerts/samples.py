@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts.conditions import Samples
 from dfx_agent.metrics.spec import Metric
-from dfx_agent.snapshot_health import SignalRow, SignalState, SymptomRow
+from dfx_agent.snapshot_health import CollapseRow, SignalRow, SignalState, SymptomRow
 
 # the symptom that speaks for the run instead of against it
 REWARD_IMPROVING = "reward_improving"
@@ -20,9 +20,14 @@ def samples_of(state: SignalState) -> Samples:
     return _grouped(signal_samples(state))
 
 
-def symptom_samples(symptoms: Iterable[SymptomRow], *, improving: bool | None) -> Samples:
-    """Only what the votes read."""
-    return _grouped(_symptoms(symptoms, improving=improving))
+def symptom_samples(
+    symptoms: Iterable[SymptomRow],
+    *,
+    improving: bool | None,
+    collapses: Iterable[CollapseRow] = (),
+) -> Samples:
+    """Only what the pages on training health read."""
+    return _grouped((*_symptoms(symptoms, improving=improving), *_collapses(collapses)))
 
 
 def _grouped(samples: Iterable[Sample]) -> Samples:
@@ -37,6 +42,7 @@ def signal_samples(state: SignalState) -> Iterator[Sample]:
     for row in state.signals:
         yield from _signal(row)
     yield from _symptoms(state.symptoms, improving=state.is_reward_improving)
+    yield from _collapses(state.collapses)
     for where, num_steps in state.num_nonfinite_steps.items():
         yield signals.NONFINITE_STEPS, {"where": where}, float(num_steps)
     if state.num_identical_score_steps is not None:
@@ -74,3 +80,11 @@ def _symptoms(symptoms: Iterable[SymptomRow], *, improving: bool | None) -> Iter
     if improving is not None:
         labels = {"symptom": REWARD_IMPROVING, "direction": "up"}
         yield signals.SYMPTOM_ACTIVE, labels, float(improving)
+
+
+def _collapses(rows: Iterable[CollapseRow]) -> Iterator[Sample]:
+    for row in rows:
+        labels = {"kind": row.kind, "signal": row.signal}
+        yield signals.COLLAPSE_STEPS, labels, float(row.num_steps)
+        if row.onset_step is not None:
+            yield signals.COLLAPSE_ONSET, labels, float(row.onset_step)

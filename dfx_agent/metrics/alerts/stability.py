@@ -26,7 +26,21 @@ _FAMILIES_WITH_REWARD = Threshold(
     "divergence_families_with_reward", 2, "families",
     "so many symptom families agree, a fallen reward among them",
 )  # fmt: skip
-_UNSTABLE_FAMILIES = Threshold("unstable_families", 2, "families", "so many symptom families agree")
+_UNSTABLE_FAMILIES = Threshold(
+    "unstable_families", 2, "families", "so many symptom families agree, the reward not rising"
+)
+_BLOW_UP_STEPS = Threshold(
+    "blow_up_steps", 5, "steps",
+    "for so many steps a signal is 20 times and 10 sigma above its baseline, the reward not rising",
+)  # fmt: skip
+_TRUNCATION_STEPS = Threshold(
+    "truncation_jump_steps", 3, "steps",
+    "for so many steps most responses are truncated, where few were",
+)  # fmt: skip
+_DEAD_STEPS = Threshold(
+    "dead_steps", 8, "steps",
+    "for so many steps nearly all responses are truncated and the reward is at its lowest",
+)  # fmt: skip
 _ENTROPY_RATIO = Threshold(
     "entropy_drift_ratio", 5, "", "the median entropy is more than so many times that at the start"
 )
@@ -51,6 +65,10 @@ def _active(symptom: str) -> Compare:
 
 def _families(at_least: float) -> Agree:
     return Agree(series(signals.SYMPTOM_ACTIVE, symptom=FAMILIES), "symptom", at_least)
+
+
+def _collapse(kind: str, at_least: float) -> Compare:
+    return Compare(series(signals.COLLAPSE_STEPS, kind=kind), ">=", at_least)
 
 
 def _nonfinite(*where: str) -> Series:
@@ -105,13 +123,18 @@ DIVERGENCE = Alert(
         (
             Unless(_families(_MANY_FAMILIES), _IMPROVING),
             Every((_families(_FAMILIES_WITH_REWARD), _active("reward"))),
+            Unless(_collapse("blow_up", _BLOW_UP_STEPS), _IMPROVING),
+            _collapse("truncation", _TRUNCATION_STEPS),
+            _collapse("dead", _DEAD_STEPS),
         )
     ),
-    "Training is diverging: several independent signals agree",
+    "Training is diverging: several independent signals agree, or one is far out of its range",
     _DIVERGENCE_RUNBOOK,
     inhibits=(
         "DfxTrainingDivergenceClassic",
         "DfxTrainingUnstable",
+        "DfxRolloutDegraded",
+        "DfxNoLearningSignal",
         "DfxEntropyDrift",
         "DfxLengthDrift",
         *_SINGLES,
@@ -135,7 +158,8 @@ UNSTABLE = Alert(
     "DfxTrainingUnstable",
     "warning",
     "stability",
-    _families(_UNSTABLE_FAMILIES),
+    # while the reward rises two are learning: entropy falls, KL to the reference grows
+    Either((Unless(_families(_UNSTABLE_FAMILIES), _IMPROVING), _families(_MANY_FAMILIES))),
     "Two training signals left their range together",
     _UNSTABLE_RUNBOOK,
     inhibits=tuple(_SINGLES),

@@ -26,6 +26,32 @@ def test_a_collapse_is_found_with_its_onset_and_figures():
     assert verdict.evidence[-1].startswith("baselines are frozen since step")
 
 
+def test_it_says_what_moved_first_and_the_newest_checkpoint_before_that():
+    bank, rng = trained(40)
+    for step in range(40, 43):
+        state = bank.observe(step, {**healthy(rng), "response_length": 9000.0})
+    for step in range(43, 49):
+        state = bank.observe(step, {**collapsed(rng), "response_length": 9000.0})
+    verdict = divergence_verdict(state, "trainer", checkpoints={20, 30, 40, 45})
+    assert verdict.cause == ("response length first: truncation, or the format is being gamed")
+    assert verdict.step == 40
+    assert "newest checkpoint before the onset: step 30" in verdict.evidence
+
+
+def test_one_family_that_blows_up_is_found():
+    """A plain torch job: nothing but a loss."""
+    bank = SignalBank()
+    for step in range(40):
+        state = bank.observe(step, {"loss": 6.9 - 0.01 * step})
+    assert divergence_verdict(state, "trainer").state == "insufficient evidence"
+    for step in range(40, 46):
+        state = bank.observe(step, {"loss": 1.5e10})
+    verdict = divergence_verdict(state, "trainer")
+    assert (verdict.state, verdict.step) == ("found", 40)
+    assert "loss is far above its baseline" in verdict.summary
+    assert verdict.cause.startswith("loss first")
+
+
 def test_a_healthy_run_is_clear():
     bank, rng = trained(40)
     verdict = divergence_verdict(bank.observe(40, healthy(rng)), "trainer")
@@ -45,7 +71,10 @@ def test_one_family_alone_can_never_vote_and_says_so():
         state = bank.observe(step, {"grad_norm": rng.lognormvariate(0, 0.1)})
     verdict = divergence_verdict(state, "trainer")
     assert verdict.state == "insufficient evidence"
-    assert "the run reports gradient norm; it takes 3 (divergence_families) or 2" in verdict.summary
+    assert (
+        "the run reports gradient norm; a vote takes 3 (divergence_families) or 2"
+        in verdict.summary
+    )
 
 
 def test_a_moved_threshold_moves_the_verdict_and_what_it_needs():

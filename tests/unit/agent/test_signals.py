@@ -183,7 +183,8 @@ def test_a_rising_reward_vetoes_three_families():
             moved = {name: values[name] * 8 for name in ("policy_kl", "grad_norm", "entropy")}
             reward = values["reward"] + gain
             state = bank.observe(step, {**values, **moved, "reward": reward})
-            assert state.is_reward_improving is (gain > 0)
+            # one good row is no proof
+            assert state.is_reward_improving is (gain > 0 and step > 100)
         assert state.is_latched is expected
 
 
@@ -223,7 +224,7 @@ def test_a_symptom_in_its_last_step_is_held_when_the_latch_closes():
     bank = SignalBank()
     calm = {"entropy": 1.0, "reward": 0.5}
     for step in range(80):
-        bank.observe(step, calm)
+        bank.observe(step, {**calm, "reward": 0.5 + 0.01 * (step % 2)})
     for step in range(80, 91):
         spike = {"entropy": 9.0} if step < 82 else {}
         drop = {"reward": -9.0} if step > 88 else {}

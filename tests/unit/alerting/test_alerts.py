@@ -11,7 +11,7 @@ from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.conditions import Agree, Compare, Either, Every, Unless, series
 from dfx_agent.metrics.alerts.samples import samples_of
 from dfx_agent.metrics.spec import by_name
-from dfx_agent.snapshot_health import SignalRow, SignalState, SymptomRow
+from dfx_agent.snapshot_health import CollapseRow, SignalRow, SignalState, SymptomRow
 
 FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
 
@@ -29,7 +29,7 @@ def a_state(row: int = 50, *active: str, improving: bool | None = False, **value
     state = SignalState(
         row=row, step=row + 1000, signals=(), symptoms=symptoms, is_reward_improving=improving,
         is_latched=False, latched_step=None, num_nonfinite_steps={}, num_identical_score_steps=None,
-        had_score_signal=False,
+        had_score_signal=False, collapses=(CollapseRow("blow_up", "loss", 1, row),),
     )  # fmt: skip
     return replace(state, **values)
 

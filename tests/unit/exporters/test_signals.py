@@ -42,7 +42,7 @@ def a_collapse() -> SignalState:
     for step in range(40):
         bank.observe(step, {**healthy(rng), "score_max": 1.0, "score_min": 0.0, "aborted": 0.0})
     for step in range(40, 46):
-        state = bank.observe(step, {**collapsed(rng), "loss": math.nan})
+        state = bank.observe(step, {**collapsed(rng), "grad_norm": 1e6, "loss": math.nan})
     return state
 
 

@@ -1,0 +1,81 @@
+"""NaN and Inf in losses and gradients, as single processes report them: what came first, where.
+
+Independent of whether a step is complete: one value is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+KEEP_STEPS = 10
+_WORDS = {"loss": "the loss", "grad": "the gradient norm"}
+
+
+@dataclass
+class Break:
+    """Since when one place is broken; ``ranks`` are those of its first step."""
+
+    step: int
+    seconds: float
+    value: float
+    key: str
+    ranks: set[str] = field(default_factory=set)
+
+
+class BrokenValues:
+    """One run; a place that was finite again for 10 steps is forgotten."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Break] = {}
+        self._newest: dict[str, int] = {}
+        self._step = -1
+
+    def observe(
+        self, place: str, key: str, rank: str, step: int, value: float, seconds: float
+    ) -> None:
+        """A value that is NaN or infinite."""
+        first = self._first.get(place)
+        if first is None or step < first.step or step - self._newest[place] > KEEP_STEPS:
+            first = self._first[place] = Break(step, seconds, value, key)
+        if step == first.step:
+            first.ranks.add(rank)
+            first.seconds = min(first.seconds, seconds)
+        self._newest[place] = step
+        self._step = max(self._step, step)
+
+    def reached(self, step: int) -> None:
+        """The run reports this step."""
+        self._step = max(self._step, step)
+
+    def rewind(self, step: int) -> None:
+        """The job goes there again."""
+        self._step = min(self._step, step)
+        for place in [p for p, first in self._first.items() if first.step >= step]:
+            del self._first[place], self._newest[place]
+
+    def breaks(self, *, is_scaled: bool) -> list[tuple[str, Break]]:
+        """Place and break, in the order in which they began.
+
+        A gradient scaler (``is_scaled``) overflows now and then by design: what it skips is no
+        finding while the losses are finite.
+        """
+        current = [
+            (place, first)
+            for place, first in self._first.items()
+            if self._step - self._newest[place] <= KEEP_STEPS
+        ]
+        if is_scaled and all(place == "grad" for place, _ in current):
+            return []
+        return sorted(current, key=lambda each: (each[1].step, each[1].seconds))
+
+
+def sentence(breaks: list[tuple[str, Break]]) -> str:
+    """As: the loss is NaN since step 12 on rank 1, then the gradient norm (step 12)."""
+    place, first = breaks[0]
+    what = "NaN" if math.isnan(first.value) else "infinite"
+    ranks = sorted(first.ranks)
+    where = f" on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+    said = f"{_WORDS[place]} is {what} since step {first.step}{where}"
+    later = [f"{_WORDS[p]} (step {b.step})" for p, b in breaks[1:]]
+    return said + (f", then {', '.join(later)}" if later else "")

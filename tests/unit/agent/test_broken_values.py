@@ -1,0 +1,41 @@
+"""NaN and Inf as single processes report them."""
+
+import math
+
+from dfx_agent.agent.broken_values import BrokenValues, sentence
+
+
+def test_the_first_place_is_named_with_its_ranks():
+    broken = BrokenValues()
+    broken.observe("grad", "torch/grad_norm", "0", 12, math.inf, 12.2)
+    broken.observe("loss", "torch/loss", "1", 12, math.nan, 12.1)
+    broken.observe("loss", "torch/loss", "0", 13, math.nan, 13.1)
+    breaks = broken.breaks(is_scaled=False)
+    assert sentence(breaks) == (
+        "the loss is NaN since step 12 on rank 1, then the gradient norm (step 12)"
+    )
+
+
+def test_it_is_forgotten_ten_steps_after_the_last_one():
+    broken = BrokenValues()
+    broken.observe("loss", "loss", "0", 5, math.inf, 1.0)
+    broken.reached(15)
+    assert sentence(broken.breaks(is_scaled=True)) == "the loss is infinite since step 5 on rank 0"
+    broken.reached(16)
+    assert not broken.breaks(is_scaled=True)
+
+
+def test_what_a_gradient_scaler_skips_is_no_finding():
+    broken = BrokenValues()
+    broken.observe("grad", "torch/grad_norm", "0", 1, math.inf, 1.0)
+    assert broken.breaks(is_scaled=False)
+    assert not broken.breaks(is_scaled=True)
+    broken.observe("loss", "torch/loss", "0", 2, math.nan, 2.0)
+    assert [place for place, _ in broken.breaks(is_scaled=True)] == ["grad", "loss"]
+
+
+def test_a_restart_before_it_forgets_it():
+    broken = BrokenValues()
+    broken.observe("loss", "loss", "0", 5, math.nan, 1.0)
+    broken.rewind(5)
+    assert not broken.breaks(is_scaled=False)

@@ -1,0 +1,146 @@
+"""Fast learners are healthy; cliffs, falls, jumps, blow-ups and dead runs are found."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_signals import active, healthy, signal, trained
+
+from dfx_agent.agent.signals import SignalBank
+from dfx_agent.alerting.backtest import episodes
+from dfx_agent.snapshot_health import SignalState
+
+
+def learner(step: int, rng: random.Random) -> dict[str, float]:
+    """Rewards rise from 0.05 to 0.95 within 60 steps, entropy falls, KL to the reference rises."""
+    gained = 1 / (1 + math.exp(-(step - 38) / 7))
+    return {
+        "policy_kl": rng.gauss(5e-3, 2e-3),
+        "ref_kl": (0.02 + 0.45 * min(1.0, step / 8) + 1.5 * gained) * rng.lognormvariate(0, 0.06),
+        "grad_norm": 2.0 * rng.lognormvariate(0, 0.25),
+        "entropy": (2.5 - 0.4 * min(1.0, step / 8) - 1.6 * gained) * rng.lognormvariate(0, 0.02),
+        "reward": 0.05 + 0.9 * gained + rng.gauss(0, 0.015),
+        "response_length": (7 + 5 * math.exp(-step / 4)) * rng.lognormvariate(0, 0.06),
+        "truncation": max(0.0, rng.gauss(0.0, 0.005)),
+    }
+
+
+def broken(step: int, rng: random.Random) -> dict[str, float]:
+    """As the demo with ``--fault divergence``."""
+    values = learner(step, rng)
+    return {**values, "reward": 0.02, "response_length": 23.9, "truncation": 0.98, "ref_kl": 4.0}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_healthy_fast_learner_is_not_unstable(seed):
+    bank, rng = SignalBank(), random.Random(seed)
+    rows = [(step, learner(step, rng)) for step in range(1, 160)]
+    states = [bank.observe(step, values) for step, values in rows]
+    assert not [e for e in episodes(states) if e.severity != "info"]
+
+
+@pytest.mark.parametrize("fault", [30, 50, 70, 90, 120])
+def test_a_cliff_does_not_fit_into_the_band_of_a_fast_rise(fault):
+    bank, rng = SignalBank(), random.Random(fault)
+    for step in range(1, fault):
+        assert not bank.observe(step, learner(step, rng)).is_latched
+    states = [bank.observe(step, broken(step, rng)) for step in range(fault, fault + 5)]
+    assert states[-1].is_latched
+    assert states[-1].is_reward_improving is False
+
+
+def test_the_cold_floor_of_a_raw_signal_does_not_multiply_a_tenth_of_the_median():
+    bank = SignalBank()
+    for step in range(5):
+        bank.observe(step, {"reward": 0.9})
+    assert signal(bank.observe(5, {"reward": 0.0}), "reward").z == pytest.approx(-0.9 / 0.15)
+
+
+def test_two_unlucky_rows_of_a_coarse_metric_are_no_symptom():
+    """Rewards in steps of 1/8, truncation in steps of 1/2."""
+    bank = SignalBank()
+    for step in range(60):
+        state = bank.observe(step, {"reward": 0.875 if step % 9 else 0.75, "truncation": 0.0})
+    for step in (60, 61):
+        state = bank.observe(step, {"reward": 0.625, "truncation": 0.5})
+    assert active(state) == {}
+
+
+def test_a_drawdown_is_a_symptom_of_the_reward_and_names_where_it_began():
+    bank = SignalBank()
+    for step in range(60):
+        bank.observe(step, {"reward": 0.015 * step + 0.002 * (step % 3)})
+    states = [bank.observe(step, {"reward": 0.3}) for step in range(60, 65)]
+    assert active(states[-1]) == {"reward": "down"}
+    assert 59 <= next(r.onset_step for r in states[-1].symptoms if r.symptom == "reward") <= 61
+
+
+def test_a_stepwise_fall_is_not_improving():
+    """Reward 20 to 8.6 while KL grows: the rows before the fall speak for nothing."""
+    bank, rng = SignalBank(), random.Random(0)
+    for step in range(60):
+        state = bank.observe(step, {"reward": 10 + step / 6 + rng.gauss(0, 0.3), "policy_kl": 1e-3})
+    assert state.is_reward_improving
+    for i, reward in enumerate((17.0, 17.0, 14.0, 14.0, 11.0, 11.0, 8.6, 8.6)):
+        state = bank.observe(60 + i, {"reward": reward, "policy_kl": 1e-3 * 5 ** (i + 1)})
+    assert not state.is_reward_improving
+    assert state.is_latched
+
+
+def test_one_good_row_does_not_end_a_page():
+    bank, rng = trained(100)
+    moved = ("policy_kl", "grad_norm", "entropy")
+    for step in range(100, 110):
+        values = healthy(rng)
+        state = bank.observe(step, {**values, **{name: values[name] * 8 for name in moved}})
+    assert state.is_latched
+    values = healthy(rng)
+    better = {**values, **{name: values[name] * 8 for name in moved}, "reward": 1.0}
+    assert bank.observe(110, better).is_latched
+    assert bank.observe(111, better).is_latched
+
+
+def test_baselines_do_not_learn_while_a_warning_fires():
+    bank, rng = trained(100)
+    for step in range(100, 104):
+        bank.observe(step, {**healthy(rng), "entropy": 5.0, "response_length": 9000.0})
+    highs = set()
+    for step in range(104, 120):
+        row = bank.observe(step, {**healthy(rng), "entropy": 5.0, "response_length": 9000.0})
+        highs.add(signal(row, "entropy").baseline_high)
+    assert len(highs) == 1
+
+
+def collapse_steps(state: SignalState) -> dict[str, int]:
+    return {row.kind: row.num_steps for row in state.collapses if row.num_steps}
+
+
+def test_a_run_that_is_dead_from_its_start_is_found_after_eight_steps():
+    bank = SignalBank()
+    states = [bank.observe(s, {"reward": 0.0, "truncation": 0.97}) for s in range(8)]
+    assert [state.is_latched for state in states] == [False] * 7 + [True]
+    assert collapse_steps(states[-1]) == {"dead": 8}
+
+
+def test_a_jump_of_truncation_is_found_whatever_the_reward_does():
+    bank, rng = trained(60)
+    for step in range(60, 63):
+        state = bank.observe(step, {**healthy(rng), "truncation": 0.8, "reward": 2.0})
+    assert collapse_steps(state) == {"truncation": 3}
+    assert state.is_latched
+
+
+def test_one_signal_that_blows_up_is_found_and_one_spike_is_not():
+    bank, rng = trained(60)
+    assert not bank.observe(60, {**healthy(rng), "grad_norm": 1e9}).is_latched
+    bank.observe(61, healthy(rng))
+    for step in range(62, 67):
+        state = bank.observe(step, {**healthy(rng), "loss": 0.1, "grad_norm": 1e120})
+    assert collapse_steps(state)["blow_up"] == 5
+    assert state.is_latched
