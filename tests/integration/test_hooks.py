@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 sys.path.insert(0, str(Path(__file__).parent / "hook_jobs"))
-from ranks import NUM_RANKS, assert_well, checks, started_once
+from ranks import JOB_SECONDS, NUM_RANKS, assert_well, checks, started_once
 
+pytestmark = pytest.mark.timeout(JOB_SECONDS + 60)  # the first check of a job waits for its end
 DYING = "dying"
 
 

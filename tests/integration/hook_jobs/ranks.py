@@ -18,7 +18,7 @@ from live_processes import job_environment, unused_port  # noqa: E402 (beside th
 from dfx_agent.attach.payload import write_preload_folder  # noqa: E402
 
 PYTHON = os.environ.get("DFX_TEST_JOB_PYTHON", sys.executable)
-JOB_SECONDS = 150
+JOB_SECONDS = 600  # against a job without an end; says nothing about speed
 NUM_RANKS = {
     "plain_loop": 1,
     "optimizers": 1,
