@@ -49,7 +49,7 @@ def board() -> Board:
     made.line(8, (8, records()), (8, missing()), (8, overhead_lines()))
     made.line(9, (12, overhead_heatmap()), (12, hook_table()))
     made.row("What the agents do")
-    made.line(8, (8, poll_seconds()), (8, segments()), (8, unmapped()))
+    made.line(8, (6, poll_seconds()), (6, segments()), (6, faults()), (6, unmapped()))
     return made
 
 
@@ -247,6 +247,22 @@ def segments() -> Any:
     panel.with_target(query(f"sum({of_agents(agent.AGENT_SEGMENTS)})", "followed"))
     refused = f"sum by (kind) ({of_agents(agent.AGENT_PROBLEMS)})"
     return panel.with_target(query(refused, "refused: {{kind}}", "B")).min(0)
+
+
+def faults() -> Any:
+    panel = lines(
+        "Not read or not judged",
+        "Seconds since the run was last judged and since its agents last read everything: a few "
+        "are normal. Faults per second at 0 are normal: a process, run or file that the agent "
+        "failed on; its log has the traceback, the page and `dfx-agent diagnose` name it.",
+        "none",
+    )
+    judged = f"max({by('run', 'max', of_run(agent.JUDGED_AGE_SECONDS))})"
+    panel.with_target(query(judged, "since judged, s"))
+    read = f"max({of_agents(agent.READ_AGE_SECONDS)})"
+    panel.with_target(query(read, "since read, s", "B"))
+    failed = f"sum by (part) ({of_agents_rate(agent.AGENT_FAULTS)})"
+    return panel.with_target(query(failed, "faults: {{part}}", "C")).min(0)
 
 
 def unmapped() -> Any:

@@ -9,6 +9,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_LEVEL = "warning"
@@ -25,10 +26,19 @@ class _Prefixed(logging.Formatter):
         return "\n".join(f"dfx-agent: {line}" for line in super().format(record).splitlines())
 
 
+class _Stderr(logging.Handler):
+    """To stderr as it is at the time; where nobody takes it, that stops nothing of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+
+
 def configure(level: str | None, environ: Mapping[str, str]) -> None:
     """Log to stderr from ``level`` on; without one from $DFX_LOG_LEVEL, else from warnings on."""
     asked = level or environ.get(VARIABLE, "").lower() or DEFAULT_LEVEL
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(_Prefixed("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     _LOGGER.handlers[:] = [handler]
     _LOGGER.propagate = False

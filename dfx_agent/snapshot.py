@@ -338,6 +338,7 @@ class RunRow:
     judged_seconds: Mapping[str, float] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     standing: Standing = UNJUDGED
+    blind: Blindness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +355,7 @@ class AgentRow:
     """The agent about itself. ``other_agent_pid`` serves the same folder and does the reaping.
 
     ``is_job_ended``: it was started with a job, which has ended; it ends soon, too.
-    ``read_seconds``: when the folder was last read to the end, None before. ``blind``: something
-    has not been read or judged for three periods. ``num_faults`` counts what failed, by part.
+    ``read_seconds``: when all was last read to the end. ``num_faults`` counts them by part.
     """
 
     version: str

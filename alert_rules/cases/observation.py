@@ -14,6 +14,13 @@ CASES = {
         fires=((rises(agent.LOST_RECORDS, 1),), (rises(agent.GUEST_DROPS, 1),)),
         silent=((at(agent.LOST_RECORDS, 9), at(agent.GUEST_DROPS, 9)),),
     ),
+    ("DfxAgentBlind", "warning"): Cases(
+        fires=((at(agent.RUN_BLIND, 1),), (at(agent.RUN_BLIND, 1), at(agent.AGENT_BLIND, 1))),
+        silent=(
+            (at(agent.RUN_BLIND, 0),),
+            (at(agent.RUN_BLIND, 0), at(agent.AGENT_BLIND, 1)),
+        ),
+    ),
     ("DfxAgentDown", "warning"): Cases(
         fires=(
             (at(UP, 0), gone(balance.RANK_UP, 1)),

@@ -16,7 +16,8 @@ from dataclasses import replace
 from dfx_agent.agent.plain_text import plain
 from dfx_agent.log import OncePerPlace, place_of
 from dfx_agent.snapshot import Verdict, VerdictKind
-from dfx_agent.snapshot_faults import FaultPart, FaultRow
+from dfx_agent.snapshot_faults import Blindness, FaultPart, FaultRow
+from dfx_agent.snapshot_incidents import Standing
 
 BLIND_AFTER = 3
 
@@ -104,10 +105,13 @@ class Faults:
                 found[kind] = min(seconds, found.get(kind, seconds))
         return found
 
-    def first_blind(self) -> FaultRow | None:
+    def blindness(self) -> Blindness | None:
         """What has failed for longest, if anything has for too long."""
-        blind = [row for row in self._open.values() if row.is_blind]
-        return min(blind, key=lambda row: row.since_seconds, default=None)
+        return _blindness(self._open.values())
+
+    def blindness_of(self, run: str) -> Blindness | None:
+        """The same of one run, which nobody sees either while the whole folder is not read."""
+        return _blindness((*self.rows(run), *self.rows("")))
 
     def forget(self, run: str, roles: frozenset[str] = frozenset()) -> None:
         """The run is gone, or all but these roles of it are."""
@@ -132,12 +136,32 @@ class Faults:
         self._log.error(f"{part} {where}".rstrip(), error)
 
 
+def _blindness(rows: Iterable[FaultRow]) -> Blindness | None:
+    blind = [row for row in rows if row.is_blind]
+    first = min(blind, key=lambda row: row.since_seconds, default=None)
+    if first is None:
+        return None
+    named = " of run ".join(filter(None, (first.what, first.run)))
+    return Blindness(first.since_seconds, f"{first.part} {named}: {first.message}")
+
+
 def unclear(verdict: Verdict, reason: str) -> Verdict:
     """The same, but never "clear"."""
     if verdict.state != "clear":
         return verdict
     summary = f"{reason}; before that: {verdict.summary}"
     return replace(verdict, state="insufficient evidence", summary=summary)
+
+
+def not_green(standing: Standing, reason: str) -> Standing:
+    """The same, but never "clear"."""
+    return Standing("insufficient evidence", reason) if standing.state == "clear" else standing
+
+
+def sighted(standing: Standing, rows: Iterable[FaultRow]) -> Standing:
+    """The same; of a run that is not wholly read, judged and shown never "clear"."""
+    row = next((row for row in rows if row.part in _BLINDING), None)
+    return standing if row is None else not_green(standing, f"{row.part} {row.what}: {row.message}")
 
 
 def unjudged(kind: VerdictKind, role: str, fault: FaultRow | None) -> Verdict:

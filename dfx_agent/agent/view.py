@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dfx_agent.agent import token_load
 from dfx_agent.agent.accounting import SpanEvent
-from dfx_agent.agent.faults import unclear
+from dfx_agent.agent.faults import not_green, sighted, unclear
 from dfx_agent.agent.fold import RunFold, rank_order
 from dfx_agent.agent.gauges import device_rows
 from dfx_agent.agent.incidents import standing_of
@@ -46,6 +46,7 @@ def run_row(fold: RunFold) -> RunRow:
     incidents = fold.incidents.observe(
         verdicts, fold.alerts, signals, fold.step_times(), time.time()
     )
+    standing = standing_of(verdicts, incidents, has_steps=bool(fold.rows))
     return RunRow(
         run=fold.run,
         framework=fold.framework,
@@ -63,7 +64,8 @@ def run_row(fold: RunFold) -> RunRow:
         faults=fold.faults.rows(fold.run),
         judged_seconds=fold.faults.judged_seconds(fold.run),
         incidents=incidents,
-        standing=standing_of(verdicts, incidents, has_steps=bool(fold.rows)),
+        standing=sighted(standing, fold.faults.rows(fold.run)),
+        blind=fold.faults.blindness_of(fold.run),
     )
 
 
@@ -73,7 +75,7 @@ def guarded_row(fold: RunFold) -> RunRow:
         return run_row(fold)
     return RunRow(
         run=fold.run, framework="", attempt=0, begin_seconds=0.0, ranks=(), steps=(), scalars=(),
-        faults=fold.faults.rows(fold.run),
+        faults=fold.faults.rows(fold.run), blind=fold.faults.blindness_of(fold.run),
     )  # fmt: skip
 
 
@@ -85,7 +87,12 @@ def with_blindness(snapshot: Snapshot, blind: Blindness | None, *, is_old: bool)
     since = time.strftime("%H:%M:%S", time.localtime(blind.since_seconds))
     reason = f"not judged since {since}: {blind.reason}"
     runs = tuple(
-        replace(run, verdicts=tuple(unclear(verdict, reason) for verdict in run.verdicts))
+        replace(
+            run,
+            blind=blind,
+            verdicts=tuple(unclear(v, reason) for v in run.verdicts),
+            standing=not_green(run.standing, reason),
+        )
         for run in snapshot.runs
     )
     return replace(snapshot, agent=agent, runs=runs)

@@ -68,11 +68,7 @@ class Watchdog:
 
     def blindness(self) -> Blindness | None:
         """None while everything was read and judged within three periods."""
-        stands, row = self.stands(), self._faults.first_blind()
-        if stands is not None or row is None:
-            return stands
-        named = " of run ".join(filter(None, (row.what, row.run)))
-        return Blindness(row.since_seconds, f"{row.part} {named}: {row.message}")
+        return self.stands() or self._faults.blindness()
 
     def _place(self) -> list[str]:
         """Where the reader stands now, outermost call first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import textwrap
 import time
 from typing import Any
@@ -43,25 +44,40 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         keys = "run", "standing", "incidents", "verdicts"
         runs = [{key: run[key] for key in keys} for run in seen.runs]
-        print(json.dumps({"source": seen.source, "runs": runs}))
+        said = {"source": seen.source, "blind": _blind(seen, args.run), "runs": runs}
+        print(json.dumps(_finite(said), allow_nan=False))
     else:
-        _print(seen)
-    return _exit_code(seen)
+        _print(seen, _blind(seen, args.run))
+    return _exit_code(seen, _blind(seen, args.run))
 
 
-def _exit_code(seen: Observed) -> int:
-    """Of an agent that is blind nothing is known: that is no 0."""
+def _exit_code(seen: Observed, blind: dict[str, Any] | None) -> int:
+    """Of what is not seen nothing is known: that is no 0."""
     if _finds_something(seen):
         return 1
-    return 2 if seen.snapshot["agent"].get("blind") else 0
+    return 2 if blind else 0
+
+
+def _blind(seen: Observed, run: str | None) -> dict[str, Any] | None:
+    """Since when and why something is not seen; with ``run`` something of that run."""
+    rows = [row.get("blind") for row in seen.runs] if run else [seen.snapshot["agent"].get("blind")]
+    return next(filter(None, rows), None)
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for each number that JSON cannot say."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _finds_something(seen: Observed) -> bool:
     return any(run["standing"]["state"] == "found" for run in seen.runs)
 
 
-def _print(seen: Observed) -> None:
-    blind = seen.snapshot["agent"].get("blind")
+def _print(seen: Observed, blind: dict[str, Any] | None) -> None:
     if blind:
         since = time.strftime("%H:%M:%S", time.localtime(blind["since_seconds"]))
         print(f"blind since {since}: {blind['reason']}")

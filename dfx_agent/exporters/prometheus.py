@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from dfx_agent.exporters.base import OtlpRow, OtlpSource, TrackerRow, TrackerSource
 from dfx_agent.exporters.exposition import Encoder
+from dfx_agent.exporters.fault_families import add_blindness, add_faults
 from dfx_agent.exporters.ledger_families import add_ledger
 from dfx_agent.exporters.rank_families import Labels, Page, add_rank
 from dfx_agent.exporters.sample_rate import samples_per_second
@@ -114,6 +115,7 @@ def _add_agent(page: Page, agent: AgentRow) -> None:
     page.add(about_agent.AGENT_REAPED, (), agent.num_reaped_segments)
     page.add(about_agent.EXPORTER_ERRORS, (), agent.num_exporter_errors)
     page.add(about_agent.JOB_ENDED, (), agent.is_job_ended)
+    add_faults(page, agent)
     kinds = [problem.kind for problem in agent.problems]
     for kind in sorted(set(kinds)):
         page.add(about_agent.AGENT_PROBLEMS, (kind,), kinds.count(kind))
@@ -122,6 +124,7 @@ def _add_agent(page: Page, agent: AgentRow) -> None:
 
 
 def _add_run(page: Page, run: RunRow, node: str) -> None:
+    add_blindness(page, run, node)
     page.info(performance.RUN_INFO, (run.run, run.framework, str(run.attempt)))
     page.add(about_agent.STALE_SCALARS, (run.run, node), run.num_stale_scalars)
     for row in {row.role: row for row in run.steps}.values():

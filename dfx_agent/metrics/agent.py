@@ -44,6 +44,30 @@ EXPORTER_ERRORS = Metric(
     "dfx_agent_exporter_errors", "counter", "", (), "Failures of an exporter or a listener.",
     "agent",
 )  # fmt: skip
+AGENT_BLIND = Metric(
+    "dfx_agent_blind", "gauge", "", (),
+    "1 while something has not been read or judged for three periods: /readyz fails and names it. "
+    "0 otherwise.", "agent",
+)  # fmt: skip
+RUN_BLIND = Metric(
+    "dfx_agent_run_blind", "gauge", "", PER_NODE,
+    "1 while this run, or a part of it, has not been read or judged for three periods: what is "
+    "said of it says nothing about now. 0 otherwise.", "agent",
+)  # fmt: skip
+READ_AGE_SECONDS = Metric(
+    "dfx_agent_read_age_seconds", "gauge", "seconds", (),
+    "Since all segments were last read to the end; no series before the first time.", "agent",
+)  # fmt: skip
+JUDGED_AGE_SECONDS = Metric(
+    "dfx_agent_judged_age_seconds", "gauge", "seconds", PER_NODE,
+    "Since the run was last judged, of its kinds of verdict the one that waits longest; no series "
+    "before the first judgement.", "agent",
+)  # fmt: skip
+AGENT_FAULTS = Metric(
+    "dfx_agent_faults", "counter", "", ("part",),
+    "Failures of the agent's own work on one process, run or file, each behind its own guard: part "
+    "folder, reading, judgement, rendering or keeping. The log has the traceback.", "agent",
+)  # fmt: skip
 JOB_ENDED = Metric(
     "dfx_agent_job_ended", "gauge", "", (),
     "1 once the job that this agent was started with has ended: the agent ends after the next "
@@ -119,6 +143,11 @@ METRICS = (
     AGENT_REAPED,
     AGENT_PROBLEMS,
     EXPORTER_ERRORS,
+    AGENT_BLIND,
+    RUN_BLIND,
+    READ_AGE_SECONDS,
+    JUDGED_AGE_SECONDS,
+    AGENT_FAULTS,
     JOB_ENDED,
     RECORDS,
     LOST_RECORDS,

@@ -58,3 +58,10 @@ def test_an_unknown_level_is_told_and_warnings_stay(capsys):
     log.configure(None, {"DFX_LOG_LEVEL": "loud"})
     assert "DFX_LOG_LEVEL=loud: use one of debug" in capsys.readouterr().err
     assert logging.getLogger("dfx_agent").level == logging.WARNING
+
+
+def test_a_log_that_nobody_takes_stops_nothing(monkeypatch, tmp_path):
+    with (tmp_path / "gone").open("w") as gone:
+        monkeypatch.setattr("sys.stderr", gone)
+        log.configure(None, {})
+    logging.getLogger("dfx_agent.agent").error("strange \udcff")

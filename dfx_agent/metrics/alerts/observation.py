@@ -5,7 +5,7 @@
 
 from dfx_agent.metrics import agent, balance
 from dfx_agent.metrics.alerts.alert import Alert, Listing, Recording, Runbook
-from dfx_agent.metrics.alerts.conditions import Either, Grows, Promql, series
+from dfx_agent.metrics.alerts.conditions import Compare, Either, Grows, Promql, series
 
 # the job of deploy/prometheus.yml
 PROMETHEUS_JOB = "dfx"
@@ -41,6 +41,25 @@ SHIM_DROPPING = Alert(
     listing=Listing(
         series(agent.LOST_RECORDS), "rank {rank}: {value:.0f} records lost since it began"
     ),
+    board="dfx-agent",
+)
+AGENT_BLIND = Alert(
+    "DfxAgentBlind",
+    "warning",
+    "agent",
+    Compare(series(agent.RUN_BLIND), ">", 0),
+    "A run is not read or judged any more",
+    Runbook(
+        meaning="The agent runs, but for a minute it has failed to read this run, or a part of it, "
+        "or to judge it.",
+        impact="No verdict on it is clear, and its other alerts say nothing about now; the job is "
+        "not touched. Other runs are observed as before, unless they have this alert, too.",
+        diagnosis="The first line of `dfx-agent diagnose`, the page and /readyz say what fails, "
+        "since when and with which error; the agent's log has the traceback.",
+        mitigation="Start the agent again: it finds what the job wrote, up to the ring's length. "
+        "If the same comes back, send us the traceback.",
+    ),
+    for_seconds=60,
     board="dfx-agent",
 )
 AGENT_DOWN = Alert(
@@ -124,5 +143,5 @@ WATCHDOG = Alert(
     board="dfx-agent",
 )
 
-ALERTS = (SHIM_DROPPING,)
+ALERTS = (SHIM_DROPPING, AGENT_BLIND)
 PROMETHEUS_ALERTS = (AGENT_DOWN, AGENT_ABSENT, RUN_VANISHED, WATCHDOG)

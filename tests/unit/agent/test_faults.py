@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from guard_scene import Job, raising, read
 
 from dfx_agent.agent import fold as fold_module
 from dfx_agent.agent import hangs, view, watchdog
@@ -24,26 +28,8 @@ from dfx_agent.snapshot import RunRow
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
-from dfx_agent.wire import Identity, SegmentWriter
-from dfx_agent.wire.records import STAGE, STEP
 
 DEADLINE_SECONDS = 120.0
-
-
-class Job:
-    """One process that passes steps."""
-
-    def __init__(self, folder: Path, run: str, rank: int = 0) -> None:
-        identity = Identity(run=run, role="trainer", rank=rank, world_size=2)
-        self.segment = SegmentWriter(str(folder), identity, num_records=1024)
-        self.stage = self.segment.add_name("backward")
-        self.span = 0
-
-    def passes(self, step: int) -> None:
-        now = time.monotonic_ns()
-        self.segment.emit(now, now, 0.0, step, 0, 0, 0, STEP, 0)
-        self.span += 1
-        self.segment.emit(now, now + 1, 0.0, step, self.span, 0, 1, STAGE, self.stage)
 
 
 @pytest.fixture
@@ -56,21 +42,8 @@ def agent(dfx_dir) -> Agent:
     return Agent(Config(str(dfx_dir)))
 
 
-def read(agent: Agent, jobs: list[Job], num_times: int = 4) -> dict[str, RunRow]:
-    for _ in range(num_times):
-        for job in jobs:
-            job.passes(job.span + 1)
-        agent.poll()
-        agent.snapshot()
-    return {run.run: run for run in agent.snapshot().runs}
-
-
 def states(run: RunRow) -> dict[str, str]:
     return {verdict.kind: verdict.state for verdict in run.verdicts}
-
-
-def raising(*_args: object, **_kwargs: object) -> None:
-    raise ValueError("strange \udcff")
 
 
 def only_of(run: str, function: Callable, of: Callable[[object], str]) -> Callable:
@@ -94,7 +67,7 @@ def test_a_process_that_cannot_be_read_costs_itself_and_nothing_is_clear_there(
     (fault,) = runs["bad"].faults
     assert (fault.part, fault.what, fault.is_blind) == ("reading", "rank 1 (trainer)", True)
     assert fault.num_times == 4
-    assert "ValueError at test_faults.py" in fault.message
+    assert "ValueError at guard_scene.py" in fault.message
     assert "clear" not in states(runs["bad"]).values()
     snapshot = agent.snapshot()
     assert snapshot.agent.blind is not None
@@ -118,7 +91,7 @@ def test_a_verdict_that_cannot_be_judged_says_so_and_the_others_stand(
     run = read(agent, jobs)["good"]
     (verdict,) = (v for v in run.verdicts if v.kind == kind)
     assert verdict.state == "insufficient evidence"
-    assert "could not be judged: ValueError at test_faults.py" in verdict.summary
+    assert "could not be judged: ValueError at guard_scene.py" in verdict.summary
     assert {"hang", "crash", "straggler"} <= states(run).keys()
     if name != "observe":
         assert all(v.state == "clear" for v in run.verdicts if v.kind in {"hang", "crash"} - {kind})
@@ -169,8 +142,9 @@ def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, mo
     assert answer.json()["detail"].startswith("blind since ")
     assert "crash (trainer) of run good" in answer.json()["detail"]
     seen = Observed("an agent", str(dfx_dir), document)
-    assert diagnose._exit_code(seen) == 2
-    diagnose._print(seen)
+    blind = diagnose._blind(seen, None)
+    assert diagnose._exit_code(seen, blind) == 2
+    diagnose._print(seen, blind)
     assert capsys.readouterr().out.startswith("blind since ")
 
 
@@ -217,6 +191,7 @@ def test_a_reading_that_stands_blinds_and_blocks_nobody(agent, jobs, monkeypatch
         assert "does not end" in snapshot.agent.blind.reason
         good = next(run for run in snapshot.runs if run.run == "good")
         assert "clear" not in states(good).values()
+        assert good.standing.state == "insufficient evidence"
         assert any(v.summary.startswith("not judged since ") for v in good.verdicts)
         may_go_on.set()
         while agent.snapshot().agent.blind is not None:
