@@ -14,6 +14,7 @@ from dfx_agent.shim import (
     modules,
     patches,
     recorder,
+    serving,
     step_losses,
     torch_hooks,
 )
@@ -33,6 +34,7 @@ def install() -> None:
     if "torch.distributed" in sys.modules:
         collectives.install()
     torch_hooks.install()
+    serving.listen()
     compiling.keep_guest_out()
     if recorder.current is not None:
         start_watch()
@@ -112,4 +114,5 @@ def after_fork() -> None:
     _watch = None
     collectives.after_fork()
     modules.after_fork()
+    modules.SERVING.restore()
     torch_hooks.after_fork()

@@ -26,6 +26,7 @@ from dfx_agent.wire.records import FORWARD_TOKENS
 
 FORWARD = PatchSet("forward")
 COMPILE = PatchSet("compile", is_optional=True)
+SERVING = PatchSet("serving", is_optional=True)
 
 _MAX_ROOTS = 8
 # a hook on all modules costs 1 to 2 us a call: at most 30 ms at a time, and 1 s in all
@@ -80,6 +81,11 @@ def after_fork() -> None:
     """Nobody would end it in the child."""
     if _listener is not None:
         _listener.leave()
+
+
+def leave_before_compile() -> None:
+    """From now on no hook on modules is left when something is compiled."""
+    COMPILE.install(_patch_compile)
 
 
 def follow(called: Iterable[Any]) -> None:
@@ -234,6 +240,7 @@ def _before_compile() -> None:
         if _listener is not None:
             _listener.leave()
         FORWARD.restore()
+        SERVING.restore()
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 

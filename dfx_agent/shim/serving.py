@@ -1,0 +1,88 @@
+"""A process that only serves: its first forward passes that nobody trains on make it a rank.
+
+Armed, it has nothing to say by itself: no stage, no optimizer, no collective. One hook on all
+modules looks for a module that is called three times without gradients; then it is gone, and also
+after 2,000 calls (1 to 2 us each), at the first backward, and before anything is compiled. The role
+is "rollout" until the process trains after all. Nothing is done where a launcher or the job says
+who it is, or where something was recorded already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from dfx_agent.shim import compiling, identity, imports, modules, recorder, torch_hooks
+from dfx_agent.shim.modules import SERVING
+from dfx_agent.shim.patches import PatchSet
+
+ROLE = "rollout"
+
+_MAX_CALLS = 2_000
+_ENOUGH_CALLS = 3
+
+
+def listen() -> None:
+    """In an armed process whose torch has just been imported."""
+    is_only_armed = recorder.current is None and recorder.start_late is not None
+    if is_only_armed and not os.environ.get("DFX_ROLE") and _env_role() == "driver":
+        SERVING.install(_hook_all_modules)
+        imports.when_imported("torch._dynamo.eval_frame", _make_way_for_compilers)
+
+
+def _make_way_for_compilers() -> None:
+    if SERVING.is_active:
+        modules.leave_before_compile()
+
+
+def _env_role() -> str:
+    return identity.from_environment().role
+
+
+def _hook_all_modules(patches: PatchSet) -> None:
+    register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
+    patches.on_restore(register(_Calls()).remove)
+    torch_hooks.before_next_backward.append(SERVING.restore)
+
+
+class _Calls:
+    """Which modules were called without gradients, in any thread."""
+
+    def __init__(self) -> None:
+        self._is_trained = sys.modules["torch"].is_grad_enabled
+        self._num_calls = 0
+        self._num_by_module: dict[int, int] = {}
+
+    def __call__(self, module: Any, _args: Any) -> None:
+        if not SERVING.is_active or compiling.is_compiling():
+            return
+        try:
+            self._num_calls += 1
+            if recorder.current is not None or self._num_calls > _MAX_CALLS:
+                SERVING.restore()
+            elif not self._is_trained() and self._has_served(module):
+                SERVING.restore()
+                _become_a_rank()
+        except Exception:  # noqa: BLE001 (never into the job)
+            SERVING.restore()
+
+    def _has_served(self, module: Any) -> bool:
+        number = self._num_by_module.get(id(module), 0) + 1
+        self._num_by_module[id(module)] = number
+        return number == _ENOUGH_CALLS and next(module.parameters(), None) is not None
+
+
+def _become_a_rank() -> None:
+    from dfx_agent.shim import bootstrap  # noqa: PLC0415 (it imports the hooks)
+
+    loading = sys.modules.get("torch.utils.data")
+    if loading is None or loading.get_worker_info() is None:  # it prepares data for a trainer
+        bootstrap.start(None, role=ROLE)
+        torch_hooks.before_next_backward.append(_train_after_all)
+
+
+def _train_after_all() -> None:
+    writer = recorder.current
+    if writer is not None and writer.identity.role == ROLE:
+        writer.update_identity({"role": _env_role()})
