@@ -29,6 +29,7 @@ class RemoteWait(NamedTuple):
     rank: Track
     answer: str
     seconds: float
+    usual_seconds: float  # of a step
     place: Frame | None
     reason: str
 
@@ -36,7 +37,7 @@ class RemoteWait(NamedTuple):
         at = "" if self.place is None else f", at {self.place}"
         return (
             f"{ranks_text([self.rank])} waits for {self.answer} for {seconds_text(self.seconds)}"
-            f"{at}"
+            f"{at} (a step usually takes {self.usual_seconds:.3g} s)"
         )
 
 
@@ -63,7 +64,7 @@ def _overdue(rank: Track, ranks: Sequence[Track], now_ns: int) -> RemoteWait | N
         return None
     usual = f"a step takes {median(steps):.3g} s (median of {len(steps)}, longest {max(steps):.3g})"
     reason = f"{ranks_text([rank])}: {usual}, an answer may take {limit:.0f} s"
-    return RemoteWait(rank, answer, seconds, _place(stacks), reason)
+    return RemoteWait(rank, answer, seconds, median(steps), _place(stacks), reason)
 
 
 def _place(stacks: ProcessStacks) -> Frame | None:
