@@ -66,7 +66,9 @@ def rank_row(**changes) -> RankRow:
 def exporter(
     *ranks: RankRow, run: str = "r", problems=(), verdicts=(), scalars=(), **known
 ) -> PrometheusExporter:
-    agent = AgentRow("0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems))
+    agent = AgentRow(
+        "0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems), read_seconds=2.0
+    )
     run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, scalars, verdicts=tuple(verdicts), **known)
     snapshot = Snapshot(2.0, agent, (run_row,))
 
@@ -392,6 +394,7 @@ def test_every_name_and_label_is_the_catalogue_s():
     problem = SegmentProblem("/x", "version", "say")
     told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of(8.0))
     known = {"problems": [problem], "verdicts": [verdict()], "incidents": (incident(),)}
+    known["judged_seconds"] = {"hang": 2.0}
     found = samples(exporter(full_rank(), scalars=(told,), **known))
     seen = set()
     for name, rows in found.items():
