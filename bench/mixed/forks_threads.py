@@ -20,7 +20,7 @@ STEPS_BETWEEN_FORKS = 50
 
 class Numbers(Dataset[torch.Tensor]):
     def __len__(self) -> int:
-        return 1 << 20
+        return 1 << 40
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.full((128,), float(index % 97)) / 97.0

@@ -15,7 +15,7 @@ class Handler(BaseHTTPRequestHandler):
         number = int(self.path.rsplit("/", 1)[1])
         chance = random.Random(number)
         usual_seconds = chance.uniform(0.1, 0.8)
-        time.sleep(LONGEST_SECONDS if number % 40 == 39 else usual_seconds)
+        time.sleep(LONGEST_SECONDS if number % 41 == 40 else usual_seconds)
         body = json.dumps([chance.gauss(0.0, 1.0) for _ in range(256)]).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
