@@ -193,7 +193,10 @@ def after_backward(*, has_failed: bool) -> None:
     """Of several modules that were reduced together in one group, the last one tells."""
     if len(replicas) > 1:
         _keep_latest()
-    recorded = [r.group for r in replicas if r.end(has_failed=has_failed)]
+    recorded = []
+    for replica in replicas:
+        if replica.end(has_failed=has_failed):
+            recorded.append(replica.group)  # noqa: PERF401 (a comprehension is a function more)
     for replica in replicas:
         if replica.has_missed and replica.group not in recorded:
             replica.learn_again()

@@ -25,6 +25,7 @@ class _Sum:
 
     def __init__(self) -> None:
         self.total, self.num_losses, self._num_waiting = 0.0, 0, 0
+        self.is_plain = True  # nothing of it was on a device
         self._is_whole, self._tell = True, None  # type: tuple[bool, Tell | None]
         self.is_shared = False
 
@@ -34,6 +35,7 @@ class _Sum:
             self.total += loss
             return
         self._num_waiting += 1
+        self.is_plain = False
         try:
             value = getattr(loss, "_local_tensor", loss).detach().reshape(())
             recorder.current.fetch(value, self._arrive)  # type: ignore[union-attr]
@@ -78,42 +80,68 @@ def begin(*, is_late: bool) -> None:
 
 def before_backward() -> None:
     """What was thrown away since the last backward is told; gradients are looked at."""
-    state.before = {id(o): each.gradients() for o, each in trained.living()}
-    for key, held in list(state.owned.items()):
-        then, now = state.after.get(key, ()), state.before.get(key, ())
-        if any(then) and not any(now):
-            del state.owned[key]
-            if not held.is_shared:
-                _close([held], _living(key))
+    before: _Marks = {}
+    for key, (_, each) in tuple(trained.state.optimizers.items()):
+        before[key] = each.gradients()
+    state.before = before
+    for key in tuple(state.owned):
+        if any(state.after.get(key, ())) and not any(before.get(key, ())):
+            _tell_thrown_away(key)
+
+
+def _tell_thrown_away(key: int) -> None:
+    held = state.owned.pop(key)
+    if held.num_losses and not held.is_shared:
+        _close([held], _living(key))
 
 
 def after_backward(loss: Any) -> None:
     """``loss``: what went into it, a float or a tensor on a device; None where it is not known."""
-    state.after = {id(o): each.gradients() for o, each in trained.living()}
+    after: _Marks = {}
+    changed = []
+    for key, (_, each) in tuple(trained.state.optimizers.items()):
+        after[key] = each.gradients()
+        if loss is not None and after[key] != state.before.get(key):
+            changed.append(state.owned.get(key) or state.owned.setdefault(key, _Sum()))
+    state.after = after
     if loss is None:
         return
-    changed = [key for key, now in state.after.items() if now != state.before.get(key)]
-    sums = [state.owned.setdefault(key, _Sum()) for key in changed] or [state.unowned]
-    for each in sums:
-        each.add(loss)
-        each.is_shared |= len(sums) > 1
+    for held in changed or (state.unowned,):
+        if type(loss) is float:
+            held.total += loss
+            held.num_losses += 1
+        else:
+            held.add(loss)
+        held.is_shared |= len(changed) > 1
     if not state.has_stepped:
-        if state.unowned.num_losses > _MAX_HELD:
-            state.tells_each, state.unowned, state.is_part = True, _Sum(), False
-            state.unowned.add(loss)
-        if state.tells_each:
-            held, state.unowned = state.unowned, _Sum()
-            _close([held], None)
+        _tell_each_where_nobody_steps(loss)
+
+
+def _tell_each_where_nobody_steps(loss: Any) -> None:
+    if state.unowned.num_losses > _MAX_HELD:
+        state.tells_each, state.unowned, state.is_part = True, _Sum(), False
+        state.unowned.add(loss)
+    if state.tells_each:
+        held, state.unowned = state.unowned, _Sum()
+        _close([held], None)
 
 
 def after_step(optimizer: Any) -> None:
     """Tell the loss of this step of ``optimizer``, also of one that a scaler has skipped."""
     state.has_stepped = True
-    sums = [state.unowned, state.owned.pop(id(optimizer), None)]
-    state.unowned = _Sum()
+    owned = state.owned.get(id(optimizer))
     state.after.pop(id(optimizer), None)
     is_part, state.is_part = state.is_part, False
-    held = [each for each in sums if each is not None and each.num_losses]
+    writer, unowned = recorder.current, state.unowned
+    is_plain = owned is not None and owned.is_plain and not unowned.num_losses
+    if is_plain and not is_part and writer is not None and trained.has_plain_names():
+        assert owned is not None
+        writer.scalar("torch/loss", owned.total, None)
+        owned.total, owned.num_losses, owned.is_shared = 0.0, 0, False  # goes on as a new one
+        return
+    state.owned.pop(id(optimizer), None)
+    state.unowned = _Sum()
+    held = [each for each in (unowned, owned) if each is not None and each.num_losses]
     if held and not is_part:
         _close(held, optimizer)
 

@@ -149,7 +149,10 @@ def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
     """Tell the rate or norm of the model that ``optimizer`` trains; None: the first one's."""
     writer = recorder.current
     if writer is not None and _seen.has_details:
-        name = trained.name_of(value_name, optimizer)
+        if len(trained.state.optimizers) < 2 and recorder.innermost.get() is None:
+            name: str | None = f"torch/{value_name}"
+        else:
+            name = trained.name_of(value_name, optimizer)
         if name is not None:
             writer.scalar(name, value, None)
 
@@ -241,7 +244,8 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
     if writer is None or not is_on or outer:  # inside another one: the outer one counts
         return
     _seen.num_steps += 1
-    if trained.known(optimizer) is None:
+    met = trained.state.optimizers.get(key)
+    if met is None or met[0]() is not optimizer:
         trained.meet(optimizer)
         news.set()
     is_first, is_new = trained.is_first(optimizer)
@@ -396,7 +400,11 @@ def _note_norm(norm: Any, tensors: Any) -> None:
         if isinstance(tensors, (list, tuple)) and tensors:
             if tensors[0].requires_grad:
                 return  # a norm of parameters
-            owner, may_be_told = trained.owner_of(tensors[0])
+            newest = trained.state.newest
+            if newest is not None and getattr(newest[0](), "grad", None) is tensors[0]:
+                owner = newest[1]()
+            else:
+                owner, may_be_told = trained.owner_of(tensors[0])
         if hasattr(norm, "placements"):
             norm = losses.whole(norm)
             if norm is None:

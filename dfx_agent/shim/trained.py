@@ -30,26 +30,29 @@ class Optimizer:
         parameters = [p for group in groups for p in group if p.requires_grad]
         ends = [parameters[0], parameters[-1]] if parameters else []
         self._probes = [weakref.ref(parameter) for parameter in ends]
-        self._newest: weakref.ref[Any] | None = None
+        self.newest: weakref.ref[Any] | None = None
 
     def gradients(self) -> tuple[tuple[int, int] | None, ...]:
         """Changes whenever a backward or the job has written into the gradients."""
-        found = [getattr(probe(), "grad", None) for probe in self._probes]
-        return tuple(None if g is None else (id(g), g._version) for g in found)  # noqa: SLF001
+        found: list[tuple[int, int] | None] = []
+        for probe in self._probes:  # no function of ours inside: each runs cold
+            gradient = getattr(probe(), "grad", None)
+            found.append(None if gradient is None else (id(gradient), gradient._version))  # noqa: SLF001
+        return tuple(found)
 
     @property
     def has_matched(self) -> bool:
-        return self._newest is not None
+        return self.newest is not None
 
     def has(self, gradient: Any, optimizer: Any) -> bool:
         """Whether this very tensor is the gradient of one of its parameters."""
-        known = self._newest() if self._newest is not None else None
+        known = self.newest() if self.newest is not None else None
         if known is not None and known.grad is gradient:
             return True
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is gradient:
-                    self._newest = weakref.ref(parameter)
+                    self.newest = weakref.ref(parameter)
                     return True
         return False
 
@@ -60,6 +63,8 @@ class _State:
         self.first: weakref.ref[Any] | None = None
         self.claim_of_first = 0
         self.num_others = 0
+        # the parameter whose gradient was asked for last, and its optimizer
+        self.newest: tuple[weakref.ref[Any], weakref.ref[Any]] | None = None
 
 
 state = _State()
@@ -101,6 +106,14 @@ def is_first(optimizer: Any) -> tuple[bool, bool]:
     return False, False
 
 
+def has_plain_names() -> bool:
+    """Whether there is but one optimizer, and no stage that could name its model is open.
+
+    Hooks ask it before ``name_of``, which runs two functions more.
+    """
+    return len(state.optimizers) < 2 and recorder.innermost.get() is None
+
+
 def name_of(value: str, optimizer: Any) -> str | None:
     """As in "torch/loss", "torch/actor/loss" where a stage names the model, "torch/optimizer_2/lr".
 
@@ -127,6 +140,8 @@ def owner_of(gradient: Any) -> tuple[Any, bool]:
     rows = living()
     for optimizer, each in rows:
         if each.has(gradient, optimizer):
+            if each.newest is not None:
+                state.newest = each.newest, weakref.ref(optimizer)
             return optimizer, True
     return None, len(rows) < 2 and not any(each.has_matched for _, each in rows)
 

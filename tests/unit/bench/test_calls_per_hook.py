@@ -94,9 +94,9 @@ def _count(event: Callable[[], None]) -> int:
     ("event", "limit"),
     [
         ("forward", 9),
-        ("backward", 29),
+        ("backward", 26),
         ("clip", 5),
-        ("step", 20),
+        ("step", 24),
         ("reduce", 6),
         ("reduce_async", 9),
     ],
