@@ -50,6 +50,7 @@ CELLS = tuple(StepCell(rank, TimeSplit(), {"response": 30.0}) for rank in "01")
 STEPS = (StepRow(1, "trainer", 1.0, 3.0, (), 0.25, CELLS),)
 BY_ARRIVAL = CollectiveTime("0", "backward", "arrival", 12, 4096.0, 1.5, 0.25, 0.0)
 SECONDS = "dfx_rank_collective_seconds_total"
+FAR_SECONDS = 1e11  # not yet: the age of it is 0 at each scrape
 
 
 def rank_row(**changes) -> RankRow:
@@ -67,7 +68,7 @@ def exporter(
     *ranks: RankRow, run: str = "r", problems=(), verdicts=(), scalars=(), **known
 ) -> PrometheusExporter:
     agent = AgentRow(
-        "0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems), read_seconds=2.0
+        "0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems), read_seconds=FAR_SECONDS
     )
     run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, scalars, verdicts=tuple(verdicts), **known)
     snapshot = Snapshot(2.0, agent, (run_row,))
@@ -394,7 +395,7 @@ def test_every_name_and_label_is_the_catalogue_s():
     problem = SegmentProblem("/x", "version", "say")
     told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of(8.0))
     known = {"problems": [problem], "verdicts": [verdict()], "incidents": (incident(),)}
-    known["judged_seconds"] = {"hang": 2.0}
+    known["judged_seconds"] = {"hang": FAR_SECONDS}
     found = samples(exporter(full_rank(), scalars=(told,), **known))
     seen = set()
     for name, rows in found.items():
