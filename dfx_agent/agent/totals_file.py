@@ -24,6 +24,7 @@ NAME = "totals.json"
 EVERY_SECONDS = 5.0
 _FORMAT = 1
 _MAX_BYTES = 64 << 20
+_UNKEPT_SHARE = 1 / 4  # of a ring
 
 
 class TotalsFile:
@@ -34,6 +35,7 @@ class TotalsFile:
         self._directory = directory
         self._path = f"{state_directory(directory)}/{NAME}"
         self._kept_seconds = time.monotonic()
+        self._positions: dict[Process, int] = {}  # as they were kept
         self._kept = self._read()
 
     def of(self, process: Process) -> KeptTotals | None:
@@ -49,12 +51,18 @@ class TotalsFile:
             return None
 
     def keep(self, processes: Iterable[Process], *, is_last: bool = False) -> None:
-        """Write those of ``processes`` that live, at most every ``EVERY_SECONDS``."""
-        now = time.monotonic()
-        if now - self._kept_seconds < EVERY_SECONDS and not is_last:
+        """Write those of ``processes`` that live, every ``EVERY_SECONDS``.
+
+        Sooner where what came since then fills much of a ring: what an agent that is killed has not
+        kept is still there for the next one.
+        """
+        now, living = time.monotonic(), [p for p in processes if p.is_living]
+        is_due = is_last or now - self._kept_seconds >= EVERY_SECONDS
+        if not is_due and not any(map(self._is_far, living)):
             return
         self._kept_seconds = now
-        rows = {_key(p.follower.preamble): p.to_keep() for p in processes if p.is_living}
+        self._positions = {p: p.follower.position for p in living}
+        rows = {_key(p.follower.preamble): p.to_keep() for p in living}
         entries = {
             key: {"position": k.position, "until_ns": k.until_ns, "totals": k.totals.dump()}
             for key, k in rows.items()
@@ -66,6 +74,11 @@ class TotalsFile:
                 folder.write(NAME, data)
         except (OSError, ValueError, SegmentError) as error:
             self._note("keep", error)
+
+    def _is_far(self, process: Process) -> bool:
+        follower = process.follower
+        num_new = follower.position - self._positions.get(process, 0)
+        return num_new > _UNKEPT_SHARE * follower.preamble.num_records
 
     def _read(self) -> dict[str, Any]:
         try:

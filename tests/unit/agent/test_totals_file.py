@@ -184,3 +184,18 @@ def test_what_was_added_can_be_taken_away(one, other):
     }
     assert after["numbers"] == known["numbers"]
     assert after["active_ns"] == known["active_ns"]
+
+
+def test_what_was_read_is_kept_before_the_ring_has_wrapped(dfx_dir):
+    """Nothing waits for the next five seconds: whoever is killed before has kept enough."""
+    job, first = SmallRing(dfx_dir), agent_of(dfx_dir)
+    for begin in range(1, 200, 20):  # 80 records in a ring of 256
+        job.work(range(begin, begin + 20))
+        first.poll()
+    before = rank_row(first, polls=1)
+    killed(first)
+    second = agent_of(dfx_dir)
+    after = rank_row(second, polls=2)
+    assert counted(after) == counted(before)
+    assert after.num_lost_records == 0
+    second.stop()
