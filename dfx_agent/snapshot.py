@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from dfx_agent.snapshot_dropped import DroppedRanks
 from dfx_agent.snapshot_faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot_health import DetectorParameters, SignalHistory, SignalState
 from dfx_agent.snapshot_incidents import UNJUDGED, Incident, Standing
+from dfx_agent.snapshot_ledger import LedgerRow, LedgerState
 
 SpanKind = Literal["stage", "wait", "collective"]
 PieceKind = Literal["stage", "wait", "idle"]
@@ -183,48 +185,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """Batches of one rank at one boundary: the newest step, and totals since it was first seen.
-
-    ``schema`` and ``shapes`` are checksums (hex). Totals: ``num_crossings``; samples with NaN or
-    Inf and with a length that breaks the token rule, one for each column; columns not read.
-    """
-
-    boundary: str
-    step: int | None
-    num_samples: int
-    mask_ratio: float | None
-    smallest_group: int | None
-    largest_group: int | None
-    schema: str
-    shapes: str
-    num_crossings: int
-    num_nonfinite: int
-    num_misaligned: int
-    num_unread: int
-    num_sampled: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerMismatches:
-    """How often something did not fit at a boundary; ``kind`` as in the "data" verdict's cause."""
-
-    boundary: str
-    kind: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerState:
-    """Batches of a run compared between boundaries; skipped steps could not be judged."""
-
-    num_judged_steps: int
-    num_skipped_steps: int
-    num_incomplete_crossings: int
-    mismatches: tuple[LedgerMismatches, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class OutsideLook:
     """A process without a guest as it is seen from outside.
 
@@ -339,6 +299,7 @@ class RunRow:
     incidents: tuple[Incident, ...] = ()
     standing: Standing = UNJUDGED
     blind: Blindness | None = None
+    dropped_ranks: tuple[DroppedRanks, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +338,7 @@ class AgentRow:
     blind: Blindness | None = None
     faults: tuple[FaultRow, ...] = ()
     num_faults: Mapping[FaultPart, int] = field(default_factory=dict)
+    num_dropped_runs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

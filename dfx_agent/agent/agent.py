@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dfx_agent import __version__
 from dfx_agent.agent import view
 from dfx_agent.agent.config import Config
+from dfx_agent.agent.ended import KEEP_RUNS
 from dfx_agent.agent.evidence import Evidence
 from dfx_agent.agent.faults import Faults
 from dfx_agent.agent.fold import RunFold
@@ -64,7 +65,8 @@ class Agent:
         (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
         self._critical = divergence.condition
         self._runs: dict[str, RunFold] = {}
-        self._ended: dict[Process, float] = {}
+        self._ended: dict[str, float] = {}  # segment -> when it may be removed, monotonic
+        self._num_dropped_runs = self._num_dropped_records = self._num_dropped_lost = 0
         self._faults = Faults()
         self._watchdog = Watchdog(self._faults, max(config.poll_seconds, _CALM_SECONDS))
         self._lock = threading.Lock()
@@ -302,7 +304,7 @@ class Agent:
         replaced = fold.adopt(process)
         if replaced is not None and replaced.is_living:
             fold.add(replaced, *replaced.finish(replaced.follower.liveness()))
-            self._ended[replaced] = 0.0
+            self._ended[replaced.follower.path] = 0.0
 
     def _fold(self, run: str) -> RunFold:
         fold = self._runs.get(run)
@@ -325,24 +327,31 @@ class Agent:
             process.state = state
             fold.add(process, *process.poll())
         else:
-            self._ended[process] = time.monotonic()
+            kept = 0.0 if state == "exited" else self._config.keep_dead_seconds
+            self._ended[process.follower.path] = time.monotonic() + kept
             fold.add(process, *process.finish(state))
 
     def _let_go(self) -> None:
         """Remove segments of ended processes: orderly ends at once, deaths after a while."""
         now = time.monotonic()
-        for process, ended in list(self._ended.items()):
-            if process.state == "exited" or now - ended > self._config.keep_dead_seconds:
-                self._folder.reap(process.follower.path)
-                del self._ended[process]
-        for run, fold in list(self._runs.items()):
-            events = [p.last_event_ns or p.follower.begin_ns for p in fold.processes.values()]
-            quiet_seconds = (time.monotonic_ns() - max(events, default=0)) / 1e9
-            ended = not fold.outside and not any(p.is_living for p in fold.processes.values())
-            if ended and quiet_seconds > _FORGET_RUN_SECONDS:
+        for path, due in list(self._ended.items()):
+            if now > due:
+                self._folder.reap(path)
+                del self._ended[path]
+        for fold in self._runs.values():
+            fold.let_go_ended()
+        old_ns = time.monotonic_ns() - int(_FORGET_RUN_SECONDS * 1e9)
+        ended = sorted((fold.newest_ns, run) for run, fold in self._runs.items() if fold.has_ended)
+        for i, (newest_ns, run) in enumerate(reversed(ended)):
+            if i >= KEEP_RUNS or newest_ns < old_ns:
                 self._forget(run)
 
     def _forget(self, run: str) -> None:
+        """Its records are counted on in the agent's own."""
+        row = view.guarded_row(self._runs[run])
+        self._num_dropped_records += view.num_records(row)
+        self._num_dropped_lost += view.num_lost_records(row)
+        self._num_dropped_runs += bool(row.ranks)
         self._health_files.forget(run)
         self._faults.forget(run)
         del self._runs[run]
@@ -369,8 +378,9 @@ class Agent:
             num_segments=sum(
                 rank.state in ("live", "unknown") and rank.outside is None for rank in ranks
             ),
-            num_records=sum(rank.num_records for rank in ranks),
-            num_lost_records=sum(rank.num_lost_records for rank in ranks),
+            num_records=self._num_dropped_records + sum(map(view.num_records, runs)),
+            num_lost_records=self._num_dropped_lost + sum(map(view.num_lost_records, runs)),
+            num_dropped_runs=self._num_dropped_runs,
             num_reaped_segments=self._folder.num_reaped,
             num_exporter_errors=self._num_errors,
             other_agent_pid=self._folder.other_agent_pid,

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from dfx_agent.agent.coverage import Coverage
 from dfx_agent.agent.device_times import DeviceTime
+from dfx_agent.agent.ended import Newest
 from dfx_agent.agent.process import Collective, Process
 from dfx_agent.agent.waits import Book, DeviceSlot, Slot
 from dfx_agent.snapshot import CollectiveTime, GroupRow
@@ -63,6 +64,14 @@ class _Group:
         for sequence, slot in list(self.slots.items()):
             self.book_if_complete(sequence, slot)
 
+    def forget(self, bit: int) -> None:
+        """This rank is gone, and another one may come to have its bit."""
+        slots = self.slots.items()
+        self.give_up([n for n, slot in slots if (slot.arrived | slot.through) & bit])
+        self.members &= ~bit
+        if self.expected != _NOBODY_YET:
+            self.expected &= ~bit
+
     def give_up(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
             self.slots.pop(sequence).give_up()
@@ -71,9 +80,9 @@ class _Group:
 class _Rank:
     """One rank of one role, over its restarts."""
 
-    def __init__(self, process: Process, index: int) -> None:
+    def __init__(self, process: Process, bit: int) -> None:
         self.process = process
-        self.bit = 1 << index
+        self.bit = bit
         self.groups: dict[str, tuple[_Group, Coverage]] = {}
         self.books: dict[tuple[str, str], Book] = {}
         self.books_by_parent: dict[tuple[str, int], Book] = {}  # within one reading
@@ -93,6 +102,7 @@ class Collectives:
     def __init__(self) -> None:
         self.num_misaligned = 0
         self._ranks: dict[tuple[str, str], _Rank] = {}
+        self._dropped: Newest[tuple[str, str], dict[tuple[str, str], Book]] = Newest()
         self._groups: dict[tuple[str, str], _Group] = {}
         self._titles: set[str] = set()
         self._now_ns = 0
@@ -123,6 +133,20 @@ class Collectives:
             coverage.report(known.num_enqueued, now_ns)
         books.clear()
         rank.bound_transfers()
+
+    def let_go(self, process: Process) -> None:
+        """It ended long ago: another rank may have its bit."""
+        rank = self._ranks.pop(_key(process), None)
+        if rank is None:
+            return
+        role = process.filed_as.role
+        for (other, _), group in self._groups.items():
+            if other == role:
+                group.forget(rank.bit)
+        self._groups = {key: group for key, group in self._groups.items() if group.members}
+        if rank.books:
+            rank.transfers.clear()
+            self._dropped.put(_key(process), rank.books)
 
     def settle(self) -> None:
         """All ranks were read: learn who belongs to which group, let go what stays incomplete."""
@@ -216,11 +240,19 @@ class Collectives:
         key = _key(process)
         rank = self._ranks.get(key)
         if rank is None:
-            rank = self._ranks[key] = _Rank(process, len(self._ranks))
+            rank = self._ranks[key] = _Rank(process, self._free_bit())
+            rank.books = self._dropped.take(key) or {}
+            for book in rank.books.values():
+                book.transfers = rank.transfers
         elif rank.process is not process:
             rank.process = process
             self._restart(rank)
         return rank
+
+    def _free_bit(self) -> int:
+        """The lowest that no rank has."""
+        taken = sum(rank.bit for rank in self._ranks.values())
+        return ~taken & (taken + 1)
 
     def _restart(self, rank: _Rank) -> None:
         """A rank began anew: numbers of the attempt before must not meet those of this one."""

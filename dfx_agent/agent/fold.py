@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
+from math import inf
 
 from dfx_agent.agent.attribution import straggler_verdict
 from dfx_agent.agent.collectives import Collectives
+from dfx_agent.agent.ended import DroppedProcesses, surplus
 from dfx_agent.agent.faults import Faults, unjudged
 from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.health import Reporter, RunHealth
@@ -52,6 +55,7 @@ class RunFold:
         self.run = run
         self.faults = faults or Faults()
         self.processes: dict[tuple[str, str], Process] = {}
+        self.dropped = DroppedProcesses()
         self.outside: tuple[OutsideProcess, ...] = ()
         self.store = ScalarStore()
         self._fresh: list[tuple[ScalarRecord, str, int]] = []  # of this reading, label, attempt
@@ -71,12 +75,24 @@ class RunFold:
 
     @property
     def attempt(self) -> int:
-        return max((p.attempt for p in self.processes.values()), default=0)
+        attempts = (p.attempt for p in self.processes.values())
+        return max(self.dropped.attempt, *attempts, 0)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it lives."""
+        return not self.outside and not any(p.is_living for p in self.processes.values())
+
+    @property
+    def newest_ns(self) -> int:
+        """When it last told something, on the guest's monotonic clock; 0 when it has nobody."""
+        events = (p.last_event_ns or p.follower.begin_ns for p in self.processes.values())
+        return max(events, default=0)
 
     @property
     def framework(self) -> str:
         names = (p.follower.identity.framework for p in self.processes.values())
-        return next((name for name in names if name), "")
+        return next((name for name in names if name), self.dropped.framework)
 
     def framework_of(self, process: Process) -> str:
         """Whose names its keys are: a process that names no framework speaks as its run does."""
@@ -85,7 +101,8 @@ class RunFold:
     @property
     def begin_seconds(self) -> float:
         begins = [p.follower.preamble.created_epoch_ns / 1e9 for p in self.processes.values()]
-        return min((*begins, *(p.begin_seconds for p in self.outside)), default=0.0)
+        begins += [*(p.begin_seconds for p in self.outside), self.dropped.begin_seconds]
+        return min((begin for begin in begins if begin < inf), default=0.0)
 
     def adopt(self, process: Process) -> Process | None:
         """Give a new process its place; returns the dead one whose place it takes."""
@@ -96,15 +113,48 @@ class RunFold:
         if before is not None and before.follower_lives() and not before.became(process):
             process.label += f".{pid}"
             before = self.processes.get((identity.role, process.label))
+        process.filed_as = identity
         if before is not None:
             process.succeed(before)
+        else:
+            self.dropped.give_to(process)
         self.processes[identity.role, process.label] = process
-        process.filed_as = identity
         return before
 
     def release(self, process: Process) -> None:
         """It belongs elsewhere: take it out of this run."""
         self.processes = {key: p for key, p in self.processes.items() if p is not process}
+
+    def let_go_ended(self) -> None:
+        """Keep the newest of the processes that have ended, and count the others."""
+        for process in surplus(self.processes.values()):
+            self._let_go(process)
+
+    def _let_go(self, process: Process) -> None:
+        role, label = process.filed_as.role, process.label
+        self.release(process)
+        self.dropped.add(process)
+        self.collectives.let_go(process)
+        self.ledger.let_go(process)
+        self.scalar_rows.let_go(role, label)
+        if all(other != label for _, other in self.processes):
+            self.store.let_go(label)
+        if role in self._watches:
+            self._watches[role].let_go(process)
+        for key in [k for k, cells in self._cells.items() if k[0] == role and label in cells]:
+            self._drop_cell(key, label)
+
+    def _drop_cell(self, key: tuple[str, int], label: str) -> None:
+        """The row keeps what was said of the step as a whole."""
+        cells, row = self._cells[key], self.rows.get(key)
+        del cells[label]
+        if not cells:
+            self._open.discard(key)
+            del self._cells[key]
+            self.rows.pop(key, None)
+        elif row is not None:
+            kept = tuple(cell for cell in row.cells if cell.rank != label)
+            self.rows[key] = replace(row, cells=kept)
 
     def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
         """What one reading of a process brought."""

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from dfx_agent.agent.ended import Newest
 from dfx_agent.agent.ledger_checks import (
     Crossed,
     Difference,
@@ -24,7 +25,8 @@ from dfx_agent.agent.ledger_checks import (
 from dfx_agent.agent.ledger_record import LedgerRecord
 from dfx_agent.agent.ledger_verdict import Mismatch, data_verdict
 from dfx_agent.agent.process import Process
-from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, Verdict
+from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot_ledger import LedgerMismatches, LedgerRow, LedgerState
 from dfx_agent.wire.records import LEDGER_FIELDS, NO_STEP
 
 _SETTLED_STEPS = 2
@@ -44,10 +46,10 @@ _Habit = tuple[str, str, str]  # boundary before, boundary, kind
 class _Newest:
     """One rank at one boundary since it was first seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, totals: Counter[str] | None = None) -> None:
         self.step = NO_STEP
         self.fields: dict[tuple[str, str], float] = {}
-        self.totals: Counter[str] = Counter()
+        self.totals: Counter[str] = totals or Counter()
 
     def take(self, step: int, fields: Mapping[tuple[str, str], float]) -> None:
         if step != self.step:
@@ -68,6 +70,7 @@ class RunLedger:
         self._skipped: set[int] = set()
         self._processes: dict[Rank, tuple[Process, int]] = {}  # with the records it had lost
         self._newest: dict[tuple[Rank, str], _Newest] = {}
+        self._dropped: Newest[tuple[Rank, str], Counter[str]] = Newest()
         self._habits: dict[_Habit, deque[bool]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._mismatches: deque[Mismatch] = deque(maxlen=_KEEP_MISMATCHES)
@@ -92,6 +95,15 @@ class RunLedger:
                 self._take(rank, records)
         while len(self._partial) > _MAX_PARTIAL:
             self._give_up(next(iter(self._partial)))
+
+    def let_go(self, process: Process) -> None:
+        """It ended long ago: its totals are kept for the next process of the rank."""
+        rank = process.filed_as.role, process.label
+        self._processes.pop(rank, None)
+        for key in [key for key in self._partial if key[0] is process]:
+            self._give_up(key)
+        for seat in [seat for seat in self._newest if seat[0] == rank]:
+            self._dropped.put(seat, self._newest.pop(seat).totals)
 
     def settle(self, processes: Iterable[Process], *, is_whole: bool) -> None:
         """All processes were read: judge the steps that are over.
@@ -173,7 +185,7 @@ class RunLedger:
             if len(self._newest) >= _MAX_BOUNDARIES * len(self._processes):
                 self.num_incomplete += 1
                 return
-            self._newest[rank, boundary] = _Newest()
+            self._newest[rank, boundary] = _Newest(self._dropped.take((rank, boundary)))
         self._newest[rank, boundary].take(first.step, fields)
         if first.step == NO_STEP:  # nothing to compare it with
             crossed = Crossed(first.time_ns)

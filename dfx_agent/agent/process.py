@@ -202,8 +202,12 @@ class Process:
     def succeed(self, other: Process) -> None:
         """Take over the place of a process that is gone: counters of the rank go on."""
         self.label = other.label
-        self.attempt = max(self.attempt, other.attempt + 1)
-        self._carried = other.totals()
+        self.go_on(other.attempt, other.totals())
+
+    def go_on(self, attempt: int, totals: Totals) -> None:
+        """What was known of the rank before."""
+        self.attempt = max(self.attempt, attempt + 1)
+        self._carried = totals
 
     def resume(self, kept: KeptTotals) -> None:
         """Go on from what another agent knew, once our first reading has come as far as it did."""

@@ -28,6 +28,9 @@ class ScalarRows:
             known = self._of_ranks[place] = version, _rank_rows(process, framework)
         return known[1]
 
+    def let_go(self, role: str, label: str) -> None:
+        self._of_ranks.pop((role, label), None)
+
     def of_run(self, processes: Collection[Process], store: ScalarStore, framework: str) -> _Rows:
         """Over ranks, at the newest step of each key."""
         version = framework, tuple(process.scalars_version for process in processes)

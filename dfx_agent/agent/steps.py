@@ -92,6 +92,14 @@ class StepWatch:
             if step.window.step is not None and step.window.end_ns is not None:
                 self._open.setdefault(step.window.step, {})[process] = step
 
+    def let_go(self, process: Process) -> None:
+        """It ended long ago."""
+        if self._known.get(process.label) is process:
+            del self._known[process.label]
+        for closed in self._open.values():
+            closed.pop(process, None)
+        self._open = {number: closed for number, closed in self._open.items() if closed}
+
     def close(self, living: Collection[Process], collectives: Collectives) -> None:
         """Take the steps that all of ``living`` have passed, at the end of the job all ranks."""
         awaited = living or self._known.values()

@@ -6,6 +6,7 @@ mean. A run logs far more often than people look.
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -23,6 +24,17 @@ class _Series:
     means: array[float] = field(default_factory=lambda: array("d"))  # without the recent steps
     recent: dict[int, dict[str, float]] = field(default_factory=dict)
     attempt: int = 0
+    # of ranks that were let go, by recent step
+    dropped: dict[int, Moments] = field(default_factory=dict)
+
+    def moments(self, step: int) -> Moments:
+        """Over ranks, of a recent step."""
+        values = list(self.recent[step].values())
+        dropped = self.dropped.get(step)
+        if not values:
+            return dropped or Moments.of(math.nan)
+        found = Moments(len(values), sum(values), min(values), max(values))
+        return found if dropped is None else found.merge(dropped)
 
 
 class ScalarStore:
@@ -53,19 +65,28 @@ class ScalarStore:
             known = self._begin(series, step)
         known[rank] = value
 
+    def let_go(self, rank: str) -> None:
+        """Its values stay in the means; they are not kept by its name any more."""
+        for series in self._series.values():
+            for step, ranks in series.recent.items():
+                value = ranks.pop(rank, None)
+                if value is not None:
+                    before, one = series.dropped.get(step), Moments.of(value)
+                    series.dropped[step] = one if before is None else before.merge(one)
+
     def latest(self, key: str) -> tuple[int, Moments] | None:
         """(step, moments over ranks) of the newest step; None when nothing is left."""
         series = self._series[key]
         if not series.steps:
             return None
         step = series.steps[-1]
-        ranks = series.recent.get(step)
-        return step, _moments(ranks) if ranks else Moments.of(series.means[-1])
+        is_recent = step in series.recent
+        return step, series.moments(step) if is_recent else Moments.of(series.means[-1])
 
     def history(self, key: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """(steps, means), oldest first; KeyError for an unknown key."""
         series = self._series[key]
-        newest = (_moments(ranks).mean for ranks in series.recent.values())
+        newest = (series.moments(step).mean for step in series.recent)
         return tuple(series.steps), (*series.means, *newest)
 
     def after(self, step: int | None) -> dict[int, dict[str, float]]:
@@ -81,15 +102,17 @@ class ScalarStore:
     def _mean(series: _Series, i: int) -> float:
         if i < len(series.means):
             return series.means[i]
-        return _moments(series.recent[series.steps[i]]).mean
+        return series.moments(series.steps[i]).mean
 
     @staticmethod
     def _begin(series: _Series, step: int) -> dict[str, float]:
         series.steps.append(step)
         ranks = series.recent[step] = {}
         if len(series.recent) > _RECENT_STEPS:
-            settled = series.recent.pop(next(iter(series.recent)))
-            series.means.append(_moments(settled).mean)
+            settled = next(iter(series.recent))
+            series.means.append(series.moments(settled).mean)
+            del series.recent[settled]
+            series.dropped.pop(settled, None)
         if len(series.steps) > _MAX_POINTS:
             del series.steps[: _MAX_POINTS // 10], series.means[: _MAX_POINTS // 10]
         return ranks
@@ -98,10 +121,7 @@ class ScalarStore:
     def _forget_from(series: _Series, step: int) -> None:
         """A restarted run repeats steps: what the dead attempt reported for them goes."""
         while series.steps and series.steps[-1] >= step:
-            if series.recent.pop(series.steps.pop(), None) is None:
+            newest = series.steps.pop()
+            series.dropped.pop(newest, None)
+            if series.recent.pop(newest, None) is None:
                 series.means.pop()
-
-
-def _moments(ranks: dict[str, float]) -> Moments:
-    values = list(ranks.values())
-    return Moments(len(values), sum(values), min(values), max(values))

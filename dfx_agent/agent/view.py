@@ -66,7 +66,18 @@ def run_row(fold: RunFold) -> RunRow:
         incidents=incidents,
         standing=sighted(standing, fold.faults.rows(fold.run)),
         blind=fold.faults.blindness_of(fold.run),
+        dropped_ranks=fold.dropped.rows(),
     )
+
+
+def num_records(run: RunRow) -> int:
+    """Of all its processes, shown or not."""
+    return sum(row.num_records for rows in (run.ranks, run.dropped_ranks) for row in rows)
+
+
+def num_lost_records(run: RunRow) -> int:
+    """Of all its processes, shown or not."""
+    return sum(row.num_lost_records for rows in (run.ranks, run.dropped_ranks) for row in rows)
 
 
 def guarded_row(fold: RunFold) -> RunRow:

@@ -113,6 +113,7 @@ def _add_agent(page: Page, agent: AgentRow) -> None:
     page.add(about_agent.AGENT_POLL_SECONDS, (), agent.poll_elapsed_seconds)
     page.add(about_agent.AGENT_SEGMENTS, (), agent.num_segments)
     page.add(about_agent.AGENT_REAPED, (), agent.num_reaped_segments)
+    page.add(about_agent.DROPPED_RUNS, (), agent.num_dropped_runs)
     page.add(about_agent.EXPORTER_ERRORS, (), agent.num_exporter_errors)
     page.add(about_agent.JOB_ENDED, (), agent.is_job_ended)
     add_faults(page, agent)
@@ -132,6 +133,8 @@ def _add_run(page: Page, run: RunRow, node: str) -> None:
     rate = samples_per_second(run)
     if rate is not None:
         page.add(performance.SAMPLES_RATE, (run.run, node), rate)
+    for dropped in run.dropped_ranks:
+        page.add(about_agent.DROPPED_RANKS, (run.run, node, dropped.role), dropped.num_ranks)
     for role, ratio in run.sustained_tokens_ratio.items():
         page.add(load.SUSTAINED_TOKENS_RATIO, (run.run, node, role), ratio)
     add_verdicts(page, run, node)

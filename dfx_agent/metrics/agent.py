@@ -36,6 +36,15 @@ AGENT_REAPED = Metric(
     "dfx_agent_reaped_segments", "counter", "", (),
     "Segments removed after their process was gone.", "agent",
 )  # fmt: skip
+DROPPED_RUNS = Metric(
+    "dfx_agent_dropped_runs", "counter", "", (),
+    "Ended runs that are not shown any more: the newest 32 stay, each for an hour.", "agent",
+)  # fmt: skip
+DROPPED_RANKS = Metric(
+    "dfx_dropped_ranks", "counter", "", (*PER_NODE, "role"),
+    "Ended processes that have no series any more: of each run stay the newest 64 that closed, "
+    "the newest 64 that died, and of the ranks of its world 256 each.", "agent",
+)  # fmt: skip
 AGENT_PROBLEMS = Metric(
     "dfx_agent_refused_segments", "gauge", "", ("kind",),
     "Segments the agent cannot read, by reason.", "agent",
@@ -141,6 +150,8 @@ METRICS = (
     AGENT_POLL_SECONDS,
     AGENT_SEGMENTS,
     AGENT_REAPED,
+    DROPPED_RUNS,
+    DROPPED_RANKS,
     AGENT_PROBLEMS,
     EXPORTER_ERRORS,
     AGENT_BLIND,

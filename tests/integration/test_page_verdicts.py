@@ -422,7 +422,8 @@ JUDGE = """async () => {
   const now = 100;
   const rank = { role: "actor", rank: "0", node: "n", pid: 1, state: "live", step: 9,
     last_event_seconds: 40, inflight: [], num_lost_records: 0, num_guest_drops: 0 };
-  const run = { run: "r", ranks: [rank], scalars: [], steps: [], verdicts: [] };
+  const run = { run: "r", ranks: [rank], scalars: [], steps: [], verdicts: [],
+    dropped_ranks: [] };
   const found = { kind: "straggler", state: "found", role: "actor", summary: "Rank 0 is slow",
     ranks: ["0"], stage: "", cause: "", step: null, since_seconds: null, lost_seconds: null,
     evidence: [] };
@@ -455,6 +456,10 @@ JUDGE = """async () => {
          [*(("bad", f"s{k} is NaN at step 9") for k in range(8)), ("bad", "And 4 more")]),
         ("run.num_stale_scalars = 3",
          [("note", "3 scalar values came too late"), ("good", "No problem seen")]),
+        (("run.dropped_ranks = [{ role: 'worker', num_ranks: 1936, num_records: 9,"
+          "num_lost_records: 0 }]; agent.num_dropped_runs = 4"),
+         [("note", "1,936 ended processes of worker are not listed"),
+          ("note", "4 ended runs are not listed"), ("good", "No problem seen")]),
     ],
 )  # fmt: skip
 def test_the_worst_comes_first(module_page, changes, expected):

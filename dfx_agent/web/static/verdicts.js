@@ -146,8 +146,21 @@ function nonFinite(run) {
     }));
 }
 
+function lossesOf(dropped) {
+  const read = `${count(dropped.num_records)} records of theirs were read`;
+  return `${read}, ${count(dropped.num_lost_records)} were lost.`;
+}
+
 function losses(run) {
   const lines = [];
+  for (const dropped of run.dropped_ranks) {
+    lines.push({
+      key: `gone ${dropped.role}`,
+      level: "note",
+      title: `${count(dropped.num_ranks)} ended processes of ${dropped.role} are not listed`,
+      detail: `The newest ended ones are. ${lossesOf(dropped)}`,
+    });
+  }
   const lost = run.ranks.filter((rank) => rank.num_lost_records > 0);
   if (lost.length) {
     const total = lost.reduce((sum, rank) => sum + rank.num_lost_records, 0);
@@ -209,6 +222,14 @@ function agentLines(agent) {
       level: "note",
       title: `Another agent (pid ${agent.other_agent_pid}) serves the same folder`,
       detail: "Both show the same runs; the other one removes what dead processes leave behind.",
+    });
+  }
+  if (agent.num_dropped_runs > 0) {
+    lines.push({
+      key: "gone runs",
+      level: "note",
+      title: `${count(agent.num_dropped_runs)} ended runs are not listed`,
+      detail: "The newest 32 that ended are, each for an hour.",
     });
   }
   if (agent.num_exporter_errors > 0) {
