@@ -58,10 +58,16 @@ class OncePerPlace:
         """``what`` could not be done; again from the same place it is counted only, elsewhere."""
         key = what, type(error).__name__, place_of(error)
         if key in self._places or len(self._places) >= _MAX_PLACES:
-            self._logger.debug("%s failed again (%s)", what, error)
+            self._logger.debug("%s failed again (%s)", _plain(what), _plain(str(error)))
             return
         self._places.add(key)
-        self._logger.error("%s failed", what, exc_info=error)
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        self._logger.error("%s failed\n%s", _plain(what), _plain(trace))
+
+
+def _plain(text: str) -> str:
+    """File names may hold bytes that are no text, which whoever takes the line may refuse."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def place_of(error: BaseException) -> str:

@@ -119,6 +119,7 @@ class Process:
         self.filed_as = follower.identity
         self.state: Liveness = "live"
         self.account: TimeAccount | None = None
+        self._num_earlier = 0
         self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
         self.tokens: dict[str, float] = {}
         self.queues: dict[str, float] = {}
@@ -130,7 +131,6 @@ class Process:
         self.inflight: list[SpanEvent] = []
         self._stamps = Stamps()
         self.num_strange = 0
-        self.num_earlier = 0  # records overwritten before the first reading
         self.ring_share = 1.0  # of its ring that the last reading brought
         self.last_event_ns: int | None = None
         self._step_counts = StepCounts()
@@ -186,15 +186,15 @@ class Process:
     def totals(self) -> Totals:
         """Everything since the rank was first seen, earlier attempts included."""
         account, follower = self.account, self.follower
-        late = account.num_late + account.num_vanished if account else 0
         totals = Totals(
             account.totals() if account else Split(),
             as_told(self.tokens),
             dict(self.counters),
             follower.num_read,
-            follower.num_lost - self.num_earlier,
-            self.num_strange + late,
+            follower.num_lost - self._num_earlier,
+            self.num_strange + (account.num_late + account.num_vanished if account else 0),
             follower.num_guest_drops,
+            self._num_earlier,
         )
         totals.merge(self._carried)
         return totals
@@ -225,7 +225,8 @@ class Process:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
         kept, self._kept = self._kept, None
         batch = self.follower.poll(is_last=is_last, up_to=kept.position if kept else 0)
-        self.num_earlier += (self.account is None and kept is None) * self.follower.num_lost
+        if self.account is None and kept is None:
+            self._num_earlier = self.follower.num_overwritten
         self.ring_share = len(batch.packed) / (RECORD.size * self.follower.preamble.num_records)
         if kept is None:
             scalars = self._take(batch)
@@ -234,8 +235,7 @@ class Process:
         else:
             scalars = self._take_again(batch, kept)
             account = self._account(batch)
-        # one reading behind: every span that began before is then known, open or ended
-        account.advance(self._before_ns)
+        account.advance(self._before_ns)  # one reading behind: spans begun before are known then
         self._before_ns = batch.time_ns
         if self.state == "live":
             self._processor.look(batch.time_ns, self.pid, self._training_thread())

@@ -84,6 +84,11 @@ class Follower:
         return self.preamble.created_epoch_ns - self._offset_ns
 
     @property
+    def num_overwritten(self) -> int:
+        """Of the lost ones those that a ring of this size no longer holds."""
+        return min(self.num_lost, max(0, self.position - self.preamble.num_records))
+
+    @property
     def num_lost(self) -> int:
         return self._segment.ring.num_lost
 

@@ -23,6 +23,7 @@ class Totals:
     num_lost: int = 0
     num_late: int = 0
     num_guest_drops: int = 0
+    num_earlier: int = 0  # overwritten before the first reading
 
     def merge(self, other: Totals, sign: int = 1) -> None:
         """Add ``other``, or take it away with ``sign`` -1."""
@@ -40,6 +41,7 @@ class Totals:
         self.num_lost += sign * other.num_lost
         self.num_late += sign * other.num_late
         self.num_guest_drops += sign * other.num_guest_drops
+        self.num_earlier += sign * other.num_earlier
 
     def dump(self) -> dict[str, Any]:
         split = self.split
@@ -50,7 +52,13 @@ class Totals:
             "waits_ns": [[kind, stage, ns] for (kind, stage), ns in split.waits_ns.items()],
             "tokens": self.tokens,
             "counters": self.counters,
-            "numbers": [self.num_records, self.num_lost, self.num_late, self.num_guest_drops],
+            "numbers": [
+                self.num_records,
+                self.num_lost,
+                self.num_late,
+                self.num_guest_drops,
+                self.num_earlier,
+            ],
         }
 
     @classmethod

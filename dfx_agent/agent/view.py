@@ -210,7 +210,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         num_lost_records=totals.num_lost,
         num_late_records=totals.num_late,
         num_guest_drops=totals.num_guest_drops,
-        num_earlier_records=process.num_earlier,
+        num_earlier_records=totals.num_earlier,
         counters_total=totals.counters,
         gauges=dict(process.gauges),
         collectives=fold.collectives.rows(process),

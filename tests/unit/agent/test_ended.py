@@ -76,7 +76,7 @@ def counters(agent: Agent) -> dict[str, float]:
 
 def num_processes() -> int:
     gc.collect()
-    return sum(isinstance(each, Process) for each in gc.get_objects())
+    return sum(type(each) is Process for each in gc.get_objects())
 
 
 def test_many_ended_processes_of_one_run(dfx_dir, agent, monkeypatch):
