@@ -34,6 +34,7 @@ from dfx_agent.wire.records import (
 from dfx_agent.wire.segment import default_directory
 
 STEP_NS = 1_000_000_000
+NO_THREAD = 1 << 23  # above any pid: whether the host let this script run says nothing of a rank
 RANKS_PER_NODE = 8
 QUEUE_NS, TRANSFER_NS, SHORT_NS = 60_000_000, 20_000_000, 30_000_000
 GIB = float(1 << 30)
@@ -95,7 +96,7 @@ class ScriptedRank:
 
     def course(self, step: int, begin: int, work: list[Stretch], meet: int) -> Iterator[int]:
         """Writes a step; yields when it goes on. ``meet``: the last rank's gradients are ready."""
-        self.point(STEP, "", 0.0, begin, step)
+        self.segment.emit(begin, begin, 0.0, step, 0, 0, NO_THREAD, STEP, 0)
         span = self.open(WAIT, "queue", begin, step)
         yield begin + QUEUE_NS
         self.close(span, begin + QUEUE_NS, step)
