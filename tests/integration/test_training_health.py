@@ -108,7 +108,7 @@ def test_the_page_shows_signals_and_symptoms(agent, sick, open_page, artifacts, 
     assert shown == {row["signal"].replace("_", " ") for row in sick["signals"]["signals"]}
     assert "baselines frozen since step" in page.inner_text("#health-note")
     assert re.search(r"Active symptoms: .+ since step \d+", page.text_content("#symptoms-say"))
-    assert "training is diverging" in page.inner_text("#verdict-list")
+    assert "Training is diverging" in page.inner_text("#verdict-list")
     page.locator("#health").screenshot(path=artifacts / f"training_health_{scheme}.png")
     for width in (1100, 1280, 1400, 1920):
         page.set_viewport_size({"width": width, "height": 900})
