@@ -57,6 +57,10 @@ def add_observing_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class UnusableFolderError(UsageError):
+    """The folder of segments cannot be read: a verdict that was asked for cannot be given."""
+
+
 def observe(
     args: argparse.Namespace,
     seconds: float,
@@ -114,7 +118,7 @@ def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool])
     try:
         agent = Agent(config, reap=False)
     except SegmentError as error:
-        raise UsageError(str(error)) from None
+        raise UnusableFolderError(str(error)) from None
     alerts = _alerts(config, agent)
     deadline = time.monotonic() + seconds
     agent.poll()

@@ -166,5 +166,6 @@ def _with_progress(files: list[Path]) -> Iterable[Path]:
     from rich.progress import track
 
     console = Console(stderr=True)
-    is_shown = console.is_terminal and len(files) > 3
-    return track(files, "replaying", console=console, transient=True, disable=not is_shown)
+    if not console.is_terminal or len(files) <= 3:
+        return files  # a bar that is off still prints an empty line with the oldest rich
+    return track(files, "replaying", console=console, transient=True)

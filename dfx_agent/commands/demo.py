@@ -33,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Exit code of the training. The page stays until Ctrl-C, unless that ended the training."""
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError("the demo trains with torch: pip install 'dfx-agent[demo]'")
     if not 1 <= args.ranks <= 64:
         raise UsageError(f"--ranks {args.ranks}: use 1 to 64")
     _check_faults(args.fault, args.ranks)
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("the demo trains with torch: pip install 'dfx-agent[demo]'")
     config = load_config(args)
     mask = block_signals()
     service = Service(config)

@@ -9,7 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dfx_agent.commands._observed import Observed, add_observing_arguments, observe
+from dfx_agent.commands._observed import (
+    Observed,
+    UnusableFolderError,
+    add_observing_arguments,
+    observe,
+)
+from dfx_agent.errors import DfxError
 
 HELP = "list runs and ranks that are observed on this machine, and the state of each run"
 EXAMPLE = "dfx-agent ps --json"
@@ -25,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Asks the agent that follows the folder, which has seen more; else reads the segments."""
-    seen = observe(args, _READ_SECONDS, lambda _: False)
+    try:
+        seen = observe(args, _READ_SECONDS, lambda _: False)
+    except UnusableFolderError as error:
+        raise DfxError(str(error)) from None
     if args.json:
         print(json.dumps(seen.snapshot))
     else:
