@@ -103,13 +103,15 @@ def test_what_is_clear_or_undecided_is_said_in_one_quiet_line(open_page):
         assert evidence[-1].startswith("Checked: 4 ranks for life")
 
 
-def test_a_verdict_without_evidence_has_nothing_to_open(open_page):
+def test_a_verdict_without_evidence_opens_its_sentence(open_page):
     source = ScriptedSource()
     source.verdicts = (replace(STRAGGLER, evidence=()),)
     with serve(source) as server:
         page = open_page(server.url)
         page.wait_for_selector(LINES)
-        assert page.locator(f"{LINES} button:visible").count() == 0
+        page.locator(f"{LINES} button:visible").click()
+        told = source.snapshot().runs[0].incidents[0].sentence
+        assert texts(page, f"{LINES} .evidence p") == [told]
 
 
 def test_dead_rank_is_named(open_page, artifacts):
@@ -238,7 +240,7 @@ def test_a_run_without_torch_has_no_panels(open_page):
         page.wait_for_selector("#rank-rows tr")
         assert not page.locator("#collectives").is_visible()
         assert not page.locator("#memory").is_visible()
-        assert page.inner_text(f"{LINES} .detail").startswith("Checked: 4 ranks for life")
+        assert page.inner_text(f"{LINES} .detail") == "Nothing has been judged yet."
 
 
 def test_memory_of_devices_and_host(open_page):
@@ -422,14 +424,19 @@ JUDGE = """async () => {
   const now = 100;
   const rank = { role: "actor", rank: "0", node: "n", pid: 1, state: "live", step: 9,
     last_event_seconds: 40, inflight: [], num_lost_records: 0, num_guest_drops: 0 };
-  const run = { run: "r", ranks: [rank], scalars: [], steps: [], verdicts: [],
-    dropped_ranks: [] };
-  const found = { kind: "straggler", state: "found", role: "actor", summary: "Rank 0 is slow",
-    ranks: ["0"], stage: "", cause: "", step: null, since_seconds: null, lost_seconds: null,
-    evidence: [] };
+  const run = { run: "r", ranks: [rank], scalars: [], steps: [], verdicts: [], incidents: [],
+    dropped_ranks: [], standing: { state: "clear", reason: "" } };
+  const found = { id: "1", kind: "straggler", state: "found", severity: "warning", role: "actor",
+    summary: "rank 0 is slow", sentence: "Rank 0 is slow.", ranks: ["0"], stage: "", cause: "",
+    step: null, since_seconds: 60, lost_seconds: null, alerts: [], evidence: [] };
+  const crash = { ...found, id: "2", kind: "crash", severity: "critical", summary: "OOM" };
+  const clear = { kind: "hang", state: "clear", role: "actor", summary: "", evidence: [] };
+  const unsure = { ...clear, kind: "straggler", state: "insufficient evidence" };
+  const missing = { state: "insufficient evidence", reason: "3 of 8 steps" };
   const agent = { problems: [], other_agent_pid: null, num_exporter_errors: 0, num_segments: 1 };
   CHANGES;
-  return verdictsOf({ agent }, run, now).map((line) => [line.level, line.title, line.detail]);
+  const lines = verdictsOf({ agent }, run, now, []);
+  return lines.map((line) => [line.level, line.title, line.detail]);
 }"""
 
 
@@ -437,23 +444,26 @@ JUDGE = """async () => {
     ("changes", "expected"),
     [
         ("", [("good", "No problem seen")]),
-        ("run.verdicts = [found]", [("warn", "Rank 0 is slow")]),
-        ("run.verdicts = [{ ...found, kind: 'of another day' }]", [("warn", "Rank 0 is slow")]),
-        ("run.verdicts = [found, { ...found, kind: 'crash', summary: 'Rank 0 died' }]",
-         [("bad", "Rank 0 died"), ("warn", "Rank 0 is slow")]),
-        ("run.verdicts = [{ ...found, state: 'clear' }]", [("good", "No problem seen")]),
-        ("run.verdicts = [found, { ...found, kind: 'hang', state: 'clear' }]",
+        ("run.incidents = [found]", [("warn", "Rank 0 is slow")]),
+        ("run.incidents = [{ ...found, severity: 'of another day' }]",
+         [("warn", "Rank 0 is slow")]),
+        ("run.incidents = [found, crash]", [("bad", "OOM"), ("warn", "Rank 0 is slow")]),
+        ("run.verdicts = [clear]", [("good", "No problem seen")]),
+        ("run.verdicts = [unsure]; run.standing = missing",
+         [("quiet", "Insufficient evidence")]),
+        ("run.incidents = [found]; run.verdicts = [clear]",
          [("warn", "Rank 0 is slow"), ("quiet", "Otherwise")]),
         ("rank.state = 'exited'", [("note", "The run has ended"), ("good", "No problem seen")]),
-        ("rank.state = 'died'", [("bad", "Rank 0 died")]),
-        (("rank.state = 'died'; run.verdicts = [{ ...found, kind: 'crash', summary: 'OOM' }]"),
-         [("bad", "OOM")]),
+        ("rank.state = 'died'; run.standing = missing",
+         [("note", "Rank 0 died"), ("quiet", "Insufficient evidence")]),
+        ("rank.state = 'died'; run.incidents = [crash]", [("bad", "OOM")]),
         (("rank.state = 'died'; run.ranks.push({ ...rank, rank: '1' });"
-         "run.verdicts = [{ ...found, kind: 'crash', summary: 'OOM' }]"),
-         [("bad", "OOM"), ("bad", "Rank 1 died")]),
+         "run.incidents = [crash]"),
+         [("bad", "OOM"), ("note", "Rank 1 died")]),
         (("for (let k = 0; k < 12; k++) run.scalars.push("
          "{ key: `s${k}`, step: 9, moments: { count: 1, sum: 'NaN' } })"),
-         [*(("bad", f"s{k} is NaN at step 9") for k in range(8)), ("bad", "And 4 more")]),
+         [*(("note", f"s{k} is NaN at step 9") for k in range(8)), ("note", "And 4 more"),
+          ("good", "No problem seen")]),
         ("run.num_stale_scalars = 3",
          [("note", "3 scalar values came too late"), ("good", "No problem seen")]),
         (("run.dropped_ranks = [{ role: 'worker', num_ranks: 1936, num_records: 9,"
@@ -471,15 +481,16 @@ def test_the_worst_comes_first(module_page, changes, expected):
     ("changes", "expected"),
     [
         ("Object.assign(found, { cause: 'more tokens', step: 7, lost_seconds: 0.5 })",
-         "more tokens · step 7 · 0.50 s lost per step"),
-        ("found.since_seconds = 60", "for 40.0 s"),
-        ("run.ranks.push({ ...rank, role: 'critic' })", "actor"),
-        ("found.state = 'insufficient evidence'", "Straggler: insufficient evidence."),
-        (("found.state = 'clear';"
-         "run.verdicts.push({ ...found, role: 'critic', state: 'insufficient evidence' })"),
-         "Straggler: insufficient evidence."),
+         "more tokens · 0.50 s lost per step · since step 7 · for 40.0 s"),
+        ("found.since_seconds = 90", "for 10.0 s"),
+        ("run.ranks.push({ ...rank, role: 'critic' })", "actor · for 40.0 s"),
+        ("run.incidents = []; run.verdicts = [unsure]; run.standing = missing",
+         "3 of 8 steps. Straggler: insufficient evidence."),
+        (("run.incidents = []; run.standing = missing;"
+         "run.verdicts = [{ ...unsure, state: 'clear' }, { ...unsure, role: 'critic' }]"),
+         "3 of 8 steps. Straggler: insufficient evidence."),
     ],
 )  # fmt: skip
 def test_details_say_what_is_known(module_page, changes, expected):
-    lines = module_page.evaluate(JUDGE.replace("CHANGES", f"run.verdicts = [found]; {changes}"))
+    lines = module_page.evaluate(JUDGE.replace("CHANGES", f"run.incidents = [found]; {changes}"))
     assert lines[0][2] == expected
