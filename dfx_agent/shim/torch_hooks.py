@@ -50,7 +50,7 @@ def install() -> None:
     losses.begin()
     if not BACKWARD.is_active:
         # attached: in a thread of the guest, while the job may be between two micro-batches
-        is_guests = threading.current_thread() is not threading.main_thread()
+        is_guests = threading.get_ident() != threading.main_thread().ident
         step_losses.begin(is_late=_seen.has_backward or is_guests)
     if _seen.has_backward:
         news.set()  # look for models again

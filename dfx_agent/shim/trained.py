@@ -161,4 +161,4 @@ def _claim() -> int:
     model = _model_at_work()
     if model is not None:
         return 2 if model == "actor" else 0
-    return int(threading.current_thread() is threading.main_thread())
+    return int(threading.get_ident() == threading.main_thread().ident)
