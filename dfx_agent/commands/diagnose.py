@@ -17,9 +17,9 @@ EXAMPLE = """dfx-agent diagnose --watch 60
   dfx-agent diagnose --json --run nightly
 
 exit code by the state of the worst run: 0 nothing was found (clear, insufficient evidence, or a
-warning), 1 something was found, 2 wrong use, or the agent is blind: something was not read or
-judged for three periods. Nothing is clear while an alert fires or a judge lacks evidence.
-An agent that follows the folder is asked, since it has seen more; without one the
+warning), 1 something was found, 2 wrong use, no observed process, or the agent is blind: something
+was not read or judged for three periods. Nothing is clear while an alert fires or a judge lacks
+evidence. An agent that follows the folder is asked, since it has seen more; without one the
 segments are read for 3 s. A hang shows 10 to 15 s after a rank stops taking part; a straggler
 takes some steps: --watch looks longer, and ends as soon as something is found. Divergence needs the
 baselines of 14 steps, which an agent keeps; data needs batches that cross two boundaries of the
@@ -55,7 +55,7 @@ def _exit_code(seen: Observed, blind: dict[str, Any] | None) -> int:
     """Of what is not seen nothing is known: that is no 0."""
     if _finds_something(seen):
         return 1
-    return 2 if blind else 0
+    return 2 if blind or not seen.runs else 0
 
 
 def _blind(seen: Observed, run: str | None) -> dict[str, Any] | None:

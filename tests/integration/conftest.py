@@ -9,6 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from scripted_page import CHROMIUM_FLAGS, WIDE, serve, standing_still
 
+_SERVER_GONE = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+
 
 @pytest.fixture(scope="module")
 def browser(chromium_binary):
@@ -39,8 +41,8 @@ def open_page(browser) -> Iterator:
     contexts, complaints = [], []
 
     def complain(message):
-        # a test's server is gone before its page: the last poll may find it so
-        if "ERR_CONNECTION_REFUSED" not in message.text:
+        # a test's server is gone before its page: the last poll or stream may find it so
+        if not any(said in message.text for said in _SERVER_GONE):
             complaints.append(f"{message.type}: {message.text}")
 
     def open_page(url, size=WIDE, scheme="dark", *, allows_errors=False):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "web"))
+from live_processes import until
 from scripted_source import ScriptedSource
 
 from dfx_agent.web.access import Access
@@ -48,12 +49,15 @@ def standing_still() -> ScriptedSource:
     return ScriptedSource(clock=lambda: now)
 
 
+def poll(page, expression: str, arg: object = None) -> None:
+    """Until ``expression`` is true; ``wait_for_function`` evals in the page: its CSP forbids it."""
+    until(lambda: page.evaluate(expression, arg), expression)
+
+
 def wait_for_charts(page, num_charts: int = 4) -> None:
-    page.wait_for_function(
-        "n => document.querySelectorAll('.plot .main-svg .scatterlayer').length >= n",
-        arg=num_charts,
-    )
-    page.wait_for_function("document.getElementById('timeline').height > 100")
+    drawn = "n => document.querySelectorAll('.plot .main-svg .scatterlayer').length >= n"
+    poll(page, drawn, num_charts)
+    poll(page, "document.getElementById('timeline').height > 100")
 
 
 def texts(page, selector: str) -> list[str]:

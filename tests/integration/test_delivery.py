@@ -95,7 +95,8 @@ def test_alertmanager_gets_what_fires_and_hears_when_it_ends(
         assert found["fingerprint"] == fingerprint(found["labels"])
         assert found["generatorURL"] == "http://page:1/#run=a"
         assert found["annotations"]["description"] == (
-            "run a: Training is diverging: several independent signals agree. "
+            "run a: Training is diverging: several independent signals agree, or one is far out of "
+            "its range. "
             "reward down since step 7; length down since step 7"
         )
         assert found["annotations"]["runbook_url"] == "http://page:1/runbook#dfxtrainingdivergence"
@@ -279,7 +280,7 @@ def test_serve_delivers_a_collapse_and_shows_it(dfx_dir, tmp_path):
                             and b["commonLabels"]["alertname"] == PAGE)  # fmt: skip
                 assert body["commonLabels"]["cluster"] == "test"
                 assert body["commonLabels"]["job"] == "dfx"
-                assert "reward down since step" in body["commonAnnotations"]["description"]
+                assert "reward fell (since step" in body["commonAnnotations"]["description"]
                 shown = agent.json("/api/v1/alerts")
                 assert PAGE in {row["alert"] for row in shown["alerts"]}
                 metrics = agent.get("/metrics")

@@ -235,10 +235,10 @@ def test_collectives_that_do_not_match_are_named(dfx_dir, tmp_path):
 
 def test_without_a_process_there_is_nothing_to_find(dfx_dir, run_cli):
     said = run_cli("diagnose", "--dir", str(dfx_dir), "--watch", "0")
-    assert said.returncode == 0
+    assert said.returncode == 2
     assert "no observed process" in said.stdout
     said = run_cli("diagnose", "--dir", str(dfx_dir), "--watch", "0", "--json")
-    assert json.loads(said.stdout) == {"source": "segments", "runs": []}
+    assert json.loads(said.stdout) == {"source": "segments", "blind": None, "runs": []}
 
 
 @pytest.mark.parametrize(

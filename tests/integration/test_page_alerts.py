@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_page import texts
+from scripted_page import poll, texts
 from scripted_source import RUN, ScriptedSource
 from test_backtest import as_csv, steps
 
@@ -77,11 +77,11 @@ def test_a_backtest_is_drawn_without_a_network(run_cli, tmp_path, open_page):
     assert page.locator("details").count() == 2
     assert page.locator(".main-svg .shapelayer path").count() >= 1
     assert page.locator("details:not([open]) .main-svg").count() == 0
-    assert page.locator('details[open] .infolayer [class^="g-y"]').count() == 6
+    assert page.locator('details[open] .infolayer [class^="g-y"]').count() == 7
     assert "bad <b>.csv.gz" in page.inner_text("details[open] summary")
     assert "would have paged at step 12" in page.inner_text("details[open] summary")
     page.click("details:not([open]) summary")
-    page.wait_for_function("document.querySelectorAll('details .plot .svg-container').length === 2")
+    poll(page, "document.querySelectorAll('details .plot .svg-container').length === 2")
 
 
 def test_a_plot_that_cannot_be_written_is_said_before_the_work(run_cli, tmp_path):

@@ -8,21 +8,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DEMO, TORCHRUN, demo_environment, running, until, unused_port
+from scripted_page import CHROMIUM_FLAGS, wait_for_charts
 
 playwright_api = pytest.importorskip(
     "playwright.sync_api", reason="no playwright; pip install playwright", exc_type=ImportError
 )
 
-CHROMIUM_FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 COMMAND = [*TORCHRUN, "4", *DEMO, "--steps", "1000", "--prompts-per-rank", "4"]
 NUM_STEPS_WATCHED = 5
 WATCH = """() => {
@@ -71,12 +62,6 @@ def num_steps(agent):
     return min((row["step"] or 0 for row in agent.ranks().values()), default=0)
 
 
-def wait_for_charts(page):
-    page.wait_for_function(
-        "() => document.querySelectorAll('.plot .main-svg .scatterlayer').length >= 4"
-    )
-
-
 def test_all_ranks_are_live(page):
     names = page.locator("#rank-rows th span:first-of-type").all_inner_texts()
     assert names == ["0", "1", "2", "3"]
@@ -111,7 +96,7 @@ def test_page_follows_within_a_second(page, agent):
     page.evaluate(WATCH)
     loads = []
     page.on("framenavigated", lambda frame: loads.append(frame.url))
-    page.wait_for_function("n => window.shown.length > n", arg=NUM_STEPS_WATCHED, timeout=60_000)
+    until(lambda: len(page.evaluate("window.shown")) > NUM_STEPS_WATCHED, "steps on the page", 60)
     begins = {}
     for row in agent.json("/api/v1/runs/it/timeline?steps=60"):
         begins.setdefault(row["step"], []).append(row["begin_seconds"])
@@ -131,7 +116,7 @@ def test_page_follows_within_a_second(page, agent):
 
 
 def test_stage_bars_and_timeline_are_drawn(page):
-    page.wait_for_function("() => document.getElementById('timeline').height > 100")
+    wait_for_charts(page)
     bars = page.locator("#rank-rows .split.last")
     assert bars.count() == 4
     for index in range(4):

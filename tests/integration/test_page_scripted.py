@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_page import overflow_px, serve, standing_still, texts, wait_for_charts
+from scripted_page import overflow_px, poll, serve, standing_still, texts, wait_for_charts
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
 from dfx_agent.snapshot import SegmentProblem
@@ -89,9 +89,8 @@ def test_change_is_on_the_page_within_a_second(open_page):
         for name in ("dreaming", "rollout", "pondering"):
             source.renames = {"rollout": name}
             began = time.monotonic()
-            page.wait_for_function(
-                "name => document.getElementById('legend').textContent.includes(name)", arg=name
-            )
+            said = "name => document.getElementById('legend').textContent.includes(name)"
+            poll(page, said, name)
             delays.append(time.monotonic() - began)
     assert max(delays) < 1.0, delays
 
@@ -123,7 +122,7 @@ def test_names_from_the_job_are_text(open_page, artifacts, monkeypatch):
     with serve(source) as server:
         page = open_page(server.url)
         wait_for_charts(page)
-        page.wait_for_function("t => document.body.innerText.includes(t)", arg=HOSTILE)
+        poll(page, "t => document.body.innerText.includes(t)", HOSTILE)
         page.locator("#rank-rows .split.last i").first.hover()
         assert HOSTILE in page.inner_text(".tooltip")
         for selector in ("#timeline", "#steps", ".plot >> nth=0"):
@@ -173,7 +172,7 @@ def test_curves_go_on_from_the_stream(open_page):
         page.on("request", lambda request: asked.append(request.url))
         first = page.evaluate(last_x)
         assert first >= 44
-        page.wait_for_function(f"first => ({last_x})() > first", arg=first)
+        poll(page, f"first => ({last_x})() > first", first)
         assert [url for url in asked if "scalars" in url] == []
 
 
@@ -204,7 +203,7 @@ def test_lost_agent_is_told_and_found_again(open_page, artifacts):
     page.screenshot(path=artifacts / "page-agent-lost.png")
     with serve(ScriptedSource(3), port):
         page.wait_for_selector("#freshness[data-state='live']")
-        page.wait_for_function("document.querySelectorAll('#rank-rows tr').length === 3")
+        poll(page, "document.querySelectorAll('#rank-rows tr').length === 3")
 
 
 def test_agent_that_answers_but_stands_still_is_told(open_page):
@@ -221,10 +220,10 @@ def test_run_is_chosen_and_kept(open_page):
         page = open_page(server.url)
         page.wait_for_selector("#rank-rows tr")
         page.select_option("#run-select", "exp/7 %41")
-        page.wait_for_function("document.title.endsWith('exp/7 %41')")
+        poll(page, "document.title.endsWith('exp/7 %41')")
         wait_for_charts(page)
         page.reload()
-        page.wait_for_function("document.title.endsWith('exp/7 %41')")
+        poll(page, "document.title.endsWith('exp/7 %41')")
         assert page.input_value("#run-select") == "exp/7 %41"
 
 

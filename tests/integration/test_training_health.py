@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 from live_processes import DEMO, TORCHRUN, demo_environment, serving, started, until, unused_port
+from scripted_page import poll
 
 from dfx_agent.agent import folder_token
 
@@ -103,7 +104,7 @@ def test_diagnose_finds_it(agent, sick, tmp_path):
 def test_the_page_shows_signals_and_symptoms(agent, sick, open_page, artifacts, scheme):
     page = open_page(f"{agent.url}/?#run=sick", scheme=scheme)
     page.wait_for_selector("#health:not([hidden]) #signal-rows tr")
-    page.wait_for_function("document.querySelector('.signals path.band').getAttribute('d')")
+    poll(page, "document.querySelector('.signals path.band').getAttribute('d')")
     shown = {row.strip() for row in page.locator("#signal-rows th").all_inner_texts()}
     assert shown == {row["signal"].replace("_", " ") for row in sick["signals"]["signals"]}
     assert "baselines frozen since step" in page.inner_text("#health-note")
