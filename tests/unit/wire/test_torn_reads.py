@@ -86,3 +86,37 @@ def test_an_open_span_that_changes_between_the_copies(tear) -> None:
     rows = read_inflight(Copies(ring, tear(ring, 1)).read, 0, 64)
     assert all(is_intact(row) for row in rows)
     assert TORN not in {row[0] for row in rows}
+
+
+@pytest.mark.parametrize("num_bytes", range(8, 60, 4))
+def test_an_open_span_of_which_the_tail_came_late(num_bytes) -> None:
+    """Its number may be there already, as head and as span, and its name not."""
+    ring = Ring()
+    ring.write(8)
+    _write(ring, packed(TORN)[:num_bytes].ljust(64, b"\0"))
+    copies = Copies(ring, {3: lambda: _write(ring, packed(TORN))})
+    assert TORN not in {row[0] for row in read_inflight(copies.read, 0, 64)}
+
+
+@pytest.mark.parametrize("stale", [slice(0, 8), slice(40, 44)])
+def test_an_open_span_of_which_a_part_is_seen_late(stale) -> None:
+    """A weakly ordered processor shows the marks of a record before all of its body."""
+    ring = Ring()
+    ring.write(8)
+    late = bytearray(packed(TORN))
+    late[stale] = packed(TORN - 1)[stale]
+    copies = Copies(
+        ring, {2: lambda: _write(ring, bytes(late)), 3: lambda: _write(ring, packed(TORN))}
+    )
+    assert sorted(r[5] for r in read_inflight(copies.read, 0, 64)) == [1, 2, 3, 4, 6, 7, 8]
+
+
+def test_an_open_span_that_ends_between_the_copies() -> None:
+    ring = Ring()
+    ring.write(8)
+    copies = Copies(ring, {3: lambda: _write(ring, bytes(8) + packed(TORN)[8:])})
+    assert TORN not in {row[5] for row in read_inflight(copies.read, 0, 64)}
+
+
+def test_a_slot_that_was_never_used_is_no_open_span() -> None:
+    assert read_inflight(Copies(Ring(), {}).read, 0, 64) == []
