@@ -48,7 +48,7 @@ IDLE = "#3a4250"
 WAITS = {
     "collective": "#dca443", "barrier": "#e0787c", "queue": "#5fb98c", "policy": "#3f7f5c",
     "collector": "#6fa8e8", "replay_batch": "#3f6fa8", "sync_coordination": "#a84f52",
-    "logger": "#9a93a8",
+    "logger": "#9a93a8", "remote": "#4fb0b8",
 }  # fmt: skip
 NEED_INTERVAL = (
     "Boundaries are exact to the millisecond as long as both the scrape interval and the query "

@@ -9,6 +9,7 @@ from statistics import median
 from dfx_agent.agent.excess import others_median
 from dfx_agent.agent.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.agent.wording import seconds_text
+from dfx_agent.wire.records import REMOTE_WAIT
 
 MORE_TOKENS = "more tokens"
 SLOWER = "slower at equal tokens"
@@ -89,4 +90,6 @@ def _part_text(part: Part) -> str:
     kind, name = part
     if part == IDLE:
         return "time outside all stages"
+    if part == ("wait", REMOTE_WAIT):
+        return "waiting for a server's answer"
     return f"waiting ({name})" if kind == "wait" else name or kind

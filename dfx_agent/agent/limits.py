@@ -53,7 +53,7 @@ def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
             STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
         )
     is_long = any(map(_LONG_STAGE.match, rank.stages)) or (
-        stacks is not None and stacks.is_long_work()
+        rank.asks_since_ns is not None or (stacks is not None and stacks.is_long_work())
     )
     idle_seconds = rank.idle_seconds(now_ns)
     stands = stacks is not None and not is_long and not rank.is_at_work

@@ -19,7 +19,7 @@ from dfx_agent.agent.stacks import ProcessStacks, read_stacks
 from dfx_agent.devices.exit_status import ExitStatus
 from dfx_agent.devices.sched import thread_times
 from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
-from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, PEER, STAGE, WAIT
+from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, PEER, REMOTE_WAIT, STAGE, WAIT
 
 DDP_GRADIENTS = "ddp_gradients"
 SEND, RECEIVE = "send", "recv"
@@ -121,6 +121,11 @@ class Track:
         waits = [e for e in events if e.kind == WAIT and e.name in PEER_WAITS]
         found += [Arrival(e.name, "", None, e.begin_ns) for e in waits if e.span not in parents]
         return found
+
+    @property
+    def asks_since_ns(self) -> int | None:
+        """Since when it waits for the answer of a server; None where it does not, or nobody saw."""
+        return min((e.begin_ns for e in self.process.inflight if _is_remote(e)), default=None)
 
     @property
     def stages(self) -> list[str]:
@@ -348,15 +353,21 @@ class Track:
 
     def _note_move(self) -> None:
         process = self.process
-        spans = frozenset(event.span for event in process.inflight)
+        # who asks a server again and again need not go on
+        opened = [event for event in process.inflight if not _is_remote(event)]
+        spans = frozenset(event.span for event in opened)
         num_tokens = sum(process.tokens.values())
-        begins = [event.begin_ns for event in process.inflight]
+        begins = [event.begin_ns for event in opened]
         step_ns = process.account.current.begin_ns if process.account else 0
         self.moved_ns = max(self.moved_ns, self._newest_end_ns, step_ns, *begins)
         has_counted = self._num_tokens is not None and num_tokens != self._num_tokens
         if has_counted or not self._spans <= spans:
             self.moved_ns = max(self.moved_ns, process.last_event_ns or 0)
         self._spans, self._num_tokens = spans, num_tokens
+
+
+def _is_remote(event: SpanEvent) -> bool:
+    return event.kind == WAIT and event.name == REMOTE_WAIT
 
 
 def _arrival(event: SpanEvent) -> Arrival:

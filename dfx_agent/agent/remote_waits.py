@@ -1,4 +1,4 @@
-"""Ranks that wait for the answer of a server: seen by the stack of their main thread.
+"""Ranks that wait for the answer of a server: seen by the guest, or by their main thread's stack.
 
 A trainer fetches rollouts over HTTP, ZeroMQ or gRPC; a server that answers no more stops it without
 any peer that waits. How long a step takes says how long such an answer may take: it lies in one.
@@ -48,17 +48,18 @@ def overdue(ranks: Sequence[Track], now_ns: int) -> list[RemoteWait]:
 
 
 def _overdue(rank: Track, ranks: Sequence[Track], now_ns: int) -> RemoteWait | None:
-    seconds = rank.quiet_seconds(now_ns)
+    seconds = _seconds(rank, now_ns)
     if seconds < FLOOR_SECONDS or rank.arrivals or not rank.process.is_living:
         return None
     steps = [ns / 1e9 for other in ranks for ns in other.step_durations]
     if len(rank.step_durations) < _FEWEST_STEPS:
         return None
     stacks, is_stopped = rank.look_closer(now_ns)
-    answer = "" if stacks is None or is_stopped else client_of(stacks)
-    if stacks is None or not answer:
+    answer = "" if is_stopped else _answer(rank, stacks)
+    if not answer:
         return None
-    floor = LONG_FLOOR_SECONDS if stacks.is_long_function() else FLOOR_SECONDS
+    is_long = stacks is not None and stacks.is_long_function()
+    floor = LONG_FLOOR_SECONDS if is_long else FLOOR_SECONDS
     limit = max(floor, _TIMES_MEDIAN * median(steps), _TIMES_LONGEST * max(steps))
     if seconds < limit:
         return None
@@ -67,7 +68,22 @@ def _overdue(rank: Track, ranks: Sequence[Track], now_ns: int) -> RemoteWait | N
     return RemoteWait(rank, answer, seconds, median(steps), _place(stacks), reason)
 
 
-def _place(stacks: ProcessStacks) -> Frame | None:
+def _seconds(rank: Track, now_ns: int) -> float:
+    """Since it asked; where nobody saw that, since it moved."""
+    asks_since_ns = rank.asks_since_ns
+    quiet_seconds = rank.quiet_seconds(now_ns)
+    if asks_since_ns is None:
+        return quiet_seconds
+    return min(quiet_seconds, (now_ns - asks_since_ns) / 1e9)
+
+
+def _answer(rank: Track, stacks: ProcessStacks | None) -> str:
+    """What it waits for; "" for no server. Only the stack tells which client it is."""
+    seen = client_of(stacks) if stacks is not None else ""
+    return seen or ("a server's answer" if rank.asks_since_ns is not None else "")
+
+
+def _place(stacks: ProcessStacks | None) -> Frame | None:
     """The innermost call of the job's own code."""
-    frames = stacks.main.frames if stacks.main else ()
+    frames = stacks.main.frames if stacks is not None and stacks.main else ()
     return next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)

@@ -26,7 +26,8 @@ STAGE_ACTIVE_SECONDS = Metric(
 )  # fmt: skip
 WAIT_SECONDS = Metric(
     "dfx_rank_wait_seconds", "counter", "seconds", (*PER_RANK, "kind", "stage"),
-    "Time in a wait of this kind while no stage was active; stage is the enclosing one.", "shim",
+    "Time in a wait of this kind while no stage was active; stage is the enclosing one. remote: "
+    "for the answer of a server (HTTP, gRPC, ZeroMQ).", "shim",
 )  # fmt: skip
 IDLE_SECONDS = Metric(
     "dfx_rank_idle_seconds", "counter", "seconds", PER_RANK,

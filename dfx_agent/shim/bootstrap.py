@@ -10,7 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dfx_agent.shim import adapters, compiling, identity, imports, patches, recorder, residue
+from dfx_agent.shim import (
+    adapters,
+    clients,
+    compiling,
+    identity,
+    imports,
+    patches,
+    recorder,
+    residue,
+)
 from dfx_agent.wire import Identity, default_directory
 
 _lock = threading.RLock()
@@ -101,6 +110,7 @@ def _create(directory: str, given: dict[str, Any]) -> None:
     imports.when_imported("torch", _install_torch_hooks)
     adapters.install()
     adapters.report(recorder.current)
+    clients.install()
 
 
 def _install_torch_hooks() -> None:

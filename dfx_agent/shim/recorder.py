@@ -40,6 +40,7 @@ from dfx_agent.wire.records import (
     NO_STEP,
     POLICY_VERSION,
     QUEUE,
+    REMOTE_WAIT,
     SCALAR,
     STAGE,
     STEP,
@@ -235,8 +236,12 @@ class Recorder:
         return self.next_span() - 1
 
     def open_now(self) -> tuple[int | None, str]:
-        """(begin ns of what was opened last, name of the stage opened last), of all threads."""
-        rows = self._segment.open_now()
+        """(begin ns of what was opened last, name of the stage opened last), of all threads.
+
+        But for calls of a server: who makes one after another need not go on.
+        """
+        calls = self._names.get(REMOTE_WAIT)
+        rows = [row for row in self._segment.open_now() if row[9] != calls]
         newest = max(rows, key=lambda row: row[1], default=None)
         stages = [row for row in rows if row[8] & KIND_MASK == STAGE]
         stage = max(stages, key=lambda row: row[1], default=None)

@@ -11,7 +11,15 @@ from __future__ import annotations
 import threading
 import time
 
-from dfx_agent.shim import attached, collectives, modules, patches, recorder, torch_hooks
+from dfx_agent.shim import (
+    attached,
+    clients,
+    collectives,
+    modules,
+    patches,
+    recorder,
+    torch_hooks,
+)
 from dfx_agent.shim.flight import FlightWriter, Mark
 from dfx_agent.shim.memory import MemorySampler
 from dfx_agent.shim.overhead import Overhead
@@ -64,7 +72,7 @@ class Watch:
 
     def _look(self, writer: recorder.Recorder) -> None:
         # stages that are over by every look leave nothing open: only their number tells of them
-        self._num_begins += max(0, writer.num_spans() - self._num_spans)
+        self._num_begins += max(0, _num_begun(writer) - self._num_spans)
         if self._must_look_for_models:
             modules.look()
             self._must_look_for_models = False
@@ -80,7 +88,7 @@ class Watch:
         if self._stacks.write_if_stuck(now_ns, mark, writer.path):
             self._flight.write_once(now_ns, self._mark(writer), writer.path)
         self._overhead.account(writer, now_ns)
-        self._num_spans = writer.num_spans() + 1  # after our own ones, with this question
+        self._num_spans = _num_begun(writer) + 1  # after our own ones, with this question
 
     def _mark(self, writer: recorder.Recorder) -> Mark:
         """Asked anew: right before a dump it must be as it was."""
@@ -102,3 +110,8 @@ class Watch:
             if is_spoken_of and self._states.get(name) != state:
                 self._states[name] = state
                 writer.gauge(f"patch/{name}", state)
+
+
+def _num_begun(writer: recorder.Recorder) -> int:
+    """Who asks a server again and again, in a loop without an end, does not go on."""
+    return writer.num_spans() - clients.num_waits

@@ -54,6 +54,8 @@ GAUGE = 12  # value replaces the one of this name
 CALIBRATION = 13  # the guest measures itself; nothing to read
 # Name of TOKENS that the guest counts itself: what trained forward passes took in, with padding.
 FORWARD_TOKENS = "forward"
+# name of a wait for the answer of a server, where a client of one blocks the main thread
+REMOTE_WAIT = "remote"
 # One number about a batch at a boundary: name is "boundary/column", thread the index of the field,
 # value its value, span numbers the crossing, parent counts its records.
 LEDGER = 14

@@ -33,6 +33,7 @@ const WAITS = new Map([
   ["policy", ["#5fb98c", "|"]],
   ["queue", ["#5fb98c", "-"]],
   ["logger", ["#9a93a8", "."]],
+  ["remote", ["#4fb0b8", "/"]],
 ]);
 
 // Parts of a collective's blocked time: waiting for others is hatched, moving bytes is solid.

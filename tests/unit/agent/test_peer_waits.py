@@ -35,7 +35,7 @@ def test_a_rank_for_which_the_others_wait_in_vain_is_named(scene, kind):
     assert f"wait in {kind}" in verdict.summary
 
 
-@pytest.mark.parametrize("kind", ["queue", "policy", "collector", "replay_batch"])
+@pytest.mark.parametrize("kind", ["queue", "policy", "collector", "replay_batch", "remote"])
 def test_who_waits_for_somebody_else_accuses_no_peer(scene, kind):
     ranks = scene.warm_up()
     ranks[1].enters("backward")

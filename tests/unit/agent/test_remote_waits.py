@@ -13,6 +13,7 @@ import pytest
 
 from dfx_agent.agent import stacks
 from dfx_agent.agent.stacks import client_of
+from dfx_agent.wire.records import WAIT
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hang_scene import SECOND, Rank, Scene, hold_in, staged
@@ -67,6 +68,33 @@ def test_it_is_named_with_what_it_waits_for_and_where(scene, others_wait):
     assert "fetch (train.py:12)" in verdict.summary
     assert ("ranks 1, 2, 3 wait in broadcast@0 #7" in verdict.summary) == others_wait
     assert "an answer may take 120 s" in verdict.evidence[1]
+
+
+def test_the_guest_sees_it_without_any_stack(scene):
+    ranks = scene.warm_up(num_steps=6)
+    ranks[0].enters("remote", WAIT)
+    hold_in(ranks[1:], "broadcast@0", 7)
+    assert scene.look(110).state == "clear"
+    verdict = scene.look(130)
+    assert (verdict.state, verdict.cause, verdict.ranks) == ("found", "no answer", ("0",))
+    assert verdict.summary.startswith("rank 0 waits for a server's answer for 130 s (a step")
+
+
+def test_who_asks_again_and_again_has_not_moved(scene):
+    ranks = scene.warm_up(num_steps=6)
+    ranks[0].writes_stacks("main", "sleep")
+    hold_in(ranks[1:], "broadcast@0", 7)
+    before = scene.look(0)
+    assert before.state == "clear"
+    moved_ns = scene.watch.tracks[0].moved_ns
+    for _ in range(3):
+        ranks[0].enters("remote", WAIT)
+        scene.look(1)
+        ranks[0].leaves()
+        scene.look(1)
+    assert scene.watch.tracks[0].moved_ns == moved_ns
+    verdict = scene.look(61)
+    assert (verdict.state, verdict.ranks) == ("found", ("0",))
 
 
 def test_who_waits_for_something_else_is_not_said_to_ask_a_server(scene):

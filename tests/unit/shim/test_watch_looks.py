@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfx_agent.shim import flight, recorder, stacks, watch
+from dfx_agent.shim import clients, flight, recorder, stacks, watch
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.watch import Watch
 from dfx_agent.wire import Identity
-from dfx_agent.wire.records import STAGE
+from dfx_agent.wire.records import REMOTE_WAIT, STAGE, WAIT
 
 SECOND = 10**9
 
@@ -92,4 +92,17 @@ def test_a_job_without_stages_goes_on_by_its_steps(job):
 def test_our_own_spans_and_gauges_are_no_sign_of_life(job):
     for second in range(100):
         job.look(second)
+    assert job.stacks_at == [10, 30, 60]
+
+
+def test_a_job_that_asks_a_server_again_and_again_stands_still(job, monkeypatch):
+    for second in range(100):
+        monkeypatch.setattr(clients, "num_waits", clients.num_waits + 1)
+        opened = job.writer.open(Owner(), REMOTE_WAIT, WAIT)
+        if second % 3 == 0:  # an answer that is waited for while it is looked at
+            job.look(second)
+        recorder.innermost.set(None)
+        job.writer.close(opened, None)
+        if second % 3:
+            job.look(second)
     assert job.stacks_at == [10, 30, 60]
