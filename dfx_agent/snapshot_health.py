@@ -43,8 +43,9 @@ class SignalRow:
     """One training signal against its own baseline, as of the newest step.
 
     ``value`` and the band are in the signal's unit; the band is where z is within ±2. ``z`` is None
-    when the step was not scored. ``cusum_*`` alarm above 8. ``drift_ratio`` (log signals) and
-    ``drift_difference`` (reward, truncation) compare the newest 8 values with the 5th to 21st.
+    when the step was not scored; ``is_broken``: NaN or infinity was reported, ``value`` is None.
+    ``cusum_*`` alarm above 8. ``drift_ratio`` (log signals) and ``drift_difference`` (reward,
+    truncation) compare the newest 8 values with the 5th to 21st.
     """
 
     signal: str
@@ -59,6 +60,7 @@ class SignalRow:
     recent_median: float | None
     drift_ratio: float | None
     drift_difference: float | None
+    is_broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from dfx_agent.agent.evidence import Evidence
 from dfx_agent.agent.faults import Faults
 from dfx_agent.agent.fold import RunFold
 from dfx_agent.agent.health_files import HealthFiles
+from dfx_agent.agent.incidents_file import IncidentsFile
 from dfx_agent.agent.outside import OutsideProcess, placed
 from dfx_agent.agent.plain_text import plain
 from dfx_agent.agent.process import Process
@@ -62,6 +63,7 @@ class Agent:
         self._evidence = Evidence(config.directory)
         self._health_files = HealthFiles(config.directory)
         self._totals_file = TotalsFile(config.directory)
+        self._incidents_file = IncidentsFile(config.directory)
         (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
         self._critical = divergence.condition
         self._runs: dict[str, RunFold] = {}
@@ -110,8 +112,7 @@ class Agent:
                 with self._faults.guard("keeping", run, "baselines"):
                     self._health_files.keep(run, fold.health, is_last=True)
         if self._folder.reaps:
-            with self._faults.guard("keeping", what="totals"):
-                self._totals_file.keep(self._living(), is_last=True)
+            self._keep(is_last=True)
         self._evidence.close()
         self._health_files.close()
         self._folder.close()
@@ -225,8 +226,7 @@ class Agent:
             for fold in list(self._runs.values()):
                 self._poll_run(fold)
             if self._folder.reaps:
-                with guard("keeping", what="totals"):
-                    self._totals_file.keep(self._living())
+                self._keep()
             with guard("folder", what="ended processes"):
                 self._let_go()
             self._is_calm = self._calm()
@@ -235,6 +235,13 @@ class Agent:
             self._watchdog.end()
         self._poll_elapsed = time.perf_counter() - begin
         self._polled_seconds = time.monotonic()
+
+    def _keep(self, *, is_last: bool = False) -> None:
+        """What the agent after this one goes on from."""
+        with self._faults.guard("keeping", what="totals"):
+            self._totals_file.keep(self._living(), is_last=is_last)
+        with self._faults.guard("keeping", what="incidents"):
+            self._incidents_file.keep(self._runs.values(), is_last=is_last)
 
     def _poll_run(self, fold: RunFold) -> None:
         """Each of its processes and judgements by itself: none takes the others with it."""
@@ -248,6 +255,8 @@ class Agent:
                 outside.look(time.monotonic_ns())
         with guard("judgement", run, "run"):
             fold.close_steps()
+        with guard("keeping", run, "incidents"):
+            self._incidents_file.resume(fold)
         if self._folder.reaps:
             with guard("keeping", run, "evidence"):
                 self._evidence.observe(fold)
@@ -365,7 +374,7 @@ class Agent:
         problems = (
             *self._folder.problems.values(),
             *self._health_files.problems.values(),
-            *filter(None, (self._totals_file.problem,)),
+            *filter(None, (self._totals_file.problem, self._incidents_file.problem)),
             *self._reported.values(),
         )
         return AgentRow(

@@ -6,7 +6,9 @@ Independent of whether a step is complete: one value is enough.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 KEEP_STEPS = 10
 _WORDS = {"loss": "the loss", "grad": "the gradient norm"}
@@ -54,6 +56,21 @@ class BrokenValues:
         for place in [p for p, first in self._first.items() if first.step >= step]:
             del self._first[place], self._newest[place]
 
+    def dump(self) -> dict[str, Any]:
+        """For the next agent, as JSON can hold it."""
+        return {
+            place: [first.step, first.seconds, str(first.value), first.key, sorted(first.ranks),
+                    self._newest[place]]
+            for place, first in self._first.items()
+        }  # fmt: skip
+
+    def load(self, dumped: Mapping[str, Any], step: int) -> None:
+        """Go on from what ``dump`` gave, at ``step``; TypeError or ValueError if it is not that."""
+        for place, (first, seconds, value, key, ranks, newest) in dumped.items():
+            found = Break(int(first), float(seconds), float(value), str(key), set(map(str, ranks)))
+            self._first[_place(place)], self._newest[place] = found, int(newest)
+        self._step = max([step, *self._newest.values()])
+
     def breaks(self, *, is_scaled: bool) -> list[tuple[str, Break]]:
         """Place and break, in the order in which they began.
 
@@ -68,6 +85,12 @@ class BrokenValues:
         if is_scaled and all(place == "grad" for place, _ in current):
             return []
         return sorted(current, key=lambda each: (each[1].step, each[1].seconds))
+
+
+def _place(text: str) -> str:
+    if text not in _WORDS:
+        raise ValueError(f"{text!r} is no place of a NaN")
+    return text
 
 
 def sentence(breaks: list[tuple[str, Break]]) -> str:

@@ -37,7 +37,8 @@ def reason_to_abstain(steps: Sequence[Step], step_seconds: float) -> str:
         if starved:
             worst = min(starved, key=lambda rank: shares[rank])
             others = [f"{share:.2g}" for rank, share in shares.items() if rank != worst]
-            beside = f", the others {min(others)} to {max(others)}" if others else ""
+            span = " to ".join(dict.fromkeys((min(others), max(others)))) if others else ""
+            beside = f", the others {span}" if others else ""
             return (
                 f"this host's processors were busy with others: rank {worst} got "
                 f"{shares[worst]:.2g} of one while it could run{beside}"

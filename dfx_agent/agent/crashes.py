@@ -5,7 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from dfx_agent.agent.endings import OUT_OF_MEMORY, cause_of, ending_text, has_crashed, is_own_child
+from dfx_agent.agent.endings import (
+    OUT_OF_MEMORY,
+    cause_of,
+    ending_text,
+    endings_text,
+    has_crashed,
+    is_own_child,
+)
 from dfx_agent.agent.progress import IDLE, Track
 from dfx_agent.agent.wording import ranks_text, seconds_text
 from dfx_agent.snapshot import Verdict
@@ -33,12 +40,11 @@ def crash_verdict(role: str, ranks: Sequence[Track], now_ns: int) -> Verdict:
             "crash", "insufficient evidence", role, unclear, evidence=_lines(first, later, ranks)
         )
     where = first[0].stage
-    endings = "; ".join(dict.fromkeys(map(ending_text, first)))
     return Verdict(
         kind="crash",
         state="found",
         role=role,
-        summary=f"{ranks_text(first)} {endings}; last seen in {where}",
+        summary=f"{ranks_text(first)} {endings_text(first)}; last seen in {where}",
         ranks=tuple(rank.process.label for rank in first),
         stage=where,
         cause=cause_of(first[0]),
@@ -56,7 +62,7 @@ def _unclear(
         newest_ns = max(rank.gone_ns or now_ns for rank in died)
         is_left = any(rank.process.is_living for rank in ranks)
         if not is_left or (now_ns - newest_ns) / 1e9 < _TOLD_SECONDS:
-            return f"{ranks_text(died)} {ending_text(died[0])}: told to end from outside"
+            return f"{ranks_text(died)} {endings_text(died)}: told to end from outside"
     if len(first) > 1 and not any(rank.is_outlived for rank in first):
         return (
             f"{ranks_text(first)} died at the same moment: killed together, or one took the "

@@ -6,6 +6,7 @@ death, except of a child that its parent forked for something of its own and out
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 
@@ -45,6 +46,12 @@ def is_own_child(rank: Track, ranks: Sequence[Track]) -> bool:
 
 def cause_of(rank: Track) -> str:
     return OUT_OF_MEMORY if rank.process.memory.was_oom_killed else DIED
+
+
+def endings_text(ranks: Sequence[Track]) -> str:
+    """The different ones of several ranks, as what is said of all of them."""
+    text = "; ".join(dict.fromkeys(map(ending_text, ranks)))
+    return re.sub(r"\bwas killed", "were killed", text) if len(ranks) > 1 else text
 
 
 def ending_text(rank: Track) -> str:

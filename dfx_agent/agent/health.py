@@ -149,6 +149,7 @@ class RunHealth:
         """Everything that outlives the agent, as JSON can hold it."""
         return {
             "bank": self._bank.dump(),
+            "broken": self.broken.dump(),
             "choice": self._choice.dump(),
             "generations": self._generations.dump(),
             "last": self._last,
@@ -166,6 +167,8 @@ class RunHealth:
         self._taken_seconds = self._loaded_seconds = float(dumped["taken_seconds"])
         self._is_numbered = bool(dumped["is_numbered"])
         self.num_late = int(dumped["num_late"])
+        broken = dumped.get("broken", {})  # not in files of before 2026-11-22
+        self.broken.load(broken, -1 if self._last is None else self._last)
         self.state = self._bank.newest
 
     def _take_broken(

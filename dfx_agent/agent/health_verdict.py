@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from dfx_agent.agent.broken_values import Break, sentence
 from dfx_agent.agent.cause_order import cause
 from dfx_agent.agent.collapse import BLOW_UP_STEPS, DEAD_STEPS, JUMP_STEPS
+from dfx_agent.agent.symptoms import SIGNALS
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.samples import samples_of, symptom_samples
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
@@ -22,6 +23,7 @@ _WORDS = {
     "length": "response length",
     "loss": "loss",
 }
+_LEAST = {signal.name: signal.least for signal in SIGNALS}
 _DIRECTIONS = {"up": "rose", "down": "fell"}
 
 
@@ -135,10 +137,32 @@ def _figures(state: SignalState) -> Iterator[str]:
 
 
 def _figure(row: SignalRow) -> str:
-    band = "no baseline yet"
-    if row.baseline_low is not None and row.baseline_high is not None:
-        band = f"baseline {row.baseline_low:.4g} to {row.baseline_high:.4g}"
-        band += "" if row.is_baseline_ready else " (widened: not ready)"
-    value = "not reported at this step" if row.value is None else f"{row.value:.4g}"
-    z = "" if row.z is None else f", z {row.z:+.1f}"
-    return f"{row.signal}: {value}, {band}{z}, CUSUM {row.cusum_up:.1f}/{row.cusum_down:.1f}"
+    z = "" if row.z is None else f", z {_tenths(row.z)}"
+    cusums = f"CUSUM {row.cusum_up:.1f}/{row.cusum_down:.1f}"
+    return f"{row.signal}: {_value(row)}, {_band(row)}{z}, {cusums}"
+
+
+def _value(row: SignalRow) -> str:
+    if row.is_broken:
+        return "NaN or infinite"
+    return "not reported at this step" if row.value is None else f"{row.value:.4g}"
+
+
+def _band(row: SignalRow) -> str:
+    """Where |z| is at most 2: what is smaller than the floor counts as it, a size has no sign."""
+    low, high = row.baseline_low, row.baseline_high
+    if low is None or high is None:
+        return "no baseline yet"
+    least = _LEAST.get(row.signal)
+    band = f"{low:.4g} to {high:.4g}"
+    if least is not None and low <= least:
+        band = f"at most {high:.4g}"
+    elif least is not None and row.value is not None and row.value < 0:
+        band = f"size {band}"
+    return f"baseline {band}" + ("" if row.is_baseline_ready else " (widened: not ready)")
+
+
+def _tenths(z: float) -> str:
+    """Without a sign where it rounds to nothing."""
+    text = f"{z:+.1f}"
+    return "0.0" if float(text) == 0 else text

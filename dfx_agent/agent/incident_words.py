@@ -12,11 +12,13 @@ from dfx_agent.agent.wording import seconds_text
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Alert
 from dfx_agent.metrics.alerts.progress import RANK_IMBALANCE, STRAGGLER
+from dfx_agent.metrics.alerts.stability import NONFINITE
 from dfx_agent.metrics.alerts.subjects import verdict_kind
 
 _BY_NAME: dict[str, Alert] = {alert.name: alert for alert in ALERTS}
 _BY_KIND: dict[str, Alert] = {verdict_kind(alert): alert for alert in reversed(ALERTS)}
 _MORE_TOKENS = "more tokens"
+_NOT_FINITE = "NaN or Inf"
 
 
 def cost_of(kind: str, cause: str, lost_seconds: float | None, alert: str) -> str:
@@ -48,6 +50,8 @@ def _alert_on(kind: str, cause: str, alert: str) -> Alert | None:
     """The alert named so, else the one that pages for such a verdict."""
     if kind == "straggler":
         return RANK_IMBALANCE if cause == _MORE_TOKENS else STRAGGLER
+    if kind == "divergence" and cause.startswith(_NOT_FINITE):
+        return NONFINITE
     return _BY_NAME.get(alert) or _BY_KIND.get(kind)
 
 

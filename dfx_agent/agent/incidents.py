@@ -9,8 +9,9 @@ goes on. ``standing_of`` is the only place that says whether a run is clear.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha1
+from typing import NamedTuple
 
 from dfx_agent.agent.incident_words import action_of, cost_of, sentence_of
 from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
@@ -22,6 +23,9 @@ from dfx_agent.snapshot_incidents import (
     IncidentSeverity,
     Standing,
 )
+
+# since an agent of before last saw it: longer than any alert's condition has to last
+RESUMED_SECONDS = 720.0
 
 _NUM_ENDED = 32
 # kinds of which there is one at a time in a role, whoever is named
@@ -54,18 +58,27 @@ class _Subject:
 
 
 @dataclass
-class _Entry:
-    """``id`` and begin of an incident; ``seen_seconds``: when it was last told."""
+class KeptIncident:
+    """``id`` and begin of an incident; ``seen_seconds``: when it was last told.
+
+    ``summary`` is the verdict's, the alert on it may last a little longer. ``is_resumed``: an agent
+    of before knew it, and this one has not seen it yet.
+    """
 
     id: str
     kind: str
     role: str
-    ranks: Collection[str]
+    ranks: tuple[str, ...]
     cause: str
     since_seconds: float
     step: int | None
     seen_seconds: float
-    summary: str = ""  # the verdict's; the alert on it may last a little longer
+    summary: str = ""
+    is_resumed: bool = field(default=False, compare=False)
+
+    def goes_on(self, begin: _Begin) -> bool:
+        """Whether what begins so, and is about this, is this one."""
+        return begin.since_seconds <= self.seen_seconds or (self.is_resumed and not begin.is_event)
 
     def is_about(self, subject: _Subject) -> bool:
         roles = {self.role, subject.role}
@@ -78,13 +91,29 @@ class _Entry:
         return not set(self.ranks).isdisjoint(subject.ranks)
 
 
+class _Begin(NamedTuple):
+    """``is_event``: by the time of what happened, not by when it was first told."""
+
+    since_seconds: float
+    step: int | None
+    is_event: bool
+
+
 class IncidentBook:
     """The incidents of one run, open and lately ended."""
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._open: list[_Entry] = []
-        self._ended: list[_Entry] = []
+        self._open: list[KeptIncident] = []
+        self._ended: list[KeptIncident] = []
+
+    def kept(self) -> tuple[KeptIncident, ...]:
+        """For the next agent: those that are open, or were and may yet be told again."""
+        return *(e for e in self._ended if e.is_resumed), *self._open
+
+    def resume(self, kept: Iterable[KeptIncident]) -> None:
+        """What an agent of before had open in this run; before the first ``observe``."""
+        self._ended += (replace(entry, is_resumed=True) for entry in kept)
 
     def observe(
         self,
@@ -95,14 +124,16 @@ class IncidentBook:
         now_seconds: float,
     ) -> tuple[Incident, ...]:
         """Every problem that is told now, the worst and oldest first."""
+        for entry in self._ended:
+            entry.is_resumed &= now_seconds <= entry.seen_seconds + RESUMED_SECONDS
         found = [verdict for verdict in verdicts if verdict.state == "found"]
-        opened: list[_Entry] = []
+        opened: list[KeptIncident] = []
         incidents: list[Incident] = []
         for subject in _subjects(found, alerts):
             begin = _begin(subject, signals, steps, now_seconds)
             entry = self._entry(subject, begin, opened)
             entry.role, entry.ranks = subject.role or entry.role, subject.ranks or entry.ranks
-            entry.seen_seconds = now_seconds
+            entry.seen_seconds, entry.is_resumed = now_seconds, False
             opened.append(entry)
             incidents.append(_incident(subject, entry))
         ended = [entry for entry in self._open if entry not in opened]
@@ -111,21 +142,22 @@ class IncidentBook:
         return tuple(sorted(incidents, key=_worst_first))
 
     def _entry(
-        self, subject: _Subject, begin: tuple[float, int | None], taken: Collection[_Entry]
-    ) -> _Entry:
+        self, subject: _Subject, begin: _Begin, taken: Collection[KeptIncident]
+    ) -> KeptIncident:
         """The incident that this is: an open one, one that ended after this began, or a new one."""
-        since, step = begin
         for entry in self._open:
             if entry not in taken and entry.is_about(subject):
                 return entry
         for entry in reversed(self._ended):
-            if entry not in taken and entry.is_about(subject) and since <= entry.seen_seconds:
+            goes_on = entry.is_about(subject) and entry.goes_on(begin)
+            if entry not in taken and goes_on:
                 return entry
+        since = begin.since_seconds
         name = f"{self._run}\n{subject.kind}\n{subject.role}\n{subject.ranks}\n{since:.3f}"
         key = sha1(name.encode(), usedforsecurity=False).hexdigest()[:10]
-        return _Entry(
+        return KeptIncident(
             f"{subject.kind}-{key}", subject.kind, subject.role, subject.ranks, subject.cause,
-            since, step, since,
+            since, begin.step, since,
         )  # fmt: skip
 
 
@@ -180,30 +212,32 @@ def _subjects(found: Sequence[Verdict], alerts: Sequence[AlertRow]) -> list[_Sub
 
 def _begin(
     subject: _Subject, signals: SignalState | None, steps: StepTimes, now_seconds: float
-) -> tuple[float, int | None]:
-    """(Unix seconds, step) by the time of events, as far as it is known."""
+) -> _Begin:
+    """By the time of events, as far as it is known."""
     verdict = subject.verdict
     if verdict is not None and verdict.since_seconds is not None:
         since = verdict.since_seconds
         at = steps.step_at(verdict.role, since)
-        return since, verdict.step if at is None else at
-    step = verdict.step if verdict is not None else _first_step(subject, signals)
+        return _Begin(since, verdict.step if at is None else at, is_event=True)
+    onset = _onset_step(subject, signals) if verdict is None else verdict.step
+    first = min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)
+    step = first if onset is None and verdict is None else onset
     known = None if step is None else steps.begin_of(subject.role, step)
     seen = min((row.since_seconds for row in subject.alerts), default=now_seconds)
-    return (seen if known is None else known), step
+    since = seen if known is None else known
+    return _Begin(since, step, is_event=onset is not None and known is not None)
 
 
-def _first_step(subject: _Subject, signals: SignalState | None) -> int | None:
-    """Where symptoms began, for alerts on them; else where the first alert was seen to fire."""
-    if subject.kind == "divergence" and signals is not None:
-        onsets = [row.onset_step for row in signals.symptoms
-                  if row.is_active and row.symptom != REWARD_IMPROVING]  # fmt: skip
-        if known := [step for step in onsets if step is not None]:
-            return min(known)
-    return min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)
+def _onset_step(subject: _Subject, signals: SignalState | None) -> int | None:
+    """Where symptoms began, for alerts on them."""
+    if subject.kind != "divergence" or signals is None:
+        return None
+    onsets = [row.onset_step for row in signals.symptoms
+              if row.is_active and row.symptom != REWARD_IMPROVING]  # fmt: skip
+    return min((step for step in onsets if step is not None), default=None)
 
 
-def _incident(subject: _Subject, entry: _Entry) -> Incident:
+def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
     verdict = subject.verdict
     loudest = min(subject.alerts, key=_alert_severity, default=None)
     severity = _severity(subject)

@@ -60,7 +60,7 @@ def data_verdict(
         summary = "no step has been compared yet"
         return Verdict("data", "insufficient evidence", role, summary, evidence=lines)
     path = " to ".join(boundaries)
-    summary = f"samples, ids, masks and lengths agree from {path}; no NaN or Inf"
+    summary = f"samples, ids, masks and lengths agree from {path}; no NaN or Inf in them"
     judged = f"{num_judged} steps compared, the newest is step {newest_step}"
     return Verdict("data", "clear", role, summary, step=newest_step, evidence=(judged, *lines))
 
@@ -96,9 +96,7 @@ def _is_recent(row: Mismatch, newest_step: int | None) -> bool:
 def _skipped_lines(num_steps: int, num_crossings: int) -> tuple[str, ...]:
     lines = []
     if num_steps:
-        lines.append(
-            f"{num_steps} steps were not compared: records lost, or a process came or went"
-        )
+        lines.append(f"not compared: {num_steps} steps (records lost, or a process came or went)")
     if num_crossings:
         lines.append(f"{num_crossings} crossings were incomplete: their records were overwritten")
     return tuple(lines)

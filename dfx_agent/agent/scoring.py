@@ -57,6 +57,7 @@ class Signal:
         self.is_known = False
         self.value: float | None = None
         self.z: float | None = None
+        self.is_broken = False
         self.baseline = Baseline(spec)
         self.drift = Drift()
         self.cusums: dict[Direction, Cusum] = {"up": Cusum(), "down": Cusum()}
@@ -64,9 +65,14 @@ class Signal:
         self.streak = Streak(JUMP_STEPS if spec.name == TRUNCATION else BLOW_UP_STEPS)
         self._band: Band | None = None
 
-    def observe(self, step: int, value: float | None) -> dict[Direction, int]:
-        """Alarms of this step: direction -> step at which the change began."""
-        self.value, self.z = value, None
+    def observe(
+        self, step: int, value: float | None, *, is_broken: bool = False
+    ) -> dict[Direction, int]:
+        """Alarms of this step: direction -> step at which the change began.
+
+        ``is_broken``: NaN or infinity was reported, which is not scored.
+        """
+        self.value, self.z, self.is_broken = value, None, is_broken
         score = None if value is None else self.spec.score(value)
         if value is None or score is None:
             return {}
@@ -117,6 +123,7 @@ class Signal:
             baseline_low=low,
             baseline_high=high,
             is_baseline_ready=self.baseline.is_ready,
+            is_broken=self.is_broken,
             recent_median=recent,
             drift_ratio=change[0] / change[1] if change and not is_raw else None,
             drift_difference=change[0] - change[1] if change and is_raw else None,
@@ -128,6 +135,7 @@ class Signal:
             "drift": self.drift.dump(),
             "streak": self.streak.dump(),
             "cusums": {direction: cusum.dump() for direction, cusum in self.cusums.items()},
+            "newest": [self.value, self.z, self.is_broken],
         }
 
     def load(self, dumped: Mapping[str, Any]) -> None:
@@ -138,6 +146,8 @@ class Signal:
         self.streak.load(tuple(dumped["streak"]))
         for direction, cusum in self.cusums.items():
             cusum.load(tuple(dumped["cusums"][direction]))
+        # not in files of before 2026-11-22
+        self.value, self.z, self.is_broken = dumped.get("newest", (None, None, False))
 
     def _watch_size(self, step: int, score: float) -> None:
         band = self._band

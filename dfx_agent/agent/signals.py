@@ -211,7 +211,8 @@ class SignalBank:
         for signal in self._signals:
             value = values.get(signal.spec.name)
             finite = _believed(signal.spec, value)
-            for direction, onset in signal.observe(step, finite).items():
+            is_broken = value is not None and not math.isfinite(value)
+            for direction, onset in signal.observe(step, finite, is_broken=is_broken).items():
                 self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
             if signal.spec.name == "reward":
                 smallest = signal.baseline.smallest_step

@@ -40,7 +40,7 @@ class TotalsFile:
 
     def of(self, process: Process) -> KeptTotals | None:
         """What an earlier agent knew of this very process."""
-        entry = self._kept.pop(_key(process.follower.preamble), None)
+        entry = self._kept.pop(key_of(process.follower.preamble), None)
         if entry is None:
             return None
         try:
@@ -62,7 +62,7 @@ class TotalsFile:
             return
         self._kept_seconds = now
         self._positions = {p: p.follower.position for p in living}
-        rows = {_key(p.follower.preamble): p.to_keep() for p in living}
+        rows = {key_of(p.follower.preamble): p.to_keep() for p in living}
         entries = {
             key: {"position": k.position, "until_ns": k.until_ns, "totals": k.totals.dump()}
             for key, k in rows.items()
@@ -102,6 +102,7 @@ def _processes(document: Any) -> dict[str, Any]:
     return dict(document["processes"])
 
 
-def _key(preamble: Preamble) -> str:
+def key_of(preamble: Preamble) -> str:
+    """Tells a process from every other, on any machine that this folder was on."""
     parts = preamble.pid_namespace, preamble.pid, preamble.start_ticks, preamble.created_epoch_ns
     return f"{preamble.boot_id.hex()}:{':'.join(map(str, parts))}"

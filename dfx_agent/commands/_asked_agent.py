@@ -46,7 +46,7 @@ class AskedAgent:
         """None from an agent of another folder; NoAnswerError when there is no answer."""
         try:
             snapshot: dict[str, Any] = self._get("/api/v1/snapshot")
-            agent, _ = snapshot["agent"], [run["standing"] for run in snapshot["runs"]]
+            agent, is_known = snapshot["agent"], all("standing" in r for r in snapshot["runs"])
             pids = {agent.get("pid"), agent.get("other_agent_pid")}
         except urllib.error.HTTPError as error:
             error.close()
@@ -55,6 +55,9 @@ class AskedAgent:
             raise self._no_answer(error) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._no_answer(error) from None
+        if not is_known:
+            version = agent.get("version")
+            raise NoAnswerError(f"{self.url} is an older dfx-agent ({version}): restart it")
         return snapshot if not self.pids or pids & self.pids else None
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:

@@ -16,22 +16,35 @@ sys.path.insert(0, str(Path(__file__).parent))
 from alert_receivers import Hook, hooked
 from live_processes import DFX_AGENT, LiveAgent, started, until, unused_port
 
+from dfx_agent.agent import incidents_file
+from dfx_agent.agent.owned_files import state_directory
+
 JOB = str(Path(__file__).parent / "scripted_job.py")
 SLOW_RANK = "2"
 LATE_SECONDS = 120.0
 
 
 @contextmanager
+def agent_of(folder: Path, *flags: str) -> Iterator[LiveAgent]:
+    """A new agent of the job's folder."""
+    port = unused_port()
+    serve = [*DFX_AGENT, "serve", "--listen", f"127.0.0.1:{port}", *flags]
+    with started(serve, folder) as process:
+        agent = LiveAgent(process, port)
+        agent.wait_until_ready()
+        yield agent
+
+
+@contextmanager
 def scene(folder: Path) -> Iterator[tuple[LiveAgent, Hook]]:
     """A job of four ranks with a straggler, its agent, and who is told."""
-    port = unused_port()
-    with hooked() as hook:
-        serve = [*DFX_AGENT, "serve", "--listen", f"127.0.0.1:{port}", "--webhook", hook.url]
-        with started(serve, folder) as process:
-            agent = LiveAgent(process, port)
-            agent.wait_until_ready()
-            with started([sys.executable, JOB, "4", SLOW_RANK], folder):
-                yield agent, hook
+    job = [sys.executable, JOB, "4", SLOW_RANK]
+    with (
+        hooked() as hook,
+        agent_of(folder, "--webhook", hook.url) as agent,
+        started(job, folder),
+    ):
+        yield agent, hook
 
 
 def run_of(agent: LiveAgent) -> dict:
@@ -112,3 +125,18 @@ def test_a_straggler_is_one_incident_wherever_it_is_told(dfx_dir, tmp_path, run_
         )
         again = until(lambda: straggler(agent), "the incident", LATE_SECONDS)
         assert (again["id"], again["since_seconds"], again["step"]) == (name, begin, seen["step"])
+
+
+def test_an_incident_goes_on_in_the_next_agent(dfx_dir, tmp_path):
+    with scene(tmp_path) as (agent, _):
+        seen = until(lambda: straggler(agent), "the incident", LATE_SECONDS)
+        kept = Path(state_directory(str(dfx_dir)), incidents_file.NAME)
+        until(lambda: kept.exists() and seen["id"] in kept.read_text(), "it is kept", LATE_SECONDS)
+        agent.kill()
+        with agent_of(tmp_path) as following:
+            again = until(lambda: straggler(following), "the incident", LATE_SECONDS)
+            for key in ("id", "since_seconds", "step"):
+                assert again[key] == seen[key], key
+            ((labels, value),) = [r for r in begins(following) if r[0]["kind"] == "straggler"]
+            assert labels["incident"] == seen["id"]
+            assert value == pytest.approx(seen["since_seconds"], abs=1e-3)

@@ -113,7 +113,7 @@ class SignalLine {
   }
 
   update(row, onset, series, detector) {
-    const value = row.value === null ? null : Number(row.value);
+    const value = row.is_broken ? NaN : row.value === null ? null : Number(row.value);
     setText(this.family, familyText(row.symptom));
     setText(this.value, scalar(value));
     this.value.classList.toggle("bad", value !== null && !Number.isFinite(value));

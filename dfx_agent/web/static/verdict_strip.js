@@ -29,7 +29,8 @@ export class VerdictStrip {
     for (const line of lines) this.rows.get(line.key).update(line);
     const numProblems = lines.filter((line) => ["bad", "warn"].includes(line.level)).length;
     const standing = run && run.standing.state !== "clear" ? run.standing.state : "no problem seen";
-    setText(this.summary, numProblems ? `${numProblems} problems seen` : standing);
+    const problems = numProblems === 1 ? "1 problem seen" : `${numProblems} problems seen`;
+    setText(this.summary, numProblems ? problems : standing);
   }
 }
 

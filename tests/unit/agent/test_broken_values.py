@@ -1,5 +1,6 @@
 """NaN and Inf as single processes report them."""
 
+import json
 import math
 
 from dfx_agent.agent.broken_values import BrokenValues, sentence
@@ -39,3 +40,18 @@ def test_a_restart_before_it_forgets_it():
     broken.observe("loss", "loss", "0", 5, math.nan, 1.0)
     broken.rewind(5)
     assert not broken.breaks(is_scaled=False)
+
+
+def test_the_next_agent_knows_since_when():
+    values = BrokenValues()
+    values.observe("grad", "norm", "1", 6, math.nan, 100.0)
+    values.observe("loss", "loss", "0", 7, math.inf, 101.0)
+    values.observe("grad", "norm", "0", 15, math.nan, 110.0)
+    following = BrokenValues()
+    following.load(json.loads(json.dumps(values.dump(), allow_nan=False)), 15)
+    following.observe("grad", "norm", "0", 16, math.nan, 111.0)
+    assert sentence(following.breaks(is_scaled=False)) == (
+        "the gradient norm is NaN since step 6 on rank 1, then the loss (step 7)"
+    )
+    following.reached(40)
+    assert following.breaks(is_scaled=False) == []

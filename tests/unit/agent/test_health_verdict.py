@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 import sys
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_signals import collapsed, healthy, trained
@@ -89,3 +93,53 @@ def test_a_moved_threshold_moves_the_verdict_and_what_it_needs():
         values = healthy(rng)
         state = bank.observe(step, {name: values[name] for name in ("entropy", "grad_norm")})
     assert "4 (divergence_families)" in divergence_verdict(state, "t", higher.condition).summary
+
+
+def figure(bank: SignalBank, **values: float) -> str:
+    """What is said of the only signal after one more step."""
+    ((name, value),) = values.items()
+    verdict = divergence_verdict(bank.observe((bank.newest.step + 1), {name: value}), "trainer")
+    (line,) = [line for line in verdict.evidence if line.startswith(f"{name}: ")]
+    return line
+
+
+def steady(name: str, value: float) -> SignalBank:
+    bank, rng = SignalBank(), random.Random(1)
+    for step in range(40):
+        bank.observe(step, {name: value * rng.uniform(0.98, 1.02)})
+    return bank
+
+
+@pytest.mark.parametrize(
+    ("usual", "value", "says"),
+    [
+        (0.08, 0.03, "loss: 0.03, baseline at most 0.18"),  # both count as 0.1
+        (1.0, -1.0, "loss: -1, baseline size 0.5"),
+        (1.0, 1.0, "loss: 1, baseline 0.5"),
+    ],
+)
+def test_a_value_is_in_its_band_as_it_is_told_where_z_says_so(usual, value, says):
+    line = figure(steady("loss", usual), loss=value)
+    assert line.startswith(says)
+    assert abs(float(line.split(", z ")[1].split(",")[0])) <= 2
+
+
+def test_a_z_that_rounds_to_nothing_has_no_sign():
+    lines = [figure(steady("loss", 1.0), loss=1 + change / 1000) for change in range(-30, 31)]
+    zs = [line.split(", z ")[1].split(",")[0] for line in lines]
+    assert "0.0" in zs
+    assert not {"-0.0", "+0.0"} & set(zs)
+
+
+def test_nan_is_no_value_that_was_not_reported():
+    bank = steady("loss", 1.0)
+    assert figure(bank, loss=math.nan).startswith("loss: NaN or infinite, baseline 0.5")
+
+
+def test_the_next_agent_shows_the_newest_values_until_a_step_closes():
+    bank = steady("loss", 1.0)
+    state = bank.observe(40, {"loss": 1.1})
+    following = SignalBank()
+    following.load(json.loads(json.dumps(bank.dump())))
+    (known,), (row,) = following.newest.signals, state.signals
+    assert (known.value, known.z, known.is_broken) == (row.value, row.z, False)

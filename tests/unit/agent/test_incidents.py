@@ -118,6 +118,16 @@ def test_an_alert_that_came_first_is_the_incident_that_the_verdict_joins():
     assert second.severity == "critical"
 
 
+def test_a_nan_says_what_to_do_before_its_alert_fires_and_after():
+    observed = Observed()
+    cause = "NaN or Inf, loss first"
+    broken = Verdict("divergence", "found", "actor", "the loss is NaN", cause=cause, step=7)
+    (first,) = observed(broken)
+    (second,) = observed(broken, alerts=(alert("DfxNonFinite", "critical", "divergence"),))
+    assert second.sentence == first.sentence
+    assert "restart from the newest checkpoint" in first.action
+
+
 def test_alerts_on_no_verdict_are_incidents_by_name_and_inhibited_ones_are_spoken_for():
     incidents = Observed()(
         alerts=(
