@@ -253,10 +253,10 @@ class Agent:
         for outside in fold.outside:
             with guard("reading", run, f"rank {outside.label} (from outside)"):
                 outside.look(time.monotonic_ns())
-        with guard("judgement", run, "run"):
-            fold.close_steps()
         with guard("keeping", run, "incidents"):
             self._incidents_file.resume(fold)
+        with guard("judgement", run, "run"):
+            fold.close_steps()
         if self._folder.reaps:
             with guard("keeping", run, "evidence"):
                 self._evidence.observe(fold)

@@ -41,7 +41,7 @@ from dfx_agent.agent.faults import Faults
 from dfx_agent.agent.flight import age_text
 from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
-from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Track, Waiter
+from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Ending, Track, Waiter
 from dfx_agent.agent.remote_waits import overdue
 from dfx_agent.agent.unfinished import Unfinished, first_unfinished
 from dfx_agent.agent.wait_graph import circle
@@ -99,6 +99,12 @@ class HangWatch:
     def tracks(self) -> tuple[Track, ...]:
         """What is known of each process, dead ones included."""
         return tuple(self._tracks.values())
+
+    def resume(self, process: Process, ending: Ending) -> None:
+        """How a process ended that an agent of before has seen end."""
+        track = self._tracks.setdefault(process, Track(process))
+        track.observe(ending.gone_ns)
+        track.resume(ending)
 
     def _quiet_seconds(self, now_ns: int) -> float:
         """How long nothing has moved anywhere in the run."""

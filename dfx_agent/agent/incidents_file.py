@@ -1,5 +1,7 @@
 """Open incidents of the runs of a folder, for the next agent: id and begin outlive a restart.
 
+With them how processes have ended: who comes later sees that they are gone, not when and by what.
+
 One file in the agent's own folder. A run of the same name is the same run while one of its
 processes still lives: a job that is started again under that name begins with nothing.
 """
@@ -11,19 +13,27 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from dfx_agent.agent.fold import RunFold
 from dfx_agent.agent.incidents import KeptIncident
 from dfx_agent.agent.kept_document import KeptDocument
+from dfx_agent.agent.progress import Ending
 from dfx_agent.agent.totals_file import key_of
+from dfx_agent.devices.exit_status import ExitStatus
 from dfx_agent.snapshot import SegmentProblem
 
 NAME = "incidents.json"
 EVERY_SECONDS = 5.0
 _FORMAT = 1
 
-_Kept = tuple[frozenset[str], tuple[KeptIncident, ...]]  # processes of the run, its incidents
+
+class _Kept(NamedTuple):
+    """Of one run: its processes, how those of them ended that have, and what was open."""
+
+    processes: frozenset[str]
+    endings: dict[str, Ending]
+    incidents: tuple[KeptIncident, ...]
 
 
 class IncidentsFile:
@@ -47,9 +57,13 @@ class IncidentsFile:
         entry = self._found.pop(fold.run, None)
         if entry is None:
             return
-        processes, incidents = entry
-        if not processes.isdisjoint(key_of(p.follower.preamble) for p in fold.processes.values()):
-            fold.incidents.resume(incidents)
+        present = {key_of(p.follower.preamble): p for p in fold.processes.values()}
+        if entry.processes.isdisjoint(present):
+            return
+        fold.incidents.resume(entry.incidents)
+        for key, ending in entry.endings.items():
+            if key in present and not present[key].is_living:
+                fold.hangs.resume(present[key], ending)
 
     def keep(self, folds: Iterable[RunFold], *, is_last: bool = False) -> None:
         """Write what is open, every ``EVERY_SECONDS`` and only what has changed."""
@@ -57,17 +71,23 @@ class IncidentsFile:
         if not is_last and now - self._kept_seconds < EVERY_SECONDS:
             return
         self._kept_seconds = now
-        rows = {fold.run: _entry(fold) for fold in folds if fold.incidents.kept()}
+        rows = {fold.run: _entry(fold) for fold in folds if _is_told(fold)}
         if rows != self._kept:
             self._kept = rows
             self._file.save({"format": _FORMAT, "runs": rows})
 
 
+def _is_told(fold: RunFold) -> bool:
+    return bool(fold.incidents.kept() or any(track.ending for track in fold.hangs.tracks))
+
+
 def _entry(fold: RunFold) -> dict[str, Any]:
     return {
         "processes": [key_of(p.follower.preamble) for p in fold.processes.values()],
+        "ended": {key_of(t.process.follower.preamble): t.ending
+                  for t in fold.hangs.tracks if t.ending},
         "open": [asdict(incident) for incident in fold.incidents.kept()],
-    }
+    }  # fmt: skip
 
 
 def _runs(document: Any) -> dict[str, _Kept]:
@@ -77,9 +97,25 @@ def _runs(document: Any) -> dict[str, _Kept]:
         return found
     runs = document.get("runs")
     for run, entry in runs.items() if isinstance(runs, Mapping) else ():
-        with suppress(KeyError, TypeError, ValueError, OverflowError):
-            found[run] = frozenset(entry["processes"]), tuple(map(_incident, entry["open"]))
+        with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            endings = {key: _ending(fields) for key, fields in entry["ended"].items()}
+            incidents = tuple(map(_incident, entry["open"]))
+            found[run] = _Kept(frozenset(entry["processes"]), endings, incidents)
     return found
+
+
+def _ending(fields: Any) -> Ending:
+    gone_ns, is_outlived, status, was_oom_killed = fields
+    code, number = status or (None, None)
+    known = None if code is None and number is None else ExitStatus(_number(code), _number(number))
+    return Ending(
+        int(gone_ns), None if is_outlived is None else bool(is_outlived), known,
+        bool(was_oom_killed),
+    )  # fmt: skip
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _incident(fields: Mapping[str, Any]) -> KeptIncident:

@@ -78,6 +78,15 @@ class Waiter(NamedTuple):
     arrival: Arrival
 
 
+class Ending(NamedTuple):
+    """How a process ended: when it was missed, by whom it was outlived, what the kernel said."""
+
+    gone_ns: int
+    is_outlived: bool | None
+    exit_status: ExitStatus | None
+    was_oom_killed: bool
+
+
 class Track:
     """One process over time; ``observe`` after each reading."""
 
@@ -174,6 +183,21 @@ class Track:
             self.gone_ns = now_ns
         if self.gone_ns is not None and self.exit_status is None:
             self._ask_how_it_ended()
+
+    @property
+    def ending(self) -> Ending | None:
+        """None of one that lives."""
+        if self.gone_ns is None:
+            return None
+        was_oom_killed = self.process.memory.was_oom_killed
+        return Ending(self.gone_ns, self.is_outlived, self.exit_status, was_oom_killed)
+
+    def resume(self, ending: Ending) -> None:
+        """It ended before this agent came; another one saw it."""
+        self.gone_ns, self.is_outlived, self.exit_status = ending[:3]
+        self.process.memory.was_oom_killed = ending.was_oom_killed
+        if self.exit_status is not None and self.exit_status.is_success:
+            self.process.state = "exited"
 
     def _ask_how_it_ended(self) -> None:
         """One that closed its segment may take a while to end."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hang_scene import ending, staged
 
 from dfx_agent.agent import incidents_file
 from dfx_agent.agent.agent import Agent
@@ -108,9 +113,37 @@ def test_who_only_looks_writes_nothing(dfx_dir, rank):
     assert not os.path.exists(f"{state_directory(str(dfx_dir))}/{incidents_file.NAME}")
 
 
+def crash_of(agent: Agent) -> tuple:
+    """All that is told of it; the seconds before it was missed are rounded."""
+    agent.poll()
+    (run,) = agent.snapshot().runs
+    (verdict,) = [verdict for verdict in run.verdicts if verdict.kind == "crash"]
+    (incident,) = run.incidents
+    told = verdict.state, verdict.ranks, verdict.cause, verdict.summary, verdict.evidence
+    return *told, incident.id, incident.since_seconds, incident.sentence
+
+
+def test_who_died_first_is_known_to_the_next_agent(dfx_dir):
+    with staged(dfx_dir) as scene:
+        ranks = scene.warm_up(runs={2: ending("os._exit(3)")})
+        first = Agent(Config(str(dfx_dir)))
+        first.poll()
+        ranks[2].ends(is_reaped=False)
+        first.poll()
+        for rank in ranks:
+            rank.dies()
+        before = crash_of(first)
+        assert before[:3] == ("found", ("2",), "died")
+        assert "ended with exit code 3" in before[3]
+        first.stop()
+        second = Agent(Config(str(dfx_dir)))
+        assert crash_of(second) == before
+        second.stop()
+
+
 LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 KEYS = st.sampled_from(
-    ["format", "runs", "r", "open", "processes", "id", "ranks", "step", "since_seconds"]
+    ["format", "runs", "r", "open", "ended", "processes", "id", "ranks", "step", "since_seconds"]
 )
 DOCUMENTS = st.recursive(
     LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5)
@@ -119,6 +152,8 @@ WHOLE = {
     "id": "hang-1", "kind": "hang", "role": "", "ranks": ["0"], "cause": "", "since_seconds": 1.0,
     "step": None, "seen_seconds": 2.0, "summary": "",
 }  # fmt: skip
+ENDING = [5, True, [None, 9], False]
+ENTRY = {"processes": ["a"], "ended": {"a": ENDING}, "open": [WHOLE]}
 
 
 @given(DOCUMENTS)
@@ -133,9 +168,9 @@ def test_no_document_of_a_stranger_is_an_error(document):
 
 @given(st.sampled_from(sorted(WHOLE)), LEAF)
 def test_one_field_that_is_wrong_costs_its_run_at_most(field, value):
-    strange = {"processes": ["a"], "open": [{**WHOLE, field: value}]}
-    runs = {"r": strange, "s": {"processes": ["a"], "open": [WHOLE]}}
+    strange = {**ENTRY, "open": [{**WHOLE, field: value}]}
+    runs = {"r": strange, "q": {**ENTRY, "ended": {"a": [value, *ENDING[1:]]}}, "s": ENTRY}
     found = incidents_file._runs(json.loads(json.dumps({"format": 1, "runs": runs})))
-    (kept,) = found["s"][1]
+    (kept,) = found["s"].incidents
     assert (kept.id, kept.ranks) == ("hang-1", ("0",))
-    assert all(isinstance(one, KeptIncident) for _, each in found.values() for one in each)
+    assert all(isinstance(one, KeptIncident) for each in found.values() for one in each.incidents)
