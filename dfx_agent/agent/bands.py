@@ -70,19 +70,24 @@ def trend_of(scores: Sequence[float], spread: float, floor: float) -> Trend | No
 
     Tukey's resistant line: through the medians of the first and the last third.
     """
+    if spread < TREND_SHARE * floor:
+        return None
     num = len(scores)
     third = num // 3
     first, middle, last = (
         _median(part) for part in (scores[:third], scores[third:-third], scores[-third:])
     )
     slope = (last - first) / (num - third)
-    offsets = [score - slope * i for i, score in enumerate(scores)]
-    offset = _median(offsets)
-    noise = MAD_TO_SIGMA * _median([abs(each - offset) for each in offsets])
-    scale = max(noise, floor)
     sign = 1 if slope > 0 else -1
-    steps = sign * (middle - first), sign * (last - middle)
-    if spread < TREND_SHARE * scale or min(steps) < scale / 2:
+    rise = min(sign * (middle - first), sign * (last - middle))
+    if rise < floor / 2:
+        return None
+    offsets = [score - slope * i for i, score in enumerate(scores)]
+    ordered = sorted(offsets)
+    offset = median_of_sorted(ordered)
+    noise = MAD_TO_SIGMA * _median([abs(each - offset) for each in ordered])
+    scale = max(noise, floor)
+    if spread < TREND_SHARE * scale or rise < scale / 2:
         return None
     level = _median(scores[-_LEVEL_STEPS:])
     is_established = num >= ESTABLISHED_STEPS

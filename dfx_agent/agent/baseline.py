@@ -75,7 +75,8 @@ class Baseline:
         ordered = sorted(scores)
         self.is_ready = len(scores) >= WARM_STEPS and ordered[0] < ordered[-1]
         middle = median_of_sorted(ordered)
-        spread = MAD_TO_SIGMA * median_of_sorted(sorted([abs(s - middle) for s in scores]))
+        # of sorted scores two runs remain, which sort in one pass
+        spread = MAD_TO_SIGMA * median_of_sorted(sorted([abs(s - middle) for s in ordered]))
         floor = self._floor(middle, len(scores))
         scale = max(spread, floor)
         trend = trend_of(scores, spread, floor) if len(scores) >= WARM_STEPS else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 from dfx_agent.agent.aborted_share import AbortedShare
@@ -17,9 +18,9 @@ from dfx_agent.agent.collapse import ALL_TRUNCATED, DEAD_STEPS, LowestReward, St
 from dfx_agent.agent.reward_trend import RewardTrend
 from dfx_agent.agent.scoring import CUSUM_ALARM, CUSUM_SLACK, CUSUM_Z_CAP, TRUNCATION, Signal
 from dfx_agent.agent.symptoms import ACTIVE_STEPS, CALM_STEPS, SIGNALS, Calm, SignalSpec, Symptom
-from dfx_agent.metrics.alerts.conditions import Condition, Samples
-from dfx_agent.metrics.alerts.samples import symptom_samples
-from dfx_agent.metrics.alerts.stability import DIVERGENCE, UNSTABLE
+from dfx_agent.agent.vote import Vote
+from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.snapshot_health import (
     CollapseRow,
     DetectorParameters,
@@ -118,7 +119,7 @@ class SignalBank:
     """
 
     def __init__(self, critical: Condition = DIVERGENCE.condition) -> None:
-        self._critical = critical
+        self._vote = Vote(critical)
         self._row = -1
         self._step: int | None = None
         self._signals = [Signal(spec) for spec in SIGNALS]
@@ -234,8 +235,7 @@ class SignalBank:
         if self._latch is not None:
             self._num_held = 0
             return
-        is_firing = UNSTABLE.condition.holds(self._samples())
-        is_firing = is_firing or self._reward.fall_step is not None
+        is_firing = self._judge().is_unstable or self._reward.fall_step is not None
         self._num_held = self._num_held + 1 if is_firing else 0
         for signal in self._signals:
             if 0 < self._num_held <= HOLD_STEPS:
@@ -245,11 +245,11 @@ class SignalBank:
 
     def _update_latch(self, step: int) -> None:
         if self._latch is None:
-            if self._is_critical():
+            if self._judge().is_critical:
                 self._freeze(step)
             return
         self._release_calm_families()
-        if not self._is_critical():
+        if not self._judge().is_critical:
             self._thaw()
         elif self._row - self._latch[0] >= LATCH_STEPS:
             self._relearn()
@@ -298,13 +298,9 @@ class SignalBank:
         self._reward.rewind(step)
         self._dead.rewind(step)
 
-    def _is_critical(self) -> bool:
-        return self._critical.holds(self._samples())
-
-    def _samples(self) -> Samples:
-        """What the pages read."""
-        rows = self._symptom_rows()
-        return symptom_samples(rows, improving=self._is_improving(), collapses=self._collapses())
+    def _judge(self) -> Vote:
+        self._vote.observe(self._symptom_rows(), self._collapses(), improving=self._is_improving())
+        return self._vote
 
     def _is_improving(self) -> bool | None:
         return self._reward.is_improving(is_latched=self._latch is not None)
@@ -352,10 +348,14 @@ def _believed(spec: SignalSpec, value: float | None) -> float | None:
     return None if spec.is_raw else math.copysign(_UNBELIEVABLE, value)
 
 
+# rows that stay the same are the same object: made once, and equal without a look into them
+_collapse_row = lru_cache(maxsize=1024)(CollapseRow)
+
+
 def _collapse(
     kind: Literal["blow_up", "truncation", "dead"], signal: str, streak: Streak
 ) -> CollapseRow:
-    return CollapseRow(kind, signal, streak.num_steps, streak.onset_step)
+    return _collapse_row(kind, signal, streak.num_steps, streak.onset_step)
 
 
 def _families() -> dict[tuple[str, str], Symptom]:

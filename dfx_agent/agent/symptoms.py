@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from dfx_agent.snapshot_health import SymptomRow
@@ -75,6 +76,10 @@ SIGNALS = (
 )
 
 
+# rows that stay the same are the same object: made once, and equal without a look into them
+_row = lru_cache(maxsize=1024)(SymptomRow)
+
+
 class Symptom:
     """One family in one direction, counted in rows (step reports)."""
 
@@ -113,7 +118,7 @@ class Symptom:
     def as_row(self, row: int) -> SymptomRow:
         is_active = self.is_active(row)
         onset = self.onset_step if is_active else None
-        return SymptomRow(self.name, self.direction, is_active, onset)
+        return _row(self.name, self.direction, is_active, onset)
 
     def dump(self) -> dict[str, Any]:
         return {"onset": self.onset_step, "to": self._active_to_row, "held": self._is_held}

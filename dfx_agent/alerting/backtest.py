@@ -9,6 +9,7 @@ from dfx_agent.alerting.evaluator import Evaluator, metrics_read
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Alert, Severity
+from dfx_agent.metrics.alerts.samples import samples_of
 from dfx_agent.snapshot_health import SignalState
 
 # firings of one alert that are less far apart are one call to a person
@@ -36,11 +37,11 @@ def episodes(
     states: Iterable[SignalState], alerts: tuple[Alert, ...] = STEP_CLOCKED
 ) -> list[Episode]:
     """Every one of ``alerts`` that would have been delivered, in the order of their rows."""
-    evaluator = Evaluator(alerts)
+    evaluator, read = Evaluator(alerts), metrics_read(alerts)
     found: list[Episode] = []
     open_episodes: dict[tuple[str, Severity], Episode] = {}
     for state in states:
-        for firing in evaluator.observe(state):
+        for firing in evaluator.observe(state, samples_of(state, read)):
             key = firing.alert.name, firing.alert.severity
             episode = open_episodes.get(key)
             if episode is not None and state.row - episode.last_row < EPISODE_GAP_ROWS:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Alert
-from dfx_agent.metrics.alerts.conditions import Samples
+from dfx_agent.metrics.alerts.conditions import Condition, Grows, Samples, Series
 from dfx_agent.metrics.alerts.inhibition import inhibited, inhibitions
 from dfx_agent.metrics.alerts.samples import samples_of
 from dfx_agent.metrics.spec import Metric
@@ -40,6 +40,7 @@ class Evaluator:
         self._held_row: dict[int, int] = {}
         # when the condition began to hold, for alerts that have to wait
         self._holds_since_seconds: dict[int, float] = {}
+        self._judged = [Judged(alert.condition) for alert in alerts]
 
     def observe(
         self, state: SignalState, samples: Samples | None = None, now_seconds: float = 0.0
@@ -51,7 +52,7 @@ class Evaluator:
         """
         samples = samples_of(state) if samples is None else samples
         for i, alert in enumerate(self._alerts):
-            if alert.condition.holds(samples):
+            if self._judged[i].holds(samples):
                 began_seconds = self._holds_since_seconds.setdefault(i, now_seconds)
                 if i in self._since or now_seconds - began_seconds >= alert.for_seconds:
                     self._since.setdefault(i, (state.row, state.step))
@@ -75,6 +76,22 @@ class Evaluator:
         return self._alerts[i].keep_steps > 0 and num_rows <= self._alerts[i].keep_steps
 
 
+class Judged:
+    """A condition that is asked anew only where a series that it reads has changed."""
+
+    def __init__(self, condition: Condition) -> None:
+        self._condition = condition
+        self._names = tuple(sorted(_sample_names(condition)))
+        self._newest: list[tuple[tuple[Mapping[str, str], float], ...]] | None = None
+        self._holds = False
+
+    def holds(self, samples: Samples) -> bool:
+        told = [tuple(samples.get(name, ())) for name in self._names]
+        if told != self._newest:
+            self._holds, self._newest = self._condition.holds(samples), told
+        return self._holds
+
+
 def onset_steps(state: SignalState) -> dict[str, int]:
     """Active family -> step at which its change began, the earlier of two directions."""
     found: dict[str, int] = {}
@@ -87,6 +104,17 @@ def onset_steps(state: SignalState) -> dict[str, int]:
 def metrics_read(alerts: Iterable[Alert]) -> frozenset[str]:
     """Names of the metrics that these alerts are made of."""
     return frozenset(metric.name for alert in alerts for metric in _metrics_in(alert))
+
+
+def _sample_names(part: Any) -> Iterator[str]:
+    if isinstance(part, Grows | Series):
+        yield part.sample_name
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _sample_names(getattr(part, field.name))
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _sample_names(item)
 
 
 def _metrics_in(part: Any) -> Iterator[Metric]:

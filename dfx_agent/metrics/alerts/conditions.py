@@ -42,8 +42,12 @@ class Series:
     metric: Metric
     where: Mapping[str, tuple[str, ...]]
 
+    @property
+    def sample_name(self) -> str:
+        return self.metric.sample_name
+
     def select(self, samples: Samples) -> Iterator[tuple[Mapping[str, str], float]]:
-        for labels, value in samples.get(self.metric.sample_name, ()):
+        for labels, value in samples.get(self.sample_name, ()):
             for name, values in self.where.items():
                 if labels.get(name, "") not in values:
                     break

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
 
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts.conditions import Samples
@@ -14,10 +15,25 @@ REWARD_IMPROVING = "reward_improving"
 
 Sample = tuple[Metric, Mapping[str, str], float]
 
+# metric, labels beside the signal's name, which of the row's values
+_Told = tuple[Metric, Mapping[str, str], Callable[[SignalRow], float | None]]
+_OF_SIGNAL: tuple[_Told, ...] = (
+    (signals.SIGNAL_VALUE, {}, attrgetter("value")),
+    (signals.SIGNAL_Z, {}, attrgetter("z")),
+    (signals.SIGNAL_RECENT_MEDIAN, {}, attrgetter("recent_median")),
+    (signals.BASELINE_LOW, {}, attrgetter("baseline_low")),
+    (signals.BASELINE_HIGH, {}, attrgetter("baseline_high")),
+    (signals.DRIFT_RATIO, {}, attrgetter("drift_ratio")),
+    (signals.DRIFT_DIFFERENCE, {}, attrgetter("drift_difference")),
+    (signals.BASELINE_READY, {}, attrgetter("is_baseline_ready")),
+    (signals.SIGNAL_CUSUM, {"direction": "up"}, attrgetter("cusum_up")),
+    (signals.SIGNAL_CUSUM, {"direction": "down"}, attrgetter("cusum_down")),
+)
 
-def samples_of(state: SignalState) -> Samples:
-    """Every sample of the state, by sample name."""
-    return _grouped(signal_samples(state))
+
+def samples_of(state: SignalState, names: Collection[str] | None = None) -> Samples:
+    """Every sample of the state, by sample name; those of signals for these metrics' names only."""
+    return _grouped(signal_samples(state, names))
 
 
 def symptom_samples(
@@ -37,10 +53,11 @@ def _grouped(samples: Iterable[Sample]) -> Samples:
     return grouped
 
 
-def signal_samples(state: SignalState) -> Iterator[Sample]:
+def signal_samples(state: SignalState, names: Collection[str] | None = None) -> Iterator[Sample]:
     """Every sample of the state: metric, labels without run, value."""
+    told = [each for each in _OF_SIGNAL if names is None or each[0].name in names]
     for row in state.signals:
-        yield from _signal(row)
+        yield from _signal(row, told)
     yield from _symptoms(state.symptoms, improving=state.is_reward_improving)
     yield from _collapses(state.collapses)
     for where, num_steps in state.num_nonfinite_steps.items():
@@ -53,22 +70,11 @@ def signal_samples(state: SignalState) -> Iterator[Sample]:
     yield signals.SIGNAL_LATCHED, {}, float(state.is_latched)
 
 
-def _signal(row: SignalRow) -> Iterator[Sample]:
-    labels = {"signal": row.signal}
-    for metric, value in (
-        (signals.SIGNAL_VALUE, row.value),
-        (signals.SIGNAL_Z, row.z),
-        (signals.SIGNAL_RECENT_MEDIAN, row.recent_median),
-        (signals.BASELINE_LOW, row.baseline_low),
-        (signals.BASELINE_HIGH, row.baseline_high),
-        (signals.DRIFT_RATIO, row.drift_ratio),
-        (signals.DRIFT_DIFFERENCE, row.drift_difference),
-    ):
+def _signal(row: SignalRow, told: Iterable[_Told]) -> Iterator[Sample]:
+    for metric, more, value_of in told:
+        value = value_of(row)
         if value is not None:
-            yield metric, labels, value
-    yield signals.BASELINE_READY, labels, float(row.is_baseline_ready)
-    yield signals.SIGNAL_CUSUM, {**labels, "direction": "up"}, row.cusum_up
-    yield signals.SIGNAL_CUSUM, {**labels, "direction": "down"}, row.cusum_down
+            yield metric, {"signal": row.signal, **more}, float(value)
 
 
 def _symptoms(symptoms: Iterable[SymptomRow], *, improving: bool | None) -> Iterator[Sample]:

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from dfx_agent.alerting.backtest import EPISODE_GAP_ROWS, episodes
-from dfx_agent.alerting.evaluator import Evaluator
+from dfx_agent.alerting.evaluator import Evaluator, Judged
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts import ALERTS
-from dfx_agent.metrics.alerts.conditions import Agree, Compare, Either, Every, Unless, series
+from dfx_agent.metrics.alerts.conditions import Agree, Compare, Either, Every, Grows, Unless, series
 from dfx_agent.metrics.alerts.samples import samples_of
 from dfx_agent.metrics.spec import by_name
 from dfx_agent.snapshot_health import CollapseRow, SignalRow, SignalState, SymptomRow
@@ -79,6 +79,17 @@ SAMPLES = {
 )
 def test_a_condition_reads_one_run_s_samples_as_promql_would(condition, holds):
     assert condition.holds(SAMPLES) is holds
+
+
+def test_a_condition_is_asked_anew_when_a_series_that_it_reads_has_changed():
+    """Lists that are filled anew in place are a change too."""
+    rows = [({"signal": "a", "direction": "up"}, 3.0)]
+    judged = Judged(Every((Compare(series(CUSUM), ">", 2), Grows(series(CUSUM), 900))))
+    growth = "increase(dfx_signal_cusum[900s])"
+    assert not judged.holds({"dfx_signal_cusum": rows})
+    assert judged.holds({"dfx_signal_cusum": rows, growth: [({}, 1.0)]})
+    rows[0] = ({"signal": "a", "direction": "up"}, 1.0)
+    assert not judged.holds({"dfx_signal_cusum": rows, growth: [({}, 1.0)]})
 
 
 def test_a_label_the_metric_does_not_have_is_refused():
