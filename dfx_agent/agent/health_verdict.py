@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from dfx_agent.agent.broken_values import Break, sentence
 from dfx_agent.agent.cause_order import cause
@@ -84,11 +84,11 @@ def _found(
         *map(_said, active),
         *(_COLLAPSES[row.kind].format(signal=row.signal) for row in collapses),
     ]
-    summary = f"training is diverging since step {first}: {', '.join(said)}"
-    frozen = f"baselines are frozen since step {state.latched_step}" if state.is_latched else ""
     before = [step for step in checkpoints if step < first]
-    kept = f"newest checkpoint before the onset: step {max(before)}" if before else ""
-    evidence = (*_figures(state), *filter(None, [kept, frozen]))
+    kept = f" (newest checkpoint before it: step {max(before)})" if before else ""
+    summary = f"training is diverging since step {first}{kept}: {', '.join(said)}"
+    frozen = f"baselines are frozen since step {state.latched_step}" if state.is_latched else ""
+    evidence = (*_figures(state), *filter(None, [frozen]))
     return Verdict(
         "divergence", "found", role, summary, cause=cause(state), step=first, evidence=evidence
     )
@@ -104,7 +104,7 @@ def _missing_evidence(state: SignalState, critical: Condition) -> str:
     """Why the vote cannot hold whatever happens; "" when it can."""
     known = {row.symptom for row in state.signals}
     ready = {row.symptom for row in state.signals if row.is_baseline_ready}
-    if not _can_vote(known, critical):
+    if not can_vote(known, critical):
         names = ", ".join(sorted(_WORDS[name] for name in known)) or "nothing it is made of"
         needed = " or ".join(
             f"{t:.0f} ({t.key})" for t in thresholds_in(critical) if t.unit == "families"
@@ -113,13 +113,13 @@ def _missing_evidence(state: SignalState, critical: Condition) -> str:
             f"the run reports {names}; a vote takes {needed} families, only NaN, Inf or a "
             "blow-up would be seen"
         )
-    if not _can_vote(ready, critical):
+    if not can_vote(ready, critical):
         waiting = ", ".join(sorted(_WORDS[name] for name in known - ready))
         return f"baselines are not ready after {state.row + 1} steps: {waiting}"
     return ""
 
 
-def _can_vote(families: set[str], critical: Condition) -> bool:
+def can_vote(families: Iterable[str], critical: Condition) -> bool:
     """Whether the vote would hold if all of them were active."""
     active = [SymptomRow(name, "up", is_active=True, onset_step=None) for name in families]
     return critical.holds(symptom_samples(active, improving=False))

@@ -1,4 +1,4 @@
-"""An incident in one sentence: who, where, since when, what it costs, what to do.
+"""An incident in one sentence: who, where, since when, what it costs, why, what to do.
 
 Cost and remedy are those of the runbook, so that the page and the pager say the same.
 """
@@ -29,6 +29,11 @@ def cost_of(kind: str, cause: str, lost_seconds: float | None, alert: str) -> st
     return "" if found is None else _first_sentence(found.runbook.impact)
 
 
+def origin_of(kind: str, cause: str) -> str:
+    """What moved first and what that usually means, in a sentence; "" where the summary says it."""
+    return f"{cause[:1].upper()}{cause[1:]}." if kind == "divergence" and cause else ""
+
+
 def action_of(kind: str, cause: str, alert: str) -> str:
     """What to do first, as one sentence with its stop; "" where no runbook says it."""
     found = _alert_on(kind, cause, alert)
@@ -38,7 +43,7 @@ def action_of(kind: str, cause: str, alert: str) -> str:
 def sentence_of(
     summary: str, lines: Iterable[str], since_seconds: float, step: int | None, told: Iterable[str]
 ) -> str:
-    """``lines`` say whom it is about where the summary does not; ``told``: cost and remedy."""
+    """``lines`` say whom it is about where the summary does not; ``told``: cost, cause, remedy."""
     listed = "; ".join(dict.fromkeys(lines))
     who = f"{summary} ({listed})" if listed else summary
     at = datetime.fromtimestamp(since_seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

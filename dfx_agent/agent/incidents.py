@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from typing import NamedTuple
 
-from dfx_agent.agent.incident_words import action_of, cost_of, sentence_of
+from dfx_agent.agent.incident_words import action_of, cost_of, origin_of, sentence_of
 from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
 from dfx_agent.snapshot import AlertRow, Verdict
 from dfx_agent.snapshot_health import SignalState
@@ -249,6 +249,7 @@ def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
     alert = loudest.alert if loudest else ""
     cost = cost_of(subject.kind, cause, lost_seconds, alert)
     action = action_of(subject.kind, cause, alert)
+    told = cost, origin_of(subject.kind, cause), action
     lines = [line for row in subject.alerts for line in row.lines] if not verdict else []
     return Incident(
         id=entry.id,
@@ -265,7 +266,7 @@ def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
         summary=summary,
         cost=cost,
         action=action,
-        sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, (cost, action)),
+        sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, told),
         alerts=tuple(dict.fromkeys(row.alert for row in subject.alerts)),
         evidence=(*(verdict.evidence if verdict else ()), *dict.fromkeys(lines)),
     )

@@ -39,7 +39,9 @@ def test_it_says_what_moved_first_and_the_newest_checkpoint_before_that():
     verdict = divergence_verdict(state, "trainer", checkpoints={20, 30, 40, 45})
     assert verdict.cause == ("response length first: truncation, or the format is being gamed")
     assert verdict.step == 40
-    assert "newest checkpoint before the onset: step 30" in verdict.evidence
+    assert verdict.summary.startswith(
+        "training is diverging since step 40 (newest checkpoint before it: step 30): "
+    )
 
 
 def test_one_family_that_blows_up_is_found():

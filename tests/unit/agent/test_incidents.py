@@ -128,6 +128,17 @@ def test_a_nan_says_what_to_do_before_its_alert_fires_and_after():
     assert "restart from the newest checkpoint" in first.action
 
 
+def test_the_sentence_of_a_collapse_says_what_moved_first_and_the_alert_takes_it():
+    found = Verdict(
+        "divergence", "found", "actor", "training is diverging since step 8: entropy rose", step=8,
+        cause="entropy first: the policy becomes noise",
+    )  # fmt: skip
+    (only,) = Observed()(found, alerts=(alert("DfxTrainingDivergence", "critical", "divergence"),))
+    assert "Entropy first: the policy becomes noise. Keep the newest checkpoint" in only.sentence
+    (straggler,) = Observed()(SLOW)
+    assert "Slower at equal tokens." not in straggler.sentence, "its summary says so itself"
+
+
 def test_alerts_on_no_verdict_are_incidents_by_name_and_inhibited_ones_are_spoken_for():
     incidents = Observed()(
         alerts=(
