@@ -47,7 +47,7 @@ def free_port() -> Callable[[], int]:
     return find
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_cli() -> RunCli:
     """``run_cli("ps", "--json")`` runs the command line in a process of its own."""
 

@@ -38,9 +38,18 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
     "grad_norm": (_source("dfx_actor_grad_norm"), _source("dfx_grad_norm")),
     "entropy": (_source("dfx_actor_entropy_nats"),),
     # the score has no KL penalty in it: a rising KL must not count twice
-    "reward": (_source("dfx_score", stat="mean"), _source("dfx_reward", stat="mean")),
-    "response_length": (_source("dfx_response_length_tokens", stat="mean"),),
-    "truncation": (_TRUNCATED,),
+    "reward": (
+        _source("dfx_score", stat="mean"),
+        _source("dfx_reward", stat="mean"),
+        _source("dfx_reward", stat="mean", variant="train"),  # OpenRLHF's, of the samples trained
+    ),
+    "response_length": (
+        _source("dfx_response_length_tokens", stat="mean"),
+        _source("dfx_response_length_tokens", stat="mean", variant="train"),
+        # prime-rl prints no other; prompts are in it
+        _source("dfx_total_length_tokens", stat="mean", env="all"),
+    ),
+    "truncation": (_TRUNCATED, _source("dfx_response_clip_ratio", variant="train")),
     ABORTED: tuple(
         _source("dfx_aborted_ratio", **why)
         for why in ({}, {"why": "has_error"}, {"why": "empty_response"}, {"why": "cancelled"})

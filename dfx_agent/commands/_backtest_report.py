@@ -39,6 +39,7 @@ def _run_as_json(report: Report) -> dict[str, Any]:
             for signal, keys in coverage.keys.items()
         },
         "missing_families": coverage.missing_families,
+        "can_page_by_vote": coverage.can_page,
         "alerts": [_episode_as_json(episode) for episode in report.alerts],
         "warnings": [*report.warnings, *filter(None, [report.error])],
     }
@@ -101,6 +102,9 @@ def verdict(report: Report) -> str:
         return f"NOT JUDGED: fewer than {LEAST_FAMILIES} families of signals"
     if not report.coverage.num_rows_judged:
         return "NOT JUDGED: too short, no row could be compared with rows before it"
+    if not report.coverage.can_page:
+        told = ", ".join(report.coverage.families)
+        return f"no page, but {told} cannot page by vote: only a blow-up would have"
     return "no page"
 
 

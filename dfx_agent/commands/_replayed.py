@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
+from dfx_agent.agent.health_verdict import can_vote
 from dfx_agent.agent.signal_inputs import Input, SignalInputs, input_of
 from dfx_agent.agent.signals import SignalBank
 from dfx_agent.agent.symptoms import SIGNALS
@@ -17,7 +18,8 @@ from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.reader import Log
 from dfx_agent.ingest.run import Row, Run
 from dfx_agent.metrics.alerts import alerts_with
-from dfx_agent.metrics.alerts.stability import DIVERGENCE
+from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.metrics.alerts.stability import DIVERGENCE, FAMILIES
 from dfx_agent.metrics.native import load
 from dfx_agent.snapshot_health import SignalState
 
@@ -25,10 +27,10 @@ from dfx_agent.snapshot_health import SignalState
 Thresholds: TypeAlias = Mapping[str, float]
 SignalValues: TypeAlias = tuple[int, dict[str, float]]
 
-FAMILIES = tuple(dict.fromkeys(spec.symptom for spec in SIGNALS))
 # fewer cannot disagree: no page is possible from them, and "no page" would say nothing
 LEAST_FAMILIES = 2
 _FAMILY_OF = {spec.name: spec.symptom for spec in SIGNALS}
+_VOTING = frozenset(FAMILIES)
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Coverage:
     num_rows_of: dict[str, int] = field(default_factory=dict)
     num_rows: int = 0
     num_rows_judged: int = 0
+    critical: Condition = DIVERGENCE.condition
 
     @property
     def families(self) -> list[str]:
@@ -50,13 +53,18 @@ class Coverage:
         return [family for family in FAMILIES if family not in self.families]
 
     @property
+    def can_page(self) -> bool:
+        """Whether the page would hold if all that was found agreed; a blow-up pages alone."""
+        return can_vote(self.families, self.critical)
+
+    @property
     def is_enough(self) -> bool:
         return len(self.families) >= LEAST_FAMILIES
 
     def count_judged(self, state: SignalState) -> SignalState:
-        """A row is judged when two families were scored on it."""
+        """A row is judged when two families that vote were scored on it."""
         scored = {row.symptom for row in state.signals if row.z is not None}
-        self.num_rows_judged += len(scored) >= LEAST_FAMILIES
+        self.num_rows_judged += len(scored & _VOTING) >= LEAST_FAMILIES
         return state
 
 
@@ -149,6 +157,7 @@ def replay(
     if curves is not None:
         states = map(curves.add, states)
     if coverage is not None:
+        coverage.critical = divergence.condition
         states = map(coverage.count_judged, states)
     return episodes(states, alerts_with(thresholds, STEP_CLOCKED))
 

@@ -19,6 +19,7 @@ STEP_KEYS = (
     "system/global_step",
     "rollout/step",
     "iteration",
+    "current_steps",  # LLaMA-Factory
     "progress/batch",
     "_step",
 )

@@ -12,6 +12,8 @@ from dfx_agent.ingest.run import Record
 # a number inside the repr of numpy or torch, such as np.float64(…)
 _WRAPPED = re.compile(r"[A-Za-z_][\w.]*\(([^,()]*)(?:,.*)?\)")
 _MAX_NUMBER_CHARS = 400
+# ms-swift's word for the step: "5/1000"
+_STEP_OF_MANY = "global_step/max_steps"
 
 
 def number(value: Any) -> float | None:
@@ -34,6 +36,8 @@ def numbers(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Record:
             found[key] = value
         elif (of_value := number(value)) is not None:
             found[key] = of_value
+        elif key == _STEP_OF_MANY and (step := number(str(value).partition("/")[0])) is not None:
+            found["global_step"] = step
     return found
 
 

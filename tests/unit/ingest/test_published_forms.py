@@ -41,6 +41,14 @@ def test_trl_dicts_are_found_between_progress_bars_colours_and_carriage_returns(
     assert "no step in the lines: reports are counted from 0" in run.warnings
 
 
+def test_ms_swift_s_step_of_many_is_the_step(tmp_path):
+    text = "".join(str({"reward": 0.5, "kl": 0.1, "global_step/max_steps": f"{i}/90"}) + "\n"
+                   for i in (5, 10, 15))  # fmt: skip
+    run = read(write(tmp_path / "log", text))
+    assert [step for step, _ in run.rows] == [5, 10, 15]
+    assert run.warnings == []
+
+
 def test_nan_inf_wrapped_and_quoted_numbers_are_numbers(tmp_path):
     text = (
         "{'loss': nan, 'grad_norm': inf, 'reward': np.float64(0.5), "
