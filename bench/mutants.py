@@ -70,8 +70,7 @@ class Trial:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         for name, module in self._modules.items():
-            vars(module)[HIT] = self._hit
-            transplant(module, with_hits(self._sources[name], HIT, name))
+            transplant(module, with_hits(self._sources[name], HIT, name), **{HIT: self._hit})
         reached = self._reached(session)
         for name, source in self._sources.items():
             sites = mutations(source)

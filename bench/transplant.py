@@ -12,16 +12,17 @@ from typing import Any
 PLAIN = (int, float, bool, str, bytes, type(None), frozenset, tuple, range)
 
 
-def transplant(module: ModuleType, tree: ast.Module) -> None:
-    """Make ``module`` what ``tree`` says, for everybody in this process.
+def transplant(module: ModuleType, tree: ast.Module, **names: object) -> None:
+    """Make ``module`` what ``tree`` says, for everybody in this process; ``names`` are there too.
 
     Functions that exist get the code and the defaults of the changed ones, classes the plain
     defaults of their fields, and each module that holds one of its constants the changed one.
     """
     file = str(module.__file__)
-    fresh: dict[str, Any] = {"__name__": module.__name__, "__file__": file}
+    fresh: dict[str, Any] = {"__name__": module.__name__, "__file__": file, **names}
     exec(compile(tree, file, "exec", dont_inherit=True), fresh)
     live = vars(module)
+    live.update(names)
     _functions(live, fresh, file)
     for name, value in fresh.items():
         if isinstance(value, type) and value.__module__ == module.__name__:
@@ -34,7 +35,8 @@ def _functions(live: dict[str, Any], fresh: dict[str, Any], file: str) -> None:
     of_file = [
         each
         for each in gc.get_objects()
-        if isinstance(each, FunctionType) and each.__code__.co_filename == file
+        if type(each) is FunctionType
+        and each.__code__.co_filename == file  # isinstance asks proxies
     ]
     changed = {_place(each): each for each in of_file if each.__globals__ is fresh}
     for function in of_file:

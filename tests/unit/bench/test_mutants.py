@@ -83,6 +83,8 @@ def is_big(row):
 
 def nobody():
     return 1
+
+ROWS = [is_big(Row())]
 """
 TESTS = """
 from judged import LIMIT, Row, at_least, is_big
