@@ -1,6 +1,6 @@
 """One small change in a program's tree at a time: what a test suite has to notice.
 
-Left alone: annotations, decorators, assertions (they state invariants), what is raised, and text.
+Left alone: annotations, decorators, invariants (``assert``, ``strict=``), what is raised, and text.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _nodes(
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, UNTOUCHED):
                 continue
-            if name in ELSEWHERE:
+            if name in ELSEWHERE or getattr(child, "arg", "") == "strict":
                 continue
             nearest = child if isinstance(child, ast.stmt) else statement
             within = inside or (name == "body" and isinstance(node, ast.FunctionDef))

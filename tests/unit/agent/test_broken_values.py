@@ -55,3 +55,47 @@ def test_the_next_agent_knows_since_when():
     )
     following.reached(40)
     assert following.breaks(is_scaled=False) == []
+
+
+def places(broken: BrokenValues) -> list[tuple[str, int, float, set[str]]]:
+    found = broken.breaks(is_scaled=False)
+    return [(place, first.step, first.seconds, first.ranks) for place, first in found]
+
+
+def test_the_ranks_are_those_of_its_first_step_and_the_time_is_the_earliest():
+    broken = BrokenValues()
+    for rank, step, seconds in (("2", 6, 6.5), ("1", 5, 5.5), ("0", 5, 5.25), ("3", 6, 4.0)):
+        broken.observe("loss", "torch/loss", rank, step, math.nan, seconds)
+    assert places(broken) == [("loss", 5, 5.25, {"0", "1"})]
+    assert sentence(broken.breaks(is_scaled=False)) == (
+        "the loss is NaN since step 5 on ranks 0, 1"
+    )
+
+
+def test_ten_steps_later_it_goes_on_and_eleven_later_it_is_another():
+    for later, begin in ((15, 5), (16, 16)):
+        broken = BrokenValues()
+        for step in (5, later):
+            broken.observe("loss", "loss", "0", step, math.nan, float(step))
+        assert places(broken) == [("loss", begin, float(begin), {"0"})]
+
+
+def test_what_began_first_comes_first_within_a_step_too():
+    broken = BrokenValues()
+    broken.observe("loss", "loss", "0", 5, math.nan, 5.9)
+    broken.observe("grad", "grad", "0", 5, math.nan, 5.1)
+    assert [place for place, *_ in places(broken)] == ["grad", "loss"]
+    broken.observe("loss", "loss", "1", 4, math.nan, 6.0)
+    assert [place for place, *_ in places(broken)] == ["loss", "grad"]
+
+
+def test_a_rewind_forgets_what_came_at_that_step_or_later_and_keeps_what_was_before():
+    broken = BrokenValues()
+    broken.observe("loss", "loss", "0", 5, math.nan, 5.0)
+    broken.observe("grad", "grad", "0", 6, math.nan, 6.0)
+    broken.reached(40)
+    assert places(broken) == []
+    broken.rewind(6)
+    assert places(broken) == [("loss", 5, 5.0, {"0"})]
+    broken.reached(4)
+    assert places(broken) != [], "a rank that is behind does not bring time back"

@@ -68,6 +68,35 @@ def test_long_steps_are_covered_by_few_samples():
     assert between(times, 700, 1001) == pytest.approx((150.5, 75.25))
 
 
+def test_where_it_has_to_thin_out_the_newest_half_stays_exact():
+    ran = [n * n for n in range(_MOST_SAMPLES + 1)]
+    times = read_at(*((n, ran[n], 0) for n in range(_MOST_SAMPLES + 1)))
+    assert len(times._samples) == _MOST_SAMPLES + 1 - _MOST_SAMPLES // 4
+    for n in range(_MOST_SAMPLES // 2, _MOST_SAMPLES):
+        assert between(times, n, n + 1) == (ran[n + 1] - ran[n], 0)
+    assert between(times, 1, 2) == (2, 0), "an odd one is gone: half of 0 to 4"
+    assert between(times, 0, 2) == (4, 0)
+
+
+def test_two_seconds_beside_the_readings_are_known_and_no_more():
+    times = read_at((10, 5, 1), (11, 5.5, 1.2))
+    assert between(times, 8, 13) == pytest.approx((2.5, 1.0))
+    assert between(times, 7.99, 13) is None
+    assert between(times, 8, 13.01) is None
+    assert between(times, 11, 10) == (0, 0), "counters never go back"
+
+
+def test_it_asks_the_kernel_of_the_thread_it_is_told():
+    own = os.getpid(), threading.get_native_id()
+    times = ProcessorTimes()
+    times.look(0, *own)
+    times.look(SECOND, *own)
+    known = thread_times(*own) is not None
+    assert (times.between(0, SECOND) is not None) is known
+    times.look(2 * SECOND, os.getpid(), 2**22 + 1)  # no such thread: what is known stays
+    assert (times.between(0, SECOND) is not None) is known
+
+
 @pytest.mark.parametrize(
     ("line", "times"),
     [

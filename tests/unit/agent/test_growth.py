@@ -73,3 +73,30 @@ def test_noise_is_no_leak():
         for seed in range(1000)
     ]
     assert not any(found)
+
+
+@pytest.mark.parametrize(("swing", "expected"), [(300, 20 * MIB), (500, 0.0)])
+def test_what_differs_beside_the_growth_is_measured_without_the_growth(swing, expected):
+    """Three times as much as the median swing: 900 of 1260 MiB is a leak, 1500 is none."""
+    sawtooth = grown(lambda n: 20 * n + (swing if (n - 1) % 16 >= 8 else -swing))
+    assert steady_bytes_per_step(sawtooth) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("least", "is_leak"), [(63 * 20 * MIB, True), (64 * 20 * MIB, False)])
+def test_the_least_growth_is_that_of_all_steps(least, is_leak):
+    found = steady_bytes_per_step(grown(lambda n: 20 * n), least)
+    assert found == (20 * MIB if is_leak else 0.0)
+
+
+@pytest.mark.parametrize(("base", "is_leak"), [(60 * 2**30, True), (70 * 2**30, False)])
+def test_a_hundredth_of_what_it_has_is_the_least(base, is_leak):
+    samples = [(n, base + 10.5 * MIB * n) for n in range(1, 65)]  # 661.5 MiB in all
+    assert (steady_bytes_per_step(samples) > 0) is is_leak
+
+
+@pytest.mark.parametrize(("late", "is_leak"), [(0.81, True), (0.79, False)])
+def test_each_quarter_must_rise_by_most_of_the_mean_rise(late, is_leak):
+    """The rises between the middles of quarters are 1.1, 1.1 and ``late`` of about the mean."""
+    rises = [0.0, (3 - late) / 2, 3 - late, 3.0]
+    samples = [(n + 1, BASE + 320 * MIB * rises[n // 16]) for n in range(64)]
+    assert (steady_bytes_per_step(samples) > 0) is is_leak

@@ -34,6 +34,7 @@ def changes(source: str) -> list[str]:
         ("x = 0.05", ["x = 0.1"]),
         ("x = True", ["x = False"]),
         ("min(a, b)", ["None", "max(a, b)"]),
+        ("zip(a, b, strict=True)", ["None"]),
         ("x = a if b else c", ["x = a if not b else c"]),
         ("x = [a for a in b if a]", ["x = [a for a in b]"]),
         ("for a in b:\n    if a:\n        continue", ["for a in b:\n    if a:\n        pass"]),
