@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
+from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -22,6 +23,7 @@ from opentelemetry.trace import Span, set_span_in_context
 from dfx_agent.exporters.base import TimelineSource
 from dfx_agent.exporters.otel_resource import SCOPE, resource_of
 from dfx_agent.exporters.otel_session import BoundedSession
+from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import RunRow, StepRow, TimelineRow
 
 _MAX_KEPT_STEPS = 64  # of so many the agent has pieces
@@ -45,6 +47,7 @@ class SpansPart:
         self._told: dict[_Of, int] = {}
         self._waiting: deque[ReadableSpan] = deque()
         self.num_dropped_spans = self.num_missed_steps = 0
+        self._log = OncePerPlace("dfx_agent.otlp")
 
     @property
     def num_waiting(self) -> int:
@@ -58,6 +61,8 @@ class SpansPart:
                 self._collect(source, run, is_last=is_last or has_ended)
             except KeyError:  # the agent has let the run go meanwhile
                 continue
+            except Exception as error:  # noqa: BLE001 (a strange run costs no other its spans)
+                self._log.error(f"spans of run {run.run}", error)
         while len(self._waiting) > _MAX_SPANS:
             self._waiting.popleft()
             self.num_dropped_spans += 1
@@ -91,9 +96,18 @@ class SpansPart:
         for row in fresh:
             ranks = pieces.get((row.role, row.step), [])
             self.num_missed_steps += max(0, len(row.cells) - len(ranks))
-            self._waiting.extend(self._maker.of_step(run, row, ranks))
+            self._waiting.extend(self._spans(run, row, ranks))
             of = run.run, run.attempt, row.role
             self._told[of] = max(row.step, self._told.get(of, -1))
+
+    def _spans(self, run: RunRow, row: StepRow, ranks: Sequence[TimelineRow]) -> list[ReadableSpan]:
+        """Of one step; none of one that is too strange, which is counted as missed."""
+        try:
+            return self._maker.of_step(run, row, ranks)
+        except Exception as error:  # noqa: BLE001 (it costs no other step its spans)
+            self._log.error(f"spans of a step of run {run.run}", error)
+            self.num_missed_steps += len(ranks)
+            return []
 
 
 def _by_step(rows: Iterable[TimelineRow]) -> dict[tuple[str, int], list[TimelineRow]]:
@@ -146,6 +160,7 @@ class _Maker:
         self, run: RunRow, step: StepRow, ranks: Iterable[TimelineRow]
     ) -> list[ReadableSpan]:
         """``ranks``: this step of this role, of each rank whose pieces are known."""
+        self._ended.spans = []  # of a step that was given up
         self._ids.trace = run.run, run.attempt, step.role, step.step
         known: dict[str, str | int] = {
             "dfx.run": run.run, "dfx.role": step.role, "dfx.step": step.step
@@ -179,16 +194,24 @@ class _Maker:
         attributes: Attributes,
         parent: Context,
     ) -> Span:
+        """Of strange text what a receiver can read: one name must not cost a whole batch."""
         self._ids.span = tuple(key)
         start = self._tracer.start_span
-        return start(name, parent, attributes=attributes, start_time=_ns(begin_seconds))
+        told = {key: _text(value) for key, value in attributes.items()}
+        return start(_text(name), parent, attributes=told, start_time=_ns(begin_seconds))
 
 
 def _ns(seconds: float) -> int:
     return int(seconds * 1e9)
 
 
+def _text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
 def _digest(size: int, parts: tuple[str | int, ...]) -> int:
     """Never 0, which would be no id."""
-    text = "\0".join(map(str, parts)).encode()
+    text = _text("\0".join(map(str, parts))).encode()
     return int.from_bytes(blake2b(text, digest_size=size).digest(), "big") or 1

@@ -1,10 +1,13 @@
 """Spans of steps that come late, are too many, or whose pieces are gone; a library that is not."""
 
+import math
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from dfx_agent.errors import ConfigError
 from dfx_agent.exporters import otel, otel_spans
@@ -138,6 +141,63 @@ def test_a_run_that_is_gone_meanwhile_is_passed_over(part, job, monkeypatch):
     monkeypatch.setattr(job, "closed_steps", gone)
     part.collect(job, job.runs(), is_last=True)
     assert part.num_waiting == 0
+
+
+def named(job, **changes):
+    """A run of this job; its rows say what ``changes`` say."""
+    strange = Job()
+    strange.passes(*job.steps)
+    rows = strange.closed_steps("strange", None)
+    strange.closed_steps = lambda run, after_step: [replace(row, **changes) for row in rows]
+    return strange
+
+
+class TwoJobs:
+    """A strange run, told before a healthy one."""
+
+    def __init__(self, strange, healthy):
+        self.jobs = {"strange": strange, "r": healthy}
+
+    def runs(self):
+        return [SimpleNamespace(run=run, attempt=0, ranks=job.runs()[0].ranks)
+                for run, job in self.jobs.items()]  # fmt: skip
+
+    def closed_steps(self, run, after_step):
+        return self.jobs[run].closed_steps(run, after_step)
+
+    def timeline(self, run, num_steps):
+        return self.jobs[run].timeline(run, num_steps)
+
+
+def broken(run, num_steps):
+    raise RuntimeError("oops")
+
+
+@pytest.mark.parametrize("how", ["timeline", "begin", "end"])
+def test_a_strange_run_costs_no_other_its_spans(part, job, how):
+    job.passes(1, 2)
+    changes = {} if how == "timeline" else {f"{how}_seconds": math.nan}
+    both = TwoJobs(named(job, **changes), job)
+    if how == "timeline":
+        both.jobs["strange"].timeline = broken
+    part.collect(both, both.runs(), is_last=True)
+    assert {span.attributes["dfx.run"] for span in part._waiting} == {"r"}
+    assert part.num_waiting == 2 * len(STEP)
+    assert part.num_missed_steps == (0 if how == "timeline" else 4)
+
+
+def test_text_that_is_no_utf8_costs_no_batch(part, job):
+    job.passes(1)
+    strange = named(job, missing_ranks=("\udcff",))
+    strange.timeline = lambda run, num_steps: tuple(
+        replace(row, pieces=(replace(row.pieces[0], name="roll\udcff"),))
+        for row in job.timeline(run, num_steps)
+    )
+    both = TwoJobs(strange, job)
+    part.collect(both, both.runs(), is_last=True)
+    spans = list(part._waiting)
+    assert encode_spans(spans).SerializeToString()
+    assert "roll\\udcff" in {span.name for span in spans}
 
 
 def test_without_the_library_the_start_says_what_to_install(monkeypatch):
