@@ -83,6 +83,7 @@ class Agent:
         self._poll_elapsed = 0.0
         self._is_stale = False
         self._is_job_ended = False
+        self._awaits_alerts = False
         self._snapshot = self._render()
 
     @property
@@ -205,6 +206,10 @@ class Agent:
             self._fold(run).outside = placed(processes)
             self._is_stale = True
 
+    def await_alerts(self) -> None:
+        """Somebody will tell what fires: until then no run is clear."""
+        self._awaits_alerts = True
+
     def see_alerts(self, rows: Sequence[AlertRow]) -> Snapshot:
         """What fires now, of every run: part of the incidents of the snapshot that is returned."""
         with self._lock:
@@ -320,6 +325,7 @@ class Agent:
         if fold is None:
             fold = self._runs[run] = RunFold(run, self._critical, self._faults)
             fold.health = self._health_files.restore(run, fold.health)
+            fold.alerts = None if self._awaits_alerts else ()
         return fold
 
     def _refile(self) -> None:

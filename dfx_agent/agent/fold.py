@@ -65,7 +65,7 @@ class RunFold:
         self.health = RunHealth(critical)
         self.ledger = RunLedger()
         self.incidents = IncidentBook(run)
-        self.alerts: tuple[AlertRow, ...] = ()
+        self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
         self.rows: dict[tuple[str, int], StepRow] = {}
         self.scalar_rows = ScalarRows()
         self._cells: dict[tuple[str, int], _Cells] = {}

@@ -40,6 +40,12 @@ def action_of(kind: str, cause: str, alert: str) -> str:
     return "" if found is None else _first_sentence(found.runbook.mitigation)
 
 
+def lasting_seconds(kind: str) -> float:
+    """How long a condition has to hold before an alert of this name or verdict fires."""
+    named = (a.for_seconds for a in ALERTS if kind in {a.name, verdict_kind(a)})
+    return float(max(named, default=0))
+
+
 def sentence_of(
     summary: str, lines: Iterable[str], since_seconds: float, step: int | None, told: Iterable[str]
 ) -> str:

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from typing import NamedTuple
 
-from dfx_agent.agent.incident_words import action_of, cost_of, origin_of, sentence_of
+from dfx_agent.agent.incident_words import (
+    action_of,
+    cost_of,
+    lasting_seconds,
+    origin_of,
+    sentence_of,
+)
 from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
 from dfx_agent.snapshot import AlertRow, Verdict
 from dfx_agent.snapshot_health import SignalState
@@ -27,6 +33,7 @@ from dfx_agent.snapshot_incidents import (
 # since an agent of before last saw it: longer than any alert's condition has to last
 RESUMED_SECONDS = 720.0
 
+_EVALUATED_SECONDS = 15.0  # alerts are evaluated every 5 s, on a loaded machine later
 _NUM_ENDED = 32
 # kinds of which there is one at a time in a role, whoever is named
 _ONE_OF_ROLE = frozenset({"hang", "divergence"})
@@ -75,6 +82,7 @@ class KeptIncident:
     seen_seconds: float
     summary: str = ""
     is_resumed: bool = field(default=False, compare=False)
+    due_seconds: float = field(default=0.0, compare=False)  # by when it would be told again
 
     def goes_on(self, begin: _Begin) -> bool:
         """Whether what begins so, and is about this, is this one."""
@@ -111,9 +119,17 @@ class IncidentBook:
         """For the next agent: those that are open, or were and may yet be told again."""
         return *(e for e in self._ended if e.is_resumed), *self._open
 
-    def resume(self, kept: Iterable[KeptIncident]) -> None:
+    def resume(self, kept: Iterable[KeptIncident], now_seconds: float) -> None:
         """What an agent of before had open in this run; before the first ``observe``."""
-        self._ended += (replace(entry, is_resumed=True) for entry in kept)
+        for entry in kept:
+            due = now_seconds + lasting_seconds(entry.kind) + _EVALUATED_SECONDS
+            self._ended.append(replace(entry, is_resumed=True, due_seconds=due))
+
+    def awaited(self, now_seconds: float) -> str:
+        """What was told by an agent of before and has not been judged again; "" when all has."""
+        waiting = [e for e in self._ended if e.is_resumed and now_seconds < e.due_seconds]
+        told = "; ".join(entry.summary or entry.kind for entry in waiting)
+        return f"told before this agent came, not judged again yet: {told}" if told else ""
 
     def observe(
         self,

@@ -60,7 +60,7 @@ class IncidentsFile:
         present = {key_of(p.follower.preamble): p for p in fold.processes.values()}
         if entry.processes.isdisjoint(present):
             return
-        fold.incidents.resume(entry.incidents)
+        fold.incidents.resume(entry.incidents, time.time())
         for key, ending in entry.endings.items():
             if key in present and not present[key].is_living:
                 fold.hangs.resume(present[key], ending)

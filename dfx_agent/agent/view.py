@@ -43,10 +43,14 @@ def run_row(fold: RunFold) -> RunRow:
     """One run as it is now."""
     ordered = sorted(fold.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
     verdicts, signals = fold.verdicts(), fold.health.state
+    now_seconds = time.time()
     incidents = fold.incidents.observe(
-        verdicts, fold.alerts, signals, fold.step_times(), time.time()
+        verdicts, fold.alerts or (), signals, fold.step_times(), now_seconds
     )
     standing = standing_of(verdicts, incidents, has_steps=bool(fold.rows))
+    unknown = "alerts: not evaluated yet" if fold.alerts is None else ""
+    if unknown := fold.incidents.awaited(now_seconds) or unknown:
+        standing = not_green(standing, unknown)
     return RunRow(
         run=fold.run,
         framework=fold.framework,

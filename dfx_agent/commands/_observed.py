@@ -137,5 +137,6 @@ def _alerts(config: Config, agent: Agent) -> LiveAlerts:
     alerts = alerts_with(dict(config.thresholds), ALERTS)
     wanted = metrics_read(alerts)
     live = LiveAlerts(agent, lambda run: run_samples(run, wanted), alerts)
+    agent.await_alerts()
     live.join_incidents(agent.see_alerts)
     return live

@@ -168,6 +168,7 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
         newest.node,
         KeptDocument(config.directory, "told.json") if is_first else None,
     )
+    agent.await_alerts()
     live.join_incidents(agent.see_alerts)
     return live
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 from hang_scene import ending, staged
 
-from dfx_agent.agent import incidents_file
+from dfx_agent.agent import incidents_file, view
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.incidents import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
 from dfx_agent.agent.owned_files import state_directory
 from dfx_agent.snapshot import AlertRow, Verdict
-from dfx_agent.snapshot_incidents import Incident
+from dfx_agent.snapshot_incidents import Incident, Standing
 from dfx_agent.wire import Identity, SegmentWriter
 
 ALERT = AlertRow(
@@ -37,10 +37,10 @@ def told(book: IncidentBook, *verdicts, alerts=(), now=2000.0) -> Incident:
     return only
 
 
-def after(book: IncidentBook) -> IncidentBook:
+def after(book: IncidentBook, now: float = 2000.0) -> IncidentBook:
     """That of the next agent."""
     found = IncidentBook("r")
-    found.resume(book.kept())
+    found.resume(book.kept(), now)
     return found
 
 
@@ -64,6 +64,30 @@ def test_an_alert_goes_on_though_its_condition_has_to_last_anew():
     assert third.id == first.id, "the second agent has seen it"
     long_after = told(after(book), alerts=(late,), now=2001.0 + RESUMED_SECONDS)
     assert long_after.id != first.id
+
+
+def test_what_was_told_before_is_not_green_until_it_could_be_told_again():
+    book = IncidentBook("r")
+    told(book, alerts=(ALERT,))
+    following = after(book)
+    assert "DfxEntropyDrift" in following.awaited(2010.0)
+    assert following.awaited(2015.0) == ""
+    assert not after(book).observe((), (), None, NO_STEPS, 2005.0)
+    again = after(book)
+    told(again, alerts=(ALERT,), now=2005.0)
+    assert again.awaited(2005.0) == ""
+
+
+def test_before_alerts_were_evaluated_nothing_is_clear(dfx_dir, rank, monkeypatch):
+    calm = Standing("clear", "nothing found")
+    monkeypatch.setattr(view, "standing_of", lambda *_, **__: calm)
+    agent = Agent(Config(str(dfx_dir)))
+    agent.await_alerts()
+    agent.poll()
+    (before,), (after_it,) = agent.snapshot().runs, agent.see_alerts(()).runs
+    agent.stop()
+    assert before.standing == Standing("insufficient evidence", "alerts: not evaluated yet")
+    assert after_it.standing == calm
 
 
 def test_what_began_after_the_agent_before_is_another_one():
