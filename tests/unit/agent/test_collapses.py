@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from test_signals import active, healthy, signal, trained
 
-from dfx_agent.agent.signals import SignalBank
+from dfx_agent.agent.signals import HOLD_STEPS, SignalBank
 from dfx_agent.alerting.backtest import episodes
 from dfx_agent.snapshot_health import SignalState
 
@@ -115,6 +115,16 @@ def test_baselines_do_not_learn_while_a_warning_fires():
         row = bank.observe(step, {**healthy(rng), "entropy": 5.0, "response_length": 9000.0})
         highs.add(signal(row, "entropy").baseline_high)
     assert len(highs) == 1
+
+
+def test_they_learn_what_has_fired_for_32_steps():
+    bank, rng = trained(100)
+    is_frozen = []
+    for step in range(100, 160):
+        bank.observe(step, {**healthy(rng), "entropy": 5.0, "response_length": 9000.0})
+        is_frozen.append(bank.dump()["signals"]["entropy"]["baseline"]["is_frozen"])
+    begin = is_frozen.index(True)
+    assert is_frozen[begin : begin + HOLD_STEPS + 1] == [True] * HOLD_STEPS + [False]
 
 
 def collapse_steps(state: SignalState) -> dict[str, int]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dfx_agent.agent.incidents import IncidentBook, StepTimes, standing_of
+from dfx_agent.agent.signals import SignalBank
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, Verdict
@@ -200,3 +201,46 @@ def test_alerts_name_the_verdict_that_they_read():
     assert kinds["DfxTrainingUnstable"] == kinds["DfxSymptomKl"] == "divergence"
     assert kinds["DfxDataMisaligned"] == "data"
     assert kinds["DfxNoLearningSignal"] == kinds["DfxShimDropping"] == ""
+
+
+@pytest.mark.parametrize(
+    ("symptom", "is_active"), [("entropy", False), ("reward_improving", True), ("length", False)]
+)
+def test_a_divergence_begins_with_what_is_active_and_no_improvement(symptom, is_active):
+    symptoms = (
+        SymptomRow(symptom, "up", is_active, onset_step=7),
+        SymptomRow("grad_norm", "up", is_active=True, onset_step=8),
+    )
+    state = replace(SignalBank().observe(9, {}), symptoms=symptoms)
+    unstable = alert("DfxTrainingUnstable", "warning", "divergence")
+    (only,) = Observed()(alerts=(unstable,), signals=state)
+    assert (only.step, only.since_seconds) == (8, 1010.0)
+
+
+def test_a_severity_that_nobody_knows_is_the_mildest():
+    kinds = [("DfxA", "strange"), ("DfxB", "warning"), ("DfxC", "info")]
+    told = Observed()(alerts=[alert(name, severity) for name, severity in kinds])
+    assert [(i.kind, i.severity) for i in told] == [
+        ("DfxB", "warning"), ("DfxA", "info"), ("DfxC", "info"),
+    ]  # fmt: skip
+
+
+def test_steps_by_role():
+    times = StepTimes((("actor", 7, 990.0), ("critic", 7, 980.0), ("actor", 8, 1010.0)))
+    assert times.begin_of("actor", 7) == 990.0
+    assert times.begin_of("rollout", 7) == times.begin_of("", 7) == 980.0
+    assert times.begin_of("critic", 8) == 1010.0
+    assert times.begin_of("actor", 9) is None
+    assert [times.step_at("actor", t) for t in (989.9, 990, 1009, 1010, 9e9)] == [None, 7, 7, 8, 8]
+    assert times.step_at("rollout", 9e9) is None
+
+
+def test_the_oldest_ended_incidents_are_forgotten():
+    observed = Observed()
+    slow = [replace(SLOW, ranks=(str(n),), since_seconds=1000.0) for n in range(40)]
+    ids = {incident.ranks[0]: incident.id for incident in observed(*slow)}
+    assert observed(now=2010.0) == ()
+    again = {i.ranks[0]: i.since_seconds for i in observed(
+        *(replace(v, since_seconds=1500.0) for v in slow), now=2020.0)}  # fmt: skip
+    assert len(set(ids.values())) == 40
+    assert [rank for rank, since in again.items() if since == 1500.0] == [str(n) for n in range(8)]

@@ -172,3 +172,40 @@ def test_since_is_when_it_was_first_found_and_begins_anew_after_it_was_over(host
         return verdict.since_seconds
 
     assert [since(100, 10), since(200, 9), since(300, 900), since(400, 8)] == [100, 100, None, 400]
+
+
+def test_48_steps_are_enough(host):
+    assert [v.state for v in judged(Rank("0").passes(48, 0.0))] == ["clear"]
+
+
+def test_the_end_of_one_roles_leak_leaves_the_begin_of_the_others(host, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(memory_verdict.time, "time", lambda: now[0])
+    host(10)
+    actor, critic = Rank("0").passes(64, 20.0), Rank("0", role="critic").passes(64, 20.0)
+    watch, ranks = MemoryWatch(), {("trainer", "0"): actor, ("critic", "0"): critic}
+    assert [v.since_seconds for v in watch.verdicts(ranks)] == [100.0, 100.0]
+    now[0] = 200.0
+    ranks["critic", "0"] = Rank("0", role="critic").passes(64, 0.0)
+    assert [v.since_seconds for v in watch.verdicts(ranks)] == [100.0, None]
+
+
+def test_the_fullest_device_is_told_of_and_all_ranks_that_have_one(host):
+    ranks = [Rank(str(n)).passes(64, 0.0).on_device(r, 50.0) for n, r in enumerate((0.93, 0.95))]
+    (verdict,) = judged(*ranks)
+    assert verdict.ranks == ("0", "1")
+    assert "the allocator holds 95% of cuda:0" in verdict.summary
+
+
+@pytest.mark.parametrize("limit", [None, 0.0])
+def test_a_device_without_a_known_limit_is_not_judged(host, limit):
+    rank = Rank("0").passes(64, 0.0).on_device(0.93, 50.0)
+    rank.gauges["memory/limit_bytes@cuda:0"] = limit
+    if limit is None:
+        del rank.gauges["memory/limit_bytes@cuda:0"]
+    (verdict,) = judged(rank)
+    assert verdict.state == "clear"
+    del rank.gauges["memory/reserved_bytes@cuda:0"]
+    rank.gauges["memory/limit_bytes@cuda:0"] = 80.0 * GIB
+    (verdict,) = judged(rank)
+    assert verdict.state == "clear"

@@ -61,3 +61,8 @@ def test_ranks_that_have_not_come_yet_are_missing_and_two_with_one_number_are_on
     assert judged([process(0, 2), process(0, 2)]).summary == "1 of 2 ranks are seen here"
     critic = [process(0, 2), process(1, 2), process(0, 8, "critic")]
     assert judged(critic, role="critic").summary == "1 of 8 ranks are seen here"
+
+
+def test_a_rank_that_does_not_know_its_number_is_one_more():
+    assert judged([process(0, 4), process(-1, 4)]).summary == "2 of 4 ranks are seen here"
+    assert judged([process(0, 2), process(-1, 2)]).state == "clear"

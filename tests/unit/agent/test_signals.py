@@ -254,6 +254,16 @@ def test_the_operator_can_say_that_this_is_normal():
 # ------------------------------------------------------------------------------ restarts and drift
 
 
+def test_what_is_normal_from_now_is_what_drift_is_measured_from():
+    bank, rng = trained(80)
+    assert signal(bank.newest, "entropy").drift_ratio is not None
+    bank.reset()
+    assert signal(bank.newest, "entropy").drift_ratio is None
+    for step in range(80, 109):
+        state = bank.observe(step, {**healthy(rng), "entropy": 0.8})
+    assert signal(state, "entropy").drift_ratio == pytest.approx(1.0)
+
+
 def test_a_repeated_step_changes_nothing():
     bank, rng = trained(80)
     state = bank.observe(80, healthy(rng))

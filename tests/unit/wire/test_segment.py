@@ -336,3 +336,34 @@ def test_tables_larger_than_any_guest_makes_are_refused(writer, field, value):
     patch(writer.path, 0, layout.PREAMBLE.pack(*fields))
     os.truncate(writer.path, 1 << 35)
     assert refusal(writer.path).kind == "corrupted"
+
+
+@pytest.mark.parametrize("num_records", [0, 63, 65, 96])
+def test_a_ring_that_is_no_power_of_two_is_refused(writer, num_records):
+    fields = list(layout.PREAMBLE.unpack(Path(writer.path).read_bytes()[: layout.PREAMBLE.size]))
+    fields[6] = num_records
+    fields[12] = 1 << 24
+    patch(writer.path, 0, layout.PREAMBLE.pack(*fields))
+    os.truncate(writer.path, 1 << 24)
+    assert refusal(writer.path).kind == "corrupted"
+
+
+@pytest.mark.parametrize("word", [0, 3])
+def test_a_pair_of_clocks_that_is_being_written_is_left_out(writer, reader, word):
+    """Its number stands before and after it."""
+    (first,) = reader.clock_pairs()
+    writer.add_clock_pair()
+    second = reader.clock_pairs()
+    assert second[0] == first
+    at = layout.CLOCK_OFFSET + 2 * layout.CLOCK.size + 8 * word
+    patch(writer.path, at, layout.WORD.pack(9))
+    assert reader.clock_pairs() == [first]
+    assert len(second) == 2
+
+
+def test_what_is_open_now_is_what_was_entered(writer):
+    assert writer.open_now() == []
+    slot = writer.inflight.enter(5, 3, 7, 0, 1, 1, 2)
+    assert [row[5] for row in writer.open_now()] == [7]
+    writer.inflight.leave(slot)
+    assert writer.open_now() == []
