@@ -28,8 +28,9 @@ def cause(state: SignalState) -> str:
     ]
     for row in state.collapses:
         if row.num_steps and row.onset_step is not None:
-            blown = row.kind == "blow_up"
-            said = _BLOW_UP.format(signal=row.signal) if blown else _MEANINGS["length"]
+            blown = row.kind == "blow_up" and row.signal not in _MEANINGS
+            known = _MEANINGS.get(row.signal, _MEANINGS["length"])
+            said = _BLOW_UP.format(signal=row.signal) if blown else known
             onsets.append((row.onset_step, said))
     return min(onsets, key=lambda each: each[0])[1] if onsets else ""
 

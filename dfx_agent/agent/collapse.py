@@ -1,7 +1,8 @@
 """States that need no vote: they are told by their size, and by how many steps they last.
 
-A blow-up: one signal 20 times and 10 sigma above its baseline. Truncation: most responses are cut
-where few were. Dead: nearly all are cut and the reward is at the lowest it has been.
+A blow-up: one signal 20 times and 10 sigma above its baseline, or entropy 8 times and 10 sigma
+below it. Truncation: most responses are cut where few were. Dead: nearly all are cut and the reward
+is at the lowest it has been.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from dfx_agent.agent.symptoms import CALM_STEPS, SignalSpec
 BLOW_UP_STEPS = 5
 BLOW_UP_FACTOR = 20.0
 BLOW_UP_Z = 10.0
+# the most of any healthy run, seen while its reward rose, is 4.9 times at 7.2 sigma
+ENTROPY_FALL_FACTOR = 8.0
 JUMP_STEPS = 3
 DEAD_STEPS = 8
+ENTROPY = "entropy"
 MOST_TRUNCATED = 0.5
 TRUNCATION_RISE = 0.4
 ALL_TRUNCATED = 0.9
@@ -23,11 +27,15 @@ REWARD_FLOOR_MARGIN = 0.01
 
 
 class Streak:
-    """Steps in a row with a state; once it lasted ``enough``, it ends after 16 steps without."""
+    """Steps in a row with a state; once it lasted ``enough``, it ends after 16 steps without.
+
+    ``is_held``: it does not end now.
+    """
 
     def __init__(self, enough: int) -> None:
         self.num_steps = 0
         self.onset_step: int | None = None
+        self.is_held = False
         self._enough = enough
         self._num_without = 0
 
@@ -38,7 +46,8 @@ class Streak:
             self._num_without = 0
             return
         self._num_without += 1
-        if self.num_steps < self._enough or self._num_without >= CALM_STEPS:
+        has_ended = self._num_without >= CALM_STEPS and not self.is_held
+        if self.num_steps < self._enough or has_ended:
             self.clear()
 
     def clear(self) -> None:
@@ -61,7 +70,9 @@ def is_blown_up(spec: SignalSpec, band: Band, score: float) -> bool:
     if spec.is_raw:
         return False
     far = score - band.median
-    return far >= math.log(BLOW_UP_FACTOR) and far >= BLOW_UP_Z * band.scale
+    if spec.name == ENTROPY and far < 0:
+        return -far >= max(math.log(ENTROPY_FALL_FACTOR), BLOW_UP_Z * band.scale)
+    return far >= max(math.log(BLOW_UP_FACTOR), BLOW_UP_Z * band.scale)
 
 
 def is_cut_off(band: Band, truncation: float) -> bool:

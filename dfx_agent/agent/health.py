@@ -253,7 +253,7 @@ class RunHealth:
         self._taken_seconds = max(self._taken_seconds, values.newest_seconds)
         signals = self._choice.signals(values)
         if signals:
-            self.state = self._bank.observe(step, signals)
+            self.state = self._bank.observe(step, signals, values.newest_seconds)
             while self.states and self.states[-1].step >= step:
                 self.states.pop()
             self.states.append(self.state)

@@ -28,7 +28,7 @@ _DIRECTIONS = {"up": "rose", "down": "fell"}
 
 
 _COLLAPSES = {
-    "blow_up": "{signal} is far above its baseline and stays there",
+    "blow_up": "{signal} is far {side} its baseline and stays there",
     "truncation": "most responses are truncated, where few were",
     "dead": "nearly all responses are truncated and the reward is at its lowest",
 }
@@ -82,7 +82,10 @@ def _found(
     first = min((step for step in begun if step is not None), default=state.step)
     said = [
         *map(_said, active),
-        *(_COLLAPSES[row.kind].format(signal=row.signal) for row in collapses),
+        *(
+            _COLLAPSES[row.kind].format(signal=row.signal, side=_side(state, row))
+            for row in collapses
+        ),
     ]
     before = [step for step in checkpoints if step < first]
     kept = f" (newest checkpoint before it: step {max(before)})" if before else ""
@@ -92,6 +95,13 @@ def _found(
     return Verdict(
         "divergence", "found", role, summary, cause=cause(state), step=first, evidence=evidence
     )
+
+
+def _side(state: SignalState, row: CollapseRow) -> str:
+    """Where the signal is now; it may have fallen since."""
+    signal = next((s for s in state.signals if s.signal == row.signal), None)
+    is_low = signal is not None and signal.z is not None and signal.z < 0
+    return "below" if is_low else "above"
 
 
 def _collapses(state: SignalState) -> list[CollapseRow]:

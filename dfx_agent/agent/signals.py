@@ -30,6 +30,8 @@ from dfx_agent.snapshot_health import (
 )
 
 LATCH_STEPS = 128
+# and so long at least where time is known: the page of a job with steps of 2 ms has to be told
+LATCH_SECONDS = 120.0
 # while anything fires no baseline learns, but a change that stays is normal one day
 HOLD_STEPS = 32
 NONFINITE_STEPS = 5
@@ -122,6 +124,8 @@ class SignalBank:
         self._vote = Vote(critical)
         self._row = -1
         self._step: int | None = None
+        self._seconds: float | None = None
+        self._latch_seconds: float | None = None
         self._signals = [Signal(spec) for spec in SIGNALS]
         self._symptoms = _families()
         self._calm = {name: Calm() for name, _ in self._symptoms}
@@ -135,9 +139,12 @@ class SignalBank:
         self._latch: tuple[int, int] | None = None
         self._newest: SignalState | None = None
 
-    def observe(self, step: int, values: Mapping[str, float]) -> SignalState:
+    def observe(
+        self, step: int, values: Mapping[str, float], seconds: float | None = None
+    ) -> SignalState:
         """Take one completed step: signal -> value (those of ``SIGNALS``, LOSS, SCORE_*).
 
+        ``seconds``: when it was (Unix time), None if that is not known.
         A step that was the newest already changes nothing. A smaller step is a restart: what came
         at or after it is forgotten, and this first step after it is not scored.
         """
@@ -147,7 +154,7 @@ class SignalBank:
         if is_restart:
             self._rewind(step)
         self._row += 1
-        self._step = step
+        self._step, self._seconds = step, seconds
         self._nonfinite.observe(self._row, values)
         self._spread.observe(values)
         self._aborted.observe(values)
@@ -186,6 +193,7 @@ class SignalBank:
             "spread": [self._spread.num_identical, self._spread.num_different],
             "aborted": self._aborted.dump(),
             "latch": self._latch,
+            "latch_seconds": self._latch_seconds,
         }
 
     def load(self, dumped: Mapping[str, Any]) -> None:
@@ -206,6 +214,8 @@ class SignalBank:
         self._spread.num_identical, self._spread.num_different = dumped["spread"]
         self._aborted.load(dumped.get("aborted", ()))  # not in files of before 2026-11-22
         self._latch = None if dumped["latch"] is None else tuple(dumped["latch"])
+        self._latch_seconds = dumped.get("latch_seconds")  # not in files of before 2026-11-22
+        self._hold_streaks(is_held=self._is_young())
         self._newest = None if self._step is None else self._state(self._step)
 
     def _score(self, step: int, values: Mapping[str, float]) -> None:
@@ -248,14 +258,30 @@ class SignalBank:
             if self._judge().is_critical:
                 self._freeze(step)
             return
+        if self._is_young():
+            for symptom in self._symptoms.values():
+                symptom.hold(self._row)
+            return
+        self._hold_streaks(is_held=False)
         self._release_calm_families()
         if not self._judge().is_critical:
             self._thaw()
         elif self._row - self._latch[0] >= LATCH_STEPS:
             self._relearn()
 
+    def _is_young(self) -> bool:
+        """The page is on for too short a time to have been told."""
+        if self._latch_seconds is None or self._seconds is None:
+            return False
+        return 0 <= self._seconds - self._latch_seconds < LATCH_SECONDS
+
+    def _hold_streaks(self, *, is_held: bool) -> None:
+        for streak in (self._dead, *(signal.streak for signal in self._signals)):
+            streak.is_held = is_held
+
     def _freeze(self, step: int) -> None:
-        self._latch = self._row, step
+        self._latch, self._latch_seconds = (self._row, step), self._seconds
+        self._hold_streaks(is_held=self._is_young())
         for signal in self._signals:
             signal.baseline.freeze()
         for calm in self._calm.values():
@@ -274,7 +300,8 @@ class SignalBank:
                     symptom.release()
 
     def _thaw(self) -> None:
-        self._latch = None
+        self._latch = self._latch_seconds = None
+        self._hold_streaks(is_held=False)
         for signal in self._signals:
             signal.baseline.thaw()
         for symptom in self._symptoms.values():
@@ -303,6 +330,8 @@ class SignalBank:
         return self._vote
 
     def _is_improving(self) -> bool | None:
+        if self._is_young() and self._reward.is_improving(is_latched=True) is not None:
+            return False
         return self._reward.is_improving(is_latched=self._latch is not None)
 
     def _collapses(self) -> tuple[CollapseRow, ...]:

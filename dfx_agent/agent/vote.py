@@ -16,7 +16,7 @@ class Vote:
 
     def __init__(self, critical: Condition) -> None:
         self.is_critical = self.is_unstable = False
-        self._critical = critical
+        self.critical = critical
         self._newest: tuple[object, ...] | None = None
 
     def observe(
@@ -31,5 +31,5 @@ class Vote:
             return
         self._newest = told
         samples = symptom_samples(symptoms, improving=improving, collapses=collapses)
-        self.is_critical = self._critical.holds(samples)
+        self.is_critical = self.critical.holds(samples)
         self.is_unstable = UNSTABLE.condition.holds(samples)

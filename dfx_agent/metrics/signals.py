@@ -54,8 +54,9 @@ DRIFT_DIFFERENCE = Metric(
 COLLAPSE_STEPS = Metric(
     "dfx_collapse_steps", "gauge", "", (*PER_NODE, "kind", "signal"),
     "Steps in a row with a state that needs no vote. blow_up: the signal is 20 times and 10 robust "
-    "standard deviations above its baseline; truncation: most responses are cut, where few were; "
-    "dead: nearly all are cut and the reward is at its lowest.", "derived",
+    "standard deviations above its baseline, or entropy 8 times below it; truncation: most "
+    "responses are cut, where few were; dead: nearly all are cut, the reward at its lowest.",
+    "derived",
 )  # fmt: skip
 COLLAPSE_ONSET = Metric(
     "dfx_collapse_onset_step", "gauge", "", (*PER_NODE, "kind", "signal"),

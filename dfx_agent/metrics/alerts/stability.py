@@ -31,7 +31,8 @@ _UNSTABLE_FAMILIES = Threshold(
 )
 _BLOW_UP_STEPS = Threshold(
     "blow_up_steps", 5, "steps",
-    "for so many steps a signal is 20 times and 10 sigma above its baseline, the reward not rising",
+    "for so many steps a signal is 20 times and 10 sigma above its baseline, or entropy 8 times "
+    "below it, the reward not rising",
 )  # fmt: skip
 _TRUNCATION_STEPS = Threshold(
     "truncation_jump_steps", 3, "steps",

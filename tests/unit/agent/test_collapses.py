@@ -12,7 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from test_signals import active, healthy, signal, trained
 
-from dfx_agent.agent.signals import HOLD_STEPS, SignalBank
+from dfx_agent.agent.health_verdict import divergence_verdict
+from dfx_agent.agent.signals import HOLD_STEPS, LATCH_SECONDS, LATCH_STEPS, SignalBank
 from dfx_agent.alerting.backtest import episodes
 from dfx_agent.snapshot_health import SignalState
 
@@ -154,3 +155,54 @@ def test_one_signal_that_blows_up_is_found_and_one_spike_is_not():
         state = bank.observe(step, {**healthy(rng), "loss": 0.1, "grad_norm": 1e120})
     assert collapse_steps(state)["blow_up"] == 5
     assert state.is_latched
+
+
+def test_entropy_that_falls_by_its_size_alone_is_found_and_a_learner_s_is_not():
+    """The demo's entropy collapse: nothing else leaves its range, the reward only stands still."""
+    bank, rng = trained(60)
+    for step in range(60, 66):
+        state = bank.observe(step, {**healthy(rng), "entropy": 0.4 / 10})
+        assert state.is_latched is (step >= 64)
+    verdict = divergence_verdict(state, "trainer")
+    assert "entropy is far below its baseline and stays there" in verdict.summary
+    assert verdict.cause.startswith("entropy first: ")
+    bank, rng = trained(60)
+    for step in range(60, 90):
+        risen = 0.6 + 0.05 * (step - 60)
+        state = bank.observe(step, {**healthy(rng), "entropy": 0.4 / 10, "reward": risen})
+        assert not state.is_latched, "while the reward rises it is learning"
+
+
+@pytest.mark.parametrize("step_seconds", [0.002, 0.5, 40.0])
+def test_a_page_lasts_long_enough_to_be_told_however_short_the_steps_are(step_seconds):
+    """A plain job of 2 ms a step: its loss blew up, 0.3 s later the new state was normal."""
+    bank, rng = trained(60)
+    latched = []
+    for step in range(60, 60 + int(2 * LATCH_SECONDS / step_seconds) + 2 * LATCH_STEPS):
+        # it comes back, as the loss of a dead network does
+        blown = {"grad_norm": 1e9} if step < 70 else {}
+        state = bank.observe(step, {**healthy(rng), **blown}, step * step_seconds)
+        latched += [step] if state.is_latched else []
+        if latched and not state.is_latched:
+            break
+    assert 60 < latched[0] < 70
+    assert latched == list(range(latched[0], latched[-1] + 1))
+    num_seconds = step_seconds * len(latched)
+    assert num_seconds >= LATCH_SECONDS - step_seconds or len(latched) >= LATCH_STEPS
+    assert num_seconds < LATCH_SECONDS + 32 * step_seconds, "and not for ever"
+
+
+def test_a_young_page_outlives_the_agent_and_a_clock_that_goes_back_holds_nothing():
+    bank, rng = trained(60)
+    for step in range(60, 66):
+        bank.observe(step, {**healthy(rng), "grad_norm": 1e9}, 1000.0 + step)
+    assert bank.newest.is_latched
+    other = SignalBank()
+    other.load(bank.dump())
+    for each, seconds in ((bank, 1070.0), (other, 1070.0)):
+        for step in range(66, 106):
+            state = each.observe(step, healthy(rng), seconds)
+        assert state.is_latched
+    for step in range(106, 146):
+        state = other.observe(step, healthy(rng), 500.0)
+    assert not state.is_latched

@@ -178,5 +178,5 @@ def test_the_next_agent_freezes_by_the_same_thresholds(learned):
     row = run_row(agent, polls=3)
     assert row.signals.step == 32
     held = agent._runs["r"].health
-    assert held._bank._critical is held.critical is agent._critical
+    assert held._bank._vote.critical is held.critical is agent._critical
     agent.stop()
