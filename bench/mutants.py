@@ -16,9 +16,12 @@ it is.
 from __future__ import annotations
 
 import argparse
+import ast
+import gc
 import importlib
 import itertools
 import json
+import math
 import os
 import random
 import resource
@@ -27,13 +30,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 from bench.mutations import Mutation, mutated, mutations, with_hits
-from bench.transplant import transplant
+from bench.transplant import functions_by_file, transplant
 
 ROOT = Path(__file__).resolve().parent.parent
 AGENT = (
@@ -46,7 +51,7 @@ AGENT = (
 WIRE = ("ring", "segment", "layout")
 MODULES = (*(f"dfx_agent.agent.{name}" for name in AGENT), *(f"dfx_agent.wire.{n}" for n in WIRE))
 TESTS = ("tests/unit/agent", "tests/unit/wire")
-MOST_SECONDS = 10.0  # of the tests that are tried on one mutant, as they run without it
+MOST_SECONDS = 5.0  # of the tests that are tried on one mutant, as they run without it
 WALL_SECONDS, CPU_SECONDS = 600, 60  # of one mutant: who takes longer has been noticed
 HIT = "__hit__"
 
@@ -57,32 +62,50 @@ Reached = dict[str, tuple[float, Hits]]
 class Trial:
     """A pytest plugin that runs mutants in place of the tests; ``rows`` has one for each."""
 
-    def __init__(self, modules: list[str], per_module: int, seed: int) -> None:
+    def __init__(self, modules: Sequence[str], per_module: int, seed: int, minutes: float) -> None:
         self._modules = {name: importlib.import_module(name) for name in modules}
         self._sources = {
             name: Path(str(module.__file__)).read_text(encoding="utf-8")
             for name, module in self._modules.items()
         }
         self._hit: set[tuple[str, int]] = set()
-        self._per_module, self._random = per_module, random.Random(seed)
+        self._per_module, self._minutes = per_module, minutes
+        self._random = random.Random(seed)
+        self._functions: dict[str, list[FunctionType]] = {}
         self._failed: list[str] = []
         self.rows: list[dict[str, Any]] = []
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        for name, module in self._modules.items():
-            transplant(module, with_hits(self._sources[name], HIT, name), **{HIT: self._hit})
+        functions = functions_by_file()
+        self._functions = {name: functions[str(m.__file__)] for name, m in self._modules.items()}
+        for name in self._modules:
+            self._transplant(name, with_hits(self._sources[name], HIT, name), **{HIT: self._hit})
         reached = self._reached(session)
-        for name, source in self._sources.items():
-            sites = mutations(source)
-            drawn = self._random.sample(sites, min(self._per_module, len(sites)))
-            for mutation in sorted(drawn):
+        gc.freeze()  # a collection in a fork would copy all there is
+        drawn = [
+            (name, mutation)
+            for name, source in self._sources.items()
+            for mutation in self._sample(mutations(source))
+        ]
+        self._random.shuffle(drawn)  # so that a part of them is a sample, too
+        over = time.monotonic() + 60 * self._minutes
+        for name, mutation in drawn:
+            if time.monotonic() < over:
                 items = _that_reach(session.items, reached, name, mutation)
                 end = self._outcome(session, items, name, mutation.index) if items else "unreached"
-                line = source.splitlines()[mutation.line - 1].strip()
-                row = {"module": name, "line": mutation.line, "what": mutation.what}
-                self.rows.append({**row, "code": line, "end": end, "tests": len(items)})
-                print(f"{name}:{row['line']}: {row['what']}: {end}", file=sys.stderr, flush=True)
+                line = self._sources[name].splitlines()[mutation.line - 1].strip()
+                row = {"module": name, "line": mutation.line, "what": mutation.what, "code": line}
+                self.rows.append({**row, "end": end})
+                print(
+                    f"{name}:{mutation.line}: {mutation.what}: {end}", file=sys.stderr, flush=True
+                )
         return True
+
+    def _sample(self, sites: list[Mutation]) -> list[Mutation]:
+        return self._random.sample(sites, min(self._per_module, len(sites)))
+
+    def _transplant(self, name: str, tree: ast.Module, **names: object) -> None:
+        transplant(self._modules[name], tree, self._functions[name], **names)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -122,7 +145,7 @@ class Trial:
             os.dup2(quiet, descriptor)
         self._failed.clear()
         try:
-            transplant(self._modules[name], mutated(self._sources[name], index))
+            self._transplant(name, mutated(self._sources[name], index))
             for item, after in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
                 if self._failed:
@@ -178,11 +201,12 @@ def main() -> None:
     )
     parser.add_argument("--per-module", type=int, default=25, help="mutants drawn of each")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after that, no new one")
     parser.add_argument("--tests", nargs="+", default=TESTS)
     parser.add_argument("--out", type=Path, help="every mutant, as JSON")
     options = parser.parse_args()
     os.chdir(ROOT)
-    trial = Trial(list(options.module), options.per_module, options.seed)
+    trial = Trial(options.module, options.per_module, options.seed, options.minutes)
     with tempfile.TemporaryDirectory(prefix="dfx-mutants-") as folder:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
         os.environ["HYPOTHESIS_PROFILE"] = "mutants"

@@ -6,46 +6,50 @@ import ast
 import gc
 import inspect
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
 PLAIN = (int, float, bool, str, bytes, type(None), frozenset, tuple, range)
 
 
-def transplant(module: ModuleType, tree: ast.Module, **names: object) -> None:
+def functions_by_file() -> dict[str, list[FunctionType]]:
+    """All that there are now. It asks no class, which proxies answer with what they stand for."""
+    found: dict[str, list[FunctionType]] = defaultdict(list)
+    for each in gc.get_objects():
+        if type(each) is FunctionType:
+            found[each.__code__.co_filename].append(each)
+    return found
+
+
+def transplant(
+    module: ModuleType, tree: ast.Module, functions: Iterable[FunctionType], **names: object
+) -> None:
     """Make ``module`` what ``tree`` says, for everybody in this process; ``names`` are there too.
 
-    Functions that exist get the code and the defaults of the changed ones, classes the plain
-    defaults of their fields, and each module that holds one of its constants the changed one.
+    Its ``functions`` get the code and the defaults of the changed ones, classes the plain defaults
+    of their fields, and each module that holds one of its constants the changed one.
     """
     file = str(module.__file__)
     fresh: dict[str, Any] = {"__name__": module.__name__, "__file__": file, **names}
+    gc.disable()  # what is new stays in the youngest generation: a look at all would copy them
     exec(compile(tree, file, "exec", dont_inherit=True), fresh)
+    young = gc.get_objects(generation=0)
+    gc.enable()
     live = vars(module)
     live.update(names)
-    _functions(live, fresh, file)
+    changed = {_place(f): f for f in young if type(f) is FunctionType and f.__globals__ is fresh}
+    for function in functions:
+        if function.__globals__ is live and (new := changed.get(_place(function))):
+            if len(new.__code__.co_freevars) == len(function.__code__.co_freevars):
+                function.__code__ = new.__code__
+            _defaults(function, new)
     for name, value in fresh.items():
         if isinstance(value, type) and value.__module__ == module.__name__:
             _fields(live[name], value)
         elif isinstance(value, PLAIN) and not name.startswith("__") and live[name] != value:
             _constant(name, live[name], value)
-
-
-def _functions(live: dict[str, Any], fresh: dict[str, Any], file: str) -> None:
-    of_file = [
-        each
-        for each in gc.get_objects()
-        if type(each) is FunctionType
-        and each.__code__.co_filename == file  # isinstance asks proxies
-    ]
-    changed = {_place(each): each for each in of_file if each.__globals__ is fresh}
-    for function in of_file:
-        new = changed.get(_place(function))
-        if function.__globals__ is not live or new is None:
-            continue
-        if len(new.__code__.co_freevars) == len(function.__code__.co_freevars):
-            function.__code__ = new.__code__
-        _defaults(function, new)
 
 
 def _place(function: FunctionType) -> tuple[str, int]:

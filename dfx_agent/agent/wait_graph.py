@@ -15,7 +15,7 @@ def circle(misses: Mapping[Node, Sequence[Node]]) -> list[Node]:
         path: dict[Node, int] = {}
         stack = [(start, iter(misses[start]))]
         path[start] = 0
-        while stack and start not in done:
+        while start not in done:
             node, others = stack[-1]
             following = next((o for o in others if o not in done), None)
             if following is None:

@@ -97,6 +97,17 @@ def test_z_along_a_young_trend_is_the_plain_one():
     assert Band(8.0, 2.0).z(9.0) == 0.5
 
 
+@pytest.mark.parametrize(("is_established", "end"), [(True, 6.0), (False, 2.0)])
+def test_the_ends_with_a_trend(is_established, end):
+    """Against it: two noises before where it stands; along it: two beyond where it leads."""
+    trend = Trend(1, level=2.0, next=5.0, scale=0.5, is_established=is_established)
+    assert Band(0.0, 1.0, trend).ends(2) == (1.0, end)
+    falling = trend._replace(sign=-1, level=-2.0, next=-5.0)
+    assert Band(0.0, 1.0, falling).ends(2) == (-end, -1.0)
+    assert Band(9.0, 1.0, trend).ends(2) == (7.0, 11.0)
+    assert Band(-9.0, 1.0, falling).ends(2) == (-11.0, -7.0)
+
+
 @given(
     st.integers(0, 1000), st.floats(-1, 1), st.integers(3, 66), st.sampled_from([2.0, 3.0]),
     st.booleans(),
