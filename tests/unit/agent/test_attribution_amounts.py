@@ -100,3 +100,17 @@ def test_one_better_step_does_not_end_the_row_that_it_began_with_and_two_do(bett
 
     steps = Job(jitter=0.01, slow=seldom, tokens=same_tokens).steps(30)
     assert straggler_verdict("t", steps, 1.0).since_seconds == since
+
+
+@pytest.mark.parametrize("newest_with_all", [9, 10])
+def test_records_that_were_lost_in_the_newest_step_alone_count(newest_with_all):
+    steps = Job(slow=slower(1, 1.5)).steps(10)
+    steps = [replace(step, num_lost=3 * (step.step > newest_with_all)) for step in steps]
+    is_lost = steps[-1].step > newest_with_all
+    assert ("3 records were lost" in straggler_verdict("t", steps, 1.0).summary) is is_lost
+
+
+@pytest.mark.parametrize(("coverage", "is_judged"), [(None, True), (0.5, True), (0.49, False)])
+def test_half_of_the_collectives_is_enough_to_judge(coverage, is_judged):
+    steps = Job(slow=slower(1, 1.5)).steps(10)
+    assert (straggler_verdict("t", steps, coverage).state == "found") is is_judged
