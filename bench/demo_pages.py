@@ -25,6 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 HEALTHY = "healthy"
 HEALTHY_STEPS, STEPS_AFTER = 120, 16
+# the agent has to answer it on the cores of the job
+_POLL_SECONDS = 0.5
 _LOUD = ("critical", "warning")
 _DFX = [sys.executable, "-m", "dfx_agent"]
 _HEAD = (
@@ -90,7 +92,7 @@ def _watched(fault: str, ranks: int, steps: int, log: Path, folder: Path) -> See
             while job.poll() is None:
                 for url in _address(log):
                     _look(url, seen, env)
-                time.sleep(0.1)
+                time.sleep(_POLL_SECONDS)
         finally:
             job.terminate()
             job.wait(60)

@@ -41,6 +41,7 @@ def _run_as_json(report: Report) -> dict[str, Any]:
         "missing_families": coverage.missing_families,
         "can_page_by_vote": coverage.can_page,
         "alerts": [_episode_as_json(episode) for episode in report.alerts],
+        "audit": report.audit,
         "warnings": [*report.warnings, *filter(None, [report.error])],
     }
 
@@ -85,7 +86,8 @@ def lines(
     for report in reports:
         if report.error is None:
             yield f"{report.title}: {_judged_from(report)}: {verdict(report)}"
-            told = (*_alert_lines(report.alerts), *_missing(report), *report.warnings)
+            audit = (f"audit: {line}" for line in report.audit)
+            told = (*_alert_lines(report.alerts), *audit, *_missing(report), *report.warnings)
             yield from (f"  {line}" for line in told)
     for file, why in passed_over[:_MAX_PASSED_OVER_SHOWN]:
         yield f"passed over: {file}: {why}"

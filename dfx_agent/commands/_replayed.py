@@ -13,6 +13,7 @@ from dfx_agent.agent.signal_inputs import Input, SignalInputs, input_of
 from dfx_agent.agent.signals import SignalBank
 from dfx_agent.agent.symptoms import SIGNALS
 from dfx_agent.alerting.backtest import STEP_CLOCKED, Episode, episodes
+from dfx_agent.commands._audit import Audit
 from dfx_agent.commands._backtest_plot import Curves
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.reader import Log
@@ -78,6 +79,7 @@ class Report:
     coverage: Coverage = field(default_factory=Coverage)
     alerts: list[Episode] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    audit: list[str] = field(default_factory=list)
     error: str | None = None
     curves: Curves | None = None
 
@@ -99,7 +101,7 @@ class SignalRows:
     def __init__(
         self, rows: Iterable[Row], framework: Callable[[], str], key_map: KeyMap = NO_MAP
     ) -> None:
-        self.coverage = Coverage()
+        self.coverage, self.audit = Coverage(), Audit()
         self._rows = rows
         self._framework = framework
         self._written = {spelling: key for key, spelling in key_map.spellings.items()}
@@ -117,6 +119,7 @@ class SignalRows:
                 if key in values
             }
             signals = inputs.signals(sources)
+            self.audit.observe(signals, values)
             coverage.num_rows += 1
             for signal in signals:
                 coverage.num_rows_of[signal] = coverage.num_rows_of.get(signal, 0) + 1
@@ -132,6 +135,7 @@ class SignalRows:
         names = load(framework)
         new = set(keys) - self._keys
         self._keys |= new
+        self.audit.add_keys(framework, sorted(new))
         found = {key: to for key in new if (to := input_of(framework, key))} | self._route
         ordered = sorted(found, key=lambda key: (-names.priority(key), key))
         self._route = {key: found[key] for key in ordered}
@@ -174,5 +178,6 @@ def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: b
         coverage=rows.coverage,
         alerts=alerts,
         warnings=log.warnings,
+        audit=rows.audit.lines,
         curves=curves,
     )

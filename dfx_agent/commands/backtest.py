@@ -31,6 +31,9 @@ EXAMPLE = """dfx-agent backtest runs/*.csv.gz --json --fail-on critical
 Every run says which signals were found, from which keys, and how many rows could be judged. With
 fewer than two families of signals nothing can be judged: exit code 1.
 
+Lines that begin with "audit" are never alerts: the reward rises and held-out scores or a part of it
+do not, or responses became longer. People should look at samples there.
+
 --summary counts pages against labels: a CSV file (LABELS.csv or INVENTORY.csv in the folder or
 above it, or --labels FILE) with the columns path or name, kind (healthy, collapse, ambiguous),
 onset_row (from 0) and, if you like, sample (in, out).

@@ -206,3 +206,21 @@ def test_a_young_page_outlives_the_agent_and_a_clock_that_goes_back_holds_nothin
     for step in range(106, 146):
         state = other.observe(step, healthy(rng), 500.0)
     assert not state.is_latched
+
+
+@pytest.mark.parametrize(
+    ("name", "alert", "most"),
+    [("response_length", "LengthDrift", 2.2), ("entropy", "EntropyDrift", 5.5)],
+)
+@pytest.mark.parametrize("growth", [0.005, 0.01, 0.02])
+def test_a_drift_is_one_warning_in_time_and_no_page(name, alert, most, growth):
+    """Half a percent to two percent a step: told by the time it is what the rule says, and once."""
+    bank, rng = trained(60)
+    states = []
+    for step in range(60, 60 + int(math.log(1.3 * most) / growth)):
+        values = healthy(rng)
+        values[name] *= math.exp(growth * (step - 60))
+        states.append(bank.observe(step, values))
+    (told,) = [each for each in episodes(states) if each.severity != "info"]
+    assert (told.alert, told.severity) == (f"Dfx{alert}", "warning")
+    assert math.exp(growth * (told.step - 60)) < most
