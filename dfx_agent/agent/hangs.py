@@ -23,6 +23,9 @@ A rank whose stack shows that it waits for a server's answer (HTTP, gRPC, ZeroMQ
 after 120 s, 10 steps and 4 times the longest one, whether others wait for it or not; after 600 s
 where it validates, saves or generates.
 
+A rank whose main thread frees its process group with the GIL held while gloo's own thread asks for
+it does not end (see unended.py).
+
 Torch's flight recorder, which guests write when they stand still, shows different collectives under
 one number also where no hook saw them: in C++, and in a job that hung before the guest came. There
 a rank that has issued nothing for 600 s, stands still, and whose stack shows no rollout, validation
@@ -43,6 +46,8 @@ from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Ending, Track, Waiter
 from dfx_agent.agent.remote_waits import overdue
+from dfx_agent.agent.unended import CAUSE as DOES_NOT_END
+from dfx_agent.agent.unended import EndWatch, Unended
 from dfx_agent.agent.unfinished import Unfinished, first_unfinished
 from dfx_agent.agent.wait_graph import circle
 from dfx_agent.agent.wording import (
@@ -73,6 +78,7 @@ class HangWatch:
         self._faults, self._run = faults or Faults(), run
         self._tracks: dict[Process, Track] = {}
         self._found: dict[str, tuple[int, Verdict]] = {}
+        self._ends = EndWatch()
 
     def observe(
         self, processes: Mapping[tuple[str, str], Process], now_ns: int
@@ -122,7 +128,8 @@ class HangWatch:
         since_ns, before = self._found.get(role.name, (0, None))
         if before is not None and role.has_ended_since(since_ns):
             return before
-        hang = role.hang(quiet_seconds)
+        unended = self._ends.unended(role.ranks, role.now_ns)
+        hang = role.does_not_end(unended) if unended else role.hang(quiet_seconds)
         self._found.pop(role.name, None)
         if hang.state == "found":
             self._found[role.name] = since_ns if before else role.now_ns, hang
@@ -173,6 +180,13 @@ class _Role:
         if excuses:
             return self._missed(excuses, waiters)
         return self._deadlock(absent, waiters)
+
+    def does_not_end(self, unended: list[Unended]) -> Verdict:
+        """Ranks that cannot leave; the others have ended, or wait for them."""
+        ranks, first = [each.rank for each in unended], unended[0]
+        lines = [each.reason for each in unended[:4]]
+        since_ns = self.now_ns - int(first.seconds * 1e9)
+        return self._found(DOES_NOT_END, str(first), ranks, lines, since_ns)
 
     def _waiters(self) -> list[Waiter]:
         before_ns = self.now_ns - int(WAITING_SECONDS * 1e9)
