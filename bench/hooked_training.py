@@ -20,6 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
+from bench.leaving_group import leave_group
 from bench.rounds import SEED, Block, timed, write_rounds
 from bench.timed_in_place import SETTLE_SECONDS, GuestClock, watch_seconds
 from bench.toggled_guest import ToggledGuest
@@ -74,6 +75,12 @@ def main() -> None:
         guest_clock.start()
     dfx.init(run="bench", role="trainer")
     dist.init_process_group("gloo")
+    _train(options, guest_clock)
+    leave_group()
+    dfx.shutdown()
+
+
+def _train(options: argparse.Namespace, guest_clock: GuestClock) -> None:
     job = Job(options.kind)
     if options.seconds is None:
         _run_steps(job, options.steps, guest_clock, options.out)
@@ -81,8 +88,6 @@ def main() -> None:
         guest = ToggledGuest(job.model)
         write_rounds(lambda arm: _run_block(job, guest, arm), options.seconds, options.out)
         guest.switch(is_on=True)
-    dist.destroy_process_group()
-    dfx.shutdown()
 
 
 def _run_block(job: Job, guest: ToggledGuest, arm: str) -> Block:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import dfx_agent.shim as dfx
+from bench.leaving_group import leave_group
 from bench.rounds import SEED, Block, timed, write_rounds
 from bench.toggled_guest import ToggledGuest
 from dfx_agent.demo.fault_plan import FaultPlan
@@ -62,7 +63,7 @@ def main() -> None:
     dfx.init(run="bench", role="trainer", framework="verl")
     dist.init_process_group("gloo")
     write_rounds(_Toggled().run_block, options.seconds, options.out)
-    dist.destroy_process_group()
+    leave_group()
     dfx.shutdown()
 
 

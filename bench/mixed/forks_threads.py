@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
+from bench.leaving_group import leave_group
 from bench.mixed.results import Results
 
 STEPS_BETWEEN_FORKS = 50
@@ -64,7 +65,8 @@ def main() -> None:
         if step % STEPS_BETWEEN_FORKS == 0:
             fork_a_child()
     del batches
-    dist.destroy_process_group()
+    del model, optimizer
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from bench.leaving_group import leave_group
 from bench.mixed.results import Results
 
 NUM_MICRO_BATCHES = 4
@@ -35,7 +36,8 @@ def main() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    dist.destroy_process_group()
+    del model, optimizer
+    leave_group()
 
 
 if __name__ == "__main__":

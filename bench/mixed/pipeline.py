@@ -5,6 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
+from bench.leaving_group import leave_group
 from bench.mixed.results import Results
 
 NUM_MICRO_BATCHES, WIDTH = 4, 512
@@ -30,7 +31,7 @@ def main() -> None:
             schedule.step(target=inputs)
         optimizer.step()
         optimizer.zero_grad()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.leaving_group import leave_group
 from bench.mixed.results import Results
 
 
@@ -50,7 +51,8 @@ def main() -> None:
         optimizer.zero_grad()
     server.kill()
     server.wait()
-    dist.destroy_process_group()
+    del model, optimizer
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ or, as one process, ``python -m dfx_agent.demo.tiny_grpo``.
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 import sys
@@ -54,6 +55,8 @@ def _train(options: argparse.Namespace, plan: FaultPlan) -> None:
         if plan.rank == 0:
             print(_introduction(options, plan, trainer.num_parameters), flush=True)
         trainer.run()
+        del trainer
+    gc.collect()  # a DDP model that lives longer than its group may never end (docs/design.md)
     dist.destroy_process_group()
     dfx.shutdown()
 

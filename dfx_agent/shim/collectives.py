@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, device_time, operations, recorder
+from dfx_agent.shim import compiling, device_time, group_end, operations, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.wire.records import (
     BLOCKING,
@@ -237,6 +237,7 @@ def _patch(patches: PatchSet) -> None:
     for method, (operation, payload_at) in _OPERATIONS.items():
         patches.replace(process_group, method, _wrapper_maker(method, operation, payload_at))
     patches.replace(work, "wait", _wait_wrapper)
+    group_end.patch(patches)
 
 
 def _wrapper_maker(method: str, operation: str, payload_at: int) -> Callable[[Any, Switch], Any]:

@@ -15,6 +15,7 @@ from dfx_agent.shim import (
     attached,
     clients,
     collectives,
+    group_end,
     modules,
     patches,
     recorder,
@@ -65,7 +66,7 @@ class Watch:
             if writer is not None and not self._over.is_set():
                 try:
                     attached.look()
-                    if not self._over.is_set():
+                    if not self._over.is_set() and group_end.may_look():
                         self._look(writer)
                 except Exception:  # noqa: BLE001 (never into the job)
                     writer.count_error()

@@ -13,6 +13,7 @@ from seen import (
     collectives,
     counted,
     join,
+    leave,
     num_guest_errors,
     open_now,
     report,
@@ -282,4 +283,4 @@ if __name__ == "__main__":
     join()
     dist.barrier()
     report(checks_of("__main__"))
-    dist.destroy_process_group()
+    leave()

@@ -15,6 +15,7 @@ from seen import (
     checks_of,
     collectives,
     join,
+    leave,
     num_guest_errors,
     open_now,
     report,
@@ -286,4 +287,4 @@ def check_the_guest_met_no_error():
 if __name__ == "__main__":
     join()
     report(checks_of("__main__"))
-    dist.destroy_process_group()
+    leave()

@@ -21,6 +21,7 @@ from seen import (  # noqa: E402
     checks_of,
     counted,
     join,
+    leave,
     num_guest_errors,
     open_now,
     report,
@@ -173,4 +174,4 @@ def check_the_guest_met_no_error():
 if __name__ == "__main__":
     assert not os.environ["DFX_AGENT"]
     report(checks_of("__main__"))
-    dist.destroy_process_group()
+    leave()

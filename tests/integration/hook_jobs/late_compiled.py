@@ -13,6 +13,7 @@ from seen import (
     RANK,
     checks_of,
     join,
+    leave,
     num_guest_errors,
     open_now,
     report,
@@ -125,4 +126,4 @@ if __name__ == "__main__":
     assert num_graphs
     torch._dynamo.config.error_on_recompile = True
     report(checks_of("__main__"))
-    dist.destroy_process_group()
+    leave()

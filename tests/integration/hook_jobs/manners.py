@@ -17,6 +17,7 @@ from seen import (
     checks_of,
     collectives,
     join,
+    leave,
     num_guest_errors,
     open_now,
     report,
@@ -292,4 +293,4 @@ if __name__ == "__main__":
     join()
     reduce()
     report(checks_of("__main__"))
-    dist.destroy_process_group()
+    leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -117,6 +118,12 @@ def join() -> None:
         torch.cuda.set_device(RANK)
     backend = "nccl" if DEVICE == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=30))
+
+
+def leave() -> None:
+    """Out of it; models of the checks are gone before (docs/design.md, "may not end")."""
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def report(checks: Iterable[Callable[[], None]]) -> None:

@@ -15,6 +15,7 @@ from seen import (
     collectives,
     counted,
     join,
+    leave,
     num_guest_errors,
     open_now,
     report,
@@ -378,4 +379,4 @@ if __name__ == "__main__":
     dfx.set_step(1)
     join()
     report(checks_of("__main__"))
-    dist.destroy_process_group()
+    leave()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import dfx_agent.shim as dfx
 from bench.hooked_calls import single_rank
-from dfx_agent.shim import collectives, hooks, recorder
+from dfx_agent.shim import collectives, group_end, hooks, recorder
 from dfx_agent.wire import SegmentReader
 
 
@@ -54,3 +54,29 @@ def test_another_writer_gets_records_of_its_own(reader, tmp_path) -> None:
     assert names.count("all_reduce@0") == 1
     assert not other.inflight()
     assert not other.live_words()[4]
+
+
+def test_the_guests_thread_stands_aside_while_all_groups_are_destroyed(reader, monkeypatch) -> None:
+    monkeypatch.setattr(group_end._Begun, "ns", None)
+    dist.destroy_process_group(dist.new_group([0]))
+    assert group_end.may_look(), "the job goes on"
+    seen = []
+    monkeypatch.setattr(
+        dist.ProcessGroup, "shutdown", lambda _group: seen.append(group_end.may_look())
+    )
+    dist.destroy_process_group()
+    assert seen == [False]
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)  # the fixture's, again
+    monkeypatch.setattr(group_end._Begun, "ns", group_end._Begun.ns - group_end.ASIDE_NS)
+    assert group_end.may_look()
+
+
+def test_the_function_that_destroys_groups_is_put_back(reader) -> None:
+    places = dist, dist.distributed_c10d
+    ours = [place.destroy_process_group.__code__.co_filename for place in places]
+    assert all(file.endswith("group_end.py") for file in ours)
+    collectives.PATCHES.restore()
+    theirs = [place.destroy_process_group for place in places]
+    assert theirs[0] is theirs[1]
+    assert "dfx_agent" not in theirs[0].__code__.co_filename
