@@ -20,7 +20,7 @@ at_first = http.client.HTTPConnection.getresponse
 
 torch.manual_seed(7)
 model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)  # one that counts its steps
 losses: list[str] = []
 seconds: list[float] = []
 while not (folder / "stop").exists():
