@@ -39,6 +39,7 @@ def main() -> None:
 
     folder = os.environ["MIXED_OUT"]  # the same for all ranks: the first writes the model there
     options = {"steps": 1_000_000, "output_dir": folder, "beta": 0.1, "iterations": 1}
+    options["learning_rate"] = 1e-4  # at 1e-3 its lengths and entropy collapse after 400 steps
     trainer = module.trainer(argparse.Namespace(**options, evaluate=False, seed=7))
     trainer.add_callback(Watched())
     trainer.train()

@@ -251,6 +251,7 @@ class Agent:
     def _poll_run(self, fold: RunFold) -> None:
         """Each of its processes and judgements by itself: none takes the others with it."""
         guard, run = self._faults.guard, fold.run
+        begin_ns = time.monotonic_ns()  # a loaded host may hold this reading up: judge as of now
         for (role, label), process in list(fold.processes.items()):
             if process.is_living:
                 with guard("reading", run, f"rank {label} ({role})"):
@@ -261,7 +262,7 @@ class Agent:
         with guard("keeping", run, "incidents"):
             self._incidents_file.resume(fold)
         with guard("judgement", run, "run"):
-            fold.close_steps()
+            fold.close_steps(begin_ns)
         if self._folder.reaps:
             with guard("keeping", run, "evidence"):
                 self._evidence.observe(fold)

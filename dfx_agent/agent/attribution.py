@@ -134,7 +134,8 @@ class _Comparison:
         """Instead of blame, where the worst was refused a processor for as long as it was late."""
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
         steps = self._steps[-worst.num_steps :]
-        reason = busy_host.explained(steps, worst.rank, worst.excess_seconds)
+        late = steps, worst.rank, worst.excess_seconds
+        reason = busy_host.explained(*late) or busy_host.overshadowed(*late)
         if not reason:
             return None
         return Verdict("straggler", "insufficient evidence", self._role, reason)

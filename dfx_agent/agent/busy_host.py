@@ -19,6 +19,8 @@ LEAST_SHARE = 0.5
 # a wait for a processor that is shorter than this, of a step, holds nobody up
 _SMALLEST_DELAY = 0.05
 _EXPLAINED_SHARE = 0.5
+# threads for each processor above which who sleeps may wait for somebody who has no turn
+_CROWD = 4.0
 _SPANS = 5, 20  # steps: what is judged newest, and at most
 
 
@@ -64,6 +66,29 @@ def explained(steps: Sequence[Step], rank: str, excess_seconds: float) -> str:
         f"this host's processors were busy with others: rank {rank} took "
         f"{seconds_text(excess_seconds)} longer a step, and waited {seconds_text(own)} for a "
         f"processor, {seconds_text(more)} more than the others"
+    )
+
+
+def overshadowed(steps: Sequence[Step], rank: str, excess_seconds: float) -> str:
+    """Why an excess in which the rank slept is not told; "" where it computed, or had room.
+
+    What it slept for (a server, a loader, a thread of its own) shares the host's processors.
+    """
+    had = [{label: of.processor for label, of in step.ranks.items()} for step in steps]
+    known = [{label: t for label, t in row.items() if t is not None} for row in had]
+    whole = [row for row, all_of in zip(known, had, strict=True) if len(row) == len(all_of)]
+    crowds = [row[rank].crowd for row in whole]
+    seen = [crowd for crowd in crowds if crowd is not None]
+    if not seen or fmean(seen) < _CROWD:
+        return ""
+    ran = [{label: times.ran_ns / 1e9 for label, times in row.items()} for row in whole]
+    more = middle_mean(row[rank] - others_median(row, rank) for row in ran)
+    if more >= _EXPLAINED_SHARE * excess_seconds:
+        return ""
+    return (
+        f"{fmean(seen):.0f} threads shared each processor of this host: rank {rank} took "
+        f"{seconds_text(excess_seconds)} longer a step and computed {seconds_text(max(0.0, more))} "
+        f"of it; what it slept for may have had no turn"
     )
 
 

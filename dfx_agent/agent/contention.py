@@ -1,5 +1,7 @@
 """How long the thread that trains could run and had no processor, over the steps of one process.
 
+And how many threads of the host shared its processors meanwhile, as far as readings saw it.
+
 The kernel counts since the thread began. It is asked at each reading, and what lies between two
 readings is shared out evenly: right for steps longer than a reading, and for many short ones.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import NamedTuple
 
-from dfx_agent.devices.sched import SchedTimes, thread_times
+from dfx_agent.devices.sched import SchedTimes, thread_times, threads_per_processor
 
 _MOST_SAMPLES = 512
 _SLACK_NS = 2 * 10**9  # before the first and after the last reading as next to it
@@ -19,6 +21,7 @@ class _Sample(NamedTuple):
     time_ns: int
     ran_ns: int
     delayed_ns: int
+    crowd_ns: float  # the sum of threads for each processor over time
 
 
 class ProcessorTimes:
@@ -32,6 +35,7 @@ class ProcessorTimes:
         """Ask the kernel now; another thread than before begins anew."""
         times = thread_times(pid, thread)
         if times is not None:
+            times = times._replace(crowd=threads_per_processor())
             self.add(now_ns, times, (pid, thread))
 
     def add(self, now_ns: int, times: SchedTimes, thread: tuple[int, int] = (0, 0)) -> None:
@@ -39,7 +43,9 @@ class ProcessorTimes:
         if thread != self._thread:
             self._thread = thread
             samples.clear()
-        samples.append(_Sample(now_ns, *times))
+        before = samples[-1] if samples else _Sample(now_ns, 0, 0, 0.0)
+        crowd_ns = before.crowd_ns + (times.crowd or 0.0) * (now_ns - before.time_ns)
+        samples.append(_Sample(now_ns, times.ran_ns, times.delayed_ns, crowd_ns))
         if len(samples) > _MOST_SAMPLES:  # long steps need less
             del samples[1 : _MOST_SAMPLES // 2 : 2]
 
@@ -48,9 +54,11 @@ class ProcessorTimes:
         begin, end = self._at(begin_ns), self._at(end_ns)
         if begin is None or end is None:
             return None
-        return SchedTimes(max(0, end[0] - begin[0]), max(0, end[1] - begin[1]))
+        ran, delayed, crowd = (max(0, b - a) for a, b in zip(begin, end, strict=True))
+        of_time = crowd / (end_ns - begin_ns) if end_ns > begin_ns else None
+        return SchedTimes(int(ran), int(delayed), of_time)
 
-    def _at(self, time_ns: int) -> tuple[int, int] | None:
+    def _at(self, time_ns: int) -> tuple[float, float, float] | None:
         """The counters at that time."""
         samples = self._samples
         if len(samples) < 2:
@@ -60,7 +68,7 @@ class ProcessorTimes:
         at = min(max(1, bisect_left(samples, (time_ns,))), len(samples) - 1)
         before, after = samples[at - 1], samples[at]
         share = (time_ns - before.time_ns) / max(1, after.time_ns - before.time_ns)
-        ran, delayed = (
+        ran, delayed, crowd = (
             round(b + share * (a - b)) for b, a in zip(before[1:], after[1:], strict=True)
         )
-        return ran, delayed
+        return ran, delayed, crowd

@@ -7,7 +7,6 @@ its row.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -168,8 +167,8 @@ class RunFold:
         for step in steps:
             self._add_cell(process, step)
 
-    def close_steps(self) -> None:
-        """All processes were read: turn steps that are over into rows, and judge."""
+    def close_steps(self, begin_ns: int) -> None:
+        """All processes were read since ``begin_ns``: close steps that are over, and judge."""
         guard, run = self.faults.guard, self.run
         with guard("judgement", run, "scalars"):
             self._store_scalars()
@@ -180,7 +179,7 @@ class RunFold:
         with guard("judgement", run, "rows of steps"):
             self._close_rows()
         with guard("judgement", run, _HANGS):
-            self.hangs.observe(self._trained(), time.monotonic_ns())
+            self.hangs.observe(self._trained(), begin_ns)
         with guard("judgement", run, _SIGNALS):
             told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
             self.health.close(told)

@@ -34,7 +34,8 @@ or checkpoint, is to blame at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from statistics import median
 
 from dfx_agent.agent import limits
@@ -42,6 +43,7 @@ from dfx_agent.agent.crashes import crash_verdict
 from dfx_agent.agent.endings import has_crashed
 from dfx_agent.agent.faults import Faults
 from dfx_agent.agent.flight import age_text
+from dfx_agent.agent.held_up import ENOUGH_READINGS, ReadingGaps
 from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Ending, Track, Waiter
@@ -77,6 +79,7 @@ class HangWatch:
         self.verdicts: tuple[Verdict, ...] = ()
         self._faults, self._run = faults or Faults(), run
         self._tracks: dict[Process, Track] = {}
+        self._gaps = ReadingGaps()
         self._found: dict[str, tuple[int, Verdict]] = {}
         self._ends = EndWatch()
 
@@ -84,6 +87,7 @@ class HangWatch:
         self, processes: Mapping[tuple[str, str], Process], now_ns: int
     ) -> tuple[Verdict, ...]:
         """A hang and a crash verdict for every role. ``processes`` by (role, label)."""
+        self._gaps.note(time.monotonic())
         present = set(processes.values())
         self._tracks = {p: t for p, t in self._tracks.items() if p in present}
         roles: dict[str, list[Track]] = {}
@@ -130,6 +134,8 @@ class HangWatch:
             return before
         unended = self._ends.unended(role.ranks, role.now_ns)
         hang = role.does_not_end(unended) if unended else role.hang(quiet_seconds)
+        if before is None and hang.state == "found" and not role.has_stood(hang.ranks):
+            hang = self._gaps.doubted(hang)
         self._found.pop(role.name, None)
         if hang.state == "found":
             self._found[role.name] = since_ns if before else role.now_ns, hang
@@ -153,6 +159,11 @@ class _Role:
         known = [r for r in ranks if r.process.is_living or r.process.attempt == attempt]
         self.ranks = sorted(known, key=lambda r: (len(r.process.label), r.process.label))
         self._living = [rank for rank in self.ranks if rank.process.is_living]
+
+    def has_stood(self, labels: Collection[str]) -> bool:
+        """Whether several readings in a row found these ranks, or all, where they stand."""
+        ranks = [rank for rank in self._living if rank.process.label in labels or not labels]
+        return all(rank.num_still >= ENOUGH_READINGS for rank in ranks)
 
     def has_ended_since(self, since_ns: int) -> bool:
         """Whether ranks have gone since then and the others have not moved either."""

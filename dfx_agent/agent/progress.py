@@ -17,7 +17,7 @@ from dfx_agent.agent.peer_waits import PEER_WAITS
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.stacks import ProcessStacks, read_stacks
 from dfx_agent.devices.exit_status import ExitStatus
-from dfx_agent.devices.sched import thread_times
+from dfx_agent.devices.sched import NOTHING_COUNTED, SchedTimes, process_times, thread_times
 from dfx_agent.devices.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, PEER, REMOTE_WAIT, STAGE, WAIT
 
@@ -69,6 +69,7 @@ class _MainThread(NamedTuple):
     cpu_seconds: float
     delayed_seconds: float  # runnable without a processor; 0 where the kernel does not count
     num_waits: int
+    all_threads: SchedTimes = NOTHING_COUNTED
 
 
 class Waiter(NamedTuple):
@@ -98,6 +99,7 @@ class Track:
         self.reached: dict[str, int] = {}
         self.gone_ns: int | None = None
         self.is_outlived: bool | None = None
+        self.num_still = 0  # readings in a row in which it had not moved
         self.exit_status: ExitStatus | None = None
         self._operations: dict[tuple[str, int], str] = {}
         self._enqueued: dict[str, int] = {}
@@ -174,6 +176,7 @@ class Track:
             self._learn_stages()
             self._learn_collectives()
             self._note_move()
+            self.num_still = 0 if self.moved_ns != before_ns else self.num_still + 1
             if self._was_idle and self.moved_ns - before_ns >= _SHORTEST_GAP_NS:
                 self._gaps.append((self.moved_ns, self.moved_ns - before_ns))
             self._was_idle = not self.stages and not self.arrivals
@@ -271,14 +274,20 @@ class Track:
 
     @property
     def processor_share(self) -> float:
-        """What its main thread got of a processor while it computed, since it last moved; 0 to 1.
+        """What it got of a processor while it computed, since it last moved; 0 to 1.
 
-        1 as well where it did not compute for half of the time: then it waits for something else.
+        Of its main thread or of all its threads, which that one may wait for: whichever got less.
+        1 as well where they did not compute for half of the time: then it waits for something else.
         """
         seconds, ran, delayed, _ = self._main_thread_since()
-        if seconds < _SEEN_SECONDS or ran + delayed < _WORK_SHARE * seconds:
+        if seconds < _SEEN_SECONDS:
             return 1.0
-        return max(_LEAST_SHARE, ran / (ran + delayed))
+        first, last = (look.all_threads for look in self._main_thread)
+        every = SchedTimes(last.ran_ns - first.ran_ns, last.delayed_ns - first.delayed_ns)
+        own = SchedTimes(int(ran * 1e9), int(delayed * 1e9))
+        least = _WORK_SHARE * seconds * 1e9
+        shares = [t.share for t in (own, every) if t.ran_ns + t.delayed_ns >= least]
+        return max(_LEAST_SHARE, min((share for share in shares if share is not None), default=1.0))
 
     def _main_thread_since(self) -> tuple[float, float, float, int]:
         """(seconds, ran, delayed, number of waits) from the first look since it moved; else 0."""
@@ -410,7 +419,8 @@ def _main_thread(pid: int) -> _MainThread | None:
     ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
     had = thread_times(pid, pid)
     delayed_seconds = had.delayed_ns / 1e9 if had is not None else 0.0
-    return _MainThread(time.monotonic_ns(), ticks / _TICKS_PER_SECOND, delayed_seconds, waits)
+    seconds = ticks / _TICKS_PER_SECOND
+    return _MainThread(time.monotonic_ns(), seconds, delayed_seconds, waits, process_times(pid))
 
 
 def _state(process: Process) -> tuple[str, int]:

@@ -6,20 +6,51 @@ runnable without one: somebody else had it. Source: Documentation/scheduler/sche
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 
 class SchedTimes(NamedTuple):
-    """Nanoseconds on a processor, and runnable without one."""
+    """Nanoseconds on a processor, and runnable without one.
+
+    ``crowd``: threads of the whole host for each of its processors meanwhile, None if unknown.
+    """
 
     ran_ns: int
     delayed_ns: int
+    crowd: float | None = None
 
     @property
     def share(self) -> float | None:
         """Of a processor while it could run, 0 to 1; None when it never wanted one."""
         wanted = self.ran_ns + self.delayed_ns
         return self.ran_ns / wanted if wanted > 0 else None
+
+
+NOTHING_COUNTED = SchedTimes(0, 0)
+
+
+def process_times(pid: int) -> SchedTimes:
+    """Of all threads that it has now, as far as the kernel counts."""
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return NOTHING_COUNTED
+    known = [times for thread in threads if (times := thread_times(pid, thread)) is not None]
+    return SchedTimes(sum(t.ran_ns for t in known), sum(t.delayed_ns for t in known))
+
+
+def threads_per_processor() -> float | None:
+    """Threads of this host that run or want to, for each of its processors; None if untold.
+
+    The fourth field of /proc/loadavg, without the thread that asks. Source: man 5 proc_loadavg.
+    """
+    try:
+        with open("/proc/loadavg", "rb", buffering=0) as file:
+            running = file.read(128).split()[3].partition(b"/")[0]
+        return max(0, int(running) - 1) / (os.cpu_count() or 1)
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def thread_times(pid: int, thread: int) -> SchedTimes | None:

@@ -105,7 +105,7 @@ def trainer(arguments: argparse.Namespace) -> GRPOTrainer:
         num_generations=4,
         max_completion_length=12,
         beta=arguments.beta,
-        learning_rate=1e-3,
+        learning_rate=arguments.learning_rate,
         lr_scheduler_type="constant",
         logging_steps=1,
         save_strategy="steps" if arguments.evaluate else "no",
@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--evaluate", action="store_true", help="and save, every other step")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     before = functions()

@@ -113,3 +113,16 @@ def test_the_newest_and_all_steps_count(num_busy):
     steps = [*quiet[:-num_busy], *(had(step, busy) for step in steps[-num_busy:])]
     assert straggler_verdict("t", quiet, 1.0).state == "clear"
     assert straggler_verdict("t", steps, 1.0).state == "insufficient evidence"
+
+
+@pytest.mark.parametrize(
+    ("crowd", "ran_more", "is_named"),
+    [(9.0, 0.0, False), (9.0, 0.19, True), (3.0, 0.0, True), (None, 0.0, True)],
+)
+def test_who_sleeps_in_a_crowd_waits_for_somebody_without_a_turn(crowd, ran_more, is_named):
+    """A trainer whose rollout server shares a host that 9 threads want for each processor."""
+    asleep = dict.fromkeys("0123", SchedTimes(10**8, 0, crowd))
+    processors = {**asleep, "2": SchedTimes(10**8 + int(ran_more * 1e9), 0, crowd)}
+    verdict = slow_job(processors)
+    assert verdict.ranks == (("2",) if is_named else ())
+    assert ("9 threads shared each processor" in verdict.summary) is not is_named

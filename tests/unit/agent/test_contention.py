@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfx_agent.agent.contention import _MOST_SAMPLES, ProcessorTimes
-from dfx_agent.devices.sched import SchedTimes, parse_schedstat, thread_times
+from dfx_agent.devices.sched import (
+    NOTHING_COUNTED,
+    SchedTimes,
+    parse_schedstat,
+    process_times,
+    thread_times,
+    threads_per_processor,
+)
 
 SECOND = 10**9
 
@@ -108,7 +115,8 @@ def test_it_asks_the_kernel_of_the_thread_it_is_told():
     ],
 )
 def test_the_line_of_the_kernel(line, times):
-    assert parse_schedstat(line) == times
+    found = parse_schedstat(line)
+    assert (found and found[:2]) == times
 
 
 @given(st.binary(max_size=64))
@@ -126,3 +134,29 @@ def test_a_thread_of_this_process():
     assert 0 < after.share <= 1
     assert SchedTimes(0, 0).share is None
     assert thread_times(os.getpid(), 2**22 + 1) is None
+
+
+def test_the_crowd_between_two_readings_is_what_the_later_one_saw():
+    times = ProcessorTimes()
+    for seconds, crowd in ((10, 1.0), (11, 3.0), (13, 9.0)):
+        times.add(seconds * SECOND, SchedTimes(seconds * SECOND, 0, crowd))
+    assert times.between(10 * SECOND, 11 * SECOND).crowd == pytest.approx(3.0)
+    assert times.between(10 * SECOND, 13 * SECOND).crowd == pytest.approx(7.0)
+    assert times.between(12 * SECOND, 12 * SECOND).crowd is None
+
+
+def test_this_process_and_this_host_are_counted():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        whole, main = process_times(os.getpid()), thread_times(os.getpid(), os.getpid())
+        assert main is not None
+        assert whole.ran_ns > main.ran_ns
+    finally:
+        stop.set()
+        thread.join()
+    assert process_times(2**22 + 1) == NOTHING_COUNTED
+    crowd = threads_per_processor()
+    assert crowd is not None
+    assert crowd >= 0

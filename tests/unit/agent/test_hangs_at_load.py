@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dfx_agent.agent import progress
+from dfx_agent.devices.sched import SchedTimes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hang_scene import SECOND, Scene, hold_in, staged
@@ -56,3 +57,24 @@ def test_who_computes_with_little_of_a_processor_has_as_much_longer(
     verdict = scene.look(limit + 3)
     assert verdict.ranks == ("2",)
     assert ("of a processor" in verdict.evidence[0]) == (factor > 1)
+
+
+def test_who_waits_for_its_own_starved_threads_has_longer_too(scene, monkeypatch):
+    """Its main thread sleeps; the threads that compute for it got a tenth of a processor."""
+    counted(monkeypatch, 0.01, 0.0)
+    main_thread = progress._main_thread
+
+    def with_others(pid: int) -> progress._MainThread:
+        seen = main_thread(pid)
+        num_seconds = seen.cpu_seconds / 0.01
+        every = SchedTimes(int(num_seconds * 0.1 * SECOND), int(num_seconds * 0.9 * SECOND))
+        return seen._replace(all_threads=every)
+
+    monkeypatch.setattr(progress, "_main_thread", with_others)
+    ranks = scene.warm_up()
+    ranks[2].enters("backward")
+    hold_in([ranks[0], ranks[1], ranks[3]], "all_reduce@0", 5)
+    ranks[2].writes_stacks("main", "train", "compute")
+    scene.look(4)
+    assert scene.look(97).state == "clear"
+    assert scene.look(103).ranks == ("2",)
