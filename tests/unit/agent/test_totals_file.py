@@ -164,7 +164,7 @@ def totals(draw) -> Totals:
     split.stages_ns.update(draw(st.dictionaries(st.text(max_size=5), lengths, max_size=3)))
     pairs = st.tuples(st.text(max_size=5), st.text(max_size=5))
     split.waits_ns.update(draw(st.dictionaries(pairs, lengths, max_size=3)))
-    return Totals(split, draw(counts), draw(counts), *(draw(lengths) for _ in range(4)))
+    return Totals(split, draw(counts), draw(counts), *(draw(lengths) for _ in range(5)))
 
 
 @given(totals())
@@ -185,6 +185,26 @@ def test_what_was_added_can_be_taken_away(one, other):
     }
     assert after["numbers"] == known["numbers"]
     assert after["active_ns"] == known["active_ns"]
+
+
+def flat(of: Totals) -> dict[tuple, float]:
+    """Every number by what it counts."""
+    dumped = of.dump()
+    found = {(key,): dumped[key] for key in ("active_ns", "idle_ns")}
+    found |= {("numbers", at): number for at, number in enumerate(dumped["numbers"])}
+    for key in ("stages_ns", "tokens", "counters"):
+        found |= {(key, name): number for name, number in dumped[key].items()}
+    return found | {(kind, stage, "wait"): ns for kind, stage, ns in dumped["waits_ns"]}
+
+
+@given(totals(), totals())
+def test_every_number_of_the_other_is_added(one, other):
+    before, more = flat(one), flat(other)
+    one.merge(other)
+    keys = before.keys() | more.keys()
+    assert flat(one) == {key: before.get(key, 0) + more.get(key, 0) for key in keys}
+    one.merge(other, -1)
+    assert flat(one) == {key: before.get(key, 0) for key in keys}
 
 
 def test_what_was_read_is_kept_before_the_ring_has_wrapped(dfx_dir):
