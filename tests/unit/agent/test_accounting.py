@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from unittest.mock import patch
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -229,6 +230,18 @@ def test_sums_give_what_the_sweeps_give_however_polls_are_spaced(trace, polls):
     for one, other in zip(summed, swept, strict=True):
         assert (one.begin_ns, one.end_ns, one.split) == (other.begin_ns, other.end_ns, other.split)
         assert one.first_pieces.num_omitted == other.first_pieces.num_omitted
+
+
+@SLOW
+@given(traces() | traces(most_contexts=1), st.lists(st.integers(0, 1500), max_size=20))
+@pytest.mark.parametrize("most_pieces", [1, 4, 256])
+def test_many_rows_are_accounted_a_few_at_a_time(most_pieces, trace, polls):
+    with patch.object(pieces, "_MAX_PIECES", most_pieces):
+        whole = windows_of(replay(trace, polls))
+        with patch.object(accounting, "_FEW_ROWS", 1):
+            parts = windows_of(replay(trace, polls))
+    for one, other in zip(whole, parts, strict=True):
+        assert (one.begin_ns, one.end_ns, one.split) == (other.begin_ns, other.end_ns, other.split)
 
 
 @SLOW

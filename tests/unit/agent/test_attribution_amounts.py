@@ -114,3 +114,20 @@ def test_records_that_were_lost_in_the_newest_step_alone_count(newest_with_all):
 def test_half_of_the_collectives_is_enough_to_judge(coverage, is_judged):
     steps = Job(slow=slower(1, 1.5)).steps(10)
     assert (straggler_verdict("t", steps, coverage).state == "found") is is_judged
+
+
+@pytest.mark.parametrize(("second", "named"), [(1.2, ("1",)), (1.3, ("1",)), (1.4, ("1", "5"))])
+def test_of_several_the_worst_is_told_of_and_who_is_nearly_as_bad_with_it(second, named):
+    first, other = slower(1, 1.5), slower(5, second)
+
+    def both(step: int, rank: int, part: tuple[str, str], seconds: float) -> float:
+        return other(step, rank, part, first(step, rank, part, seconds))
+
+    verdict = straggler_verdict(
+        "t", Job(8, jitter=0.01, slow=both, tokens=same_tokens).steps(20), 1
+    )
+    alone = Job(8, jitter=0.01, slow=first, tokens=same_tokens).steps(20)
+    assert verdict.ranks == named
+    assert verdict.lost_seconds == pytest.approx(
+        straggler_verdict("t", alone, 1).lost_seconds, rel=0.05
+    )

@@ -126,3 +126,22 @@ def test_who_sleeps_in_a_crowd_waits_for_somebody_without_a_turn(crowd, ran_more
     verdict = slow_job(processors)
     assert verdict.ranks == (("2",) if is_named else ())
     assert ("9 threads shared each processor" in verdict.summary) is not is_named
+
+
+def test_a_rank_that_the_kernel_counted_in_some_steps_only_is_not_judged_by_it():
+    steps = Job(jitter=0.01, slow=slower(2, 1.2), tokens=same_tokens).steps(5)
+    starved = {**dict.fromkeys("0123", times(1.0, 0.01)), "1": times(0.4, 0.6)}
+    whole = [had(step, starved) for step in steps]
+    assert straggler_verdict("t", whole, 1.0).state == "insufficient evidence"
+    partly = [had(steps[0], {**starved, "1": None}), *whole[1:]]
+    assert straggler_verdict("t", partly, 1.0).ranks == ("2",)
+
+
+@pytest.mark.parametrize(("delayed", "is_judged"), [(0.045, True), (0.055, False)])
+def test_waits_of_a_twentieth_of_a_step_hold_a_rank_up(delayed, is_judged):
+    """A step of this job takes 1 s; both ran for less than they were delayed."""
+    steps = Job(jitter=0.0, slow=slower(2, 1.2), tokens=same_tokens).steps(5)
+    seconds = max(of.wall_seconds for of in steps[0].ranks.values())
+    few = dict.fromkeys("0123", times(0.01, delayed * seconds))
+    verdict = straggler_verdict("t", [had(step, few) for step in steps], 1.0)
+    assert (verdict.ranks == ("2",)) is is_judged
