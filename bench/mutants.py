@@ -52,7 +52,7 @@ WIRE = ("ring", "segment", "layout")
 MODULES = (*(f"dfx_agent.agent.{name}" for name in AGENT), *(f"dfx_agent.wire.{n}" for n in WIRE))
 TESTS = ("tests/unit/agent", "tests/unit/wire")
 MOST_SECONDS = 5.0  # of the tests that are tried on one mutant, as they run without it
-WALL_SECONDS, CPU_SECONDS = 600, 60  # of one mutant: who takes longer has been noticed
+WALL_SECONDS, CPU_SECONDS = 300, 20  # of one mutant: who takes longer has been noticed
 HIT = "__hit__"
 
 Hits = frozenset[tuple[str, int]]  # (module, line)

@@ -187,7 +187,8 @@ def test_the_end_of_one_roles_leak_leaves_the_begin_of_the_others(host, monkeypa
     assert [v.since_seconds for v in watch.verdicts(ranks)] == [100.0, 100.0]
     now[0] = 200.0
     ranks["critic", "0"] = Rank("0", role="critic").passes(64, 0.0)
-    assert [v.since_seconds for v in watch.verdicts(ranks)] == [100.0, None]
+    for _ in range(2):
+        assert [v.since_seconds for v in watch.verdicts(ranks)] == [100.0, None]
 
 
 def test_the_fullest_device_is_told_of_and_all_ranks_that_have_one(host):

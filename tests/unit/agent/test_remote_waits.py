@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dfx_agent.agent import stacks
+from dfx_agent.agent import remote_waits, stacks
 from dfx_agent.agent.stacks import client_of
 from dfx_agent.wire.records import WAIT
 
@@ -178,3 +179,13 @@ def test_a_real_process_in_urllib_and_the_stacks_that_the_guest_writes(tmp_path)
     assert client_of(taken) == "an HTTP answer"
     assert taken.is_long_work()
     assert not taken.is_long_function()
+
+
+@pytest.mark.parametrize(
+    ("asked_ago", "quiet", "seconds"), [(30, 100, 30), (100, 30, 30), (None, 100, 100)]
+)
+def test_it_waits_since_it_asked_or_moved_whichever_is_later(asked_ago, quiet, seconds):
+    now_ns = 10**12
+    asks_since_ns = None if asked_ago is None else now_ns - asked_ago * SECOND
+    rank = SimpleNamespace(asks_since_ns=asks_since_ns, quiet_seconds=lambda _: float(quiet))
+    assert remote_waits._seconds(rank, now_ns) == seconds
