@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dfx_agent.agent.bands import Band
@@ -19,34 +19,49 @@ TRUNCATION = "truncation"
 
 
 class Cusum:
-    """Page's cumulative sum in one direction."""
+    """Page's cumulative sum in one direction.
+
+    A change begins where the sum last was 0; but where the steps that just came in a row above the
+    slack made half of an alarm, it begins with them: before, the signal had only drifted a little.
+    """
 
     def __init__(self) -> None:
         self.sum = 0.0
         self._rise_step: int | None = None
+        self._run_sum = 0.0
+        self._run_step: int | None = None
 
     def add(self, step: int, z: float) -> int | None:
         """The step at which the change began, when this step raises the alarm."""
-        self.sum = max(0.0, self.sum + min(z, CUSUM_Z_CAP) - CUSUM_SLACK)
+        more = min(z, CUSUM_Z_CAP) - CUSUM_SLACK
+        self.sum = max(0.0, self.sum + more)
         if self.sum == 0:
             self._rise_step = None
         elif self._rise_step is None:
             self._rise_step = step
+        if more <= 0:
+            self._run_sum, self._run_step = 0.0, None
+        else:
+            self._run_sum += more
+            self._run_step = step if self._run_step is None else self._run_step
         if self.sum <= CUSUM_ALARM:
             return None
-        onset = step if self._rise_step is None else self._rise_step
+        is_sudden = self._run_sum >= CUSUM_ALARM / 2
+        onset = self._run_step if is_sudden else self._rise_step
         self.clear()
-        return onset
+        return step if onset is None else onset
 
     def clear(self) -> None:
-        self.sum = 0.0
-        self._rise_step = None
+        self.sum = self._run_sum = 0.0
+        self._rise_step = self._run_step = None
 
-    def dump(self) -> tuple[float, int | None]:
-        return self.sum, self._rise_step
+    def dump(self) -> tuple[float, int | None, float, int | None]:
+        return self.sum, self._rise_step, self._run_sum, self._run_step
 
-    def load(self, dumped: tuple[float, int | None]) -> None:
-        self.sum, self._rise_step = dumped
+    def load(self, dumped: Sequence[Any]) -> None:
+        """KeyError, TypeError or ValueError if it is not what ``dump`` gave."""
+        self.sum, self._rise_step, *run = dumped  # files of before 2026-11-22 hold two
+        self._run_sum, self._run_step = run or (0.0, None)
 
 
 class Signal:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dfx_agent.agent.scoring import Cusum
 from dfx_agent.agent.signals import LATCH_STEPS, SignalBank
 from dfx_agent.agent.symptoms import SIGNALS
 from dfx_agent.snapshot_health import SignalRow, SignalState
@@ -115,6 +116,21 @@ def test_a_shift_of_three_sigma_alarms_in_five_steps_and_says_where_it_began():
     assert [active(state) for state in states] == [{}, {}, {}, {}, {"entropy": "up"}]
     onsets = {row.direction: row.onset_step for row in states[-1].symptoms}
     assert onsets == {"up": 80, "down": None}
+
+
+def test_a_jump_begins_where_it_is_and_not_where_a_small_drift_before_it_did():
+    """As in the demo: z near 1.5 for 18 steps, then the learning rate is multiplied by 100."""
+    cusum = Cusum()
+    zs = [0, 1.4, 1.7, 1.5, 0.5, 0.9, 1.0, 1.7, 0.8, 1.9, 1.8, 0.6, 1.9, 0.3, 2.6, 4.7, 9.0]
+    onsets = [onset for step, z in enumerate(zs) if (onset := cusum.add(step, z)) is not None]
+    assert onsets == [14]
+
+
+def test_a_shift_too_small_to_be_sudden_begins_where_the_sum_was_last_0():
+    cusum = Cusum()
+    zs = [0, 0, *([1.8, 0.9] * 20)]
+    onsets = [onset for step, z in enumerate(zs) if (onset := cusum.add(step, z)) is not None]
+    assert onsets[0] == 2
 
 
 def test_a_gradient_norm_of_zero_says_nothing():
