@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfx_agent.agent.crashes import _unclear, _was_taken_along
+from dfx_agent.agent.crashes import _lines, _unclear, _was_taken_along
 from dfx_agent.agent.endings import has_crashed
 from dfx_agent.devices.exit_status import ExitStatus
 
@@ -82,6 +82,9 @@ def test_who_was_killed_after_somebody_was_told_to_end_went_with_the_job():
         (rank("died", KILL, gone_ns=60, oom=True), False),
     ):
         assert _was_taken_along(one, [told, one]) is expected
+    one, unknown = rank("died", KILL, gone_ns=60), rank("died", None, gone_ns=1)
+    assert _was_taken_along(one, [unknown, told, one])
+    assert not _was_taken_along(one, [unknown, one])
     alone = rank("died", KILL, gone_ns=60)
     assert not _was_taken_along(alone, [alone, rank("died", SEGV, gone_ns=5)])
 
@@ -106,3 +109,22 @@ def test_who_was_told_to_end_is_no_crash_unless_others_were_left(
     ranks = [*died, *([rank("live")] if is_left else [])]
     now_ns = (1 + seconds_later) * 10**9
     assert (_unclear(ranks, died[:1], died, now_ns) != "") is is_unclear
+
+
+def stood(label: str, gone_seconds: int | None, last_event_seconds: int | None = None):
+    gone_ns = None if gone_seconds is None else gone_seconds * 10**9
+    one = rank("died", SEGV, gone_ns=gone_ns)
+    one.process.label, one.process.pid, one.process.step, one.process.inflight = label, 7, 3, ()
+    one.process.last_event_ns = None if last_event_seconds is None else last_event_seconds * 10**9
+    return one
+
+
+def test_the_evidence_says_when_it_was_last_heard_of_and_who_died_later():
+    first, later = stood("0", 50, 48), stood("1", 62)
+    where, ending, order = _lines([first], [later], [first, later])
+    assert where.endswith("of step 3, last record 2 s before it was missed")
+    assert ending == "rank 1 was killed by signal 11 (SIGSEGV)"
+    assert order == "rank 1 died 12 s later"
+    assert _lines([later], [first], [])[-1] == "rank 0 died 12 s before"
+    for unknown in (stood("0", 50), stood("0", None, 48)):
+        assert "last record" not in _lines([unknown], [], [])[0]
