@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.agent.incidents import IncidentBook, StepTimes, standing_of
+from dfx_agent.agent.incidents import IncidentBook, StepTimes, _begin, _Subject, standing_of
 from dfx_agent.agent.signals import SignalBank
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.subjects import verdict_kind
@@ -244,3 +244,15 @@ def test_the_oldest_ended_incidents_are_forgotten():
         *(replace(v, since_seconds=1500.0) for v in slow), now=2020.0)}  # fmt: skip
     assert len(set(ids.values())) == 40
     assert [rank for rank, since in again.items() if since == 1500.0] == [str(n) for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("step", "begin"),
+    [(7, (990.0, 7, True)), (99, (1500.0, 99, False)), (None, (1500.0, None, False))],
+)
+def test_a_begin_is_that_of_the_event_where_its_step_is_known(step, begin):
+    found = replace(SLOW, since_seconds=None, step=step)
+    subject = _Subject("straggler", found, (STRAGGLER_ALERT,))
+    assert tuple(_begin(subject, None, TIMES, 2000.0)) == begin
+    told = _Subject("straggler", None, (replace(STRAGGLER_ALERT, since_step=8),))
+    assert tuple(_begin(told, None, TIMES, 2000.0)) == (1010.0, 8, False)
