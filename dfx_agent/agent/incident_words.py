@@ -67,5 +67,6 @@ def _alert_on(kind: str, cause: str, alert: str) -> Alert | None:
 
 
 def _first_sentence(text: str) -> str:
+    """Nothing of "None.", as the runbook of an alert says that is context for others."""
     head, stop, _ = text.partition(". ")
-    return head + stop.rstrip() if stop else text
+    return "" if head.startswith("None") else head + stop.rstrip() if stop else text

@@ -241,7 +241,9 @@ def _begin(
     known = None if step is None else steps.begin_of(subject.role, step)
     seen = min((row.since_seconds for row in subject.alerts), default=now_seconds)
     since = seen if known is None else known
-    return _Begin(since, step, is_event=onset is not None and known is not None)
+    # of a vote the step is its onset, of what is found anew at every step the newest
+    is_event = subject.kind == "divergence" and onset is not None and known is not None
+    return _Begin(since, step, is_event)
 
 
 def _onset_step(subject: _Subject, signals: SignalState | None) -> int | None:

@@ -140,6 +140,12 @@ def test_the_sentence_of_a_collapse_says_what_moved_first_and_the_alert_takes_it
     assert "Slower at equal tokens." not in straggler.sentence, "its summary says so itself"
 
 
+def test_an_alert_that_is_context_for_others_says_no_remedy():
+    (only,) = Observed()(alerts=(alert("DfxSymptomKl", "info", "divergence"),))
+    assert (only.cost, only.action) == ("", "")
+    assert "None" not in only.sentence
+
+
 def test_alerts_on_no_verdict_are_incidents_by_name_and_inhibited_ones_are_spoken_for():
     incidents = Observed()(
         alerts=(

@@ -32,6 +32,10 @@ HANG = replace(SLOW, kind="hang", since_seconds=1000.0)
 NO_STEPS = StepTimes()
 
 
+WRONG = Verdict("data", "found", "actor", "rewards belong to other samples", ranks=("0",), step=9)
+STEPS = StepTimes((("actor", 9, 1900.0), ("actor", 12, 2050.0)))
+
+
 def told(book: IncidentBook, *verdicts, alerts=(), now=2000.0) -> Incident:
     (only,) = book.observe(verdicts, alerts, None, NO_STEPS, now)
     return only
@@ -50,6 +54,14 @@ def test_what_is_told_again_goes_on(told_again):
     first = told(book, replace(told_again, since_seconds=1000.0), now=2000.0)
     second = told(after(after(book)), told_again, now=2100.0)
     assert (second.id, second.since_seconds, second.step) == (first.id, 1000.0, first.step)
+
+
+def test_what_is_found_anew_at_every_step_goes_on():
+    """Its step is the newest, not where it began."""
+    book = IncidentBook("r")
+    (first,) = book.observe((WRONG,), (), None, STEPS, 2000.0)
+    (second,) = after(book).observe((replace(WRONG, step=12),), (), None, STEPS, 2060.0)
+    assert (second.id, second.since_seconds, second.step) == (first.id, 1900.0, 9)
 
 
 def test_an_alert_goes_on_though_its_condition_has_to_last_anew():
