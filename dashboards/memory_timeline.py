@@ -133,12 +133,12 @@ def steps_to_limit() -> Any:
 def out_of_memory() -> Any:
     panel = tiles(
         "Out-of-memory errors",
-        "Raised within the shown time, all ranks, caught ones included. 0 is normal; caught ones "
-        "cost seconds each: shorten the longest batch.",
+        "Since the processes began, as on the agent's page, all ranks, caught ones included. 0 is "
+        "normal; caught ones cost seconds each: shorten the longest batch.",
         "none",
     )
-    raised = f"sum(increase({of_ranks(memory.GPU_OOMS)}[$__range]))"
-    text = f"round({raised}) or {absent(memory.GPU_LIMIT)}"
+    # not increase(): what a counter had when it was first scraped is no growth, 1 OOM would be 0
+    text = f"sum({of_ranks(memory.GPU_OOMS)}) or {absent(memory.GPU_LIMIT)}"
     panel.with_target(instant(text, "errors")).text_mode(cm.BigValueTextMode.VALUE)
     panel.mappings([values(("-1", NO_DEVICE, GREY))]).color_scheme(by_threshold())
     return panel.thresholds(limits(GREY, (0, GREEN), (1, RED)))
