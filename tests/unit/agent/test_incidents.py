@@ -253,12 +253,13 @@ def test_the_oldest_ended_incidents_are_forgotten():
 
 
 @pytest.mark.parametrize(
-    ("step", "begin"),
-    [(7, (990.0, 7, True)), (99, (1500.0, 99, False)), (None, (1500.0, None, False))],
+    ("step", "begin"), [(7, (990.0, 7)), (99, (1500.0, 99)), (None, (1500.0, None))]
 )
 def test_a_begin_is_that_of_the_event_where_its_step_is_known(step, begin):
-    found = replace(SLOW, since_seconds=None, step=step)
-    subject = _Subject("straggler", found, (STRAGGLER_ALERT,))
-    assert tuple(_begin(subject, None, TIMES, 2000.0)) == begin
+    for kind, is_onset in (("straggler", False), ("divergence", True)):
+        found = replace(SLOW, kind=kind, since_seconds=None, step=step)
+        made = _begin(_Subject(kind, found, (STRAGGLER_ALERT,)), None, TIMES, 2000.0)
+        assert tuple(made[:2]) == begin
+        assert made.is_event == (is_onset and step == 7), "the step of others is the newest"
     told = _Subject("straggler", None, (replace(STRAGGLER_ALERT, since_step=8),))
     assert tuple(_begin(told, None, TIMES, 2000.0)) == (1010.0, 8, False)
