@@ -56,6 +56,18 @@ def test_a_cliff_does_not_fit_into_the_band_of_a_fast_rise(fault):
     assert states[-1].is_reward_improving is False
 
 
+def test_one_collapse_is_one_page_though_rollouts_are_cut_and_nothing_is_learned():
+    """Truncation pages for itself, and so do equal scores: the collapse speaks for both."""
+    bank, rng = SignalBank(), random.Random(3)
+    scores = {"score_max": 1.0, "score_min": 0.0}
+    states = [bank.observe(step, learner(step, rng) | scores) for step in range(1, 70)]
+    dead = {"score_max": 0.02, "score_min": 0.02}
+    states += [bank.observe(step, broken(step, rng) | dead) for step in range(70, 120)]
+    assert states[-1].num_identical_score_steps == 50
+    pages = [each for each in episodes(states) if each.severity == "critical"]
+    assert [(each.alert, each.last_step) for each in pages] == [("DfxTrainingDivergence", 119)]
+
+
 def test_the_cold_floor_of_a_raw_signal_does_not_multiply_a_tenth_of_the_median():
     bank = SignalBank()
     for step in range(5):
