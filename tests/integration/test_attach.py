@@ -204,7 +204,13 @@ def test_a_plain_job_is_seen_within_seconds_and_left_as_it_was(job, dfx_dir, tmp
     after = job.reports()
     assert [report["changed"] for report in after] == [[], []]
     assert all(b["step"] < a["step"] for b, a in zip(begin, after, strict=True))
-    kept = {"agent.lock", "signals", "token", "totals.json"}  # by the agent, for the next one
+    kept = {
+        "agent.lock",
+        "incidents.json",
+        "signals",
+        "token",
+        "totals.json",
+    }  # by the agent, for the next one
     assert {path.name for path in dfx_dir.iterdir()} <= kept
 
 
