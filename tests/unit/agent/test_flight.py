@@ -125,6 +125,17 @@ def test_the_missing_collective_is_named_with_what_the_others_did_last():
     assert "; not by rank 1, whose last is broadcast@0 #41 [8] float32, issued " in line
 
 
+def test_it_is_said_how_long_ago_it_was_issued(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: NOW_NS / 1e9)
+    known = records(
+        [group(row(42, "all_reduce", done=False), row(41, "broadcast"))],
+        [group(row(41, "broadcast"))],
+    )
+    (line,) = unfinished_lines(known, labels_text)
+    assert "issued by rank 0, first 58 s ago" in line
+    assert line.endswith("broadcast@0 #41 [8] float32, issued 59 s ago")
+
+
 def test_a_member_that_never_used_the_group_is_missing():
     known = records([group(row(1, "barrier", done=False))], [group(row(3, "barrier"), name="1")])
     (unfinished,) = first_unfinished(known)

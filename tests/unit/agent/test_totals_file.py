@@ -205,6 +205,7 @@ def test_every_number_of_the_other_is_added(one, other):
     assert flat(one) == {key: before.get(key, 0) + more.get(key, 0) for key in keys}
     one.merge(other, -1)
     assert flat(one) == {key: before.get(key, 0) for key in keys}
+    assert set(flat(Totals()).values()) == {0}, "they begin at nothing"
 
 
 def test_what_was_read_is_kept_before_the_ring_has_wrapped(dfx_dir):
