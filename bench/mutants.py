@@ -5,8 +5,9 @@
 
 One process collects the tests and runs them once, to learn which test reaches which statement.
 Then each mutant is a fork in which the changed code takes the place of the module's, and the tests
-that reach it run until one fails. A mutant survives when none does; ``unreached`` is a survivor
-that no test runs at all. Nothing is written into the tree.
+that reach it, for MOST_SECONDS at most, run until one fails. A mutant survives when none does;
+``unreached`` is a survivor that no test runs at all. Nothing is written into the tree. Forks are
+fast where the tests (``--tests``) are of a few modules, and slow once they have imported torch.
 
 What this does not see: a module's constant is changed where other modules hold it by name, but not
 in values computed from it when they were imported; a process that a test starts runs the code as

@@ -17,7 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfx_agent.wire import Identity, SegmentError, SegmentReader, SegmentWriter, layout
-from dfx_agent.wire.segment import prepare_directory, start_ticks
+from dfx_agent.wire.segment import (
+    default_directory,
+    own_directory,
+    prepare_directory,
+    start_ticks,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 FEW = settings(
@@ -367,3 +372,17 @@ def test_what_is_open_now_is_what_was_entered(writer):
     assert [row[5] for row in writer.open_now()] == [7]
     writer.inflight.leave(slot)
     assert writer.open_now() == []
+
+
+def test_what_is_left_of_a_writer_that_is_gone(writer, reader):
+    for number in (1, 2, 3):
+        writer.emit(number, number, 0.0, 0, 0, 0, 0, 1, 0)
+    assert [row[0] for row in reader.poll()] == [1, 2, 3]
+    writer.emit(4, 4, 0.0, 0, 0, 0, 0, 1, 0)
+    assert [row[0] for row in reader.drain()] == [4]
+
+
+@pytest.mark.parametrize("value", ["", "/somewhere"])
+def test_the_folder_is_the_one_that_is_set_or_our_own(monkeypatch, value):
+    monkeypatch.setenv("DFX_DIR", value)
+    assert default_directory() == (value or own_directory())
