@@ -67,6 +67,9 @@ def straggler_verdict(
     ``named``: ranks of the verdict before, which need less to stay in it than to come into it.
     """
     comparable = [step for step in steps if step.ranks.keys() == steps[-1].ranks.keys()]
+    # of steps before this agent came nobody knows whether the host let the ranks run
+    seen = [s for s in comparable if all(of.processor is not None for of in s.ranks.values())]
+    comparable = seen or comparable
     reason = _reason_to_abstain(comparable, coverage_ratio)
     if reason:
         return Verdict("straggler", "insufficient evidence", role, reason)

@@ -128,13 +128,15 @@ def test_who_sleeps_in_a_crowd_waits_for_somebody_without_a_turn(crowd, ran_more
     assert ("9 threads shared each processor" in verdict.summary) is not is_named
 
 
-def test_a_rank_that_the_kernel_counted_in_some_steps_only_is_not_judged_by_it():
+def test_only_steps_in_which_the_kernel_counted_every_rank_tell_of_the_host():
     steps = Job(jitter=0.01, slow=slower(2, 1.2), tokens=same_tokens).steps(5)
     starved = {**dict.fromkeys("0123", times(1.0, 0.01)), "1": times(0.4, 0.6)}
     whole = [had(step, starved) for step in steps]
     assert straggler_verdict("t", whole, 1.0).state == "insufficient evidence"
     partly = [had(steps[0], {**starved, "1": None}), *whole[1:]]
-    assert straggler_verdict("t", partly, 1.0).ranks == ("2",)
+    assert straggler_verdict("t", partly, 1.0).state == "insufficient evidence"
+    never = [had(step, {**starved, "1": None}) for step in steps]
+    assert straggler_verdict("t", never, 1.0).ranks == ("2",)
 
 
 @pytest.mark.parametrize(("delayed", "is_judged"), [(0.045, True), (0.055, False)])
@@ -145,3 +147,15 @@ def test_waits_of_a_twentieth_of_a_step_hold_a_rank_up(delayed, is_judged):
     few = dict.fromkeys("0123", times(0.01, delayed * seconds))
     verdict = straggler_verdict("t", [had(step, few) for step in steps], 1.0)
     assert (verdict.ranks == ("2",)) is is_judged
+
+
+@pytest.mark.parametrize("num_seen", [1, 2, 3])
+def test_steps_that_nobody_saw_the_host_in_are_not_judged_with_those_that_were(num_seen):
+    """As after a restart of the agent, which reads older steps again."""
+    quiet = dict.fromkeys("0123", times(1.0, 0.01))
+    steps = Job(jitter=0.01, slow=slower(2, 1.5), tokens=same_tokens).steps(9)
+    seen = [had(step, quiet) for step in steps[-num_seen:]]
+    verdict = straggler_verdict("t", [*steps[:-num_seen], *seen], 1.0)
+    assert verdict.ranks == (("2",) if num_seen == 3 else ())
+    if num_seen < 3:
+        assert verdict.summary.startswith(f"{num_seen} steps that the same ranks have passed")
