@@ -297,7 +297,8 @@ def test_numbers_read_well(module_page):
             f.finePercent(0.000354), f.finePercent(0), f.finePercent(1e-7),
             f.bytes(1023), f.bytes(1024 * 1023.7),
             f.bytes(65712345600), f.bytes(null), f.signedBytes(1310720), f.signedBytes(-2048),
-            f.signedBytes(0)];
+            f.signedBytes(0), f.axisSeconds(2.5), f.axisSeconds(120), f.axisSeconds(140),
+            f.axisSeconds(7200), f.axisSeconds(5400)];
         }"""
     )
     nan = got.pop(11)
@@ -306,7 +307,7 @@ def test_numbers_read_well(module_page):
         "84 ms", "6.74 s", "95.2 s", "2 min 05 s", "2 h 03 min", "8.12e−4", "10,483", "−0.5", "NaN",
         "−∞", "–", None, "2.1 %", "85 %", "–", "ranks 0–2, 5", "rank 7", "ranks p12, p13", "12.3 s",
         "0.035 %", "0 %", "< 0.001 %", "1.00 KiB", "1.00 MiB", "61.2 GiB", "–", "+1.25 MiB",
-        "−2.00 KiB", "0 B",
+        "−2.00 KiB", "0 B", "2.5 s", "2 min", "2 min 20 s", "2 h", "1 h 30 min",
     ]  # fmt: skip
 
 

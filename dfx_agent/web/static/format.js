@@ -29,6 +29,13 @@ export function elapsed(seconds) {
   return s < 99.95 ? `${s.toFixed(1)} s` : longDuration(s);
 }
 
+/** Ticks of an axis: 2.5 -> "2.5 s", 120 -> "2 min", 140 -> "2 min 20 s", 7200 -> "2 h". */
+export function axisSeconds(seconds) {
+  if (seconds < 120) return `${Number(seconds.toPrecision(3))} s`;
+  if (seconds % 3600 === 0) return `${seconds / 3600} h`;
+  return seconds < 3600 && seconds % 60 === 0 ? `${seconds / 60} min` : longDuration(seconds);
+}
+
 function longDuration(s) {
   const whole = Math.round(s);
   const pad = (n) => String(n).padStart(2, "0");

@@ -1,7 +1,7 @@
 // The newest steps of every rank on one time axis whose right edge is now.
 
 import { setText } from "./element.js";
-import { duration } from "./format.js";
+import { axisSeconds, duration } from "./format.js";
 import { Lanes, lastEnd, NUM_STEPS } from "./lanes.js";
 import { canvasFill } from "./palette.js";
 import { AXIS_FONT, drawLine, drawText, niceStep, prepareSurface } from "./surface.js";
@@ -152,7 +152,7 @@ export class Timeline {
     for (let ago = step; ago < view.seconds; ago += step) {
       const x = Math.round(view.right - ago * view.scale) + 0.5;
       drawLine(context, x, bottom, x, bottom + 4, colors.line);
-      drawText(context, `−${shortSeconds(ago)}`, x, bottom + 13, colors.quiet, "center");
+      drawText(context, `−${axisSeconds(ago)}`, x, bottom + 13, colors.quiet, "center");
     }
     const edge = Math.round(view.right) + 0.5;
     drawLine(
@@ -262,9 +262,4 @@ export class Timeline {
       this.view.laneHeight - 2,
     );
   }
-}
-
-function shortSeconds(seconds) {
-  if (seconds >= 3600) return `${seconds / 3600} h`;
-  return seconds >= 120 ? `${seconds / 60} min` : `${Number(seconds.toPrecision(3))} s`;
 }
