@@ -22,7 +22,7 @@ METRICS = {f"{m.name}_info" if m.kind == "info" else m.sample_name: m for m in b
 VARIABLES = {"run": "r", "role": "trainer", "lane": "0", "datasource": "d", "agent": "a:1"}
 MAX_PANELS = 25
 # No rate sees their first count, because there is no series before it: boards show the total.
-BEGIN_WITH_A_FINDING = {"dfx_ledger_mismatches_total"}
+BEGIN_WITH_A_FINDING = {"dfx_gpu_mem_ooms_total", "dfx_ledger_mismatches_total"}
 EVERY_PANEL = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
 
 
