@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KEEP_STEPS = 10
+KEEP_SECONDS = 120.0  # alerts are looked at every 5 s: ten steps may pass between two looks
 _WORDS = {"loss": "the loss", "grad": "the gradient norm"}
 
 
@@ -26,12 +27,13 @@ class Break:
 
 
 class BrokenValues:
-    """One run; a place that was finite again for 10 steps is forgotten."""
+    """One run; a place that was finite again for 10 steps and 120 s of events is forgotten."""
 
     def __init__(self) -> None:
         self._first: dict[str, Break] = {}
         self._newest: dict[str, int] = {}
-        self._step = -1
+        self._newest_seconds: dict[str, float] = {}
+        self._step, self._seconds = -1, -math.inf
 
     def observe(
         self, place: str, key: str, rank: str, step: int, value: float, seconds: float
@@ -39,22 +41,26 @@ class BrokenValues:
         """A value that is NaN or infinite."""
         first = self._first.get(place)
         if first is None or step < first.step or step - self._newest[place] > KEEP_STEPS:
+            self._newest.pop(place, None)
             first = self._first[place] = Break(step, seconds, value, key)
         if step == first.step:
             first.ranks.add(rank)
             first.seconds = min(first.seconds, seconds)
-        self._newest[place] = step
-        self._step = max(self._step, step)
+        # a rank that lags behind does not make it older
+        self._newest[place] = max(step, self._newest.get(place, step), first.step)
+        self._newest_seconds[place] = max(seconds, self._newest_seconds.get(place, seconds))
+        self.reached(step, seconds)
 
-    def reached(self, step: int) -> None:
-        """The run reports this step."""
-        self._step = max(self._step, step)
+    def reached(self, step: int, seconds: float) -> None:
+        """The run reports this step, by ``seconds`` of the epoch."""
+        self._step, self._seconds = max(self._step, step), max(self._seconds, seconds)
 
     def rewind(self, step: int) -> None:
         """The job goes there again."""
         self._step = min(self._step, step)
         for place in [p for p, first in self._first.items() if first.step >= step]:
             del self._first[place], self._newest[place]
+            self._newest_seconds.pop(place, None)
 
     def dump(self) -> dict[str, Any]:
         """For the next agent, as JSON can hold it."""
@@ -81,6 +87,7 @@ class BrokenValues:
             (place, first)
             for place, first in self._first.items()
             if self._step - self._newest[place] <= KEEP_STEPS
+            or self._seconds - self._newest_seconds.get(place, -math.inf) < KEEP_SECONDS
         ]
         if is_scaled and all(place == "grad" for place, _ in current):
             return []

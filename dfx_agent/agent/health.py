@@ -247,8 +247,8 @@ class RunHealth:
         return min(reached) > step and self._choice.is_whole(self._steps[step])
 
     def _observe(self, step: int) -> None:
-        self.broken.reached(step)
         values = self._steps.pop(step)
+        self.broken.reached(step, values.newest_seconds)
         self._last = step
         self._taken_seconds = max(self._taken_seconds, values.newest_seconds)
         signals = self._choice.signals(values)

@@ -20,9 +20,9 @@ def test_the_first_place_is_named_with_its_ranks():
 def test_it_is_forgotten_ten_steps_after_the_last_one():
     broken = BrokenValues()
     broken.observe("loss", "loss", "0", 5, math.inf, 1.0)
-    broken.reached(15)
+    broken.reached(15, 1e6)
     assert sentence(broken.breaks(is_scaled=True)) == "the loss is infinite since step 5 on rank 0"
-    broken.reached(16)
+    broken.reached(16, 1e6)
     assert not broken.breaks(is_scaled=True)
 
 
@@ -53,7 +53,7 @@ def test_the_next_agent_knows_since_when():
     assert sentence(following.breaks(is_scaled=False)) == (
         "the gradient norm is NaN since step 6 on rank 1, then the loss (step 7)"
     )
-    following.reached(40)
+    following.reached(40, 1e6)
     assert following.breaks(is_scaled=False) == []
 
 
@@ -93,9 +93,27 @@ def test_a_rewind_forgets_what_came_at_that_step_or_later_and_keeps_what_was_bef
     broken = BrokenValues()
     broken.observe("loss", "loss", "0", 5, math.nan, 5.0)
     broken.observe("grad", "grad", "0", 6, math.nan, 6.0)
-    broken.reached(40)
+    broken.reached(40, 1e6)
     assert places(broken) == []
     broken.rewind(6)
     assert places(broken) == [("loss", 5, 5.0, {"0"})]
-    broken.reached(4)
+    broken.reached(4, 1e6)
     assert places(broken) != [], "a rank that is behind does not bring time back"
+
+
+def test_of_steps_that_take_milliseconds_it_is_known_for_two_minutes():
+    broken = BrokenValues()
+    broken.observe("loss", "loss", "0", 5, math.nan, 100.0)
+    broken.reached(500, 219.0)
+    assert broken.breaks(is_scaled=False)
+    broken.reached(501, 221.0)
+    assert not broken.breaks(is_scaled=False)
+
+
+def test_a_rank_that_lags_behind_does_not_end_it():
+    broken = BrokenValues()
+    broken.observe("loss", "loss", "0", 5, math.nan, 1.0)
+    broken.observe("loss", "loss", "0", 14, math.nan, 2.0)
+    broken.observe("loss", "loss", "1", 6, math.nan, 3.0)
+    broken.reached(24, 1e6)
+    assert broken.breaks(is_scaled=False)
