@@ -12,7 +12,7 @@ works within its limit is not to blame, however long the others wait: limits are
             60 s in a process that was older than that when its guest came
             twice the longest that any rank was outside stages, or waited, in the last hour
     600 s   rollout, validation, checkpoint, compilation: by stage or by what the stack shows; but
-            10 s, 10 x median, 4 x longest in a rollout or validation in which the process sleeps
+            45 s, 10 x median, 4 x longest in a rollout or validation in which the process sleeps
 
 Everybody in one collective for 30 s, or in collectives that do not match, is a hang too; so are
 ranks that wait for each other in sends or receives for 30 s, and both ends of one that does not
@@ -328,8 +328,12 @@ class _Role:
             for w, other in zip(waiters, ranks[1:] + ranks[:1], strict=True)
         )
         summary = f"{ranks_text(ranks)} wait for each other for {seconds_text(seconds)}: {places}"
-        if seconds < max(UNFINISHED_SECONDS, *(self._usual_seconds(w.arrival) for w in waiters)):
-            return self._verdict("clear", summary)
+        usual_seconds = max(self._usual_seconds(w.arrival) for w in waiters)
+        if seconds < max(UNFINISHED_SECONDS, usual_seconds):
+            is_usual = usual_seconds > UNFINISHED_SECONDS
+            return Verdict(
+                "hang", "clear" if is_usual else "insufficient evidence", self.name, summary
+            )
         return self._found("circular wait", summary, ranks, [], since_ns)
 
     def _is_passed_by_another(self, waiter: Waiter) -> bool:

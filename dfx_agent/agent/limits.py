@@ -17,6 +17,7 @@ NO_STACKS_FLOOR_SECONDS = 13.0
 UNTOLD_FLOOR_SECONDS = 60.0
 FIRST_FLOOR_SECONDS = 300.0
 LONG_FLOOR_SECONDS = 600.0
+SLEEPING_FLOOR_SECONDS = 45.0  # in a rollout: one slow tool or environment takes longer than usual
 
 STOPPED, LEFT, STUCK = "stopped", "left", "stuck"
 FAULTS = {STOPPED: "stopped in", LEFT: "ended, and had been in", STUCK: "stuck in"}
@@ -92,8 +93,11 @@ def _within(
     is_known = bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
     sleeps = is_known and rank.is_idle(now_ns)
     at_work = stage == IDLE and rank.is_at_work
+    asks = rank.asks_since_ns is not None  # how long its server may take is judged by another limit
     if is_long and not sleeps:
         floor = LONG_FLOOR_SECONDS
+    elif sleeps:
+        floor = SLEEPING_FLOOR_SECONDS
     elif is_first:
         floor = _first_floor(rank, at_work=at_work)
     elif stacks is None or at_work:
@@ -105,7 +109,7 @@ def _within(
         limit = max(floor, 2 * gap_seconds)
         known = f"ranks were quiet or waited for up to {gap_seconds:.3g} s in the last hour"
         reason = f"idle: {known}, may be quiet for {limit:.0f} s{since}"
-        return Excuse("", limit, reason, is_learned=is_long or not is_first)
+        return Excuse("", limit, reason, is_learned=not asks and (is_long or not is_first))
     typical = median(durations) if durations else 0.0
     longest = max(durations, default=0.0)
     limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)
@@ -113,7 +117,7 @@ def _within(
     usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
     since = " and it has slept since" if sleeps else since
     reason = f"{usual}, may be quiet for {limit:.0f} s{since}"
-    return Excuse("", limit, reason, is_learned=is_long or not is_first)
+    return Excuse("", limit, reason, is_learned=not asks and (is_long or not is_first))
 
 
 def _first_floor(rank: Track, *, at_work: bool) -> float:

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from dfx_agent.commands._ending import told_to_end
+
 Render = Callable[[str | None], tuple[bytes, str]]
 
 # people and scripts ask for anything, scrapers name the version of the format
@@ -66,5 +68,5 @@ def wait_for_scrape(scrapes: Scrapes, limit_seconds: float, say: Callable[[str],
     if end - begin >= 1:
         say(f"Prometheus may see the end: up to {end - begin:.0f} s (Ctrl-C: at once)")
     while time.monotonic() < end and not scrapes.came_since(begin):
-        if signal.sigtimedwait(_ENDING, _LOOK_SECONDS) is not None:
+        if told_to_end(_ENDING, _LOOK_SECONDS):
             return

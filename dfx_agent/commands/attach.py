@@ -33,6 +33,7 @@ from dfx_agent.commands._attachment import (
     said_of,
     wait_until_left,
 )
+from dfx_agent.commands._ending import told_to_end
 from dfx_agent.commands._options import (
     add_budget_argument,
     add_service_arguments,
@@ -392,7 +393,7 @@ def _create_folder(place: Place, uid: int) -> None:
 
 def _pause(seconds: float) -> bool:
     """Sleep; True when we are told to end. Signals are blocked."""
-    return signal.sigtimedwait(_ENDING, seconds) is not None
+    return told_to_end(_ENDING, seconds)
 
 
 def _is_ending() -> bool:

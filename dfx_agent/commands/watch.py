@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dfx_agent.attach.spawn import block_signals
+from dfx_agent.commands._ending import told_to_end
 from dfx_agent.commands._followed_log import FollowedLog
 from dfx_agent.commands._options import add_service_arguments, load_config
 from dfx_agent.commands._service import Service
@@ -64,7 +65,7 @@ def run_names(paths: Iterable[Path]) -> list[str]:
 
 def _follow(logs: list[FollowedLog], service: Service) -> None:
     try:
-        while signal.sigtimedwait(_SIGNALS, _POLL_SECONDS) is None:
+        while not told_to_end(_SIGNALS, _POLL_SECONDS):
             for log in logs:
                 log.poll(service.agent.poll)
     finally:

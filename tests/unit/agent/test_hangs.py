@@ -54,25 +54,6 @@ def test_it_is_over_when_the_rank_arrives(scene):
     assert scene.look(0).state == "clear"
 
 
-@pytest.mark.parametrize("stage", ["rollout", "validation", "checkpoint", "save_hf", "eval_math"])
-def test_a_long_stage_on_one_rank_is_no_hang_for_ten_minutes(scene, stage):
-    ranks = scene.warm_up()
-    ranks[0].enters(stage)
-    ranks[0].enters("backward")
-    hold_in(ranks[1:], "barrier@0", 5)
-    verdict = scene.look(590)
-    assert verdict.state == "clear"
-    assert "rank 0" in verdict.summary
-    assert scene.look(601).ranks == ("0",)
-
-
-@pytest.mark.parametrize("stage", ["rollout", "validation", "checkpoint"])
-def test_a_long_stage_on_all_ranks_is_no_hang_at_all(scene, stage):
-    for rank in scene.warm_up(stage):
-        rank.enters(stage)
-    assert scene.look(590).state == "clear"
-
-
 def test_the_limit_grows_with_what_a_stage_takes(scene):
     ranks = scene.add(WORLD_SIZE)
     for step in (1, 2, 3):

@@ -75,7 +75,7 @@ def test_the_guest_sees_it_without_any_stack(scene):
     ranks = scene.warm_up(num_steps=6)
     ranks[0].enters("remote", WAIT)
     hold_in(ranks[1:], "broadcast@0", 7)
-    assert scene.look(110).state == "clear"
+    assert scene.look(110).state == "insufficient evidence"
     verdict = scene.look(130)
     assert (verdict.state, verdict.cause, verdict.ranks) == ("found", "no answer", ("0",))
     assert verdict.summary.startswith("rank 0 waits for a server's answer for 130 s (a step")
