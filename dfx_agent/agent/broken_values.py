@@ -13,6 +13,7 @@ from typing import Any
 KEEP_STEPS = 10
 KEEP_SECONDS = 120.0  # alerts are looked at every 5 s: ten steps may pass between two looks
 _WORDS = {"loss": "the loss", "grad": "the gradient norm"}
+_MADE_IN_ORDER = ("loss", "grad")  # within a step
 
 
 @dataclass
@@ -80,6 +81,9 @@ class BrokenValues:
     def breaks(self, *, is_scaled: bool) -> list[tuple[str, Break]]:
         """Place and break, in the order in which they began.
 
+        Of one step the loss comes first, whenever each was told: gradients are made from it, and
+        ``torch/loss`` is told at the optimizer's step, after clipping told the norm.
+
         A gradient scaler (``is_scaled``) overflows now and then by design: what it skips is no
         finding while the losses are finite.
         """
@@ -91,7 +95,7 @@ class BrokenValues:
         ]
         if is_scaled and all(place == "grad" for place, _ in current):
             return []
-        return sorted(current, key=lambda each: (each[1].step, each[1].seconds))
+        return sorted(current, key=lambda each: (each[1].step, _MADE_IN_ORDER.index(each[0])))
 
 
 def _place(text: str) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 
 from dfx_agent.agent.broken_values import BrokenValues, sentence
+from dfx_agent.agent.health_verdict import broken_verdict
 
 
 def test_the_first_place_is_named_with_its_ranks():
@@ -80,12 +81,26 @@ def test_ten_steps_later_it_goes_on_and_eleven_later_it_is_another():
         assert places(broken) == [("loss", begin, float(begin), {"0"})]
 
 
-def test_what_began_first_comes_first_within_a_step_too():
+def test_of_one_step_the_loss_comes_first_though_it_is_told_after_the_gradient():
     broken = BrokenValues()
-    broken.observe("loss", "loss", "0", 5, math.nan, 5.9)
-    broken.observe("grad", "grad", "0", 5, math.nan, 5.1)
+    for rank in "01":  # its gradient reaches all ranks, by clipping, before the optimizer steps
+        broken.observe("grad", "torch/grad_norm", rank, 25, math.nan, 25.1)
+    broken.observe("loss", "torch/loss", "1", 25, math.nan, 25.9)
+    breaks = broken.breaks(is_scaled=False)
+    assert sentence(breaks) == (
+        "the loss is NaN since step 25 on rank 1, then the gradient norm (step 25)"
+    )
+    verdict = broken_verdict(breaks, None, "trainer")
+    assert (verdict.cause, verdict.ranks) == ("NaN or Inf, loss first", ("1",))
+    assert (verdict.step, verdict.since_seconds) == (25, 25.9)
+
+
+def test_a_gradient_that_breaks_a_step_before_the_loss_comes_first():
+    broken = BrokenValues()
+    broken.observe("loss", "torch/loss", "0", 41, math.nan, 5.1)
+    broken.observe("grad", "torch/grad_norm", "0", 40, math.inf, 5.9)
     assert [place for place, *_ in places(broken)] == ["grad", "loss"]
-    broken.observe("loss", "loss", "1", 4, math.nan, 6.0)
+    broken.observe("loss", "torch/loss", "1", 39, math.nan, 6.0)
     assert [place for place, *_ in places(broken)] == ["loss", "grad"]
 
 
