@@ -16,10 +16,10 @@ class Incident:
 
     ``kind`` is the verdict's, or the alert's name where no verdict is about it. ``state`` is
     "found" for a verdict or a critical alert, "warning" for other alerts. ``since_seconds`` (Unix
-    time of the event, not of its arrival) and ``step`` are where it began; they and ``id`` stay as
-    long as it lasts. ``summary`` says who and where now, ``sentence`` all: who, where, since when,
-    what it costs, what to do. ``lost_seconds`` is per step. ``alerts`` are the names of those that
-    fire.
+    time of the event, not of its arrival) and ``step`` are where it began: they give way to an
+    earlier event only, ``id`` stays as long as it lasts. ``summary`` says who and where now,
+    ``sentence`` all: who, where, since when, what it costs, what to do. ``lost_seconds`` is per
+    step. ``alerts`` are the names of those that fire.
     """
 
     id: str

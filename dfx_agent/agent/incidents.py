@@ -1,9 +1,10 @@
 """Incidents of one run: what verdicts and alerts say of one problem, from its begin to its end.
 
 A verdict is made anew at every reading, from the newest steps; an alert has its own clock. People
-ask of both: since when? The book remembers: an incident begins at the event time that was known
-when it was opened, and that stays. What is found again, with a begin before it was lost sight of,
-goes on. ``standing_of`` is the only place that says whether a run is clear.
+ask of both: since when? The book remembers: an incident begins at the earliest event time that is
+known of it. What is found again, with a begin before it was lost sight of, goes on; so does what
+begins again within two minutes while its judge had not enough evidence to clear it.
+``standing_of`` is the only place that says whether a run is clear.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from dfx_agent.snapshot_incidents import (
 
 # since an agent of before last saw it: longer than any alert's condition has to last
 RESUMED_SECONDS = 720.0
+
+# what an unsure judge no longer finds may come back as the same one that long after
+UNSURE_SECONDS = 120.0
 
 _EVALUATED_SECONDS = 15.0  # alerts are evaluated every 5 s, on a loaded machine later
 _NUM_ENDED = 32
@@ -69,7 +73,8 @@ class KeptIncident:
     """``id`` and begin of an incident; ``seen_seconds``: when it was last told.
 
     ``summary`` is the verdict's, the alert on it may last a little longer. ``is_resumed``: an agent
-    of before knew it, and this one has not seen it yet.
+    of before knew it, and this one has not seen it yet. ``is_unsure``: it is not told now, and
+    nobody has cleared it.
     """
 
     id: str
@@ -81,12 +86,29 @@ class KeptIncident:
     step: int | None
     seen_seconds: float
     summary: str = ""
+    is_unsure: bool = False
     is_resumed: bool = field(default=False, compare=False)
     due_seconds: float = field(default=0.0, compare=False)  # by when it would be told again
 
     def goes_on(self, begin: _Begin) -> bool:
         """Whether what begins so, and is about this, is this one."""
-        return begin.since_seconds <= self.seen_seconds or (self.is_resumed and not begin.is_event)
+        until_seconds = self.seen_seconds + (UNSURE_SECONDS if self.is_unsure else 0.0)
+        return begin.since_seconds <= until_seconds or (self.is_resumed and not begin.is_event)
+
+    def see(self, subject: _Subject, begin: _Begin, now_seconds: float) -> None:
+        """It is told now. An event replaces a later begin: an alert may have come first."""
+        if begin.is_event and begin.since_seconds < self.since_seconds:
+            self.since_seconds, self.step = begin.since_seconds, begin.step
+        self.role, self.ranks = subject.role or self.role, subject.ranks or self.ranks
+        self.seen_seconds = now_seconds
+        self.is_resumed = self.is_unsure = False
+
+    def miss(self, verdicts: Iterable[Verdict], *, is_first: bool) -> None:
+        """It is not told; ``verdicts`` say why. ``is_first``: it was told the time before."""
+        states = {v.state for v in verdicts if v.kind == self.kind and self.role in {v.role, ""}}
+        if states:
+            was_open = is_first or self.is_unsure or self.is_resumed
+            self.is_unsure = was_open and states == {"insufficient evidence"}
 
     def is_about(self, subject: _Subject) -> bool:
         roles = {self.role, subject.role}
@@ -117,7 +139,7 @@ class IncidentBook:
 
     def kept(self) -> tuple[KeptIncident, ...]:
         """For the next agent: those that are open, or were and may yet be told again."""
-        return *(e for e in self._ended if e.is_resumed), *self._open
+        return *(e for e in self._ended if e.is_resumed or e.is_unsure), *self._open
 
     def resume(self, kept: Iterable[KeptIncident], now_seconds: float) -> None:
         """What an agent of before had open in this run; before the first ``observe``."""
@@ -141,20 +163,23 @@ class IncidentBook:
     ) -> tuple[Incident, ...]:
         """Every problem that is told now, the worst and oldest first."""
         for entry in self._ended:
-            entry.is_resumed &= now_seconds <= entry.seen_seconds + RESUMED_SECONDS
+            if now_seconds > entry.seen_seconds + RESUMED_SECONDS:
+                entry.is_resumed = entry.is_unsure = False
+        verdicts = tuple(verdicts)
         found = [verdict for verdict in verdicts if verdict.state == "found"]
         opened: list[KeptIncident] = []
         incidents: list[Incident] = []
         for subject in _subjects(found, alerts):
             begin = _begin(subject, signals, steps, now_seconds)
             entry = self._entry(subject, begin, opened)
-            entry.role, entry.ranks = subject.role or entry.role, subject.ranks or entry.ranks
-            entry.seen_seconds, entry.is_resumed = now_seconds, False
+            entry.see(subject, begin, now_seconds)
             opened.append(entry)
             incidents.append(_incident(subject, entry))
         ended = [entry for entry in self._open if entry not in opened]
         self._ended = [*(e for e in self._ended if e not in opened), *ended][-_NUM_ENDED:]
         self._open = opened
+        for entry in self._ended:
+            entry.miss(verdicts, is_first=entry in ended)
         return tuple(sorted(incidents, key=_worst_first))
 
     def _entry(
@@ -233,7 +258,8 @@ def _begin(
     verdict = subject.verdict
     if verdict is not None and verdict.since_seconds is not None:
         since = verdict.since_seconds
-        at = steps.step_at(verdict.role, since)
+        # where NaN began it says itself: by the clock a rank that is behind was in a step before
+        at = None if verdict.kind == "divergence" else steps.step_at(verdict.role, since)
         return _Begin(since, verdict.step if at is None else at, is_event=True)
     onset = _onset_step(subject, signals) if verdict is None else verdict.step
     first = min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)

@@ -127,5 +127,5 @@ def _incident(fields: Mapping[str, Any]) -> KeptIncident:
     ranks = tuple(map(str, fields["ranks"]))
     return KeptIncident(
         str(fields["id"]), kind, role, ranks, cause, since, None if step is None else int(step),
-        seen, summary,
+        seen, summary, is_unsure=fields.get("is_unsure") is True,
     )  # fmt: skip

@@ -82,6 +82,59 @@ def test_it_goes_on_when_it_was_lost_sight_of_and_is_another_one_when_it_began_a
     assert other.since_seconds == 2025.0
 
 
+def test_an_alert_that_warned_first_leaves_the_begin_to_the_event():
+    stuck = Verdict(
+        "hang", "found", "actor", "rank 1 is stuck for 391 s", ("1",), step=8, since_seconds=1609.0
+    )
+    observed = Observed()
+    waits = alert("DfxLongWait", "warning", "hang", since_seconds=1713.0)
+    (first,) = observed(alerts=(waits,), now=1713.0)
+    assert first.since_seconds == 1713.0
+    (second,) = observed(stuck, alerts=(waits,), now=2000.0)
+    assert (second.id, second.since_seconds, second.step) == (first.id, 1609.0, 8)
+    (third,) = observed(replace(stuck, since_seconds=1700.0), now=2001.0)
+    assert (third.since_seconds, third.step) == (1609.0, 8), "a later one does not"
+
+
+def test_a_nan_begins_at_the_step_that_it_was_reported_of():
+    """Pipelines: by the clock, the role's newest kept step was still an earlier one."""
+    loss = Verdict(
+        "divergence", "found", "actor", "the loss is infinite since step 9", ("1", "2"),
+        cause="NaN or Inf, loss first", step=9, since_seconds=1009.0,
+    )  # fmt: skip
+    (only,) = Observed()(loss)
+    assert (only.step, only.since_seconds) == (9, 1009.0)
+    assert "since step 7" not in only.sentence
+
+
+BUSY = Verdict("straggler", "insufficient evidence", "actor", "this host's processors were busy")
+CALM = Verdict("straggler", "clear", "actor", "nothing")
+
+
+@pytest.mark.parametrize(
+    ("between", "since", "goes_on"),
+    [
+        ((BUSY,), 2100.0, True),
+        ((BUSY, BUSY), 2121.0, False),
+        ((CALM,), 2100.0, False),
+        ((BUSY, CALM), 2100.0, False),
+        ((CALM, BUSY), 2100.0, False),
+        ((BUSY, replace(SLOW, ranks=("2",))), 2100.0, False),
+        ((replace(BUSY, role="critic"),), 2100.0, False),
+        ((replace(BUSY, kind="hang"),), 2100.0, False),
+    ],
+)
+def test_an_unsure_judge_does_not_end_it_for_two_minutes(between, since, goes_on):
+    observed = Observed()
+    (first,) = observed(SLOW, now=2000.0)
+    for seconds, verdict in enumerate(between, 2001):
+        told = observed(verdict, now=float(seconds))
+        assert first.id not in {incident.id for incident in told}, "it is not told meanwhile"
+    (again,) = observed(replace(SLOW, since_seconds=since), now=since + 10)
+    assert (again.id == first.id) == goes_on
+    assert again.since_seconds == (1000.0 if goes_on else since)
+
+
 def test_another_rank_or_role_is_another_incident():
     observed = Observed()
     (first,) = observed(SLOW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +54,21 @@ def test_what_is_told_again_goes_on(told_again):
     first = told(book, replace(told_again, since_seconds=1000.0), now=2000.0)
     second = told(after(after(book)), told_again, now=2100.0)
     assert (second.id, second.since_seconds, second.step) == (first.id, 1000.0, first.step)
+
+
+def test_what_an_unsure_judge_has_not_cleared_goes_on_with_the_next_agent():
+    found = replace(SLOW, since_seconds=1000.0)
+    busy = Verdict("straggler", "insufficient evidence", "actor", "the host is busy")
+    book = IncidentBook("r")
+    first = told(book, found, now=2000.0)
+    assert book.observe((busy,), (), None, NO_STEPS, 2010.0) == ()
+    rows = json.loads(json.dumps([asdict(entry) for entry in book.kept()]))
+    following = IncidentBook("r")
+    following.resume(map(incidents_file._incident, rows), 2020.0)
+    second = told(following, replace(found, since_seconds=2100.0), now=2110.0)
+    assert (second.id, second.since_seconds) == (first.id, 1000.0)
+    book.observe((busy,), (), None, NO_STEPS, 2001.0 + RESUMED_SECONDS)
+    assert book.kept() == (), "it is let go"
 
 
 def test_what_is_found_anew_at_every_step_goes_on():
