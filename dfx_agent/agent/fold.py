@@ -18,7 +18,7 @@ from dfx_agent.agent.ended import DroppedProcesses, surplus
 from dfx_agent.agent.faults import Faults, unjudged
 from dfx_agent.agent.hangs import HangWatch
 from dfx_agent.agent.health import Reporter, RunHealth
-from dfx_agent.agent.health_verdict import broken_verdict, divergence_verdict
+from dfx_agent.agent.health_verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.agent.ledger import RunLedger
 from dfx_agent.agent.memory_verdict import MemoryWatch
@@ -257,14 +257,16 @@ class RunFold:
         )
 
     def _divergence(self) -> Verdict | None:
-        """None for a run without signals: there is nothing to judge."""
+        """None for a run that makes no steps of an optimizer: there is nothing to judge."""
         state, role = self.health.state, next(iter(self.health.roles), "")
         is_scaled = any(p.counters.get("skipped_updates") for p in self.processes.values())
         breaks = self.health.broken.breaks(is_scaled=is_scaled)
         if breaks:
             return broken_verdict(breaks, state, role)
         if state is None:
-            return None
+            roles = (p.filed_as.role for p in self.processes.values() if _trains(p))
+            trainer = min(roles, default=None)
+            return None if trainer is None else unseen_verdict(trainer)
         return divergence_verdict(state, role, self.health.critical, self._checkpoints())
 
     def _checkpoints(self) -> set[int]:
@@ -332,6 +334,10 @@ class RunFold:
         return StepRow(
             step, role, begin, end, tuple(sorted(missing, key=rank_order)), bubble, cells
         )
+
+
+def _trains(process: Process) -> bool:
+    return process.counters.get("optimizer_steps", 0.0) > 0
 
 
 def _reporter(process: Process) -> Reporter:

@@ -73,6 +73,12 @@ def divergence_verdict(
     return Verdict("divergence", "clear", role, said + veto, evidence=tuple(_figures(state)))
 
 
+def unseen_verdict(role: str) -> Verdict:
+    """Of a run that trains, and reports nothing that training is judged by."""
+    summary = "no loss, gradient norm, reward, entropy or KL is reported: nothing to judge by"
+    return Verdict("divergence", "insufficient evidence", role, summary)
+
+
 def _found(
     state: SignalState, role: str, active: list[SymptomRow], checkpoints: Collection[int]
 ) -> Verdict:

@@ -24,6 +24,13 @@ _TRUNCATED = _source("dfx_response_clip_ratio")
 _ENDED = _source("dfx_response_ended_ratio")
 _NUM_TRUNCATED = _source("dfx_response_clip_samples", which="total")
 _NUM_SAMPLES = _source("dfx_step_samples")
+# what the guest's hooks name by model: the policy goes before an optimizer without a name
+_BY_MODEL = {"loss": "dfx_loss", "grad_norm": "dfx_grad_norm"}
+_POLICY_MODELS = ("actor", "policy")
+# they say nothing of the policy, also where nobody else reports
+_OTHER_MODELS = frozenset({"critic", "ref"})
+# reports of one model alone after which no policy is waited for any more
+LONE_STEPS = 32
 
 # best first; a run keeps the source it was first seen with, so that baselines never mix two
 _SOURCES: dict[str, tuple[Source, ...]] = {
@@ -35,7 +42,11 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
     "mismatch_kl_k3": (_source("dfx_mismatch_kl_k3_nats"),),
     "mismatch_logp": (_source("dfx_rollout_train_logp_absdiff_nats", stat="mean"),),
     "clip_fraction": (_source("dfx_clip_fraction"),),
-    "grad_norm": (_source("dfx_actor_grad_norm"), _source("dfx_grad_norm")),
+    "grad_norm": (
+        _source("dfx_actor_grad_norm"),
+        *(_source("dfx_grad_norm", model=model) for model in _POLICY_MODELS),
+        _source("dfx_grad_norm"),
+    ),
     "entropy": (_source("dfx_actor_entropy_nats"),),
     # the score has no KL penalty in it: a rising KL must not count twice
     "reward": (
@@ -57,6 +68,7 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
     "loss": (
         _source("dfx_actor_loss", term="pg"),
         _source("dfx_actor_loss", term="total"),
+        *(_source("dfx_loss", model=model) for model in _POLICY_MODELS),
         _source("dfx_loss"),
     ),
     SCORE_MAX: (_source("dfx_score", stat="max"),),
@@ -104,7 +116,15 @@ def source_of(metric: str, labels: Mapping[str, str]) -> Source | None:
     """
     told = {name: text for name, text in labels.items() if text and name != "agent"}
     source = _source(metric, **told)
-    return source if source in _KNOWN else None
+    return source if source in _KNOWN or _signal_of_model(source) else None
+
+
+def _signal_of_model(source: Source) -> str | None:
+    """The signal that a model gives when it is the only one of its run."""
+    metric, labels = source
+    if tuple(name for name, _ in labels) != ("model",) or labels[0][1] in _OTHER_MODELS:
+        return None
+    return next((signal for signal, name in _BY_MODEL.items() if name == metric), None)
 
 
 @lru_cache(maxsize=4096)
@@ -120,6 +140,8 @@ class SignalInputs:
 
     def __init__(self) -> None:
         self._chosen: dict[str, Source] = {}
+        # by signal: a model that reports alone, and how often in a row
+        self._lone: dict[str, tuple[Source, int]] = {}
 
     def signals(self, values: Mapping[Source, float]) -> dict[str, float]:
         """Values by signal, for the signals that this step reported."""
@@ -127,10 +149,23 @@ class SignalInputs:
         values = _with_truncation(values)
         for signal, sources in _SOURCES.items():
             source = self._chosen.get(signal) or next((s for s in sources if s in values), None)
+            source = source or self._lone_model(signal, values)
             if source is not None and source in values:
                 self._chosen[signal] = source
                 found[signal] = values[source]
         return found
+
+    def _lone_model(self, signal: str, values: Mapping[Source, float]) -> Source | None:
+        """The only model there is, once it has been the only one for long."""
+        if signal not in _BY_MODEL:
+            return None
+        models = [source for source in values if _signal_of_model(source) == signal]
+        if not models:
+            return None
+        before, num_steps = self._lone.get(signal, (models[0], 0))
+        is_alone = models == [before]
+        self._lone[signal] = models[0], num_steps + 1 if is_alone else 0
+        return before if is_alone and num_steps + 1 >= LONE_STEPS else None
 
     def dump(self) -> list[Any]:
         """The choices, as JSON can hold them."""

@@ -1,4 +1,4 @@
-"""A plain torch job of a few milliseconds a step whose loss blows up: found and paged."""
+"""A torch job of a few milliseconds a step whose loss blows up: found and paged, marked or not."""
 
 import subprocess
 import sys
@@ -21,10 +21,11 @@ def incident(agent):
     return next((each for each in found if each["kind"] == "divergence"), None)
 
 
-def test_it_is_found_by_its_size_and_paged_although_its_steps_are_short(tmp_path):
+@pytest.mark.parametrize("marks", [[], ["marked"]], ids=["plain", "marked"])
+def test_it_is_found_by_its_size_and_paged_although_its_steps_are_short(tmp_path, marks):
     """The state lasts some 70 steps, a fifth of a second; alerts are looked at every 5 s."""
     environment = job_environment(DFX_DIR=str(tmp_path / "segments"))
-    command = [sys.executable, JOB, STEP_SECONDS]
+    command = [sys.executable, JOB, STEP_SECONDS, *marks]
     with running(tmp_path, unused_port(), command, environment) as agent:
         found = until(lambda: incident(agent), "the blow-up is found", 90)
         assert found["state"] == "found"

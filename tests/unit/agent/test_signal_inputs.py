@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dfx_agent.agent.aborted_share import ABORTED, NUM_STEPS, AbortedShare
-from dfx_agent.agent.signal_inputs import SignalInputs, input_of
+from dfx_agent.agent.signal_inputs import LONE_STEPS, SignalInputs, input_of
 from dfx_agent.agent.signals import SignalBank
 from dfx_agent.alerting.evaluator import Evaluator
 from dfx_agent.metrics.native import load
@@ -86,6 +86,40 @@ def test_what_a_filter_takes_is_not_aborted():
 
 def test_reward_by_agent_is_the_reward():
     assert signals("prime_rl", **{"train/agg/all/solver/reward/mean": 0.5}) == {"reward": 0.5}
+
+
+@pytest.mark.parametrize("signal", ["loss", "grad_norm"])
+@pytest.mark.parametrize("framework", ["", "verl"])
+@pytest.mark.parametrize("name", ["torch/{}", "torch/actor/{}", "torch/policy/{}"])
+def test_the_model_that_makes_the_steps_gives_the_signal(framework, name, signal):
+    assert signals(framework, **{name.format(signal): 0.2}) == {signal: 0.2}
+
+
+def test_two_models_never_mix_and_the_policy_goes_before_an_optimizer_without_a_name():
+    inputs = SignalInputs()
+    models = ("", "optimizer_2/", "critic/", "actor/")
+    keys = {f"torch/{model}loss": float(i) for i, model in enumerate(models)}
+    values = {found.source: keys[key] for key in keys if (found := input_of("", key))}
+    assert inputs.signals(values) == {"loss": 3.0}
+    del values[input_of("", "torch/actor/loss").source]
+    assert inputs.signals(values) == {}
+
+
+def test_a_model_without_a_known_name_counts_once_it_has_long_been_the_only_one():
+    inputs = SignalInputs()
+    source, other = (input_of("", f"torch/optimizer_{i}/loss").source for i in (2, 3))
+    for _ in range(2 * LONE_STEPS):
+        assert inputs.signals({source: 1.0, other: 2.0}) == {}
+    found = [inputs.signals({source: 1.0}) for _ in range(2 * LONE_STEPS)]
+    begin = found.index({"loss": 1.0})
+    assert LONE_STEPS - 1 <= begin <= LONE_STEPS
+    assert found[begin:] == [{"loss": 1.0}] * len(found[begin:])
+    assert inputs.signals({input_of("", "torch/loss").source: 5.0}) == {}
+
+
+def test_a_critic_says_nothing_of_the_policy_also_alone():
+    assert input_of("", "torch/critic/loss") is None
+    assert input_of("", "torch/critic/grad_norm") is None
 
 
 def fires(shares):
