@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dfx_agent.agent.progress import Track, Waiter
+from dfx_agent.agent.progress import Arrival, Track, Waiter
 from dfx_agent.agent.stacks import merge
 from dfx_agent.agent.unfinished import unfinished_lines
 
@@ -32,21 +32,31 @@ def seconds_text(seconds: float) -> str:
 
 
 def waits_text(waiters: Sequence[Waiter]) -> str:
-    """As in "ranks 0, 1 wait in all_reduce@0 #57"; of several waits the first is named.
+    """As in "ranks 0, 1 wait in all_reduce@0 #57, rank 2 waits in all_gather@tp #9".
 
-    Not of sends and receives: "rank 1 waits in recv from rank 0, rank 2 waits in recv from rank 1".
+    A rank in several collectives is named in its first one; in several sends and receives, in each.
     """
     has_peers = any(waiter.arrival.peer is not None for waiter in waiters)
+    told = waiters if has_peers else _first_waits(waiters)
+    names = {w.arrival[1:3]: str(w.arrival) for w in told if w.arrival.operation}
     places: dict[str, list[Track]] = {}
-    for waiter in waiters:
-        where = str(waiter.arrival if has_peers else waiters[0].arrival)
-        places.setdefault(where, []).append(waiter.rank)
+    for rank, arrival in told:
+        # whose device alone waits is in the operation that others are in under this number
+        where = str(arrival) if arrival.operation else names.get(arrival[1:3], str(arrival))
+        places.setdefault(where, []).append(rank)
     named = [
         f"{ranks_text(ranks)} {'wait' if len(set(ranks)) > 1 else 'waits'} in {where}"
         for where, ranks in list(places.items())[:_MAX_PLACES]
     ]
     more = [f"{len(places) - _MAX_PLACES} waits more"] if len(places) > _MAX_PLACES else []
     return ", ".join(named + more)
+
+
+def _first_waits(waiters: Iterable[Waiter]) -> list[Waiter]:
+    first: dict[Track, Arrival] = {}
+    for rank, arrival in waiters:
+        first.setdefault(rank, arrival)
+    return list(map(Waiter, first, first.values()))
 
 
 def behind_lines(rank: Track, waiters: Sequence[Waiter]) -> list[str]:

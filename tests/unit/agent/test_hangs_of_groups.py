@@ -10,6 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from hang_scene import hold_in, staged
 
+from dfx_agent.agent.progress import Arrival, Waiter
+from dfx_agent.agent.wording import waits_text
+
 
 @pytest.fixture
 def scene(dfx_dir):
@@ -42,3 +45,32 @@ def test_a_collective_of_a_part_that_does_not_finish_is_what_the_others_wait_for
     assert verdict.ranks == ("2", "3")
     assert "all_gather@tp #2" in verdict.summary
     assert "all_reduce" not in verdict.summary
+
+
+def test_each_rank_is_said_to_wait_where_it_waits(scene):
+    ranks = scene.warm_up()
+    for rank in ranks[2:]:
+        rank.took_part("all_reduce@2", 79)
+    scene.look()
+    hold_in(ranks[:2], "ddp_gradients@0", 5)
+    ranks[2].waits("all_reduce@2", 80)
+    ranks[3].enters("backward")
+    verdict = scene.look(14)
+    assert verdict.ranks == ("3",)
+    assert (
+        "; ranks 0, 1 wait in ddp_gradients@0 #5, rank 2 waits in all_reduce@2 #80 for "
+        in verdict.summary
+    )
+
+
+def test_whose_device_alone_waits_is_in_the_operation_of_the_others(scene):
+    scene.warm_up()
+    hooked, device, ahead, _ = sorted(scene.watch.tracks, key=lambda track: track.process.label)
+    waiters = [
+        Waiter(device, Arrival("", "0", 5, 1)),
+        Waiter(hooked, Arrival("all_reduce", "0", 5, 1)),
+        Waiter(ahead, Arrival("", "tp", 9, 1)),
+        Waiter(ahead, Arrival("", "0", 5, 2)),
+    ]
+    said = "ranks 0, 1 wait in all_reduce@0 #5, rank 2 waits in collective@tp #9"
+    assert waits_text(waiters) == said
