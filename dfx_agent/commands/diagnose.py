@@ -84,7 +84,7 @@ def _print(seen: Observed, blind: dict[str, Any] | None) -> None:
     for problem in seen.snapshot["agent"]["problems"]:
         print(f"refused: {problem['message']}")
     if not seen.runs:
-        print(f"no observed process in {seen.directory}; start one: dfx-agent run -- CMD ...")
+        print(f"no observed process in {seen.directory}; {_what_to_do(seen)}")
         _print_kept(seen.directory)
     for run in seen.runs:
         states = [rank["state"] for rank in run["ranks"]]
@@ -97,6 +97,15 @@ def _print(seen: Observed, blind: dict[str, Any] | None) -> None:
                 _print_kept(seen.directory, run["run"], verdict["kind"])
         if not run["verdicts"]:
             print("  look longer with --watch")
+
+
+def _what_to_do(seen: Observed) -> str:
+    if seen.source == "segments":
+        return "start one: dfx-agent run -- CMD ..."
+    return (
+        f"the agent at {seen.source} is there: the job has not trained, called a collective or "
+        "marked a stage yet (it may wait in init_process_group: py-spy dump --pid PID)"
+    )
 
 
 def _print_standing(run: dict[str, Any]) -> None:

@@ -34,8 +34,9 @@ def diagnose(*options: str, **environment: str) -> tuple[str, str]:
         check=False, capture_output=True, text=True, timeout=60,
         env=job_environment(**environment),
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["source"], done.stderr
+    said = json.loads(done.stdout)
+    assert done.returncode == (0 if said["runs"] else 2), done.stderr
+    return said["source"], done.stderr
 
 
 @contextmanager
@@ -77,6 +78,12 @@ def test_an_agent_on_another_port_is_asked(dfx_dir, tmp_path) -> None:
             check=False, capture_output=True, text=True, timeout=60, env=job_environment(),
         )  # fmt: skip
         assert f"no observed process in {dfx_dir}" in done.stderr
+        told = subprocess.run(
+            [*DFX_AGENT, "diagnose", "--watch", "0"],
+            check=False, capture_output=True, text=True, timeout=60, env=job_environment(),
+        )  # fmt: skip
+        assert f"the agent at {served.url} is there" in told.stdout
+        assert "start one" not in told.stdout
     assert diagnose() == ("segments", "")
 
 
@@ -175,7 +182,7 @@ def test_an_agent_that_ends_while_it_is_asked_again_leaves_the_segments(dfx_dir,
         with started(command, tmp_path) as asking:
             until(lambda: shown, "it is asked")
             server.close()
-            assert asking.wait() == 0, asking.errors
+            assert asking.wait() == 2, asking.errors  # and there is nobody in them
     assert json.loads(asking.output)["source"] == "segments"
     assert "does not answer (" in asking.errors
     assert asking.errors.endswith("; the segments are read\n")
