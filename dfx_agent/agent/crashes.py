@@ -13,6 +13,7 @@ from dfx_agent.agent.endings import (
     has_crashed,
     is_own_child,
 )
+from dfx_agent.agent.left_early import leavers, left_early
 from dfx_agent.agent.progress import IDLE, Track
 from dfx_agent.agent.wording import ranks_text, seconds_text
 from dfx_agent.snapshot import Verdict
@@ -23,7 +24,10 @@ _TOLD_SECONDS = 10.0
 
 
 def crash_verdict(role: str, ranks: Sequence[Track], now_ns: int) -> Verdict:
-    """To blame are the first to go, if somebody outlived them or it was one alone."""
+    """To blame are the first to go, if somebody outlived them or it was one alone.
+
+    Who ended in order before them and was missed (see left_early.py) is, rather than they.
+    """
     died = [rank for rank in ranks if has_crashed(rank, ranks)]
     for rank in died:
         if rank.is_outlived is None:
@@ -33,6 +37,9 @@ def crash_verdict(role: str, ranks: Sequence[Track], now_ns: int) -> Verdict:
     blamable = [rank for rank in died if not _was_taken_along(rank, died)] or died
     first_ns = min(rank.gone_ns or now_ns for rank in blamable)
     first = [rank for rank in blamable if rank.gone_ns == first_ns]
+    left = leavers(first, ranks)
+    if left:
+        return left_early(role, left, died)
     later = [rank for rank in died if rank not in first]
     unclear = _unclear(ranks, first, died, now_ns)
     if unclear:
