@@ -69,13 +69,14 @@ class CollapseRow:
 
     "blow_up": 20 times and 10 sigma above the baseline, entropy also 8 times below; "truncation":
     most responses cut, where few were; "dead": nearly all cut and the reward at its lowest.
-    ``onset_step``: the first of them.
+    ``onset_step``: the first of them, ``last_step`` the newest.
     """
 
     kind: Literal["blow_up", "truncation", "dead"]
     signal: str
     num_steps: int
     onset_step: int | None
+    last_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
 """States that need no vote: they are told by their size, and by how many steps they last.
 
 A blow-up: one signal 20 times and 10 sigma above its baseline, or entropy 8 times and 10 sigma
-below it. Truncation: most responses are cut where few were. Dead: nearly all are cut and the reward
-is at the lowest it has been.
+below it; of the gradient norm only where reward and loss do not speak against it
+(``around_onset.py``). Truncation: most responses are cut where few were. Dead: nearly all are cut
+and the reward is at the lowest it has been.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from dfx_agent.agent.bands import Band
 from dfx_agent.agent.symptoms import CALM_STEPS, SignalSpec
@@ -19,7 +22,9 @@ BLOW_UP_Z = 10.0
 ENTROPY_FALL_FACTOR = 8.0
 JUMP_STEPS = 3
 DEAD_STEPS = 8
-ENTROPY = "entropy"
+ENTROPY, GRAD_NORM = "entropy", "grad_norm"
+# learning moves them by itself; any other that blows up while the reward rises has blown up
+MOVED_BY_LEARNING = frozenset({ENTROPY, GRAD_NORM})
 MOST_TRUNCATED = 0.5
 TRUNCATION_RISE = 0.4
 ALL_TRUNCATED = 0.9
@@ -29,12 +34,13 @@ REWARD_FLOOR_MARGIN = 0.01
 class Streak:
     """Steps in a row with a state; once it lasted ``enough``, it ends after 16 steps without.
 
-    ``is_held``: it does not end now.
+    ``is_held``: it does not end now. ``last_step``: the newest step with the state.
     """
 
     def __init__(self, enough: int) -> None:
         self.num_steps = 0
         self.onset_step: int | None = None
+        self.last_step: int | None = None
         self.is_held = False
         self._enough = enough
         self._num_without = 0
@@ -43,6 +49,7 @@ class Streak:
         if holds:
             self.onset_step = step if self.num_steps == 0 else self.onset_step
             self.num_steps += 1
+            self.last_step = step
             self._num_without = 0
             return
         self._num_without += 1
@@ -52,17 +59,19 @@ class Streak:
 
     def clear(self) -> None:
         self.num_steps = self._num_without = 0
-        self.onset_step = None
+        self.onset_step = self.last_step = None
 
     def rewind(self, step: int) -> None:
         if self.onset_step is not None and self.onset_step >= step:
             self.clear()
 
-    def dump(self) -> tuple[int, int | None, int]:
-        return self.num_steps, self.onset_step, self._num_without
+    def dump(self) -> tuple[int, int | None, int, int | None]:
+        return self.num_steps, self.onset_step, self._num_without, self.last_step
 
-    def load(self, dumped: tuple[int, int | None, int]) -> None:
-        self.num_steps, self.onset_step, self._num_without = dumped
+    def load(self, dumped: Sequence[Any]) -> None:
+        """ValueError if it is not what ``dump`` gave."""
+        self.num_steps, self.onset_step, self._num_without, *last = dumped
+        self.last_step = last[0] if last else None  # files of before 2026-11-22 hold three
 
 
 def is_blown_up(spec: SignalSpec, band: Band, score: float) -> bool:

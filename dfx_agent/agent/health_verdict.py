@@ -32,6 +32,12 @@ _COLLAPSES = {
     "truncation": "most responses are truncated, where few were",
     "dead": "nearly all responses are truncated and the reward is at its lowest",
 }
+# of a page that lasts longer than its reason
+_COLLAPSES_OVER = {
+    "blow_up": "{signal} was far off its baseline until step {last}",
+    "truncation": "most responses were truncated until step {last}, where few had been",
+    "dead": "until step {last} nearly all responses were truncated and the reward at its lowest",
+}
 
 
 def broken_verdict(
@@ -62,7 +68,8 @@ def divergence_verdict(
     """
     active = [row for row in state.symptoms if row.is_active]
     if critical.holds(samples_of(state)):
-        return _found(state, role, active, checkpoints)
+        vote = symptom_samples(state.symptoms, improving=state.is_reward_improving)
+        return _found(state, role, active, checkpoints, is_voted=critical.holds(vote))
     missing = _missing_evidence(state, critical)
     if missing:
         return Verdict(
@@ -80,27 +87,43 @@ def unseen_verdict(role: str) -> Verdict:
 
 
 def _found(
-    state: SignalState, role: str, active: list[SymptomRow], checkpoints: Collection[int]
+    state: SignalState,
+    role: str,
+    active: list[SymptomRow],
+    checkpoints: Collection[int],
+    *,
+    is_voted: bool,
 ) -> Verdict:
     """Several may have begun; the earliest names the cause more often than the loudest."""
     collapses = _collapses(state)
     begun = [*(row.onset_step for row in active), *(row.onset_step for row in collapses)]
     first = min((step for step in begun if step is not None), default=state.step)
-    said = [
-        *map(_said, active),
-        *(
-            _COLLAPSES[row.kind].format(signal=row.signal, side=_side(state, row))
-            for row in collapses
-        ),
-    ]
+    said = [*map(_said, active), *(_collapsed(state, row) for row in collapses)]
     before = [step for step in checkpoints if step < first]
     kept = f" (newest checkpoint before it: step {max(before)})" if before else ""
-    summary = f"training is diverging since step {first}{kept}: {', '.join(said)}"
+    head = f"training is diverging since step {first}"
+    if collapses and all(_is_over(state, row) for row in collapses) and not is_voted:
+        head = f"training was diverging since step {first}"
+    summary = f"{head}{kept}: {', '.join(said)}"
     frozen = f"baselines are frozen since step {state.latched_step}" if state.is_latched else ""
     evidence = (*_figures(state), *filter(None, [frozen]))
     return Verdict(
         "divergence", "found", role, summary, cause=cause(state), step=first, evidence=evidence
     )
+
+
+def _collapsed(state: SignalState, row: CollapseRow) -> str:
+    words = _COLLAPSES_OVER if _is_over(state, row) else _COLLAPSES
+    return words[row.kind].format(signal=row.signal, side=_side(state, row), last=row.last_step)
+
+
+def _is_over(state: SignalState, row: CollapseRow) -> bool:
+    """The newest step has judged it away; a step that reports nothing ends nothing."""
+    of_kind = {"truncation": "truncation", "dead": "reward"}
+    name = of_kind.get(row.kind, row.signal)
+    signal = next((s for s in state.signals if s.signal == name), None)
+    is_reported = signal is not None and signal.value is not None
+    return is_reported and row.last_step is not None and row.last_step < state.step
 
 
 def _side(state: SignalState, row: CollapseRow) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dfx_agent.agent.bands import Band
@@ -64,6 +64,10 @@ class Cusum:
         self._run_sum, self._run_step = run or (0.0, None)
 
 
+def _never(is_far: bool) -> bool:  # noqa: ARG001, FBT001
+    return False
+
+
 class Signal:
     """One signal of one run."""
 
@@ -78,6 +82,8 @@ class Signal:
         self.cusums: dict[Direction, Cusum] = {"up": Cusum(), "down": Cusum()}
         # truncation: most responses cut; every other signal: a blow-up
         self.streak = Streak(JUMP_STEPS if spec.name == TRUNCATION else BLOW_UP_STEPS)
+        # who knows why a far value may be harmless: asked at each row that is scored
+        self.is_explained: Callable[[bool], bool] = _never
         self._band: Band | None = None
 
     def observe(
@@ -171,7 +177,9 @@ class Signal:
         if self.spec.name == TRUNCATION:
             self.streak.observe(step, holds=is_cut_off(band, score))
         else:
-            self.streak.observe(step, holds=is_blown_up(self.spec, band, score))
+            is_far = is_blown_up(self.spec, band, score)
+            is_explained = self.is_explained(is_far)
+            self.streak.observe(step, holds=is_far and not is_explained)
 
     def _alarms(self, step: int, z: float) -> dict[Direction, int]:
         onsets = {d: cusum.add(step, z if d == "up" else -z) for d, cusum in self.cusums.items()}

@@ -9,12 +9,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from dfx_agent.agent.aborted_share import AbortedShare
+from dfx_agent.agent.around_onset import AroundOnset
 from dfx_agent.agent.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
-from dfx_agent.agent.collapse import ALL_TRUNCATED, DEAD_STEPS, LowestReward, Streak
+from dfx_agent.agent.collapse import (
+    ALL_TRUNCATED,
+    DEAD_STEPS,
+    GRAD_NORM,
+    MOVED_BY_LEARNING,
+    LowestReward,
+    Streak,
+)
 from dfx_agent.agent.reward_trend import RewardTrend
 from dfx_agent.agent.scoring import CUSUM_ALARM, CUSUM_SLACK, CUSUM_Z_CAP, TRUNCATION, Signal
 from dfx_agent.agent.symptoms import ACTIVE_STEPS, CALM_STEPS, SIGNALS, Calm, SignalSpec, Symptom
@@ -130,6 +138,12 @@ class SignalBank:
         self._symptoms = _families()
         self._calm = {name: Calm() for name, _ in self._symptoms}
         self._reward = RewardTrend()
+        # of what tells why the gradient norm is far off, and their newest values
+        self._beside = {name: AroundOnset() for name in ("loss", "reward")}
+        self._reported: Mapping[str, float] = {}
+        for signal in self._signals:
+            if signal.spec.name in MOVED_BY_LEARNING:
+                signal.is_explained = partial(self._is_learning, signal.spec.name)
         self._lowest = LowestReward()
         self._dead = Streak(DEAD_STEPS)
         self._num_held = 0
@@ -186,6 +200,7 @@ class SignalBank:
             "symptoms": [symptom.dump() for symptom in self._symptoms.values()],
             "calm": {name: calm.num_rows for name, calm in self._calm.items()},
             "reward": self._reward.dump(),
+            "beside": {name: around.dump() for name, around in self._beside.items()},
             "lowest": self._lowest.lowest,
             "dead": self._dead.dump(),
             "held": self._num_held,
@@ -207,6 +222,8 @@ class SignalBank:
         for name, num_rows in dumped["calm"].items():
             self._calm[name].num_rows = int(num_rows)
         self._reward.load(dumped["reward"])
+        for name, around in self._beside.items():  # not in files of before 2026-11-22
+            around.load(dumped.get("beside", {}).get(name, ()))
         self._lowest.lowest = dumped["lowest"]
         self._dead.load(tuple(dumped["dead"]))
         self._num_held = int(dumped["held"])
@@ -219,6 +236,7 @@ class SignalBank:
         self._newest = None if self._step is None else self._state(self._step)
 
     def _score(self, step: int, values: Mapping[str, float]) -> None:
+        self._reported = values
         for signal in self._signals:
             value = values.get(signal.spec.name)
             finite = _believed(signal.spec, value)
@@ -231,6 +249,17 @@ class SignalBank:
         if self._reward.fall_step is not None:
             self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
         self._watch_death(step, values)
+
+    def _is_learning(self, name: str, is_far: bool) -> bool:  # noqa: FBT001
+        """Why it may be far off in a healthy run; a page that is on ends by its own rules."""
+        is_improving = self._latch is None and self._reward.is_improving(is_latched=False)
+        if name != GRAD_NORM:
+            return bool(is_improving)
+        for beside, around in self._beside.items():
+            value = self._reported.get(beside, math.nan)
+            around.observe(value if abs(value) < _UNBELIEVABLE else None, is_far=is_far)
+        loss, reward = self._beside["loss"], self._beside["reward"]
+        return bool(is_improving) or reward.is_best or (loss.is_known and not loss.is_up)
 
     def _watch_death(self, step: int, values: Mapping[str, float]) -> None:
         """Of rows that report both; NaN compares as false."""
@@ -314,6 +343,8 @@ class SignalBank:
         for symptom in self._symptoms.values():
             symptom.clear()
         self._reward.clear()
+        for around in self._beside.values():
+            around.clear()
         self._dead.clear()
         self._num_held = 0
 
@@ -323,6 +354,8 @@ class SignalBank:
         for symptom in self._symptoms.values():
             symptom.rewind(step)
         self._reward.rewind(step)
+        for around in self._beside.values():
+            around.clear()
         self._dead.rewind(step)
 
     def _judge(self) -> Vote:
@@ -384,7 +417,7 @@ _collapse_row = lru_cache(maxsize=1024)(CollapseRow)
 def _collapse(
     kind: Literal["blow_up", "truncation", "dead"], signal: str, streak: Streak
 ) -> CollapseRow:
-    return _collapse_row(kind, signal, streak.num_steps, streak.onset_step)
+    return _collapse_row(kind, signal, streak.num_steps, streak.onset_step, streak.last_step)
 
 
 def _families() -> dict[tuple[str, str], Symptom]:

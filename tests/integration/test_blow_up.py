@@ -1,5 +1,6 @@
 """A torch job of a few milliseconds a step whose loss blows up: found and paged, marked or not."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,8 @@ def test_it_is_found_by_its_size_and_paged_although_its_steps_are_short(tmp_path
         found = until(lambda: incident(agent), "the blow-up is found", 90)
         assert found["state"] == "found"
         assert BLOW_UP_STEP <= found["step"] <= BLOW_UP_STEP + 5
-        assert "its baseline and stays there" in found["summary"]
+        told = r"training (is|was) diverging since step \d+: .*loss (is|was) far .* its baseline"
+        assert re.match(told, found["summary"]), "it may be over when it is read"
         assert found["cause"].startswith("loss first: it blew up")
 
         def paged():
@@ -38,11 +40,12 @@ def test_it_is_found_by_its_size_and_paged_although_its_steps_are_short(tmp_path
             return [row for row in told if (row["alert"], row["severity"]) == (PAGE, "critical")]
 
         (page,) = until(paged, "it is paged", 30)
-        assert page["sentence"] == incident(agent)["sentence"]
+        until(lambda: paged()[0]["sentence"] == incident(agent)["sentence"], "one sentence", 30)
         assert "Loss first: it blew up" in page["sentence"]
         done = subprocess.run(
             [sys.executable, "-m", "dfx_agent", "diagnose", "--url", agent.url],
             check=False, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (1, "")
-        assert "found: training is diverging since step" in done.stdout, done.stdout
+        said = re.search(r"found: training (is|was) diverging since step", done.stdout)
+        assert said, done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sys
@@ -236,3 +237,68 @@ def test_a_drift_is_one_warning_in_time_and_no_page(name, alert, most, growth):
     (told,) = [each for each in episodes(states) if each.severity != "info"]
     assert (told.alert, told.severity) == (f"Dfx{alert}", "warning")
     assert math.exp(growth * (told.step - 60)) < most
+
+
+def first_success(step: int, rng: random.Random) -> dict[str, float]:
+    """A sparse reward: nobody succeeds until step 150, then it is learned."""
+    has_begun = step >= 150
+    gained = 1 - math.exp(-(step - 150) / 60) if has_begun else 0.0
+    return {
+        "grad_norm": (0.3 if has_begun else 2e-4) * rng.lognormvariate(0, 0.2),
+        "reward": gained + rng.gauss(0, 0.01) * has_begun,
+        "loss": rng.gauss(-0.3, 0.1) if has_begun else 0.02 * math.exp(-step / 50),
+    }
+
+
+@pytest.mark.parametrize("told", [{"grad_norm", "reward"}, {"grad_norm", "loss"}, {"grad_norm"}])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_success_of_a_sparse_reward_is_no_blow_up(told, seed):
+    """The norm rises from 2e-4 to 0.3 and stays; alone it would page, nobody says otherwise."""
+    bank, rng = SignalBank(), random.Random(seed)
+    pages = []
+    for step in range(1, 600):
+        values = first_success(step, rng)
+        state = bank.observe(step, {name: values[name] for name in told})
+        pages += [step] if state.is_latched else []
+    assert bool(pages) is (told == {"grad_norm"}), pages
+
+
+def test_new_data_that_is_learned_is_no_blow_up():
+    """One batch was learned by heart; the loss of other data is higher, and falls."""
+    bank = SignalBank()
+    for step in range(1, 600):
+        loss = math.exp(-step / 20) if step < 250 else math.exp(-(step - 250) / 20)
+        state = bank.observe(step, {"loss": loss, "grad_norm": math.sqrt(loss)})
+        assert not state.is_latched, step
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.05])
+def test_a_norm_that_blows_up_with_a_higher_loss_is_one(growth):
+    bank, rng = SignalBank(), random.Random(0)
+    for step in range(1, 100):
+        bank.observe(step, {"loss": rng.gauss(1.0, 0.02), "grad_norm": rng.lognormvariate(0, 0.1)})
+    for step in range(100, 106):
+        blown = {"loss": 1.5 + growth * (step - 100), "grad_norm": 100.0}
+        state = bank.observe(step, blown)
+        assert state.is_latched is (step >= 104)
+    other = SignalBank()
+    other.load(json.loads(json.dumps(bank.dump())))
+    assert other.newest == bank.newest
+
+
+def test_a_page_that_outlives_its_reason_says_until_when():
+    bank, rng = trained(60)
+    for step in range(60, 66):
+        state = bank.observe(step, {**healthy(rng), "grad_norm": 1e9}, float(step))
+    said = divergence_verdict(state, "trainer").summary
+    assert said.startswith("training is diverging since step 60: ")
+    assert "grad_norm is far above its baseline and stays there" in said
+    gone = {name: value for name, value in healthy(rng).items() if name != "grad_norm"}
+    unreported = bank.observe(66, gone, 66.0)
+    assert "and stays there" in divergence_verdict(unreported, "trainer").summary
+    for step in range(67, 90):
+        state = bank.observe(step, healthy(rng), float(step))
+    assert state.is_latched, "it is young"
+    said = divergence_verdict(state, "trainer").summary
+    assert said.startswith("training was diverging since step 60: ")
+    assert said.endswith("grad_norm was far off its baseline until step 65")
