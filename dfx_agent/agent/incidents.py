@@ -1,9 +1,10 @@
 """Incidents of one run: what verdicts and alerts say of one problem, from its begin to its end.
 
 A verdict is made anew at every reading, from the newest steps; an alert has its own clock. People
-ask of both: since when? The book remembers: an incident begins at the earliest event time that is
-known of it. What is found again, with a begin before it was lost sight of, goes on; so does what
-begins again within two minutes while its judge had not enough evidence to clear it.
+ask of both: since when? The book remembers: an incident begins at the event time that was known
+when it was opened, and that stays; an alert's clock gives way to an earlier event. What is found
+again, with a begin before it was lost sight of, goes on; so does what begins again within two
+minutes while its judge had not enough evidence to clear it.
 ``standing_of`` is the only place that says whether a run is clear.
 """
 
@@ -37,6 +38,7 @@ RESUMED_SECONDS = 720.0
 # what an unsure judge no longer finds may come back as the same one that long after
 UNSURE_SECONDS = 120.0
 
+_CLOCK_SECONDS = 1.0  # two agents read the same stamp a little differently
 _EVALUATED_SECONDS = 15.0  # alerts are evaluated every 5 s, on a loaded machine later
 _NUM_ENDED = 32
 # kinds of which there is one at a time in a role, whoever is named
@@ -87,6 +89,7 @@ class KeptIncident:
     seen_seconds: float
     summary: str = ""
     is_unsure: bool = False
+    is_event: bool = True  # the begin; else it is the clock of an alert
     is_resumed: bool = field(default=False, compare=False)
     due_seconds: float = field(default=0.0, compare=False)  # by when it would be told again
 
@@ -96,12 +99,18 @@ class KeptIncident:
         return begin.since_seconds <= until_seconds or (self.is_resumed and not begin.is_event)
 
     def see(self, subject: _Subject, begin: _Begin, now_seconds: float) -> None:
-        """It is told now. An event replaces a later begin: an alert may have come first."""
-        if begin.is_event and begin.since_seconds < self.since_seconds:
-            self.since_seconds, self.step = begin.since_seconds, begin.step
+        """It is told now, with this begin."""
+        if self._gives_way_to(begin):
+            self.since_seconds, self.step, self.is_event = begin
         self.role, self.ranks = subject.role or self.role, subject.ranks or self.ranks
         self.seen_seconds = now_seconds
         self.is_resumed = self.is_unsure = False
+
+    def _gives_way_to(self, begin: _Begin) -> bool:
+        """An earlier event replaces an alert's clock, and where the summary says since when."""
+        is_open = not self.is_event or self.kind in _ONE_OF_ROLE
+        is_earlier = begin.since_seconds < self.since_seconds - _CLOCK_SECONDS
+        return begin.is_event and is_open and is_earlier
 
     def miss(self, verdicts: Iterable[Verdict], *, is_first: bool) -> None:
         """It is not told; ``verdicts`` say why. ``is_first``: it was told the time before."""
@@ -198,7 +207,7 @@ class IncidentBook:
         key = sha1(name.encode(), usedforsecurity=False).hexdigest()[:10]
         return KeptIncident(
             f"{subject.kind}-{key}", subject.kind, subject.role, subject.ranks, subject.cause,
-            since, begin.step, since,
+            since, begin.step, since, is_event=begin.is_event,
         )  # fmt: skip
 
 

@@ -128,4 +128,5 @@ def _incident(fields: Mapping[str, Any]) -> KeptIncident:
     return KeptIncident(
         str(fields["id"]), kind, role, ranks, cause, since, None if step is None else int(step),
         seen, summary, is_unsure=fields.get("is_unsure") is True,
+        is_event=fields.get("is_event") is not False,
     )  # fmt: skip

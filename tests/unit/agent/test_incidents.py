@@ -96,6 +96,19 @@ def test_an_alert_that_warned_first_leaves_the_begin_to_the_event():
     assert (third.since_seconds, third.step) == (1609.0, 8), "a later one does not"
 
 
+@pytest.mark.parametrize(
+    ("kind", "earlier", "begin"),
+    [("straggler", 100.0, 1000.0), ("hang", 100.0, 900.0), ("hang", 2e-7, 1000.0)],
+)
+def test_the_begin_of_an_event_stays_unless_the_summary_says_an_earlier_one(kind, earlier, begin):
+    """By another agent's clock the same stamp is 200 ns earlier: that is no other begin."""
+    observed = Observed()
+    slow = replace(SLOW, kind=kind)
+    (first,) = observed(slow)
+    (second,) = observed(replace(slow, since_seconds=1000.0 - earlier), now=2100.0)
+    assert (second.id, second.since_seconds) == (first.id, begin)
+
+
 def test_a_nan_begins_at_the_step_that_it_was_reported_of():
     """Pipelines: by the clock, the role's newest kept step was still an earlier one."""
     loss = Verdict(
