@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dfx_agent.agent.anchor import Anchor
 from dfx_agent.agent.bands import Band
 from dfx_agent.agent.baseline import Baseline, Drift
 from dfx_agent.agent.collapse import BLOW_UP_STEPS, JUMP_STEPS, Streak, is_blown_up, is_cut_off
@@ -15,7 +16,7 @@ from dfx_agent.snapshot_health import SignalRow
 CUSUM_Z_CAP = 6.0
 CUSUM_SLACK = 1.0
 CUSUM_ALARM = 8.0
-TRUNCATION = "truncation"
+LOSS, TRUNCATION = "loss", "truncation"
 
 
 class Cusum:
@@ -82,6 +83,7 @@ class Signal:
         self.cusums: dict[Direction, Cusum] = {"up": Cusum(), "down": Cusum()}
         # truncation: most responses cut; every other signal: a blow-up
         self.streak = Streak(JUMP_STEPS if spec.name == TRUNCATION else BLOW_UP_STEPS)
+        self._anchor = Anchor(spec.least or 0.0) if spec.name == LOSS else None
         # who knows why a far value may be harmless: asked at each row that is scored
         self.is_explained: Callable[[bool], bool] = _never
         self._band: Band | None = None
@@ -99,6 +101,8 @@ class Signal:
             return {}
         self.is_known = True
         self._band = self.baseline.band()
+        if self._anchor is not None:
+            self._anchor.observe(value)
         self._watch_size(step, score)
         # what may be a collapse by its size must not widen the band it is measured with
         self.baseline.admit(step, score, is_learned=self.streak.num_steps == 0)
@@ -125,6 +129,8 @@ class Signal:
 
     def clear(self) -> None:
         self.baseline.clear()
+        if self._anchor is not None:
+            self._anchor.clear()
         self.streak.clear()
         for cusum in self.cusums.values():
             cusum.clear()
@@ -157,6 +163,7 @@ class Signal:
             "streak": self.streak.dump(),
             "cusums": {direction: cusum.dump() for direction, cusum in self.cusums.items()},
             "newest": [self.value, self.z, self.is_broken],
+            "anchor": [] if self._anchor is None else self._anchor.dump(),
         }
 
     def load(self, dumped: Mapping[str, Any]) -> None:
@@ -168,6 +175,8 @@ class Signal:
         for direction, cusum in self.cusums.items():
             cusum.load(tuple(dumped["cusums"][direction]))
         # not in files of before 2026-11-22
+        if self._anchor is not None:
+            self._anchor.load(dumped.get("anchor", ()))
         self.value, self.z, self.is_broken = dumped.get("newest", (None, None, False))
 
     def _watch_size(self, step: int, score: float) -> None:
@@ -177,7 +186,8 @@ class Signal:
         if self.spec.name == TRUNCATION:
             self.streak.observe(step, holds=is_cut_off(band, score))
         else:
-            is_far = is_blown_up(self.spec, band, score)
+            is_left = self._anchor is not None and self._anchor.is_left
+            is_far = is_left or is_blown_up(self.spec, band, score)
             is_explained = self.is_explained(is_far)
             self.streak.observe(step, holds=is_far and not is_explained)
 

@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from test_signals import active, healthy, signal, trained
 
+from dfx_agent.agent.anchor import Anchor
 from dfx_agent.agent.health_verdict import divergence_verdict
 from dfx_agent.agent.signals import HOLD_STEPS, LATCH_SECONDS, LATCH_STEPS, SignalBank
 from dfx_agent.alerting.backtest import episodes
@@ -302,3 +303,29 @@ def test_a_page_that_outlives_its_reason_says_until_when():
     said = divergence_verdict(state, "trainer").summary
     assert said.startswith("training was diverging since step 60: ")
     assert said.endswith("grad_norm was far off its baseline until step 65")
+
+
+@pytest.mark.parametrize("growth", [0.01, 0.03, 0.06])
+def test_a_loss_that_grows_steadily_is_found_though_its_window_follows(growth):
+    """From 0.2 on for ever: each window finds the next step where its trend led."""
+    bank, rng = SignalBank(), random.Random(1)
+    latched = None
+    for step in range(1, 1500):
+        loss = 0.2 * math.exp(growth * max(0, step - 60)) * rng.lognormvariate(0, 0.05)
+        state = bank.observe(step, {"loss": min(loss, 1e9)})
+        latched = latched or (step if state.is_latched else None)
+    assert latched is not None
+    assert latched - 60 < 1.4 * math.log(100) / growth + 40
+
+
+@pytest.mark.parametrize("loss_of", [
+    lambda step: 7.0 * math.exp(-step / 40),  # learned
+    lambda step: 5.0 + math.sin(step / 30),
+    lambda step: (-1) ** step * math.exp(step / 100),  # of a policy gradient: its sign says nothing
+    lambda step: 500.0 * math.exp(-(step % 200) / 20),  # new data each 200 steps, 500 once learned
+])  # fmt: skip
+def test_an_anchor_is_not_left_by_what_falls_again_or_has_a_sign(loss_of):
+    anchor = Anchor(0.1)
+    for step in range(1, 1000):
+        anchor.observe(loss_of(step))
+        assert not anchor.is_left, step
