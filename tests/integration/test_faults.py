@@ -105,16 +105,22 @@ def test_hanging_rank_is_told_from_those_who_wait_for_it(dfx_dir, tmp_path, free
             return ranks if places == stuck and steps(agent)["1"] == 2 else None
 
         first = until(hangs, "rank 1 in rollout, rank 0 waits", 60)
-        time.sleep(1.5)
-        later = agent.ranks()
-        for rank in ("0", "1"):
-            begun = first[rank]["inflight"][-1], later[rank]["inflight"][-1]
-            assert begun[1]["elapsed_seconds"] > begun[0]["elapsed_seconds"] + 1
-        grown = later["1"]["current"]["stage_seconds"]["rollout"]
-        assert grown > first["1"]["current"]["stage_seconds"].get("rollout", 0) + 1
-        waited = {rank: row["totals"]["wait_seconds"] for rank, row in later.items()}
-        assert waited["0"]["collective"]["actor_update"] > 1
+
+        def grown(rank):
+            begun, later = first[rank]["inflight"][-1], agent.ranks()[rank]["inflight"][-1]
+            return later["elapsed_seconds"] - begun["elapsed_seconds"]
+
+        def in_rollout(ranks):
+            return ranks["1"]["current"]["stage_seconds"].get("rollout", 0)
+
+        until(lambda: grown("0") > 1 and grown("1") > 1, "both stand")
+        until(lambda: in_rollout(agent.ranks()) > in_rollout(first) + 1, "time goes to the rollout")
+        until(lambda: waited_in_update(agent.ranks()["0"]) > 1, "and to the wait for it")
         assert sum(samples_of_rank(agent, "dfx_rank_wait_seconds_total", "0")) > 1
+
+
+def waited_in_update(row):
+    return row["totals"]["wait_seconds"].get("collective", {}).get("actor_update", 0)
 
 
 def samples_of_rank(agent, name, rank):
