@@ -17,7 +17,7 @@ from dfx_agent.exporters.base import OtlpRow, OtlpSource, TrackerRow, TrackerSou
 from dfx_agent.exporters.exposition import Encoder
 from dfx_agent.exporters.fault_families import add_blindness, add_faults
 from dfx_agent.exporters.ledger_families import add_ledger
-from dfx_agent.exporters.rank_families import Labels, Page, add_rank
+from dfx_agent.exporters.rank_families import Labels, Page, add_rank, add_silent_parts
 from dfx_agent.exporters.sample_rate import samples_per_second
 from dfx_agent.exporters.signal_families import add_detector, add_signals
 from dfx_agent.exporters.verdict_families import add_verdicts
@@ -142,6 +142,7 @@ def _add_run(page: Page, run: RunRow, node: str) -> None:
     add_ledger(page, run, node)
     for rank in run.ranks:
         add_rank(page, run.run, rank, run.framework)
+    add_silent_parts(page, run)
 
 
 def _add_newest_step(page: Page, key: Labels, row: StepRow) -> None:

@@ -15,7 +15,14 @@ from dfx_agent.metrics import agent as about_agent
 from dfx_agent.metrics import balance, collectives, memory, passive, performance, training
 from dfx_agent.metrics.native import load
 from dfx_agent.metrics.spec import Metric, by_name
-from dfx_agent.snapshot import CollectiveTime, DeviceMemory, OutsideLook, RankRow, ScalarRow
+from dfx_agent.snapshot import (
+    CollectiveTime,
+    DeviceMemory,
+    OutsideLook,
+    RankRow,
+    RunRow,
+    ScalarRow,
+)
 
 _METRICS = by_name()
 _FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "info": InfoMetricFamily}
@@ -254,13 +261,29 @@ def _add_gauges(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
 
 
 def _add_adapter(page: Page, key: Labels, rank: RankRow, name: str, state: float) -> None:
-    """Active is what has delivered; silent what has not, though a step is over."""
+    """Active is what has delivered in this process."""
     adapted, part, version = name.split("/", 2)
-    labels = *key, adapted, version, part
     is_waiting = state > 0 and f"delivered/{name}" not in rank.gauges
+    labels = *key, adapted, version, part
     page.add(about_agent.ADAPTER_ACTIVE, labels, 0 if is_waiting else state)
-    if is_waiting and rank.last is not None:
-        page.add(about_agent.ADAPTER_SILENT, labels, 1)
+
+
+def add_silent_parts(page: Page, run: RunRow) -> None:
+    """Parts that no process of the run has delivered through, though a step is over.
+
+    Of a part that delivers somewhere the others may well have nothing: one rank alone logs, and a
+    driver calls no method of its workers.
+    """
+    delivered = {name.partition("/")[2] for rank in run.ranks for name in rank.gauges
+                 if name.startswith("delivered/")}  # fmt: skip
+    for rank in run.ranks:
+        for name, state in rank.gauges.items():
+            head, _, rest = name.partition("/")
+            is_part = head == "adapter" and rest.count("/") >= 2
+            if is_part and state > 0 and rank.last is not None and rest not in delivered:
+                adapted, part, version = rest.split("/", 2)
+                labels = run.run, rank.role, rank.rank, adapted, version, part
+                page.add(about_agent.ADAPTER_SILENT, labels, 1)
 
 
 def _add_memory(page: Page, key: Labels, rank: RankRow) -> None:

@@ -130,8 +130,9 @@ ADAPTER_ACTIVE = Metric(
 )  # fmt: skip
 ADAPTER_SILENT = Metric(
     "dfx_adapter_silent", "gauge", "", (*PER_RANK, "framework", "version", "part"),
-    "1 where this part is installed and nothing has come through it though a step of the rank is "
-    "over (a checkpoint may come later; metrics and steps should have come); no series otherwise.",
+    "1 where this part is installed and nothing has come through it in any process of the run "
+    "though a step of the rank is over (a checkpoint may come later; metrics and steps should have "
+    "come); no series otherwise.",
     "shim",
 )  # fmt: skip
 

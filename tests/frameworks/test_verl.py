@@ -99,8 +99,11 @@ def check(metrics: Metrics) -> None:
     assert "step" not in metrics.labels("stage", active)
     for name in ("dfx_reward", "dfx_response_length_tokens", "dfx_step_tokens", "dfx_actor_loss"):
         assert metrics.labels("role", name) == {"driver"}
-    for part in ("tracking", "timers", "methods"):
+    for part in ("tracking", "timers"):
         assert metrics.value("dfx_adapter_active", role="driver", part=part) == 1
+    # its workers' methods run in them: nothing comes through here, and that is no silence
+    assert metrics.value("dfx_adapter_active", role="driver", part="methods") == 0
+    assert metrics.of("dfx_adapter_silent", role="driver", part="methods") == []
     for rank in RANKS:
         assert metrics.value("dfx_adapter_active", role="actor", rank=rank, part="methods") == 1
         tokens = {"role": "actor", "rank": rank}

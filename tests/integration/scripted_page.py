@@ -28,6 +28,17 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 WIDE = (1440, 900)
+# everything on the page that is shown in the colour of what was judged clear
+GREEN = """() => {
+  const probe = document.createElement("i");
+  probe.style.color = "var(--good)";
+  document.body.append(probe);
+  const good = getComputedStyle(probe).color;
+  probe.remove();
+  const green = (node) => node.checkVisibility() && ["color", "backgroundColor", "borderLeftColor"]
+    .some((part) => getComputedStyle(node)[part] === good);
+  return [...document.querySelectorAll("body *")].filter(green).map((node) => node.outerHTML);
+}"""
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import until
-from scripted_page import serve, texts
+from scripted_page import GREEN, serve, texts
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
@@ -16,17 +16,6 @@ from dfx_agent.agent.faults import BLIND_AFTER
 from dfx_agent.agent.fold import RunFold
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
-
-GREEN = """() => {
-  const probe = document.createElement("i");
-  probe.style.color = "var(--good)";
-  document.body.append(probe);
-  const good = getComputedStyle(probe).color;
-  probe.remove();
-  const green = (node) => node.checkVisibility() && ["color", "backgroundColor", "borderLeftColor"]
-    .some((part) => getComputedStyle(node)[part] === good);
-  return [...document.querySelectorAll("body *")].filter(green).map((node) => node.outerHTML);
-}"""
 
 
 class Judged:

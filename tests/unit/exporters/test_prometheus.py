@@ -480,19 +480,3 @@ def test_promtool_accepts_the_page(promtool_binary, run):
         [promtool_binary, "check", "metrics"], input=text, capture_output=True, check=False
     )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize(
-    ("gauges", "last", "active", "silent"),
-    [
-        ({}, None, 0.0, []),  # no step is over: nothing had to come yet
-        ({}, SPLIT, 0.0, [1.0]),
-        ({"delivered/verl/tracking/0.9.1": 1.0}, SPLIT, 1.0, []),
-    ],
-)
-def test_a_part_is_active_once_it_has_delivered(gauges, last, active, silent):
-    row = rank_row(last=last, gauges={"adapter/verl/tracking/0.9.1": 1.0, **gauges})
-    found = samples(exporter(row))
-    assert [value for _, value in found["dfx_adapter_active"]] == [active]
-    assert [value for _, value in found.get("dfx_adapter_silent", ())] == silent
-    assert "dfx_native_metric" not in found
