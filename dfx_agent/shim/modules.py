@@ -146,7 +146,8 @@ class _Listener:
             return
         try:
             self._num_calls += 1
-            if id(module) not in self._called:
+            seen = self._called.get(id(module))
+            if seen is None or seen() is not module:  # one that went may have had its place
                 self._called[id(module)] = weakref.ref(module)
             if self._num_calls >= _MAX_CALLS:
                 self._handle.remove()

@@ -295,6 +295,17 @@ def check_models_are_found_by_being_called():
     train_until_found(trained, refer)
 
 
+def check_a_model_in_the_place_of_one_that_went_is_noted():
+    model, listener = small(), modules._Listener()
+    gone = weakref.ref(nn.Linear(1, 1))
+    gc.collect()
+    assert gone() is None
+    listener._called[id(model)] = gone  # where the job lets a model go and makes the next
+    model(x())
+    listener.leave()
+    assert modules._roots(listener._living()) == [model]
+
+
 def check_a_long_rollout_does_not_hide_a_model():
     trained, reward = Layered(), Layered()
     most, modules._MAX_CALLS = modules._MAX_CALLS, 30

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_prometheus import SPLIT, exporter, rank_row, samples
+from prometheus_page import SPLIT, exporter, rank_row, samples
 
 
 @pytest.mark.parametrize(

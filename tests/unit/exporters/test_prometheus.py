@@ -3,14 +3,18 @@
 import dataclasses
 import math
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+sys.path.insert(0, str(Path(__file__).parent))
+from prometheus_page import FAR_SECONDS, OPENMETRICS, SPLIT, STEPS, exporter, rank_row, samples
+
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
-from dfx_agent.exporters.prometheus import PrometheusExporter
 from dfx_agent.metrics import (
     agent,
     balance,
@@ -22,7 +26,6 @@ from dfx_agent.metrics import (
 )
 from dfx_agent.metrics.spec import by_name
 from dfx_agent.snapshot import (
-    AgentRow,
     CollectiveTime,
     DeviceMemory,
     GroupRow,
@@ -30,64 +33,16 @@ from dfx_agent.snapshot import (
     Moments,
     OpenSpan,
     RankRow,
-    RunRow,
     ScalarRow,
     SegmentProblem,
-    Snapshot,
     StageStamp,
-    StepCell,
-    StepRow,
-    TimeSplit,
     Verdict,
 )
 from dfx_agent.snapshot_dropped import DroppedRanks
 from dfx_agent.snapshot_incidents import Incident, Standing
 
-OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-SPLIT = TimeSplit(
-    10.0, 6.0, 1.0, {"rollout": 4.0, "reward": 2.0}, {"barrier": {"rollout": 2.0, "": 1.0}}
-)
-CELLS = tuple(StepCell(rank, TimeSplit(), {"response": 30.0}) for rank in "01")
-STEPS = (StepRow(1, "trainer", 1.0, 3.0, (), 0.25, CELLS),)
 BY_ARRIVAL = CollectiveTime("0", "backward", "arrival", 12, 4096.0, 1.5, 0.25, 0.0)
 SECONDS = "dfx_rank_collective_seconds_total"
-FAR_SECONDS = 1e11  # not yet: the age of it is 0 at each scrape
-
-
-def rank_row(**changes) -> RankRow:
-    row = RankRow(
-        role="trainer", rank="0", local_rank=None, world_size=None, node="n", pid=1, attempt=0,
-        state="live", begin_seconds=1.0, last_event_seconds=None, step=None,
-        step_begin_seconds=None, inflight=(), totals=SPLIT, current=TimeSplit(), last=None,
-        tokens_total={}, queue_depth={}, policy_version=None, scalars=(), stamps=(),
-        num_records=5, num_lost_records=0, num_late_records=0, num_guest_drops=0,
-    )  # fmt: skip
-    return dataclasses.replace(row, **changes)
-
-
-def exporter(
-    *ranks: RankRow, run: str = "r", problems=(), verdicts=(), scalars=(), **known
-) -> PrometheusExporter:
-    agent = AgentRow(
-        "0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems), read_seconds=FAR_SECONDS
-    )
-    run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, scalars, verdicts=tuple(verdicts), **known)
-    snapshot = Snapshot(2.0, agent, (run_row,))
-
-    class Source:
-        def snapshot(self):
-            return snapshot
-
-    return PrometheusExporter(Source())
-
-
-def samples(page: PrometheusExporter) -> dict[str, list[tuple[dict[str, str], float]]]:
-    body, _ = page.render(OPENMETRICS)
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(body.decode()):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
 
 
 def test_what_nobody_told_us_has_no_series():
