@@ -1,8 +1,8 @@
 """What the processes of a run reported for one step, made into one value per signal.
 
 Several ranks report the same metric: their values are merged. Several roles may, or a framework and
-the guest's own hook both: then one of them speaks for the run, always the same one, so that a
-baseline never mixes two.
+the guest's own hook both: then one of them speaks for the run, the same one until it falls silent.
+What was learned from it is forgotten then, so that a baseline never mixes two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dfx_agent.agent.signal_inputs import SignalInputs, Source
+from dfx_agent.agent.signal_inputs import SignalInputs, Source, Speaker
+from dfx_agent.agent.signals import StepSignals
 from dfx_agent.metrics.native import OWN_PREFIX
 
 # who trains the policy, or logs for the one who does; best first
@@ -65,26 +66,31 @@ class Choice:
 
     def __init__(self) -> None:
         self._inputs = SignalInputs()
-        self._origins: dict[Source, Origin] = {}
+        self._origins: dict[Source, Speaker[Origin]] = {}
         self._expected: set[tuple[Source, Origin]] = set()
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Roles that the chosen values come from, the one with most of them first."""
-        roles = [origin.role for origin in self._origins.values()]
+        roles = [o.chosen.role for o in self._origins.values() if o.chosen is not None]
         return tuple(sorted(set(roles), key=lambda role: (-roles.count(role), role)))
 
-    def signals(self, step: StepValues) -> dict[str, float]:
+    def signals(self, step: StepValues) -> StepSignals:
         """Signal -> value; empty when nothing of the step is a signal."""
         values: dict[Source, float] = {}
+        others: set[Source] = set()
         self._expected = set()
         for source, origins in step.origins():
-            origin = self._origins.get(source) or _best(origins)
-            if origin in origins:
-                self._origins[source] = origin
+            speaker = self._origins.setdefault(source, Speaker())
+            origin, is_other = speaker.choose(_best_first(origins))
+            if origin is not None:
                 self._expected.add((source, origin))
                 values[source] = step.merged(source, origin)
-        return self._inputs.signals(values)
+            if is_other:
+                others.add(source)
+        found = self._inputs.signals(values)
+        found.changed |= {signal for signal in found if self._inputs.source(signal) in others}
+        return found
 
     def is_whole(self, step: StepValues) -> bool:
         """Whether everything is there that the step before had."""
@@ -93,20 +99,26 @@ class Choice:
     def dump(self) -> dict[str, Any]:
         return {
             "inputs": self._inputs.dump(),
-            "origins": [[metric, labels, *o] for (metric, labels), o in self._origins.items()],
+            "origins": [
+                [metric, labels, *o.chosen]
+                for (metric, labels), o in self._origins.items()
+                if o.chosen is not None
+            ],
         }
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         self._inputs.load(dumped["inputs"])
         self._origins = {
-            (metric, tuple((str(k), str(v)) for k, v in labels)): Origin(str(role), bool(is_guest))
+            (metric, tuple((str(k), str(v)) for k, v in labels)): Speaker(
+                Origin(str(role), bool(is_guest))
+            )
             for metric, labels, role, is_guest in dumped["origins"]
         }
 
 
-def _best(origins: Iterable[Origin]) -> Origin | None:
+def _best_first(origins: Iterable[Origin]) -> list[Origin]:
     known = [origin for origin in origins if origin.role not in _OTHER_MODELS]
-    return min(known, key=_preference, default=None)
+    return sorted(known, key=_preference)
 
 
 def _preference(origin: Origin) -> tuple[bool, int, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from dfx_agent.agent.aborted_share import ABORTED
-from dfx_agent.agent.signals import SCORE_MAX, SCORE_MIN
+from dfx_agent.agent.signals import SCORE_MAX, SCORE_MIN, StepSignals
 from dfx_agent.agent.symptoms import SIGNALS
 from dfx_agent.metrics.native import load as native_names
 
@@ -31,8 +31,10 @@ _POLICY_MODELS = ("actor", "policy")
 _OTHER_MODELS = frozenset({"critic", "ref"})
 # reports of one model alone after which no policy is waited for any more
 LONE_STEPS = 32
+# steps in which others report and the one that speaks does not, until another speaks
+SILENT_STEPS = 32
 
-# best first; a run keeps the source it was first seen with, so that baselines never mix two
+# best first
 _SOURCES: dict[str, tuple[Source, ...]] = {
     "policy_kl": (_source("dfx_policy_kl_k1_nats"),),
     "policy_kl_k2": (_source("dfx_policy_kl_k2_nats"),),
@@ -135,25 +137,63 @@ def input_of(framework: str, key: str) -> Input | None:
     return Input(source, native.scale) if native and source else None
 
 
+_T = TypeVar("_T")
+
+
+class Speaker(Generic[_T]):
+    """Who speaks for one thing: the same one for as long as it does not fall silent."""
+
+    def __init__(self, chosen: _T | None = None) -> None:
+        self.chosen = chosen
+        self._num_silent = 0
+
+    def choose(self, candidates: Sequence[_T]) -> tuple[_T | None, bool]:
+        """Who of them (best first) speaks in this step, and whether another did before."""
+        if self.chosen in candidates:
+            self._num_silent = 0
+            return self.chosen, False
+        if self.chosen is not None and candidates:
+            self._num_silent += 1
+        if not candidates or 0 < self._num_silent < SILENT_STEPS:
+            return None, False
+        is_other = self.chosen is not None
+        self.chosen, self._num_silent = candidates[0], 0
+        return self.chosen, is_other
+
+
 class SignalInputs:
     """Chooses the values of one run that are signals."""
 
     def __init__(self) -> None:
-        self._chosen: dict[str, Source] = {}
+        self._speakers: dict[str, Speaker[Source]] = {}
         # by signal: a model that reports alone, and how often in a row
         self._lone: dict[str, tuple[Source, int]] = {}
 
-    def signals(self, values: Mapping[Source, float]) -> dict[str, float]:
+    def signals(self, values: Mapping[Source, float]) -> StepSignals:
         """Values by signal, for the signals that this step reported."""
-        found = {}
+        found = StepSignals()
         values = _with_truncation(values)
-        for signal, sources in _SOURCES.items():
-            source = self._chosen.get(signal) or next((s for s in sources if s in values), None)
-            source = source or self._lone_model(signal, values)
-            if source is not None and source in values:
-                self._chosen[signal] = source
+        for signal in _SOURCES:
+            speaker = self._speakers.setdefault(signal, Speaker())
+            source, is_other = speaker.choose(self._candidates(signal, values))
+            if source is not None:
                 found[signal] = values[source]
+            if is_other:
+                found.changed |= {signal}
         return found
+
+    def source(self, signal: str) -> Source | None:
+        """What speaks for a signal; None before anything did."""
+        speaker = self._speakers.get(signal)
+        return None if speaker is None else speaker.chosen
+
+    def _candidates(self, signal: str, values: Mapping[Source, float]) -> list[Source]:
+        found = [source for source in _SOURCES[signal] if source in values]
+        chosen = self.source(signal)
+        if chosen is not None and chosen in values and chosen not in found:
+            return [chosen]  # a lone model
+        lone = None if found else self._lone_model(signal, values)
+        return found if lone is None else [lone]
 
     def _lone_model(self, signal: str, values: Mapping[Source, float]) -> Source | None:
         """The only model there is, once it has been the only one for long."""
@@ -169,12 +209,13 @@ class SignalInputs:
 
     def dump(self) -> list[Any]:
         """The choices, as JSON can hold them."""
-        return [[signal, *source] for signal, source in self._chosen.items()]
+        speakers = self._speakers.items()
+        return [[signal, *s.chosen] for signal, s in speakers if s.chosen is not None]
 
     def load(self, dumped: list[Any]) -> None:
         """Go on with what ``dump`` gave; ValueError or TypeError if it is not that."""
-        self._chosen = {
-            signal: (metric, tuple((str(name), str(text)) for name, text in labels))
+        self._speakers = {
+            signal: Speaker((metric, tuple((str(name), str(text)) for name, text in labels)))
             for signal, metric, labels in dumped
         }
 

@@ -70,6 +70,15 @@ _UNBELIEVABLE = 1e100
 _PLACES = {spec.name: spec.where for spec in SIGNALS}
 
 
+class StepSignals(dict[str, float]):
+    """Values of one step by signal; ``changed``: those that another metric speaks for from here.
+
+    Two metrics differ in level and spread: what one taught says nothing of the other.
+    """
+
+    changed: frozenset[str] = frozenset()
+
+
 class NonFinite:
     """Rows of the newest 5 with NaN or Inf, by where it was."""
 
@@ -172,6 +181,8 @@ class SignalBank:
         self._nonfinite.observe(self._row, values)
         self._spread.observe(values)
         self._aborted.observe(values)
+        if isinstance(values, StepSignals):
+            self._learn_anew(values.changed)
         self._score(step, {} if is_restart else values)
         self._update_latch(step)
         self._hold_learning()
@@ -347,6 +358,15 @@ class SignalBank:
             around.clear()
         self._dead.clear()
         self._num_held = 0
+
+    def _learn_anew(self, names: frozenset[str]) -> None:
+        for signal in self._signals:
+            if signal.spec.name in names:
+                signal.clear()
+                signal.drift.clear()
+        if "reward" in names:
+            self._reward.clear()
+            self._lowest.lowest = None
 
     def _rewind(self, step: int) -> None:
         for signal in self._signals:

@@ -151,6 +151,20 @@ def test_a_frameworks_own_number_is_preferred_to_the_hooks():
     assert seen(health, "grad_norm") == [(1, 2.0)]
 
 
+def test_a_role_that_falls_silent_is_replaced_and_its_baseline_forgotten():
+    health = RunHealth()
+    driver, trainer = Rank(health, role="driver"), Rank(health, role="trainer")
+    for step in range(80):
+        driver.step(step, 0.5 + 0.01 * (step % 2))
+        read(health, driver)
+    for step in range(80, 180):
+        trainer.step(step, 9.0 + 0.01 * (step % 2))
+        read(health, trainer)
+    values = [value for _, value in seen(health)]
+    assert values[-1] > 8.0
+    assert not [s for state in health.states for s in state.symptoms if s.is_active]
+
+
 def test_a_run_without_a_signal_has_no_state():
     health = RunHealth()
     rank = Rank(health)

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from dfx_agent.agent.aborted_share import ABORTED, NUM_STEPS, AbortedShare
-from dfx_agent.agent.signal_inputs import LONE_STEPS, SignalInputs, input_of
-from dfx_agent.agent.signals import SignalBank
+from dfx_agent.agent.signal_inputs import LONE_STEPS, SILENT_STEPS, SignalInputs, input_of
+from dfx_agent.agent.signals import SignalBank, StepSignals
 from dfx_agent.alerting.evaluator import Evaluator
 from dfx_agent.metrics.native import load
 
@@ -129,6 +129,37 @@ def fires(shares):
         found = evaluator.observe(bank.observe(step, {ABORTED: share}))
         seen.append(any(f.alert.name == "DfxRolloutAborted" for f in found))
     return seen
+
+
+def test_another_metric_speaks_where_the_first_one_falls_silent():
+    score, reward = input_of("verl", "critic/score/mean"), input_of("verl", "critic/rewards/mean")
+    inputs = SignalInputs()
+    inputs.signals({score.source: 1.0})
+    found = [inputs.signals({reward.source: 2.0}) for _ in range(SILENT_STEPS + 1)]
+    told = [step.get("reward") for step in found]
+    assert told == [None] * (SILENT_STEPS - 1) + [2.0] * 2
+    assert [sorted(step.changed) for step in found[-3:]] == [[], ["reward"], []]
+
+
+def test_a_metric_that_pauses_while_none_reports_speaks_on():
+    score, reward = input_of("verl", "critic/score/mean"), input_of("verl", "critic/rewards/mean")
+    inputs = SignalInputs()
+    inputs.signals({score.source: 1.0})
+    for _ in range(2 * SILENT_STEPS):
+        assert not inputs.signals({})
+    assert inputs.signals({score.source: 1.0, reward.source: 2.0}) == {"reward": 1.0}
+
+
+def test_what_one_metric_taught_says_nothing_of_another():
+    bank = SignalBank()
+    for step in range(100):
+        bank.observe(step, StepSignals(reward=0.5 + 0.01 * (step % 2), entropy=1.0))
+    other = StepSignals(reward=-40.0, entropy=1.0)
+    other.changed = frozenset({"reward"})
+    bank.observe(100, other)
+    for step in range(101, 140):
+        state = bank.observe(step, StepSignals(reward=-40.0 - 0.5 * (step % 2), entropy=1.0))
+        assert not [row for row in state.symptoms if row.is_active]
 
 
 def test_one_failed_rollout_of_256_is_no_alert():
