@@ -14,7 +14,7 @@ from dfx_agent.agent.endings import (
     is_own_child,
 )
 from dfx_agent.agent.left_early import leavers, left_early
-from dfx_agent.agent.progress import IDLE, Track
+from dfx_agent.agent.progress import Track
 from dfx_agent.agent.wording import ranks_text, seconds_text
 from dfx_agent.snapshot import Verdict
 
@@ -46,14 +46,13 @@ def crash_verdict(role: str, ranks: Sequence[Track], now_ns: int) -> Verdict:
         return Verdict(
             "crash", "insufficient evidence", role, unclear, evidence=_lines(first, later, ranks)
         )
-    where = first[0].stage
     return Verdict(
         kind="crash",
         state="found",
         role=role,
-        summary=f"{ranks_text(first)} {endings_text(first)}; last seen in {where}",
+        summary=f"{ranks_text(first)} {endings_text(first)}; last seen {first[0].place}",
         ranks=tuple(rank.process.label for rank in first),
-        stage=where,
+        stage=first[0].stage,
         cause=cause_of(first[0]),
         step=first[0].process.step,
         since_seconds=first[0].process.follower.epoch_seconds(first_ns),
@@ -118,9 +117,10 @@ def _stood(rank: Track) -> str:
     """Where it stood when it was last seen."""
     process = rank.process
     opened = " > ".join(event.name for event in sorted(process.inflight, key=lambda e: e.span))
+    where = f"in {opened}" if opened else rank.place
     since = ""
     if process.last_event_ns is not None and rank.gone_ns is not None:
         quiet = max(0, rank.gone_ns - process.last_event_ns) / 1e9
         since = f", last record {seconds_text(quiet)} before it was missed"
     step = "" if process.step is None else f" of step {process.step}"
-    return f"{ranks_text([rank])} (pid {process.pid}): in {opened or IDLE}{step}{since}"
+    return f"{ranks_text([rank])} (pid {process.pid}): {where}{step}{since}"

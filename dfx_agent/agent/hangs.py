@@ -258,7 +258,7 @@ class _Role:
         first = ranks[0]
         others = [waiter for waiter in waiters if waiter.rank not in ranks] or waiters
         summary = (
-            f"{ranks_text(ranks)} {limits.FAULTS[cause]} {first.stage} "
+            f"{ranks_text(ranks)} {limits.FAULTS[cause]} {first.place} "
             f"for {seconds_text(first.idle_seconds(self.now_ns))}; {waits_text(others)} "
             f"for {seconds_text(self._age(others))}"
         )
@@ -281,7 +281,7 @@ class _Role:
     def _at_work(self, excuses: Mapping[Track, Excuse], waiters: list[Waiter]) -> Verdict:
         rank, excuse = next(iter(excuses.items()))
         summary = (
-            f"{waits_text(waiters)} for {ranks_text([rank])}, which is in {rank.stage} for "
+            f"{waits_text(waiters)} for {ranks_text([rank])}, which is {rank.place} for "
             f"{seconds_text(self._quiet(rank))} of at most {excuse.limit_seconds:.0f} s"
         )
         lines = (excuse.reason, *flight_lines(self.ranks), *stack_lines(self.ranks, self.now_ns))
@@ -453,10 +453,10 @@ class _Role:
         limit = max(NO_PROGRESS_SECONDS, _NO_PROGRESS_STEPS * median(steps) / 1e9)
         if quiet_seconds < limit or not all(self._excuse(rank).fault for rank in self._living):
             return calm
-        stages = ", ".join(dict.fromkeys(rank.stage for rank in self._living))
+        places = ", ".join(dict.fromkeys(rank.place for rank in self._living))
         summary = (
             f"nothing has moved in the whole run for {seconds_text(quiet_seconds)}, "
-            f"a step takes {seconds_text(median(steps) / 1e9)}; all ranks are in {stages}"
+            f"a step takes {seconds_text(median(steps) / 1e9)}; all ranks are {places}"
         )
         since_ns = max(rank.moved_ns for rank in self._living)
         return self._found("no progress", summary, [], [], since_ns)

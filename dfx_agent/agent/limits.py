@@ -20,7 +20,7 @@ LONG_FLOOR_SECONDS = 600.0
 SLEEPING_FLOOR_SECONDS = 45.0  # in a rollout: one slow tool or environment takes longer than usual
 
 STOPPED, LEFT, STUCK = "stopped", "left", "stuck"
-FAULTS = {STOPPED: "stopped in", LEFT: "ended, and had been in", STUCK: "stuck in"}
+FAULTS = {STOPPED: "stopped", LEFT: "ended, and had been", STUCK: "stuck"}
 
 _FIRST_STEPS, _FIRST_DURATIONS = 2, 3
 _LONG_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test|checkpoint|ckpt|save)", re.IGNORECASE)

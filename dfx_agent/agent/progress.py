@@ -149,6 +149,11 @@ class Track:
         return next(reversed(self.stages), IDLE)
 
     @property
+    def place(self) -> str:
+        """The stage as people read it: "in rollout", or "outside all stages"."""
+        return next((f"in {stage}" for stage in reversed(self.stages)), "outside all stages")
+
+    @property
     def seconds_before_guest(self) -> float:
         """How old the process was when its guest came, as in an attach to a job that runs."""
         follower = self.process.follower

@@ -133,9 +133,15 @@ def test_a_process_that_ends_by_itself_with_success_is_no_crash(scene, is_reaped
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("os._exit(3)", "rank 2 ended with exit code 3; last seen in idle"),
-        ("os.kill(os.getpid(), 9)", "rank 2 was killed by signal 9 (SIGKILL); last seen in idle"),
-        ("os.kill(os.getpid(), 11)", "rank 2 was killed by signal 11 (SIGSEGV); last seen in idle"),
+        ("os._exit(3)", "rank 2 ended with exit code 3; last seen outside all stages"),
+        (
+            "os.kill(os.getpid(), 9)",
+            "rank 2 was killed by signal 9 (SIGKILL); last seen outside all stages",
+        ),
+        (
+            "os.kill(os.getpid(), 11)",
+            "rank 2 was killed by signal 11 (SIGSEGV); last seen outside all stages",
+        ),
     ],
 )
 def test_it_is_said_how_a_rank_ended(scene, how, text):

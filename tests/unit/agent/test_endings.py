@@ -115,6 +115,7 @@ def stood(label: str, gone_seconds: int | None, last_event_seconds: int | None =
     gone_ns = None if gone_seconds is None else gone_seconds * 10**9
     one = rank("died", SEGV, gone_ns=gone_ns)
     one.process.label, one.process.pid, one.process.step, one.process.inflight = label, 7, 3, ()
+    one.place = "outside all stages"
     one.process.last_event_ns = None if last_event_seconds is None else last_event_seconds * 10**9
     return one
 

@@ -362,7 +362,7 @@ def test_what_the_recorder_says_of_the_time_before_the_guest(
     assert (verdict.state == "found") == is_found, verdict.summary
     if is_found:
         assert (verdict.ranks, verdict.cause) == (("1",), "stuck")
-        assert "rank 1 stuck in idle for 2411 s" in verdict.summary
+        assert "rank 1 stuck outside all stages for 2411 s" in verdict.summary
         assert "for 2411 s" in verdict.summary.partition(";")[2]
         assert "no collective for 40 min" in verdict.evidence[0]
         assert verdict.since_seconds == pytest.approx(time.time() - 2400, abs=5)
