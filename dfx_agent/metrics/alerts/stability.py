@@ -94,7 +94,7 @@ _SINGLES = {
 _DIVERGENCE_RUNBOOK = Runbook(
     meaning="Several families of training signals left their baselines within 10 steps of each "
     "other and the reward is not improving, or the reward fell and another family moved.",
-    impact="The run is probably collapsing: further steps cost compute and overwrite good "
+    impact="A run that collapses costs compute with every further step and overwrites good "
     "checkpoints.",
     diagnosis="Compare the onset steps of the symptoms: the earliest names the cause more often "
     "than the loudest. Read samples of one step before the earliest onset, the onset, and five "
@@ -173,7 +173,7 @@ SINGLES = tuple(
         "info",
         "stability",
         _active(symptom),
-        f"Since the onset step {what}",
+        f"{what[0].upper()}{what[1:]}",
         _SINGLE_RUNBOOK,
         listing=Listing(
             series(signals.SYMPTOM_ONSET, symptom=symptom), "{direction} since step {value:.0f}"
