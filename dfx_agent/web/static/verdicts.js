@@ -62,7 +62,10 @@ function incidentDetail(run, incident, now) {
     cause,
     lost === null ? "" : `${duration(lost)} lost per step`,
     step === null ? "" : `since step ${step}`,
-    `for ${elapsed(now - since)}`,
+    // nothing lasts on in a job that is over
+    run.ranks.some(isLiving)
+      ? `for ${elapsed(now - since)}`
+      : `began at ${new Date(since * 1000).toLocaleTimeString()}`,
     ...incident.alerts,
   ];
   return parts.filter(Boolean).join(" · ");
