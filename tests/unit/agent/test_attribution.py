@@ -466,12 +466,12 @@ def test_from_records_to_verdict(dfx_dir):
     """Three ranks meet once a step of 50 ms; rank 1 comes 12 ms after the others."""
     agent = Agent(Config(str(dfx_dir)))
     workers = [Worker(dfx_dir, rank) for rank in range(3)]
-    arrivals, lengths = {0: 0.6, 1: 0.85, 2: 0.62}, []
+    arrivals, length = {0: 0.6, 1: 0.85, 2: 0.62}, 50_000_000
+    first = time.monotonic_ns()
     for step in range(1, 9):
-        begin = time.monotonic_ns()
-        time.sleep(0.05)
-        length = time.monotonic_ns() - begin
-        lengths.append(length / 1e9)
+        begin = first + (step - 1) * length
+        while time.monotonic_ns() < begin + length:  # nothing is recorded before it was
+            time.sleep(0.01)
         for rank, worker in enumerate(workers):
             at = begin + int(arrivals[rank] * length)
             worker.emit(STEP, "", begin, begin, step)
@@ -481,7 +481,7 @@ def test_from_records_to_verdict(dfx_dir):
     agent.poll()
     (verdict,) = [v for v in run_row(agent).verdicts if v.kind == "straggler"]
     assert (verdict.state, verdict.ranks, verdict.stage) == ("found", ("1",), "rollout")
-    assert verdict.lost_seconds == pytest.approx(0.24 * median(lengths), rel=0.05)
+    assert verdict.lost_seconds == pytest.approx(0.24 * length / 1e9, rel=0.05)
     peers = by_arrival(arrivals, 0.85)
     for rank in run_row(agent).ranks:
         (row,) = rank.collectives
