@@ -62,10 +62,12 @@ RANK_DIED = Alert(
     _found("crash"),
     "A rank of the job died",
     Runbook(
-        meaning="A training process ended without an orderly shutdown.",
+        meaning="A training process ended without an orderly shutdown, or in order while the "
+        "others still needed it.",
         impact="The others wait for it in the next collective, until their time-out.",
         diagnosis="`dfx-agent diagnose` says which rank died first and in which stage; look for "
-        "the kernel's out-of-memory killer (dmesg), an exception in the rank's log, XID errors.",
+        "the kernel's out-of-memory killer (dmesg), an exception in the rank's log, XID errors. "
+        "One that ended in order: had it fewer batches than the others, or left it the loop early?",
         mitigation="Restart from the newest checkpoint, without the node if it was the hardware.",
     ),
     inhibits=("DfxStepStalled", "DfxStageStalled", "DfxStraggler", "DfxRankImbalance"),
