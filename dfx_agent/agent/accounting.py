@@ -131,6 +131,36 @@ class Window:
         self.first_pieces.extend(stretches)
 
 
+class _Ending:
+    """Spans in the order of their ends, of which some lie across the instant that is looked at.
+
+    Whoever fell behind has thousands of spans and hundreds of such instants: each span is looked at
+    when it begins, and where it is cut.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = sorted(rows, key=_END)
+        self._places: list[int] | None = None  # the last to begin first
+        self._begun: list[int] = []
+
+    def cut(self, until_ns: int, end: int) -> list[Row]:
+        """What began before this time and ends after it, from place ``end`` on; it begins here now.
+
+        The rows are as they were before.
+        """
+        rows = self.rows
+        if self._places is None:
+            places = range(end, len(rows))
+            self._places = sorted(places, key=lambda place: rows[place][0], reverse=True)
+        while self._places and rows[self._places[-1]][0] < until_ns:
+            self._begun.append(self._places.pop())
+        self._begun = [place for place in self._begun if place >= end]
+        across = [rows[place] for place in self._begun]
+        for place in self._begun:
+            rows[place] = (until_ns, *rows[place][1:])
+        return across
+
+
 class TimeAccount:
     """Feed spans, steps and open spans; ``advance`` accounts up to a point of event time."""
 
@@ -210,16 +240,16 @@ class TimeAccount:
         for row in early:
             del fresh[row[1]]
             self._ended.pop(row[1], None)
-        rows = sorted((*self._ended.values(), *early), key=_END)
+        ending = _Ending((*self._ended.values(), *early))
         done = 0
         self._steps.sort()
         while self._steps and self._steps[0][0] <= until_ns:
             time_ns, step = self._steps.pop(0)
-            done = self._reach(time_ns, rows, done)
+            done = self._reach(time_ns, ending, done)
             self._do_step(time_ns, step)
-        done = self._reach(until_ns, rows, done)
+        done = self._reach(until_ns, ending, done)
         self._ended = fresh
-        self._ended.update((row[1], row) for row in rows[done:])
+        self._ended.update((row[1], row) for row in ending.rows[done:])
 
     def finish(self, end_ns: int, *, orderly: bool) -> None:
         """The process is gone; an orderly end closes its last step, a death leaves it open."""
@@ -236,24 +266,24 @@ class TimeAccount:
         self.finished.append(self.current)
         self.current = Window(step, time_ns)
 
-    def _reach(self, until_ns: int, rows: list[Row], done: int) -> int:
-        """Account ``rows`` from place ``done`` on up to this time; returns the place of the rest.
+    def _reach(self, until_ns: int, ending: _Ending, done: int) -> int:
+        """Account what is from place ``done`` on up to this time; returns the place of the rest.
 
-        ``rows`` are in the order of their ends. The single stretches are looked at only while
-        somebody wants them.
+        The single stretches are looked at only while somebody wants them.
         """
+        rows = ending.rows
         end = bisect_right(rows, until_ns, done, key=_END)
         pieces = self.current.first_pieces
         while not pieces.num_omitted and end - done > _FEW_ROWS:
             some = min(end, done + max(_FEW_ROWS, pieces.num_free // 2)) - 1
             time_ns = rows[some][2]
             next_done = bisect_right(rows, time_ns, some, end, key=_END)
-            self._account(time_ns, rows, done, next_done)
+            self._account(time_ns, ending, done, next_done)
             done = next_done
-        self._account(until_ns, rows, done, end)
+        self._account(until_ns, ending, done, end)
         return end
 
-    def _account(self, until_ns: int, rows: list[Row], first: int, end: int) -> None:
+    def _account(self, until_ns: int, ending: _Ending, first: int, end: int) -> None:
         """Account the rows from ``first`` up to ``end``, which end before this time.
 
         Spans that go on are cut: they end here now, and begin here next time.
@@ -262,15 +292,13 @@ class TimeAccount:
         if until_ns <= begin_ns:
             return
         across = [row for row in self._open.values() if row[0] < until_ns]
-        for place in [place for place in range(end, len(rows)) if rows[place][0] < until_ns]:
-            across.append(rows[place])
-            rows[place] = (until_ns, *rows[place][1:])
+        across += ending.cut(until_ns, end)
         cut = [
             (max(begin, begin_ns), span, until_ns, parent, kind, name)
             for begin, span, _, parent, kind, name in across
         ]
         cut.sort(reverse=True)  # the innermost one is the first to end
-        self._book([*rows[first:end], *cut], until_ns)
+        self._book([*ending.rows[first:end], *cut], until_ns)
         self.watermark_ns = until_ns
 
     def _book(self, rows: list[Row], until_ns: int) -> None:

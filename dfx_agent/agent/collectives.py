@@ -86,14 +86,31 @@ class _Rank:
         self.groups: dict[str, tuple[_Group, Coverage]] = {}
         self.books: dict[tuple[str, str], Book] = {}
         self.books_by_parent: dict[tuple[str, int], Book] = {}  # within one reading
-        self.transfers: list[tuple[int, int]] = []
+        self.transfers: list[tuple[int, int]] = []  # begin_ns, ns; as they come
+        self._transfers: list[tuple[int, int]] = []  # the first to begin last
 
     def bound_transfers(self) -> None:
         """Merge neighbours: a step of that many collectives can bear it."""
-        if len(self.transfers) > _MAX_TRANSFERS:
-            rows = sorted(self.transfers)
+        if len(self.transfers) + len(self._transfers) > _MAX_TRANSFERS:
+            rows = sorted((*self.transfers, *self._transfers))
             pairs = zip(rows[::2], [*rows[1::2], (0, 0)], strict=False)
             self.transfers[:] = [(begin, one + other) for (begin, one), (_, other) in pairs]
+            self._transfers.clear()
+
+    def take_transfers(self, begin_ns: int, end_ns: int) -> int:
+        """Nanoseconds of those begun in that time; what began before it is let go."""
+        if self.transfers:
+            self._transfers = sorted((*self._transfers, *self.transfers), reverse=True)
+            self.transfers.clear()
+        total = 0
+        while self._transfers and self._transfers[-1][0] < end_ns:
+            begin, ns = self._transfers.pop()
+            total += ns if begin >= begin_ns else 0
+        return total
+
+    def forget_transfers(self) -> None:
+        self.transfers.clear()
+        self._transfers.clear()
 
 
 class Collectives:
@@ -145,7 +162,7 @@ class Collectives:
                 group.forget(rank.bit)
         self._groups = {key: group for key, group in self._groups.items() if group.members}
         if rank.books:
-            rank.transfers.clear()
+            rank.forget_transfers()
             self._dropped.put(_key(process), rank.books)
 
     def settle(self) -> None:
@@ -188,11 +205,7 @@ class Collectives:
     def take_transfer_ns(self, process: Process, begin_ns: int, end_ns: int) -> int:
         """Transfer of this rank in collectives begun in that time; what is before is let go."""
         rank = self._ranks.get(_key(process))
-        if rank is None:
-            return 0
-        total = sum(ns for begin, ns in rank.transfers if begin_ns <= begin < end_ns)
-        rank.transfers[:] = [entry for entry in rank.transfers if entry[0] >= end_ns]
-        return total
+        return 0 if rank is None else rank.take_transfers(begin_ns, end_ns)
 
     def _match(
         self, group: _Group, bit: int, book: Book, sequence: int, record: Collective
