@@ -86,7 +86,9 @@ class Job:
     def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         errors = self._stack.enter_context((self.out / f"{name}.err").open("wb"))
         told = self._stack.enter_context((self.out / f"{name}.out").open("wb"))
-        context = running(command, env=self._env, stdout=told, stderr=errors, cwd=HERE.parent)
+        # as from a terminal of its own: Linux shares processors by session (sched_autogroup)
+        own = {"cwd": HERE.parent, "start_new_session": True}
+        context = running(command, env=self._env, stdout=told, stderr=errors, **own)
         return self._stack.enter_context(context)
 
     def url(self) -> str | None:
@@ -217,7 +219,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         num_busy = max(options.load - sum(NUM_RANKS.get(job, 2) for job in names), 0)
         for _ in range(num_busy):
-            stack.enter_context(running([sys.executable, "-c", "while True: pass"]))
+            busy = [sys.executable, "-c", "while True: pass"]
+            stack.enter_context(running(busy, start_new_session=True))
         alone = _together(names, "alone", options.seconds / 5, folder)
         for way in options.way.split(","):
             for job in _together(names, way, options.seconds, folder).values():
