@@ -158,8 +158,9 @@ class RunFold:
     def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
         """What one reading of a process brought."""
         self._fresh += ((scalar, process.label, process.attempt) for scalar in scalars)
-        framework, follower = self.framework_of(process), process.follower
-        self.health.add(_reporter(process), framework, scalars, follower.epoch_seconds)
+        if scalars:  # a run without a framework is asked in all its processes
+            framework, epoch_seconds = self.framework_of(process), process.follower.epoch_seconds
+            self.health.add(_reporter(process), framework, scalars, epoch_seconds)
         self.collectives.add(process)
         self.ledger.add(process)
         watch = self._watches.setdefault(process.filed_as.role, StepWatch())
