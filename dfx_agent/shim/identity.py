@@ -11,6 +11,9 @@ from typing import Any
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
 
+# the role of a process without a rank, until it is seen to train or to serve
+UNNUMBERED = "driver"
+
 _NUMBERS = frozenset({"rank", "local_rank", "world_size", "node_rank", "attempt"})
 _LARGEST = 0x7FFFFFFF
 
@@ -27,7 +30,7 @@ def from_environment() -> Identity:
     rank = _first_int(_RANK + (("SLURM_PROCID",) if in_slurm_step else ()))
     return Identity(
         run=os.environ.get("DFX_RUN") or _run_name(),
-        role=os.environ.get("DFX_ROLE") or ("driver" if rank == UNKNOWN else "trainer"),
+        role=os.environ.get("DFX_ROLE") or (UNNUMBERED if rank == UNKNOWN else "trainer"),
         framework=os.environ.get("DFX_FRAMEWORK", ""),
         host=os.environ.get("DFX_NODE") or os.uname().nodename,
         rank=rank,

@@ -1,10 +1,10 @@
-"""A process that only serves: its first forward passes that nobody trains on make it a rank.
+"""What a process is that no launcher numbers and nobody names: told by what it does.
 
-Armed, it has nothing to say by itself: no stage, no optimizer, no collective. One hook on all
-modules looks for a module that is called three times without gradients; then it is gone, and also
-after 2,000 calls (1 to 2 us each), at the first backward, and before anything is compiled. The role
-is "rollout" until the process trains after all. Nothing is done where a launcher or the job says
-who it is, or where something was recorded already.
+A backward makes it a trainer. One that only serves has nothing to say by itself: no stage, no
+optimizer, no collective. Where it is only armed, one hook on all modules looks for a module that is
+called three times without gradients: it is a rank of role "rollout" then, until it trains after
+all. The hook is gone then, and also after 2,000 calls (1 to 2 us each), at the first backward, and
+before anything is compiled.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ _ENOUGH_CALLS = 3
 
 
 def listen() -> None:
-    """In an armed process whose torch has just been imported."""
-    is_only_armed = recorder.current is None and recorder.start_late is not None
-    if is_only_armed and not os.environ.get("DFX_ROLE") and _env_role() == "driver":
+    """In a process whose torch has just been imported."""
+    if os.environ.get("DFX_ROLE") or identity.from_environment().role != identity.UNNUMBERED:
+        return
+    torch_hooks.before_next_backward.append(_be_a_trainer)
+    if recorder.current is None and recorder.start_late is not None:
         SERVING.install(_hook_all_modules)
         imports.when_imported("torch._dynamo.eval_frame", _make_way_for_compilers)
 
@@ -34,10 +36,6 @@ def listen() -> None:
 def _make_way_for_compilers() -> None:
     if SERVING.is_active:
         modules.leave_before_compile()
-
-
-def _env_role() -> str:
-    return identity.from_environment().role
 
 
 def _hook_all_modules(patches: PatchSet) -> None:
@@ -79,10 +77,10 @@ def _become_a_rank() -> None:
     loading = sys.modules.get("torch.utils.data")
     if loading is None or loading.get_worker_info() is None:  # it prepares data for a trainer
         bootstrap.start(None, role=ROLE)
-        torch_hooks.before_next_backward.append(_train_after_all)
 
 
-def _train_after_all() -> None:
-    writer = recorder.current
-    if writer is not None and writer.identity.role == ROLE:
-        writer.update_identity({"role": _env_role()})
+def _be_a_trainer() -> None:
+    """Whatever it was taken for; a role that the job or a framework gave it stays."""
+    writer = recorder.active()
+    if writer is not None and writer.identity.role in {ROLE, identity.UNNUMBERED}:
+        writer.update_identity({"role": "trainer"})

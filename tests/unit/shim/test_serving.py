@@ -41,7 +41,7 @@ TRAINS_AFTER_ALL = """
 serve(3)
 assert role() == "rollout"
 model(x).sum().backward()
-assert role() == "driver"
+assert role() == "trainer"
 """
 TRAINS = """
 model(x).sum().backward()
@@ -121,3 +121,11 @@ def test_who_is_named_already_has_no_hook(changes: dict[str, str], dfx_dir: Path
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("begin", "role"),
+    [("bootstrap.start(None)", "trainer"), ("bootstrap.start(None, role='critic')", "critic")],
+)
+def test_who_trains_is_a_trainer_unless_the_job_says_otherwise(begin, role, dfx_dir) -> None:
+    run(f"{begin}\nmodel(x).sum().backward()\nassert role() == {role!r}\n", dfx_dir)
