@@ -5,9 +5,10 @@
 
 Each job of bench/mixed runs under ``dfx-agent run``, or alone with ``dfx-agent attach`` to it, and
 once more without us. While it runs its agent is asked every two seconds. What is counted: verdicts
-that found something and alerts that fired (each one false, since the jobs are healthy), answers
-that did not come or told of a reading that stands still, lines on the job's stderr that the job
-alone does not write, and parameters that differ from the job's without us at the same step.
+that found something and alerts that fired (each one false, since the jobs are healthy), one signal
+that moved (told as context, pages nobody), answers that did not come or told of a reading that
+stands still, lines on the job's stderr that the job alone does not write, and parameters that
+differ from the job's without us at the same step.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Seen:
     num_blind: int = 0
     num_steps: int = 0
     found: Counter[str] = field(default_factory=Counter)
+    noted: Counter[str] = field(default_factory=Counter)  # context: pages nobody
     states: Counter[str] = field(default_factory=Counter)
     odd_lines: list[str] = field(default_factory=list)
     num_compared: int = 0
@@ -161,7 +163,8 @@ def _ask(job: Job, url: str, client: httpx.Client) -> None:
             if verdict["state"] == "found":
                 seen.found[f"{verdict['kind']}: {verdict['summary']}"] += 1
         for alert in run.get("alerts", ()):
-            seen.found[f"alert {alert['alert']} ({alert['severity']})"] += 1
+            told = seen.noted if alert["severity"] == "info" else seen.found
+            told[f"alert {alert['alert']} ({alert['severity']})"] += 1
 
 
 def _is_starting(job: Job) -> bool:
@@ -237,7 +240,7 @@ def _line(seen: Seen) -> str:
         f"{seen.job} ({seen.way}): {seen.num_steps} steps, exit code {seen.exit_code}",
         f"{seen.num_answers} answers, {seen.num_unanswered} missing, {seen.num_blind} not ready",
         f"{seen.num_different} of {seen.num_compared} hashes differ",
-        f"found: {dict(seen.found) or 'nothing'}",
+        f"found: {dict(seen.found) or 'nothing'}, noted: {dict(seen.noted) or 'nothing'}",
         *(f"stderr: {line}" for line in seen.odd_lines),
         f"states: {dict(seen.states)}",
     )
