@@ -37,9 +37,17 @@ class BrokenValues:
         self._step, self._seconds = -1, -math.inf
 
     def observe(
-        self, place: str, key: str, rank: str, step: int, value: float, seconds: float
+        self,
+        place: str,
+        key: str,
+        rank: str,
+        step: int,
+        value: float,
+        seconds: float,
+        *,
+        is_timed: bool = True,
     ) -> None:
-        """A value that is NaN or infinite."""
+        """A value that is NaN or infinite. Of one that is not timed only the steps count."""
         first = self._first.get(place)
         if first is None or step < first.step or step - self._newest[place] > KEEP_STEPS:
             self._newest.pop(place, None)
@@ -49,7 +57,8 @@ class BrokenValues:
             first.seconds = min(first.seconds, seconds)
         # a rank that lags behind does not make it older
         self._newest[place] = max(step, self._newest.get(place, step), first.step)
-        self._newest_seconds[place] = max(seconds, self._newest_seconds.get(place, seconds))
+        if is_timed:
+            self._newest_seconds[place] = max(seconds, self._newest_seconds.get(place, seconds))
         self.reached(step, seconds)
 
     def reached(self, step: int, seconds: float) -> None:

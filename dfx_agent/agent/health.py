@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from dfx_agent.agent.broken_values import BrokenValues
 from dfx_agent.agent.health_values import Choice, Origin, StepValues
+from dfx_agent.agent.outside import LOG_ROLE
 from dfx_agent.agent.process import ScalarRecord
 from dfx_agent.agent.signal_inputs import Source, broken_place, input_of
 from dfx_agent.agent.signals import SignalBank
@@ -181,7 +182,10 @@ class RunHealth:
         if step is None:
             newest = self._newest.get(reporter, {}).values()
             step = max(newest, default=-1 if self._last is None else self._last) + 1
-        self.broken.observe(place, scalar.key, reporter.rank, step, scalar.value, seconds)
+        is_timed = reporter.role != LOG_ROLE
+        self.broken.observe(
+            place, scalar.key, reporter.rank, step, scalar.value, seconds, is_timed=is_timed
+        )
 
     def _take(
         self, reporter: Reporter, scalar: ScalarRecord, source: Source, value: float, seconds: float
@@ -253,7 +257,7 @@ class RunHealth:
         self._taken_seconds = max(self._taken_seconds, values.newest_seconds)
         signals = self._choice.signals(values)
         if signals:
-            self.state = self._bank.observe(step, signals, values.newest_seconds)
+            self.state = self._bank.observe(step, signals, values.event_seconds)
             while self.states and self.states[-1].step >= step:
                 self.states.pop()
             self.states.append(self.state)

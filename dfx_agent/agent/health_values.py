@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from dfx_agent.agent.outside import LOG_ROLE
 from dfx_agent.agent.signal_inputs import SignalInputs, Source, Speaker
 from dfx_agent.agent.signals import StepSignals
 from dfx_agent.metrics.native import OWN_PREFIX
@@ -33,15 +34,21 @@ class Origin(NamedTuple):
 
 
 class StepValues:
-    """One step: source -> origin -> rank -> value. A rank that reports again replaces its value."""
+    """One step: source -> origin -> rank -> value. A rank that reports again replaces its value.
+
+    ``event_seconds``: when the step was; None of a log, which tells only when it was read.
+    """
 
     def __init__(self) -> None:
         self.newest_seconds = 0.0
+        self.event_seconds: float | None = None
         self._by_source: dict[Source, dict[Origin, dict[str, float]]] = {}
 
     def add(self, source: Source, origin: Origin, rank: str, value: float, seconds: float) -> None:
         self._by_source.setdefault(source, {}).setdefault(origin, {})[rank] = value
         self.newest_seconds = max(self.newest_seconds, seconds)
+        if origin.role != LOG_ROLE:
+            self.event_seconds = self.newest_seconds
 
     def origins(self) -> Iterator[tuple[Source, set[Origin]]]:
         for source, by_origin in self._by_source.items():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dfx_agent.alerting.backtest import Episode
+from dfx_agent.commands._found_logs import BY_NAME
 from dfx_agent.commands._replayed import LEAST_FAMILIES, Report, Thresholds
 
 PassedOver = Sequence[tuple[str, str]]
 
-_MAX_PASSED_OVER_SHOWN = 10
+_MAX_PASSED_OVER_SHOWN = 20
 
 
 def as_json(
@@ -89,11 +91,22 @@ def lines(
             audit = (f"audit: {line}" for line in report.audit)
             told = (*_alert_lines(report.alerts), *audit, *_missing(report), *report.warnings)
             yield from (f"  {line}" for line in told)
-    for file, why in passed_over[:_MAX_PASSED_OVER_SHOWN]:
-        yield f"passed over: {file}: {why}"
-    if len(passed_over) > _MAX_PASSED_OVER_SHOWN:
-        yield f"passed over: {len(passed_over) - _MAX_PASSED_OVER_SHOWN:,} more (--json names them)"
+    yield from _passed_over_lines(passed_over)
     yield summary_line(reports, thresholds)
+
+
+def _passed_over_lines(passed_over: PassedOver) -> Iterator[str]:
+    """What was opened and is no log by its name; what was not opened by its kind, counted."""
+    opened = [(file, why) for file, why in passed_over if not why.endswith(BY_NAME)]
+    for file, why in opened[:_MAX_PASSED_OVER_SHOWN]:
+        yield f"passed over: {file}: {why}"
+    if len(opened) > _MAX_PASSED_OVER_SHOWN:
+        yield f"passed over: {len(opened) - _MAX_PASSED_OVER_SHOWN:,} more (--json names them)"
+    kinds = Counter(why.removesuffix(BY_NAME).strip() for _, why in passed_over
+                    if why.endswith(BY_NAME))  # fmt: skip
+    if kinds:
+        told = ", ".join(f"{num:,} {kind}" for kind, num in sorted(kinds.items()))
+        yield f"passed over, not opened: {told} (--json names them)"
 
 
 def verdict(report: Report) -> str:

@@ -27,7 +27,8 @@ class FollowedLog:
     ``number`` tells several logs of one run apart.
 
     The newest row waits until the next one is there, or until the file has rested for a reading:
-    some frameworks write a step in parts. A file that became shorter is another attempt.
+    some frameworks write a step in parts. A file that became shorter, or begins with another row,
+    is another attempt.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class FollowedLog:
         self._say = say
         self._said: set[str] = set()
         self._recorder: Recorder | None = None
+        self._first: Row | None = None
         self._attempt = 0
         self._stamp: Stamp = (-1, -1)
         self._is_settled = False
@@ -94,10 +96,12 @@ class FollowedLog:
         return logs[-1]
 
     def _tell(self, log: Log, drain: Callable[[], None], *, is_resting: bool) -> bool:
-        """Tell the rows that were not told before. True, and nothing told, if there are fewer."""
+        """Tell the rows that were not told before. True, and nothing told, if it is another log."""
         num_values = num_seen = 0
         for step, values in _finished(log.rows(), is_resting=is_resting):
             num_seen += 1
+            if num_seen == 1 and self._begins_otherwise((step, values)):
+                return True
             if num_seen <= self.num_told:
                 continue
             self._recorder_of(log.framework).scalars(values, step)
@@ -111,8 +115,18 @@ class FollowedLog:
         # the newest row may have been told while the file rested
         return num_seen + (not is_resting) < self.num_told
 
+    def _begins_otherwise(self, row: Row) -> bool:
+        """A log that was rotated may already hold more rows than the one before it had."""
+        first, self._first = self._first or row, row
+        step, values = row
+        is_same = step == first[0] and all(
+            repr(values[key]) == repr(value) for key, value in first[1].items() if key in values
+        )
+        # the only row that was told may have been written on
+        return self.num_told > 1 and not is_same
+
     def _begin_again(self) -> None:
-        self._say_once(f"{self.path} became shorter: taken as a restart of the job")
+        self._say_once(f"{self.path} begins anew: taken as a restart of the job")
         self.close()
         self._recorder = None
         self._attempt += 1

@@ -42,6 +42,8 @@ _OTHER_ENDINGS = frozenset(
         ".whl",
     ]
 )
+# how the reason ends where a file was not even opened
+BY_NAME = "is no log"
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})")
 _STATE = "trainer_state.json"
 
@@ -70,9 +72,17 @@ def find_logs(places: Iterable[str], *, labels: Path | None = None) -> Found:
 
 def _below(folder: Path, found: Found, labels: Path | None) -> Iterator[Path]:
     states: dict[Path, tuple[int, Path]] = {}
-    for where, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    walked: set[Path] = set()
+    for where, folders, files in os.walk(folder, followlinks=True):
         here = Path(where)
+        if here.resolve() in walked:
+            folders.clear()
+            found.passed_over.append((where, "this folder is read already, by another name"))
+            continue
+        walked.add(here.resolve())
+        hidden = [name for name in folders if name.startswith(".")]
+        found.passed_over += [(str(here / name), f"hidden {BY_NAME}") for name in hidden]
+        folders[:] = sorted(set(folders) - set(hidden))
         if is_run_folder(here):
             folders.clear()
             yield here
@@ -86,7 +96,10 @@ def _below(folder: Path, found: Found, labels: Path | None) -> Iterator[Path]:
             elif path == labels or "tfevents" in path.name:
                 continue
             elif path.suffix.lower() in _OTHER_ENDINGS or path.name.startswith("."):
-                found.passed_over.append((str(path), f"{path.suffix or 'hidden'} is no log"))
+                ending = "hidden" if path.name.startswith(".") else path.suffix
+                found.passed_over.append((str(path), f"{ending} {BY_NAME}"))
+            elif not path.is_file():
+                found.passed_over.append((str(path), "a link to nothing, a pipe or a device"))
             else:
                 yield path
     yield from (path for _, path in states.values())

@@ -31,6 +31,10 @@ _MARKS = (
 )
 
 
+# so much of the beginning tells the encoding of a file without a mark
+_NUM_BYTES_TOLD = 256
+
+
 def read_lines(path: Path, notes: Notes) -> Iterator[str]:
     """Lines with their ends; of a stream that is cut or damaged those before the damage.
 
@@ -81,8 +85,18 @@ def _open_zstd(path: Path) -> IO[bytes]:
 
 def _encoding(path: Path) -> str:
     with _open_bytes(path) as data:
-        begin = data.read(4)
-    return next((name for mark, name in _MARKS if begin.startswith(mark)), "utf-8")
+        begin = data.read(_NUM_BYTES_TOLD)
+    told = next((name for mark, name in _MARKS if begin.startswith(mark)), None)
+    return told or _unmarked(begin)
+
+
+def _unmarked(begin: bytes) -> str:
+    """The rest of a UTF-16 file that was split has no mark: every other byte of it is 0."""
+    halves = begin[::2], begin[1::2]
+    num_zeros = [half.count(0) for half in halves]
+    if len(halves[1]) < 4 or min(num_zeros) > 0 or max(num_zeros) * 2 < len(halves[1]):
+        return "utf-8"
+    return "utf-16-le" if num_zeros[1] else "utf-16-be"
 
 
 def _skip_line(text: TextIOWrapper) -> None:

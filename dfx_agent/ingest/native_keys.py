@@ -19,6 +19,8 @@ _COMMON = ("verl", "trl")
 # an export with more of them is not known
 _MAX_SLASHES = 2
 _MAX_UNDERSCORES = 12
+_MAX_KEY_CHARS = 200
+_NUM_KEYS_TOLD = 8
 # the framework is told from so much of the beginning, and for as long as no key is known
 _NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
 
@@ -43,6 +45,10 @@ class NativeRows:
             if not row[1].keys() <= self._keys:
                 self._add_keys(row[1])
             yield self._spelled(row)
+        for key in self._map.spellings.keys() - self._keys if first else ():
+            self._notes.add(
+                f"is named by --map, and no record has it (but {_few(self._keys)})", key
+            )
         if first and not self.framework and not self._map.spellings:
             known = ", ".join(name for name in frameworks() if name != _GUEST)
             self._notes.add(f"no key is known (of {known}); name them: --map reward=KEY")
@@ -106,6 +112,11 @@ class NativeRows:
         return step, spelled
 
 
+def _few(keys: Iterable[str]) -> str:
+    some = sorted(key[:60] for key in keys)
+    return ", ".join(some[:_NUM_KEYS_TOLD]) + (", ..." if len(some) > _NUM_KEYS_TOLD else "")
+
+
 def is_known_key(key: str) -> bool:
     """Whether any framework knows this key or what an export makes of it."""
     return any(_spelling(key, load(name)) for name in frameworks())
@@ -142,7 +153,7 @@ def _spelling(key: str, names: NativeNames) -> str | None:
 
 def _with_slashes(key: str, names: NativeNames) -> str | None:
     """A key whose slashes an export wrote as underscores."""
-    if "/" in key:
+    if "/" in key or len(key) > _MAX_KEY_CHARS:
         return None
     places = [i for i, letter in enumerate(key) if letter == "_"][:_MAX_UNDERSCORES]
     for num_slashes in range(1, _MAX_SLASHES + 1):

@@ -92,6 +92,8 @@ class Log:
 def open_logs(path: str | Path, format: str = AUTO, key_map: KeyMap = NO_MAP) -> list[Log]:  # noqa: A002 - the word of the command line
     """The runs of a file, at least one; UnreadableLogError when it is missing or is no log."""
     path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UnreadableLogError(f"cannot read {path}: a pipe or device; write it to a file first")
     try:
         kind = kind_of(path, key_map) if format == AUTO else format
         parts = READERS[kind](path, key_map)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field
 
 from dfx_agent.ingest.run import Notes, Record
 
@@ -12,8 +12,10 @@ from dfx_agent.ingest.run import Notes, Record
 _PROCESS = re.compile(
     r"\(\w+ pid=\d+[^)]*\)|\[(?:rank|default|local_rank)? ?\d{1,5}\]:?|^\d{1,5}: "
 )
-# so many reports of another one without any of the one followed: it has ended
+# so many reports of one other without any of the one followed: it has ended
 _NUM_ALONE = 3
+# one that prints the same may lag by a report; further back it is a job that was resumed
+_NUM_COMPARED = 2
 _MAX_KINDS = 1_000
 # values that differ between two reports of one process
 _COUNTING = ("learning_rate", "epoch", "num_tokens", "step", "lr")
@@ -21,10 +23,10 @@ _COUNTING = ("learning_rate", "epoch", "num_tokens", "step", "lr")
 
 @dataclass
 class _Followed:
-    """``num_others``: reports of another process since its own newest."""
+    """``others``: reports of each other process since its own newest."""
 
     process: str
-    num_others: int = 0
+    others: Counter[str] = field(default_factory=Counter)
 
 
 class Reporters:
@@ -33,13 +35,13 @@ class Reporters:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._followed: OrderedDict[frozenset[str], _Followed] = OrderedDict()
-        self._last_text = ""
+        self._newest_texts: deque[str] = deque(maxlen=_NUM_COMPARED)
 
     def is_wanted(self, before: str, text: str, record: Record) -> bool:
-        if text == self._last_text and any(key in record for key in _COUNTING):
+        if text in self._newest_texts and any(key in record for key in _COUNTING):
             self._notes.add("a report that was there just before: taken as another process's")
             return False
-        self._last_text = text
+        self._newest_texts.append(text)
         process = _PROCESS.search(before)
         return self._is_followed(process[0] if process else "", frozenset(record))
 
@@ -51,10 +53,12 @@ class Reporters:
             self._followed[keys] = _Followed(process)
             return True
         if followed.process == process:
-            followed.num_others = 0
+            followed.others.clear()
             return True
-        followed.num_others += 1
-        if followed.num_others < _NUM_ALONE:
+        if len(followed.others) >= _MAX_KINDS:
+            followed.others.clear()
+        followed.others[process] += 1
+        if followed.others[process] < _NUM_ALONE:
             self._notes.add("reports the same keys as another process: left out", process)
             return False
         self._followed[keys] = _Followed(process)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from dfx_agent.ingest import parquet
@@ -40,6 +42,8 @@ def kind_of(path: Path, key_map: KeyMap) -> str:
     if ".ipynb" in endings or (begin.startswith("{") and _NOTEBOOK.search(begin)):
         return "notebook"
     found = _by_lines([line for line in lines if line.strip()], key_map)
+    if found is None and _is_beginning(lines) and not any("\0" in line for line in lines):
+        found = _by_first_report(read_lines(path, Notes()), key_map)
     if found is None:
         raise NotALogError(f"cannot tell what {path} is: name its --format")
     return found
@@ -60,6 +64,21 @@ def _by_lines(lines: list[str], key_map: KeyMap) -> str | None:
     if is_json:
         return "jsonl" if first.startswith('{"') else "trl"
     return "csv" if _is_table(lines) else None
+
+
+def _is_beginning(lines: list[str]) -> bool:
+    """Whether the file goes on behind them."""
+    return len(lines) >= _NUM_LINES or sum(map(len, lines)) > _NUM_CHARS
+
+
+def _by_first_report(lines: Iterator[str], key_map: KeyMap) -> str | None:
+    """Of output that begins with much else, such as progress bars, by the first report in it."""
+    while some := list(islice(lines, _NUM_LINES)):
+        if any("step:" in line and STEP.search(line) for line in some):
+            return "verl"
+        if has_report(some, key_map):
+            return "console"
+    return None
 
 
 def _is_table(lines: list[str]) -> bool:

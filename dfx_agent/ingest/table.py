@@ -11,7 +11,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from dfx_agent.ingest.values import number
 
 _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
+# spreadsheets tell their delimiter so, people say where a table comes from
+_PREAMBLE = re.compile(r"(?:sep=.|#[^,;\t|]*)\s*$")
 _MAX_CELL_CHARS = 1 << 20
 _MAX_COLUMNS_READ = 200_000
 _MAX_VALUES_HELD = 1_000_000
@@ -62,7 +64,8 @@ def table_parts(path: Path) -> list[Part]:
         ]
     columns = [_column(name) for name in header.names]
     runs = list(dict.fromkeys(column.run for column in columns if column and column.run))
-    is_named = all(c is None or c.run or c.key in STEP_KEYS for c in columns)
+    # the first is the axis that was chosen: the step, or a time
+    is_named = all(c is None or c.run or c.key in STEP_KEYS for c in columns[1:])
     if not runs or not is_named:
         return [Part("", partial(_read_rows, path, header))]
     return [
@@ -77,7 +80,7 @@ def _no_rows(notes: Notes) -> Iterator[Record]:
 
 
 def _header(path: Path) -> Header | None:
-    first = next((line for line in _lines(path, Notes()) if line.strip()), None)
+    first = next(_table_lines(path, Notes()), None)
     if first is None:
         return None
     counts = {mark: first.count(mark) for mark in _DELIMITERS}
@@ -121,7 +124,7 @@ def _kept(names: list[str | None], notes: Notes) -> list[str | None]:
 
 
 def _cells(path: Path, header: Header, notes: Notes) -> Iterator[list[str]]:
-    lines = (line for line in _lines(path, notes) if line.strip())
+    lines = _table_lines(path, notes)
     rows = csv.reader(
         lines if not header.is_told else islice(lines, 1, None), delimiter=header.delimiter
     )
@@ -133,6 +136,12 @@ def _cells(path: Path, header: Header, notes: Notes) -> Iterator[list[str]]:
             yield cells
     except csv.Error as error:
         notes.add(f"the table cannot be read on: {error}")
+
+
+def _table_lines(path: Path, notes: Notes) -> Iterator[str]:
+    """Without empty lines, and without what stands above the header: a comment, "sep=;"."""
+    lines = (line for line in _lines(path, notes) if line.strip())
+    return dropwhile(_PREAMBLE.match, lines)
 
 
 def _lines(path: Path, notes: Notes) -> Iterator[str]:
@@ -159,7 +168,10 @@ def _column(name: str | None) -> Column | None:
 
 def _of_run(header: Header, columns: Iterable[Column | None], run: str) -> Header:
     """The columns of one run, and those of no run: the step."""
-    names = [c.key if c is not None and c.run in {"", run} else None for c in columns]
+    names = [
+        c.key if c is not None and (c.run == run or (not c.run and c.key in STEP_KEYS)) else None
+        for c in columns
+    ]
     if names.count("_step") and "step" in names:
         names = [None if name == "_step" else name for name in names]
     return header._replace(names=names)

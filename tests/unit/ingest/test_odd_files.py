@@ -1,0 +1,92 @@
+"""Logs that are odd as files: several printing ranks, late reports, no mark, pipes, preambles."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dfx_agent.ingest.key_map import parse
+from dfx_agent.ingest.reader import open_logs, read
+from dfx_agent.ingest.run import UnreadableLogError
+
+
+def report(i: int, **more: object) -> str:
+    return str({"loss": 0.1, "reward": i / 8, "kl": 0.01, "epoch": round(0.01 * i, 2)} | more)
+
+
+def rewards(path, **how):
+    return [values["reward"] for _, values in read(path, **how).rows]
+
+
+def test_of_many_ranks_that_print_one_is_followed_from_beginning_to_end(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("".join(
+        f"[rank{rank}]: {report(i, reward=i + rank / 10)}\n" for i in range(9) for rank in range(8)
+    ))  # fmt: skip
+    assert rewards(path) == list(range(9))
+    assert not any("followed from there" in line for line in read(path).warnings)
+
+
+def test_two_that_print_the_same_with_a_report_between_are_one_job(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("".join(
+        f"{report(i)}\n{report(i - 1)}\n" if i else f"{report(i)}\n" for i in range(9)
+    ))  # fmt: skip
+    run = read(path)
+    assert [step for step, _ in run.rows] == list(range(9))
+    assert not any("resumed" in line for line in run.warnings)
+
+
+def test_reports_that_begin_behind_thousands_of_progress_lines_are_found(tmp_path):
+    bars = "".join(f"\rMap: {i}/9000 [00:01<00:02, 900 examples/s]" for i in range(9000))
+    path = tmp_path / "train.log"
+    path.write_text(bars + "\n" + "".join(f"{report(i)}\n" for i in range(4)))
+    assert rewards(path) == [i / 8 for i in range(4)]
+    verl = tmp_path / "verl.log"
+    verl.write_text(bars + "\n" + "step:1 - critic/score/mean:0.5 - actor/entropy:0.1\n")
+    assert read(verl).framework == "verl"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_the_rest_of_a_utf_16_file_that_was_split_has_no_mark(tmp_path, encoding):
+    path = tmp_path / "train.log"
+    path.write_bytes("".join(f"{report(i)}\r\n" for i in range(4)).encode(encoding))
+    assert rewards(path) == [i / 8 for i in range(4)]
+
+
+@pytest.mark.parametrize("above", ["sep=;\n", "# exported by hand\n\n# twice\n"])
+def test_what_stands_above_the_header_is_no_header(tmp_path, above):
+    path = tmp_path / "m.csv"
+    path.write_text(above + "step;reward;kl\n1;0,5;0.1\n2;0,75;0.2\n")
+    assert rewards(path) == [0.5, 0.75]
+
+
+@pytest.mark.parametrize("axis", ["Relative Time (Process)", "Wall Time", "created"])
+def test_a_wandb_export_over_time_holds_the_same_runs(tmp_path, axis):
+    header = [axis, *(f"{run} - train/{key}" for run in "ab" for key in ("reward", "kl"))]
+    cells = [["1.5", "1", "2", "", ""], ["2.5", "3", "4", "5", "6"]]
+    path = tmp_path / "wandb.csv"
+    path.write_text("\n".join(",".join(f'"{cell}"' for cell in row) for row in (header, *cells)))
+    first, second = open_logs(path)
+    assert (first.name, list(first.rows())) == (
+        "a", [(0, {"reward": 1.0, "kl": 2.0}), (1, {"reward": 3.0, "kl": 4.0})],
+    )  # fmt: skip
+    assert (second.name, list(second.rows())) == ("b", [(0, {"reward": 5.0, "kl": 6.0})])
+
+
+def test_a_pipe_is_told_and_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(UnreadableLogError, match="pipe"):
+        open_logs(tmp_path / "log")
+
+
+def test_a_key_of_the_map_that_no_record_has_is_told(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(f'{{"step": {i}, "score": 0.5}}\n' for i in range(3)))
+    told = read(path, key_map=parse(["reward=scroe"])).warnings
+    assert any("scroe is named by --map, and no record has it" in line for line in told), told
+    assert any("score" in line.replace("scroe", "") for line in told), told
+    assert not any(
+        "named by --map" in w for w in read(path, key_map=parse(["reward=score"])).warnings
+    )
