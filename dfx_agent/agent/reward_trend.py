@@ -26,6 +26,7 @@ _SCALE_FLOOR, _RELATIVE_FLOOR = 0.05, 0.1
 _LEVEL_ROWS = 3
 _START_ROWS = 5
 _WINDOW_ROWS = 64
+_NEWEST_CHANGES = 8
 
 
 class RewardTrend:
@@ -122,7 +123,9 @@ class RewardTrend:
         elif self._fall_step is None:
             self._fall_step = self._values[-2][0]  # the median follows one row late
         highest = max(value for _, value in list(self._levels)[-2 * IMPROVING_STEPS :])
-        if highest - level >= FALLING_CHANGES * change:
+        # the noise of a share grows with it: 64 rows of next to no success tell nothing of it
+        newest = max(change, _median(list(self._changes)[-_NEWEST_CHANGES:]))
+        if highest - level >= FALLING_CHANGES * newest:
             self._num_rows_left = self._num_marked = 0
             self._zs.clear()
         gained = self._best - _median(self._starts)

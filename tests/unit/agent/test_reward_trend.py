@@ -95,6 +95,14 @@ def test_a_fall_ends_improving():
     assert is_improving(small) is True, "less than three changes, of a sixtieth at least"
 
 
+def test_a_reward_that_takes_off_is_as_noisy_as_its_newest_rows():
+    """64 rows of next to no success say nothing of the noise of a share of a third."""
+    quiet = [(0.01, 0.0), (0.02, 0.0)] * 30
+    risen = [(0.2, 4.0), (0.32, 6.0), (0.22, 4.0), (0.34, 6.0), (0.24, 4.0), (0.36, 6.0)] * 2
+    assert is_improving(followed([*quiet, *risen, (0.23, 4.0), (0.2, 4.0)])) is True
+    assert is_improving(followed([*quiet, *risen, *[(0.0, 0.0)] * 4])) is False
+
+
 def rising_then(*values: float) -> list[float]:
     """To 0.9 within ten rows, and there for ten."""
     return [*(0.09 * n for n in range(1, 11)), *[0.9] * 10, *values]
