@@ -58,6 +58,8 @@ _NONFINITE_STEPS = Threshold(
 # a page outlives an agent that is restarted; the agent itself keeps it by its latch
 _KEEP_PAGE_SECONDS = 1800
 _KEEP_SECONDS = 900
+# a median of 8 steps that hovers about the limit is one drift
+_KEEP_DRIFT_STEPS = 32
 
 
 def _active(symptom: str) -> Compare:
@@ -193,6 +195,7 @@ ENTROPY_DRIFT = Alert(
         diagnosis="Read samples: are they longer, repetitive, in mixed languages?",
         mitigation="Lower the entropy bonus or the learning rate; strengthen the reference KL.",
     ),
+    keep_steps=_KEEP_DRIFT_STEPS,
 )
 LENGTH_DRIFT = Alert(
     "DfxLengthDrift",
@@ -207,6 +210,7 @@ LENGTH_DRIFT = Alert(
         diagnosis="Does the score rise with the length? Are long responses finished or repetitive?",
         mitigation="Raise the limit if the growth is wanted; else penalise length or truncation.",
     ),
+    keep_steps=_KEEP_DRIFT_STEPS,
 )
 _NO_SIGNAL_RUNBOOK = Runbook(
     meaning="For 8 steps or more, every sample of a step got the same score.",

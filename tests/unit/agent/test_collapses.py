@@ -240,6 +240,19 @@ def test_a_drift_is_one_warning_in_time_and_no_page(name, alert, most, growth):
     assert math.exp(growth * (told.step - 60)) < most
 
 
+def test_a_length_that_hovers_about_its_limit_is_one_warning():
+    """Cycles of 60 steps between 1.8 and 2.3 times the start: the same drift all the time."""
+    bank, rng = trained(60)
+    states = []
+    for step in range(60, 560):
+        values = healthy(rng)
+        cycle = math.sin(2 * math.pi * step / 60)
+        values["response_length"] *= min(2.05, 1 + (step - 60) / 150) + 0.25 * cycle
+        states.append(bank.observe(step, values))
+    told = [each.alert for each in episodes(states) if each.severity == "warning"]
+    assert told.count("DfxLengthDrift") == 1, told
+
+
 def first_success(step: int, rng: random.Random) -> dict[str, float]:
     """A sparse reward: nobody succeeds until step 150, then it is learned."""
     has_begun = step >= 150
