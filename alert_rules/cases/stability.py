@@ -1,7 +1,8 @@
 """Cases of the alerts on training health; figures lie close to the thresholds, on both sides."""
 
 from alert_rules.cases.case import Cases, Sample, Series, at
-from dfx_agent.metrics import signals
+from dfx_agent.metrics import signals, verdicts
+from dfx_agent.metrics.alerts.stability import NO_UPDATE
 
 _DIRECTIONS = {"divergence": "up", "grad_norm": "up", "entropy": "down", "reward": "down",
                "length": "up", "reward_improving": "up"}  # fmt: skip
@@ -42,6 +43,10 @@ def nonfinite(**steps: float) -> Series:
         at(signals.NONFINITE_STEPS, steps.get(where, 0), where=where)
         for where in ("grad", "logprob", "loss", "reward")
     )
+
+
+def diverges(cause: str) -> Series:
+    return (at(verdicts.VERDICT_ACTIVE, 1, kind="divergence", cause=cause, rank="0"),)
 
 
 def scores(num_identical_steps: float, *, had_signal: bool) -> Series:
@@ -124,8 +129,14 @@ CASES = {
         silent=(scores(7, had_signal=False), scores(8, had_signal=True)),
     ),
     ("DfxNonFinite", "critical"): Cases(
-        fires=(nonfinite(logprob=1), nonfinite(loss=1), nonfinite(reward=1), nonfinite(grad=2)),
-        silent=(nonfinite(), nonfinite(grad=1)),
+        fires=(
+            nonfinite(logprob=1),
+            nonfinite(loss=1),
+            nonfinite(reward=1),
+            nonfinite(grad=2),
+            diverges(NO_UPDATE),
+        ),
+        silent=(nonfinite(), nonfinite(grad=1), diverges("entropy first")),
     ),
     ("DfxNonFinite", "warning"): Cases(
         fires=(nonfinite(grad=1),),

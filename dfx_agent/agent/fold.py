@@ -26,6 +26,7 @@ from dfx_agent.agent.outside import LOG_ROLE, OutsideProcess, verdicts
 from dfx_agent.agent.part_of_job import only_what_is_seen
 from dfx_agent.agent.process import ClosedStep, Process, ScalarRecord
 from dfx_agent.agent.scalar_rows import ScalarRows
+from dfx_agent.agent.skipped_updates import SkippedUpdates
 from dfx_agent.agent.steps import Step, StepWatch
 from dfx_agent.agent.store import ScalarStore
 from dfx_agent.metrics.alerts.conditions import Condition
@@ -62,6 +63,7 @@ class RunFold:
         self.hangs = HangWatch(self.faults, run)
         self.memory = MemoryWatch()
         self.health = RunHealth(critical)
+        self.skipped_updates = SkippedUpdates()
         self.ledger = RunLedger()
         self.incidents = IncidentBook(run)
         self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
@@ -184,6 +186,7 @@ class RunFold:
         with guard("judgement", run, _SIGNALS):
             told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
             self.health.close(told)
+            self.skipped_updates.observe(p for p in self.processes.values() if p.is_living)
         with guard("judgement", run, _LEDGER):
             self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
 
@@ -264,6 +267,9 @@ class RunFold:
         breaks = self.health.broken.breaks(is_scaled=is_scaled)
         if breaks:
             return broken_verdict(breaks, state, role)
+        skipped = self.skipped_updates.verdict()
+        if skipped is not None:
+            return skipped
         if state is None:
             roles = (p.filed_as.role for p in self.processes.values() if _trains(p))
             trainer = min(roles, default=None)

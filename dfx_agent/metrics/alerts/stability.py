@@ -3,7 +3,7 @@
 Conditions, thresholds and what they were measured on: docs/design.md, "Signals and alerts".
 """
 
-from dfx_agent.metrics import signals
+from dfx_agent.metrics import signals, verdicts
 from dfx_agent.metrics.alerts.alert import Alert, Listing, Runbook
 from dfx_agent.metrics.alerts.conditions import (
     Agree,
@@ -55,6 +55,8 @@ _NONFINITE_STEPS = Threshold(
     "nonfinite_gradient_steps", 2, "steps",
     "so many of the newest 5 steps had a gradient norm that is NaN or Inf",
 )  # fmt: skip
+# why a divergence is found: a gradient scaler leaves out every update
+NO_UPDATE = "NaN or Inf, no update is made"
 # a page outlives an agent that is restarted; the agent itself keeps it by its latch
 _KEEP_PAGE_SECONDS = 1800
 _KEEP_SECONDS = 900
@@ -241,7 +243,7 @@ _NONFINITE_RUNBOOK = Runbook(
     meaning="A value that the job reported is NaN or infinite.",
     impact="In a log-probability, loss or reward: weights or rollout are broken and every later "
     "update spreads it. In the gradient norm alone: frameworks skip such an update, and one can be "
-    "harmless.",
+    "harmless; where every update is skipped nothing is learned.",
     diagnosis="Check log-probabilities first, then the loss, then gradients; look at the samples "
     'of that step (output like "!!!!" means broken weights in the rollout engine).',
     mitigation="Stop, and restart from the newest checkpoint before it. For gradients alone: check "
@@ -255,6 +257,7 @@ NONFINITE = Alert(
         (
             Compare(_nonfinite("logprob", "loss", "reward"), ">=", 1),
             Compare(_nonfinite("grad"), ">=", _NONFINITE_STEPS),
+            Compare(series(verdicts.VERDICT_ACTIVE, kind="divergence", cause=NO_UPDATE), "==", 1),
         )
     ),
     "NaN or Inf in what the job trains on",
