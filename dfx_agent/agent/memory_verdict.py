@@ -1,9 +1,9 @@
 """Whether a role runs out of memory: by steps until a limit is reached, not by a level.
 
-Host: a process whose anonymous memory grows step after step, and the limit of its control group,
-or the host itself, is reached within 10,000 steps or an hour. All processes of the run that share
-a limit use it up together. Device: the allocator holds nearly all of it, and what it holds without
-using it grows: the next step is a retried allocation or the end.
+Host: a process whose anonymous memory grows step after step, or at every so many, and the limit of
+its control group, or the host itself, is reached within 10,000 steps or an hour. All processes of
+the run that share a limit use it up together. Device: the allocator holds nearly all of it, and
+what it holds without using it grows: the next step is a retried allocation or the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from typing import NamedTuple
 
 from dfx_agent.agent.flight import age_text
 from dfx_agent.agent.gauges import device_rows
-from dfx_agent.agent.growth import MIN_STEPS, steady_bytes_per_step
+from dfx_agent.agent.growth import (
+    MIN_STEPS,
+    RISE_TO_STAY,
+    SMALLEST_RISE,
+    steady_bytes_per_step,
+)
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.wording import labels_text
 from dfx_agent.devices.host import available_bytes, total_bytes
@@ -46,6 +51,7 @@ class _Growing(NamedTuple):
     process: Process
     bytes_per_step: float
     step_seconds: float
+    samples: Sequence[tuple[int, float]]
 
     @property
     def bytes_per_second(self) -> float:
@@ -59,12 +65,15 @@ class MemoryWatch:
         self._limits: dict[str, Limit | None] = {}
         self._read_at = 0.0
         self._since: dict[tuple[str, str], float] = {}
+        self._known: set[Process] = set()  # who grew steadily when it was last asked
 
     def verdicts(self, processes: Mapping[tuple[str, str], Process]) -> tuple[Verdict, ...]:
         """One for each role that has passed enough steps; ``processes`` by (role, label)."""
         self._forget_limits()
         living = [process for process in processes.values() if process.is_living]
-        growing = [each for process in living if (each := _growing(process)) is not None]
+        found = [_growing(process, is_known=process in self._known) for process in living]
+        growing = [each for each in found if each is not None]
+        self._known = {each.process for each in growing}
         roles = dict.fromkeys(process.filed_as.role for process in living)
         told = (self._of_role(role, living, growing) for role in roles)
         return tuple(verdict for verdict in told if verdict is not None)
@@ -92,7 +101,7 @@ class MemoryWatch:
             for limit, together in self._shared(one, growing)
         ]
         if not reached:
-            summary = "no process grows at every step"
+            summary = "no process grows steadily"
             return Verdict("memory", "clear", role, summary)
         seconds, limit, first = min(reached, key=lambda each: each[0])
         steps = seconds / first.step_seconds
@@ -105,7 +114,7 @@ class MemoryWatch:
             kind="memory",
             state="found" if is_soon else "clear",
             role=role,
-            summary=f"{labels_text(ranks)} {verb} {bytes_text(largest)} more at every step: {left}",
+            summary=f"{labels_text(ranks)} {verb} {bytes_text(largest)} more a step: {left}",
             ranks=ranks if is_soon else (),
             cause=HOST_LEAK if is_soon else "",
             step=first.process.step,
@@ -149,13 +158,19 @@ def _read_limit(path: str, process: Process) -> Limit | None:
     return Limit("the memory limit of its control group", limit, max(0, limit - used))
 
 
-def _growing(process: Process) -> _Growing | None:
-    per_step = steady_bytes_per_step(list(process.memory.trend.samples))
+def _growing(process: Process, *, is_known: bool) -> _Growing | None:
+    """By its newest 64 steps, or by some of its newest 512: what leaks at each evaluation."""
     windows = [step.window for step in process.windows]
     lengths = [w.end_ns - w.begin_ns for w in windows if w.end_ns is not None]
-    if not per_step or not lengths:
+    if not lengths:
         return None
-    return _Growing(process, per_step, max(1, median(lengths)) / 1e9)
+    least_rise = RISE_TO_STAY if is_known else SMALLEST_RISE
+    trend = process.memory.trend
+    for samples in map(list, (trend.samples, *trend.sparse_samples.values())):
+        per_step = steady_bytes_per_step(samples, smallest_rise=least_rise)
+        if per_step:
+            return _Growing(process, per_step, max(1, median(lengths)) / 1e9, samples)
+    return None
 
 
 def _device_verdict(role: str, ranks: Sequence[Process]) -> Verdict | None:
@@ -204,8 +219,7 @@ def _full_devices(process: Process) -> dict[str, float]:
 
 
 def _growth_line(each: _Growing) -> str:
-    samples = each.process.memory.trend.samples
-    (first, before), (last, after) = samples[0], samples[-1]
+    (first, before), (last, after) = each.samples[0], each.samples[-1]
     return (
         f"rank {each.process.label}: {bytes_text(before)} after step {first}, "
         f"{bytes_text(after)} after step {last}"

@@ -12,6 +12,7 @@ from collections import deque
 _FIELD = "\nRssAnon:"
 _BYTES_PER_KB = 1024
 _KEEP_STEPS = 64
+_STRIDES = 2, 4, 8
 _MIN_STEPS = 8
 
 
@@ -68,11 +69,16 @@ class MemoryTrend:
     One odd step, a checkpoint or a validation, does not move it. Call ``add`` when a step ends;
     the slope is worked out when it is asked for, at most once per step.
 
-    ``samples`` are (step, bytes).
+    ``samples`` are (step, bytes); ``sparse_samples``: 64 of every second, fourth and
+    eighth step.
     """
 
     def __init__(self) -> None:
         self.samples: deque[tuple[int, float]] = deque(maxlen=_KEEP_STEPS)
+        self.sparse_samples: dict[int, deque[tuple[int, float]]] = {
+            stride: deque(maxlen=_KEEP_STEPS) for stride in _STRIDES
+        }
+        self._num_added = 0
         self._slope: float | None = None
         self._is_stale = False
 
@@ -80,7 +86,13 @@ class MemoryTrend:
         """A step that was seen before begins the trend anew: the job was restarted or rewound."""
         if self.samples and step <= self.samples[-1][0]:
             self.samples.clear()
+            for sparse in self.sparse_samples.values():
+                sparse.clear()
         self.samples.append((step, num_bytes))
+        for stride, sparse in self.sparse_samples.items():
+            if self._num_added % stride == 0:
+                sparse.append((step, num_bytes))
+        self._num_added += 1
         self._is_stale = True
 
     def slope_bytes_per_step(self) -> float | None:

@@ -87,8 +87,7 @@ def test_a_leak_of_20_mib_a_step_is_found_by_the_steps_until_the_host_is_full(ho
     assert (verdict.kind, verdict.state, verdict.cause) == ("memory", "found", "host leak")
     assert verdict.ranks == ("0",)
     assert verdict.summary == (
-        "rank 0 keeps 20 MiB more at every step: the host's memory is used up in about 512 steps "
-        "(85 min)"
+        "rank 0 keeps 20 MiB more a step: the host's memory is used up in about 512 steps (85 min)"
     )
     assert verdict.evidence == (
         "rank 0: 1.02 GiB after step 1, 2.25 GiB after step 64",
@@ -131,7 +130,7 @@ def test_the_nearest_limit_counts_also_one_of_a_group_above(host, tmp_path):
 
 def test_no_growth_is_clear_and_too_few_steps_are_not_judged(host):
     (verdict,) = judged(Rank("0").passes(64, 0.0))
-    assert (verdict.state, verdict.summary) == ("clear", "no process grows at every step")
+    assert (verdict.state, verdict.summary) == ("clear", "no process grows steadily")
     assert judged(Rank("0").passes(47, 20.0)) == []
     dead = Rank("0").passes(64, 20.0)
     dead.is_living = False
@@ -210,3 +209,22 @@ def test_a_device_without_a_known_limit_is_not_judged(host, limit):
     rank.gauges["memory/limit_bytes@cuda:0"] = 80.0 * GIB
     (verdict,) = judged(rank)
     assert verdict.state == "clear"
+
+
+@pytest.mark.parametrize(("every", "by_step"), [(10, 80), (50, 200)])
+def test_a_leak_at_every_so_many_steps_is_found_and_stays_so(host, every, by_step):
+    """Who evaluates at every tenth step may leak there: it does not come and go."""
+    host(10)
+    rank, watch, states = Rank("0"), MemoryWatch(), []
+    for step in range(1, 700):
+        rank.memory.trend.add(step, GIB + 200 * MIB * (step // every))
+        rank.windows.append(ClosedStep(Window(step, step * SECOND, (step + 1) * SECOND)))
+        rank.step = step
+        states += [v.state for v in watch.verdicts({("trainer", "0"): rank})]
+    first = states.index("found")
+    assert first <= by_step
+    assert set(states[first:]) == {"found"}
+    for step in range(700, 700 + 520):
+        rank.memory.trend.add(step, GIB + 200 * MIB * (699 // every))
+        states += [v.state for v in watch.verdicts({("trainer", "0"): rank})]
+    assert states[-1] == "clear"
