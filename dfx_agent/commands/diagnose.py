@@ -97,6 +97,8 @@ def _print(seen: Observed, blind: dict[str, Any] | None) -> None:
                 _print_kept(seen.directory, run["run"], verdict["kind"])
         if not run["verdicts"]:
             print("  look longer with --watch")
+        if not living and run["standing"]["state"] != "found":
+            _print_kept(seen.directory, run["run"])  # who saw it end knew more than what is left
 
 
 def _what_to_do(seen: Observed) -> str:

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 
 from dfx_agent.exporters.rank_families import Labels, Page
 from dfx_agent.metrics import verdicts
+from dfx_agent.metrics.verdicts import NO_STAGE
 from dfx_agent.snapshot import RunRow, Verdict
 from dfx_agent.snapshot_incidents import Incident
+
+# who is to blame in these stands in a stage, or in none
+_OF_A_STAGE = frozenset({"hang", "crash", "straggler"})
 
 
 def add_verdicts(page: Page, run: RunRow, node: str) -> None:
@@ -39,13 +43,19 @@ def _add_states(page: Page, key: Labels, rows: Iterable[Verdict]) -> None:
         page.add(verdicts.VERDICT_STATE, labels, 1)
 
 
+def _stage(row: Verdict) -> str:
+    """As a sentence can take it: a rank that is in none is not in "idle"."""
+    is_outside = row.kind in _OF_A_STAGE and row.stage in {"", "idle"}
+    return NO_STAGE if is_outside else row.stage
+
+
 def _add_found(page: Page, key: Labels, rows: Iterable[Verdict]) -> None:
     """The same; a rank's lost time is the largest that is told."""
     active: dict[Labels, None] = {}
     lost: dict[Labels, float] = {}
     for row in rows:
         for rank in (row.ranks or ("",)) if row.state == "found" else ():
-            blame = *key, row.role, row.kind, row.cause, row.stage, rank
+            blame = *key, row.role, row.kind, row.cause, _stage(row), rank
             active[blame] = None
             if row.kind == "straggler" and row.lost_seconds is not None:
                 blamed = *key, row.role, rank

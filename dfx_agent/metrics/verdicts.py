@@ -2,6 +2,7 @@
 
 from dfx_agent.metrics.spec import PER_NODE, Metric
 
+NO_STAGE = "not inside any marked one"
 _INCIDENT = (*PER_NODE, "role", "kind", "state", "severity", "rank", "incident")
 
 RUN_STATE = Metric(
@@ -23,7 +24,8 @@ VERDICT_ACTIVE = Metric(
     "dfx_verdict_active", "gauge", "",
     (*PER_NODE, "role", "kind", "cause", "stage", "rank"),
     "1 while the agent finds a problem of this kind (hang, straggler, crash, memory, divergence, "
-    "data), one series per rank to blame; rank is empty when no rank can be named.", "derived",
+    "data), one series per rank to blame; rank is empty when no rank can be named. stage says "
+    f'"{NO_STAGE}" of a rank that stands outside them all.', "derived",
 )  # fmt: skip
 VERDICT_STATE = Metric(
     "dfx_verdict_state", "gauge", "", (*PER_NODE, "role", "kind", "state", "cause"),

@@ -28,9 +28,9 @@ def _found(kind: str) -> Compare:
 
 
 def _blamed(kind: str) -> Listing:
-    text = {"hang": "rank {rank} in {stage} ({cause})", "crash": "rank {rank} in {stage} ({cause})"}
-    default = "rank {rank}, mostly in {stage} ({cause})"
-    return Listing(series(verdicts.VERDICT_ACTIVE, kind=kind), text.get(kind, default))
+    return Listing(
+        series(verdicts.VERDICT_ACTIVE, kind=kind), "rank {rank}: {cause}, stage: {stage}"
+    )
 
 
 # an agent that ends with its job says so only once

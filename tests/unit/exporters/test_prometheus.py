@@ -25,6 +25,7 @@ from dfx_agent.metrics import (
     verdicts,
 )
 from dfx_agent.metrics.spec import by_name
+from dfx_agent.metrics.verdicts import NO_STAGE
 from dfx_agent.snapshot import (
     CollectiveTime,
     DeviceMemory,
@@ -287,6 +288,22 @@ def test_a_verdict_blames_each_of_its_ranks():
     }
     (labels, value), = found["dfx_verdict_state"]  # fmt: skip
     assert (labels["kind"], labels["state"], value) == ("straggler", "found", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "said"),
+    [
+        ("hang", "idle", NO_STAGE),
+        ("crash", "idle", NO_STAGE),
+        ("straggler", "", NO_STAGE),
+        ("hang", "rollout", "rollout"),
+        ("memory", "", ""),
+    ],
+)
+def test_a_rank_outside_all_stages_is_not_in_a_stage_called_idle(kind, stage, said):
+    """Alerts say the label: "rank 1 in idle (died)", "rank 0, mostly in  (late start)"."""
+    found = samples(exporter(verdicts=[verdict(kind=kind, stage=stage, ranks=("1",))]))
+    assert [row.get("stage", "") for row, _ in found["dfx_verdict_active"]] == [said]
 
 
 @pytest.mark.parametrize("state", ["clear", "insufficient evidence"])
