@@ -54,6 +54,7 @@ _MIN_EFFECT = 0.5
 _TOGETHER_SHARE = 0.7
 _STALL_SHARE = 0.5
 _STALL_SIGMAS = 6.0
+_FEWEST_STALLS = 2  # of one rank, in the steps that are kept
 _NUM_NEWEST = 5
 _SAME_SIGMAS = 3.0
 _BLIND_SHARE = 0.25
@@ -131,7 +132,7 @@ class _Comparison:
             suspects = [s for rank in self._excess if (s := self._suspect(rank, window))]
             if suspects:
                 return self._refused(suspects) or self._found(suspects)
-        return self._stall() or self._nothing()
+        return self._now_and_then() or self._stall() or self._nothing()
 
     def _refused(self, suspects: Sequence[_Suspect]) -> Verdict | None:
         """Instead of blame, where the worst was refused a processor for as long as it was late."""
@@ -254,19 +255,56 @@ class _Comparison:
         newest = self._steps[-num_steps:]
         return {rank: median(measure(s.ranks[rank]) for s in newest) for rank in self._excess}
 
-    def _stall(self) -> Verdict | None:
-        """One step in which all waited long for one rank: told, but no straggler."""
+    def _stalls(self, num_newest: int) -> list[tuple[float, str, Step]]:
+        """Excess, rank and step where all waited long for one rank, oldest first for each."""
         # of the wall time, at equal tokens if they are known
         table, sigmas, _ = self._views[0 if self._tokens is None else 1]
-        stalls = [
+        return [
             (excess, rank, step)
             for rank, row in table.items()
             for step, excess in zip(
-                self._steps[-len(row) :][-_NUM_NEWEST:], row[-_NUM_NEWEST:], strict=True
+                self._steps[-len(row) :][-num_newest:], row[-num_newest:], strict=True
             )
             if excess >= max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
             and _lost_seconds(step, rank) >= _MIN_EFFECT * excess
         ]
+
+    def _now_and_then(self) -> Verdict | None:
+        """A rank that is late in one step of ten costs as much as one that is a little slow.
+
+        No straggler: it may save or evaluate for all of them.
+        """
+        by_rank: dict[str, list[Step]] = {}
+        for _, rank, step in self._stalls(len(self._steps)):
+            by_rank.setdefault(rank, []).append(step)
+        lost = {r: sum(_lost_seconds(step, r) for step in late) for r, late in by_rank.items()}
+        worst = max(lost, key=lambda rank: lost[rank], default="")
+        num_steps = len(self._steps)
+        least = _SMALLEST_SHARE * self._step_seconds * num_steps
+        if not worst or len(by_rank[worst]) < _FEWEST_STALLS or lost[worst] < least:
+            return None
+        late = by_rank[worst]
+        numbers = ", ".join(str(step.step) for step in late[-8:])
+        return Verdict(
+            kind="straggler",
+            state="insufficient evidence",
+            role=self._role,
+            summary=f"rank {worst} held the others up in {len(late)} of the last {num_steps} "
+            f"steps, by {seconds_text(lost[worst] / len(late))} each: "
+            f"{seconds_text(lost[worst] / num_steps)} a step on average, not step after step",
+            ranks=(worst,),
+            cause=HOST_STALL,
+            step=late[-1].step,
+            since_seconds=late[0].begin_seconds,
+            evidence=(
+                f"in steps {numbers}; a step takes {seconds_text(self._step_seconds)}",
+                "one rank that saves or evaluates for all of them looks the same",
+            ),
+        )
+
+    def _stall(self) -> Verdict | None:
+        """One step in which all waited long for one rank: told, but no straggler."""
+        stalls = self._stalls(_NUM_NEWEST)
         if not stalls:
             return None
         excess, rank, step = max(stalls, key=lambda stall: stall[0])
