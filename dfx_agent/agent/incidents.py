@@ -43,6 +43,8 @@ _EVALUATED_SECONDS = 15.0  # alerts are evaluated every 5 s, on a loaded machine
 _NUM_ENDED = 32
 # kinds of which there is one at a time in a role, whoever is named
 _ONE_OF_ROLE = frozenset({"hang", "divergence"})
+# whose verdict says the step of the rank in question, and no newer one
+_OF_ONE_STEP = frozenset({"hang", "crash", "divergence"})
 # a leak of the host and a device that fills up may be told of one rank
 _BY_CAUSE = frozenset({"memory", "data"})
 _MILD_KINDS = frozenset({"straggler", "memory"})
@@ -267,8 +269,9 @@ def _begin(
     verdict = subject.verdict
     if verdict is not None and verdict.since_seconds is not None:
         since = verdict.since_seconds
-        # where NaN began it says itself: by the clock a rank that is behind was in a step before
-        at = None if verdict.kind == "divergence" else steps.step_at(verdict.role, since)
+        # where NaN began, where who is to blame stands, it says itself: others may be steps ahead
+        is_told = verdict.kind in _OF_ONE_STEP and verdict.step is not None
+        at = None if is_told else steps.step_at(verdict.role, since)
         return _Begin(since, verdict.step if at is None else at, is_event=True)
     onset = _onset_step(subject, signals) if verdict is None else verdict.step
     first = min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)

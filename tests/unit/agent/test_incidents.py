@@ -227,6 +227,16 @@ def test_alerts_on_no_verdict_are_incidents_by_name_and_inhibited_ones_are_spoke
     assert only.since_seconds == 1500.0
 
 
+@pytest.mark.parametrize("kind", ["hang", "crash"])
+def test_who_stands_does_so_in_its_own_step_whatever_others_are_in(kind):
+    """Rank 3 of a subgroup slept in step 40, the other group was in 42: "since step 42"."""
+    stuck = Verdict(kind, "found", "actor", "rank 3", ranks=("3",), step=6, since_seconds=1011.0)
+    (only,) = Observed()(stuck)
+    assert (only.step, only.since_seconds) == (6, 1011.0)
+    (only,) = Observed()(replace(stuck, step=None))
+    assert only.step == 8
+
+
 def test_the_worst_comes_first():
     hang = Verdict("hang", "found", "actor", "rank 2 is stuck", ranks=("2",), since_seconds=1900.0)
     info = alert("DfxSymptomKl", "info", "divergence")
