@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal
 
@@ -108,17 +108,22 @@ class NonFinite:
 class ScoreSpread:
     """Whether the samples of a step differ in their score: without a difference nothing is learned.
 
-    ``num_identical`` is None until scores are reported.
+    ``num_identical`` is None until scores are reported. Where all have the best score of the run
+    the task is solved, and no signal is lost.
     """
 
     def __init__(self) -> None:
         self.num_identical: int | None = None
         self.num_different = 0
+        self._best: float | None = None
+        self._is_solved = False
 
     def observe(self, values: Mapping[str, float]) -> None:
         highest, lowest = values.get(SCORE_MAX, math.nan), values.get(SCORE_MIN, math.nan)
         if not (math.isfinite(highest) and math.isfinite(lowest)):
             return
+        self._best = highest if self._best is None else max(self._best, highest)
+        self._is_solved = lowest == self._best
         if highest == lowest:
             self.num_identical = (self.num_identical or 0) + 1
         else:
@@ -127,7 +132,16 @@ class ScoreSpread:
 
     @property
     def had_signal(self) -> bool:
-        return self.num_different >= LEARNING_STEPS
+        return self.num_different >= LEARNING_STEPS and not self._is_solved
+
+    def dump(self) -> list[Any]:
+        return [self.num_identical, self.num_different, self._best, self._is_solved]
+
+    def load(self, dumped: Sequence[Any]) -> None:
+        """Go on from what ``dump`` gave; ValueError if it is not that."""
+        self.num_identical, self.num_different, *best = dumped
+        if best:  # not in files of before 2026-11-22
+            self._best, self._is_solved = best
 
 
 class SignalBank:
@@ -216,7 +230,7 @@ class SignalBank:
             "dead": self._dead.dump(),
             "held": self._num_held,
             "nonfinite": self._nonfinite.dump(),
-            "spread": [self._spread.num_identical, self._spread.num_different],
+            "spread": self._spread.dump(),
             "aborted": self._aborted.dump(),
             "latch": self._latch,
             "latch_seconds": self._latch_seconds,
@@ -239,7 +253,7 @@ class SignalBank:
         self._dead.load(tuple(dumped["dead"]))
         self._num_held = int(dumped["held"])
         self._nonfinite.load(dumped["nonfinite"])
-        self._spread.num_identical, self._spread.num_different = dumped["spread"]
+        self._spread.load(dumped["spread"])
         self._aborted.load(dumped.get("aborted", ()))  # not in files of before 2026-11-22
         self._latch = None if dumped["latch"] is None else tuple(dumped["latch"])
         self._latch_seconds = dumped.get("latch_seconds")  # not in files of before 2026-11-22

@@ -73,7 +73,8 @@ IDENTICAL_SCORE_STEPS = Metric(
 )  # fmt: skip
 SCORE_SIGNAL_SEEN = Metric(
     "dfx_score_signal_seen", "gauge", "", PER_NODE,
-    "1 once at least 8 steps had different scores: before, there was no signal to lose.", "derived",
+    "1 once at least 8 steps had different scores: before, there was no signal to lose. 0 while "
+    "all samples have the best score of the run: a solved task has none to find.", "derived",
 )  # fmt: skip
 ABORTED_RECENT_MEDIAN = Metric(
     "dfx_aborted_recent_median", "gauge", "ratio", PER_NODE,

@@ -358,6 +358,21 @@ def test_steps_without_a_difference_in_score_are_counted():
     assert bank.observe(11, {"score_max": 1.0, "score_min": 0.0}).had_score_signal
 
 
+def test_a_solved_task_loses_no_signal():
+    """All samples at the best score of the run: nothing to learn, and nothing broken."""
+    bank = SignalBank()
+    for step in range(20):
+        bank.observe(step, {"score_max": 1.0, "score_min": 0.0})
+    solved = [bank.observe(s, {"score_max": 1.0, "score_min": 1.0}) for s in range(20, 40)]
+    assert solved[-1].num_identical_score_steps == 20
+    assert not solved[-1].had_score_signal
+    other = SignalBank()
+    other.load(json.loads(json.dumps(bank.dump())))
+    for one in (bank, other):
+        failed = [one.observe(s, {"score_max": 0.0, "score_min": 0.0}) for s in range(40, 50)]
+        assert all(state.had_score_signal for state in failed)
+
+
 def test_a_bank_goes_on_where_another_ended():
     """The agent was restarted: through JSON, in every phase of a collapse."""
     for num_before in (3, 50, 104, 140):
