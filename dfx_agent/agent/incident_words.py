@@ -49,12 +49,16 @@ def lasting_seconds(kind: str) -> float:
 def sentence_of(
     summary: str, lines: Iterable[str], since_seconds: float, step: int | None, told: Iterable[str]
 ) -> str:
-    """``lines`` say whom it is about where the summary does not; ``told``: cost, cause, remedy."""
+    """``lines`` say whom it is about where the summary does not; ``told``: cost, cause, remedy.
+
+    Lines about signals tell since when each has moved: the first may be calm again.
+    """
     listed = "; ".join(dict.fromkeys(lines))
     who = f"{summary} ({listed})" if listed else summary
     at = datetime.fromtimestamp(since_seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     since = at if step is None else f"step {step} ({at})"
-    return " ".join(filter(None, [f"{who}; since {since}.", *told]))
+    begun = f"the first signal moved at {since}" if "since step" in listed else f"since {since}"
+    return " ".join(filter(None, [f"{who}; {begun}.", *told]))
 
 
 def _alert_on(kind: str, cause: str, alert: str) -> Alert | None:
