@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 RunState = Literal["found", "warning", "insufficient evidence", "clear"]
-IncidentState = Literal["found", "warning"]
+IncidentState = Literal["found", "warning", "noted"]
 IncidentSeverity = Literal["critical", "warning", "info"]
 
 
@@ -15,9 +15,10 @@ class Incident:
     """One problem from its begin to its end: what the verdict and the alerts on it say together.
 
     ``kind`` is the verdict's, or the alert's name where no verdict is about it. ``state`` is
-    "found" for a verdict or a critical alert, "warning" for other alerts. ``since_seconds`` (Unix
-    time of the event, not of its arrival) and ``step`` are where it began: they give way to an
-    earlier event only, ``id`` stays as long as it lasts. ``summary`` says who and where now,
+    "found" for a verdict or a critical alert, "warning" for alerts that warn, "noted" for context
+    that is sent to nobody. ``since_seconds`` (Unix time of the event, not of its arrival) and
+    ``step`` are where it began: they give way to an earlier event only, ``id`` stays as long as it
+    lasts. ``summary`` says who and where now,
     ``sentence`` all: who, where, since when, what it costs, what to do. ``lost_seconds`` is per
     step. ``alerts`` are the names of those that fire.
     """
@@ -46,7 +47,7 @@ class Standing:
     """What a run is in now, and why in one sentence. Nothing but ``state`` decides what is green.
 
     "found" and "warning": the worst incident's sentence. "insufficient evidence": what is missing;
-    "clear" means judged just now, from enough, and nothing found.
+    "clear" means judged just now, from enough, and nothing found; what is only noted is added.
     """
 
     state: RunState

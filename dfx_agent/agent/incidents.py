@@ -29,6 +29,7 @@ from dfx_agent.snapshot_incidents import (
     UNJUDGED,
     Incident,
     IncidentSeverity,
+    IncidentState,
     Standing,
 )
 
@@ -235,18 +236,19 @@ def standing_of(
     verdicts: Sequence[Verdict], incidents: Sequence[Incident], *, has_steps: bool
 ) -> Standing:
     """What the run is in. Whatever is neither found nor clear is missing evidence."""
-    if incidents:
-        worst = min(incidents, key=lambda incident: incident.state != "found")
-        return Standing(worst.state, worst.sentence)
+    for incident in incidents:  # the worst first
+        if incident.state != "noted":
+            return Standing(incident.state, incident.sentence)
     if not verdicts:
         return UNJUDGED
     if not has_steps:
         return Standing("insufficient evidence", "no step has closed yet")
+    noted = [f"noted: {incident.summary}" for incident in incidents]
     unsure = [f"{v.kind}: {v.summary}" for v in verdicts if v.state != "clear"]
     if unsure:
-        return Standing("insufficient evidence", "; ".join(dict.fromkeys(unsure)))
+        return Standing("insufficient evidence", "; ".join(dict.fromkeys([*unsure, *noted])))
     kinds = ", ".join(dict.fromkeys(verdict.kind for verdict in verdicts))
-    return Standing("clear", f"nothing found: {kinds}")
+    return Standing("clear", "; ".join([f"nothing found: {kinds}", *noted]))
 
 
 def _subjects(found: Sequence[Verdict], alerts: Sequence[AlertRow]) -> list[_Subject]:
@@ -310,7 +312,7 @@ def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
     return Incident(
         id=entry.id,
         kind=subject.kind,
-        state="found" if verdict or severity == "critical" else "warning",
+        state=_state(severity, is_verdict=verdict is not None),
         severity=severity,
         role=entry.role,
         ranks=subject.ranks or tuple(entry.ranks),
@@ -326,6 +328,12 @@ def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
         alerts=tuple(dict.fromkeys(row.alert for row in subject.alerts)),
         evidence=(*(verdict.evidence if verdict else ()), *dict.fromkeys(lines)),
     )
+
+
+def _state(severity: IncidentSeverity, *, is_verdict: bool) -> IncidentState:
+    if is_verdict or severity == "critical":
+        return "found"
+    return "noted" if severity == "info" else "warning"
 
 
 def _severity(subject: _Subject) -> IncidentSeverity:

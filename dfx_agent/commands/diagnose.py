@@ -113,7 +113,7 @@ def _what_to_do(seen: Observed) -> str:
 def _print_standing(run: dict[str, Any]) -> None:
     """The state of the run, and each incident in the words that the page and the pager use."""
     standing = run["standing"]
-    if not run["incidents"]:
+    if all(incident["state"] == "noted" for incident in run["incidents"]):
         _print_filled(f"  {standing['state']}: {standing['reason']}")
     for incident in run["incidents"]:
         _print_filled(f"  {incident['state']}: {incident['sentence']}")

@@ -68,7 +68,8 @@ def _standing_lines(run: dict[str, Any]) -> list[str]:
     """The state of the run; each incident in the words that the page and the pager use."""
     told = [f"{incident['state']}: {incident['sentence']}" for incident in run["incidents"]]
     standing = run["standing"]
-    told = told or [f"{standing['state']}: {standing['reason']}"]
+    if all(incident["state"] == "noted" for incident in run["incidents"]):
+        told = [f"{standing['state']}: {standing['reason']}", *told]
     return [f"{run['run']}: {line}" for line in told]
 
 
