@@ -5,10 +5,10 @@
 
 Each job of bench/mixed runs under ``dfx-agent run``, or alone with ``dfx-agent attach`` to it, and
 once more without us. While it runs its agent is asked every two seconds. What is counted: verdicts
-that found something and alerts that fired (each one false, since the jobs are healthy), one signal
-that moved (told as context, pages nobody), answers that did not come or told of a reading that
-stands still, lines on the job's stderr that the job alone does not write, and parameters that
-differ from the job's without us at the same step.
+that found something and incidents that warn or page (each one false, since the jobs are healthy),
+one signal that moved (told as context, pages nobody), answers that did not come or told of a
+reading that stands still, lines on the job's stderr that the job alone does not write, and
+parameters that differ from the job's without us at the same step.
 """
 
 from __future__ import annotations
@@ -162,9 +162,9 @@ def _ask(job: Job, url: str, client: httpx.Client) -> None:
             seen.states[f"{verdict['kind']}: {verdict['state']}"] += 1
             if verdict["state"] == "found":
                 seen.found[f"{verdict['kind']}: {verdict['summary']}"] += 1
-        for alert in run.get("alerts", ()):
-            told = seen.noted if alert["severity"] == "info" else seen.found
-            told[f"alert {alert['alert']} ({alert['severity']})"] += 1
+        for incident in run["incidents"]:
+            told = seen.noted if incident["severity"] == "info" else seen.found
+            told[f"{incident['severity']} {incident['kind']}: {incident['summary']}"] += 1
 
 
 def _is_starting(job: Job) -> bool:
