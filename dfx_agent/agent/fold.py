@@ -285,8 +285,10 @@ class RunFold:
         }
 
     def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
-        """None for a role that has one rank in the whole job, and nobody to compare it with."""
+        """None for a role that nobody has any more, or one rank in the whole job has."""
         ranks = [p for (r, _), p in self.processes.items() if r == role]
+        if not ranks:
+            return None
         if len(ranks) == 1 and ranks[0].follower.identity.world_size <= 1:
             return None
         ratios = [self.collectives.coverage_ratio(process) for process in ranks]
