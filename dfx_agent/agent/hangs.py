@@ -448,6 +448,9 @@ class _Role:
         """A run in which nothing moves anywhere, outside rollout, validation and checkpoint."""
         steps = [ns for rank in self._living for ns in rank.step_durations]
         calm = self._verdict("clear", "no rank waits for another one for long")
+        if self._living and len(steps) < 2 and quiet_seconds >= NO_PROGRESS_SECONDS:
+            text = f"nothing has moved for {seconds_text(quiet_seconds)}, and no step says how long"
+            calm = Verdict("hang", "insufficient evidence", self.name, f"{text} it may take")
         if len(steps) < 2 or any(rank.arrivals for rank in self._living):
             return calm
         limit = max(NO_PROGRESS_SECONDS, _NO_PROGRESS_STEPS * median(steps) / 1e9)

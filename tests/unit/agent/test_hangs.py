@@ -436,6 +436,15 @@ def test_ranks_on_other_nodes_leave_it_open(scene):
     assert "6 of its ranks are not seen" in verdict.summary
 
 
+def test_who_only_serves_and_moves_no_more_is_neither_found_nor_clear(scene):
+    """No step says how long it may take: an idle notebook looks like a server that is stuck."""
+    scene.add(1, world_size=1)[0].ended("forward")
+    assert scene.look(119).state == "clear"
+    verdict = scene.look(121)
+    assert (verdict.state, verdict.cause) == ("insufficient evidence", "")
+    assert verdict.summary.startswith("nothing has moved for 121 s, and no step says how long")
+
+
 def test_a_run_in_which_nothing_moves_has_no_progress(scene):
     scene.warm_up()
     assert scene.look(119).state == "clear"
