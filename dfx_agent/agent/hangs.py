@@ -48,6 +48,7 @@ from dfx_agent.agent.limits import Excuse
 from dfx_agent.agent.process import Process
 from dfx_agent.agent.progress import DDP_GRADIENTS, Arrival, Ending, Track, Waiter
 from dfx_agent.agent.remote_waits import overdue
+from dfx_agent.agent.standstill import NO_PROGRESS_SECONDS, standstill
 from dfx_agent.agent.unended import CAUSE as DOES_NOT_END
 from dfx_agent.agent.unended import EndWatch, Unended
 from dfx_agent.agent.unfinished import Unfinished, first_unfinished
@@ -66,9 +67,7 @@ from dfx_agent.snapshot import Verdict, VerdictState
 
 WAITING_SECONDS = 10.0
 UNFINISHED_SECONDS = 30.0
-NO_PROGRESS_SECONDS = 120.0
 
-_NO_PROGRESS_STEPS = 10
 _DEFAULT_GROUP = "0"
 
 
@@ -446,21 +445,11 @@ class _Role:
 
     def _no_progress(self, quiet_seconds: float) -> Verdict:
         """A run in which nothing moves anywhere, outside rollout, validation and checkpoint."""
-        steps = [ns for rank in self._living for ns in rank.step_durations]
-        calm = self._verdict("clear", "no rank waits for another one for long")
-        if self._living and len(steps) < 2 and quiet_seconds >= NO_PROGRESS_SECONDS:
-            text = f"nothing has moved for {seconds_text(quiet_seconds)}, and no step says how long"
-            calm = Verdict("hang", "insufficient evidence", self.name, f"{text} it may take")
-        if len(steps) < 2 or any(rank.arrivals for rank in self._living):
-            return calm
-        limit = max(NO_PROGRESS_SECONDS, _NO_PROGRESS_STEPS * median(steps) / 1e9)
-        if quiet_seconds < limit or not all(self._excuse(rank).fault for rank in self._living):
-            return calm
-        places = ", ".join(dict.fromkeys(rank.place for rank in self._living))
-        summary = (
-            f"nothing has moved in the whole run for {seconds_text(quiet_seconds)}, "
-            f"a step takes {seconds_text(median(steps) / 1e9)}; all ranks are {places}"
+        state, summary = standstill(
+            self._living, quiet_seconds, self.now_ns, lambda rank: bool(self._excuse(rank).fault)
         )
+        if state != "found":
+            return Verdict("hang", state, self.name, summary)
         since_ns = max(rank.moved_ns for rank in self._living)
         return self._found("no progress", summary, [], [], since_ns)
 

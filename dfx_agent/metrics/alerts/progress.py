@@ -64,7 +64,7 @@ RANK_DIED = Alert(
     Runbook(
         meaning="A training process ended without an orderly shutdown, or in order while the "
         "others still needed it.",
-        impact="The others wait for it in the next collective, until their time-out.",
+        impact="Whoever waits for it in a collective stands until the time-out.",
         diagnosis="`dfx-agent diagnose` says which rank died first and in which stage; look for "
         "the kernel's out-of-memory killer (dmesg), an exception in the rank's log, XID errors. "
         "One that ended in order: had it fewer batches than the others, or left it the loop early?",

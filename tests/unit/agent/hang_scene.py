@@ -106,9 +106,10 @@ class Rank:
         self.segment.emit(now, now, -1.0, num_enqueued, 0, 0, 0, GROUP, self.name(group))
 
     def writes_stacks(self, *functions: str) -> None:
-        """As the guest does, some time after it moved."""
+        """As the guest does, some time after it moved; "FILE FUNCTION" where the file matters."""
         at = time.monotonic_ns() + SECOND
-        calls = "\n".join(f'  File "train.py", line 7 in {name}' for name in reversed(functions))
+        places = [name.rpartition(" ") for name in reversed(functions)]
+        calls = "\n".join(f'  File "{file or "train.py"}", line 7 in {f}' for file, _, f in places)
         text = (
             f"dfx-stacks 1 {self.owner.pid} {at} 0xaa\nname 0xaa 1 MainThread\n\n"
             f"Thread 0x00000000000000aa (most recent call first):\n{calls}\n"
