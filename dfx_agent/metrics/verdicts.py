@@ -8,7 +8,7 @@ _INCIDENT = (*PER_NODE, "role", "kind", "state", "severity", "rank", "incident")
 RUN_STATE = Metric(
     "dfx_run_state", "gauge", "", (*PER_NODE, "state"),
     "1 for the one state the run is in: found, warning, insufficient evidence or clear (judged "
-    "just now, from enough, nothing found and nothing fires).", "derived",
+    "just now, from enough, nothing found, and nothing fires that warns or pages).", "derived",
 )  # fmt: skip
 INCIDENT_BEGIN = Metric(
     "dfx_incident_begin_timestamp_seconds", "gauge", "seconds", _INCIDENT,
