@@ -74,7 +74,7 @@ def broken(values: dict[str, float], i: int) -> None:
     if 20 <= i < 40:
         values["truncation"], values["reward"] = 0.95, 0.0
     if i >= 30:
-        values["score_min"] = 1.0
+        values["score_max"] = 0.0
     if i >= 45:
         del values["entropy"]
 
@@ -82,6 +82,12 @@ def broken(values: dict[str, float], i: int) -> None:
 def without_signal() -> list[tuple[int, dict[str, float]]]:
     """Every sample scores the same from the first step on."""
     return [(step, {**values, "score_max": 0.0}) for step, values in healthy()[:30]]
+
+
+def solved(values: dict[str, float], i: int) -> None:
+    """Every sample has the best score of the run."""
+    if i >= 10:
+        values["score_min"] = 1.0
 
 
 def collapsed() -> list[tuple[int, dict[str, float]]]:
@@ -97,6 +103,7 @@ SCENES = {
     **{name: lambda fault=fault: faulty(fault) for name, fault in FAULTS.items()},
     "broken values": lambda: faulty(broken),
     "no signal": without_signal,
+    "solved": lambda: faulty(solved),
     "nothing": healthy,
     "a real collapse": collapsed,
 }
