@@ -21,21 +21,19 @@ class Ns(int):
 
     num = 0
 
-    def __lt__(self, other):
-        Ns.num += 1
-        return int.__lt__(self, other)
 
-    def __le__(self, other):
-        Ns.num += 1
-        return int.__le__(self, other)
+def counted(name: str):
+    compare = getattr(int, name)
 
-    def __gt__(self, other):
+    def count(self, other):
         Ns.num += 1
-        return int.__gt__(self, other)
+        return compare(self, other)
 
-    def __ge__(self, other):
-        Ns.num += 1
-        return int.__ge__(self, other)
+    return count
+
+
+for comparison in ("__lt__", "__le__", "__gt__", "__ge__"):
+    setattr(Ns, comparison, counted(comparison))
 
 
 def account_steps(num_steps: int) -> None:
