@@ -42,7 +42,7 @@ from dfx_agent.snapshot import (
     StepRow,
     TimelineRow,
 )
-from dfx_agent.snapshot_health import SignalHistory
+from dfx_agent.snapshot_health import SignalHistory, SignalState
 
 _FORGET_RUN_SECONDS = 3600.0
 _STOP_SECONDS = 10.0
@@ -217,6 +217,10 @@ class Agent:
                 fold.alerts = tuple(row for row in rows if row.run == run)
             self._is_stale = True
         return self.snapshot()
+
+    def signal_states(self) -> dict[str, SignalState | None]:
+        """Training health of each run as of its newest judged step; waits for nothing."""
+        return {run: fold.health.state for run, fold in list(self._runs.items())}
 
     def poll(self) -> None:
         """Read everything once and publish."""

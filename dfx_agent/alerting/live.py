@@ -1,7 +1,9 @@
 """The alerts of every run, evaluated beside the agent: for the page, for /metrics, for receivers.
 
-A thread of its own looks at the newest snapshot; the agent's reading never waits for it. The
-labels are those that the generated Prometheus rules give, so that both name one alert alike.
+A thread of its own looks at the newest snapshot; the agent's reading never waits for it. It
+evaluates every 5 s, and within a second where a symptom has come or gone: a run that makes three
+steps a second is 15 steps further after 5 s. The labels are those that the generated
+Prometheus rules give, so that both name one alert alike.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from dfx_agent.snapshot_health import SignalState
 from dfx_agent.snapshot_incidents import Incident
 
 EVALUATE_SECONDS = 5.0
+LOOK_SECONDS = 1.0
 STOP_SECONDS = 5.0
 
 SamplesOf = Callable[[RunRow], Samples]
 # takes what fires now, gives the snapshot whose incidents hold it
 SeeAlerts = Callable[[Sequence[AlertRow]], Snapshot]
+# what is known of each run's signals, at the price of a look: no snapshot is made
+SignalStates = Callable[[], Mapping[str, SignalState | None]]
 
 # areas that are judged by values of the whole run, whichever node reports them
 _OF_RUN = frozenset({"stability", "rollout"})
@@ -94,6 +99,9 @@ class LiveAlerts:
         self._told: set[str] = set(self._held.still(()))
         self._rows: tuple[AlertRow, ...] = ()
         self._time_seconds = 0.0
+        self._signal_states: SignalStates | None = None
+        self._symptoms: dict[str, tuple[object, ...]] = {}
+        self._evaluated_seconds = -EVALUATE_SECONDS
         self._num_evaluations = self._num_errors = 0
         self._log = OncePerPlace("dfx_agent.alerting")
         self._stop = threading.Event()
@@ -102,6 +110,10 @@ class LiveAlerts:
     def join_incidents(self, see_alerts: SeeAlerts) -> None:
         """Alerts are part of incidents; without, one begins when it was first seen to fire."""
         self._see_alerts = see_alerts
+
+    def follow_symptoms(self, signal_states: SignalStates) -> None:
+        """Evaluate as soon as one comes or goes; without, every 5 s only."""
+        self._signal_states = signal_states
 
     def start(self) -> None:
         for receiver in self._receivers:
@@ -147,7 +159,16 @@ class LiveAlerts:
         self._tell(rows, now)
 
     def _loop(self) -> None:
-        while not self._stop.wait(EVALUATE_SECONDS):
+        while not self._stop.wait(min(LOOK_SECONDS, EVALUATE_SECONDS)):
+            self._look()
+
+    def _look(self) -> None:
+        """Evaluate where it is time to, or where the symptoms are others than at the last look."""
+        states = self._signal_states() if self._signal_states is not None else {}
+        symptoms = {run: _symptoms(state) for run, state in states.items() if state is not None}
+        now = time.monotonic()
+        if symptoms != self._symptoms or now - self._evaluated_seconds >= EVALUATE_SECONDS:
+            self._symptoms, self._evaluated_seconds = symptoms, now
             self._guarded_evaluate()
 
     def _guarded_evaluate(self) -> None:
@@ -216,6 +237,17 @@ class LiveAlerts:
             **({"incident": row.incident} if row.incident else {}),
         }
         return Notification(row.labels, annotations, row.since_seconds, url)
+
+
+def _symptoms(signals: SignalState) -> tuple[object, ...]:
+    """What changes with a judgement, and not with each step of a sound run."""
+    return (
+        tuple(row.is_active for row in signals.symptoms),
+        signals.is_reward_improving,
+        tuple(sorted(signals.num_nonfinite_steps.items())),
+        signals.num_identical_score_steps,
+        tuple((row.kind, row.signal, row.num_steps) for row in signals.collapses),
+    )
 
 
 def _row(

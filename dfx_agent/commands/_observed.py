@@ -139,4 +139,5 @@ def _alerts(config: Config, agent: Agent) -> LiveAlerts:
     live = LiveAlerts(agent, lambda run: run_samples(run, wanted), alerts)
     agent.await_alerts()
     live.join_incidents(agent.see_alerts)
+    live.follow_symptoms(agent.signal_states)
     return live

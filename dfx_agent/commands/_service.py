@@ -170,6 +170,7 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
     )
     agent.await_alerts()
     live.join_incidents(agent.see_alerts)
+    live.follow_symptoms(agent.signal_states)
     return live
 
 

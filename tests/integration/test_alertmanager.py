@@ -174,7 +174,9 @@ def live(prometheus_binary, alertmanager_binary, tmp_path_factory):
 
 
 def test_exactly_one_page_arrives_and_it_can_be_acted_on(live):
-    ((status, labels, annotations),) = told(live.hooks["pager"])
+    pages = told(live.hooks["pager"])
+    assert len(pages) == 1, pages
+    ((status, labels, annotations),) = pages
     assert (status, labels["alertname"]) == ("firing", PAGE)
     assert {key: labels[key] for key in ("job", "run", "severity", "area")} == {
         "job": "dfx", "run": "diverging", "severity": "critical", "area": "stability",

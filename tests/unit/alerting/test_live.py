@@ -71,6 +71,29 @@ def look(alerts: LiveAlerts, *runs: RunRow) -> None:
     alerts.evaluate(Snapshot(0.0, AGENT, runs))
 
 
+class Stepping:
+    """A source whose run ``a`` makes steps; its ``signals`` are asked for without a snapshot."""
+
+    def __init__(self) -> None:
+        self.signals = state(100)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(0.0, AGENT, (run("a", self.signals),))
+
+
+def test_a_symptom_is_evaluated_at_the_next_look_and_a_sound_step_is_not(told, monkeypatch):
+    monkeypatch.setattr(live, "EVALUATE_SECONDS", 3600.0)
+    source = Stepping()
+    alerts = LiveAlerts(source, lambda row: samples_of(row.signals), ALERTS, [told])
+    alerts.follow_symptoms(lambda: {"a": source.signals, "without signals": None})
+    seen = []
+    for signals in (state(100), state(101), state(102, "reward", "length"), state(103)):
+        source.signals = signals
+        alerts._look()
+        seen.append((alerts.alerts().num_evaluations, len(told.firing)))
+    assert seen == [(1, 0), (1, 0), (2, 1), (3, 0)]
+
+
 def test_each_run_has_its_own_alerts_with_labels_and_links(alerts, told):
     look(alerts, run("a b", state(100, "reward", "length")), run("quiet", state(100)))
     (found,) = told.firing.values()
