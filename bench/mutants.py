@@ -1,7 +1,7 @@
 """Which small changes of the code that concludes things do the unit tests notice?
 
     python -m bench.mutants --seed 1 --per-module 25 --out mutants.json
-    python -m bench.mutants dfx_agent.agent.hangs --per-module 1000
+    python -m bench.mutants dfx_agent.judge.hang.verdict --per-module 1000
 
 One process collects the tests and runs them once, to learn which test reaches which statement.
 Then each mutant is a fork in which the changed code takes the place of the module's, and the tests

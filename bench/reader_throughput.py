@@ -12,8 +12,8 @@ import dfx_agent.shim as dfx
 from bench.estimates import median
 from bench.measurement import Bar, Baseline, Result, of_samples, report
 from bench.workload import step_records
-from dfx_agent.agent.process import Process
-from dfx_agent.agent.reader import Follower
+from dfx_agent.node.process import Process
+from dfx_agent.node.segments.reader import Follower
 from dfx_agent.shim import recorder
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.layout import DEFAULT_NUM_RECORDS, RING_OFFSET

@@ -14,24 +14,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from dfx_agent import __version__
-from dfx_agent.agent import view
+from dfx_agent.agent import render as view
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.ended import KEEP_RUNS
-from dfx_agent.agent.evidence import Evidence
-from dfx_agent.agent.faults import Faults
-from dfx_agent.agent.fold import RunFold
-from dfx_agent.agent.health_files import HealthFiles
-from dfx_agent.agent.incidents_file import IncidentsFile
-from dfx_agent.agent.outside import OutsideProcess, placed
-from dfx_agent.agent.plain_text import plain
-from dfx_agent.agent.process import Process
-from dfx_agent.agent.reader import Folder
-from dfx_agent.agent.signals import PARAMETERS
-from dfx_agent.agent.totals_file import TotalsFile
+from dfx_agent.agent.kept.baselines import HealthFiles
+from dfx_agent.agent.kept.evidence import Evidence
+from dfx_agent.agent.kept.incidents import IncidentsFile
+from dfx_agent.agent.kept.totals import TotalsFile
+from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.errors import BlindError
+from dfx_agent.faults import Faults
+from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.metrics.alerts import alerts_with
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
+from dfx_agent.node.ended import KEEP_RUNS
+from dfx_agent.node.passive import OutsideProcess, placed
+from dfx_agent.node.process import Process
+from dfx_agent.node.segments.reader import Folder
+from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,

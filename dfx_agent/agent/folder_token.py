@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from contextlib import closing
 
-from dfx_agent.agent.owned_files import open_existing, open_state, state_directory
+from dfx_agent.node.segments.owned_files import open_existing, open_state, state_directory
 
 NAME = "token"
 _NUM_BYTES = 16

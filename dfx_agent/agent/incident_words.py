@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
-from dfx_agent.agent.wording import seconds_text
+from dfx_agent.judge.words import seconds_text
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Alert
 from dfx_agent.metrics.alerts.progress import RANK_IMBALANCE, STRAGGLER

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 
-from dfx_agent.agent.faults import BLIND_AFTER, Faults
+from dfx_agent.faults import BLIND_AFTER, Faults
 from dfx_agent.snapshot_faults import Blindness
 
 # a loaded machine may keep a sound agent from reading for some seconds

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dfx_agent.agent import folder_token, lock
+from dfx_agent.agent import folder_token
 from dfx_agent.agent.config import Config
 from dfx_agent.errors import DfxError, UsageError
+from dfx_agent.node.segments import lock
 from dfx_agent.shim.attached import agent_is_there
 from dfx_agent.snapshot import Piece, TimelineRow
 

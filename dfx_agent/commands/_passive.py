@@ -17,15 +17,15 @@ from pathlib import Path
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.outside import OutsideProcess
-from dfx_agent.agent.stack_stages import stage_of
-from dfx_agent.agent.stacks import dump_with_py_spy, py_spy
 from dfx_agent.attach import passive
 from dfx_agent.attach.discover import Job, Member
 from dfx_agent.commands._followed_log import FollowedLog
 from dfx_agent.commands._service import Service
 from dfx_agent.ingest.reader import open_logs
 from dfx_agent.ingest.run import UnreadableLogError
+from dfx_agent.node.passive import OutsideProcess
+from dfx_agent.node.segments.stack_stages import stage_of
+from dfx_agent.node.segments.stacks import dump_with_py_spy, py_spy
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
 

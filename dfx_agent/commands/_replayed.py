@@ -8,16 +8,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
-from dfx_agent.agent.health_verdict import can_vote
-from dfx_agent.agent.signal_inputs import Input, SignalInputs, input_of
-from dfx_agent.agent.signals import SignalBank
-from dfx_agent.agent.symptoms import SIGNALS
 from dfx_agent.alerting.backtest import STEP_CLOCKED, Episode, episodes
 from dfx_agent.commands._audit import Audit
 from dfx_agent.commands._backtest_plot import Curves
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.reader import Log
 from dfx_agent.ingest.run import Row, Run
+from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.judge.divergence.inputs import Input, SignalInputs, input_of
+from dfx_agent.judge.divergence.symptoms import SIGNALS
+from dfx_agent.judge.divergence.verdict import can_vote
 from dfx_agent.metrics.alerts import alerts_with
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.stability import DIVERGENCE, FAMILIES

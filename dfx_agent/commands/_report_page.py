@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from dfx_agent.agent.flight import age_text
+from dfx_agent.node.segments.flight import age_text
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #d5d9e0; --soft: #5b6472; --bad: #b3261e; --paper: #fff;

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from dfx_agent.agent import folder_token
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.kept_document import KeptDocument
+from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts

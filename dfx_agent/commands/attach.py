@@ -18,8 +18,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dfx_agent.agent.lock import FolderLock, take
-from dfx_agent.agent.owned_files import create_for, open_observed
 from dfx_agent.attach import preflight, refusals
 from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_interpreter
 from dfx_agent.attach.discover import Job, Member
@@ -42,6 +40,8 @@ from dfx_agent.commands._options import (
     load_config,
 )
 from dfx_agent.errors import AttachError, UsageError
+from dfx_agent.node.segments.lock import FolderLock, take
+from dfx_agent.node.segments.owned_files import create_for, open_observed
 from dfx_agent.shim.attached import agent_is_there
 from dfx_agent.wire import default_directory
 

@@ -17,11 +17,10 @@ from typing import Any
 
 from dfx_agent.shim import collectives, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
-from dfx_agent.wire.records import BLOCKING, COLLECTIVE, FAILED, NO_STEP
+from dfx_agent.wire.records import BLOCKING, COLLECTIVE, DDP_GRADIENTS, FAILED, NO_STEP
 
 PATCHES = PatchSet("ddp")
 
-_OPERATION = "ddp_gradients"
 _MAX_LESSONS = 8  # hooks on all parameters cost 3.6 us each
 
 _now = time.monotonic_ns
@@ -156,7 +155,7 @@ class _Replica:
                 expected = NO_STEP if sequence == NO_STEP else sequence + 1
                 if writer is not recorder.current:
                     writer = recorder.current
-                    name_id = group.id_of(writer, _OPERATION) if writer else 0
+                    name_id = group.id_of(writer, DDP_GRADIENTS) if writer else 0
                 self.begun = enter((writer, name_id, expected), num_bytes)
                 count_call()
                 if self._is_over:

@@ -47,6 +47,9 @@ COLLECTIVE = 8
 PEER = -2
 # Blocked in Work.wait of a collective that was issued before; step and name are those of it.
 COLLECTIVE_WAIT = 9
+COLLECTIVES = frozenset({COLLECTIVE, COLLECTIVE_WAIT})
+# operation of a backward's gradients that DDP reduces: one record for all of its buckets
+DDP_GRADIENTS = "ddp_gradients"
 # A process group now: name is the group, step the collectives enqueued, value those completed.
 GROUP = 10
 COUNT = 11  # value is added to the counter of this name

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 
-from dfx_agent.agent import flight  # noqa: E402 (after the visible skip)
+from dfx_agent.node.segments import flight  # noqa: E402 (after the visible skip)
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device: run tests/gpu on a machine that has one"

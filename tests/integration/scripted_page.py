@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "web"))
 from live_processes import until
 from scripted_source import ScriptedSource
 

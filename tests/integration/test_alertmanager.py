@@ -3,17 +3,13 @@
 import json
 import re
 import subprocess
-import sys
 import time
 import urllib.parse
 import urllib.request
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from alert_receivers import Alertmanager, hooked
 from live_processes import (
     DEMO,

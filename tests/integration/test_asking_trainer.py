@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DFX_AGENT, Started, job_environment, started, until
 
 from dfx_agent.agent.agent import Agent

@@ -18,7 +18,7 @@ from live_processes import LiveAgent, Started, job_environment, started, until
 from test_attach import attached, interrupt, run_attach
 from test_watch import series
 
-from dfx_agent.agent.stacks import py_spy
+from dfx_agent.node.segments.stacks import py_spy
 
 JOB = """
 import ctypes, json, sys, time

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import until
 from scripted_page import GREEN, serve, texts
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.faults import BLIND_AFTER
-from dfx_agent.agent.fold import RunFold
+from dfx_agent.agent.run import RunFold
+from dfx_agent.faults import BLIND_AFTER
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
 

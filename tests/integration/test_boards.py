@@ -12,9 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "dashboards"))
 from board_files import ROOT, annotation_queries, filled, panel_queries
 from live_processes import (
     DEMO,

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import job_environment, running, until, unused_port
 
 JOB = str(Path(__file__).parent / "jobs" / "breaking.py")

@@ -6,11 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DFX_AGENT, HERE, job_environment, serving, started, until
 
 from dfx_agent import __version__

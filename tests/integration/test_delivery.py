@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from alert_receivers import alertmanager, hooked
 from live_processes import DFX_AGENT, LiveAgent, job_environment, started, until, unused_port
 

@@ -1,14 +1,10 @@
 """The shipped Prometheus configuration against an agent that asks for a token."""
 
 import json
-import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DFX_AGENT, job_environment, started, until, unused_port
 
 TOKEN = "s3cret"

@@ -3,11 +3,8 @@
 import gzip
 import json
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import HERE, ROOT, job_environment, serving, started, until, unused_port
 
 

@@ -7,11 +7,8 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DFX_AGENT, demo_environment, running, started, until, unused_port
 from test_prometheus import Prometheus
 

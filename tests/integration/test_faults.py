@@ -11,9 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import (
     DEMO,
     DFX_AGENT,
@@ -25,6 +22,7 @@ from live_processes import (
     started,
     until,
 )
+from prometheus_client.parser import text_string_to_metric_families
 
 from dfx_agent.wire import layout
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from injection_targets import PROGRAMS, interpreters, running_target
 
 from dfx_agent.attach import inject as inject_module

@@ -1,14 +1,11 @@
 """The shape ledger from a real training to `diagnose` and /metrics."""
 
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DEMO, DFX_AGENT, TORCHRUN, demo_environment, serving, started, until
 
 JOB = [*TORCHRUN, "2", *DEMO, "--group-size", "4", "--validate-every", "0", "--steps"]

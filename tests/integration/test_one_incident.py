@@ -10,14 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
-sys.path.insert(0, str(Path(__file__).parent))
 from alert_receivers import Hook, hooked
 from live_processes import DFX_AGENT, LiveAgent, started, until, unused_port
+from prometheus_client.parser import text_string_to_metric_families
 
-from dfx_agent.agent import incidents_file
-from dfx_agent.agent.owned_files import state_directory
+from dfx_agent.agent.kept import incidents as incidents_file
+from dfx_agent.node.segments.owned_files import state_directory
 
 JOB = str(Path(__file__).parent / "scripted_job.py")
 SLOW_RANK = "2"

@@ -4,14 +4,11 @@ import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
-from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import HERE, ROOT, job_environment, serving, started, until, unused_port
 from otlp_receiver import attributes, receiving
+from prometheus_client.parser import text_string_to_metric_families
 
 NUM_STEPS = 12
 RANKS = ("0", "1")

@@ -1,10 +1,7 @@
 """Alerts on the page, and a backtest drawn, in a real Chromium."""
 
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from scripted_page import poll, texts
 from scripted_source import RUN, ScriptedSource
 from test_backtest import as_csv, steps

@@ -1,12 +1,8 @@
 """The page in a real Chromium, fed by a real 4-rank training under ``dfx-agent run``."""
 
 import statistics
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DEMO, TORCHRUN, demo_environment, running, until, unused_port
 from scripted_page import CHROMIUM_FLAGS, wait_for_charts
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from scripted_page import overflow_px, poll, serve, standing_still, texts, wait_for_charts
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 

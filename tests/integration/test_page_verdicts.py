@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from scripted_page import overflow_px, serve, standing_still, texts, wait_for_charts
 from scripted_source import SCALARS, ScriptedSource
 from scripted_torch import CLEAR, STRAGGLER, dressed, hang, in_collective

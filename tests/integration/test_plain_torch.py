@@ -1,7 +1,6 @@
 """A torchrun job without adapter and without a changed line: what /metrics tells about it."""
 
 import signal
-import sys
 import urllib.request
 from collections import defaultdict
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import TORCHRUN, job_environment, running, until, unused_port
 
 JOB = str(Path(__file__).parent / "jobs" / "plain_ddp.py")

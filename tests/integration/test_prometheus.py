@@ -3,18 +3,14 @@
 import json
 import signal
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from live_processes import DEMO, TORCHRUN, demo_environment, running, started, until, unused_port
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
-
-sys.path.insert(0, str(Path(__file__).parent))
-from live_processes import DEMO, TORCHRUN, demo_environment, running, started, until, unused_port
 
 from dfx_agent.metrics.spec import by_name
 

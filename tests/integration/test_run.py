@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import DFX_AGENT, HERE, ROOT, TORCHRUN, job_environment, started, until
 
 PYENV = Path.home() / ".pyenv" / "versions"

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import TORCHRUN, job_environment, running, started, until
 
-from dfx_agent.agent import remote_waits
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.attach.payload import write_preload_folder
+from dfx_agent.judge.hang import remote_waits
 from dfx_agent.snapshot import Verdict
 
 JOBS = Path(__file__).parent / "jobs"

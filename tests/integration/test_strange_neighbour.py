@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import (
     HERE,
     demo_environment,
@@ -20,10 +17,11 @@ from live_processes import (
     until,
     unused_port,
 )
+from prometheus_client.parser import text_string_to_metric_families
 from scripted_page import GREEN
 
-from dfx_agent.agent.health_files import FOLDER, _name
-from dfx_agent.agent.owned_files import state_directory
+from dfx_agent.agent.kept.baselines import FOLDER, _name
+from dfx_agent.node.segments.owned_files import state_directory
 
 HOSTILE = [sys.executable, str(HERE / "hostile_rank.py")]
 RANK_LOOP = [sys.executable, str(HERE / "rank_loop.py")]

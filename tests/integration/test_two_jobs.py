@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import TORCHRUN, job_environment, running, until, unused_port
 
 JOB = str(Path(__file__).parent / "jobs" / "plain_ddp.py")

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
-sys.path.insert(0, str(Path(__file__).parent))
 from live_processes import (
     DFX_AGENT,
     LiveAgent,
@@ -20,6 +16,7 @@ from live_processes import (
     until,
     unused_port,
 )
+from prometheus_client.parser import text_string_to_metric_families
 
 
 def row(step: int, **changes: float) -> str:

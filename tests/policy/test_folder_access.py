@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-AGENT = Path(__file__).resolve().parents[2] / "dfx_agent" / "agent"
+PACKAGE = Path(__file__).resolve().parents[2] / "dfx_agent"
+ROOMS = ("agent", "judge", "node")
 # by descriptor of the folder, without following links or waiting for pipes
 OWNER = "owned_files.py"
 # the settings: files that the operator names
@@ -53,7 +54,14 @@ def _is_by_descriptor(call: ast.Call) -> bool:
 
 
 @pytest.mark.parametrize(
-    "path", sorted(p for p in AGENT.glob("*.py") if p.name not in {OWNER, SETTINGS}), ids=str
+    "path",
+    [
+        path
+        for room in ROOMS
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        if path.name not in {OWNER, SETTINGS}
+    ],
+    ids=str,
 )
 def test_files_of_the_folder_are_opened_in_one_module(path: Path) -> None:
     assert calls_on_files(path.read_text(encoding="utf-8")) == []

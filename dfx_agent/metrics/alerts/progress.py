@@ -1,7 +1,7 @@
 """Alerts on jobs that do not get on: hangs, deaths, ranks that the others wait for.
 
-The agent's verdicts decide (``dfx_agent.agent.hangs``, ``attribution``): they know how long each
-stage normally takes, so these rules hold no times of their own.
+The agent's verdicts decide (``judge/hang``, ``judge/straggler``): they know how long each stage
+normally takes, so these rules hold no times of their own.
 """
 
 from dfx_agent.metrics import load, performance, verdicts

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
-sys.path.insert(0, str(Path(__file__).parent))
 from guard_scene import Job, raising, read
+from prometheus_client.parser import text_string_to_metric_families
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.faults import sighted
-from dfx_agent.agent.process import Process
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.commands import build_parser, diagnose
 from dfx_agent.commands._observed import Observed
 from dfx_agent.exporters.prometheus import PrometheusExporter, run_samples
+from dfx_agent.faults import sighted
 from dfx_agent.metrics.alerts.observation import AGENT_BLIND
+from dfx_agent.node.process import Process
 from dfx_agent.snapshot import Snapshot, Verdict
 from dfx_agent.snapshot_faults import FaultRow
 from dfx_agent.snapshot_incidents import Standing
@@ -96,11 +92,11 @@ def test_a_run_that_cannot_be_read_is_blind_and_the_other_is_not(agent, jobs, mo
 def test_the_age_of_a_judgement_grows_while_its_judge_fails(agent, jobs, monkeypatch):
     read(agent, jobs)
     clock = [1e9]
-    for module in ("dfx_agent.agent.faults", "dfx_agent.exporters.fault_families"):
+    for module in ("dfx_agent.faults", "dfx_agent.exporters.fault_families"):
         monkeypatch.setattr(f"{module}.time.time", lambda: clock[0])
     read(agent, jobs)
     assert series(agent)["judged_age_seconds", "bad"] == 0
-    monkeypatch.setattr("dfx_agent.agent.hangs.crash_verdict", raising)
+    monkeypatch.setattr("dfx_agent.judge.hang.verdict.crash_verdict", raising)
     clock[0] += 50
     read(agent, jobs)
     assert series(agent)["judged_age_seconds", "bad"] == 50

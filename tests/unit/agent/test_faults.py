@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from guard_scene import Job, raising, read
 
-from dfx_agent.agent import fold as fold_module
-from dfx_agent.agent import hangs, view, watchdog
+from dfx_agent.agent import render as view
+from dfx_agent.agent import run as fold_module
+from dfx_agent.agent import watchdog
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.process import Process
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.commands import diagnose
 from dfx_agent.commands._observed import Observed
 from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.judge.hang import verdict as hangs
+from dfx_agent.node.process import Process
 from dfx_agent.snapshot import RunRow
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener

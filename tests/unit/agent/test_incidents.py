@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dfx_agent.agent.incidents import IncidentBook, StepTimes, _begin, _Subject, standing_of
-from dfx_agent.agent.signals import SignalBank
+from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, Verdict

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfx_agent.agent.fold import _SUPERSEDED_BY, RunFold
+from dfx_agent.agent.run import _SUPERSEDED_BY, RunFold
 
 
 def after_close(cells: set[str], *steps: int | None) -> set[int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from alert_scene import AGENT, Told, look, run, state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,39 +19,7 @@ from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Alert, Runbook
 from dfx_agent.metrics.alerts.conditions import Compare, Every, Grows, series
 from dfx_agent.metrics.alerts.samples import samples_of
-from dfx_agent.snapshot import AgentRow, RunRow, Snapshot
-from dfx_agent.snapshot_health import SignalState, SymptomRow
-
-FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
-AGENT = AgentRow("1", 1, "node", 0.0, 1, 0.0, 1, 0, 0, 0, 0, None, ())
-
-
-def state(row: int, *active: str) -> SignalState:
-    symptoms = tuple(
-        SymptomRow(f, "up", f in active, 90 if f in active else None) for f in FAMILIES
-    )
-    return SignalState(row, row, (), symptoms, False, False, None, {}, None, False)  # noqa: FBT003
-
-
-def run(name: str, signals: SignalState | None) -> RunRow:
-    return RunRow(name, "verl", 0, 0.0, (), (), (), signals=signals)
-
-
-class Told:
-    """A receiver that remembers its newest update."""
-
-    def __init__(self) -> None:
-        self.firing = {}
-
-    def update(self, firing, now_seconds) -> None:
-        self.firing = dict(firing)
-
-    @property
-    def names(self) -> set[tuple[str, str]]:
-        return {(n.labels["alertname"], n.labels["run"]) for n in self.firing.values()}
-
-    def row(self) -> None:
-        return None
+from dfx_agent.snapshot import RunRow, Snapshot
 
 
 @pytest.fixture
@@ -65,10 +34,6 @@ def alerts(told: Told) -> LiveAlerts:
 
     labels = {"job": "dfx", "cluster": "a"}
     return LiveAlerts(None, samples, ALERTS, [told], labels, lambda: "http://page:1")
-
-
-def look(alerts: LiveAlerts, *runs: RunRow) -> None:
-    alerts.evaluate(Snapshot(0.0, AGENT, runs))
 
 
 class Stepping:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from alert_scene import AGENT, look, run, state
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_live import AGENT, look, run, state
-
-from dfx_agent.agent.kept_document import KeptDocument
+from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.alerting import memory
 from dfx_agent.alerting.alertmanager import MIN_FIRING_SECONDS, AlertmanagerOutbox
 from dfx_agent.alerting.courier import Courier

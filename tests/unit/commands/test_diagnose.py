@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.agent import evidence
+from dfx_agent.agent.kept import evidence
 from dfx_agent.commands import diagnose
 from dfx_agent.commands._observed import Observed
 

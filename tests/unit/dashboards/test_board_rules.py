@@ -4,12 +4,8 @@ import ast
 import itertools
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from board_files import BOARDS, ROOT, annotation_queries, filled, panel_queries, panels
 
 from dfx_agent.metrics.alerts import PROMETHEUS_ALERTS

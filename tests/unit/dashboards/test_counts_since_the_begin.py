@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent))
 from board_files import filled, panel_queries
 
 RANK = 'job="dfx",instance="n0",run="it",node="n",role="actor"'

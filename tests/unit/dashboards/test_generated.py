@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from board_files import BOARDS, FOLDER, ROOT
 
 REASON = "no grafana-foundation-sdk; it needs Python 3.11; pip install 'dfx-agent[dev]'"

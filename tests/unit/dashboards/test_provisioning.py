@@ -1,12 +1,9 @@
 """What people copy into Grafana and Prometheus fits together."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent))
 from board_files import BOARDS, ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -3,15 +3,11 @@
 import dataclasses
 import math
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-
-sys.path.insert(0, str(Path(__file__).parent))
 from prometheus_page import FAR_SECONDS, OPENMETRICS, SPLIT, STEPS, exporter, rank_row, samples
 
 from dfx_agent.agent.incidents import IncidentBook, StepTimes

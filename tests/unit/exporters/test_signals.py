@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from test_signals import collapsed, healthy
+from training_curves import collapsed, healthy
 
-from dfx_agent.agent.signals import PARAMETERS, SignalBank
 from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.judge.divergence.bank import PARAMETERS, SignalBank
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts.samples import samples_of
 from dfx_agent.snapshot import AgentRow, RunRow, Snapshot

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from attached_host import TRAINING, Host
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dfx_agent.agent import flight as agent_flight
+from dfx_agent.node.segments import flight as agent_flight
 from dfx_agent.shim import flight
 from dfx_agent.shim.flight import SUFFIX, FlightWriter, write_flight
 

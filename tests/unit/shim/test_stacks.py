@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent.agent import stacks as agent_stacks
+from dfx_agent.node.segments import stacks as agent_stacks
 from dfx_agent.shim import stacks
 from dfx_agent.shim.stacks import MAX_BYTES, SUFFIX, StackWriter, write_stacks
 

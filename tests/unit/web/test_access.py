@@ -11,8 +11,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from scripted_source import RUN, ScriptedSource
 
 from dfx_agent.web.access import Access

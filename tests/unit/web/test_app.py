@@ -19,8 +19,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
 from dfx_agent.web import app as app_module
@@ -157,7 +155,7 @@ def test_heavy_packages_stay_out_of_the_process():
         "create_app(ScriptedSource(), lambda accept: (b'', ''))\n"
         "print([m for m in ('plotly', 'numpy', 'jinja2', 'opentelemetry.sdk') if m in sys.modules])"
     )
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
+    paths = [str(Path(__file__).parents[1] / "scenes"), str(Path(__file__).parents[3])]
     environment = {
         **os.environ,
         "FASTAPI_OTEL_AUTO_CONFIGURE": "true",

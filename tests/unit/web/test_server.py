@@ -8,12 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from scripted_source import ScriptedSource
 
 from dfx_agent.errors import ListenError, UsageError

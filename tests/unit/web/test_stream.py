@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from scripted_source import ScriptedSource
 
 from dfx_agent.web import app as app_module

@@ -6,14 +6,10 @@ hole, where a hole is filled late, and in the table of open spans.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from test_ring import Ring, is_intact, packed
+from ring_scene import Ring, is_intact, packed
 
 from dfx_agent.wire.records import RECORD
 from dfx_agent.wire.ring import RingReader, read_inflight

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from shapes import WHERE, Shapes, observe
 
 # call shapes of PrimeIntellect-ai/prime-rl 559b447; prime_rl is a namespace package there

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 from shapes import WHERE, Shapes
 
 # call shapes of THUDM/slime 624b824

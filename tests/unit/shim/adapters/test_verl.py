@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from shapes import Shapes
 
 # verl 0.9.1, verl/utils/profiler/performance.py and verl/single_controller/base

@@ -1,0 +1,136 @@
+"""What a run's detector has learned, as a file that the next agent goes on from.
+
+``signals/<run>-<hash>.json`` in the agent's own folder (``owned_files``), mode 0600, replaced in
+one go; at most ``MAX_FILES`` of them, none older than ``KEEP_SECONDS``. What cannot be read is said
+once, and learned anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from typing import Any
+
+from dfx_agent.judge.divergence.health import RunHealth
+from dfx_agent.node.segments.owned_files import (
+    MAX_BYTES,
+    HeldFolder,
+    open_existing,
+    open_state,
+    state_directory,
+)
+from dfx_agent.snapshot import SegmentProblem
+from dfx_agent.wire.segment import SegmentError
+
+FOLDER = "signals"
+MAX_FILES = 64
+KEEP_SECONDS = 14 * 86400.0
+EVERY_SECONDS = 5.0
+
+_FORMAT = 2
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class HealthFiles:
+    """The files of one agent. Nothing here raises."""
+
+    def __init__(self, directory: str) -> None:
+        self.problems: dict[str, SegmentProblem] = {}
+        self._directory = directory
+        self._path = f"{state_directory(directory)}/{FOLDER}"
+        self._folder: HeldFolder | None = None
+        self._written: dict[str, tuple[float, Any]] = {}  # run -> (when, the state it then had)
+
+    def restore(self, run: str, health: RunHealth) -> RunHealth:
+        """``health``, or what an earlier agent kept for a run of this name."""
+        name = _name(run)
+        try:
+            known = self._read(name)
+            if known is None:
+                return health
+            restored = RunHealth(health.critical)
+            restored.load(known)
+        except Exception as error:  # noqa: BLE001 (whatever is in the file, the agent goes on)
+            reason = " ".join(str(error).split())[:80] or type(error).__name__
+            path = f"{self._path}/{name}"
+            message = f"cannot use the baselines in {path} ({reason}): learning run {run} anew"
+            self.problems[run] = SegmentProblem(path, "signals", message)
+            return health
+        self._written[run] = time.monotonic(), restored.state
+        return restored
+
+    def keep(self, run: str, health: RunHealth, *, is_last: bool = False) -> None:
+        """Write what is new, at most every ``EVERY_SECONDS``."""
+        written, state = self._written.get(run, (0.0, None))
+        now = time.monotonic()
+        if health.state is state or (now - written < EVERY_SECONDS and state and not is_last):
+            return
+        self._written[run] = now, health.state
+        document = {"format": _FORMAT, "run": run, "health": health.dump()}
+        try:
+            self._held().write(_name(run), json.dumps(document).encode())
+            if state is None:
+                self._remove_old()
+        except (OSError, ValueError, SegmentError) as error:
+            message = f"cannot keep the baselines of run {run} in {self._path} ({error})"
+            self.problems[run] = SegmentProblem(self._path, "signals", message)
+
+    def forget(self, run: str) -> None:
+        """The run is gone from this agent; its file stays for the next one."""
+        self._written.pop(run, None)
+        self.problems.pop(run, None)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+    def _held(self) -> HeldFolder:
+        if self._folder is None:
+            state = open_state(self._directory)
+            try:
+                self._folder = state.own_folder(FOLDER)
+            finally:
+                state.close()
+        return self._folder
+
+    def _read(self, name: str) -> Any:
+        """The health part of a file; None when there is none, or an old one.
+
+        ValueError when it is not one of ours.
+        """
+        try:
+            folder = self._folder or open_existing(self._path)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._health(folder, name)
+        finally:
+            if folder is not self._folder:
+                folder.close()
+
+    @staticmethod
+    def _health(folder: HeldFolder, name: str) -> Any:
+        status = folder.status(name)
+        if status is None or time.time() - status.st_mtime > KEEP_SECONDS:
+            return None
+        if status.st_size > MAX_BYTES:
+            raise ValueError(f"larger than {MAX_BYTES} bytes")
+        document = json.loads(folder.read(name))
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}, known is {_FORMAT}")
+        return document["health"]
+
+    def _remove_old(self) -> None:
+        folder = self._held()
+        for place, (seconds, name) in enumerate(folder.newest(".json")):
+            if place >= MAX_FILES or time.time() - seconds > KEEP_SECONDS:
+                folder.remove(name)
+
+
+def _name(run: str) -> str:
+    """Of a run's file; run names are the job's, and may hold anything."""
+    digest = hashlib.sha256(run.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return f"{_UNSAFE.sub('_', run)[:80]}-{digest}.json"

@@ -1,0 +1,282 @@
+"""Runs and processes as rows of a Snapshot: the agent's state in the words of contract 2."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from dfx_agent.agent.incidents import standing_of
+from dfx_agent.agent.run import RunFold, rank_order
+from dfx_agent.faults import not_green, sighted, unclear
+from dfx_agent.metrics.native import load
+from dfx_agent.metrics.spec import by_name
+from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.node.passive import LOG_ROLE
+from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.scalars import token_load
+from dfx_agent.node.time.account import SpanEvent
+from dfx_agent.snapshot import (
+    HostMemory,
+    OpenSpan,
+    Piece,
+    RankRow,
+    RunRow,
+    ScalarHistory,
+    Snapshot,
+    SpanKind,
+    StageStamp,
+    TimelineRow,
+    TimeSplit,
+)
+from dfx_agent.snapshot_faults import Blindness
+from dfx_agent.snapshot_health import SignalHistory, SignalRow, SignalSeries, SymptomSeries
+from dfx_agent.wire.layout import UNKNOWN
+from dfx_agent.wire.records import STAGE, WAIT
+
+_SNAPSHOT_STEPS = 8
+_METRICS = by_name()
+_SPAN_KINDS: dict[int, SpanKind] = {STAGE: "stage", WAIT: "wait"}
+
+
+def run_row(fold: RunFold) -> RunRow:
+    """One run as it is now."""
+    ordered = sorted(fold.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
+    verdicts, signals = fold.verdicts(), fold.health.state
+    now_seconds = time.time()
+    incidents = fold.incidents.observe(
+        verdicts, fold.alerts or (), signals, fold.step_times(), now_seconds
+    )
+    standing = standing_of(verdicts, incidents, has_steps=bool(fold.rows))
+    unknown = "alerts: not evaluated yet" if fold.alerts is None else ""
+    if unknown := fold.incidents.awaited(now_seconds) or unknown:
+        standing = not_green(standing, unknown)
+    return RunRow(
+        run=fold.run,
+        framework=fold.framework,
+        attempt=fold.attempt,
+        begin_seconds=fold.begin_seconds,
+        ranks=tuple(_rank_rows(fold, [process for _, process in ordered])),
+        steps=fold.newest_rows(_SNAPSHOT_STEPS),
+        scalars=fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework),
+        num_stale_scalars=fold.store.num_stale,
+        verdicts=verdicts,
+        signals=signals,
+        ledger=fold.ledger.state(),
+        num_late_signals=fold.health.num_late,
+        sustained_tokens_ratio=token_load.sustained_ratios(fold.newest_rows(token_load.NUM_STEPS)),
+        faults=fold.faults.rows(fold.run),
+        judged_seconds=fold.faults.judged_seconds(fold.run),
+        incidents=incidents,
+        standing=sighted(standing, fold.faults.rows(fold.run)),
+        blind=fold.faults.blindness_of(fold.run),
+        dropped_ranks=fold.dropped.rows(),
+    )
+
+
+def num_records(run: RunRow) -> int:
+    """Of all its processes, shown or not."""
+    return sum(row.num_records for rows in (run.ranks, run.dropped_ranks) for row in rows)
+
+
+def num_lost_records(run: RunRow) -> int:
+    """Of all its processes, shown or not."""
+    return sum(row.num_lost_records for rows in (run.ranks, run.dropped_ranks) for row in rows)
+
+
+def guarded_row(fold: RunFold) -> RunRow:
+    """The same; of a run that cannot be shown what is wrong with it."""
+    with fold.faults.guard("rendering", fold.run, "row"):
+        return run_row(fold)
+    return RunRow(
+        run=fold.run, framework="", attempt=0, begin_seconds=0.0, ranks=(), steps=(), scalars=(),
+        faults=fold.faults.rows(fold.run), blind=fold.faults.blindness_of(fold.run),
+    )  # fmt: skip
+
+
+def with_blindness(snapshot: Snapshot, blind: Blindness | None, *, is_old: bool) -> Snapshot:
+    """``is_old``: nothing has been judged since then, so that nothing of it is clear."""
+    agent = replace(snapshot.agent, blind=blind)
+    if blind is None or not is_old:
+        return replace(snapshot, agent=agent)
+    since = time.strftime("%H:%M:%S", time.localtime(blind.since_seconds))
+    reason = f"not judged since {since}: {blind.reason}"
+    runs = tuple(
+        replace(
+            run,
+            blind=blind,
+            verdicts=tuple(unclear(v, reason) for v in run.verdicts),
+            standing=not_green(run.standing, reason),
+        )
+        for run in snapshot.runs
+    )
+    return replace(snapshot, agent=agent, runs=runs)
+
+
+def timeline_rows(fold: RunFold, num_steps: int) -> tuple[TimelineRow, ...]:
+    """Each process' newest closed steps and the one it is in."""
+    rows = []
+    for process in fold.processes.values():
+        if process.follower.identity.role == LOG_ROLE:
+            continue
+        closed = [s for s in list(process.windows) if s.window.step is not None]
+        rows += [_timeline_row(process, step) for step in closed[-num_steps:]]
+        account = process.account
+        if account and account.current.begin_ns < account.watermark_ns:
+            rows.append(_timeline_row(process, ClosedStep(account.current)))
+    return tuple(sorted(rows, key=lambda r: (r.role, rank_order(r.rank), r.begin_seconds)))
+
+
+def history(fold: RunFold, key: str) -> ScalarHistory:
+    """One native key over steps, in the unit of its metric. KeyError for an unknown key."""
+    steps, values = fold.store.history(key)
+    native = load(fold.framework).find(key)
+    if native is None:
+        return ScalarHistory(key, None, "", steps, values)
+    if native.scale != 1.0:
+        values = tuple(value * native.scale for value in values)
+    return ScalarHistory(key, native.metric, _METRICS[native.metric].unit, steps, values)
+
+
+def signal_history(fold: RunFold, num_steps: int) -> SignalHistory:
+    """Training health over the newest steps."""
+    states = list(fold.health.states)[-num_steps:]
+    by_name = [{row.signal: row for row in state.signals} for state in states]
+    names = dict.fromkeys(name for rows in by_name for name in rows)
+    active = [
+        {(row.symptom, row.direction): row.is_active for row in state.symptoms} for state in states
+    ]
+    families = dict.fromkeys(family for rows in active for family in rows)
+    return SignalHistory(
+        tuple(state.step for state in states),
+        tuple(state.is_latched for state in states),
+        tuple(_signal_series(name, [rows.get(name) for rows in by_name]) for name in names),
+        tuple(
+            SymptomSeries(
+                name, direction, tuple(rows.get((name, direction), False) for rows in active)
+            )
+            for name, direction in families
+        ),
+    )
+
+
+def _signal_series(name: str, rows: list[SignalRow | None]) -> SignalSeries:
+    return SignalSeries(
+        name,
+        tuple(None if row is None else row.value for row in rows),
+        tuple(None if row is None else row.baseline_low for row in rows),
+        tuple(None if row is None else row.baseline_high for row in rows),
+        tuple(None if row is None else row.z for row in rows),
+    )
+
+
+def _rank_rows(fold: RunFold, processes: Iterable[Process]) -> Iterator[RankRow]:
+    """Of those that can be shown; of the others the run says what is wrong."""
+    for process in processes:
+        with fold.faults.guard("rendering", fold.run, f"rank {process.label}"):
+            yield _rank_row(fold, process)
+    for outside in fold.outside:
+        with fold.faults.guard("rendering", fold.run, f"rank {outside.label}"):
+            yield outside.row()
+
+
+def _rank_row(fold: RunFold, process: Process) -> RankRow:
+    identity, preamble = process.follower.identity, process.follower.preamble
+    totals = process.totals()
+    is_log = identity.role == LOG_ROLE
+    account = None if is_log else process.account
+    current = account.current if account else None
+    seconds = process.follower.epoch_seconds
+    event = process.last_event_ns
+    return RankRow(
+        role=identity.role,
+        rank=process.label,
+        local_rank=_known(identity.local_rank),
+        world_size=_known(identity.world_size),
+        node=identity.host,
+        pid=process.pid,
+        attempt=process.attempt,
+        state=process.state,
+        begin_seconds=preamble.created_epoch_ns / 1e9,
+        last_event_seconds=seconds(event) if event else None,
+        step=process.step,
+        step_begin_seconds=seconds(current.begin_ns) if current else None,
+        inflight=_open_spans(process),
+        totals=TimeSplit() if is_log else totals.split.as_seconds(),
+        current=current.split.as_seconds() if current else TimeSplit(),
+        last=process.windows[-1].window.split.as_seconds() if process.windows else None,
+        tokens_total=totals.tokens,
+        queue_depth=dict(process.queues),
+        policy_version=process.policy_version,
+        scalars=fold.scalar_rows.of_rank(process, fold.framework_of(process)),
+        stamps=_stamps(process),
+        num_records=totals.num_records,
+        num_lost_records=totals.num_lost,
+        num_late_records=totals.num_late,
+        num_guest_drops=totals.num_guest_drops,
+        num_earlier_records=totals.num_earlier,
+        counters_total=totals.counters,
+        gauges=dict(process.gauges),
+        collectives=fold.collectives.rows(process),
+        groups=fold.collectives.group_rows(process),
+        ledger=fold.ledger.rows(process),
+        devices=device_rows(process.gauges),
+        host_memory=None if is_log else _host_memory(process),
+        source="passive" if is_log else "guest",
+    )
+
+
+def _host_memory(process: Process) -> HostMemory | None:
+    memory = process.memory
+    if memory.anonymous_bytes is None:
+        return None
+    return HostMemory(memory.anonymous_bytes, memory.trend.slope_bytes_per_step())
+
+
+def _open_spans(process: Process) -> tuple[OpenSpan, ...]:
+    now = time.monotonic_ns() if process.is_living else process.last_event_ns or 0
+    ordered = sorted(process.inflight, key=lambda event: event.span)
+    return tuple(_open_span(process, event, now) for event in ordered)
+
+
+def _open_span(process: Process, event: SpanEvent, now_ns: int) -> OpenSpan:
+    kind = _SPAN_KINDS.get(event.kind, "collective")
+    number = None if event.step < 0 else event.step
+    return OpenSpan(
+        kind=kind,
+        name=event.name,
+        begin_seconds=process.follower.epoch_seconds(event.begin_ns),
+        elapsed_seconds=max(0.0, (now_ns - event.begin_ns) / 1e9),
+        step=None if kind == "collective" else number,
+        sequence=number if kind == "collective" else None,
+    )
+
+
+def _stamps(process: Process) -> tuple[StageStamp, ...]:
+    seconds = process.follower.epoch_seconds
+    return tuple(
+        StageStamp(
+            stage, slot, seconds(s.begin_ns), None if s.end_ns is None else seconds(s.end_ns)
+        )
+        for (stage, slot), s in process.stamps.items()
+    )
+
+
+def _timeline_row(process: Process, closed: ClosedStep) -> TimelineRow:
+    window = closed.window
+    seconds = process.follower.epoch_seconds
+    return TimelineRow(
+        role=process.follower.identity.role,
+        rank=process.label,
+        step=window.step,
+        begin_seconds=seconds(window.begin_ns),
+        end_seconds=None if window.end_ns is None else seconds(window.end_ns),
+        num_omitted_pieces=window.first_pieces.num_omitted,
+        pieces=tuple(
+            Piece(p.kind, p.name, seconds(p.begin_ns), seconds(p.end_ns)) for p in window.pieces
+        ),
+    )
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value

@@ -1,0 +1,360 @@
+"""Processes folded into a run: who is which rank, which steps are closed, scalars over steps.
+
+A step closes when every living rank of its role has passed it, or when some rank is two steps
+ahead: then the ranks that never passed it are named as missing. A cell that comes later still finds
+its row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from dfx_agent.agent.incidents import IncidentBook, StepTimes
+from dfx_agent.faults import Faults, unjudged
+from dfx_agent.judge.data.ledger import RunLedger
+from dfx_agent.judge.divergence.health import Reporter, RunHealth
+from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
+from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
+from dfx_agent.judge.hang.verdict import HangWatch
+from dfx_agent.judge.memory import MemoryWatch
+from dfx_agent.judge.part_of_job import only_what_is_seen
+from dfx_agent.judge.straggler.steps import Step, StepWatch
+from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
+from dfx_agent.node.collectives.matching import Collectives
+from dfx_agent.node.ended import DroppedProcesses, surplus
+from dfx_agent.node.passive import LOG_ROLE, OutsideProcess, verdicts
+from dfx_agent.node.process import ClosedStep, Process, ScalarRecord
+from dfx_agent.node.scalars.rows import ScalarRows
+from dfx_agent.node.scalars.store import ScalarStore
+from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict, VerdictKind
+
+_KEEP_STEPS = 200
+_SUPERSEDED_BY = 2
+
+# judgements that verdicts go on from, as faults name them
+_STEPS, _HANGS, _SIGNALS, _LEDGER = "closed steps", "waits", "signals", "batches"
+_WAITS: tuple[VerdictKind, ...] = "hang", "crash"
+
+_Cells = dict[str, tuple[StepCell, float, float]]  # rank -> (cell, begin, end)
+
+
+class RunFold:
+    """One run by name."""
+
+    def __init__(
+        self,
+        run: str,
+        critical: Condition = DIVERGENCE.condition,
+        faults: Faults | None = None,
+    ) -> None:
+        self.run = run
+        self.faults = faults or Faults()
+        self.processes: dict[tuple[str, str], Process] = {}
+        self.dropped = DroppedProcesses()
+        self.outside: tuple[OutsideProcess, ...] = ()
+        self.store = ScalarStore()
+        self._fresh: list[tuple[ScalarRecord, str, int]] = []  # of this reading, label, attempt
+        self.collectives = Collectives()
+        self.hangs = HangWatch(self.faults, run)
+        self.memory = MemoryWatch()
+        self.health = RunHealth(critical)
+        self.skipped_updates = SkippedUpdates()
+        self.ledger = RunLedger()
+        self.incidents = IncidentBook(run)
+        self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
+        self.rows: dict[tuple[str, int], StepRow] = {}
+        self.scalar_rows = ScalarRows()
+        self._cells: dict[tuple[str, int], _Cells] = {}
+        self._open: set[tuple[str, int]] = set()
+        self._watches: dict[str, StepWatch] = {}
+        self._stragglers: dict[str, tuple[tuple[Step | None, float | None], Verdict]] = {}
+
+    @property
+    def attempt(self) -> int:
+        attempts = (p.attempt for p in self.processes.values())
+        return max(self.dropped.attempt, *attempts, 0)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it lives."""
+        return not self.outside and not any(p.is_living for p in self.processes.values())
+
+    @property
+    def newest_ns(self) -> int:
+        """When it last told something, on the guest's monotonic clock; 0 when it has nobody."""
+        events = (p.last_event_ns or p.follower.begin_ns for p in self.processes.values())
+        return max(events, default=0)
+
+    @property
+    def framework(self) -> str:
+        names = (p.follower.identity.framework for p in self.processes.values())
+        return next((name for name in names if name), self.dropped.framework)
+
+    def framework_of(self, process: Process) -> str:
+        """Whose names its keys are: a process that names no framework speaks as its run does."""
+        return process.follower.identity.framework or self.framework
+
+    @property
+    def begin_seconds(self) -> float:
+        begins = [p.follower.preamble.created_epoch_ns / 1e9 for p in self.processes.values()]
+        begins += [*(p.begin_seconds for p in self.outside), self.dropped.begin_seconds]
+        return min((begin for begin in begins if begin < inf), default=0.0)
+
+    def adopt(self, process: Process) -> Process | None:
+        """Give a new process its place; returns the dead one whose place it takes."""
+        identity = process.follower.identity
+        pid = process.follower.preamble.pid
+        process.label = str(identity.rank) if identity.rank >= 0 else f"p{pid}"
+        before = self.processes.get((identity.role, process.label))
+        if before is not None and before.follower_lives() and not before.became(process):
+            process.label += f".{pid}"
+            before = self.processes.get((identity.role, process.label))
+        process.filed_as = identity
+        if before is not None:
+            process.succeed(before)
+        else:
+            self.dropped.give_to(process)
+        self.processes[identity.role, process.label] = process
+        return before
+
+    def release(self, process: Process) -> None:
+        """It belongs elsewhere: take it out of this run."""
+        self.processes = {key: p for key, p in self.processes.items() if p is not process}
+
+    def let_go_ended(self) -> None:
+        """Keep the newest of the processes that have ended, and count the others."""
+        for process in surplus(self.processes.values()):
+            self._let_go(process)
+
+    def _let_go(self, process: Process) -> None:
+        role, label = process.filed_as.role, process.label
+        self.release(process)
+        self.dropped.add(process)
+        self.collectives.let_go(process)
+        self.ledger.let_go(process)
+        self.scalar_rows.let_go(role, label)
+        if all(other != label for _, other in self.processes):
+            self.store.let_go(label)
+        if role in self._watches:
+            self._watches[role].let_go(process)
+        for key in [k for k, cells in self._cells.items() if k[0] == role and label in cells]:
+            self._drop_cell(key, label)
+
+    def _drop_cell(self, key: tuple[str, int], label: str) -> None:
+        """The row keeps what was said of the step as a whole."""
+        cells, row = self._cells[key], self.rows.get(key)
+        del cells[label]
+        if not cells:
+            self._open.discard(key)
+            del self._cells[key]
+            self.rows.pop(key, None)
+        elif row is not None:
+            kept = tuple(cell for cell in row.cells if cell.rank != label)
+            self.rows[key] = replace(row, cells=kept)
+
+    def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
+        """What one reading of a process brought."""
+        self._fresh += ((scalar, process.label, process.attempt) for scalar in scalars)
+        if scalars:  # a run without a framework is asked in all its processes
+            framework, epoch_seconds = self.framework_of(process), process.follower.epoch_seconds
+            self.health.add(_reporter(process), framework, scalars, epoch_seconds)
+        self.collectives.add(process)
+        self.ledger.add(process)
+        watch = self._watches.setdefault(process.filed_as.role, StepWatch())
+        watch.add(process, steps)
+        for step in steps:
+            self._add_cell(process, step)
+
+    def close_steps(self, begin_ns: int) -> None:
+        """All processes were read since ``begin_ns``: close steps that are over, and judge."""
+        guard, run = self.faults.guard, self.run
+        with guard("judgement", run, "scalars"):
+            self._store_scalars()
+        with guard("judgement", run, _STEPS):
+            self.collectives.settle()
+            for role, watch in self._watches.items():
+                watch.close(self._living(role), self.collectives)
+        with guard("judgement", run, "rows of steps"):
+            self._close_rows()
+        with guard("judgement", run, _HANGS):
+            self.hangs.observe(self._trained(), begin_ns)
+        with guard("judgement", run, _SIGNALS):
+            told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
+            self.health.close(told)
+            self.skipped_updates.observe(p for p in self.processes.values() if p.is_living)
+        with guard("judgement", run, _LEDGER):
+            self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
+
+    def _close_rows(self) -> None:
+        for key in sorted(self._open):
+            role, step = key
+            living = self._living(role)
+            newest = max((p.step for p in living if p.step is not None), default=None)
+            passed = all(p.label in self._cells[key] or (p.step or 0) > step for p in living)
+            if passed or (newest is not None and newest >= step + _SUPERSEDED_BY):
+                self._open.discard(key)
+                self.rows[key] = self._row(key)
+        for role in {role for role, _ in self.rows}:
+            for key in sorted(k for k in self.rows if k[0] == role)[:-_KEEP_STEPS]:
+                del self.rows[key], self._cells[key]
+
+    def _store_scalars(self) -> None:
+        """In the order of events: one reading may bring many steps of one rank after another's."""
+        fresh, self._fresh = self._fresh, []
+        for scalar, label, attempt in sorted(fresh, key=lambda each: each[0].time_ns):
+            self.store.add(scalar.key, label, attempt, scalar.step, scalar.value)
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What is concluded now: hang, crash, straggler by role; divergence, data of the run.
+
+        Each is judged by itself: what cannot be judged is said in its place.
+        """
+        judged, run = self.faults.judged, self.run
+        watches = [(role, watch) for role, watch in self._watches.items() if role != LOG_ROLE]
+        stragglers = [
+            judged(run, "straggler", role, partial(self._straggler, role, watch), _STEPS)
+            for role, watch in watches
+        ]
+        of_run = (
+            judged(run, "divergence", "", self._divergence, _SIGNALS),
+            judged(run, "data", "", self.ledger.verdict, _LEDGER),
+        )
+        memory = self.faults.judged_roles(
+            run, "memory", lambda: self.memory.verdicts(self._trained())
+        )
+        of_ranks = *self._waits(), *filter(None, stragglers)
+        seen = only_what_is_seen(of_ranks, self._trained().values())
+        found = *seen, *memory, *filter(None, of_run)
+        return self.faults.told(run, (*found, *verdicts(self.outside)))
+
+    def _trained(self) -> dict[tuple[str, str], Process]:
+        return {key: p for key, p in self.processes.items() if key[0] != LOG_ROLE}
+
+    def _waits(self) -> tuple[Verdict, ...]:
+        """Hangs and crashes as of the last reading, if that could be looked through."""
+        fault = self.faults.of(self.run, _HANGS)
+        if fault is None:
+            return self.hangs.verdicts
+        roles = dict.fromkeys(role for role, _ in self.processes if role != LOG_ROLE)
+        return tuple(unjudged(kind, role, fault) for role in roles for kind in _WAITS)
+
+    def step_times(self) -> StepTimes:
+        """Begins of the closed steps that are kept, and of those that are running."""
+        closed = [(role, step, row.begin_seconds) for (role, step), row in self.rows.items()]
+        running = [
+            (role, p.step, p.follower.epoch_seconds(p.account.current.begin_ns))
+            for (role, _), p in self.processes.items()
+            if p.account is not None and p.step is not None and role != LOG_ROLE
+        ]
+        return StepTimes((*closed, *running))
+
+    def _is_whole(self) -> bool:
+        """Whether every rank of every role is followed by this agent."""
+        roles = Counter(role for role, _ in self.processes)
+        return all(
+            p.follower.identity.world_size <= roles[role] for (role, _), p in self.processes.items()
+        )
+
+    def _divergence(self) -> Verdict | None:
+        """None for a run that makes no steps of an optimizer: there is nothing to judge."""
+        state, role = self.health.state, next(iter(self.health.roles), "")
+        is_scaled = any(p.counters.get("skipped_updates") for p in self.processes.values())
+        breaks = self.health.broken.breaks(is_scaled=is_scaled)
+        if breaks:
+            return broken_verdict(breaks, state, role)
+        skipped = self.skipped_updates.verdict()
+        if skipped is not None:
+            return skipped
+        if state is None:
+            roles = (p.filed_as.role for p in self.processes.values() if _trains(p))
+            trainer = min(roles, default=None)
+            return None if trainer is None else unseen_verdict(trainer)
+        return divergence_verdict(state, role, self.health.critical, self._checkpoints())
+
+    def _checkpoints(self) -> set[int]:
+        """Steps, of those kept, in which a rank was in the stage of that name."""
+        return {
+            row.step
+            for row in self.rows.values()
+            if any("checkpoint" in cell.split.stage_seconds for cell in row.cells)
+        }
+
+    def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
+        """None for a role that nobody has any more, or one rank in the whole job has."""
+        ranks = [p for (r, _), p in self.processes.items() if r == role]
+        if not ranks:
+            return None
+        if len(ranks) == 1 and ranks[0].follower.identity.world_size <= 1:
+            return None
+        ratios = [self.collectives.coverage_ratio(process) for process in ranks]
+        known = [ratio for ratio in ratios if ratio is not None]
+        coverage = min(known, default=None)
+        key = watch.steps[-1] if watch.steps else None, coverage
+        before = self._stragglers.get(role)
+        if before is None or before[0] != key:  # it costs 1 ms a rank: once per step
+            named = before[1].ranks if before is not None and before[1].state == "found" else ()
+            before = key, straggler_verdict(role, watch.steps, coverage, named)
+            self._stragglers[role] = before
+        return before[1]
+
+    def _living(self, role: str) -> list[Process]:
+        return [p for (r, _), p in self.processes.items() if r == role and p.is_living]
+
+    def newest_rows(self, num_steps: int) -> tuple[StepRow, ...]:
+        """Closed steps by begin, the newest ``num_steps`` of every role."""
+        rows: list[StepRow] = []
+        for role in {role for role, _ in self.rows}:
+            keys = sorted(k for k in self.rows if k[0] == role)[-num_steps:]
+            rows.extend(self.rows[key] for key in keys)
+        return tuple(sorted(rows, key=lambda row: row.begin_seconds))
+
+    def _add_cell(self, process: Process, closed: ClosedStep) -> None:
+        window = closed.window
+        if window.step is None or window.end_ns is None:
+            return
+        key = process.follower.identity.role, window.step
+        seconds = process.follower.epoch_seconds
+        cell = StepCell(process.label, window.split.as_seconds(), closed.tokens)
+        cells = self._cells.setdefault(key, {})
+        cells[process.label] = cell, seconds(window.begin_ns), seconds(window.end_ns)
+        if key in self.rows:
+            self.rows[key] = self._row(key)
+        else:
+            self._open.add(key)
+
+    def _row(self, key: tuple[str, int]) -> StepRow:
+        role, step = key
+        rows = [self._cells[key][label] for label in sorted(self._cells[key], key=rank_order)]
+        begin = min(begin for _, begin, _ in rows)
+        end = max(end for _, _, end in rows)
+        active = sum(cell.split.active_seconds for cell, _, _ in rows)
+        bubble = 1 - active / (len(rows) * (end - begin)) if end > begin else None
+        missing = [
+            label
+            for (r, label), process in self.processes.items()
+            if r == role and label not in self._cells[key] and process.was_in(step)
+        ]
+        cells = tuple(cell for cell, _, _ in rows)
+        return StepRow(
+            step, role, begin, end, tuple(sorted(missing, key=rank_order)), bubble, cells
+        )
+
+
+def _trains(process: Process) -> bool:
+    return process.counters.get("optimizer_steps", 0.0) > 0
+
+
+def _reporter(process: Process) -> Reporter:
+    created_ns = process.follower.preamble.created_epoch_ns
+    return Reporter(process.filed_as.role, process.label, created_ns)
+
+
+def rank_order(label: str) -> tuple[int, str]:
+    """Sort key: rank 2 before rank 10, processes without a rank last."""
+    head = label.partition(".")[0]
+    return (int(head), label) if head.isdigit() else (1 << 31, label)

@@ -1,0 +1,1 @@
+"""What is concluded: one room for each kind of verdict."""

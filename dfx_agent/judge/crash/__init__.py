@@ -1,0 +1,1 @@
+"""Whether a process is gone that should not be."""

@@ -1,0 +1,64 @@
+"""How a process ended: a crash, told to end, or no crash at all; and in which words.
+
+By the exit status where the kernel tells it. Where it does not, a segment that was not closed is a
+death, except of a child that its parent forked for something of its own and outlives.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+
+from dfx_agent.node.track import Track
+
+DIED, OUT_OF_MEMORY = "died", "out of memory"
+
+# what no parent sends to a child that it is done with
+_FAULTS = {
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS,
+    signal.SIGTRAP,
+}  # fmt: skip
+
+
+def has_crashed(rank: Track, ranks: Sequence[Track]) -> bool:
+    """Whether it is gone and should not be; ``ranks`` are all of its role."""
+    process, status = rank.process, rank.exit_status
+    if process.is_living:
+        return False
+    if process.state == "exited" and (status is None or status.is_success or status.was_asked_for):
+        return False
+    if not is_own_child(rank, ranks):
+        return True
+    is_fault = status is not None and status.signal in _FAULTS
+    return is_fault or process.memory.was_oom_killed
+
+
+def is_own_child(rank: Track, ranks: Sequence[Track]) -> bool:
+    """Whether a rank that lives on made it, and it never took part in torch.distributed."""
+    process = rank.process
+    has_peers = process.groups or rank.reached
+    return not has_peers and any(
+        other.process.is_living and other.process.pid == process.follower.parent_pid
+        for other in ranks
+    )
+
+
+def cause_of(rank: Track) -> str:
+    return OUT_OF_MEMORY if rank.process.memory.was_oom_killed else DIED
+
+
+def endings_text(ranks: Sequence[Track]) -> str:
+    """The different ones of several ranks, as what is said of all of them."""
+    text = "; ".join(dict.fromkeys(map(ending_text, ranks)))
+    return re.sub(r"\bwas killed", "were killed", text) if len(ranks) > 1 else text
+
+
+def ending_text(rank: Track) -> str:
+    """As in "was killed by signal 9 (SIGKILL)", "ended with exit code 3", "died"."""
+    status = rank.exit_status
+    if rank.process.memory.was_oom_killed:
+        return "was killed by the kernel's OOM killer (signal 9): memory was used up"
+    if status is None:
+        return "died: gone without closing its segment, exit code unknown"
+    return f"was {status}" if status.signal else str(status)

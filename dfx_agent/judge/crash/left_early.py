@@ -1,0 +1,84 @@
+"""A rank that ended in order while the others went on: they fail for want of it.
+
+By what is known of process groups: it never came to a collective that the others took part in.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from dfx_agent.judge.crash.endings import OUT_OF_MEMORY, cause_of, endings_text, has_crashed
+from dfx_agent.judge.words import ranks_text
+from dfx_agent.node.track import Track
+from dfx_agent.snapshot import Verdict
+
+CAUSE = "left early"
+
+
+def leavers(first: Sequence[Track], ranks: Sequence[Track]) -> list[Track]:
+    """Who ended with success before ``first``, the first to die, and left all of them behind."""
+    return [
+        rank
+        for rank in ranks
+        if not has_crashed(rank, ranks) and all(_is_left_behind(by=rank, died=d) for d in first)
+    ]
+
+
+def left_early(role: str, left: Sequence[Track], died: Sequence[Track]) -> Verdict:
+    """To blame is who left; ``died``: the others, later."""
+    first = min(left, key=_end_ns)
+    step = _last_step(first)
+    at = "" if step is None else f" in step {step}"
+    return Verdict(
+        kind="crash",
+        state="found",
+        role=role,
+        summary=f"{ranks_text(left)} ended in an orderly way{at} while the others went on; "
+        f"{ranks_text(died)} {endings_text(died)} afterwards",
+        ranks=tuple(rank.process.label for rank in left),
+        stage=first.stage,
+        cause=CAUSE,
+        step=step,
+        since_seconds=first.process.follower.epoch_seconds(_end_ns(first)),
+        evidence=tuple(_lines(left, died[0])),
+    )
+
+
+def _is_left_behind(*, by: Track, died: Track) -> bool:
+    status = by.exit_status
+    if by.gone_ns is None or status is None or not status.is_success:
+        return False
+    is_later = by.gone_ns <= (died.gone_ns or 0) and _end_ns(by) < _end_ns(died)
+    return is_later and _fails_by_itself(died) and bool(_missed(by, died))
+
+
+def _fails_by_itself(died: Track) -> bool:
+    """As who loses a peer does: an error, or torch's watchdog aborts it; nobody killed it."""
+    status = died.exit_status
+    return cause_of(died) != OUT_OF_MEMORY and (
+        status is None or status.signal in {None, signal.SIGABRT}
+    )
+
+
+def _missed(left: Track, other: Track) -> list[str]:
+    """Groups of both in which the other one went further."""
+    return [g for g, n in left.reached.items() if other.reached.get(g, n) > n]
+
+
+def _lines(left: Sequence[Track], other: Track) -> list[str]:
+    return [
+        f"{ranks_text([rank])}: last collective of group {group} is #{rank.reached[group]}, "
+        f"{ranks_text([other])} went on to #{other.reached[group]}"
+        for rank in left
+        for group in _missed(rank, other)
+    ]
+
+
+def _end_ns(rank: Track) -> int:
+    """Its last sign of life."""
+    return rank.process.last_event_ns or rank.gone_ns or 0
+
+
+def _last_step(rank: Track) -> int | None:
+    return rank.process.windows[-1].window.step if rank.process.windows else rank.process.step

@@ -1,0 +1,1 @@
+"""Whether a batch is what it was a stage before."""

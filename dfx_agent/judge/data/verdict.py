@@ -1,0 +1,102 @@
+"""What the ledger says, in words: boundary, column, step and rank of what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from dfx_agent.judge.data.checks import Difference, Rank
+from dfx_agent.judge.words import labels_text
+from dfx_agent.snapshot import Verdict
+
+_HOLD_STEPS = 10
+_MAX_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A difference in one step; ``before`` is "" for what is wrong at one boundary by itself."""
+
+    difference: Difference
+    step: int | None
+    before: str
+    boundary: str
+    ranks: tuple[Rank, ...]
+
+    @property
+    def where(self) -> tuple[str, str, str]:
+        return self.boundary, self.difference.kind, self.difference.column
+
+    def text(self) -> str:
+        """As in "rank 0, step 12, reward to actor_update: rewards belong to other samples"."""
+        parts = [labels_text(label for _, label in self.ranks)] if self.ranks else []
+        parts += [] if self.step is None else [f"step {self.step}"]
+        parts.append(f"{self.before} to {self.boundary}" if self.before else f"at {self.boundary}")
+        return f"{', '.join(parts)}: {self.difference.text}"
+
+
+def data_verdict(
+    role: str,
+    boundaries: Sequence[str],
+    mismatches: Collection[Mismatch],
+    unsure: Sequence[Mismatch],
+    newest_step: int | None,
+    num_judged: int,
+    skipped: tuple[int, int],
+) -> Verdict:
+    """``mismatches`` oldest first; ``skipped``: (steps, crossings) that could not be judged."""
+    lines = _skipped_lines(*skipped)
+    recent = [row for row in mismatches if _is_recent(row, newest_step)]
+    if recent:
+        return _found(role, recent, mismatches, lines)
+    if unsure:
+        summary = (
+            f"{unsure[0].text()}; it does so in many steps: a filter, padding, or a fault that was "
+            "there from the start"
+        )
+        texts = tuple(row.text() for row in unsure[:_MAX_LINES])
+        return Verdict("data", "insufficient evidence", role, summary, evidence=(*texts, *lines))
+    if not num_judged:
+        summary = "no step has been compared yet"
+        return Verdict("data", "insufficient evidence", role, summary, evidence=lines)
+    path = " to ".join(boundaries)
+    summary = f"samples, ids, masks and lengths agree from {path}; no NaN or Inf in them"
+    judged = f"{num_judged} steps compared, the newest is step {newest_step}"
+    return Verdict("data", "clear", role, summary, step=newest_step, evidence=(judged, *lines))
+
+
+def _found(
+    role: str, recent: Sequence[Mismatch], mismatches: Collection[Mismatch], lines: tuple[str, ...]
+) -> Verdict:
+    """The first thing that went wrong in the newest step; the rest is evidence."""
+    newest = {row.where: row for row in recent}
+    last_step = max((row.step for row in recent if row.step is not None), default=None)
+    worst = next(row for row in recent if row.step == last_step)
+    steps = {row.step for row in mismatches if row.where == worst.where and row.step is not None}
+    if steps:
+        lines = (f"in {len(steps)} steps so far, first seen in step {min(steps)}", *lines)
+    others = [row.text() for where, row in newest.items() if where != worst.where]
+    return Verdict(
+        kind="data",
+        state="found",
+        role=worst.ranks[0][0] if worst.ranks else role,
+        summary=worst.text(),
+        ranks=tuple(label for _, label in worst.ranks),
+        stage=worst.boundary,
+        cause=worst.difference.kind,
+        step=worst.step,
+        evidence=(*others[:_MAX_LINES], *lines),
+    )
+
+
+def _is_recent(row: Mismatch, newest_step: int | None) -> bool:
+    return row.step is None or newest_step is None or row.step > newest_step - _HOLD_STEPS
+
+
+def _skipped_lines(num_steps: int, num_crossings: int) -> tuple[str, ...]:
+    lines = []
+    if num_steps:
+        lines.append(f"not compared: {num_steps} steps (records lost, or a process came or went)")
+    if num_crossings:
+        lines.append(f"{num_crossings} crossings were incomplete: their records were overwritten")
+    return tuple(lines)

@@ -1,0 +1,1 @@
+"""Whether training is going wrong, by its own signals."""

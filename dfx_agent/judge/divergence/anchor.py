@@ -1,0 +1,61 @@
+"""The best long-term level of a loss: what a slow, steady blow-up cannot take along.
+
+A window follows a loss that grows by 6 % a step, and its trend makes it the rule; the lowest level
+of the run does not move. Only of a loss that has never been negative: of others a level says
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from dfx_agent.judge.divergence.bands import median_of_sorted
+
+ANCHOR_FACTOR = 100.0
+LEVEL_ROWS = 16
+_NEWEST_ROWS = 4
+
+
+class Anchor:
+    """``is_left``: for 16 rows the loss is 100 times its best level, and it does not fall."""
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._rows: deque[float] = deque(maxlen=LEVEL_ROWS)
+        self._best: float | None = None
+        self._is_signed = False
+
+    def observe(self, value: float) -> None:
+        self._is_signed |= value < 0
+        self._rows.append(value)
+        if len(self._rows) == LEVEL_ROWS:
+            level = max(self._least, _median(self._rows))
+            self._best = level if self._best is None else min(self._best, level)
+
+    @property
+    def is_left(self) -> bool:
+        if self._best is None or self._is_signed:
+            return False
+        rows = list(self._rows)
+        newest, before = _median(rows[-_NEWEST_ROWS:]), _median(rows[:-_NEWEST_ROWS])
+        return newest >= before and min(rows) >= ANCHOR_FACTOR * self._best
+
+    def clear(self) -> None:
+        """What is now is normal."""
+        self._rows.clear()
+        self._best = None
+
+    def dump(self) -> list[Any]:
+        return [list(self._rows), self._best, self._is_signed]
+
+    def load(self, dumped: Sequence[Any]) -> None:
+        """ValueError or TypeError if it is not what ``dump`` gave; () is a start."""
+        rows, best, self._is_signed = dumped or ((), None, False)
+        self._rows = deque(map(float, rows), LEVEL_ROWS)
+        self._best = None if best is None else float(best)
+
+
+def _median(values: Sequence[float] | deque[float]) -> float:
+    return median_of_sorted(sorted(values))

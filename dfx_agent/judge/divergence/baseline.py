@@ -1,0 +1,167 @@
+"""What is normal for one signal: its newest completed steps, with their trend, and its start.
+
+Scores are in the signal's own scale: the logarithm for positive signals, the value for the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from dfx_agent.judge.divergence.bands import MAD_TO_SIGMA, Band, median_of_sorted, trend_of
+from dfx_agent.judge.divergence.symptoms import SignalSpec
+from dfx_agent.judge.divergence.value_steps import ValueSteps
+
+WINDOW_STEPS = 64
+# the newest are left out: a change must not become its own yardstick at once
+GAP_STEPS = 2
+MIN_STEPS = 3
+WARM_STEPS = 12
+COLD_LOG_SCALE = 0.5
+COLD_RAW_FACTOR = 3.0
+
+# values of the start, counted from 0, that the drift is measured against
+_START_FROM, _START_TO = 4, 20
+RECENT_STEPS = 8
+
+
+class Baseline:
+    """The newest ``WINDOW_STEPS + GAP_STEPS`` scored steps; frozen, it admits nothing.
+
+    ``is_ready``: the newest band is past the cold start, and its rows were not all the same.
+    """
+
+    def __init__(self, spec: SignalSpec) -> None:
+        self.is_ready = False
+        self._spec = spec
+        self._steps = ValueSteps()
+        self._rows: deque[tuple[int, float]] = deque(maxlen=WINDOW_STEPS + GAP_STEPS)
+        self._is_frozen = False
+
+    def admit(self, step: int, score: float, *, is_learned: bool = True) -> None:
+        if self._spec.is_raw:
+            self._steps.add(score)
+        if is_learned and not self._is_frozen:
+            self._rows.append((step, score))
+
+    @property
+    def smallest_step(self) -> float:
+        """Between values of a raw signal; 0 if not known."""
+        return self._steps.smallest
+
+    def freeze(self) -> None:
+        """Stop learning; the newest rows, not in use yet, belong to what is happening now."""
+        for _ in range(0 if self._is_frozen else min(GAP_STEPS, len(self._rows))):
+            self._rows.pop()
+        self._is_frozen = True
+
+    def thaw(self) -> None:
+        self._is_frozen = False
+
+    def rewind(self, step: int) -> None:
+        """Forget ``step`` and what came after it: the job goes there again."""
+        while self._rows and self._rows[-1][0] >= step:
+            self._rows.pop()
+
+    def clear(self) -> None:
+        self._rows.clear()
+        self._is_frozen = self.is_ready = False
+
+    def band(self) -> Band | None:
+        """None until ``MIN_STEPS`` rows are in use."""
+        scores = self._scores_in_use()
+        if len(scores) < MIN_STEPS:
+            return None
+        ordered = sorted(scores)
+        self.is_ready = len(scores) >= WARM_STEPS and ordered[0] < ordered[-1]
+        middle = median_of_sorted(ordered)
+        # of sorted scores two runs remain, which sort in one pass
+        spread = MAD_TO_SIGMA * median_of_sorted(sorted([abs(s - middle) for s in ordered]))
+        floor = self._floor(middle, len(scores))
+        scale = max(spread, floor)
+        trend = trend_of(scores, spread, floor) if len(scores) >= WARM_STEPS else None
+        return Band(middle, scale, trend)
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "rows": list(self._rows),
+            "is_frozen": self._is_frozen,
+            "values": self._steps.dump(),
+        }
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        self._rows = deque(((int(s), float(y)) for s, y in dumped["rows"]), self._rows.maxlen)
+        self._is_frozen = bool(dumped["is_frozen"])
+        self._steps.load(dumped["values"])
+
+    def _scores_in_use(self) -> list[float]:
+        scores = [score for _, score in self._rows]
+        return scores if self._is_frozen else scores[:-GAP_STEPS]
+
+    def _floor(self, median: float, num_rows: int) -> float:
+        """The smallest scale believed; wider while there are few rows, interpolated to normal."""
+        if not self._spec.is_raw:
+            floor, cold = self._spec.scale_floor, COLD_LOG_SCALE
+        else:
+            # a tenth of the median is relative already: being cold does not multiply it
+            least = max(0.1 * abs(median), self._steps.smallest / 2)
+            floor = max(self._spec.scale_floor, least)
+            cold = max(COLD_RAW_FACTOR * self._spec.scale_floor, least)
+        if num_rows >= WARM_STEPS:
+            return floor
+        share = (num_rows - MIN_STEPS) / (WARM_STEPS - MIN_STEPS)
+        return cold + share * (floor - cold)
+
+
+class Drift:
+    """The newest values against those near the start of the run (or of the attachment)."""
+
+    def __init__(self) -> None:
+        self._num_values = 0
+        self._start: list[tuple[int, float]] = []
+        self._start_median: float | None = None
+        self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def add(self, step: int, value: float) -> None:
+        if _START_FROM <= self._num_values <= _START_TO:
+            self._start.append((step, value))
+        self._num_values += 1
+        self._recent.append(value)
+
+    def rewind(self, step: int) -> None:
+        """Forget the newest values, and those of the start that the job will report again."""
+        kept = [row for row in self._start if row[0] < step]
+        if len(kept) < len(self._start):
+            self._num_values = _START_FROM + len(kept)
+            self._start_median = None
+        self._start = kept
+        self._recent.clear()
+
+    def clear(self) -> None:
+        self._num_values = 0
+        self._start_median = None
+        self._start.clear()
+        self._recent.clear()
+
+    @property
+    def recent_median(self) -> float | None:
+        if len(self._recent) < RECENT_STEPS:
+            return None
+        return median_of_sorted(sorted(self._recent))
+
+    @property
+    def start_median(self) -> float | None:
+        """None until the start is complete and the newest values no longer overlap it."""
+        if self._num_values <= _START_TO + RECENT_STEPS:
+            return None
+        if self._start_median is None:
+            self._start_median = median_of_sorted(sorted(value for _, value in self._start))
+        return self._start_median
+
+    def dump(self) -> dict[str, Any]:
+        return {"num": self._num_values, "start": self._start, "recent": list(self._recent)}
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        self._num_values = int(dumped["num"])
+        self._start = [(int(step), float(value)) for step, value in dumped["start"]]
+        self._recent = deque(map(float, dumped["recent"]), RECENT_STEPS)

@@ -1,0 +1,263 @@
+"""Training health of a live run: every step goes to the detector once, in order, when complete.
+
+A step is complete when every living rank of the roles that report has passed it, with all that the
+step before had; or when one rank is two steps ahead, for what will never come, and for numbers of a
+device that come a step late. It is taken one reading later: what a rank wrote just before it passed
+is then here. Pure: the detector's clock is the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.judge.divergence.broken_values import BrokenValues
+from dfx_agent.judge.divergence.inputs import Source, broken_place, input_of
+from dfx_agent.judge.divergence.values import Choice, Origin, StepValues
+from dfx_agent.metrics.alerts.conditions import Condition
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
+from dfx_agent.node.passive import LOG_ROLE
+from dfx_agent.node.process import ScalarRecord
+from dfx_agent.snapshot_health import SignalState
+
+_SUPERSEDED_BY = 2
+_MAX_OPEN_STEPS = 64
+_KEEP_STATES = 256
+# clocks of two agents read the same stamp a little differently
+_CLOCK_SECONDS = 1e-3
+
+
+class Reporter(NamedTuple):
+    """One process of a run."""
+
+    role: str
+    rank: str
+    created_ns: int
+
+    @property
+    def place(self) -> str:
+        """What the next process in its place has too; processes without a rank share one."""
+        return f"{self.role}/{'p' if self.rank.startswith('p') else self.rank}"
+
+
+class Generations:
+    """Which processes are a start of the job anew: one took the place of another that reported."""
+
+    def __init__(self) -> None:
+        self.newest = 0
+        self._places: dict[str, tuple[int, int]] = {}  # place -> (created_ns, generation)
+
+    def is_new(self, reporter: Reporter, living: Iterable[Reporter]) -> bool:
+        """True once for each start of the job: for the first process of it that reports."""
+        known = self._places.get(reporter.place)
+        if known is None:
+            self._places[reporter.place] = reporter.created_ns, self.newest
+            return False
+        created_ns, generation = known
+        if reporter.created_ns <= created_ns:
+            return False
+        if reporter.rank.startswith("p") and any(
+            other.place == reporter.place and other.created_ns == created_ns for other in living
+        ):
+            return False  # a second one beside it
+        self._places[reporter.place] = reporter.created_ns, generation + 1
+        is_first = generation + 1 > self.newest
+        self.newest = max(self.newest, generation + 1)
+        return is_first
+
+    def dump(self) -> dict[str, Any]:
+        return {"newest": self.newest, "places": self._places}
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        self.newest = int(dumped["newest"])
+        self._places = {p: (int(ns), int(n)) for p, (ns, n) in dumped["places"].items()}
+
+
+class RunHealth:
+    """One run. ``state`` is None until it reported a metric that a signal is made of.
+
+    ``critical``: while it holds the baselines are frozen, and the run is said to diverge.
+
+    ``states`` are the newest, one a step, oldest first; ``num_late`` counts values for steps that
+    had been taken already.
+    """
+
+    def __init__(self, critical: Condition = DIVERGENCE.condition) -> None:
+        self.critical = critical
+        self.state: SignalState | None = None
+        self.num_late = 0
+        self.states: deque[SignalState] = deque(maxlen=_KEEP_STATES)
+        self.broken = BrokenValues()
+        self._bank = SignalBank(critical)
+        self._choice = Choice()
+        self._generations = Generations()
+        self._steps: dict[int, StepValues] = {}  # reported, not taken yet
+        self._settled: set[int] = set()  # were complete at the last reading
+        self._newest: dict[Reporter, dict[str, int]] = {}  # by native key
+        self._living: Mapping[Reporter, int | None] = {}
+        self._last: int | None = None  # the newest step taken
+        self._taken_seconds = 0.0
+        self._loaded_seconds = 0.0
+        self._is_numbered = False
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self._choice.roles
+
+    def add(
+        self,
+        reporter: Reporter,
+        framework: str,
+        scalars: Iterable[ScalarRecord],
+        epoch_seconds: Callable[[int], float],
+    ) -> None:
+        """What one process reported; the guest's native names."""
+        for scalar in scalars:
+            if not math.isfinite(scalar.value):
+                self._take_broken(reporter, framework, scalar, epoch_seconds(scalar.time_ns))
+            found = input_of(framework, scalar.key)
+            if found is not None:
+                value, seconds = found.scale * scalar.value, epoch_seconds(scalar.time_ns)
+                self._take(reporter, scalar, found.source, value, seconds)
+
+    def close(self, living: Mapping[Reporter, int | None]) -> None:
+        """All processes were read; ``living`` -> the step each said it is in."""
+        self._living = living
+        if len(self._newest) > len(living):
+            self._newest = {r: newest for r, newest in self._newest.items() if r in living}
+        reached = self._reached()
+        complete = []
+        for step in sorted(self._steps):
+            if not self._is_complete(step, reached):
+                break
+            complete.append(step)
+        for step in complete:
+            if not reached or step in self._settled:
+                self._observe(step)
+        self._settled = set(complete) & set(self._steps)
+        for step in sorted(self._steps)[:-_MAX_OPEN_STEPS]:
+            self._observe(step)
+
+    def reset(self) -> None:
+        """The operator says that the present state is normal."""
+        self._bank.reset()
+        self.state = self._bank.newest
+
+    def dump(self) -> dict[str, Any]:
+        """Everything that outlives the agent, as JSON can hold it."""
+        return {
+            "bank": self._bank.dump(),
+            "broken": self.broken.dump(),
+            "choice": self._choice.dump(),
+            "generations": self._generations.dump(),
+            "last": self._last,
+            "taken_seconds": self._taken_seconds,
+            "is_numbered": self._is_numbered,
+            "num_late": self.num_late,
+        }
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        """Go on from what ``dump`` gave; KeyError, TypeError or ValueError if it is not that."""
+        self._bank.load(dumped["bank"])
+        self._choice.load(dumped["choice"])
+        self._generations.load(dumped["generations"])
+        self._last = None if dumped["last"] is None else int(dumped["last"])
+        self._taken_seconds = self._loaded_seconds = float(dumped["taken_seconds"])
+        self._is_numbered = bool(dumped["is_numbered"])
+        self.num_late = int(dumped["num_late"])
+        broken = dumped.get("broken", {})  # not in files of before 2026-11-22
+        self.broken.load(broken, -1 if self._last is None else self._last)
+        self.state = self._bank.newest
+
+    def _take_broken(
+        self, reporter: Reporter, framework: str, scalar: ScalarRecord, seconds: float
+    ) -> None:
+        place = broken_place(framework, scalar.key)
+        if place is None or seconds <= self._loaded_seconds + _CLOCK_SECONDS:
+            return
+        step = scalar.step
+        if step is None:
+            newest = self._newest.get(reporter, {}).values()
+            step = max(newest, default=-1 if self._last is None else self._last) + 1
+        is_timed = reporter.role != LOG_ROLE
+        self.broken.observe(
+            place, scalar.key, reporter.rank, step, scalar.value, seconds, is_timed=is_timed
+        )
+
+    def _take(
+        self, reporter: Reporter, scalar: ScalarRecord, source: Source, value: float, seconds: float
+    ) -> None:
+        if seconds <= self._loaded_seconds + _CLOCK_SECONDS:
+            return  # the agent before this one has seen it
+        step = self._number(reporter, scalar)
+        if step is None:
+            return
+        is_new = self._generations.is_new(reporter, self._living)
+        newest = self._newest.setdefault(reporter, {})
+        # a late value belongs to a step that its process has left
+        is_here = scalar.in_step is None or scalar.in_step <= step
+        if is_new or (is_here and step < newest.get(scalar.key, step)):
+            self._rewind(step)
+        elif self._last is not None and step <= self._last:
+            self.num_late += 1
+            return
+        self._newest.setdefault(reporter, {})[scalar.key] = step
+        values = self._steps.setdefault(step, StepValues())
+        values.add(source, Origin.of(reporter.role, scalar.key), reporter.rank, value, seconds)
+
+    def _number(self, reporter: Reporter, scalar: ScalarRecord) -> int | None:
+        """The step of a value. Without one it counts on, but only in a run that numbers none."""
+        if scalar.step is None:
+            if self._is_numbered:
+                return None
+            before = -1 if self._last is None else self._last
+            return self._newest.get(reporter, {}).get(scalar.key, before) + 1
+        if not self._is_numbered:
+            self._is_numbered = True
+            self._steps.clear()
+            self._newest.clear()
+            if self._last is not None and scalar.step <= self._last:
+                self._rewind(scalar.step)
+        return scalar.step
+
+    def _rewind(self, step: int) -> None:
+        """The job goes back to ``step``: what it reported for it and after it is void."""
+        for old in sorted(self._steps):
+            if old < step:
+                self._observe(old)
+        self.broken.rewind(step)
+        self._steps.clear()
+        self._settled.clear()
+        self._newest.clear()
+        if self._last is not None and self._last >= step:
+            self._last = step - 1
+
+    def _reached(self) -> list[int]:
+        """How far each living process is that is waited for."""
+        roles = {reporter.role for reporter in self._newest}
+        reached = []
+        for reporter, told in self._living.items():
+            steps = [*self._newest.get(reporter, {}).values(), *([] if told is None else [told])]
+            if reporter.role in roles and steps:
+                reached.append(max(steps))
+        return reached
+
+    def _is_complete(self, step: int, reached: list[int]) -> bool:
+        if not reached or max(reached) >= step + _SUPERSEDED_BY:
+            return True
+        return min(reached) > step and self._choice.is_whole(self._steps[step])
+
+    def _observe(self, step: int) -> None:
+        values = self._steps.pop(step)
+        self.broken.reached(step, values.newest_seconds)
+        self._last = step
+        self._taken_seconds = max(self._taken_seconds, values.newest_seconds)
+        signals = self._choice.signals(values)
+        if signals:
+            self.state = self._bank.observe(step, signals, values.event_seconds)
+            while self.states and self.states[-1].step >= step:
+                self.states.pop()
+            self.states.append(self.state)

@@ -1,0 +1,149 @@
+"""Where the reward of a run goes: improving (it vetoes votes), or fallen far below its best.
+
+Counted in rows that reported a reward. The level is the running median of 3, so that one row, good
+or bad, decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from dfx_agent.judge.divergence.bands import median_of_sorted
+
+IMPROVING_Z = 2.0
+IMPROVING_MEDIAN_Z = 1.0
+IMPROVING_STEPS = 10
+# a page that is on ends by a better reward only when that lasts
+PERSISTENT_STEPS = 8
+FALLING_CHANGES = 3.0
+DRAWDOWN_CHANGES = 6.0
+DRAWDOWN_SHARE = 0.5
+DRAWDOWN_STEPS = 3
+# changes smaller than a third of what the reward's scale is floored with are not believed
+_SCALE_FLOOR, _RELATIVE_FLOOR = 0.05, 0.1
+_LEVEL_ROWS = 3
+_START_ROWS = 5
+_WINDOW_ROWS = 64
+_NEWEST_CHANGES = 8
+
+
+class RewardTrend:
+    """``is_improving`` is None until a reward was scored."""
+
+    def __init__(self) -> None:
+        self._is_known = False
+        self._zs: deque[float] = deque(maxlen=IMPROVING_STEPS)
+        self._num_rows_left = self._num_marked = 0
+        self._values: deque[tuple[int, float]] = deque(maxlen=_LEVEL_ROWS)
+        self._changes: deque[float] = deque(maxlen=_WINDOW_ROWS)
+        self._levels: deque[tuple[int, float]] = deque(maxlen=_WINDOW_ROWS)
+        self._starts: list[float] = []
+        self._best: float | None = None
+        self._num_down = 0
+        self._fall_step: int | None = None
+
+    def observe(self, step: int, value: float | None, z: float | None, smallest: float) -> None:
+        """``z`` against the plain baseline; ``smallest`` step between values, 0 if not known."""
+        self._num_rows_left = max(0, self._num_rows_left - 1)
+        if value is None:
+            return
+        if self._values:
+            self._changes.append(abs(value - self._values[-1][1]))
+        if len(self._starts) < _START_ROWS:
+            self._starts.append(value)
+        self._values.append((step, value))
+        if len(self._values) == _LEVEL_ROWS:
+            self._follow(step, _median([v for _, v in self._values]), smallest)
+        if z is not None:
+            self._mark(z)
+
+    def is_improving(self, *, is_latched: bool) -> bool | None:
+        """While a page is on, only what has lasted counts."""
+        if not self._is_known:
+            return None
+        if is_latched:
+            return self._num_marked >= PERSISTENT_STEPS
+        return self._num_rows_left > 0
+
+    @property
+    def fall_step(self) -> int | None:
+        """Since when the reward has been falling, once it is far below its best: a drawdown."""
+        return self._fall_step if self._num_down >= DRAWDOWN_STEPS else None
+
+    def clear(self) -> None:
+        """What is now is the start."""
+        was_known = self._is_known
+        self.__init__()  # type: ignore[misc]
+        self._is_known = was_known
+
+    def rewind(self, step: int) -> None:
+        """Forget ``step`` and what came after it."""
+        self._values = deque((r for r in self._values if r[0] < step), _LEVEL_ROWS)
+        self._levels = deque((r for r in self._levels if r[0] < step), _WINDOW_ROWS)
+        self._best = max((level for _, level in self._levels), default=None)
+        self._num_down = 0
+        self._fall_step = None
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "known": self._is_known,
+            "zs": list(self._zs),
+            "left": self._num_rows_left,
+            "marked": self._num_marked,
+            "values": list(self._values),
+            "changes": list(self._changes),
+            "levels": list(self._levels),
+            "starts": self._starts,
+            "best": self._best,
+            "down": self._num_down,
+            "fall": self._fall_step,
+        }
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        self._is_known = bool(dumped["known"])
+        self._zs = deque(map(float, dumped["zs"]), IMPROVING_STEPS)
+        self._num_rows_left, self._num_marked = int(dumped["left"]), int(dumped["marked"])
+        self._values = deque(((int(s), float(v)) for s, v in dumped["values"]), _LEVEL_ROWS)
+        self._changes = deque(map(float, dumped["changes"]), _WINDOW_ROWS)
+        self._levels = deque(((int(s), float(v)) for s, v in dumped["levels"]), _WINDOW_ROWS)
+        self._starts = [float(value) for value in dumped["starts"]]
+        self._best = None if dumped["best"] is None else float(dumped["best"])
+        self._num_down, self._fall_step = int(dumped["down"]), dumped["fall"]
+
+    def _follow(self, step: int, level: float, smallest: float) -> None:
+        floor = max(_SCALE_FLOOR, _RELATIVE_FLOOR * abs(self._best or 0.0)) / 3
+        change = max(_median(self._changes), floor, smallest / 2)
+        self._levels.append((step, level))
+        self._best = level if self._best is None else max(self._best, level)
+        lost = self._best - level
+        if lost < FALLING_CHANGES * change:
+            self._fall_step = None
+        elif self._fall_step is None:
+            self._fall_step = self._values[-2][0]  # the median follows one row late
+        highest = max(value for _, value in list(self._levels)[-2 * IMPROVING_STEPS :])
+        # the noise of a share grows with it: 64 rows of next to no success tell nothing of it
+        newest = max(change, _median(list(self._changes)[-_NEWEST_CHANGES:]))
+        if highest - level >= FALLING_CHANGES * newest:
+            self._num_rows_left = self._num_marked = 0
+            self._zs.clear()
+        gained = self._best - _median(self._starts)
+        is_down = lost >= DRAWDOWN_CHANGES * change and lost > DRAWDOWN_SHARE * gained
+        is_started = len(self._starts) == _START_ROWS
+        self._num_down = self._num_down + 1 if is_down and is_started else 0
+
+    def _mark(self, z: float) -> None:
+        self._is_known = True
+        self._zs.append(z)
+        newest = list(self._zs)
+        is_high = len(newest) >= _LEVEL_ROWS and _median(newest[-_LEVEL_ROWS:]) > IMPROVING_Z
+        is_up = len(newest) == IMPROVING_STEPS and _median(newest) > IMPROVING_MEDIAN_Z
+        self._num_marked = self._num_marked + 1 if is_high or is_up else 0
+        if self._num_marked:
+            self._num_rows_left = IMPROVING_STEPS
+
+
+def _median(values: Any) -> float:
+    ordered = sorted(values)
+    return median_of_sorted(ordered) if ordered else 0.0

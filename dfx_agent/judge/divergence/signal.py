@@ -1,0 +1,210 @@
+"""One training signal of one run: robust z against its baseline, CUSUM, drift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dfx_agent.judge.divergence.anchor import Anchor
+from dfx_agent.judge.divergence.bands import Band
+from dfx_agent.judge.divergence.baseline import Baseline, Drift
+from dfx_agent.judge.divergence.collapse import (
+    BLOW_UP_STEPS,
+    JUMP_STEPS,
+    Streak,
+    is_blown_up,
+    is_cut_off,
+)
+from dfx_agent.judge.divergence.symptoms import Direction, SignalSpec
+from dfx_agent.snapshot_health import SignalRow
+
+CUSUM_Z_CAP = 6.0
+CUSUM_SLACK = 1.0
+CUSUM_ALARM = 8.0
+LOSS, TRUNCATION = "loss", "truncation"
+
+
+class Cusum:
+    """Page's cumulative sum in one direction.
+
+    A change begins where the sum last was 0; but where the steps that just came in a row above the
+    slack made half of an alarm, it begins with them: before, the signal had only drifted a little.
+    """
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self._rise_step: int | None = None
+        self._run_sum = 0.0
+        self._run_step: int | None = None
+
+    def add(self, step: int, z: float) -> int | None:
+        """The step at which the change began, when this step raises the alarm."""
+        more = min(z, CUSUM_Z_CAP) - CUSUM_SLACK
+        self.sum = max(0.0, self.sum + more)
+        if self.sum == 0:
+            self._rise_step = None
+        elif self._rise_step is None:
+            self._rise_step = step
+        if more <= 0:
+            self._run_sum, self._run_step = 0.0, None
+        else:
+            self._run_sum += more
+            self._run_step = step if self._run_step is None else self._run_step
+        if self.sum <= CUSUM_ALARM:
+            return None
+        is_sudden = self._run_sum >= CUSUM_ALARM / 2
+        onset = self._run_step if is_sudden else self._rise_step
+        self.clear()
+        return step if onset is None else onset
+
+    def clear(self) -> None:
+        self.sum = self._run_sum = 0.0
+        self._rise_step = self._run_step = None
+
+    def dump(self) -> tuple[float, int | None, float, int | None]:
+        return self.sum, self._rise_step, self._run_sum, self._run_step
+
+    def load(self, dumped: Sequence[Any]) -> None:
+        """KeyError, TypeError or ValueError if it is not what ``dump`` gave."""
+        self.sum, self._rise_step, *run = dumped  # files of before 2026-11-22 hold two
+        self._run_sum, self._run_step = run or (0.0, None)
+
+
+def _never(is_far: bool) -> bool:  # noqa: ARG001, FBT001
+    return False
+
+
+class Signal:
+    """One signal of one run."""
+
+    def __init__(self, spec: SignalSpec) -> None:
+        self.spec = spec
+        self.is_known = False
+        self.value: float | None = None
+        self.z: float | None = None
+        self.is_broken = False
+        self.baseline = Baseline(spec)
+        self.drift = Drift()
+        self.cusums: dict[Direction, Cusum] = {"up": Cusum(), "down": Cusum()}
+        # truncation: most responses cut; every other signal: a blow-up
+        self.streak = Streak(JUMP_STEPS if spec.name == TRUNCATION else BLOW_UP_STEPS)
+        self._anchor = Anchor(spec.least or 0.0) if spec.name == LOSS else None
+        # who knows why a far value may be harmless: asked at each row that is scored
+        self.is_explained: Callable[[bool], bool] = _never
+        self._band: Band | None = None
+
+    def observe(
+        self, step: int, value: float | None, *, is_broken: bool = False
+    ) -> dict[Direction, int]:
+        """Alarms of this step: direction -> step at which the change began.
+
+        ``is_broken``: NaN or infinity was reported, which is not scored.
+        """
+        self.value, self.z, self.is_broken = value, None, is_broken
+        score = None if value is None else self.spec.score(value)
+        if value is None or score is None:
+            return {}
+        self.is_known = True
+        self._band = self.baseline.band()
+        if self._anchor is not None:
+            self._anchor.observe(value)
+        self._watch_size(step, score)
+        # what may be a collapse by its size must not widen the band it is measured with
+        self.baseline.admit(step, score, is_learned=self.streak.num_steps == 0)
+        self.drift.add(step, self.spec.value(score))
+        if self._band is None:
+            return {}
+        self.z = self._band.z(score)
+        return self._alarms(step, self.z)
+
+    @property
+    def plain_z(self) -> float | None:
+        """As if there was no trend."""
+        if self.z is None or self.value is None or self._band is None:
+            return None
+        score = self.spec.score(self.value)
+        return None if score is None else (score - self._band.median) / self._band.scale
+
+    def rewind(self, step: int) -> None:
+        self.baseline.rewind(step)
+        self.drift.rewind(step)
+        self.streak.rewind(step)
+        for cusum in self.cusums.values():
+            cusum.clear()
+
+    def clear(self) -> None:
+        self.baseline.clear()
+        if self._anchor is not None:
+            self._anchor.clear()
+        self.streak.clear()
+        for cusum in self.cusums.values():
+            cusum.clear()
+
+    def as_row(self) -> SignalRow:
+        low, high = self._ends()
+        recent, start = self.drift.recent_median, self.drift.start_median
+        change = None if recent is None or start is None else (recent, start)
+        is_raw = self.spec.is_raw
+        return SignalRow(
+            signal=self.spec.name,
+            symptom=self.spec.symptom,
+            value=self.value,
+            z=self.z,
+            cusum_up=self.cusums["up"].sum,
+            cusum_down=self.cusums["down"].sum,
+            baseline_low=low,
+            baseline_high=high,
+            is_baseline_ready=self.baseline.is_ready,
+            is_broken=self.is_broken,
+            recent_median=recent,
+            drift_ratio=change[0] / change[1] if change and not is_raw else None,
+            drift_difference=change[0] - change[1] if change and is_raw else None,
+        )
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "baseline": self.baseline.dump(),
+            "drift": self.drift.dump(),
+            "streak": self.streak.dump(),
+            "cusums": {direction: cusum.dump() for direction, cusum in self.cusums.items()},
+            "newest": [self.value, self.z, self.is_broken],
+            "anchor": [] if self._anchor is None else self._anchor.dump(),
+        }
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        self.is_known = True
+        self.baseline.load(dumped["baseline"])
+        self._band = self.baseline.band()
+        self.drift.load(dumped["drift"])
+        self.streak.load(tuple(dumped["streak"]))
+        for direction, cusum in self.cusums.items():
+            cusum.load(tuple(dumped["cusums"][direction]))
+        # not in files of before 2026-11-22
+        if self._anchor is not None:
+            self._anchor.load(dumped.get("anchor", ()))
+        self.value, self.z, self.is_broken = dumped.get("newest", (None, None, False))
+
+    def _watch_size(self, step: int, score: float) -> None:
+        band = self._band
+        if band is None:
+            return
+        if self.spec.name == TRUNCATION:
+            self.streak.observe(step, holds=is_cut_off(band, score))
+        else:
+            is_left = self._anchor is not None and self._anchor.is_left
+            is_far = is_left or is_blown_up(self.spec, band, score)
+            is_explained = self.is_explained(is_far)
+            self.streak.observe(step, holds=is_far and not is_explained)
+
+    def _alarms(self, step: int, z: float) -> dict[Direction, int]:
+        onsets = {d: cusum.add(step, z if d == "up" else -z) for d, cusum in self.cusums.items()}
+        watched = self.spec.directions
+        return {d: onset for d, onset in onsets.items() if onset is not None and d in watched}
+
+    def _ends(self) -> tuple[float | None, float | None]:
+        if self._band is None:
+            return None, None
+        ends = [self.spec.value(score) for score in self._band.ends(2)]
+        low, high = (end if math.isfinite(end) else None for end in ends)
+        return low, high

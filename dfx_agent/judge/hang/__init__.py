@@ -1,0 +1,1 @@
+"""Whether ranks wait for one that does not come."""

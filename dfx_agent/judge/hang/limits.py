@@ -1,0 +1,135 @@
+"""How long a rank may be quiet before it is to blame, learned from what its role has done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from dfx_agent.judge.straggler.busy_host import LEAST_SHARE
+from dfx_agent.node.segments.flight import age_text
+from dfx_agent.node.segments.stacks import ProcessStacks
+from dfx_agent.node.track import IDLE, Track
+
+FLOOR_SECONDS = 10.0
+NO_STACKS_FLOOR_SECONDS = 13.0
+UNTOLD_FLOOR_SECONDS = 60.0
+FIRST_FLOOR_SECONDS = 300.0
+LONG_FLOOR_SECONDS = 600.0
+SLEEPING_FLOOR_SECONDS = 45.0  # in a rollout: one slow tool or environment takes longer than usual
+
+STOPPED, LEFT, STUCK = "stopped", "left", "stuck"
+FAULTS = {STOPPED: "stopped", LEFT: "ended, and had been", STUCK: "stuck"}
+
+_FIRST_STEPS, _FIRST_DURATIONS = 2, 3
+_LONG_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test|checkpoint|ckpt|save)", re.IGNORECASE)
+# these compute; a checkpoint may sleep on a slow disk for long
+_COMPUTING_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test)", re.IGNORECASE)
+_ENOUGH_DURATIONS = 8
+
+
+class Excuse(NamedTuple):
+    """Whether a rank that has not arrived may still be at work.
+
+    ``fault`` is one of ``FAULTS``, worst first; "" while it is within ``limit_seconds``.
+    ``is_learned``: whether the limit is by what was seen, or by the kind of stage.
+    """
+
+    fault: str
+    limit_seconds: float
+    reason: str
+    is_learned: bool = True
+
+
+def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
+    """Judge one rank by its state and by what all ``ranks`` of its role have taken so far."""
+    if not rank.process.is_living:
+        return Excuse(LEFT, 0.0, "ended in an orderly way without taking part")
+    stacks, is_stopped = rank.look_closer(now_ns)
+    quiet = rank.quiet_seconds(now_ns)
+    if is_stopped and quiet >= FLOOR_SECONDS:
+        pid = rank.process.pid
+        return Excuse(
+            STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
+        )
+    is_long = any(map(_LONG_STAGE.match, rank.stages)) or (
+        rank.asks_since_ns is not None or (stacks is not None and stacks.is_long_work())
+    )
+    idle_seconds = rank.idle_seconds(now_ns)
+    stands = stacks is not None and not is_long and not rank.is_at_work
+    gap_seconds = max(other.longest_gap_seconds(now_ns) for other in ranks)
+    if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap_seconds) and stands:
+        ago = f"has issued no collective for {age_text(idle_seconds)}"
+        return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
+    gap_seconds = gap_seconds if rank.stage == IDLE else 0.0
+    excuse = _within(rank, ranks, stacks, now_ns, gap_seconds, is_long=is_long)
+    excuse = _by_processor_time(excuse, rank.processor_share)
+    return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
+
+
+def _by_processor_time(excuse: Excuse, share: float) -> Excuse:
+    """Who computes and gets less than half of a processor needs that much longer."""
+    if share >= LEAST_SHARE:
+        return excuse
+    limit = excuse.limit_seconds / share
+    got = f"its main thread computes and got {share:.2g} of a processor: {limit:.0f} s"
+    return excuse._replace(limit_seconds=limit, reason=f"{excuse.reason}; {got}")
+
+
+def _within(
+    rank: Track,
+    ranks: Sequence[Track],
+    stacks: ProcessStacks | None,
+    now_ns: int,
+    gap_seconds: float,
+    *,
+    is_long: bool,
+) -> Excuse:
+    """How long this rank may be quiet where it stands, where such gaps have been seen."""
+    stage = rank.stage
+    durations = [ns / 1e9 for other in ranks for ns in other.durations.get(stage, ())]
+    is_first = _is_first(stage, len(durations), ranks)
+    is_known = bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
+    sleeps = is_known and rank.is_idle(now_ns)
+    at_work = stage == IDLE and rank.is_at_work
+    asks = rank.asks_since_ns is not None  # how long its server may take is judged by another limit
+    if is_long and not sleeps:
+        floor = LONG_FLOOR_SECONDS
+    elif sleeps:
+        floor = SLEEPING_FLOOR_SECONDS
+    elif is_first:
+        floor = _first_floor(rank, at_work=at_work)
+    elif stacks is None or at_work:
+        floor = UNTOLD_FLOOR_SECONDS if stage == IDLE else NO_STACKS_FLOOR_SECONDS
+    else:
+        floor = FLOOR_SECONDS
+    since = " and its main thread has computed or polled since" if at_work else ""
+    if gap_seconds:
+        limit = max(floor, 2 * gap_seconds)
+        known = f"ranks were quiet or waited for up to {gap_seconds:.3g} s in the last hour"
+        reason = f"idle: {known}, may be quiet for {limit:.0f} s{since}"
+        return Excuse("", limit, reason, is_learned=not asks and (is_long or not is_first))
+    typical = median(durations) if durations else 0.0
+    longest = max(durations, default=0.0)
+    limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)
+    known = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
+    usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
+    since = " and it has slept since" if sleeps else since
+    reason = f"{usual}, may be quiet for {limit:.0f} s{since}"
+    return Excuse("", limit, reason, is_learned=not asks and (is_long or not is_first))
+
+
+def _first_floor(rank: Track, *, at_work: bool) -> float:
+    if rank.seconds_before_guest < FIRST_FLOOR_SECONDS:
+        return FIRST_FLOOR_SECONDS
+    # attached to: it has compiled and warmed up before we came
+    return LONG_FLOOR_SECONDS if at_work else UNTOLD_FLOOR_SECONDS
+
+
+def _is_first(stage: str, num_durations: int, ranks: Sequence[Track]) -> bool:
+    """Whether what is normal is not known yet: it may compile, or warm up."""
+    if any(rank.process.step is not None for rank in ranks):
+        num_steps = max(rank.num_steps for rank in ranks)
+        return num_steps < _FIRST_STEPS or (stage != IDLE and not num_durations)
+    return num_durations < _FIRST_DURATIONS

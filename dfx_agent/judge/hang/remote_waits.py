@@ -1,0 +1,89 @@
+"""Ranks that wait for the answer of a server: seen by the guest, or by their main thread's stack.
+
+A trainer fetches rollouts over HTTP, ZeroMQ or gRPC; a server that answers no more stops it without
+any peer that waits. How long a step takes says how long such an answer may take: it lies in one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from dfx_agent.judge.words import ranks_text, seconds_text
+from dfx_agent.node.segments.stacks import Frame, ProcessStacks, client_of
+from dfx_agent.node.track import Track
+
+FLOOR_SECONDS = 120.0
+LONG_FLOOR_SECONDS = 600.0
+
+_FEWEST_STEPS = 3
+_TIMES_MEDIAN, _TIMES_LONGEST = 10, 4
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d[^/]*/|^<")
+
+
+class RemoteWait(NamedTuple):
+    """A rank that waits for an answer longer than it may."""
+
+    rank: Track
+    answer: str
+    seconds: float
+    usual_seconds: float  # of a step
+    place: Frame | None
+    reason: str
+
+    def __str__(self) -> str:
+        at = "" if self.place is None else f", at {self.place}"
+        return (
+            f"{ranks_text([self.rank])} waits for {self.answer} for {seconds_text(self.seconds)}"
+            f"{at} (a step usually takes {self.usual_seconds:.3g} s)"
+        )
+
+
+def overdue(ranks: Sequence[Track], now_ns: int) -> list[RemoteWait]:
+    """Those of a role, the longest wait first."""
+    found = [wait for rank in ranks if (wait := _overdue(rank, ranks, now_ns)) is not None]
+    return sorted(found, key=lambda wait: -wait.seconds)
+
+
+def _overdue(rank: Track, ranks: Sequence[Track], now_ns: int) -> RemoteWait | None:
+    seconds = _seconds(rank, now_ns)
+    if seconds < FLOOR_SECONDS or rank.arrivals or not rank.process.is_living:
+        return None
+    steps = [ns / 1e9 for other in ranks for ns in other.step_durations]
+    if len(rank.step_durations) < _FEWEST_STEPS:
+        return None
+    stacks, is_stopped = rank.look_closer(now_ns)
+    answer = "" if is_stopped else _answer(rank, stacks)
+    if not answer:
+        return None
+    is_long = stacks is not None and stacks.is_long_function()
+    floor = LONG_FLOOR_SECONDS if is_long else FLOOR_SECONDS
+    limit = max(floor, _TIMES_MEDIAN * median(steps), _TIMES_LONGEST * max(steps))
+    if seconds < limit:
+        return None
+    usual = f"a step takes {median(steps):.3g} s (median of {len(steps)}, longest {max(steps):.3g})"
+    reason = f"{ranks_text([rank])}: {usual}, an answer may take {limit:.0f} s"
+    return RemoteWait(rank, answer, seconds, median(steps), _place(stacks), reason)
+
+
+def _seconds(rank: Track, now_ns: int) -> float:
+    """Since it asked; where nobody saw that, since it moved."""
+    asks_since_ns = rank.asks_since_ns
+    quiet_seconds = rank.quiet_seconds(now_ns)
+    if asks_since_ns is None:
+        return quiet_seconds
+    return min(quiet_seconds, (now_ns - asks_since_ns) / 1e9)
+
+
+def _answer(rank: Track, stacks: ProcessStacks | None) -> str:
+    """What it waits for; "" for no server. Only the stack tells which client it is."""
+    seen = client_of(stacks) if stacks is not None else ""
+    return seen or ("a server's answer" if rank.asks_since_ns is not None else "")
+
+
+def _place(stacks: ProcessStacks | None) -> Frame | None:
+    """The innermost call of the job's own code."""
+    frames = stacks.main.frames if stacks is not None and stacks.main else ()
+    return next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)

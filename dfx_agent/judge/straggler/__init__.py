@@ -1,0 +1,1 @@
+"""Whether one rank is slower than the others, and why."""

@@ -1,0 +1,95 @@
+"""Why a rank is behind: where its excess lies, as a stable word and in words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from dfx_agent.judge.straggler.excess import others_median
+from dfx_agent.judge.straggler.steps import IDLE, TRANSFER, Part, Step
+from dfx_agent.judge.words import seconds_text
+from dfx_agent.wire.records import REMOTE_WAIT
+
+MORE_TOKENS = "more tokens"
+SLOWER = "slower at equal tokens"
+SLOWER_TOKENS_UNKNOWN = "slower, tokens unknown"
+LATE_START = "late start"
+SLOWER_COLLECTIVE = "slower collective"
+HOST_STALL = "host stall"
+
+_TEXTS = {
+    MORE_TOKENS: "token imbalance, it has more tokens",
+    SLOWER: "slower at equal tokens, in {}",
+    SLOWER_TOKENS_UNKNOWN: "slower, in {}",
+    LATE_START: "late, by {}",
+    SLOWER_COLLECTIVE: "slower in collectives, by {}",
+}
+MIN_TOKEN_SHARE = 0.5
+_NAMED_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """``word`` is stable; ``stage`` is where most of it lies, "" outside stages."""
+
+    word: str
+    stage: str
+    text: str
+    lines: Sequence[str]
+
+
+def excess_parts(steps: Sequence[Step], rank: str) -> dict[Part, float]:
+    """Seconds beyond the median of the others, by part; median over steps."""
+    parts = {part for step in steps for of in step.ranks.values() for part in of.parts}
+    return {part: median(_excess_part(step, rank, part) for step in steps) for part in parts}
+
+
+def find_cause(
+    parts: Mapping[Part, float], excess_seconds: float, token_seconds: float | None
+) -> Cause:
+    """``token_seconds`` of the excess are what more tokens explain; None when none were told."""
+    named = _named(parts, excess_seconds)
+    names = ", ".join(map(_part_text, named)) or "many places"
+    stage = next((name for kind, name in named if kind == "stage"), "")
+    word = _word(parts, excess_seconds, token_seconds)
+    return Cause(word, stage, _TEXTS[word].format(names), part_lines(parts, excess_seconds))
+
+
+def part_lines(parts: Mapping[Part, float], excess_seconds: float) -> list[str]:
+    """At most one line of evidence: the parts with a good share of the excess."""
+    named = _named(parts, excess_seconds)
+    texts = [f"{_part_text(part)} {seconds_text(parts[part])}" for part in named]
+    return [f"more than the others in {', '.join(texts)}"] if texts else []
+
+
+def _word(parts: Mapping[Part, float], excess_seconds: float, token_seconds: float | None) -> str:
+    if token_seconds is not None and token_seconds >= MIN_TOKEN_SHARE * excess_seconds:
+        return MORE_TOKENS
+    kinds: dict[str, float] = {}
+    for (kind, _), seconds in parts.items():
+        kinds[kind] = kinds.get(kind, 0.0) + seconds
+    largest = max(kinds, key=lambda kind: kinds[kind])
+    if largest == "stage":
+        return SLOWER_TOKENS_UNKNOWN if token_seconds is None else SLOWER
+    return SLOWER_COLLECTIVE if largest == TRANSFER[0] else LATE_START
+
+
+def _excess_part(step: Step, rank: str, part: Part) -> float:
+    seconds = {label: of.parts.get(part, 0.0) for label, of in step.ranks.items()}
+    return seconds[rank] - others_median(seconds, rank)
+
+
+def _named(parts: Mapping[Part, float], excess_seconds: float) -> list[Part]:
+    """The largest first."""
+    ordered = sorted(parts, key=lambda part: -parts[part])
+    return [part for part in ordered if parts[part] >= _NAMED_SHARE * excess_seconds]
+
+
+def _part_text(part: Part) -> str:
+    kind, name = part
+    if part == IDLE:
+        return "time outside all stages"
+    if part == ("wait", REMOTE_WAIT):
+        return "waiting for a server's answer"
+    return f"waiting ({name})" if kind == "wait" else name or kind

@@ -1,0 +1,97 @@
+"""Ranks, waits and stacks in words, for the sentences and the evidence of verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dfx_agent.node.collectives.unfinished import unfinished_lines
+from dfx_agent.node.segments.stacks import merge
+from dfx_agent.node.track import Arrival, Track, Waiter
+
+_MAX_RANKS = 8
+_MAX_OUTLIERS = 4
+_MAX_PLACES = 4
+_STACK_FRAMES = 6
+
+
+def ranks_text(ranks: Iterable[Track]) -> str:
+    """As in "rank 2", "ranks 0, 1, 3", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more"."""
+    return labels_text(rank.process.label for rank in ranks)
+
+
+def labels_text(labels: Iterable[str]) -> str:
+    """The same for labels; each is named once."""
+    ordered = sorted(set(labels), key=lambda label: (len(label), label))
+    named = ", ".join(ordered[:_MAX_RANKS])
+    more = f" and {len(ordered) - _MAX_RANKS} more" if len(ordered) > _MAX_RANKS else ""
+    return f"rank{'s' if len(ordered) > 1 else ''} {named}{more}"
+
+
+def seconds_text(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def waits_text(waiters: Sequence[Waiter]) -> str:
+    """As in "ranks 0, 1 wait in all_reduce@0 #57, rank 2 waits in all_gather@tp #9".
+
+    A rank in several collectives is named in its first one; in several sends and receives, in each.
+    """
+    has_peers = any(waiter.arrival.peer is not None for waiter in waiters)
+    told = waiters if has_peers else _first_waits(waiters)
+    names = {w.arrival[1:3]: str(w.arrival) for w in told if w.arrival.operation}
+    places: dict[str, list[Track]] = {}
+    for rank, arrival in told:
+        # whose device alone waits is in the operation that others are in under this number
+        where = str(arrival) if arrival.operation else names.get(arrival[1:3], str(arrival))
+        places.setdefault(where, []).append(rank)
+    named = [
+        f"{ranks_text(ranks)} {'wait' if len(set(ranks)) > 1 else 'waits'} in {where}"
+        for where, ranks in list(places.items())[:_MAX_PLACES]
+    ]
+    more = [f"{len(places) - _MAX_PLACES} waits more"] if len(places) > _MAX_PLACES else []
+    return ", ".join(named + more)
+
+
+def _first_waits(waiters: Iterable[Waiter]) -> list[Waiter]:
+    first: dict[Track, Arrival] = {}
+    for rank, arrival in waiters:
+        first.setdefault(rank, arrival)
+    return list(map(Waiter, first, first.values()))
+
+
+def behind_lines(rank: Track, waiters: Sequence[Waiter]) -> list[str]:
+    """How far a rank is in the groups that the others wait in."""
+    lines = []
+    for group, sequence in dict.fromkeys(
+        (w.arrival.group, w.arrival.sequence) for w in waiters if w.arrival.sequence is not None
+    ):
+        reached = rank.reached.get(group)
+        if reached is None and rank.recorded():
+            continue  # no hook saw this group: the lines of the flight recorder say it
+        own = "none" if reached is None else f"#{reached}"
+        lines.append(
+            f"{ranks_text([rank])}: last collective of group {group} is {own}, "
+            f"the others are in #{sequence}"
+        )
+    return lines
+
+
+def flight_lines(ranks: Iterable[Track]) -> list[str]:
+    """Who has issued the collective that holds the job up, and who has not."""
+    recorded = {rank.process.label: rank.recorded() for rank in ranks}
+    known = {label: record for label, record in recorded.items() if record is not None}
+    return unfinished_lines(known, labels_text)
+
+
+def stack_lines(ranks: Iterable[Track], now_ns: int) -> list[str]:
+    """Where main threads stand: what most share, then the outliers; innermost call last."""
+    taken = {rank.process.label: rank.look_closer(now_ns)[0] for rank in ranks}
+    merged = merge({label: stacks for label, stacks in taken.items() if stacks is not None})
+    lines = [
+        f"stack of {labels_text(group.ranks)} (of {len(taken)}): {group.innermost(_STACK_FRAMES)}"
+        for group in merged[: 1 + _MAX_OUTLIERS]
+    ]
+    without = [label for label, stacks in taken.items() if stacks is None]
+    if without:
+        lines.append(f"no stacks of {labels_text(without)}")
+    return lines

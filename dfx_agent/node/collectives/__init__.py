@@ -1,0 +1,1 @@
+"""Collectives of several ranks, matched with each other."""

@@ -1,0 +1,1 @@
+"""What a process uses of its host and its devices."""

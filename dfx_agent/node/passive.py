@@ -1,0 +1,167 @@
+"""A process of a job that has no guest, as ``/proc`` and now and then its stack show it.
+
+It has a state, processor time, memory and threads; it has no steps, stages or waits, and none are
+made up. What its logs say comes as a rank of the role "log".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from dfx_agent.host.memory import anonymous_bytes
+from dfx_agent.host.stat import stat_fields
+from dfx_agent.snapshot import HostMemory, OutsideLook, RankRow, RankState, TimeSplit, Verdict
+from dfx_agent.wire import Identity
+from dfx_agent.wire.layout import UNKNOWN
+
+# who tells what a log says: no process of the job, and without a time account
+LOG_ROLE = "log"
+
+_LOOK_EVERY_NS = 10**9
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class OutsideProcess:
+    """One process, named by pid and start time. ``look`` on the reading thread, stacks on any."""
+
+    def __init__(self, identity: Identity, pid: int, start_ticks: int) -> None:
+        self.identity = identity
+        self.pid = pid
+        self.start_ticks = start_ticks
+        self.label = str(identity.rank) if identity.rank != UNKNOWN else f"p{pid}"
+        self.is_living = True
+        self._state = ""
+        self._cpu_seconds = 0.0
+        self._cpu_ratio: float | None = None
+        self._num_threads: Counter[str] = Counter()
+        self._memory_bytes: int | None = None
+        self._looked_ns = 0
+        self._stage: str | None = None
+        self._stage_samples: Counter[str] = Counter()
+        self._num_failed_samples = 0
+        self.begin_seconds = _boot_seconds() + start_ticks / _TICKS_PER_SECOND
+
+    def look(self, now_ns: int) -> None:
+        """Read ``/proc``, once a second at most."""
+        if not self.is_living or now_ns < self._looked_ns + _LOOK_EVERY_NS:
+            return
+        fields = stat_fields(f"/proc/{self.pid}/stat")
+        if not fields or fields[0] in {"Z", "X"} or int(fields[19]) != self.start_ticks:
+            self._end()
+            return
+        cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        if self._looked_ns:
+            elapsed_seconds = (now_ns - self._looked_ns) / 1e9
+            self._cpu_ratio = (cpu_seconds - self._cpu_seconds) / elapsed_seconds
+        self._state, self._cpu_seconds, self._looked_ns = fields[0], cpu_seconds, now_ns
+        self._num_threads = Counter(_thread_states(self.pid))
+        self._memory_bytes = anonymous_bytes(self.pid)
+
+    def add_stack(self, stage: str | None) -> None:
+        """Where the main thread stood: "" no frame is known, None it could not be read."""
+        if stage is None:
+            self._num_failed_samples += 1
+            return
+        self._stage = stage
+        self._stage_samples[stage] += 1
+
+    def row(self) -> RankRow:
+        identity, memory = self.identity, self._memory_bytes
+        return RankRow(
+            role=identity.role,
+            rank=self.label,
+            local_rank=_known(identity.local_rank),
+            world_size=_known(identity.world_size),
+            node=identity.host,
+            pid=self.pid,
+            attempt=identity.attempt,
+            state=self._rank_state(),
+            begin_seconds=self.begin_seconds,
+            last_event_seconds=None,
+            step=None,
+            step_begin_seconds=None,
+            inflight=(),
+            totals=TimeSplit(),
+            current=TimeSplit(),
+            last=None,
+            tokens_total={},
+            queue_depth={},
+            policy_version=None,
+            scalars=(),
+            stamps=(),
+            num_records=0,
+            num_lost_records=0,
+            num_late_records=0,
+            num_guest_drops=0,
+            host_memory=None if memory is None else HostMemory(memory),
+            source="passive",
+            outside=self._look(),
+        )
+
+    def _rank_state(self) -> RankState:
+        """How it ended cannot be told: its parent alone knows the exit status."""
+        return "live" if self.is_living else "exited"
+
+    def _look(self) -> OutsideLook:
+        return OutsideLook(
+            state=self._state,
+            cpu_seconds=self._cpu_seconds if self._looked_ns else None,
+            cpu_ratio=self._cpu_ratio,
+            num_threads=dict(self._num_threads),
+            stage=self._stage,
+            stage_samples=self._stage_samples.copy(),
+            num_failed_samples=self._num_failed_samples,
+        )
+
+    def _end(self) -> None:
+        self.is_living = False
+        self._state, self._stage = "", None
+        self._cpu_ratio = self._memory_bytes = None
+        self._num_threads = Counter()
+
+
+def placed(processes: Iterable[OutsideProcess]) -> tuple[OutsideProcess, ...]:
+    """One for each role and rank: who is gone gives way to who came later, two alive both stay."""
+    by_place: dict[tuple[str, str], OutsideProcess] = {}
+    for process in sorted(processes, key=lambda process: process.start_ticks):
+        before = by_place.get((process.identity.role, process.label))
+        if before is not None and before.is_living:
+            process.label += f".{process.pid}"
+        by_place[process.identity.role, process.label] = process
+    return tuple(by_place.values())
+
+
+def verdicts(processes: Iterable[OutsideProcess]) -> tuple[Verdict, ...]:
+    """That nothing can be concluded: whom the others wait for does not show from outside."""
+    roles = Counter(process.identity.role for process in processes if process.is_living)
+    return tuple(
+        Verdict(
+            "straggler",
+            "insufficient evidence",
+            role,
+            f"{count} of its processes are seen from outside only: no stages and no waits",
+        )
+        for role, count in roles.items()
+    )
+
+
+def _thread_states(pid: int) -> list[str]:
+    """The kernel's letter for each thread."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    fields = (stat_fields(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+    return [found[0] for found in fields if found]
+
+
+def _boot_seconds() -> float:
+    """Unix time of the boot."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value

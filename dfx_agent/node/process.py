@@ -1,0 +1,499 @@
+"""What one process' records say: spans into the time account, the rest into plain state."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import NamedTuple
+
+from dfx_agent.host.contention import ProcessorTimes
+from dfx_agent.host.sched import SchedTimes
+from dfx_agent.node.memory.use import ProcessMemory
+from dfx_agent.node.segments.device_record import DeviceTime, device_time
+from dfx_agent.node.segments.ledger_record import LedgerRecord
+from dfx_agent.node.segments.reader import Batch, Follower, Liveness
+from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window
+from dfx_agent.node.time.counts import StepCounts, as_told
+from dfx_agent.node.time.stamps import Stamp, Stamps
+from dfx_agent.node.time.sweep import STILL_OPEN, Row
+from dfx_agent.node.time.totals import KeptTotals, Totals, num_up_to
+from dfx_agent.wire.records import (
+    BLOCKING,
+    CALIBRATION,
+    COLLECTIVE_WAIT,
+    COLLECTIVES,
+    COUNT,
+    DEVICE_TIME,
+    FAILED,
+    GAUGE,
+    GROUP,
+    KIND_MASK,
+    LEDGER,
+    NO_STEP,
+    POLICY_VERSION,
+    QUEUE,
+    RECORD,
+    SCALAR,
+    SPAN_FIELDS,
+    STAGE,
+    STEP,
+    TOKENS,
+    WAIT,
+)
+
+# what is counted goes up, by no more than this at once: no sum of it leaves the finite numbers
+_MOST = 2.0**63
+_KEEP_WINDOWS = 64
+_KEEP_PIECES = 4096
+_FUTURE_NS = 10 * 10**9
+_KEEP_SPANS = 128
+_versions = itertools.count()
+_WIDE = COLLECTIVES | {DEVICE_TIME, LEDGER}  # kinds that use every field of a record
+
+
+class ScalarRecord(NamedTuple):
+    """One value of one native key, as the guest sent it; ``in_step``: where the process was."""
+
+    key: str
+    value: float
+    step: int | None
+    time_ns: int
+    in_step: int | None = None
+
+
+class Collective(NamedTuple):
+    """One collective, or one wait for one, as one rank's host saw it.
+
+    ``sequence`` is the group's number, None when it is unknown. ``is_blocking``: at ``end_ns`` the
+    collective was over; otherwise it had only been issued, or (``is_wait``) was waited for later.
+    ``span`` is 0 when the time belongs to the explicit wait around it.
+    """
+
+    operation: str
+    group: str
+    sequence: int | None
+    begin_ns: int
+    end_ns: int
+    num_bytes: float
+    span: int
+    parent: int
+    is_blocking: bool
+    is_wait: bool
+    has_failed: bool
+
+
+@dataclass
+class Group:
+    """A process group as its rank last reported it; ``first_enqueued`` when it was first seen."""
+
+    first_enqueued: int
+    num_enqueued: int
+    num_completed: int | None
+
+
+@dataclass
+class ClosedStep:
+    """A step this process has passed; ``busy_seconds``: processor time of its thread.
+
+    ``processor``: the same as the kernel counts it, with the time in which it had to wait for one.
+    """
+
+    window: Window
+    tokens: dict[str, float] = field(default_factory=dict)
+    num_forward_tokens: float | None = None
+    busy_seconds: float | None = None
+    processor: SchedTimes | None = None
+
+
+class Process:
+    """One training process, from its first record to its end."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.follower = follower
+        self.attempt = follower.identity.attempt
+        self.label = ""
+        self.filed_as = follower.identity
+        self.state: Liveness = "live"
+        self.account: TimeAccount | None = None
+        self._num_earlier = 0
+        self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
+        self.tokens: dict[str, float] = {}
+        self.queues: dict[str, float] = {}
+        self.policy_version: int | None = None
+        # by the newest record; ``step`` is one reading behind
+        self.told_step: int | None = None
+        self.scalars: dict[str, ScalarRecord] = {}
+        self.scalars_version = next(_versions)  # another one, of no other process, when one came
+        self.inflight: list[SpanEvent] = []
+        self._stamps = Stamps()
+        self.num_strange = 0
+        self.ring_share = 1.0  # of its ring that the last reading brought
+        self.last_event_ns: int | None = None
+        self._step_counts = StepCounts()
+        self._processor = ProcessorTimes()
+        self._before_ns = 0
+        self._carried = Totals()
+        self._kept: KeptTotals | None = None
+        self.counters: dict[str, float] = {}
+        self.gauges: dict[str, float] = {}
+        self.groups: dict[str, Group] = {}
+        self.collectives: list[Collective] = []  # of the last reading
+        self.device_times: list[DeviceTime] = []  # of the last reading
+        self.ledger: list[LedgerRecord] = []  # of the last reading
+        # by number: of the newest readings, and of those before
+        self._spans: dict[int, Row] = {}
+        self._older_spans: dict[int, Row] = {}
+        self.memory = ProcessMemory()
+
+    @property
+    def is_misfiled(self) -> bool:
+        """Preloaded, it was seen as its environment said; then its own code called init."""
+        was, now = self.filed_as, self.follower.identity
+        return (was.run, was.role, was.rank) != (now.run, now.role, now.rank)
+
+    @property
+    def is_living(self) -> bool:
+        return self.state in ("live", "unknown")
+
+    @property
+    def stamps(self) -> Mapping[tuple[str, int], Stamp]:
+        """(stage, slot) -> when it last began and ended; see Stamps."""
+        return self._stamps.by_slot
+
+    @property
+    def step(self) -> int | None:
+        """The step it is in; None before the first ``set_step``."""
+        return self.account.current.step if self.account else None
+
+    def was_in(self, step: int) -> bool:
+        """Whether it took part in this step without passing it."""
+        return self.step == step
+
+    def follower_lives(self) -> bool:
+        """Asked now, not at the last reading: a successor may appear before the death is seen."""
+        return self.is_living and self.follower.liveness() in ("live", "unknown")
+
+    def became(self, other: Process) -> bool:
+        """Whether ``other`` is this very process after an exec, which closes no segment."""
+        mine, its = self.follower.preamble, other.follower.preamble
+        same = (mine.boot_id, mine.pid_namespace, mine.pid, mine.start_ticks)
+        return same == (its.boot_id, its.pid_namespace, its.pid, its.start_ticks)
+
+    def totals(self) -> Totals:
+        """Everything since the rank was first seen, earlier attempts included."""
+        account, follower = self.account, self.follower
+        totals = Totals(
+            account.totals() if account else Split(),
+            as_told(self.tokens),
+            dict(self.counters),
+            follower.num_read,
+            follower.num_lost - self._num_earlier,
+            self.num_strange + (account.num_late + account.num_vanished if account else 0),
+            follower.num_guest_drops,
+            self._num_earlier,
+        )
+        totals.merge(self._carried)
+        return totals
+
+    def succeed(self, other: Process) -> None:
+        """Take over the place of a process that is gone: counters of the rank go on."""
+        self.label = other.label
+        self.go_on(other.attempt, other.totals())
+
+    def go_on(self, attempt: int, totals: Totals) -> None:
+        """What was known of the rank before."""
+        self.attempt = max(self.attempt, attempt + 1)
+        self._carried = totals
+
+    def resume(self, kept: KeptTotals) -> None:
+        """Go on from what another agent knew, once our first reading has come as far as it did."""
+        self._kept = kept
+
+    def to_keep(self) -> KeptTotals | None:
+        """For the next agent; None before the first reading."""
+        if self.account is None or self._kept is not None:
+            return self._kept
+        totals = self.totals()
+        totals.num_guest_drops = self._carried.num_guest_drops  # the segment itself knows its own
+        return KeptTotals(self.follower.position, self.account.watermark_ns, totals)
+
+    def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
+        """Read what is new: (scalars, steps this process has passed since the last call)."""
+        kept, self._kept = self._kept, None
+        batch = self.follower.poll(is_last=is_last, up_to=kept.position if kept else 0)
+        if self.account is None and kept is None:
+            self._num_earlier = self.follower.num_overwritten
+        self.ring_share = len(batch.packed) / (RECORD.size * self.follower.preamble.num_records)
+        if kept is None:
+            scalars = self._take(batch)
+            account = self._account(batch)
+            account.note_open(map(_as_accounted, self.inflight))
+        else:
+            scalars = self._take_again(batch, kept)
+            account = self._account(batch)
+        account.advance(self._before_ns)  # one reading behind: spans begun before are known then
+        self._before_ns = batch.time_ns
+        if self.state == "live":
+            self._processor.look(batch.time_ns, self.pid, self._training_thread())
+        closed = self._closed_steps(account)
+        if self.state == "live":  # else the pid may be somebody else's, or of another namespace
+            self._sample_memory(batch.time_ns, closed)
+        return scalars, closed
+
+    def _take_again(self, batch: Batch, kept: KeptTotals) -> list[ScalarRecord]:
+        """Our first reading, of which another agent has counted all up to ``kept``.
+
+        It is taken for what it tells of the newest steps; what it adds to the counters up to there
+        is taken off again. Time is compared at one instant, counts at one record.
+        """
+        num_known = num_up_to(kept.position, batch.packed) * RECORD.size
+        account = self._account(batch)  # begins at the oldest record
+        scalars = self._take(replace(batch, packed=batch.packed[:num_known]))
+        before = self.totals()
+        before.num_records = num_known // RECORD.size
+        before.num_lost = min(self.follower.num_lost, kept.position - before.num_records)
+        of_reading = self.collectives, self.device_times, self.ledger
+        scalars += self._take(replace(batch, packed=batch.packed[num_known:]))
+        self.collectives[:0], self.device_times[:0], self.ledger[:0] = of_reading
+        account.note_open(map(_as_accounted, self.inflight))
+        account.advance(min(kept.until_ns, batch.time_ns))
+        before.split = account.totals()
+        before.split.merge(self._carried.split)
+        before.num_guest_drops = self._carried.num_guest_drops
+        self._carried.merge(kept.totals)
+        self._carried.merge(before, -1)
+        return scalars
+
+    def finish(self, state: Liveness) -> tuple[list[ScalarRecord], list[ClosedStep]]:
+        """The process is gone: read to the end and close its account."""
+        self.state = state
+        scalars, closed = self.poll(is_last=True)
+        self.follower.finish()
+        account = self._account(Batch(self._before_ns, [], bytearray()))
+        account.finish(self.last_event_ns or account.watermark_ns, orderly=state == "exited")
+        return scalars, closed + self._closed_steps(account)
+
+    @property
+    def pid(self) -> int:
+        """As it is seen from here, where it is; else as it sees itself."""
+        return self.follower.pid or self.follower.preamble.pid
+
+    def _training_thread(self) -> int:
+        """As it is seen from here: of other threads of a container only the inner id is known."""
+        thread, is_outside = self._step_counts.thread, self.pid != self.follower.preamble.pid
+        return thread if thread and not is_outside else self.pid
+
+    def _sample_memory(self, now_ns: int, closed: list[ClosedStep]) -> None:
+        step = closed[-1].window.step if closed else None
+        self.memory.sample(now_ns, self.pid, step, is_step_over=bool(closed))
+        if step is not None:
+            self.memory.sample_devices(step, self.gauges)
+
+    def _account(self, batch: Batch) -> TimeAccount:
+        if self.account is None:
+            begin = self.follower.begin_ns
+            if self.follower.num_lost and batch.packed:
+                begin = max(begin, SPAN_FIELDS.unpack_from(batch.packed)[0])
+            self.account = TimeAccount(min(begin, batch.time_ns))
+        return self.account
+
+    def _take(self, batch: Batch) -> list[ScalarRecord]:
+        account = self._account(batch)
+        future, watermark = batch.time_ns + _FUTURE_NS, account.watermark_ns
+        spans: dict[int, Row] = {}
+        odd: dict[int, Row] = {}
+        ended: defaultdict[str, list[Row]] = defaultdict(list)
+        others: list[tuple[int, str]] = []  # where the record is, and its name
+        names, name = self.follower.names, self.follower.name
+        last, at = self.last_event_ns or 0, -RECORD.size
+        stage, wait, size = STAGE, WAIT, RECORD.size  # a local name is faster
+        for t0, t1, span, parent, flagged, name_id in SPAN_FIELDS.iter_unpack(batch.packed):
+            at += size
+            if (
+                flagged <= wait
+                and watermark <= t0 < t1 <= future
+                and parent < span
+                and flagged
+                and name_id in names
+            ):
+                kind, text = flagged, names[name_id]
+                row = spans[span] = (t0, span, t1, parent, kind, text)
+            else:
+                kind = flagged & KIND_MASK
+                if t1 > future or t0 > t1 or not kind or (kind <= WAIT and not span):
+                    self.num_strange += 1
+                    continue
+                text = names.get(name_id) or name(name_id)
+                if kind <= WAIT:
+                    row = odd[span] = (t0, span, t1, parent, kind, text)
+                else:
+                    others.append((at, text))
+            if t1 > last:  # noqa: PLR1730 (max() costs as much as the rest of this line's work)
+                last = t1
+            if kind == stage:
+                ended[text].append(row)
+        account.add_new(spans)
+        account.add(odd)
+        self._note_spans(spans, odd)
+        for text, rows in ended.items():
+            self._stamps.end(text, rows)
+        scalars = self._take_others(account, batch.packed, others)
+        self.last_event_ns = last or None
+        opened = [e for e in batch.inflight if e.begin_ns <= future and e.span]
+        self._note_inflight([e for e in opened if e.kind != CALIBRATION])
+        return scalars
+
+    def _take_others(
+        self, account: TimeAccount, packed: bytearray, places: list[tuple[int, str]]
+    ) -> list[ScalarRecord]:
+        """Records that are no spans: (where, name), in their order; returns the scalars."""
+        scalars: list[ScalarRecord] = []
+        self.collectives, self.device_times, self.ledger = [], [], []
+        unpack_from, tokens, told_step = RECORD.unpack_from, self.tokens, self.told_step
+        for at, text in places:
+            _, t0, t1, value, step, span, parent, thread, flagged, _, _ = unpack_from(packed, at)
+            kind = flagged & KIND_MASK
+            if kind == SCALAR:
+                number = None if step == NO_STEP else step
+                scalars.append(ScalarRecord(text, value, number, t0, told_step))
+            elif kind == TOKENS and 0.0 <= value <= _MOST:
+                tokens[text] = tokens.get(text, 0.0) + value
+                self._step_counts.add_tokens(step, text, value)
+            elif kind == QUEUE and isfinite(value):
+                self.queues[text] = value
+            elif kind == STEP:
+                account.begin_step(t0, step)
+                self._step_counts.begin_step(step, thread, value)
+                self.told_step = told_step = step
+            elif kind in _WIDE:
+                self._take_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
+            else:
+                self._take_count(kind, text, value, step)
+        if scalars:
+            self.scalars |= {scalar[0]: scalar for scalar in scalars}
+            self.scalars_version = next(_versions)
+        return scalars
+
+    def _note_inflight(self, events: list[SpanEvent]) -> None:
+        self.inflight = events
+        for event in events:
+            span, begin_ns = event.span, event.begin_ns
+            self._spans[span] = begin_ns, span, STILL_OPEN, event.parent, event.kind, event.name
+            if event.kind == STAGE:
+                self._stamps.begin(span, event.name, begin_ns)
+
+    def _note_spans(self, spans: dict[int, Row], odd: dict[int, Row]) -> None:
+        """What is above a collective is asked for soon, if at all."""
+        if len(self._spans) + len(spans) >= _KEEP_SPANS:
+            self._older_spans, self._spans = self._spans, spans
+        else:
+            self._spans |= spans
+        self._spans |= odd
+
+    def _take_wide(
+        self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int], thread: int
+    ) -> None:
+        if flagged & KIND_MASK == LEDGER:
+            t0, _, value, step, crossing, num_records = fields
+            if not abs(value) <= _MOST:  # NaN is not either: no count and no checksum
+                self.num_strange += 1
+                return
+            record = LedgerRecord(text, thread, value, step, crossing, num_records, t0)
+            self.ledger.append(record)
+        elif flagged & KIND_MASK == DEVICE_TIME:
+            told = device_time(text, fields)
+            if told is None:
+                self.num_strange += 1
+            else:
+                self.device_times.append(told)
+        else:
+            self._take_collective(flagged, text, fields)
+
+    def _take_collective(
+        self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int]
+    ) -> None:
+        t0, t1, value, step, span, parent = fields
+        kind, is_blocking = flagged & KIND_MASK, bool(flagged & BLOCKING)
+        if not 0.0 <= value <= _MOST:
+            self.num_strange += 1
+            value = 0.0
+        operation, _, group = text.rpartition("@")
+        is_wait = kind == COLLECTIVE_WAIT
+        sequence = step if step >= 0 else None
+        has_failed = bool(flagged & FAILED)
+        self.collectives.append(
+            Collective(
+                operation, group, sequence, t0, t1, value, span, parent, is_blocking, is_wait,
+                has_failed,
+            )
+        )  # fmt: skip
+        if span and (is_blocking or is_wait) and self.account:
+            self.account.add({span: (t0, span, t1, parent, WAIT, "collective")})
+
+    def stage_of(self, parent: int) -> str:
+        """The innermost stage around a span; "" when there was none or it is not known any more."""
+        while parent:
+            row = self._spans.get(parent) or self._older_spans.get(parent)
+            if row is None:
+                return ""
+            _, span, _, above, kind, name = row
+            if kind == STAGE:
+                return name
+            parent = above if above < span else 0
+        return ""
+
+    def _take_group(self, name: str, enqueued: int, completed: float) -> None:
+        known = self.groups.get(name)
+        num_completed = int(completed) if completed >= 0 else None
+        if known is None or enqueued < known.num_enqueued:
+            self.groups[name] = Group(enqueued, enqueued, num_completed)
+        else:
+            known.num_enqueued, known.num_completed = enqueued, num_completed
+
+    def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
+        if kind == CALIBRATION:
+            return
+        if not isfinite(value):
+            self.num_strange += 1
+        elif kind == POLICY_VERSION:
+            self.policy_version = int(value)
+        elif kind == COUNT and not 0.0 <= value <= _MOST:
+            self.num_strange += 1
+        elif kind == COUNT:
+            self.counters[name] = self.counters.get(name, 0.0) + value
+        elif kind == GAUGE:
+            self.gauges[name] = value
+        elif kind == GROUP:
+            self._take_group(name, step, value)
+        else:
+            self.num_strange += 1
+
+    def _closed_steps(self, account: TimeAccount) -> list[ClosedStep]:
+        closed = []
+        for window in account.finished:
+            self._stamps.end_step(window)
+            if window.step is not None:
+                counts = self._step_counts.take(window.step)
+                end_ns = window.begin_ns if window.end_ns is None else window.end_ns
+                had = self._processor.between(window.begin_ns, end_ns)
+                closed.append(ClosedStep(window, *counts, had))
+        account.finished.clear()
+        self.windows.extend(closed)
+        if closed:
+            self._bound_pieces()
+        return closed
+
+    def _bound_pieces(self) -> None:
+        total = sum(len(step.window.first_pieces) for step in self.windows)
+        while total > _KEEP_PIECES and len(self.windows) > 1:
+            total -= len(self.windows.popleft().window.first_pieces)
+
+
+def _as_accounted(event: SpanEvent) -> SpanEvent:
+    """A collective is a wait of the kind "collective" to the time account."""
+    if event.kind in COLLECTIVES:
+        return event._replace(kind=WAIT, name="collective")
+    return event

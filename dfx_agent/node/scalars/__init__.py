@@ -1,0 +1,1 @@
+"""Numbers that jobs report, by step."""

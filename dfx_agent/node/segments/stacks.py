@@ -1,0 +1,231 @@
+"""Stacks that guests wrote beside their segments, and where the ranks of a job stand together.
+
+The files are a stranger's: sizes are bounded, and what does not read is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dfx_agent.node.segments.owned_files import HeldFolder, read_file
+from dfx_agent.wire.segment import SUFFIX
+
+STACKS_SUFFIX = ".stacks"
+
+_MAX_BYTES = 256 * 1024
+_MAX_THREADS, _MAX_FRAMES = 200, 64
+_OUR_THREADS = frozenset({"dfx-watch"})
+# of the guest in the job: preloaded or installed, or brought in by attach
+_OUR_FILES = re.compile(r"(^|/)dfx_agent/(shim|wire)/|^<attached>/|^<dfx-agent>$")
+_PY_SPY_SECONDS = 10.0
+_HEAD = re.compile(r"dfx-stacks 1 (\d{1,10}) (\d{1,19}) 0x([0-9a-f]{1,16})$")
+_NAME = re.compile(r"name 0x([0-9a-f]{1,16}) (\d{1,10}) (.*)$")
+_THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]{1,16})\b.*\(most recent call first\):$")
+_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$')
+
+# What a rank may do for long while the others wait, as function names begin, or as paths hold it.
+_LONG_FUNCTION = re.compile(
+    r"_*(save|checkpoint|ckpt|evaluat|validat|generate|rollout|roll_out|compile)", re.IGNORECASE
+)
+_LONG_PATH = re.compile(
+    r"torch/(serialization\.py|distributed/checkpoint/|_dynamo/|_inductor/)|/(safetensors|triton)/"
+    r"|-packages/(vllm|sglang)/"
+)
+# an answer that others compute: rollouts come from servers and actors
+_CLIENTS = (
+    (
+        "an HTTP answer",
+        re.compile(
+            r"-packages/(requests|urllib3|httpx|httpcore|aiohttp)/|/(http/client|urllib/request)\.py$"
+        ),
+    ),
+    ("a gRPC answer", re.compile(r"-packages/grpc/")),
+    ("a ZeroMQ message", re.compile(r"-packages/zmq/")),
+    ("a Ray object", re.compile(r"-packages/ray/")),
+)
+_LOOK_AT_FRAMES = 16
+
+
+class Frame(NamedTuple):
+    """One call."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({os.path.basename(self.file)}:{self.line})"
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """One Python thread, outermost call first. ``native_id`` is 0 when it is not known."""
+
+    name: str
+    native_id: int
+    is_main: bool
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class ProcessStacks:
+    """All threads of one process; ``source`` is "guest" or "py-spy".
+
+    ``time_ns`` is on the host's monotonic clock, None when the tool does not say.
+    """
+
+    source: str
+    time_ns: int | None
+    threads: tuple[ThreadStack, ...]
+
+    @property
+    def main(self) -> ThreadStack | None:
+        return next((thread for thread in self.threads if thread.is_main), None)
+
+    def is_long_work(self) -> bool:
+        """Whether the main thread saves, validates, generates or compiles, or asks a server."""
+        return self.is_long_function() or bool(client_of(self))
+
+    def is_long_function(self) -> bool:
+        """The same by what it calls, whoever computes that."""
+        frames = self.newest_frames
+        return any(_LONG_FUNCTION.match(f.function) or _LONG_PATH.search(f.file) for f in frames)
+
+    @property
+    def newest_frames(self) -> tuple[Frame, ...]:
+        """Innermost calls of the main thread."""
+        return self.main.frames[-_LOOK_AT_FRAMES:] if self.main else ()
+
+
+def client_of(stacks: ProcessStacks) -> str:
+    """What the main thread waits for from a server, as in "an HTTP answer"; "" for nothing."""
+    for frame in reversed(stacks.newest_frames):
+        for answer, path in _CLIENTS:
+            if path.search(frame.file):
+                return answer
+    return ""
+
+
+@dataclass(frozen=True)
+class MergedStack:
+    """Ranks whose main threads stand at the same place, outermost call first."""
+
+    ranks: tuple[str, ...]
+    frames: tuple[Frame, ...]
+
+    def innermost(self, num_frames: int) -> str:
+        """As in "train (train.py:8) > step (train.py:42) > barrier (distributed_c10d.py:99)"."""
+        return " > ".join(map(str, self.frames[-num_frames:]))
+
+
+def read_stacks(
+    segment: str, since_ns: int, folder: HeldFolder | None = None
+) -> ProcessStacks | None:
+    """What the guest of this segment wrote after ``since_ns``; None when there is nothing.
+
+    ``folder`` is the one that the segment is in, where it is held.
+    """
+    text = read_text(segment.removesuffix(SUFFIX) + STACKS_SUFFIX, folder)
+    stacks = parse(text) if text else None
+    if stacks is None or stacks.time_ns is None or stacks.time_ns < since_ns:
+        return None
+    return stacks
+
+
+def parse(text: str) -> ProcessStacks | None:
+    """The guest's file: a head of ours, then faulthandler's dump. None when it is not one."""
+    lines = text.splitlines()
+    head = _HEAD.match(lines[0]) if lines else None
+    if head is None:
+        return None
+    names: dict[int, tuple[str, int]] = {}
+    threads: list[tuple[int, list[Frame]]] = []
+    for line in lines[1:]:
+        if found := _FRAME.match(line):
+            number = int(found[2]) if found[2].isdigit() else 0
+            if threads and len(threads[-1][1]) < _MAX_FRAMES and not _is_ours(found[1]):
+                threads[-1][1].append(Frame(found[1], number, found[3]))
+        elif found := _NAME.match(line):
+            names[int(found[1], 16)] = found[3], int(found[2])
+        elif (found := _THREAD.match(line)) and len(threads) < _MAX_THREADS:
+            threads.append((int(found[2], 16), []))
+    main = int(head[3], 16)
+    rows = [
+        ThreadStack(*names.get(ident, ("", 0)), ident == main, tuple(reversed(frames)))
+        for ident, frames in threads
+    ]
+    rows = [row for row in rows if row.name not in _OUR_THREADS and row.frames]
+    return ProcessStacks("guest", int(head[2]), tuple(rows))
+
+
+def _is_ours(file: str) -> bool:
+    """A wrapper of the guest around what the job calls: the job stands in what is called."""
+    return _OUR_FILES.search(file) is not None
+
+
+def merge(stacks: Mapping[str, ProcessStacks]) -> list[MergedStack]:
+    """Ranks by the stack of their main thread, the largest group first."""
+    groups: dict[tuple[Frame, ...], list[str]] = {}
+    for rank, process in stacks.items():
+        if process.main is not None:
+            groups.setdefault(process.main.frames, []).append(rank)
+    merged = [MergedStack(tuple(ranks), frames) for frames, ranks in groups.items()]
+    return sorted(merged, key=lambda group: len(group.ranks), reverse=True)
+
+
+def py_spy() -> str | None:
+    """The program, on PATH or beside this interpreter; None when it is not installed."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
+
+
+def dump_with_py_spy(pid: int) -> ProcessStacks | None:
+    """Ask py-spy, if it is installed: reads a process that is stopped too. None when it cannot.
+
+    Takes up to 10 s: never on the reading thread. ``--nonblocking`` does not pause the process.
+    """
+    program = py_spy()
+    if program is None:
+        return None
+    command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, check=False, timeout=_PY_SPY_SECONDS, text=True
+        )
+        return _from_py_spy(json.loads(ended.stdout), pid)
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _from_py_spy(threads: Iterable[dict[str, Any]], pid: int) -> ProcessStacks | None:
+    rows = []
+    for thread in threads:
+        native_id = int(thread.get("os_thread_id") or 0)
+        frames = [
+            # py-spy says Tensor.backward where faulthandler says backward: one place is one stack
+            Frame(str(f["filename"]), int(f.get("line") or 0), str(f["name"]).rpartition(".")[2])
+            for f in thread["frames"][:_MAX_FRAMES]
+            if not _is_ours(str(f["filename"]))
+        ]
+        is_main = native_id == pid or thread.get("thread_name") == "MainThread"
+        name = str(thread.get("thread_name") or "")
+        rows.append(ThreadStack(name, native_id, is_main, tuple(reversed(frames))))
+    rows = [row for row in rows if row.name not in _OUR_THREADS]
+    return ProcessStacks("py-spy", None, tuple(rows)) if rows else None
+
+
+def read_text(path: str, folder: HeldFolder | None = None) -> str:
+    """At most 256 KiB of a regular file; "" when it cannot be read."""
+    if folder is not None:
+        return folder.read_text(os.path.basename(path), _MAX_BYTES)
+    try:
+        return read_file(path, _MAX_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""

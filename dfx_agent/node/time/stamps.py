@@ -1,0 +1,64 @@
+"""When each stage of a process last began and ended: exact stamps for timelines outside.
+
+A stage that repeats within a step takes slots in turn, so that its last few runs can be told apart.
+Source: grafana.md section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dfx_agent.node.time.account import Window
+from dfx_agent.node.time.sweep import Row
+
+NUM_SLOTS = 4
+_MAX_OPEN = 4096
+_SHORTEST_IDLE_NS = 10**6
+
+
+@dataclass
+class Stamp:
+    """When a stage began and ended; end_ns is None while it is open."""
+
+    begin_ns: int
+    end_ns: int | None = None
+
+
+class Stamps:
+    """Of one process; ``by_slot``: (stage, slot) -> stamp, idle being a stage of its own."""
+
+    def __init__(self) -> None:
+        self.by_slot: dict[tuple[str, int], Stamp] = {}
+        self._open: dict[int, Stamp] = {}
+        self._num_begun: dict[str, int] = {}
+
+    def begin(self, span: int, stage: str, begin_ns: int) -> Stamp:
+        """A span of the stage is open."""
+        stamp = self._open.get(span)
+        if stamp is None:
+            if len(self._open) >= _MAX_OPEN:
+                self._open.clear()  # spans that never ended: their records were lost
+            num = self._num_begun.get(stage, 0)
+            self._num_begun[stage] = num + 1
+            stamp = self._open[span] = self.by_slot[stage, num % NUM_SLOTS] = Stamp(begin_ns)
+        return stamp
+
+    def end(self, stage: str, rows: list[Row]) -> None:
+        """Spans of this stage that have ended; only the newest of many leave a stamp."""
+        early = rows[:-NUM_SLOTS]
+        if early:
+            known = [row[1] for row in early if row[1] in self._open]
+            for span in known:
+                self._open.pop(span, None)  # a corrupted segment may have a number twice
+            num_new = len(early) - len(known)
+            self._num_begun[stage] = self._num_begun.get(stage, 0) + num_new
+        for begin_ns, span, end_ns, *_ in rows[-NUM_SLOTS:]:
+            self.begin(span, stage, begin_ns).end_ns = end_ns
+            del self._open[span]
+
+    def end_step(self, window: Window) -> None:
+        """Slots count from 0 in the next step; the last idle stretches get theirs."""
+        self._num_begun.clear()
+        idle = window.first_pieces.idle(window.begin_ns, _SHORTEST_IDLE_NS)
+        for slot, (begin_ns, end_ns) in enumerate(idle[-NUM_SLOTS:]):
+            self.by_slot["idle", slot] = Stamp(begin_ns, end_ns)

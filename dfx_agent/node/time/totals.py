@@ -1,0 +1,103 @@
+"""Counters of one rank, and what is kept of them for the agent that comes after this one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from dfx_agent.node.time.account import Split
+from dfx_agent.wire.layout import WORD
+from dfx_agent.wire.records import RECORD
+
+
+@dataclass
+class Totals:
+    """They never go back while the rank is known, over restarts of its process and of the agent."""
+
+    split: Split = field(default_factory=Split)
+    tokens: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)
+    num_records: int = 0
+    num_lost: int = 0
+    num_late: int = 0
+    num_guest_drops: int = 0
+    num_earlier: int = 0  # overwritten before the first reading
+
+    def merge(self, other: Totals, sign: int = 1) -> None:
+        """Add ``other``, or take it away with ``sign`` -1."""
+        mine, its = self.split, other.split
+        mine.active_ns += sign * its.active_ns
+        mine.idle_ns += sign * its.idle_ns
+        for stage, length_ns in its.stages_ns.items():
+            mine.stages_ns[stage] += sign * length_ns
+        for wait, length_ns in its.waits_ns.items():
+            mine.waits_ns[wait] += sign * length_ns
+        for counts, more in ((self.tokens, other.tokens), (self.counters, other.counters)):
+            for name, count in more.items():
+                counts[name] = counts.get(name, 0.0) + sign * count
+        self.num_records += sign * other.num_records
+        self.num_lost += sign * other.num_lost
+        self.num_late += sign * other.num_late
+        self.num_guest_drops += sign * other.num_guest_drops
+        self.num_earlier += sign * other.num_earlier
+
+    def dump(self) -> dict[str, Any]:
+        split = self.split
+        return {
+            "active_ns": split.active_ns,
+            "idle_ns": split.idle_ns,
+            "stages_ns": dict(split.stages_ns),
+            "waits_ns": [[kind, stage, ns] for (kind, stage), ns in split.waits_ns.items()],
+            "tokens": self.tokens,
+            "counters": self.counters,
+            "numbers": [
+                self.num_records,
+                self.num_lost,
+                self.num_late,
+                self.num_guest_drops,
+                self.num_earlier,
+            ],
+        }
+
+    @classmethod
+    def load(cls, given: Any) -> Totals:
+        """What ``dump`` made. Raises ValueError, KeyError or TypeError for anything else."""
+        waits = {(str(kind), str(stage)): _count(ns) for kind, stage, ns in given["waits_ns"]}
+        split = Split(
+            _count(given["active_ns"]),
+            _count(given["idle_ns"]),
+            defaultdict(int, {str(s): _count(ns) for s, ns in given["stages_ns"].items()}),
+            defaultdict(int, waits),
+        )
+        tokens, counters = (
+            {str(name): float(count) for name, count in given[key].items()}
+            for key in ("tokens", "counters")
+        )
+        return cls(split, tokens, counters, *map(_count, given["numbers"]))
+
+
+@dataclass(frozen=True)
+class KeptTotals:
+    """Of a process that another agent has read.
+
+    ``position`` is the newest record in them, ``until_ns`` (guest's monotonic clock) the time up to
+    which they account for it. ``totals.num_guest_drops`` is that of earlier processes of the rank.
+    """
+
+    position: int
+    until_ns: int
+    totals: Totals
+
+
+def num_up_to(position: int, packed: bytearray) -> int:
+    """How many of these records, in their order, are numbered ``position`` at most."""
+    numbers = memoryview(packed).cast("Q")[:: RECORD.size // WORD.size].tolist()
+    return bisect_right(numbers, position)
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value

@@ -1,0 +1,434 @@
+"""What one process has done lately, as far as a hang shows in it.
+
+When it last moved, how long its stages take, and how far it is in every process group. All times
+are nanoseconds of the host's monotonic clock, which ranks on one host share.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import NamedTuple
+
+from dfx_agent.host.exit_status import ExitStatus
+from dfx_agent.host.sched import NOTHING_COUNTED, SchedTimes, process_times, thread_times
+from dfx_agent.host.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
+from dfx_agent.node.peer_waits import PEER_WAITS
+from dfx_agent.node.process import Process
+from dfx_agent.node.segments.flight import FLIGHT_SUFFIX, FlightRecord, read_flight
+from dfx_agent.node.segments.stacks import ProcessStacks, read_stacks
+from dfx_agent.node.time.account import SpanEvent
+from dfx_agent.wire.records import COLLECTIVES, DDP_GRADIENTS, PEER, REMOTE_WAIT, STAGE, WAIT
+
+SEND, RECEIVE = "send", "recv"
+IDLE = "idle"
+
+_KEEP_DURATIONS = 64
+_KEEP_GAPS, _SHORTEST_GAP_NS, _REMEMBER_GAPS_NS = 256, 10**9, 3600 * 10**9
+_KEEP_OPERATIONS = 256
+_NEWEST_COLLECTIVES = 512
+_LOOK_EVERY_NS = 10**9
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_QUIET_SECONDS = 2.0
+_IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
+_SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
+_LEAST_SHARE = 0.02
+_POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
+
+
+class Arrival(NamedTuple):
+    """A rank waits for its peers.
+
+    ``sequence`` is None where nobody numbers them, ``operation`` is "" where the host does not wait
+    itself: it has issued this number and is quiet. ``peer`` is the one rank of the job that a send
+    or receive waits for, where it names one.
+    """
+
+    operation: str
+    group: str
+    sequence: int | None
+    begin_ns: int
+    peer: int | None = None
+
+    def __str__(self) -> str:
+        if self.peer is not None:
+            way = "to" if self.operation == SEND else "from"
+            return f"{self.operation} {way} rank {self.peer}"
+        number = "" if self.sequence is None else f" #{self.sequence}"
+        group = f"@{self.group}" if self.group else ""
+        return f"{self.operation or 'collective'}{group}{number}"
+
+
+class _MainThread(NamedTuple):
+    """What the main thread of a process has done by then, since it began."""
+
+    time_ns: int
+    cpu_seconds: float
+    delayed_seconds: float  # runnable without a processor; 0 where the kernel does not count
+    num_waits: int
+    all_threads: SchedTimes = NOTHING_COUNTED
+
+
+class Waiter(NamedTuple):
+    """A rank and what it waits in."""
+
+    rank: Track
+    arrival: Arrival
+
+
+class Ending(NamedTuple):
+    """How a process ended: when it was missed, by whom it was outlived, what the kernel said."""
+
+    gone_ns: int
+    is_outlived: bool | None
+    exit_status: ExitStatus | None
+    was_oom_killed: bool
+
+
+class Track:
+    """One process over time; ``observe`` after each reading."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.moved_ns = process.follower.begin_ns
+        self.durations: dict[str, deque[int]] = {}
+        self.collective_durations: dict[str, deque[int]] = {}
+        self.reached: dict[str, int] = {}
+        self.gone_ns: int | None = None
+        self.is_outlived: bool | None = None
+        self.num_still = 0  # readings in a row in which it had not moved
+        self.exit_status: ExitStatus | None = None
+        self._operations: dict[tuple[str, int], str] = {}
+        self._enqueued: dict[str, int] = {}
+        self._newest_end_ns = 0
+        self._spans: frozenset[int] = frozenset()
+        self._was_idle = False
+        self._gaps: deque[tuple[int, int]] = deque(maxlen=_KEEP_GAPS)  # end, length
+        self._num_tokens: float | None = None
+        self._looked_ns = 0
+        self._stacks: ProcessStacks | None = None
+        self._flight: tuple[tuple[int, int], FlightRecord | None] = (0, 0), None
+        self._is_stopped = False
+        self._is_sleeping = False
+        self._cpu_ticks = 0
+        self._cpu_base = (0, 0)  # when, and clock ticks used by then
+        # first and last look since it moved
+        self._main_thread = _MainThread(0, 0.0, 0.0, 0), _MainThread(0, 0.0, 0.0, 0)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps it has passed; counted up to 64."""
+        return len(self.process.windows)
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """What it waits for its peers in, now."""
+        events = self.process.inflight
+        parents = {event.parent for event in events if event.kind in COLLECTIVES}
+        found = [_arrival(event) for event in events if event.kind in COLLECTIVES]
+        waits = [e for e in events if e.kind == WAIT and e.name in PEER_WAITS]
+        found += [Arrival(e.name, "", None, e.begin_ns) for e in waits if e.span not in parents]
+        return found
+
+    @property
+    def asks_since_ns(self) -> int | None:
+        """Since when it waits for the answer of a server; None where it does not, or nobody saw."""
+        return min((e.begin_ns for e in self.process.inflight if _is_remote(e)), default=None)
+
+    @property
+    def stages(self) -> list[str]:
+        """Open stages, the one that began last at the end."""
+        events = [event for event in self.process.inflight if event.kind == STAGE]
+        return [event.name for event in sorted(events, key=lambda e: (e.begin_ns, e.span))]
+
+    @property
+    def stage(self) -> str:
+        return next(reversed(self.stages), IDLE)
+
+    @property
+    def place(self) -> str:
+        """The stage as people read it: "in rollout", or "outside all stages"."""
+        return next((f"in {stage}" for stage in reversed(self.stages)), "outside all stages")
+
+    @property
+    def seconds_before_guest(self) -> float:
+        """How old the process was when its guest came, as in an attach to a job that runs."""
+        follower = self.process.follower
+        return follower.begin_ns / 1e9 - follower.preamble.start_ticks / _TICKS_PER_SECOND
+
+    @property
+    def step_durations(self) -> list[int]:
+        """Nanoseconds of the newest steps it has passed."""
+        windows = [step.window for step in self.process.windows]
+        return [w.end_ns - w.begin_ns for w in windows if w.end_ns is not None]
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it does nothing but wait for its peers: no stage is open beside that."""
+        events = self.process.inflight
+        parents = {event.parent for event in events}
+        works = any(event.kind == STAGE and event.span not in parents for event in events)
+        return bool(self.arrivals) and not works
+
+    def observe(self, now_ns: int) -> None:
+        """Take in what the last reading brought."""
+        process = self.process
+        if process.is_living or self.gone_ns is None:
+            before_ns = self.moved_ns
+            self._learn_stages()
+            self._learn_collectives()
+            self._note_move()
+            self.num_still = 0 if self.moved_ns != before_ns else self.num_still + 1
+            if self._was_idle and self.moved_ns - before_ns >= _SHORTEST_GAP_NS:
+                self._gaps.append((self.moved_ns, self.moved_ns - before_ns))
+            self._was_idle = not self.stages and not self.arrivals
+            if self.quiet_seconds(now_ns) >= _QUIET_SECONDS:
+                self._look_at_main_thread()
+        if not process.is_living and self.gone_ns is None:
+            self.gone_ns = now_ns
+        if self.gone_ns is not None and self.exit_status is None:
+            self._ask_how_it_ended()
+
+    @property
+    def ending(self) -> Ending | None:
+        """None of one that lives."""
+        if self.gone_ns is None:
+            return None
+        was_oom_killed = self.process.memory.was_oom_killed
+        return Ending(self.gone_ns, self.is_outlived, self.exit_status, was_oom_killed)
+
+    def resume(self, ending: Ending) -> None:
+        """It ended before this agent came; another one saw it."""
+        self.gone_ns, self.is_outlived, self.exit_status = ending[:3]
+        self.process.memory.was_oom_killed = ending.was_oom_killed
+        if self.exit_status is not None and self.exit_status.is_success:
+            self.process.state = "exited"
+
+    def _ask_how_it_ended(self) -> None:
+        """One that closed its segment may take a while to end."""
+        self.exit_status = self.process.follower.exit_status
+        self.process.memory.note_end(self.exit_status)
+
+    def longest_gap_seconds(self, now_ns: int) -> float:
+        """How long it was quiet outside stages, or waited for others, at most in the last hour.
+
+        For the time before the guest came, as torch's flight recorder still knows it.
+        """
+        newest = [gap for end_ns, gap in self._gaps if end_ns > now_ns - _REMEMBER_GAPS_NS]
+        record = self.recorded()
+        return max(*newest, record.longest_gap_ns if record else 0, 0) / 1e9
+
+    def quiet_seconds(self, now_ns: int) -> float:
+        return (now_ns - self.moved_ns) / 1e9
+
+    def idle_seconds(self, now_ns: int) -> float:
+        """The same, and by torch's flight recorder for the time before the guest came."""
+        record = self.recorded() if self.moved_ns == self.process.follower.begin_ns else None
+        groups = record.groups.values() if record else ()
+        newest_ns = max((e.created_ns for g in groups for e in g.entries[:1]), default=None)
+        if newest_ns is None:
+            return self.quiet_seconds(now_ns)
+        seconds = self.process.follower.epoch_seconds(now_ns) - newest_ns / 1e9
+        return max(seconds, self.quiet_seconds(now_ns))
+
+    def look_closer(self, now_ns: int) -> tuple[ProcessStacks | None, bool]:
+        """(stacks written since it last moved, whether it is stopped); once a second at most."""
+        if now_ns - self._looked_ns >= _LOOK_EVERY_NS:
+            self._looked_ns = now_ns
+            self._stacks = self._read_stacks()
+            state, ticks = _state(self.process) if self.process.state == "live" else ("?", 0)
+            self._is_stopped = state in "Tt"
+            self._note_cpu(now_ns, ticks, is_sleeping=state == "S")
+        return self._stacks, self._is_stopped
+
+    def _read_stacks(self) -> ProcessStacks | None:
+        follower = self.process.follower
+        return read_stacks(follower.path, self.moved_ns, follower.folder)
+
+    def recorded(self) -> FlightRecord | None:
+        """The flight recorder as it was written since it last moved."""
+        follower = self.process.follower
+        status = follower.status_beside(FLIGHT_SUFFIX)
+        if status is None:
+            return None
+        file = status.st_ino, status.st_mtime_ns
+        if self._flight[0] != file:
+            self._flight = file, read_flight(follower.path, 0, follower.folder)
+        record = self._flight[1]
+        return None if record is None or record.time_ns < self.moved_ns else record
+
+    def is_idle(self, now_ns: int) -> bool:
+        """Whether it has slept since it last moved: no computing, no polling, no disk."""
+        begin_ns, ticks = self._cpu_base
+        elapsed = (now_ns - begin_ns) / 1e9
+        used = (self._cpu_ticks - ticks) / _TICKS_PER_SECOND
+        return self._is_sleeping and elapsed >= _IDLE_SECONDS and used <= _IDLE_SHARE * elapsed
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its main thread has computed or polled since it last moved: it does not stand."""
+        seconds, ran, delayed, num_waits = self._main_thread_since()
+        if seconds < _SEEN_SECONDS:
+            return False
+        # who could run and was not let has computed too, as far as the host is concerned
+        has_computed = ran + delayed >= _WORK_SHARE * seconds
+        return has_computed or num_waits >= max(_FEWEST_POLLS, _POLLS_PER_SECOND * seconds)
+
+    @property
+    def processor_share(self) -> float:
+        """What it got of a processor while it computed, since it last moved; 0 to 1.
+
+        Of its main thread or of all its threads, which that one may wait for: whichever got less.
+        1 as well where they did not compute for half of the time: then it waits for something else.
+        """
+        seconds, ran, delayed, _ = self._main_thread_since()
+        if seconds < _SEEN_SECONDS:
+            return 1.0
+        first, last = (look.all_threads for look in self._main_thread)
+        every = SchedTimes(last.ran_ns - first.ran_ns, last.delayed_ns - first.delayed_ns)
+        own = SchedTimes(int(ran * 1e9), int(delayed * 1e9))
+        least = _WORK_SHARE * seconds * 1e9
+        shares = [t.share for t in (own, every) if t.ran_ns + t.delayed_ns >= least]
+        return max(_LEAST_SHARE, min((share for share in shares if share is not None), default=1.0))
+
+    def _main_thread_since(self) -> tuple[float, float, float, int]:
+        """(seconds, ran, delayed, number of waits) from the first look since it moved; else 0."""
+        first, last = self._main_thread
+        if first.time_ns <= self.moved_ns:
+            return 0.0, 0.0, 0.0, 0
+        return (
+            (last.time_ns - first.time_ns) / 1e9,
+            last.cpu_seconds - first.cpu_seconds,
+            last.delayed_seconds - first.delayed_seconds,
+            last.num_waits - first.num_waits,
+        )
+
+    def _look_at_main_thread(self) -> None:
+        first, last = self._main_thread
+        is_due = time.monotonic_ns() - last.time_ns >= _LOOK_EVERY_NS
+        if is_due and self.process.state == "live":
+            now = _main_thread(self.process.pid)
+            if now is not None:
+                self._main_thread = now if first.time_ns <= self.moved_ns else first, now
+
+    def _note_cpu(self, now_ns: int, ticks: int, *, is_sleeping: bool) -> None:
+        self._cpu_ticks = ticks
+        if self._cpu_base[0] <= self.moved_ns or not is_sleeping:
+            self._cpu_base = now_ns, ticks
+        self._is_sleeping = is_sleeping
+
+    def operation(self, group: str, sequence: int) -> str | None:
+        """What it called number ``sequence`` of this group; None when that is not known."""
+        return self._operations.get((group, sequence))
+
+    @property
+    def rank(self) -> int:
+        """Its number in the job; negative where that is not known."""
+        return self.process.follower.identity.rank
+
+    def has_arrived(self, waiter: Waiter) -> bool:
+        """Whether it takes or took part in what somebody else waits in."""
+        mine, arrival = self.arrivals, waiter.arrival
+        if arrival.peer is not None:
+            other_end = RECEIVE if arrival.operation == SEND else SEND
+            return any(
+                (a.operation, a.group) == (other_end, arrival.group)
+                and a.peer in {waiter.rank.rank, None}
+                for a in mine
+            )
+        if arrival.sequence is None:
+            return bool(mine)
+        if arrival.operation == DDP_GRADIENTS and any(
+            (a.operation, a.group) == (DDP_GRADIENTS, arrival.group) for a in mine
+        ):
+            return True  # its buckets are numbered as they go: a number apart is the same backward
+        return self.reached.get(arrival.group, -1) >= arrival.sequence
+
+    def _learn_stages(self) -> None:
+        before = self._newest_end_ns
+        ended = [
+            (stage, stamp.end_ns, stamp.begin_ns)
+            for (stage, _), stamp in self.process.stamps.items()
+            if stamp.end_ns is not None and stamp.end_ns > before
+        ]
+        for stage, end_ns, begin_ns in ended:
+            known = self.durations.get(stage)
+            if known is None:
+                known = self.durations[stage] = deque(maxlen=_KEEP_DURATIONS)
+            known.append(end_ns - begin_ns)
+            self._newest_end_ns = max(self._newest_end_ns, end_ns)
+
+    def _learn_collectives(self) -> None:
+        for name, group in self.process.groups.items():
+            before = self._enqueued.get(name)
+            if before != group.num_enqueued:
+                self._enqueued[name] = self.reached[name] = group.num_enqueued
+                if before is not None:  # collectives that nobody records are a sign of life too
+                    self.moved_ns = max(self.moved_ns, self.process.last_event_ns or 0)
+        for done in self.process.collectives[-_NEWEST_COLLECTIVES:]:
+            self.moved_ns = max(self.moved_ns, done.end_ns)
+            if done.sequence is not None:
+                self._reach(done.operation, done.group, done.sequence)
+            if done.is_blocking:
+                key = f"{done.operation}@{done.group}"
+                known = self.collective_durations.setdefault(key, deque(maxlen=_KEEP_DURATIONS))
+                known.append(done.end_ns - done.begin_ns)
+                if known[-1] >= _SHORTEST_GAP_NS:  # somebody else was late for so long
+                    self._gaps.append((done.end_ns, known[-1]))
+        for a in self.arrivals:
+            if a.sequence is not None and a.operation != DDP_GRADIENTS:
+                self._reach(a.operation, a.group, a.sequence)
+
+    def _reach(self, operation: str, group: str, sequence: int) -> None:
+        self.reached[group] = max(sequence, self.reached.get(group, -1))
+        self._operations[group, sequence] = operation
+        if len(self._operations) > _KEEP_OPERATIONS:
+            for key in list(self._operations)[: _KEEP_OPERATIONS // 4]:
+                del self._operations[key]
+
+    def _note_move(self) -> None:
+        process = self.process
+        # who asks a server again and again need not go on
+        opened = [event for event in process.inflight if not _is_remote(event)]
+        spans = frozenset(event.span for event in opened)
+        num_tokens = sum(process.tokens.values())
+        begins = [event.begin_ns for event in opened]
+        step_ns = process.account.current.begin_ns if process.account else 0
+        self.moved_ns = max(self.moved_ns, self._newest_end_ns, step_ns, *begins)
+        has_counted = self._num_tokens is not None and num_tokens != self._num_tokens
+        if has_counted or not self._spans <= spans:
+            self.moved_ns = max(self.moved_ns, process.last_event_ns or 0)
+        self._spans, self._num_tokens = spans, num_tokens
+
+
+def _is_remote(event: SpanEvent) -> bool:
+    return event.kind == WAIT and event.name == REMOTE_WAIT
+
+
+def _arrival(event: SpanEvent) -> Arrival:
+    operation, _, group = event.name.rpartition("@")
+    sequence = event.step if event.step >= 0 else None
+    peer = PEER - event.step if event.step <= PEER else None
+    return Arrival(operation, group, sequence, event.begin_ns, peer)
+
+
+def _main_thread(pid: int) -> _MainThread | None:
+    """None where the kernel does not say."""
+    thread = f"/proc/{pid}/task/{pid}/"
+    fields, waits = stat_fields(thread + "stat"), num_waits(thread + "status")
+    if len(fields) <= SYSTEM_TICKS or waits is None:
+        return None
+    ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
+    had = thread_times(pid, pid)
+    delayed_seconds = had.delayed_ns / 1e9 if had is not None else 0.0
+    seconds = ticks / _TICKS_PER_SECOND
+    return _MainThread(time.monotonic_ns(), seconds, delayed_seconds, waits, process_times(pid))
+
+
+def _state(process: Process) -> tuple[str, int]:
+    """(kernel's letter: R, S, D, T, ..., clock ticks used); "?" when it does not say."""
+    fields = stat_fields(f"/proc/{process.pid}/stat")
+    if len(fields) <= SYSTEM_TICKS:
+        return "?", 0
+    return fields[STATE], int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])

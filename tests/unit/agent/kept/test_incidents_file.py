@@ -1,0 +1,224 @@
+"""An incident has one begin and one id, also over a restart of the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+
+import pytest
+from hang_scene import ending, staged
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfx_agent.agent import render as view
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.agent.incidents import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
+from dfx_agent.agent.kept import incidents as incidents_file
+from dfx_agent.node.segments.owned_files import state_directory
+from dfx_agent.snapshot import AlertRow, Verdict
+from dfx_agent.snapshot_incidents import Incident, Standing
+from dfx_agent.wire import Identity, SegmentWriter
+
+ALERT = AlertRow(
+    "r", "DfxEntropyDrift", "warning", {}, "entropy drifts", 1500.0, 9, False, (), "", "", "",  # noqa: FBT003
+)  # fmt: skip
+SLOW = Verdict("straggler", "found", "actor", "rank 1 makes the others wait", ranks=("1",))
+HANG = replace(SLOW, kind="hang", since_seconds=1000.0)
+NO_STEPS = StepTimes()
+
+
+WRONG = Verdict("data", "found", "actor", "rewards belong to other samples", ranks=("0",), step=9)
+STEPS = StepTimes((("actor", 9, 1900.0), ("actor", 12, 2050.0)))
+
+
+def told(book: IncidentBook, *verdicts, alerts=(), now=2000.0) -> Incident:
+    (only,) = book.observe(verdicts, alerts, None, NO_STEPS, now)
+    return only
+
+
+def after(book: IncidentBook, now: float = 2000.0) -> IncidentBook:
+    """That of the next agent."""
+    found = IncidentBook("r")
+    found.resume(book.kept(), now)
+    return found
+
+
+@pytest.mark.parametrize("told_again", [SLOW, replace(SLOW, since_seconds=1900.0), HANG])
+def test_what_is_told_again_goes_on(told_again):
+    book = IncidentBook("r")
+    first = told(book, replace(told_again, since_seconds=1000.0), now=2000.0)
+    second = told(after(after(book)), told_again, now=2100.0)
+    assert (second.id, second.since_seconds, second.step) == (first.id, 1000.0, first.step)
+
+
+def test_what_an_unsure_judge_has_not_cleared_goes_on_with_the_next_agent():
+    found = replace(SLOW, since_seconds=1000.0)
+    busy = Verdict("straggler", "insufficient evidence", "actor", "the host is busy")
+    book = IncidentBook("r")
+    first = told(book, found, now=2000.0)
+    assert book.observe((busy,), (), None, NO_STEPS, 2010.0) == ()
+    rows = json.loads(json.dumps([asdict(entry) for entry in book.kept()]))
+    following = IncidentBook("r")
+    following.resume(map(incidents_file._incident, rows), 2020.0)
+    second = told(following, replace(found, since_seconds=2100.0), now=2110.0)
+    assert (second.id, second.since_seconds) == (first.id, 1000.0)
+    book.observe((busy,), (), None, NO_STEPS, 2001.0 + RESUMED_SECONDS)
+    assert book.kept() == (), "it is let go"
+
+
+def test_what_is_found_anew_at_every_step_goes_on():
+    """Its step is the newest, not where it began."""
+    book = IncidentBook("r")
+    (first,) = book.observe((WRONG,), (), None, STEPS, 2000.0)
+    (second,) = after(book).observe((replace(WRONG, step=12),), (), None, STEPS, 2060.0)
+    assert (second.id, second.since_seconds, second.step) == (first.id, 1900.0, 9)
+
+
+def test_an_alert_goes_on_though_its_condition_has_to_last_anew():
+    book = IncidentBook("r")
+    first = told(book, alerts=(ALERT,))
+    late = replace(ALERT, since_seconds=2050.0, since_step=12)
+    following = after(book)
+    assert following.observe((), (), None, NO_STEPS, 2010.0) == ()
+    second = told(following, alerts=(late,), now=2050.0)
+    assert (second.id, second.since_seconds, second.step) == (first.id, 1500.0, 9)
+    third = told(after(following), alerts=(late,), now=2050.0 + RESUMED_SECONDS)
+    assert third.id == first.id, "the second agent has seen it"
+    long_after = told(after(book), alerts=(late,), now=2001.0 + RESUMED_SECONDS)
+    assert long_after.id != first.id
+
+
+def test_what_was_told_before_is_not_green_until_it_could_be_told_again():
+    book = IncidentBook("r")
+    told(book, alerts=(ALERT,))
+    following = after(book)
+    assert "DfxEntropyDrift" in following.awaited(2010.0)
+    assert following.awaited(2015.0) == ""
+    assert not after(book).observe((), (), None, NO_STEPS, 2005.0)
+    again = after(book)
+    told(again, alerts=(ALERT,), now=2005.0)
+    assert again.awaited(2005.0) == ""
+
+
+def test_before_alerts_were_evaluated_nothing_is_clear(dfx_dir, rank, monkeypatch):
+    calm = Standing("clear", "nothing found")
+    monkeypatch.setattr(view, "standing_of", lambda *_, **__: calm)
+    agent = Agent(Config(str(dfx_dir)))
+    agent.await_alerts()
+    agent.poll()
+    (before,), (after_it,) = agent.snapshot().runs, agent.see_alerts(()).runs
+    agent.stop()
+    assert before.standing == Standing("insufficient evidence", "alerts: not evaluated yet")
+    assert after_it.standing == calm
+
+
+def test_what_began_after_the_agent_before_is_another_one():
+    book = IncidentBook("r")
+    first = told(book, HANG, now=2000.0)
+    second = told(after(book), replace(HANG, since_seconds=2050.0), now=2100.0)
+    assert (second.id == first.id, second.since_seconds) == (False, 2050.0)
+
+
+@pytest.fixture
+def rank(dfx_dir) -> SegmentWriter:
+    return SegmentWriter(str(dfx_dir), Identity(run="r", role="actor", rank=0, world_size=1))
+
+
+def seen_by_an_agent(folder, alerts: tuple[AlertRow, ...]) -> tuple[Incident, ...]:
+    """What it tells after one reading; it ends in an orderly way."""
+    agent = Agent(Config(str(folder)))
+    try:
+        agent.poll()
+        (run,) = agent.see_alerts(alerts).runs
+        return run.incidents
+    finally:
+        agent.stop()
+
+
+def test_the_next_agent_of_the_folder_knows_it(dfx_dir, rank):
+    (first,) = seen_by_an_agent(dfx_dir, (ALERT,))
+    late = replace(ALERT, since_seconds=4e9, since_step=12)
+    (second,) = seen_by_an_agent(dfx_dir, (late,))
+    assert (second.id, second.since_seconds, second.step) == (first.id, 1500.0, 9)
+
+
+def test_a_job_that_begins_anew_under_the_name_begins_with_nothing(dfx_dir, rank):
+    (first,) = seen_by_an_agent(dfx_dir, (ALERT,))
+    rank.close()
+    os.unlink(rank.path)
+    SegmentWriter(str(dfx_dir), Identity(run="r", role="actor", rank=0, world_size=1))
+    (second,) = seen_by_an_agent(dfx_dir, (replace(ALERT, since_seconds=4e9),))
+    assert (second.id == first.id, second.since_seconds) == (False, 4e9)
+
+
+def test_who_only_looks_writes_nothing(dfx_dir, rank):
+    agent = Agent(Config(str(dfx_dir)), reap=False)
+    agent.poll()
+    agent.see_alerts((ALERT,))
+    agent.stop()
+    assert not os.path.exists(f"{state_directory(str(dfx_dir))}/{incidents_file.NAME}")
+
+
+def crash_of(agent: Agent) -> tuple:
+    """All that is told of it; the seconds before it was missed are rounded."""
+    agent.poll()
+    (run,) = agent.snapshot().runs
+    (verdict,) = [verdict for verdict in run.verdicts if verdict.kind == "crash"]
+    (incident,) = run.incidents
+    told = verdict.state, verdict.ranks, verdict.cause, verdict.summary, verdict.evidence
+    return *told, incident.id, incident.since_seconds, incident.sentence
+
+
+def test_who_died_first_is_known_to_the_next_agent(dfx_dir):
+    with staged(dfx_dir) as scene:
+        ranks = scene.warm_up(runs={2: ending("os._exit(3)")})
+        first = Agent(Config(str(dfx_dir)))
+        first.poll()
+        ranks[2].ends(is_reaped=False)
+        first.poll()
+        for rank in ranks:
+            rank.dies()
+        before = crash_of(first)
+        assert before[:3] == ("found", ("2",), "died")
+        assert "ended with exit code 3" in before[3]
+        first.stop()
+        second = Agent(Config(str(dfx_dir)))
+        assert crash_of(second) == before
+        second.stop()
+
+
+LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+KEYS = st.sampled_from(
+    ["format", "runs", "r", "open", "ended", "processes", "id", "ranks", "step", "since_seconds"]
+)
+DOCUMENTS = st.recursive(
+    LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5)
+)
+WHOLE = {
+    "id": "hang-1", "kind": "hang", "role": "", "ranks": ["0"], "cause": "", "since_seconds": 1.0,
+    "step": None, "seen_seconds": 2.0, "summary": "",
+}  # fmt: skip
+ENDING = [5, True, [None, 9], False]
+ENTRY = {"processes": ["a"], "ended": {"a": ENDING}, "open": [WHOLE]}
+
+
+@given(DOCUMENTS)
+def test_no_document_of_a_stranger_is_an_error(document):
+    for given_ in (
+        document,
+        {"format": 1, "runs": document},
+        {"format": 1, "runs": {"r": document}},
+    ):
+        assert isinstance(incidents_file._runs(given_), dict)
+
+
+@given(st.sampled_from(sorted(WHOLE)), LEAF)
+def test_one_field_that_is_wrong_costs_its_run_at_most(field, value):
+    strange = {**ENTRY, "open": [{**WHOLE, field: value}]}
+    runs = {"r": strange, "q": {**ENTRY, "ended": {"a": [value, *ENDING[1:]]}}, "s": ENTRY}
+    found = incidents_file._runs(json.loads(json.dumps({"format": 1, "runs": runs})))
+    (kept,) = found["s"].incidents
+    assert (kept.id, kept.ranks) == ("hang-1", ("0",))
+    assert all(isinstance(one, KeptIncident) for each in found.values() for one in each.incidents)

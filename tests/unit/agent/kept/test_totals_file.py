@@ -1,0 +1,220 @@
+"""An agent that comes after another one goes on counting where that one was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from job_scene import Job, rank_row
+
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.agent.kept import totals as totals_file
+from dfx_agent.node.time.account import Split
+from dfx_agent.node.time.totals import Totals
+from dfx_agent.wire import Identity, SegmentWriter
+from dfx_agent.wire.records import COUNT, TOKENS
+
+
+class SmallRing(Job):
+    """It holds 256 records."""
+
+    def __init__(self, folder: Path) -> None:
+        self.segment = SegmentWriter(
+            str(folder), Identity(run="r", role="trainer", rank=0), num_records=256
+        )
+        self.names: dict[str, int] = {}
+        self.span = 0
+
+    def work(self, steps: range) -> None:
+        for step in steps:
+            self.step(step)
+            self.stage("rollout", seconds=0.0002, step=step)
+            self.point(TOKENS, "response", 10.0, step)
+            self.point(COUNT, "things", 1.0, step)
+
+
+def agent_of(folder: Path) -> Agent:
+    return Agent(Config(str(folder), keep_dead_seconds=600))
+
+
+def killed(agent: Agent) -> None:
+    """All that the kernel does for it; what it kept is what it last wrote."""
+    agent._folder.close()
+
+
+def counted(row) -> tuple:
+    return row.num_records, row.num_lost_records, row.tokens_total, row.counters_total
+
+
+def times(row) -> list[float]:
+    split = row.totals
+    return [
+        split.wall_seconds,
+        split.active_seconds,
+        split.idle_seconds,
+        *split.stage_seconds.values(),
+    ]
+
+
+@pytest.fixture
+def watched(dfx_dir, monkeypatch):
+    """(folder, job, looker): ``looker`` reads all the time and writes nothing."""
+    monkeypatch.setattr(totals_file, "EVERY_SECONDS", 0.0)
+    job, looker = SmallRing(dfx_dir), Agent(Config(str(dfx_dir)), reap=False)
+    yield dfx_dir, job, looker
+    looker._folder.close()
+
+
+@pytest.mark.parametrize("num_steps_meanwhile", [0, 1, 30])
+def test_a_restart_changes_no_count(watched, num_steps_meanwhile):
+    folder, job, looker = watched
+    first = agent_of(folder)
+    for begin in range(1, 400, 40):  # 1,600 records in all: the ring wraps six times
+        job.work(range(begin, begin + 40))
+        before, _ = rank_row(first, polls=2), rank_row(looker, polls=1)
+    killed(first)
+    job.work(range(401, 401 + num_steps_meanwhile))
+    second = agent_of(folder)
+    after = rank_row(second, polls=2)
+    whole = rank_row(looker, polls=2)
+    assert counted(after) == counted(whole)
+    assert after.num_lost_records == 0
+    for old, new in zip(times(before), times(after), strict=True):
+        assert new >= old
+    # what each accounted up to its own last reading differs by the time between the readings
+    assert after.totals.active_seconds == pytest.approx(whole.totals.active_seconds, abs=1e-6)
+    second.stop()
+
+
+def test_what_was_overwritten_between_two_agents_is_lost_and_nothing_else(watched):
+    folder, job, _ = watched
+    first = agent_of(folder)
+    job.work(range(1, 101))
+    before = rank_row(first, polls=2)
+    killed(first)
+    job.work(range(101, 301))
+    second = agent_of(folder)
+    after = rank_row(second, polls=2)
+    assert after.num_records == before.num_records + 256
+    known = after.num_records + after.num_lost_records + after.num_earlier_records
+    assert known == job.segment.num_written()
+    assert after.tokens_total["response"] == before.tokens_total["response"] + 640
+    second.stop()
+
+
+def test_three_agents_in_a_row(watched):
+    folder, job, looker = watched
+    for begin in range(1, 301, 100):
+        agent = agent_of(folder)
+        for step in range(begin, begin + 100, 25):
+            job.work(range(step, step + 25))
+            row, whole = rank_row(agent, polls=2), rank_row(looker, polls=2)
+        assert counted(row) == counted(whole)
+        killed(agent)
+
+
+def test_another_process_begins_at_zero(watched):
+    folder, job, _ = watched
+    first = agent_of(folder)
+    job.work(range(1, 51))
+    rank_row(first, polls=2)
+    killed(first)
+    Path(job.segment.path).unlink()
+    SmallRing(folder).work(range(1, 3))
+    second = agent_of(folder)
+    assert rank_row(second, polls=2).tokens_total == {"response": 20.0}
+    second.stop()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"format": 9}', '{"format": 1, "processes": {"KEY": {}}}',
+                '{"format": 1, "processes": {"KEY": {"position": 1, "until_ns": 0}}}',
+                '{"format": 1, "processes": []}']
+)  # fmt: skip
+def test_a_damaged_file_is_told(watched, content):
+    folder, job, _ = watched
+    first = agent_of(folder)
+    job.work(range(1, 51))
+    rank_row(first, polls=2)
+    killed(first)
+    path = folder / totals_file.NAME
+    (key,) = json.loads(path.read_text())["processes"]
+    path.write_text(content.replace("KEY", key))
+    second = agent_of(folder)
+    assert rank_row(second, polls=2).num_records == 200
+    is_told = any("counters may go back" in p.message for p in second.snapshot().agent.problems)
+    assert is_told == (content != '{"format": 1, "processes": []}')
+    second.stop()
+
+
+counts = st.dictionaries(st.text(max_size=5), st.integers(0, 1 << 50).map(float), max_size=3)
+lengths = st.integers(0, 1 << 60)
+
+
+@st.composite
+def totals(draw) -> Totals:
+    split = Split(draw(lengths), draw(lengths))
+    split.stages_ns.update(draw(st.dictionaries(st.text(max_size=5), lengths, max_size=3)))
+    pairs = st.tuples(st.text(max_size=5), st.text(max_size=5))
+    split.waits_ns.update(draw(st.dictionaries(pairs, lengths, max_size=3)))
+    return Totals(split, draw(counts), draw(counts), *(draw(lengths) for _ in range(5)))
+
+
+@given(totals())
+def test_totals_survive_as_text(given_totals):
+    assert Totals.load(json.loads(json.dumps(given_totals.dump()))) == given_totals
+
+
+@given(totals(), totals())
+def test_what_was_added_can_be_taken_away(one, other):
+    before = one.dump()
+    text = json.dumps(before)
+    one.merge(other)
+    one.merge(other, -1)
+    known = json.loads(text)
+    after = json.loads(json.dumps(one.dump()))
+    assert {k: v for k, v in after["stages_ns"].items() if v} == {
+        k: v for k, v in known["stages_ns"].items() if v
+    }
+    assert after["numbers"] == known["numbers"]
+    assert after["active_ns"] == known["active_ns"]
+
+
+def flat(of: Totals) -> dict[tuple, float]:
+    """Every number by what it counts."""
+    dumped = of.dump()
+    found = {(key,): dumped[key] for key in ("active_ns", "idle_ns")}
+    found |= {("numbers", at): number for at, number in enumerate(dumped["numbers"])}
+    for key in ("stages_ns", "tokens", "counters"):
+        found |= {(key, name): number for name, number in dumped[key].items()}
+    return found | {(kind, stage, "wait"): ns for kind, stage, ns in dumped["waits_ns"]}
+
+
+@given(totals(), totals())
+def test_every_number_of_the_other_is_added(one, other):
+    before, more = flat(one), flat(other)
+    one.merge(other)
+    keys = before.keys() | more.keys()
+    assert flat(one) == {key: before.get(key, 0) + more.get(key, 0) for key in keys}
+    one.merge(other, -1)
+    assert flat(one) == {key: before.get(key, 0) for key in keys}
+    assert set(flat(Totals()).values()) == {0}, "they begin at nothing"
+
+
+def test_what_was_read_is_kept_before_the_ring_has_wrapped(dfx_dir):
+    """Nothing waits for the next five seconds: whoever is killed before has kept enough."""
+    job, first = SmallRing(dfx_dir), agent_of(dfx_dir)
+    for begin in range(1, 200, 20):  # 80 records in a ring of 256
+        job.work(range(begin, begin + 20))
+        first.poll()
+    before = rank_row(first, polls=1)
+    killed(first)
+    second = agent_of(dfx_dir)
+    after = rank_row(second, polls=2)
+    assert counted(after) == counted(before)
+    assert after.num_lost_records == 0
+    second.stop()

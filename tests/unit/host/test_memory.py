@@ -1,0 +1,107 @@
+"""Anonymous memory of real processes, and its growth per step."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from dfx_agent.host.memory import MemoryTrend, anonymous_bytes, parse_anonymous
+
+MIB = 1 << 20
+GROWING = """
+import sys
+kept = []
+for line in sys.stdin:
+    kept.append(bytearray(b"x" * int(line)))
+    print(len(kept), flush=True)
+"""
+
+
+@pytest.fixture
+def grow():
+    """``grow(n)`` lets a child keep n more bytes; ``grow.pid`` is its pid."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", GROWING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def grow(num_bytes: int) -> None:
+        child.stdin.write(f"{num_bytes}\n")
+        child.stdin.flush()
+        assert child.stdout.readline()
+
+    grow.pid = child.pid
+    grow.child = child
+    yield grow
+    child.stdin.close()
+    child.wait(10)
+    child.stdout.close()
+
+
+def test_what_a_process_keeps_is_seen(grow):
+    grow(MIB)
+    before = anonymous_bytes(grow.pid)
+    grow(64 * MIB)
+    assert anonymous_bytes(grow.pid) - before == pytest.approx(64 * MIB, abs=4 * MIB)
+
+
+def test_a_leak_is_seen_as_bytes_per_step(grow):
+    trend = MemoryTrend()
+    for step in range(24):
+        grow(16 * MIB if step == 2 else 2 * MIB)  # one odd step hardly moves the slope
+        trend.add(step, anonymous_bytes(grow.pid))
+    assert trend.slope_bytes_per_step() == pytest.approx(2 * MIB, rel=0.2)
+
+
+def test_gone_processes_and_zombies_have_none():
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert anonymous_bytes(child.pid) is None, "a zombie"
+    child.wait()
+    assert anonymous_bytes(child.pid) is None, "gone"
+
+
+def test_a_status_of_an_old_kernel_has_none():
+    assert parse_anonymous("Name:\tRssAnon: 3 kB\nVmRSS:\t  12 kB\nRssAnon:\t     7 kB\n") == 7168
+    assert parse_anonymous("Name:\tpython\nVmRSS:\t  12 kB\n") is None
+
+
+def test_no_slope_below_eight_steps():
+    trend = MemoryTrend()
+    for step in range(7):
+        trend.add(step, 100.0 * step)
+        assert trend.slope_bytes_per_step() is None
+    trend.add(7, 700.0)
+    assert trend.slope_bytes_per_step() == 100.0
+
+
+def test_noise_and_outliers_do_not_move_the_slope():
+    noise = random.Random(1)
+    trend = MemoryTrend()
+    for step in range(200):
+        spike = 5e9 if step % 10 == 9 else 0.0
+        trend.add(step, 1e9 + 1000.0 * step + noise.uniform(-3000, 3000) + spike)
+    assert trend.slope_bytes_per_step() == pytest.approx(1000.0, rel=0.25)
+
+
+def test_only_the_newest_steps_count():
+    trend = MemoryTrend()
+    for step in range(200):
+        trend.add(step, 1000.0 * min(step, 100))
+    assert trend.slope_bytes_per_step() == 0.0
+
+
+def test_missing_steps_are_counted_by_number():
+    trend = MemoryTrend()
+    for step in range(0, 80, 10):
+        trend.add(step, 50.0 * step)
+    assert trend.slope_bytes_per_step() == 50.0
+
+
+def test_a_restarted_job_begins_anew():
+    trend = MemoryTrend()
+    for step in range(20):
+        trend.add(step, 1000.0 * step)
+    trend.add(3, 5.0)
+    assert trend.slope_bytes_per_step() is None

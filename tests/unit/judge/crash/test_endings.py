@@ -1,0 +1,131 @@
+"""Which ends are crashes: by state, exit status and who made the process."""
+
+from __future__ import annotations
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from dfx_agent.host.exit_status import ExitStatus
+from dfx_agent.judge.crash.endings import has_crashed
+from dfx_agent.judge.crash.verdict import _lines, _unclear, _was_taken_along
+
+PARENT = 77
+KILL, TERM = ExitStatus(None, signal.SIGKILL), ExitStatus(None, signal.SIGTERM)
+SEGV = ExitStatus(None, signal.SIGSEGV)
+
+
+def rank(
+    state: str, status: ExitStatus | None = None, *, parent: int = 1, pid: int = 2, oom=False,
+    groups=(), reached=(), gone_ns: int | None = None,
+) -> SimpleNamespace:  # fmt: skip
+    process = SimpleNamespace(
+        state=state, is_living=state == "live", pid=pid, groups=groups,
+        follower=SimpleNamespace(parent_pid=parent), memory=SimpleNamespace(was_oom_killed=oom),
+    )  # fmt: skip
+    return SimpleNamespace(process=process, exit_status=status, reached=reached, gone_ns=gone_ns)
+
+
+def crashed(one: SimpleNamespace, *others: SimpleNamespace) -> bool:
+    return has_crashed(one, [one, *others])
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "expected"),
+    [
+        ("live", None, False),
+        ("exited", None, False),
+        ("exited", ExitStatus(0, None), False),
+        ("exited", ExitStatus(143, None), False),  # as a shell says that it was told to end
+        ("exited", TERM, False),
+        ("exited", ExitStatus(3, None), True),
+        ("exited", KILL, True),
+        ("died", None, True),
+        ("died", ExitStatus(0, None), True),
+    ],
+)
+def test_a_rank_that_no_rank_made(state, status, expected):
+    assert crashed(rank(state, status), rank("live")) is expected
+
+
+@pytest.mark.parametrize("parent", [rank("live", pid=PARENT), rank("died", pid=PARENT), None])
+def test_a_child_of_a_rank_that_lives_on_may_end_as_its_parent_likes(parent):
+    child = rank("died", parent=PARENT)
+    others = [rank("live", pid=5)] + ([parent] if parent else [])
+    is_own = parent is not None and parent.process.is_living
+    assert crashed(child, *others) is not is_own
+
+
+def test_a_child_that_took_part_in_collectives_is_a_rank():
+    parent = rank("live", pid=PARENT)
+    assert crashed(rank("died", parent=PARENT, groups=("0",)), parent)
+    assert crashed(rank("died", parent=PARENT, reached=("0",)), parent)
+
+
+@pytest.mark.parametrize(("status", "expected"), [(KILL, False), (SEGV, True), (None, False)])
+def test_no_parent_sends_a_fault(status, expected):
+    parent = rank("live", pid=PARENT)
+    assert crashed(rank("died", status, parent=PARENT), parent) is expected
+    assert crashed(rank("died", status, parent=PARENT, oom=True), parent), "nor the OOM killer"
+
+
+def test_who_was_killed_after_somebody_was_told_to_end_went_with_the_job():
+    told = rank("died", TERM, gone_ns=50)
+    for one, expected in (
+        (told, True),
+        (rank("died", KILL, gone_ns=60), True),
+        (rank("died", KILL, gone_ns=50), False),  # not after it
+        (rank("died", KILL, gone_ns=40), False),
+        (rank("died", SEGV, gone_ns=60), False),
+        (rank("died", None, gone_ns=60), False),
+        (rank("died", KILL, gone_ns=60, oom=True), False),
+    ):
+        assert _was_taken_along(one, [told, one]) is expected
+    one, unknown = rank("died", KILL, gone_ns=60), rank("died", None, gone_ns=1)
+    assert _was_taken_along(one, [unknown, told, one])
+    assert not _was_taken_along(one, [unknown, one])
+    alone = rank("died", KILL, gone_ns=60)
+    assert not _was_taken_along(alone, [alone, rank("died", SEGV, gone_ns=5)])
+
+
+@pytest.mark.parametrize(
+    ("statuses", "is_left", "seconds_later", "is_unclear"),
+    [
+        ((TERM,), False, 99, True),  # nobody is left: the whole job was told
+        ((TERM,), True, 9, True),  # the others may be about to go
+        ((TERM,), True, 11, False),
+        ((TERM, None), False, 9, False),
+        ((None,), True, 9, False),
+        ((KILL,), False, 9, False),
+    ],
+)
+def test_who_was_told_to_end_is_no_crash_unless_others_were_left(
+    statuses, is_left, seconds_later, is_unclear
+):
+    died = [rank("died", status, gone_ns=10**9) for status in statuses]
+    for number, one in enumerate(died):
+        one.process.label, one.is_outlived = str(number), True
+    ranks = [*died, *([rank("live")] if is_left else [])]
+    now_ns = (1 + seconds_later) * 10**9
+    assert (_unclear(ranks, died[:1], died, now_ns) != "") is is_unclear
+
+
+def stood(label: str, gone_seconds: int | None, last_event_seconds: int | None = None):
+    gone_ns = None if gone_seconds is None else gone_seconds * 10**9
+    one = rank("died", SEGV, gone_ns=gone_ns)
+    one.process.label, one.process.pid, one.process.step, one.process.inflight = label, 7, 3, ()
+    one.place = "outside all stages"
+    one.process.last_event_ns = None if last_event_seconds is None else last_event_seconds * 10**9
+    return one
+
+
+def test_the_evidence_says_when_it_was_last_heard_of_and_who_died_later():
+    first, later = stood("0", 50, 48), stood("1", 62)
+    where, ending, order = _lines([first], [later], [first, later])
+    assert where.endswith("of step 3, last record 2 s before it was missed")
+    assert ending == "rank 1 was killed by signal 11 (SIGSEGV)"
+    assert order == "rank 1 died 12 s later"
+    assert _lines([later], [first], [])[-1] == "rank 0 died 12 s before"
+    for unknown in (stood("0", 50), stood("0", None, 48)):
+        assert "last record" not in _lines([unknown], [], [])[0]

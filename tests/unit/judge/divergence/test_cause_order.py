@@ -1,0 +1,71 @@
+"""What is named as the cause of a divergence: what left its range first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.judge.divergence.cause_order import cause
+from dfx_agent.snapshot_health import CollapseRow, SignalState, SymptomRow
+
+NOTHING = SignalBank().observe(1, {"policy_kl": 1e-3, "mismatch_kl": 1e-3, "grad_norm": 1.0})
+
+
+def symptom(name: str, onset: int | None, *, is_active: bool = True) -> SymptomRow:
+    return SymptomRow(name, "up", is_active, onset)
+
+
+def state(*symptoms: SymptomRow, collapses=(), **zs: float) -> SignalState:
+    signals = tuple(replace(row, z=zs.get(row.signal)) for row in NOTHING.signals)
+    return replace(NOTHING, symptoms=symptoms, collapses=tuple(collapses), signals=signals)
+
+
+def first(said: str) -> str:
+    return said.partition(" first")[0]
+
+
+@pytest.mark.parametrize(
+    ("symptoms", "named"),
+    [
+        ((), ""),
+        ((symptom("entropy", 12), symptom("grad_norm", 11)), "gradient norm"),
+        ((symptom("grad_norm", 11), symptom("entropy", 10)), "entropy"),
+        ((symptom("entropy", 12), symptom("grad_norm", 11, is_active=False)), "entropy"),
+        ((symptom("entropy", None), symptom("reward", 30)), "reward"),
+        ((symptom("no such family", 1), symptom("length", 30)), "response length"),
+    ],
+)
+def test_the_earliest_family_that_is_active(symptoms, named):
+    assert first(cause(state(*symptoms))) == named
+
+
+@pytest.mark.parametrize(
+    ("zs", "named"),
+    [
+        ({"mismatch_kl": 5.0}, "mismatch KL"),
+        ({"mismatch_kl": 5.0, "policy_kl": 2.0}, "mismatch KL"),
+        ({"mismatch_kl": 5.0, "policy_kl": 2.1}, "KL"),
+        ({"policy_kl": 5.0}, "KL"),
+        ({}, "KL"),
+        ({"grad_norm": 9.0, "mismatch_kl": 5.0}, "mismatch KL"),
+    ],
+)
+def test_which_kl_it_was(zs, named):
+    assert first(cause(state(symptom("divergence", 5), **zs))) == named
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        (CollapseRow("blow_up", "loss", 3, 9), "loss"),
+        (CollapseRow("truncation", "", 3, 9), "response length"),
+        (CollapseRow("dead", "", 3, 9), "response length"),
+        (CollapseRow("blow_up", "loss", 3, 11), "entropy"),
+        (CollapseRow("blow_up", "loss", 0, 9), "entropy"),
+        (CollapseRow("blow_up", "loss", 3, None), "entropy"),
+    ],
+)
+def test_a_collapse_that_came_first(row, named):
+    assert first(cause(state(symptom("entropy", 10), collapses=[row]))) == named

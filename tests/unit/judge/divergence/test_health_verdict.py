@@ -1,0 +1,143 @@
+"""The verdict on training health: found with the vote, and honest about what it cannot know."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+from training_curves import collapsed, healthy, trained
+
+from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.judge.divergence.verdict import divergence_verdict
+from dfx_agent.metrics.alerts import alerts_with
+from dfx_agent.metrics.alerts.stability import DIVERGENCE
+
+
+def test_a_collapse_is_found_with_its_onset_and_figures():
+    bank, rng = trained(40)
+    states = [bank.observe(40 + row, collapsed(rng)) for row in range(6)]
+    verdict = divergence_verdict(states[-1], "trainer")
+    assert (verdict.kind, verdict.state, verdict.step) == ("divergence", "found", 40)
+    assert verdict.summary.startswith("training is diverging since step 40")
+    assert "reward fell (since step 40)" in verdict.summary
+    assert any(line.startswith("entropy: ") and "baseline 0." in line for line in verdict.evidence)
+    assert verdict.evidence[-1].startswith("baselines are frozen since step")
+
+
+def test_it_says_what_moved_first_and_the_newest_checkpoint_before_that():
+    bank, rng = trained(40)
+    for step in range(40, 43):
+        state = bank.observe(step, {**healthy(rng), "response_length": 9000.0})
+    for step in range(43, 49):
+        state = bank.observe(step, {**collapsed(rng), "response_length": 9000.0})
+    verdict = divergence_verdict(state, "trainer", checkpoints={20, 30, 40, 45})
+    assert verdict.cause == ("response length first: truncation, or the format is being gamed")
+    assert verdict.step == 40
+    assert verdict.summary.startswith(
+        "training is diverging since step 40 (newest checkpoint before it: step 30): "
+    )
+
+
+def test_one_family_that_blows_up_is_found():
+    """A plain torch job: nothing but a loss."""
+    bank = SignalBank()
+    for step in range(40):
+        state = bank.observe(step, {"loss": 6.9 - 0.01 * step})
+    assert divergence_verdict(state, "trainer").state == "insufficient evidence"
+    for step in range(40, 46):
+        state = bank.observe(step, {"loss": 1.5e10})
+    verdict = divergence_verdict(state, "trainer")
+    assert (verdict.state, verdict.step) == ("found", 40)
+    assert "loss is far above its baseline" in verdict.summary
+    assert verdict.cause.startswith("loss first")
+
+
+def test_a_healthy_run_is_clear():
+    bank, rng = trained(40)
+    verdict = divergence_verdict(bank.observe(40, healthy(rng)), "trainer")
+    assert (verdict.state, verdict.summary) == ("clear", "no signal has left its baseline")
+
+
+def test_a_cold_start_is_no_evidence():
+    bank, rng = trained(6)
+    verdict = divergence_verdict(bank.observe(6, healthy(rng)), "trainer")
+    assert verdict.state == "insufficient evidence"
+    assert "not ready after 7 steps" in verdict.summary
+
+
+def test_one_family_alone_can_never_vote_and_says_so():
+    bank, rng = SignalBank(), random.Random(0)
+    for step in range(40):
+        state = bank.observe(step, {"grad_norm": rng.lognormvariate(0, 0.1)})
+    verdict = divergence_verdict(state, "trainer")
+    assert verdict.state == "insufficient evidence"
+    assert (
+        "the run reports gradient norm; a vote takes 3 (divergence_families) or 2"
+        in verdict.summary
+    )
+
+
+def test_a_moved_threshold_moves_the_verdict_and_what_it_needs():
+    (moved,) = alerts_with({"divergence_families_with_reward": 4}, (DIVERGENCE,))
+    bank, rng = trained(40)
+    states = [bank.observe(40 + row, collapsed(rng)) for row in range(6)]
+    assert divergence_verdict(states[-1], "trainer").state == "found"
+    (higher,) = alerts_with({"divergence_families": 4}, (moved,))
+    assert divergence_verdict(states[-1], "trainer", higher.condition).state == "clear"
+    bank = SignalBank()
+    for step in range(40):
+        values = healthy(rng)
+        state = bank.observe(step, {name: values[name] for name in ("entropy", "grad_norm")})
+    assert "4 (divergence_families)" in divergence_verdict(state, "t", higher.condition).summary
+
+
+def figure(bank: SignalBank, **values: float) -> str:
+    """What is said of the only signal after one more step."""
+    ((name, value),) = values.items()
+    verdict = divergence_verdict(bank.observe((bank.newest.step + 1), {name: value}), "trainer")
+    (line,) = [line for line in verdict.evidence if line.startswith(f"{name}: ")]
+    return line
+
+
+def steady(name: str, value: float) -> SignalBank:
+    bank, rng = SignalBank(), random.Random(1)
+    for step in range(40):
+        bank.observe(step, {name: value * rng.uniform(0.98, 1.02)})
+    return bank
+
+
+@pytest.mark.parametrize(
+    ("usual", "value", "says"),
+    [
+        (0.08, 0.03, "loss: 0.03, baseline at most 0.18"),  # both count as 0.1
+        (1.0, -1.0, "loss: -1, baseline size 0.5"),
+        (1.0, 1.0, "loss: 1, baseline 0.5"),
+    ],
+)
+def test_a_value_is_in_its_band_as_it_is_told_where_z_says_so(usual, value, says):
+    line = figure(steady("loss", usual), loss=value)
+    assert line.startswith(says)
+    assert abs(float(line.split(", z ")[1].split(",")[0])) <= 2
+
+
+def test_a_z_that_rounds_to_nothing_has_no_sign():
+    lines = [figure(steady("loss", 1.0), loss=1 + change / 1000) for change in range(-30, 31)]
+    zs = [line.split(", z ")[1].split(",")[0] for line in lines]
+    assert "0.0" in zs
+    assert not {"-0.0", "+0.0"} & set(zs)
+
+
+def test_nan_is_no_value_that_was_not_reported():
+    bank = steady("loss", 1.0)
+    assert figure(bank, loss=math.nan).startswith("loss: NaN or infinite, baseline 0.5")
+
+
+def test_the_next_agent_shows_the_newest_values_until_a_step_closes():
+    bank = steady("loss", 1.0)
+    state = bank.observe(40, {"loss": 1.1})
+    following = SignalBank()
+    following.load(json.loads(json.dumps(bank.dump())))
+    (known,), (row,) = following.newest.signals, state.signals
+    assert (known.value, known.z, known.is_broken) == (row.value, row.z, False)

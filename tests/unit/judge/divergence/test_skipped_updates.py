@@ -1,0 +1,73 @@
+"""A gradient scaler that leaves out each update is told; one that does so now and then is not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dfx_agent.agent.incident_words import action_of
+from dfx_agent.agent.run import RunFold
+from dfx_agent.judge.divergence.skipped_updates import TOO_MANY_IN_A_ROW, SkippedUpdates
+from dfx_agent.metrics.alerts.stability import NO_UPDATE
+
+
+class Rank:
+    """What is read of one process; it is in step 7, and its newest record is of second 50."""
+
+    def __init__(self, label: str = "0") -> None:
+        self.label, self.step, self.is_living = label, 7, True
+        self.counters: dict[str, float] = {}
+        self.filed_as = SimpleNamespace(role="trainer")
+        self.last_event_ns = 50 * 10**9
+        self.follower = SimpleNamespace(epoch_seconds=lambda ns: 1000 + ns / 1e9)
+
+    def reads(self, updates: SkippedUpdates, *, made: int = 0, left_out: int = 0) -> None:
+        for name, more in (("optimizer_steps", made), ("skipped_updates", left_out)):
+            self.counters[name] = self.counters.get(name, 0.0) + more
+        updates.observe([self])
+
+
+def test_gradients_that_no_scale_helps_are_found_since_the_first():
+    rank, updates = Rank(), SkippedUpdates()
+    rank.reads(updates, made=600)
+    for second in range(TOO_MANY_IN_A_ROW):
+        assert updates.verdict() is None
+        rank.last_event_ns = (60 + second) * 10**9
+        rank.reads(updates, left_out=1)
+    verdict = updates.verdict()
+    assert (verdict.kind, verdict.state, verdict.ranks) == ("divergence", "found", ("0",))
+    assert (verdict.since_seconds, verdict.step) == (1060.0, 7)
+    assert verdict.summary == (
+        "rank 0: the gradient scaler has left out the last 40 updates: the gradients are NaN or "
+        "infinite at every scale, and nothing is learned"
+    )
+    assert verdict.evidence == ("rank 0: 600 updates made, 40 left out, the last 40 in a row",)
+    assert action_of("divergence", NO_UPDATE, "").startswith("Stop, and restart")
+    rank.reads(updates, made=1)
+    assert updates.verdict() is None
+
+
+@pytest.mark.parametrize("left_out", [1, 24, TOO_MANY_IN_A_ROW - 1])
+def test_a_scaler_that_looks_for_its_scale_is_no_finding(left_out):
+    rank, updates = Rank(), SkippedUpdates()
+    for _ in range(10):
+        rank.reads(updates, left_out=left_out)
+        assert updates.verdict() is None
+        rank.reads(updates, made=25)
+
+
+def test_what_one_reading_brings_of_both_is_no_row():
+    rank, updates = Rank(), SkippedUpdates()
+    for _ in range(5):
+        rank.reads(updates, made=1000, left_out=TOO_MANY_IN_A_ROW)
+        assert updates.verdict() is None
+
+
+def test_it_is_the_runs_verdict_and_a_dead_rank_is_forgotten():
+    fold, rank = RunFold("r"), Rank()
+    fold.processes = {("trainer", "0"): rank}
+    rank.reads(fold.skipped_updates, left_out=TOO_MANY_IN_A_ROW)
+    assert fold._divergence().cause == NO_UPDATE
+    fold.skipped_updates.observe(())
+    assert fold.skipped_updates.verdict() is None

@@ -1,0 +1,39 @@
+"""A rank that is late in some steps only: no straggler, and nothing is clear."""
+
+from __future__ import annotations
+
+from bench.simulated_steps import ROLLOUT, Job, same_tokens
+from dfx_agent.judge.straggler.steps import Part
+from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.snapshot import Verdict
+
+
+def told(job: Job, num_steps: int) -> list[Verdict]:
+    """After each step from the 33rd on."""
+    steps = job.steps(num_steps)
+    return [straggler_verdict("t", steps[n - 32 : n], 1.0) for n in range(33, num_steps + 1)]
+
+
+def late(every: int, factor: float) -> Job:
+    def slow(step: int, rank: int, part: Part, seconds: float) -> float:
+        is_late = rank == 1 and step % every == 0 and part == ROLLOUT
+        return seconds * (factor if is_late else 1)
+
+    return Job(slow=slow, tokens=same_tokens)
+
+
+def test_a_rank_late_in_each_tenth_step_is_told():
+    """Seen: 0.4 s in each tenth step of 0.12 s, "no rank makes the others wait"."""
+    verdicts = told(late(10, 4), 80)
+    assert {verdict.state for verdict in verdicts} == {"insufficient evidence"}
+    assert {verdict.ranks for verdict in verdicts} == {("1",)}
+    newest = verdicts[-1]
+    assert newest.summary.startswith("rank 1 held the others up in 4 of the last 32 steps, by ")
+    assert newest.step == 80
+    assert newest.evidence[0].startswith("in steps 50, 60, 70, 80; a step takes ")
+
+
+def test_what_costs_less_than_a_straggler_may_is_clear():
+    """0.6 of a step in 2 of 32: 4 %."""
+    verdicts = told(late(16, 1.9), 80)
+    assert verdicts[20].state == "clear"

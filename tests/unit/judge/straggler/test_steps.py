@@ -1,0 +1,154 @@
+"""Steps as they close over the ranks of a role, and what a rank worked and waited in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from dfx_agent.judge.straggler.steps import TRANSFER, RankStep, StepWatch
+from dfx_agent.node.collectives.matching import Collectives
+from dfx_agent.node.process import ClosedStep, Collective
+from dfx_agent.node.segments.device_record import DeviceTime
+from dfx_agent.node.time.account import Window
+from dfx_agent.wire import Identity
+
+
+@dataclass
+class Follower:
+    begin_ns: int = 0
+    num_lost: int = 0
+
+    def epoch_seconds(self, monotonic_ns: int) -> float:
+        return 1000 + monotonic_ns / 1e9
+
+
+@dataclass(eq=False)
+class Rank:
+    """What a step needs of a process."""
+
+    label: str
+    follower: Follower = field(default_factory=Follower)
+    filed_as: Identity = field(default_factory=lambda: Identity(run="r", role="trainer"))
+    is_living: bool = True
+    last_event_ns: int = 0
+    collectives: list[Collective] = field(default_factory=list)
+    device_times: list[DeviceTime] = field(default_factory=list)
+    groups: dict = field(default_factory=dict)
+
+    def stage_of(self, parent: int) -> str:
+        return ""
+
+
+def passed(step: int | None, waited_ns: int = 0) -> ClosedStep:
+    """A step of 1000 ns that began at 1000 x step."""
+    window = Window(step, 1000 * (step or 0), 1000 * (step or 0) + 1000)
+    window.split.stages_ns["rollout"] = window.split.active_ns = 1000 - waited_ns
+    window.split.waits_ns["collective", ""] = waited_ns
+    return ClosedStep(window, {"response": 7.0})
+
+
+@pytest.fixture
+def ranks() -> list[Rank]:
+    return [Rank("0"), Rank("1")]
+
+
+def closed(watch: StepWatch) -> list[tuple[int, str]]:
+    return [(step.step, "".join(sorted(step.ranks))) for step in watch.steps]
+
+
+def test_a_step_is_taken_when_all_living_ranks_have_passed_it(ranks):
+    watch, collectives = StepWatch(), Collectives()
+    watch.add(ranks[0], [passed(None), passed(1), passed(2)])
+    watch.add(ranks[1], [])
+    watch.close(ranks, collectives)
+    assert closed(watch) == []
+    watch.add(ranks[1], [passed(1)])
+    watch.close(ranks, collectives)
+    assert closed(watch) == [(1, "01")]
+    assert watch.steps[0].begin_seconds == pytest.approx(1000 + 1e-6)
+    assert watch.steps[0].ranks["0"].num_tokens == 7
+    watch.close(ranks[:1], collectives)  # rank 1 is gone
+    assert closed(watch) == [(1, "01"), (2, "0")]
+
+
+def test_at_the_end_of_the_job_the_last_step_has_all_ranks(ranks):
+    watch, collectives = StepWatch(), Collectives()
+    watch.add(ranks[0], [passed(9)])
+    watch.add(ranks[1], [])
+    watch.close([], collectives)
+    assert closed(watch) == []
+    watch.add(ranks[1], [passed(9)])
+    watch.close([], collectives)
+    assert closed(watch) == [(9, "01")]
+
+
+def test_a_restart_begins_anew(ranks):
+    watch, collectives = StepWatch(), Collectives()
+    for rank in ranks:
+        watch.add(rank, [passed(5), passed(6)])
+    watch.close(ranks, collectives)
+    watch.add(ranks[0], [passed(7)])
+    again = [Rank("0"), Rank("1")]
+    watch.add(again[0], [passed(5)])
+    assert closed(watch) == []
+    watch.add(again[1], [passed(5)])
+    watch.close(again, collectives)
+    assert closed(watch) == [(5, "01")]
+
+
+def test_steps_that_one_rank_never_passes_are_bounded(ranks):
+    watch = StepWatch()
+    watch.add(ranks[1], [])
+    for step in range(100):
+        watch.add(ranks[0], [passed(step)])
+        watch.close(ranks, Collectives())
+    assert len(watch._open) == 8
+    assert closed(watch) == []
+
+
+def test_transfer_of_matched_collectives_is_taken_out_of_the_waiting(ranks):
+    """Rank 0 waits 300 ns, 200 of them for rank 1; the next step's transfer is not this one's."""
+    watch, collectives = StepWatch(), Collectives()
+    for sequence, base in enumerate((1000, 2000), start=1):
+        for rank, arrival in zip(ranks, (500, 700), strict=True):
+            rank.collectives.append(
+                Collective(
+                    "all_reduce", "0", sequence, base + arrival, base + 800, 1.0, 1, 0,
+                    is_blocking=True, is_wait=False, has_failed=False,
+                )
+            )  # fmt: skip
+    for _ in range(3):
+        for rank in ranks:
+            collectives.add(rank)
+            rank.collectives = []
+        collectives.settle()
+    watch.add(ranks[0], [passed(1, waited_ns=300)])
+    watch.add(ranks[1], [passed(1, waited_ns=100)])
+    watch.close(ranks, collectives)
+    first, second = watch.steps[0].ranks["0"], watch.steps[0].ranks["1"]
+    assert (first.waited_seconds, first.parts[TRANSFER]) == (200e-9, 100e-9)
+    assert (second.waited_seconds, second.parts[TRANSFER]) == (0, 100e-9)
+    assert first.work_seconds == pytest.approx(800e-9)
+
+
+def test_waiting_is_explicit_waits_and_collectives_without_transfer_each_once():
+    window = Window(1, 0, 2 * 10**9)
+    split = window.split
+    split.active_ns, split.idle_ns = 12 * 10**8, 2 * 10**8
+    split.stages_ns.update(rollout=7 * 10**8, actor_update=5 * 10**8)
+    split.waits_ns["collective", "actor_update"] = 3 * 10**8
+    split.waits_ns["barrier", "weight_sync"] = 2 * 10**8
+    split.waits_ns["collector", ""] = 10**8
+    closed = ClosedStep(window, {"prompt": 10.0, "response": 30.0}, 64.0, 1.1)
+    of = RankStep.of(closed, transfer_seconds=0.05)
+    assert (of.num_forward_tokens, of.busy_seconds) == (64.0, 1.1)
+    assert of.waited_seconds == pytest.approx(0.45)
+    assert of.work_seconds == pytest.approx(1.55)
+    assert of.work_seconds == pytest.approx(sum(of.parts.values()))
+    assert of.num_tokens == 40
+    beside = RankStep.of(
+        ClosedStep(window), transfer_seconds=9.0
+    )  # in threads, nobody waits in them
+    assert beside.waited_seconds == 0
+    assert beside.num_tokens is None

@@ -1,0 +1,68 @@
+"""Part of a job is not the job: what is clear here may not be so elsewhere."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dfx_agent.judge.part_of_job import only_what_is_seen
+from dfx_agent.snapshot import Verdict
+from dfx_agent.wire import Identity
+
+
+def process(rank, world_size, role="trainer", *, attempt=0, is_living=True):
+    identity = Identity("r", role, "verl", "h", rank, rank, world_size, 0)
+    return SimpleNamespace(filed_as=identity, attempt=attempt, is_living=is_living)
+
+
+def judged(processes, kind="hang", state="clear", role="trainer"):
+    (verdict,) = only_what_is_seen([Verdict(kind, state, role, "all is well")], processes)
+    return verdict
+
+
+HALF = [process(rank, 8) for rank in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["hang", "straggler", "crash"])
+def test_where_half_of_the_ranks_is_seen_nothing_about_all_of_them_is_clear(kind):
+    verdict = judged(HALF, kind)
+    assert (verdict.state, verdict.cause) == ("insufficient evidence", "part of the job")
+    assert verdict.summary == "4 of 8 ranks are seen here"
+    assert verdict.evidence == ("of these: all is well",)
+
+
+def test_a_finding_stays_and_so_does_another_reason_and_what_is_reported_here():
+    assert judged(HALF, state="found").state == "found"
+    assert judged(HALF, state="insufficient evidence").summary == "all is well"
+    assert judged(HALF, "divergence").state == "clear"
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        [process(rank, 4) for rank in range(4)],
+        [process(rank, 4, is_living=rank > 1) for rank in range(4)],  # two have ended in order
+        [process(-1, -1)],  # knows neither its rank nor the world
+        [process(0, 2), process(1, 2), process(0, 8, "critic")],  # roles with worlds of their own
+        # one world of torchrun over two roles
+        [*(process(r, 8) for r in range(4)), *(process(r, 8, "critic") for r in range(4, 8))],
+        # an elastic restart with fewer ranks
+        [*(process(r, 8, is_living=False) for r in range(4)),
+         *(process(r, 2, attempt=1) for r in range(2))],
+    ],
+)  # fmt: skip
+def test_a_role_that_is_seen_whole_stays_clear(processes):
+    assert judged(processes).state == "clear"
+
+
+def test_ranks_that_have_not_come_yet_are_missing_and_two_with_one_number_are_one():
+    assert judged([process(r, 4) for r in range(3)]).summary == "3 of 4 ranks are seen here"
+    assert judged([process(0, 2), process(0, 2)]).summary == "1 of 2 ranks are seen here"
+    critic = [process(0, 2), process(1, 2), process(0, 8, "critic")]
+    assert judged(critic, role="critic").summary == "1 of 8 ranks are seen here"
+
+
+def test_a_rank_that_does_not_know_its_number_is_one_more():
+    assert judged([process(0, 4), process(-1, 4)]).summary == "2 of 4 ranks are seen here"
+    assert judged([process(0, 2), process(-1, 2)]).state == "clear"

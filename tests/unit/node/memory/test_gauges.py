@@ -1,0 +1,33 @@
+"""Gauges of the guest as device rows."""
+
+from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.snapshot import DeviceMemory
+
+
+def test_fields_and_stage_peaks_are_told_apart():
+    rows = device_rows(
+        {
+            "memory/allocated_bytes@cuda:0": 3.0,
+            "memory/num_ooms@cuda:0": 0.0,
+            "memory/stage_peak_bytes/rollout@cuda:0": 9.0,
+            "memory/stage_peak_bytes/my/own@stage@cuda:0": 8.0,
+            "patch/collectives": 1.0,
+            "guest/overhead_ratio": 0.1,
+            "memory/of_another_day@cuda:0": 1.0,
+            "memory/allocated_bytes": 1.0,
+        }
+    )
+    peaks = {"rollout": 9.0, "my/own@stage": 8.0}
+    assert rows == (
+        DeviceMemory("cuda:0", allocated_bytes=3.0, num_ooms=0.0, stage_peak_bytes=peaks),
+    )
+
+
+def test_devices_are_in_the_order_of_their_numbers():
+    names = [f"memory/reserved_bytes@cuda:{index}" for index in (10, 2, 0)]
+    rows = device_rows(dict.fromkeys([*names, "memory/reserved_bytes@npu"], 1.0))
+    assert [row.device for row in rows] == ["npu", "cuda:0", "cuda:2", "cuda:10"]
+
+
+def test_no_gauge_no_device():
+    assert device_rows({"patch/backward": 1.0}) == ()

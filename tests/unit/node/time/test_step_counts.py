@@ -1,0 +1,39 @@
+"""Tokens and processor time of a step, from the records of one process."""
+
+from __future__ import annotations
+
+from dfx_agent.node.time.counts import StepCounts
+
+
+def test_processor_time_of_a_step_ends_where_the_next_begins():
+    counts = StepCounts()
+    for step, busy_seconds in ((1, 10.0), (2, 10.5), (4, 10.75)):
+        counts.begin_step(step, 7, busy_seconds)
+    assert [counts.take(step)[2] for step in (1, 2, 3, 4)] == [0.5, 0.25, None, None]
+
+
+def test_of_another_thread_or_an_old_guest_it_is_unknown():
+    counts = StepCounts()
+    for step, thread, busy_seconds in ((1, 7, 10.0), (2, 8, 3.0), (3, 8, 3.5), (4, 8, 0.0)):
+        counts.begin_step(step, thread, busy_seconds)
+    assert [counts.take(step)[2] for step in (1, 2, 3, 4)] == [None, 0.5, None, None]
+
+
+def test_tokens_of_forward_passes_stand_alone_where_nobody_tells_any():
+    counts = StepCounts()
+    counts.add_tokens(1, "forward", 64.0)
+    counts.add_tokens(1, "forward", 64.0)
+    counts.add_tokens(2, "forward", 64.0)
+    counts.add_tokens(2, "response", 10.0)
+    assert counts.take(1) == ({"forward": 128.0}, 128.0, None)
+    assert counts.take(2) == ({"response": 10.0}, 64.0, None)
+    assert counts.take(3) == ({}, None, None)
+
+
+def test_steps_that_are_never_closed_are_forgotten():
+    counts = StepCounts()
+    for step in range(1000):
+        counts.add_tokens(step, "response", 1.0)
+        counts.begin_step(step, 7, 1.0 + step)
+    counts.take(1000)
+    assert (len(counts._tokens), len(counts._busy)) == (16, 16)
