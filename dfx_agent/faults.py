@@ -15,9 +15,7 @@ from dataclasses import replace
 
 from dfx_agent.log import OncePerPlace, place_of
 from dfx_agent.plain_text import plain
-from dfx_agent.snapshot import Verdict, VerdictKind
-from dfx_agent.snapshot_faults import Blindness, FaultPart, FaultRow
-from dfx_agent.snapshot_incidents import Standing
+from dfx_agent.snapshot import Blindness, FaultPart, FaultRow, Standing, Verdict, VerdictKind
 
 BLIND_AFTER = 3
 

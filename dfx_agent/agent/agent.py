@@ -38,11 +38,12 @@ from dfx_agent.snapshot import (
     RunRow,
     ScalarHistory,
     SegmentProblem,
+    SignalHistory,
+    SignalState,
     Snapshot,
     StepRow,
     TimelineRow,
 )
-from dfx_agent.snapshot_health import SignalHistory, SignalState
 
 _FORGET_RUN_SECONDS = 3600.0
 _STOP_SECONDS = 10.0

@@ -23,14 +23,15 @@ from dfx_agent.agent.incident_words import (
     sentence_of,
 )
 from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
-from dfx_agent.snapshot import AlertRow, Verdict
-from dfx_agent.snapshot_health import SignalState
-from dfx_agent.snapshot_incidents import (
+from dfx_agent.snapshot import (
     UNJUDGED,
+    AlertRow,
     Incident,
     IncidentSeverity,
     IncidentState,
+    SignalState,
     Standing,
+    Verdict,
 )
 
 # since an agent of before last saw it: longer than any alert's condition has to last

@@ -17,20 +17,23 @@ from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars import token_load
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.snapshot import (
+    Blindness,
     HostMemory,
     OpenSpan,
     Piece,
     RankRow,
     RunRow,
     ScalarHistory,
+    SignalHistory,
+    SignalRow,
+    SignalSeries,
     Snapshot,
     SpanKind,
     StageStamp,
+    SymptomSeries,
     TimelineRow,
     TimeSplit,
 )
-from dfx_agent.snapshot_faults import Blindness
-from dfx_agent.snapshot_health import SignalHistory, SignalRow, SignalSeries, SymptomSeries
 from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import STAGE, WAIT
 

@@ -9,7 +9,7 @@ import time
 import traceback
 
 from dfx_agent.faults import BLIND_AFTER, Faults
-from dfx_agent.snapshot_faults import Blindness
+from dfx_agent.snapshot import Blindness
 
 # a loaded machine may keep a sound agent from reading for some seconds
 SLOWEST_SECONDS = 10.0

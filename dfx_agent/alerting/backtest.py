@@ -10,7 +10,7 @@ from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.alert import Alert, Severity
 from dfx_agent.metrics.alerts.samples import samples_of
-from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot import SignalState
 
 # firings of one alert that are less far apart are one call to a person
 EPISODE_GAP_ROWS = 20

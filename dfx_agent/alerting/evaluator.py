@@ -12,7 +12,7 @@ from dfx_agent.metrics.alerts.conditions import Condition, Grows, Samples, Serie
 from dfx_agent.metrics.alerts.inhibition import inhibited, inhibitions
 from dfx_agent.metrics.alerts.samples import samples_of
 from dfx_agent.metrics.spec import Metric
-from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot import SignalState
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,7 @@ from dfx_agent.metrics.alerts.alert import Alert
 from dfx_agent.metrics.alerts.conditions import Samples
 from dfx_agent.metrics.alerts.increases import Increases
 from dfx_agent.metrics.alerts.subjects import verdict_kind
-from dfx_agent.snapshot import AlertRow, Alerts, RunRow, Snapshot, Source
-from dfx_agent.snapshot_health import SignalState
-from dfx_agent.snapshot_incidents import Incident
+from dfx_agent.snapshot import AlertRow, Alerts, Incident, RunRow, SignalState, Snapshot, Source
 
 EVALUATE_SECONDS = 5.0
 LOOK_SECONDS = 1.0

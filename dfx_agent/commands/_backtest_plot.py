@@ -15,7 +15,7 @@ from typing import Any
 
 from dfx_agent.alerting.backtest import Episode
 from dfx_agent.errors import DfxError
-from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot import SignalState
 
 _DIGITS = 4
 _COLOURS = {"critical": "#d62728", "warning": "#e6a100"}

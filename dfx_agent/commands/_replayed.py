@@ -22,7 +22,7 @@ from dfx_agent.metrics.alerts import alerts_with
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.stability import DIVERGENCE, FAMILIES
 from dfx_agent.metrics.native import load
-from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot import SignalState
 
 # key -> value, of those that differ from the catalogue
 Thresholds: TypeAlias = Mapping[str, float]

@@ -7,8 +7,7 @@ from typing import get_args
 
 from dfx_agent.exporters.rank_families import Page
 from dfx_agent.metrics import agent as about_agent
-from dfx_agent.snapshot import AgentRow, RunRow
-from dfx_agent.snapshot_faults import FaultPart
+from dfx_agent.snapshot import AgentRow, FaultPart, RunRow
 
 
 def add_faults(page: Page, agent: AgentRow) -> None:

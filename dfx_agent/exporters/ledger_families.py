@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dfx_agent.exporters.rank_families import Labels, Page
 from dfx_agent.metrics import ledger
-from dfx_agent.snapshot import RunRow
-from dfx_agent.snapshot_ledger import LedgerRow
+from dfx_agent.snapshot import LedgerRow, RunRow
 
 
 def add_ledger(page: Page, run: RunRow, node: str) -> None:

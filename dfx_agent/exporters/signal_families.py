@@ -5,8 +5,7 @@ from __future__ import annotations
 from dfx_agent.exporters.rank_families import Page
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts.samples import signal_samples
-from dfx_agent.snapshot import RunRow
-from dfx_agent.snapshot_health import DetectorParameters
+from dfx_agent.snapshot import DetectorParameters, RunRow
 
 
 def add_signals(page: Page, run: RunRow, node: str) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dfx_agent.exporters.rank_families import Labels, Page
 from dfx_agent.metrics import verdicts
 from dfx_agent.metrics.verdicts import NO_STAGE
-from dfx_agent.snapshot import RunRow, Verdict
-from dfx_agent.snapshot_incidents import Incident
+from dfx_agent.snapshot import Incident, RunRow, Verdict
 
 # who is to blame in these stands in a stage, or in none
 _OF_A_STAGE = frozenset({"hang", "crash", "straggler"})

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from dfx_agent.node.process import Process
 from dfx_agent.node.time.totals import Totals
-from dfx_agent.snapshot_dropped import DroppedRanks
+from dfx_agent.snapshot import DroppedRanks
 
 KEEP_PROCESSES = 64
 # ranks of the world that the job tells, those on one node: verdicts are about them

@@ -26,8 +26,15 @@ from pydantic import ConfigDict, TypeAdapter
 
 from dfx_agent import __version__
 from dfx_agent.errors import BlindError
-from dfx_agent.snapshot import Alerts, AlertSource, ScalarHistory, Snapshot, Source, TimelineRow
-from dfx_agent.snapshot_health import SignalHistory
+from dfx_agent.snapshot import (
+    Alerts,
+    AlertSource,
+    ScalarHistory,
+    SignalHistory,
+    Snapshot,
+    Source,
+    TimelineRow,
+)
 from dfx_agent.web import runbook
 from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 

@@ -21,8 +21,7 @@ from dfx_agent.alerting.transport import DeliveryError, Endpoint
 from dfx_agent.alerting.webhook import webhooks
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.samples import samples_of
-from dfx_agent.snapshot import AgentRow, RunRow, Snapshot
-from dfx_agent.snapshot_health import SignalState, SymptomRow
+from dfx_agent.snapshot import AgentRow, RunRow, SignalState, Snapshot, SymptomRow
 
 HERE = Path(__file__).parent
 PAGE = "DfxTrainingDivergence"

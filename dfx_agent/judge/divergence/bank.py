@@ -42,7 +42,7 @@ from dfx_agent.judge.divergence.symptoms import (
 from dfx_agent.judge.divergence.vote import Vote
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
-from dfx_agent.snapshot_health import (
+from dfx_agent.snapshot import (
     CollapseRow,
     DetectorParameters,
     SignalParameters,

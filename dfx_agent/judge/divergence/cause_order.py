@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot import SignalState
 
 # docs/runbook.md names the same; from the onsets of the collapses in shared/reference
 _MEANINGS = {

@@ -21,7 +21,7 @@ from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.node.passive import LOG_ROLE
 from dfx_agent.node.process import ScalarRecord
-from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot import SignalState
 
 _SUPERSEDED_BY = 2
 _MAX_OPEN_STEPS = 64

@@ -17,7 +17,7 @@ from dfx_agent.judge.divergence.collapse import (
     is_cut_off,
 )
 from dfx_agent.judge.divergence.symptoms import Direction, SignalSpec
-from dfx_agent.snapshot_health import SignalRow
+from dfx_agent.snapshot import SignalRow
 
 CUSUM_Z_CAP = 6.0
 CUSUM_SLACK = 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from dfx_agent.snapshot_health import SymptomRow
+from dfx_agent.snapshot import SymptomRow
 
 Direction = Literal["up", "down"]
 

@@ -12,8 +12,7 @@ from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.samples import samples_of, symptom_samples
 from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.metrics.alerts.thresholds import thresholds_in
-from dfx_agent.snapshot import Verdict
-from dfx_agent.snapshot_health import CollapseRow, SignalRow, SignalState, SymptomRow
+from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow, Verdict
 
 _WORDS = {
     "divergence": "KL",

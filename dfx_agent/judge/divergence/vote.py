@@ -8,7 +8,7 @@ from __future__ import annotations
 from dfx_agent.metrics.alerts.conditions import Condition
 from dfx_agent.metrics.alerts.samples import symptom_samples
 from dfx_agent.metrics.alerts.stability import UNSTABLE
-from dfx_agent.snapshot_health import CollapseRow, SymptomRow
+from dfx_agent.snapshot import CollapseRow, SymptomRow
 
 
 class Vote:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts.conditions import Samples
 from dfx_agent.metrics.spec import Metric
-from dfx_agent.snapshot_health import CollapseRow, SignalRow, SignalState, SymptomRow
+from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 
 # the symptom that speaks for the run instead of against it
 REWARD_IMPROVING = "reward_improving"

@@ -19,9 +19,7 @@ from dfx_agent.exporters.prometheus import PrometheusExporter, run_samples
 from dfx_agent.faults import sighted
 from dfx_agent.metrics.alerts.observation import AGENT_BLIND
 from dfx_agent.node.process import Process
-from dfx_agent.snapshot import Snapshot, Verdict
-from dfx_agent.snapshot_faults import FaultRow
-from dfx_agent.snapshot_incidents import Standing
+from dfx_agent.snapshot import FaultRow, Snapshot, Standing, Verdict
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from dfx_agent.agent.incidents import IncidentBook, StepTimes, _begin, _Subject,
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.subjects import verdict_kind
-from dfx_agent.snapshot import AlertRow, Verdict
-from dfx_agent.snapshot_health import SignalState, SymptomRow
+from dfx_agent.snapshot import AlertRow, SignalState, SymptomRow, Verdict
 
 SLOW = Verdict(
     "straggler", "found", "actor", "rank 1 makes the others wait", ranks=("1",), stage="forward",

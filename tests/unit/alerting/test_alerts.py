@@ -11,7 +11,7 @@ from dfx_agent.metrics.alerts import ALERTS
 from dfx_agent.metrics.alerts.conditions import Agree, Compare, Either, Every, Grows, Unless, series
 from dfx_agent.metrics.alerts.samples import samples_of
 from dfx_agent.metrics.spec import by_name
-from dfx_agent.snapshot_health import CollapseRow, SignalRow, SignalState, SymptomRow
+from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 
 FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
 

@@ -2,8 +2,7 @@
 
 from dfx_agent.exporters.ledger_families import add_ledger
 from dfx_agent.exporters.rank_families import Page
-from dfx_agent.snapshot import RankRow, RunRow, TimeSplit
-from dfx_agent.snapshot_ledger import LedgerMismatches, LedgerRow, LedgerState
+from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, RankRow, RunRow, TimeSplit
 
 
 def a_run(*rows: LedgerRow, ledger: LedgerState | None = None) -> RunRow:

@@ -25,18 +25,19 @@ from dfx_agent.metrics.verdicts import NO_STAGE
 from dfx_agent.snapshot import (
     CollectiveTime,
     DeviceMemory,
+    DroppedRanks,
     GroupRow,
     HostMemory,
+    Incident,
     Moments,
     OpenSpan,
     RankRow,
     ScalarRow,
     SegmentProblem,
     StageStamp,
+    Standing,
     Verdict,
 )
-from dfx_agent.snapshot_dropped import DroppedRanks
-from dfx_agent.snapshot_incidents import Incident, Standing
 
 BY_ARRIVAL = CollectiveTime("0", "backward", "arrival", 12, 4096.0, 1.5, 0.25, 0.0)
 SECONDS = "dfx_rank_collective_seconds_total"

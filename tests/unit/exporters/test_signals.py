@@ -12,8 +12,7 @@ from dfx_agent.exporters.prometheus import PrometheusExporter
 from dfx_agent.judge.divergence.bank import PARAMETERS, SignalBank
 from dfx_agent.metrics import signals
 from dfx_agent.metrics.alerts.samples import samples_of
-from dfx_agent.snapshot import AgentRow, RunRow, Snapshot
-from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot import AgentRow, RunRow, SignalState, Snapshot
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dfx_agent.alerting.live import LiveAlerts
-from dfx_agent.snapshot import AgentRow, RunRow, Snapshot
-from dfx_agent.snapshot_health import SignalState, SymptomRow
+from dfx_agent.snapshot import AgentRow, RunRow, SignalState, Snapshot, SymptomRow
 
 FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
 

@@ -29,6 +29,9 @@ from dfx_agent.snapshot import (
     ScalarHistory,
     ScalarRow,
     SegmentProblem,
+    SignalHistory,
+    SignalSeries,
+    SignalState,
     Snapshot,
     StepCell,
     StepRow,
@@ -36,7 +39,6 @@ from dfx_agent.snapshot import (
     TimeSplit,
     Verdict,
 )
-from dfx_agent.snapshot_health import SignalHistory, SignalSeries, SignalState
 
 RUN = "gsm8k-grpo"
 NODE = "node-17"

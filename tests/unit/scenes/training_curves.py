@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dfx_agent.judge.divergence.bank import SignalBank
-from dfx_agent.snapshot_health import SignalRow, SignalState
+from dfx_agent.snapshot import SignalRow, SignalState
 
 HEALTHY = {
     "policy_kl": 2e-3,

@@ -17,8 +17,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.agent.incidents import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
 from dfx_agent.agent.kept import incidents as incidents_file
 from dfx_agent.node.segments.owned_files import state_directory
-from dfx_agent.snapshot import AlertRow, Verdict
-from dfx_agent.snapshot_incidents import Incident, Standing
+from dfx_agent.snapshot import AlertRow, Incident, Standing, Verdict
 from dfx_agent.wire import Identity, SegmentWriter
 
 ALERT = AlertRow(

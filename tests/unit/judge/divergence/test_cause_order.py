@@ -8,7 +8,7 @@ import pytest
 
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.cause_order import cause
-from dfx_agent.snapshot_health import CollapseRow, SignalState, SymptomRow
+from dfx_agent.snapshot import CollapseRow, SignalState, SymptomRow
 
 NOTHING = SignalBank().observe(1, {"policy_kl": 1e-3, "mismatch_kl": 1e-3, "grad_norm": 1.0})
 

@@ -13,7 +13,7 @@ from dfx_agent.alerting.backtest import episodes
 from dfx_agent.judge.divergence.anchor import Anchor
 from dfx_agent.judge.divergence.bank import HOLD_STEPS, LATCH_SECONDS, LATCH_STEPS, SignalBank
 from dfx_agent.judge.divergence.verdict import divergence_verdict
-from dfx_agent.snapshot_health import SignalState
+from dfx_agent.snapshot import SignalState
 
 
 def learner(step: int, rng: random.Random) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Contract 2, what is no longer shown one by one: a part of ``snapshot``."""
+"""Contract 2: what is no longer shown one by one: a part of ``snapshot``."""
 
 from __future__ import annotations
 

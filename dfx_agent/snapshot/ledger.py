@@ -1,4 +1,4 @@
-"""Contract 2, batches as they crossed the boundaries of a step: a part of ``snapshot``."""
+"""Contract 2: batches as they crossed the boundaries of a step: a part of ``snapshot``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract 2, training health of a run: rows that ``snapshot`` hands out with the others."""
+"""Contract 2: training health of a run: rows that ``snapshot`` hands out with the others."""
 
 from __future__ import annotations
 

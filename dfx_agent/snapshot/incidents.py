@@ -1,4 +1,4 @@
-"""Contract 2, what people are told: the incidents of a run, and the one state it is in."""
+"""Contract 2: what people are told: the incidents of a run, and the one state it is in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract 2, what failed in the agent itself: a part of ``snapshot``."""
+"""Contract 2: what failed in the agent itself: a part of ``snapshot``."""
 
 from __future__ import annotations
 

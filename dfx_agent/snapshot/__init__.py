@@ -1,0 +1,103 @@
+"""Contract 2: what the agent knows at one instant, as frozen values.
+
+Readers and devices build these; exporters, the web page and commands render them. Neither side
+imports the other. Units stand in the names; ``*_seconds`` stamps without "elapsed" or "total" in
+the docstring are Unix time. ``None`` means "nobody told us" and must never be rendered as zero.
+"""
+
+from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source
+from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
+from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
+from dfx_agent.snapshot.dropped import DroppedRanks
+from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
+from dfx_agent.snapshot.health import (
+    CollapseRow,
+    DetectorParameters,
+    SignalHistory,
+    SignalParameters,
+    SignalRow,
+    SignalSeries,
+    SignalState,
+    SymptomRow,
+    SymptomSeries,
+)
+from dfx_agent.snapshot.incidents import (
+    UNJUDGED,
+    Incident,
+    IncidentSeverity,
+    IncidentState,
+    RunState,
+    Standing,
+)
+from dfx_agent.snapshot.ledger import LedgerMismatches, LedgerRow, LedgerState
+from dfx_agent.snapshot.memory import DeviceMemory, HostMemory
+from dfx_agent.snapshot.rank import OutsideLook, RankRow, RankSource, RankState
+from dfx_agent.snapshot.run import RunRow, StepCell, StepRow
+from dfx_agent.snapshot.scalars import Moments, ScalarHistory, ScalarRow
+from dfx_agent.snapshot.time import (
+    OpenSpan,
+    Piece,
+    PieceKind,
+    SpanKind,
+    StageStamp,
+    TimelineRow,
+    TimeSplit,
+)
+from dfx_agent.snapshot.verdict import Verdict, VerdictKind, VerdictState
+
+__all__ = [
+    "UNJUDGED",
+    "AgentRow",
+    "AlertRow",
+    "AlertSource",
+    "Alerts",
+    "Blindness",
+    "CollapseRow",
+    "CollectiveTime",
+    "DeliveryRow",
+    "DetectorParameters",
+    "DeviceMemory",
+    "DroppedRanks",
+    "FaultPart",
+    "FaultRow",
+    "GroupRow",
+    "HostMemory",
+    "Incident",
+    "IncidentSeverity",
+    "IncidentState",
+    "LedgerMismatches",
+    "LedgerRow",
+    "LedgerState",
+    "Moments",
+    "OpenSpan",
+    "OutsideLook",
+    "Piece",
+    "PieceKind",
+    "RankRow",
+    "RankSource",
+    "RankState",
+    "RunRow",
+    "RunState",
+    "ScalarHistory",
+    "ScalarRow",
+    "SegmentProblem",
+    "SignalHistory",
+    "SignalParameters",
+    "SignalRow",
+    "SignalSeries",
+    "SignalState",
+    "Snapshot",
+    "Source",
+    "SpanKind",
+    "StageStamp",
+    "Standing",
+    "StepCell",
+    "StepRow",
+    "SymptomRow",
+    "SymptomSeries",
+    "TimeSplit",
+    "TimelineRow",
+    "Verdict",
+    "VerdictKind",
+    "VerdictState",
+]

@@ -1,0 +1,80 @@
+"""Contract 2: everything that one agent knows at one instant, and how it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
+from dfx_agent.snapshot.health import DetectorParameters, SignalHistory
+from dfx_agent.snapshot.run import RunRow
+from dfx_agent.snapshot.scalars import ScalarHistory
+from dfx_agent.snapshot.time import TimelineRow
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentProblem:
+    """A segment the agent refuses or cannot read, with the reason and the remedy in one line."""
+
+    path: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """The agent about itself. ``other_agent_pid`` serves the same folder and does the reaping.
+
+    ``is_job_ended``: it was started with a job, which has ended; it ends soon, too.
+    ``read_seconds``: when all was last read to the end. ``num_faults`` counts them by part.
+    """
+
+    version: str
+    pid: int
+    node: str
+    begin_seconds: float
+    num_polls: int
+    poll_elapsed_seconds: float
+    num_segments: int
+    num_records: int
+    num_lost_records: int
+    num_reaped_segments: int
+    num_exporter_errors: int
+    other_agent_pid: int | None
+    problems: tuple[SegmentProblem, ...]
+    detector: DetectorParameters | None = None
+    is_job_ended: bool = False
+    read_seconds: float | None = None
+    blind: Blindness | None = None
+    faults: tuple[FaultRow, ...] = ()
+    num_faults: Mapping[FaultPart, int] = field(default_factory=dict)
+    num_dropped_runs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything at one instant."""
+
+    time_seconds: float
+    agent: AgentRow
+    runs: tuple[RunRow, ...]
+
+
+class Source(Protocol):
+    """What the renderers ask; implemented by the agent."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; cheap, never blocks."""
+
+    def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
+        """History of the given native keys, all keys when empty. KeyError on an unknown run."""
+
+    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+        """Each rank's newest steps, the running one included. KeyError on an unknown run."""
+
+    def signal_history(self, run: str, num_steps: int) -> SignalHistory:
+        """Training health over the newest steps. KeyError on an unknown run."""
+
+    def reset_signals(self, run: str) -> None:
+        """Take the present state of ``run`` as normal. KeyError on an unknown run."""

@@ -1,0 +1,27 @@
+"""Contract 2: what a rank uses of its host and of its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The framework allocator of one device. ``stage_peak_bytes`` is by own sampling."""
+
+    device: str
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    limit_bytes: float | None = None
+    num_alloc_retries: float | None = None
+    num_ooms: float | None = None
+    stage_peak_bytes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Anonymous memory of one process; the slope is None until enough steps were seen."""
+
+    anonymous_bytes: float
+    slope_bytes_per_step: float | None = None

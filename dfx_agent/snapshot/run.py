@@ -1,0 +1,69 @@
+"""Contract 2: one run: its ranks, closed steps, verdicts and incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dfx_agent.snapshot.dropped import DroppedRanks
+from dfx_agent.snapshot.faults import Blindness, FaultRow
+from dfx_agent.snapshot.health import SignalState
+from dfx_agent.snapshot.incidents import UNJUDGED, Incident, Standing
+from dfx_agent.snapshot.ledger import LedgerState
+from dfx_agent.snapshot.rank import RankRow
+from dfx_agent.snapshot.scalars import ScalarRow
+from dfx_agent.snapshot.time import TimeSplit
+from dfx_agent.snapshot.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class StepCell:
+    """One rank within one step."""
+
+    rank: str
+    split: TimeSplit
+    tokens: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A closed step of one role. ``missing_ranks`` never reached its end (dead or stuck)."""
+
+    step: int
+    role: str
+    begin_seconds: float
+    end_seconds: float
+    missing_ranks: tuple[str, ...]
+    bubble_ratio: float | None
+    cells: tuple[StepCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One training run; ``steps`` are the newest closed steps, oldest first.
+
+    ``signals`` is None until the run reported a metric that a signal is made of;
+    ``num_late_signals`` came after their step was judged; ``sustained_tokens_ratio`` is role ->
+    tokens of the newest two steps / median before, ``judged_seconds`` kind of verdict -> Unix time.
+    ``incidents`` join verdicts and alerts; ``standing`` alone says whether anything is green.
+    """
+
+    run: str
+    framework: str
+    attempt: int
+    begin_seconds: float
+    ranks: tuple[RankRow, ...]
+    steps: tuple[StepRow, ...]
+    scalars: tuple[ScalarRow, ...]
+    num_stale_scalars: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    signals: SignalState | None = None
+    ledger: LedgerState | None = None
+    num_late_signals: int = 0
+    sustained_tokens_ratio: Mapping[str, float] = field(default_factory=dict)
+    faults: tuple[FaultRow, ...] = ()
+    judged_seconds: Mapping[str, float] = field(default_factory=dict)
+    incidents: tuple[Incident, ...] = ()
+    standing: Standing = UNJUDGED
+    blind: Blindness | None = None
+    dropped_ranks: tuple[DroppedRanks, ...] = ()

@@ -1,0 +1,30 @@
+"""Contract 2: what was concluded, of what kind, and in which state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+VerdictKind = Literal["hang", "straggler", "crash", "memory", "divergence", "data"]
+VerdictState = Literal["found", "clear", "insufficient evidence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the agent concludes about one role of a run, and from what.
+
+    ``ranks`` are to blame, ``summary`` is one sentence for people, ``evidence`` the figures behind
+    it, one line each. ``cause`` is a stable word; ``lost_seconds`` is per step.
+    """
+
+    kind: VerdictKind
+    state: VerdictState
+    role: str
+    summary: str
+    ranks: tuple[str, ...] = ()
+    stage: str = ""
+    cause: str = ""
+    step: int | None = None
+    since_seconds: float | None = None
+    lost_seconds: float | None = None
+    evidence: tuple[str, ...] = ()
