@@ -49,7 +49,7 @@ policy: $(VENV)/.test ## only the policy tests: imports, sizes, names, docs
 	$(BIN)/pytest --quiet tests/policy
 
 generate: $(VENV)/.test ## write what is generated: pages of metrics, runbook and figures, boards, rules
-	$(BIN)/python -m dfx_agent.metrics.docs > $(VENV)/metrics.md
+	$(BIN)/python -m dfx_agent.catalogue.docs > $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
 	$(BIN)/python -m bench.figures > $(VENV)/figures.md
 	mv $(VENV)/figures.md docs/figures.md

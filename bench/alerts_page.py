@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from bench.real_runs import DEFAULT_DATA
-from dfx_agent.commands._error_rates import EARLY_ROWS, MAX_DELAY_ROWS
+from dfx_agent.backtest.error_rates import EARLY_ROWS, MAX_DELAY_ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 

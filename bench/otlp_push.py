@@ -17,8 +17,9 @@ from bench.measurement import Result, median_of, of_samples, report
 from bench.served_agent import running
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.exporters import otel_metrics, otel_spans
-from dfx_agent.exporters.prometheus import PrometheusExporter, SnapshotCollector
+from dfx_agent.exporters.otel import metrics as otel_metrics
+from dfx_agent.exporters.otel import spans as otel_spans
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, SnapshotCollector
 
 NUM_RANKS = 16
 FOLLOW_SECONDS = 10.0

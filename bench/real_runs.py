@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dfx_agent.alerting.backtest import Episode
+from dfx_agent.backtest.episodes import Episode
 from dfx_agent.commands.backtest import signal_rows
 from dfx_agent.ingest.reader import read
 

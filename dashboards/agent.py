@@ -28,8 +28,8 @@ from dashboards.common import (
     transform,
 )
 from dashboards.promql import SCRAPES, by, followed_by_agents, of_agents, of_run, rate, recent
-from dfx_agent.metrics import agent, alerting, collectives
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.catalogue import agent, alerting, collectives
+from dfx_agent.catalogue.spec import Metric
 
 RANK = "role, rank"
 

@@ -22,9 +22,9 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import begin, by, lately, of_run, recent
-from dfx_agent.metrics.alerting import ALERT_ACTIVE
-from dfx_agent.metrics.alerts import PROMETHEUS_ALERTS
-from dfx_agent.metrics.balance import RANK_UP
+from dfx_agent.catalogue.alerting import ALERT_ACTIVE
+from dfx_agent.catalogue.balance import RANK_UP
+from dfx_agent.rules.declared import PROMETHEUS_ALERTS
 
 NOTHING = "nothing fires"
 # Prometheus' own series; alerts about agents carry no run.

@@ -26,8 +26,8 @@ from grafana_foundation_sdk.models import heatmap as hm
 from grafana_foundation_sdk.models import prometheus as pm
 
 from dashboards.promql import by, of_ranks, of_role, of_run
-from dfx_agent.metrics.balance import RANK_INFO, RANK_UP
-from dfx_agent.metrics.performance import RUN_INFO
+from dfx_agent.catalogue.balance import RANK_INFO, RANK_UP
+from dfx_agent.catalogue.performance import RUN_INFO
 
 SOURCE = cm.DataSourceRef(type_val="prometheus", uid="${datasource}")
 NUM_COLUMNS = 24

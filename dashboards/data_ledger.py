@@ -6,7 +6,7 @@ from typing import Any
 
 from dashboards.common import BLUE, GREY, ORANGE, colored, dashed, lines, query
 from dashboards.promql import by, of_run, rate
-from dfx_agent.metrics import ledger
+from dfx_agent.catalogue import ledger
 
 
 def mismatches() -> Any:

@@ -34,7 +34,7 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import begin, by, of_ranks, of_role, of_run, rate, recent
-from dfx_agent.metrics import balance, performance, verdicts
+from dfx_agent.catalogue import balance, performance, verdicts
 
 # As on the agent's page.
 STAGES = {

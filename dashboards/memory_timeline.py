@@ -28,8 +28,8 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import SCRAPES, by, of_ranks, recent
-from dfx_agent.metrics import memory, performance
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.catalogue import memory, performance
+from dfx_agent.catalogue.spec import Metric
 
 DEVICE = "role, rank, device"
 NO_DEVICE = "no device"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dfx_agent.metrics.balance import RANK_UP
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.catalogue.balance import RANK_UP
+from dfx_agent.catalogue.spec import Metric
 
 # Grafana makes it at least four scrapes, so that one failed scrape leaves no hole.
 SCRAPES = "$__rate_interval"

@@ -42,8 +42,8 @@ from dashboards.promql import (
     rate,
     recent,
 )
-from dfx_agent.metrics import balance, collectives, memory, performance, verdicts
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.catalogue import balance, collectives, memory, performance, verdicts
+from dfx_agent.catalogue.spec import Metric
 
 # Against the median: green up to 1, red from 1.35 on. Shares: bright is much.
 AGAINST = ("RdYlGn", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.catalogue.spec import Metric
 
 _DEFAULTS = {"role": "trainer", "rank": "0", "device": "0"}
 

@@ -1,7 +1,7 @@
 """Cases of the alerts on memory."""
 
 from alert_rules.cases.case import Cases, Series, at, rises
-from dfx_agent.metrics import memory, verdicts
+from dfx_agent.catalogue import memory, verdicts
 
 GIB = 2.0**30
 

@@ -1,8 +1,8 @@
 """Cases of the alerts on observation itself."""
 
 from alert_rules.cases.case import Cases, at, gone, rises
-from dfx_agent.metrics import agent, balance
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.catalogue import agent, balance
+from dfx_agent.catalogue.spec import Metric
 
 # Prometheus's own series about a target
 UP = Metric("up", "gauge", "", (), "1 while the target answers.", "agent")

@@ -1,8 +1,8 @@
 """Cases of the alerts on hangs, deaths and ranks that the others wait for."""
 
 from alert_rules.cases.case import Cases, Series, at
-from dfx_agent.metrics import load, performance, verdicts
-from dfx_agent.metrics.alerts.progress import LONG_WAIT
+from dfx_agent.catalogue import load, performance, verdicts
+from dfx_agent.rules.declared.progress import LONG_WAIT
 
 
 def found(kind: str, cause: str = "", stage: str = "rollout") -> Series:

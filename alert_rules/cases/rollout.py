@@ -2,7 +2,7 @@
 
 from alert_rules.cases.case import Cases, Series, at
 from alert_rules.cases.stability import active
-from dfx_agent.metrics import signals
+from dfx_agent.catalogue import signals
 
 
 def truncation(median: float, difference: float) -> Series:

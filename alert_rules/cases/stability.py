@@ -1,8 +1,8 @@
 """Cases of the alerts on training health; figures lie close to the thresholds, on both sides."""
 
 from alert_rules.cases.case import Cases, Sample, Series, at
-from dfx_agent.metrics import signals, verdicts
-from dfx_agent.metrics.alerts.stability import NO_UPDATE
+from dfx_agent.catalogue import signals, verdicts
+from dfx_agent.rules.declared.stability import NO_UPDATE
 
 _DIRECTIONS = {"divergence": "up", "grad_norm": "up", "entropy": "down", "reward": "down",
                "length": "up", "reward_improving": "up"}  # fmt: skip

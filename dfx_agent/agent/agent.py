@@ -25,13 +25,13 @@ from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.errors import BlindError
 from dfx_agent.faults import Faults
 from dfx_agent.judge.divergence.bank import PARAMETERS
-from dfx_agent.metrics.alerts import alerts_with
-from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.node.ended import KEEP_RUNS
 from dfx_agent.node.passive import OutsideProcess, placed
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.reader import Folder
 from dfx_agent.plain_text import plain
+from dfx_agent.rules.declared import alerts_with
+from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,

@@ -13,8 +13,8 @@ import yaml
 
 from dfx_agent.agent.bounded_yaml import loaded
 from dfx_agent.errors import ConfigError
-from dfx_agent.metrics.alerts import thresholds
-from dfx_agent.metrics.alerts.thresholds import checked_values
+from dfx_agent.rules.declared import thresholds
+from dfx_agent.rules.thresholds import checked_values
 from dfx_agent.wire import default_directory
 
 # variables of the guest and of the tests; the rest of DFX_* is configuration

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
-from dfx_agent.judge.words import seconds_text
-from dfx_agent.metrics.alerts import ALERTS
-from dfx_agent.metrics.alerts.alert import Alert
-from dfx_agent.metrics.alerts.progress import RANK_IMBALANCE, STRAGGLER
-from dfx_agent.metrics.alerts.stability import NONFINITE
-from dfx_agent.metrics.alerts.subjects import verdict_kind
+from dfx_agent.durations import seconds_text
+from dfx_agent.rules.alert import Alert
+from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.declared.progress import RANK_IMBALANCE, STRAGGLER
+from dfx_agent.rules.declared.stability import NONFINITE
+from dfx_agent.rules.subjects import verdict_kind
 
 _BY_NAME: dict[str, Alert] = {alert.name: alert for alert in ALERTS}
 _BY_KIND: dict[str, Alert] = {verdict_kind(alert): alert for alert in reversed(ALERTS)}

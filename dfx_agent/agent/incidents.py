@@ -22,7 +22,7 @@ from dfx_agent.agent.incident_words import (
     origin_of,
     sentence_of,
 )
-from dfx_agent.metrics.alerts.samples import REWARD_IMPROVING
+from dfx_agent.rules.samples import REWARD_IMPROVING
 from dfx_agent.snapshot import (
     UNJUDGED,
     AlertRow,

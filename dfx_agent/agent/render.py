@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from dfx_agent.agent.incidents import standing_of
 from dfx_agent.agent.run import RunFold, rank_order
+from dfx_agent.catalogue.native import load
+from dfx_agent.catalogue.spec import by_name
 from dfx_agent.faults import not_green, sighted, unclear
-from dfx_agent.metrics.native import load
-from dfx_agent.metrics.spec import by_name
 from dfx_agent.node.memory.gauges import device_rows
 from dfx_agent.node.passive import LOG_ROLE
 from dfx_agent.node.process import ClosedStep, Process

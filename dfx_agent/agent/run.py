@@ -23,14 +23,14 @@ from dfx_agent.judge.memory import MemoryWatch
 from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.straggler.steps import Step, StepWatch
 from dfx_agent.judge.straggler.verdict import straggler_verdict
-from dfx_agent.metrics.alerts.conditions import Condition
-from dfx_agent.metrics.alerts.stability import DIVERGENCE
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.ended import DroppedProcesses, surplus
 from dfx_agent.node.passive import LOG_ROLE, OutsideProcess, verdicts
 from dfx_agent.node.process import ClosedStep, Process, ScalarRecord
 from dfx_agent.node.scalars.rows import ScalarRows
 from dfx_agent.node.scalars.store import ScalarStore
+from dfx_agent.rules.conditions import Condition
+from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict, VerdictKind
 
 _KEEP_STEPS = 200

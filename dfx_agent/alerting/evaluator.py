@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from dfx_agent.metrics.alerts import ALERTS
-from dfx_agent.metrics.alerts.alert import Alert
-from dfx_agent.metrics.alerts.conditions import Condition, Grows, Samples, Series
-from dfx_agent.metrics.alerts.inhibition import inhibited, inhibitions
-from dfx_agent.metrics.alerts.samples import samples_of
-from dfx_agent.metrics.spec import Metric
+from dfx_agent.catalogue.spec import Metric
+from dfx_agent.rules.alert import Alert
+from dfx_agent.rules.conditions import Condition, Grows, Samples, Series
+from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.inhibition import inhibited, inhibitions
+from dfx_agent.rules.samples import samples_of
 from dfx_agent.snapshot import SignalState
 
 

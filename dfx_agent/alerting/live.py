@@ -18,10 +18,10 @@ from dfx_agent.alerting.evaluator import Evaluator, Firing
 from dfx_agent.alerting.memory import Held, Memory, Told, read, written
 from dfx_agent.alerting.notification import Notification, Receiver, fingerprint
 from dfx_agent.log import OncePerPlace
-from dfx_agent.metrics.alerts.alert import Alert
-from dfx_agent.metrics.alerts.conditions import Samples
-from dfx_agent.metrics.alerts.increases import Increases
-from dfx_agent.metrics.alerts.subjects import verdict_kind
+from dfx_agent.rules.alert import Alert
+from dfx_agent.rules.conditions import Samples
+from dfx_agent.rules.increases import Increases
+from dfx_agent.rules.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, Alerts, Incident, RunRow, SignalState, Snapshot, Source
 
 EVALUATE_SECONDS = 5.0

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from dfx_agent.alerting.notification import Notification
-from dfx_agent.metrics.alerts.alert import Alert
+from dfx_agent.rules.alert import Alert
 
 # beside the time for which a condition has to last
 HOLD_SECONDS = 120.0

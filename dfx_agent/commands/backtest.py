@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dfx_agent.agent import config as configuration
-from dfx_agent.commands import _backtest_report as shown
-from dfx_agent.commands._backtest_plot import render
-from dfx_agent.commands._error_rates import labels_of, markdown, rates_as_json
-from dfx_agent.commands._found_logs import Found, find_logs
-from dfx_agent.commands._replayed import Report, Thresholds, replay, replay_log, signal_rows
+from dfx_agent.backtest import report as shown
+from dfx_agent.backtest.error_rates import labels_of, markdown, rates_as_json
+from dfx_agent.backtest.found_logs import Found, find_logs
+from dfx_agent.backtest.plot import render
+from dfx_agent.backtest.replay import Report, Thresholds, replay, replay_log, signal_rows
 from dfx_agent.errors import UsageError
 from dfx_agent.ingest.key_map import KeyMap
 from dfx_agent.ingest.key_map import parse as parse_map

@@ -10,9 +10,9 @@ import sys
 import time
 import webbrowser
 
+from dfx_agent.assembly.options import add_service_arguments, load_config
+from dfx_agent.assembly.service import Service
 from dfx_agent.attach.spawn import Job, block_signals, environment
-from dfx_agent.commands._options import add_service_arguments, load_config
-from dfx_agent.commands._service import Service
 from dfx_agent.demo import faults
 from dfx_agent.errors import UsageError
 

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from dfx_agent.agent.kept import evidence
-from dfx_agent.commands._observed import Observed, add_observing_arguments, observe
+from dfx_agent.assembly.observed import Observed, add_observing_arguments, observe
 
 HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
 EXAMPLE = """dfx-agent diagnose --watch 60

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dfx_agent.commands._observed import (
+from dfx_agent.assembly.observed import (
     Observed,
     UnusableFolderError,
     add_observing_arguments,

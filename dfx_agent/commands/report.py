@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dfx_agent.commands._observed import add_observing_arguments, observe
-from dfx_agent.commands._report_page import render
+from dfx_agent.assembly.observed import add_observing_arguments, observe
 from dfx_agent.errors import DfxError, UsageError
+from dfx_agent.reports.evidence_page import render
 
 HELP = "write one HTML file about a run, or about a hang or crash that was kept as evidence"
 EXAMPLE = """dfx-agent report run.html --run nightly

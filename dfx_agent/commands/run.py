@@ -10,14 +10,14 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dfx_agent.attach.spawn import Job, block_signals, environment
-from dfx_agent.commands._options import (
+from dfx_agent.assembly.options import (
     add_budget_argument,
     add_service_arguments,
     budget_of,
     listener_of,
     load_config,
 )
+from dfx_agent.attach.spawn import Job, block_signals, environment
 from dfx_agent.errors import DfxError, ListenError, UsageError
 from dfx_agent.web.listener import parse_listen
 from dfx_agent.wire import SegmentError
@@ -25,7 +25,7 @@ from dfx_agent.wire import SegmentError
 # What serves is imported in _observe: a dependency that is missing or broken must not stop the job.
 if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
-    from dfx_agent.commands._service import Service
+    from dfx_agent.assembly.service import Service
 
 HELP = "start CMD with the guest in it and in every Python child; exit code is CMD's"
 EXAMPLE = "dfx-agent run --run nightly -- torchrun --nproc-per-node 8 train.py --lr 1e-6"
@@ -75,7 +75,7 @@ def _observe(args: argparse.Namespace, run: str) -> tuple[Service | None, dict[s
 
 def _serve(config: Config) -> Service:
     """Where the address is taken, on another port of the same host, and it is said."""
-    from dfx_agent.commands._service import Service
+    from dfx_agent.assembly.service import Service
 
     try:
         return _started(Service(config))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import signal
 
+from dfx_agent.assembly.options import add_service_arguments, load_config
+from dfx_agent.assembly.service import Service
 from dfx_agent.attach.spawn import block_signals
-from dfx_agent.commands._options import add_service_arguments, load_config
-from dfx_agent.commands._service import Service
 
 HELP = "serve the page and /metrics for every observed process of this machine"
 EXAMPLE = "dfx-agent serve --listen 127.0.0.1:9931"

@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from dfx_agent.assembly.ending import told_to_end
+from dfx_agent.assembly.followed_log import FollowedLog
+from dfx_agent.assembly.options import add_service_arguments, load_config
+from dfx_agent.assembly.service import Service
 from dfx_agent.attach.spawn import block_signals
-from dfx_agent.commands._ending import told_to_end
-from dfx_agent.commands._followed_log import FollowedLog
-from dfx_agent.commands._options import add_service_arguments, load_config
-from dfx_agent.commands._service import Service
 from dfx_agent.commands.backtest import add_format_arguments, key_map_of
 from dfx_agent.errors import UsageError
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dfx_agent.metrics.native import MAPPED_PREFIX, mapped_names
+from dfx_agent.catalogue.native import MAPPED_PREFIX, mapped_names
 
 STEP = "step"
 

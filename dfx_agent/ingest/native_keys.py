@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
+from dfx_agent.catalogue.native import Native, NativeNames, frameworks, load
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.run import MAX_KEYS, Notes, Row
-from dfx_agent.metrics.native import Native, NativeNames, frameworks, load
 
 _GUEST = "torch"
 # few keys fit several frameworks: then it is the more common one

@@ -14,6 +14,7 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
+from dfx_agent.durations import age_text
 from dfx_agent.host.memory import available_bytes, total_bytes
 from dfx_agent.judge.words import labels_text
 from dfx_agent.node.memory.gauges import device_rows
@@ -24,7 +25,6 @@ from dfx_agent.node.memory.growth import (
     steady_bytes_per_step,
 )
 from dfx_agent.node.process import Process
-from dfx_agent.node.segments.flight import age_text
 from dfx_agent.snapshot import Verdict
 
 HOST_LEAK, DEVICE_NEARLY_FULL = "host leak", "device nearly full"

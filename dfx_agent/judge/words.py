@@ -27,10 +27,6 @@ def labels_text(labels: Iterable[str]) -> str:
     return f"rank{'s' if len(ordered) > 1 else ''} {named}{more}"
 
 
-def seconds_text(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
-
-
 def waits_text(waiters: Sequence[Waiter]) -> str:
     """As in "ranks 0, 1 wait in all_reduce@0 #57, rank 2 waits in all_gather@tp #9".
 

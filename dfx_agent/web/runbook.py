@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from dfx_agent.metrics.alerts import PROMETHEUS_ALERTS
-from dfx_agent.metrics.alerts.alert import Alert
+from dfx_agent.rules.alert import Alert
+from dfx_agent.rules.declared import PROMETHEUS_ALERTS
 
 _HEAD = """<!doctype html>
 <html lang="en">

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dfx_agent.errors import ConfigError, TrackerError
-from dfx_agent.exporters.trackers import open_trackers
+from dfx_agent.exporters.trackers.writing import open_trackers
 from dfx_agent.ingest.tensorboard import read_tensorboard
 
 # several times as many values as one step of a real job, so that records span blocks
@@ -161,7 +161,7 @@ def test_what_cannot_open_says_why_and_what_to_do(name, options, error, says, mo
 
 LOSES_ITS_SERVICE = """
 import os, psutil
-from dfx_agent.exporters.trackers import open_trackers
+from dfx_agent.exporters.trackers.writing import open_trackers
 (tracker,) = open_trackers(["wandb"], {"wandb": {"mode": "offline"}}).values()
 writer = tracker.begin("r")
 writer.write(1, 1.0, {"loss": 1.0})

@@ -12,7 +12,7 @@ from live_processes import DEMO, TORCHRUN, demo_environment, running, started, u
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from dfx_agent.metrics.spec import by_name
+from dfx_agent.catalogue.spec import by_name
 
 RANKS = ["0", "1", "2", "3"]
 STAGES = {

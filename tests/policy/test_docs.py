@@ -52,7 +52,7 @@ def test_every_environment_variable_is_documented(docs: str) -> None:
 
 
 def test_every_metric_is_on_the_metrics_page() -> None:
-    metrics = importlib.import_module("dfx_agent.metrics.spec").by_name()
+    metrics = importlib.import_module("dfx_agent.catalogue.spec").by_name()
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert metrics
     assert sorted(name for name in metrics if f"`{name}" not in page) == []
@@ -67,7 +67,7 @@ def test_the_page_of_figures_is_what_the_benches_wrote() -> None:
 
 def test_metrics_page_is_what_the_catalogue_says() -> None:
     generated = subprocess.run(
-        [sys.executable, "-m", "dfx_agent.metrics.docs"],
+        [sys.executable, "-m", "dfx_agent.catalogue.docs"],
         cwd=ROOT,
         capture_output=True,
         text=True,

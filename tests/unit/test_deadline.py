@@ -12,8 +12,8 @@ import requests
 
 from dfx_agent.alerting import transport
 from dfx_agent.alerting.transport import DeliveryError, Endpoint
-from dfx_agent.exporters import otel_session
-from dfx_agent.exporters.otel_session import MAX_ANSWER_BYTES, BoundedSession
+from dfx_agent.exporters.otel import session as otel_session
+from dfx_agent.exporters.otel.session import MAX_ANSWER_BYTES, BoundedSession
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNK = b"10000\r\n" + b"x" * 65536 + b"\r\n"

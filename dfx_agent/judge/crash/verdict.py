@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from dfx_agent.durations import seconds_text
 from dfx_agent.judge.crash.endings import (
     OUT_OF_MEMORY,
     cause_of,
@@ -14,7 +15,7 @@ from dfx_agent.judge.crash.endings import (
     is_own_child,
 )
 from dfx_agent.judge.crash.left_early import leavers, left_early
-from dfx_agent.judge.words import ranks_text, seconds_text
+from dfx_agent.judge.words import ranks_text
 from dfx_agent.node.track import Track
 from dfx_agent.snapshot import Verdict
 

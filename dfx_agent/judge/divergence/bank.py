@@ -40,8 +40,8 @@ from dfx_agent.judge.divergence.symptoms import (
     Symptom,
 )
 from dfx_agent.judge.divergence.vote import Vote
-from dfx_agent.metrics.alerts.conditions import Condition
-from dfx_agent.metrics.alerts.stability import DIVERGENCE
+from dfx_agent.rules.conditions import Condition
+from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     CollapseRow,
     DetectorParameters,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.judge.divergence.aborted_share import ABORTED
 from dfx_agent.judge.divergence.bank import SCORE_MAX, SCORE_MIN, StepSignals
 from dfx_agent.judge.divergence.symptoms import SIGNALS
-from dfx_agent.metrics.native import load as native_names
 
 # catalogue metric and its labels without those of the rank; empty labels are not there
 Source = tuple[str, tuple[tuple[str, str], ...]]

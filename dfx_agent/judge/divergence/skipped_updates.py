@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dfx_agent.judge.words import labels_text
-from dfx_agent.metrics.alerts.stability import NO_UPDATE
 from dfx_agent.node.process import Process
+from dfx_agent.rules.declared.stability import NO_UPDATE
 from dfx_agent.snapshot import Verdict
 
 # a scale of 2^16 is 2^-24 by then

@@ -8,10 +8,10 @@ from dfx_agent.judge.divergence.broken_values import Break, sentence
 from dfx_agent.judge.divergence.cause_order import cause
 from dfx_agent.judge.divergence.collapse import BLOW_UP_STEPS, DEAD_STEPS, JUMP_STEPS
 from dfx_agent.judge.divergence.symptoms import SIGNALS
-from dfx_agent.metrics.alerts.conditions import Condition
-from dfx_agent.metrics.alerts.samples import samples_of, symptom_samples
-from dfx_agent.metrics.alerts.stability import DIVERGENCE
-from dfx_agent.metrics.alerts.thresholds import thresholds_in
+from dfx_agent.rules.conditions import Condition
+from dfx_agent.rules.declared.stability import DIVERGENCE
+from dfx_agent.rules.samples import samples_of, symptom_samples
+from dfx_agent.rules.thresholds import thresholds_in
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow, Verdict
 
 _WORDS = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from dfx_agent.judge.words import seconds_text
+from dfx_agent.durations import seconds_text
 from dfx_agent.snapshot import Verdict
 
 ENOUGH_READINGS = 3

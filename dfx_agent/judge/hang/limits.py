@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from dfx_agent.durations import age_text
 from dfx_agent.judge.straggler.busy_host import LEAST_SHARE
-from dfx_agent.node.segments.flight import age_text
 from dfx_agent.node.segments.stacks import ProcessStacks
 from dfx_agent.node.track import IDLE, Track
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from dfx_agent.judge.words import ranks_text, seconds_text
+from dfx_agent.durations import seconds_text
+from dfx_agent.judge.words import ranks_text
 from dfx_agent.node.segments.stacks import Frame, ProcessStacks, client_of
 from dfx_agent.node.track import Track
 

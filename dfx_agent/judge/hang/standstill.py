@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from dfx_agent.judge.words import ranks_text, seconds_text
+from dfx_agent.durations import seconds_text
+from dfx_agent.judge.words import ranks_text
 from dfx_agent.node.segments.stacks import ProcessStacks
 from dfx_agent.node.track import Track
 from dfx_agent.snapshot import VerdictState

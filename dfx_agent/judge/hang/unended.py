@@ -12,8 +12,9 @@ import time
 import weakref
 from typing import NamedTuple
 
+from dfx_agent.durations import seconds_text
 from dfx_agent.host.joined_thread import Joined, joined_by_main
-from dfx_agent.judge.words import ranks_text, seconds_text
+from dfx_agent.judge.words import ranks_text
 from dfx_agent.node.track import Track
 
 CAUSE = "does not end"

@@ -38,6 +38,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from statistics import median
 
+from dfx_agent.durations import age_text, seconds_text
 from dfx_agent.faults import Faults
 from dfx_agent.judge.crash.endings import has_crashed
 from dfx_agent.judge.crash.verdict import crash_verdict
@@ -54,15 +55,13 @@ from dfx_agent.judge.words import (
     flight_lines,
     labels_text,
     ranks_text,
-    seconds_text,
     stack_lines,
     waits_text,
 )
-from dfx_agent.metrics.alerts.progress import LONG_WAIT
 from dfx_agent.node.collectives.unfinished import Unfinished, first_unfinished
 from dfx_agent.node.process import Process
-from dfx_agent.node.segments.flight import age_text
 from dfx_agent.node.track import Arrival, Ending, Track, Waiter
+from dfx_agent.rules.declared.progress import LONG_WAIT
 from dfx_agent.snapshot import Verdict, VerdictState
 from dfx_agent.wire.records import DDP_GRADIENTS
 

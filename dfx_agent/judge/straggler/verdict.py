@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 
+from dfx_agent.durations import seconds_text
 from dfx_agent.judge.straggler import busy_host
 from dfx_agent.judge.straggler.causes import (
     HOST_STALL,
@@ -43,7 +44,7 @@ from dfx_agent.judge.straggler.excess import (
     views,
 )
 from dfx_agent.judge.straggler.steps import TRANSFER, RankStep, Step
-from dfx_agent.judge.words import labels_text, seconds_text
+from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import Verdict
 
 _MOST_STEPS = WINDOWS[0].num_steps

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from dfx_agent.node.segments.flight import Entry, FlightRecord, GroupKey, RecordedGroup, age_text
+from dfx_agent.durations import age_text
+from dfx_agent.node.segments.flight import Entry, FlightRecord, GroupKey, RecordedGroup
 
 RanksText = Callable[[Iterable[str]], str]
 

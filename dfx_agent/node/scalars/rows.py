@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dfx_agent.metrics.native import load
+from dfx_agent.catalogue.native import load
 from dfx_agent.node.process import Process
 from dfx_agent.node.scalars.store import ScalarStore
 from dfx_agent.snapshot import Moments, ScalarRow

@@ -127,13 +127,6 @@ def parse(text: str) -> FlightRecord | None:
         return None
 
 
-def age_text(seconds: float) -> str:
-    """As in "14 s", "14 min", "3.2 h"."""
-    if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def _group(given: dict[str, Any]) -> tuple[GroupKey, RecordedGroup]:
     members = given["members"]
     key = GroupKey(_text(given["backend"]), _text(given["name"]), _number(given["members_crc"]))

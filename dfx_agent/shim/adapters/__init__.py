@@ -7,7 +7,7 @@ then and not before. A file has
 - ``PARTS``: part -> (module whose import triggers it, function that patches it). Each part has a
   PatchSet "<framework>.<part>" of its own; it is absent where the installed version has nothing to
   patch, and both are reported.
-- ``FRAMEWORK`` (optional): its name in ``metrics/native``, where that is not the package's.
+- ``FRAMEWORK`` (optional): its name in ``catalogue/native``, where that is not the package's.
 - ``KIND`` (optional): "framework", "library" (others are built on it: the name of such a one wins)
   or "tracker" (says nothing about who trains). "framework" where it is not given.
 

@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import build_parser, diagnose
-from dfx_agent.commands._observed import Observed
-from dfx_agent.exporters.prometheus import PrometheusExporter, run_samples
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.faults import sighted
-from dfx_agent.metrics.alerts.observation import AGENT_BLIND
 from dfx_agent.node.process import Process
+from dfx_agent.rules.declared.observation import AGENT_BLIND
 from dfx_agent.snapshot import FaultRow, Snapshot, Standing, Verdict
 
 
@@ -90,7 +90,7 @@ def test_a_run_that_cannot_be_read_is_blind_and_the_other_is_not(agent, jobs, mo
 def test_the_age_of_a_judgement_grows_while_its_judge_fails(agent, jobs, monkeypatch):
     read(agent, jobs)
     clock = [1e9]
-    for module in ("dfx_agent.faults", "dfx_agent.exporters.fault_families"):
+    for module in ("dfx_agent.faults", "dfx_agent.exporters.prometheus.faults"):
         monkeypatch.setattr(f"{module}.time.time", lambda: clock[0])
     read(agent, jobs)
     assert series(agent)["judged_age_seconds", "bad"] == 0
@@ -132,7 +132,7 @@ def test_diagnose_asked_for_one_run_is_blind_for_that_alone(
     strange(monkeypatch)
     read(agent, jobs)
     seen = Observed("an agent", "", asdict(agent.snapshot()))
-    monkeypatch.setattr("dfx_agent.commands._observed._asked", lambda *_: seen)
+    monkeypatch.setattr("dfx_agent.assembly.observed._asked", lambda *_: seen)
     assert asked("--json", *words) == code
     said = json.loads(capsys.readouterr().out)
     if code:
@@ -147,7 +147,7 @@ def test_json_has_no_number_that_json_does_not_know(agent, jobs, monkeypatch, ca
     verdict = Verdict("straggler", "clear", "trainer", "none", lost_seconds=float("nan"))
     runs = tuple(replace(run, verdicts=(verdict,)) for run in snapshot.runs)
     seen = Observed("an agent", "", asdict(Snapshot(0.0, snapshot.agent, runs)))
-    monkeypatch.setattr("dfx_agent.commands._observed._asked", lambda *_: seen)
+    monkeypatch.setattr("dfx_agent.assembly.observed._asked", lambda *_: seen)
     assert asked("--json") == 0
     out = capsys.readouterr().out
     said = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))

@@ -17,9 +17,9 @@ from dfx_agent.agent import watchdog
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import diagnose
-from dfx_agent.commands._observed import Observed
-from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.judge.hang import verdict as hangs
 from dfx_agent.node.process import Process
 from dfx_agent.snapshot import RunRow

@@ -8,8 +8,8 @@ import pytest
 
 from dfx_agent.agent.incidents import IncidentBook, StepTimes, _begin, _Subject, standing_of
 from dfx_agent.judge.divergence.bank import SignalBank
-from dfx_agent.metrics.alerts import ALERTS
-from dfx_agent.metrics.alerts.subjects import verdict_kind
+from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, SignalState, SymptomRow, Verdict
 
 SLOW = Verdict(

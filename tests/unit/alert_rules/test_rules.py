@@ -12,19 +12,13 @@ from alert_rules.build import main, render
 from alert_rules.cases import CASES
 from alert_rules.cases.case import at
 from alert_rules.promtool import test_file as promtool_tests
-from dfx_agent.metrics import balance, signals
-from dfx_agent.metrics.alerts import (
-    ALERTS,
-    PROMETHEUS_ALERTS,
-    alerts_with,
-    observation,
-    thresholds,
-)
-from dfx_agent.metrics.alerts.conditions import Either, Every, Promql, Unless
-from dfx_agent.metrics.alerts.increases import Increases
-from dfx_agent.metrics.alerts.promql import promql
-from dfx_agent.metrics.alerts.rules import Links, rule_files
-from dfx_agent.metrics.alerts.thresholds import thresholds_in
+from dfx_agent.catalogue import balance, signals
+from dfx_agent.rules.conditions import Either, Every, Promql, Unless
+from dfx_agent.rules.declared import ALERTS, PROMETHEUS_ALERTS, alerts_with, observation, thresholds
+from dfx_agent.rules.increases import Increases
+from dfx_agent.rules.prometheus import Links, rule_files
+from dfx_agent.rules.promql import promql
+from dfx_agent.rules.thresholds import thresholds_in
 
 ROOT = Path(__file__).resolve().parents[3]
 GENERATED = ROOT / "alert_rules" / "generated"
@@ -240,8 +234,8 @@ def test_growth_is_forgotten_after_the_window_and_a_restart_is_no_growth():
 def test_no_alert_reads_a_metric_that_the_agent_cannot_export():
     """Each metric is used by name somewhere under exporters, or mapped from a native key."""
     from dfx_agent.alerting.evaluator import metrics_read
-    from dfx_agent.metrics.native import frameworks, load
-    from dfx_agent.metrics.spec import by_name
+    from dfx_agent.catalogue.native import frameworks, load
+    from dfx_agent.catalogue.spec import by_name
 
     sources = [*(ROOT / "dfx_agent" / "exporters").glob("*.py"),
                ROOT / "dfx_agent" / "metrics" / "alerts" / "samples.py"]  # fmt: skip
@@ -249,7 +243,7 @@ def test_no_alert_reads_a_metric_that_the_agent_cannot_export():
     mapped = {entry.metric for name in frameworks() for entry in load(name).entries()}
     constants = {}
     for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("dfx_agent.metrics."):
+        if getattr(module, "__name__", "").startswith("dfx_agent.catalogue."):
             named = {id(m): n for n, m in vars(module).items() if n.isupper()}
             constants.update(named)
     for name in metrics_read(PROMETHEUS_ALERTS):

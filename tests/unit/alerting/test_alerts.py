@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.alerting.backtest import EPISODE_GAP_ROWS, episodes
 from dfx_agent.alerting.evaluator import Evaluator, Judged
-from dfx_agent.metrics import signals
-from dfx_agent.metrics.alerts import ALERTS
-from dfx_agent.metrics.alerts.conditions import Agree, Compare, Either, Every, Grows, Unless, series
-from dfx_agent.metrics.alerts.samples import samples_of
-from dfx_agent.metrics.spec import by_name
+from dfx_agent.backtest.episodes import EPISODE_GAP_ROWS, episodes
+from dfx_agent.catalogue import signals
+from dfx_agent.catalogue.spec import by_name
+from dfx_agent.rules.conditions import Agree, Compare, Either, Every, Grows, Unless, series
+from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.samples import samples_of
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 
 FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")

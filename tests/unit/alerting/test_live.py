@@ -14,11 +14,11 @@ from dfx_agent.alerting import live
 from dfx_agent.alerting.evaluator import Evaluator, metrics_read
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.alerting.notification import fingerprint
-from dfx_agent.metrics import agent as about_agent
-from dfx_agent.metrics.alerts import ALERTS
-from dfx_agent.metrics.alerts.alert import Alert, Runbook
-from dfx_agent.metrics.alerts.conditions import Compare, Every, Grows, series
-from dfx_agent.metrics.alerts.samples import samples_of
+from dfx_agent.catalogue import agent as about_agent
+from dfx_agent.rules.alert import Alert, Runbook
+from dfx_agent.rules.conditions import Compare, Every, Grows, series
+from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.samples import samples_of
 from dfx_agent.snapshot import RunRow, Snapshot
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dfx_agent.agent.kept import evidence
+from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import diagnose
-from dfx_agent.commands._observed import Observed
 
 
 def seen(directory: str, *, state: str, rank_state: str) -> Observed:

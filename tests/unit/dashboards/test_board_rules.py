@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from board_files import BOARDS, ROOT, annotation_queries, filled, panel_queries, panels
 
-from dfx_agent.metrics.alerts import PROMETHEUS_ALERTS
-from dfx_agent.metrics.spec import by_name
+from dfx_agent.catalogue.spec import by_name
+from dfx_agent.rules.declared import PROMETHEUS_ALERTS
 from dfx_agent.web import runbook
 
 QUERIES = list(panel_queries())
@@ -36,7 +36,7 @@ def test_boards_import_the_catalogue_and_nothing_else_of_ours():
     for path in (ROOT / "dashboards").glob("*.py"):
         nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
         ours = {node.module for node in nodes if node.module.startswith("dfx_agent")}
-        assert all(module.startswith("dfx_agent.metrics") for module in ours), path
+        assert all(module.startswith("dfx_agent.catalogue") for module in ours), path
 
 
 def test_there_are_the_five_boards():

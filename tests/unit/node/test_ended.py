@@ -14,7 +14,7 @@ from matched_scene import SECOND, Run
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.node import ended
 from dfx_agent.node.ended import KEEP_PROCESSES, KEEP_RUNS, Newest
 from dfx_agent.node.process import Process

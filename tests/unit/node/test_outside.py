@@ -11,7 +11,7 @@ import pytest
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.attach import procfs
-from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.node.passive import LOG_ROLE, OutsideProcess, placed
 from dfx_agent.node.segments.stack_stages import stage_of
 from dfx_agent.node.segments.stacks import Frame, ProcessStacks, ThreadStack

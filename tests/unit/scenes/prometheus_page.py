@@ -6,7 +6,7 @@ import dataclasses
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.snapshot import (
     AgentRow,
     RankRow,

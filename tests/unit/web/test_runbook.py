@@ -2,7 +2,7 @@
 
 import re
 
-from dfx_agent.metrics.alerts import PROMETHEUS_ALERTS
+from dfx_agent.rules.declared import PROMETHEUS_ALERTS
 from dfx_agent.web.runbook import page
 
 

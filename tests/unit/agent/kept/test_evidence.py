@@ -15,8 +15,8 @@ from hang_scene import Rank, Scene, hold_in, staged
 
 from dfx_agent.agent.kept import evidence
 from dfx_agent.agent.kept.evidence import MAX_FILES, Evidence
-from dfx_agent.commands._report_page import render
 from dfx_agent.node.segments.stacks import Frame, ProcessStacks, ThreadStack
+from dfx_agent.reports.evidence_page import render
 
 
 class Kept:

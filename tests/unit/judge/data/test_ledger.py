@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from dfx_agent.agent.agent import Agent  # noqa: E402
 from dfx_agent.agent.config import Config  # noqa: E402
-from dfx_agent.exporters.prometheus import run_samples  # noqa: E402
+from dfx_agent.exporters.prometheus.exporter import run_samples  # noqa: E402
 from dfx_agent.shim.ledger import observe  # noqa: E402
 from dfx_agent.shim.recorder import Recorder  # noqa: E402
 from dfx_agent.snapshot import RunRow, Verdict  # noqa: E402

@@ -9,7 +9,7 @@ import random
 import pytest
 from training_curves import active, healthy, signal, trained
 
-from dfx_agent.alerting.backtest import episodes
+from dfx_agent.backtest.episodes import episodes
 from dfx_agent.judge.divergence.anchor import Anchor
 from dfx_agent.judge.divergence.bank import HOLD_STEPS, LATCH_SECONDS, LATCH_STEPS, SignalBank
 from dfx_agent.judge.divergence.verdict import divergence_verdict

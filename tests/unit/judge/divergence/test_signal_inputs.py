@@ -5,10 +5,10 @@ import math
 import pytest
 
 from dfx_agent.alerting.evaluator import Evaluator
+from dfx_agent.catalogue.native import load
 from dfx_agent.judge.divergence.aborted_share import ABORTED, NUM_STEPS, AbortedShare
 from dfx_agent.judge.divergence.bank import SignalBank, StepSignals
 from dfx_agent.judge.divergence.inputs import LONE_STEPS, SILENT_STEPS, SignalInputs, input_of
-from dfx_agent.metrics.native import load
 
 
 def signals(framework, **told):

@@ -9,7 +9,7 @@ import pytest
 from dfx_agent.agent.incident_words import action_of
 from dfx_agent.agent.run import RunFold
 from dfx_agent.judge.divergence.skipped_updates import TOO_MANY_IN_A_ROW, SkippedUpdates
-from dfx_agent.metrics.alerts.stability import NO_UPDATE
+from dfx_agent.rules.declared.stability import NO_UPDATE
 
 
 class Rank:

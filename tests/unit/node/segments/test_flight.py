@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfx_agent.durations import age_text
 from dfx_agent.judge.words import labels_text
 from dfx_agent.node.collectives.unfinished import first_unfinished, unfinished_lines
-from dfx_agent.node.segments.flight import FlightRecord, age_text, parse, read_flight
+from dfx_agent.node.segments.flight import FlightRecord, parse, read_flight
 
 NOW_NS = time.time_ns()
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.exporters.prometheus import PrometheusExporter
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.node.segments.reader import Follower
 from dfx_agent.snapshot import Snapshot
 from dfx_agent.web.app import Encoder

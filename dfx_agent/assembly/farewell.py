@@ -1,0 +1,72 @@
+"""The end of an agent that ends with its job: Prometheus may see that end before the agent goes.
+
+Without it the alerts on vanished runs and agents could not tell an orderly end from a lost node.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from dfx_agent.assembly.ending import told_to_end
+
+Render = Callable[[str | None], tuple[bytes, str]]
+
+# people and scripts ask for anything, scrapers name the version of the format
+_SCRAPER_MARK = "version="
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_LOOK_SECONDS = 0.1
+
+
+class Scrapes:
+    """When /metrics was scraped; times are monotonic."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest = -math.inf
+        self._gap_seconds = math.inf
+
+    def watched(self, render: Render) -> Render:
+        """``render``, and every scrape it answers is known here."""
+
+        def answer(accept: str | None) -> tuple[bytes, str]:
+            begin = time.monotonic()
+            page = render(accept)
+            if _SCRAPER_MARK in (accept or ""):
+                self._note(begin)
+            return page
+
+        return answer
+
+    def came_since(self, moment: float) -> bool:
+        """Whether one began at ``moment`` or later, and was answered."""
+        return self._newest >= moment
+
+    def patience_seconds(self, limit_seconds: float) -> float:
+        """How long the next one may take: two intervals; 0 when nobody scrapes (any more)."""
+        with self._lock:
+            if time.monotonic() - self._newest > limit_seconds:
+                return 0.0
+            return min(limit_seconds, 2 * self._gap_seconds)
+
+    def _note(self, begin: float) -> None:
+        with self._lock:
+            self._gap_seconds = begin - self._newest
+            self._newest = begin
+
+
+def wait_for_scrape(scrapes: Scrapes, limit_seconds: float, say: Callable[[str], None]) -> None:
+    """Until a scrape that begins now or later was answered. Signals must be blocked; one ends it.
+
+    Nobody waits longer than ``limit_seconds``, and not at all where nobody scrapes.
+    """
+    begin = time.monotonic()
+    end = begin + scrapes.patience_seconds(limit_seconds)
+    if end - begin >= 1:
+        say(f"Prometheus may see the end: up to {end - begin:.0f} s (Ctrl-C: at once)")
+    while time.monotonic() < end and not scrapes.came_since(begin):
+        if told_to_end(_ENDING, _LOOK_SECONDS):
+            return

@@ -1,0 +1,143 @@
+"""What is known of this machine's runs now: from the agent that follows them, else from segments.
+
+An agent has history that a fresh reader has not, so the one that follows the folder is asked first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dfx_agent.agent import config as configuration
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.alerting.evaluator import metrics_read
+from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.client import AskedAgent, NoAnswerError, named, of_folder, token_in
+from dfx_agent.errors import UsageError
+from dfx_agent.exporters.prometheus.exporter import run_samples
+from dfx_agent.rules.declared import ALERTS, alerts_with
+from dfx_agent.wire import SegmentError
+
+_ASK_AGAIN_SECONDS = 1.0
+_LONGEST_WATCH_SECONDS = 86400.0
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A snapshot as JSON has it, where it is from, and the folder of the segments."""
+
+    source: str
+    directory: str
+    snapshot: dict[str, Any]
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        runs: list[dict[str, Any]] = self.snapshot["runs"]
+        return runs
+
+
+def add_observing_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of verbs that look once and say what they see."""
+    parser.add_argument("--run", metavar="NAME", help="only this run")
+    parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="agent to ask (the one that follows DIR; without one the segments are read)",
+    )
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="token of that agent (of DIR's: as in the settings)"
+    )
+
+
+class UnusableFolderError(UsageError):
+    """The folder of segments cannot be read: a verdict that was asked for cannot be given."""
+
+
+def observe(
+    args: argparse.Namespace,
+    seconds: float,
+    is_enough: Callable[[Observed], bool] = lambda _: True,
+    *,
+    asks_again: bool = False,
+) -> Observed:
+    """Look at segments for ``seconds`` or until it ``is_enough``; ask an agent once, or as long.
+
+    UsageError when the agent that was named does not answer, or when there is no such run.
+    """
+    if not 0 <= seconds <= _LONGEST_WATCH_SECONDS:
+        raise UsageError(f"--watch {seconds:g}: use 0 to {_LONGEST_WATCH_SECONDS:.0f} seconds")
+    config = configuration.load({"directory": args.directory}, os.environ, None)
+    token = token_in(args.token_file)
+    agent = named(args.url, token) if args.url else of_folder(config, token)
+    deadline = time.monotonic() + seconds
+    seen = _asked(agent, config.directory)
+    if seen is None:
+        return _of_run(_read(config, seconds, is_enough), args.run)
+    while asks_again and not is_enough(seen) and time.monotonic() < deadline:
+        time.sleep(_ASK_AGAIN_SECONDS)
+        again = _asked(agent, config.directory)
+        seen = again or _read(config, max(0.0, deadline - time.monotonic()), is_enough)
+    return _of_run(seen, args.run)
+
+
+def _of_run(seen: Observed, run: str | None) -> Observed:
+    if run is None:
+        return seen
+    names = [row["run"] for row in seen.runs]
+    if run not in names:
+        known = f"there are {', '.join(names)}" if names else "no run is observed"
+        raise UsageError(f"no run named {run}: {known}")
+    runs = [row for row in seen.runs if row["run"] == run]
+    return dataclasses.replace(seen, snapshot={**seen.snapshot, "runs": runs})
+
+
+def _asked(agent: AskedAgent | None, directory: str) -> Observed | None:
+    """What the agent says; None without one, and, said, when the folder's does not answer."""
+    if agent is None:
+        return None
+    try:
+        snapshot = agent.snapshot()
+    except NoAnswerError as error:
+        if not agent.pids:
+            raise UsageError(f"no snapshot: {error}") from None
+        if not agent.is_guess:
+            print(f"dfx-agent: {error}; the segments are read", file=sys.stderr)
+        return None
+    return None if snapshot is None else Observed(agent.url, directory, snapshot)
+
+
+def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool]) -> Observed:
+    try:
+        agent = Agent(config, reap=False)
+    except SegmentError as error:
+        raise UnusableFolderError(str(error)) from None
+    alerts = _alerts(config, agent)
+    deadline = time.monotonic() + seconds
+    agent.poll()
+    while True:
+        time.sleep(config.poll_seconds)  # steps are accounted one reading behind
+        agent.poll()
+        alerts.evaluate(agent.snapshot())
+        seen = Observed("segments", config.directory, dataclasses.asdict(agent.snapshot()))
+        if time.monotonic() >= deadline or is_enough(seen):
+            agent.stop()
+            return seen
+
+
+def _alerts(config: Config, agent: Agent) -> LiveAlerts:
+    """As a serving agent has them: an incident is what verdicts and alerts say together."""
+    alerts = alerts_with(dict(config.thresholds), ALERTS)
+    wanted = metrics_read(alerts)
+    live = LiveAlerts(agent, lambda run: run_samples(run, wanted), alerts)
+    agent.await_alerts()
+    live.join_incidents(agent.see_alerts)
+    live.follow_symptoms(agent.signal_states)
+    return live

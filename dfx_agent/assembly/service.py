@@ -1,0 +1,190 @@
+"""The agent with everything around it, put together once for every verb that serves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from dfx_agent.agent import folder_token
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.agent.kept.document import KeptDocument
+from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
+from dfx_agent.alerting.evaluator import metrics_read
+from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.alerting.notification import Receiver
+from dfx_agent.alerting.transport import Endpoint
+from dfx_agent.alerting.webhook import webhooks
+from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
+from dfx_agent.assembly.options import listener_of, read_token
+from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
+from dfx_agent.exporters.otel.push import OtlpPush
+from dfx_agent.exporters.prometheus.exporter import (
+    PrometheusExporter,
+    SnapshotCollector,
+    run_samples,
+)
+from dfx_agent.exporters.trackers.tracker import Tracker
+from dfx_agent.exporters.trackers.writing import STOP_SECONDS, Trackers, open_trackers
+from dfx_agent.rules.declared import ALERTS, alerts_with
+from dfx_agent.shim import imports
+from dfx_agent.web.listener import Listener
+from dfx_agent.wire import SegmentError
+
+if TYPE_CHECKING:
+    from dfx_agent.web.access import Access
+    from dfx_agent.web.server import Server
+
+
+class Service:
+    """Agent, alerts, trackers, exporters and web server.
+
+    The agent's folder, the trackers and the push are checked when it is made. ``listener`` is one
+    that is bound already, or another one than ``config`` asks for.
+    """
+
+    def __init__(self, config: Config, listener: Listener | None = None) -> None:
+        self._listener = listener or listener_of(config)
+        self._config = config
+        self._token = read_token(config, self._listener.host)
+        self._server: Server | None = None
+        self._scrapes = Scrapes()
+        self._certificate = os.path.abspath(config.tls_cert) if config.tls_cert else ""
+        self._linger_seconds = config.linger_seconds
+        trackers = _trackers(config)
+        self.otlp = _otlp(config, self._report_otlp)
+        self.agent = Agent(config)
+        self.trackers = Trackers(trackers, self.agent, self._report)
+        self.alerts = _alerts(config, self.agent, lambda: self.url)
+
+    @property
+    def url(self) -> str:
+        return self._listener.url
+
+    def bind(self) -> None:
+        """ListenError when the address is taken, before anything else has happened."""
+        self._listener.bind()
+
+    def start(self) -> None:
+        """Serve; ListenError when the address is taken."""
+        self.bind()
+        from dfx_agent.web.app import create_app
+        from dfx_agent.web.server import Server
+
+        sources = self.agent, self.alerts, self.trackers, self.otlp
+        exporter = PrometheusExporter(*sources)
+        render = self._scrapes.watched(exporter.render)
+        app = create_app(self.agent, render, self._access(), self.alerts)
+        self._server = Server(app, self._listener)
+        self._server.start()
+        self.agent.announce(self._listener.local_url, self._certificate)
+        self.agent.start()
+        self.alerts.start()
+        self.trackers.start()
+        if self.otlp is not None:
+            collect, instance = SnapshotCollector(*sources).collect, urlsplit(self.url).netloc
+            self.otlp.start(self.agent, collect, instance)
+
+    def _access(self) -> Access:
+        """Those whose job it is may read; what changes something takes the token."""
+        from dfx_agent.web.access import Access
+
+        is_open, token_file = self._config.open_to_local_users, self._config.token_file
+        if self._token is not None:
+            return Access(self._token, token_file or "", is_open_to_local_users=is_open)
+        uids = frozenset({0, os.getuid(), self.agent.folder_uid})
+        directory = self._config.directory
+        try:
+            token = folder_token.made(directory)
+        except (OSError, SegmentError) as error:
+            _say(f"{folder_token.path(directory)} cannot be kept ({error}): no baseline is reset")
+            return Access(None, uids=uids, is_open_to_local_users=is_open)
+        return Access(token, folder_token.path(directory), uids, is_open)
+
+    def see_job_off(self) -> None:
+        """The job that we were started with has ended: let Prometheus see it, if it scrapes us."""
+        self.agent.see_job_ended()
+        wait_for_scrape(self._scrapes, self._linger_seconds, _say)
+
+    def stop(self) -> None:
+        """Says on stderr which alerts and steps could not be delivered."""
+        self.agent.stop()
+        self.alerts.stop()
+        for name in self.trackers.stop():
+            _say(
+                f"tracker {name} is not done after {STOP_SECONDS:.0f} s: last steps may be missing"
+            )
+        if self.otlp is not None and not self.otlp.stop():
+            _say(f"OpenTelemetry push is not done after {OTLP_STOP_SECONDS:.0f} s: some is missing")
+        for row in self.alerts.alerts().deliveries:
+            if row.num_waiting:
+                what = f"{row.num_waiting} notifications not delivered to {row.kind} {row.target}"
+                _say(f"{what}: {row.last_error}")
+        if self._server is not None:
+            self._server.stop()
+        self._listener.close()
+
+    def _report_otlp(self, signal: str, message: str) -> None:
+        """An empty message: it is taken again."""
+        if message:
+            self._report("", f"otlp {signal}", message)
+        else:
+            _say(f"OpenTelemetry {signal} are taken again")
+            self.agent.settle("", f"otlp {signal}")
+
+    def _report(self, run: str, tracker: str, message: str) -> None:
+        _say(message)
+        self.agent.report(run, tracker, message)
+
+
+def _say(text: str) -> None:
+    print(f"dfx-agent: {text}", file=sys.stderr, flush=True)
+
+
+def _trackers(config: Config) -> dict[str, Tracker]:
+    """Under DFX_AGENT=1 this process is armed as well; what it writes is no job's."""
+    if config.track_with:
+        imports.forget()
+    return open_trackers(config.track_with, config.tracker_kwargs)
+
+
+def _otlp(config: Config, report: Callable[[str, str], None]) -> OtlpPush | None:
+    if config.otlp_endpoint is None:
+        return None
+    return OtlpPush(config.otlp_endpoint, config.otlp_signals, config.otlp_seconds, report)
+
+
+def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAlerts:
+    newest = agent.snapshot().agent
+    is_first = newest.other_agent_pid is None  # two agents of a folder do not share a memory
+    alerts = alerts_with(dict(config.thresholds), ALERTS)
+    wanted = metrics_read(alerts)
+    live = LiveAlerts(
+        agent,
+        lambda run: run_samples(run, wanted),
+        alerts,
+        _receivers(config),
+        dict(config.alert_labels),
+        page_url,
+        newest.node,
+        KeptDocument(config.directory, "told.json") if is_first else None,
+    )
+    agent.await_alerts()
+    live.join_incidents(agent.see_alerts)
+    live.follow_symptoms(agent.signal_states)
+    return live
+
+
+def _receivers(config: Config) -> list[Receiver]:
+    ca = config.alert_ca_file
+    managers = [
+        Endpoint(url.rstrip("/").removesuffix(API_PATH) + API_PATH,
+                 config.alertmanager_basic_auth_file, config.alertmanager_token_file, ca)
+        for url in config.alertmanager
+    ]  # fmt: skip
+    hooks = [Endpoint(url, token_file=config.webhook_token_file, ca_file=ca)
+             for url in config.webhook]  # fmt: skip
+    return [*alertmanagers(managers), *webhooks(hooks)]

@@ -1,0 +1,150 @@
+"""Replayed runs as one HTML file: every signal with its band, and when alerts would have come.
+
+plotly.js goes into the file: it needs no network. A run is drawn when it is opened.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from dfx_agent.backtest.episodes import Episode
+from dfx_agent.errors import DfxError
+from dfx_agent.snapshot import SignalState
+
+_DIGITS = 4
+_COLOURS = {"critical": "#d62728", "warning": "#e6a100"}
+_STYLE = """
+body{font:14px system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
+summary{cursor:pointer;padding:.4rem 0}.critical{color:#d62728}.warning{color:#9a6b00}
+td,th{padding:.1rem .8rem .1rem 0;text-align:left}
+"""
+_SCRIPT = """
+const runs = JSON.parse(document.getElementById("runs").textContent);
+document.querySelectorAll("details").forEach((node, i) => {
+  const draw = () => {
+    if (!node.open || node.drawn) return;
+    node.drawn = true;
+    const {traces, layout} = runs[i];
+    Plotly.newPlot(node.querySelector(".plot"), traces, layout, {responsive: true});
+  };
+  node.addEventListener("toggle", draw);
+  draw();
+});
+"""
+
+Curve = list[float | None]
+
+
+@dataclass
+class Curves:
+    """What is drawn of one run, by row; ``signals`` is name -> (value, band low, band high)."""
+
+    steps: list[int] = field(default_factory=list)
+    signals: dict[str, tuple[Curve, Curve, Curve]] = field(default_factory=dict)
+
+    def add(self, state: SignalState) -> SignalState:
+        """Keep this state's numbers and hand it on."""
+        num_rows = len(self.steps)
+        self.steps.append(state.step)
+        for row in state.signals:
+            curves = self.signals.setdefault(row.signal, ([], [], []))
+            numbers = row.value, row.baseline_low, row.baseline_high
+            for curve, number in zip(curves, numbers, strict=True):
+                curve.extend([None] * (num_rows - len(curve)))
+                curve.append(_short(number))
+        return state
+
+
+def render(runs: Iterable[tuple[str, Curves, Sequence[Episode]]], summary: str) -> str:
+    """The page; runs that would have paged are open. DfxError when plotly is not there."""
+    drawn = [(name, curves, alerts) for name, curves, alerts in runs]
+    figures = [_figure(curves, alerts) for _, curves, alerts in drawn]
+    data = json.dumps(figures, allow_nan=False).replace("<", "\\u003c")
+    sections = "".join(_section(name, curves, alerts) for name, curves, alerts in drawn)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>backtest</title>'
+        f"<style>{_STYLE}</style><h1>When the alerts would have come</h1><p>{escape(summary)}</p>"
+        f'{sections}<script type="application/json" id="runs">{data}</script>'
+        f"<script>{_plotly()}</script><script>{_SCRIPT}</script></html>"
+    )
+
+
+def _section(name: str, curves: Curves, alerts: Sequence[Episode]) -> str:
+    loud = [alert for alert in alerts if alert.severity in _COLOURS]
+    pages = [alert for alert in loud if alert.severity == "critical"]
+    verdict = f"would have paged at step {pages[0].step}" if pages else "no page"
+    kind = ' class="critical"' if pages else ""
+    rows = "".join(
+        f'<tr class="{alert.severity}"><td>step {alert.step}<td>{alert.severity}'
+        f"<td>{escape(alert.alert)}<td>{escape(_onsets(alert))}"
+        for alert in loud
+    )
+    return (
+        f"<details{' open' if pages else ''}><summary><strong>{escape(name)}</strong>, "
+        f"{len(curves.steps):,} rows, <span{kind}>{verdict}</span></summary>"
+        f'<table>{rows}</table><div class="plot"></div></details>'
+    )
+
+
+def _figure(curves: Curves, alerts: Sequence[Episode]) -> dict[str, Any]:
+    """One panel a signal, all over the same rows; the step is in the text that hovers."""
+    names = list(curves.signals)
+    height = 1 / max(1, len(names))
+    rows = {"title": {"text": "row"}, "anchor": f"y{len(names)}" if len(names) > 1 else "y"}
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {
+        "height": 60 + 130 * len(names), "showlegend": False, "hovermode": "x",
+        "margin": {"l": 130, "r": 20, "t": 10, "b": 40}, "xaxis": rows,
+        "shapes": [_line(alert) for alert in alerts if alert.severity in _COLOURS],
+    }  # fmt: skip
+    for i, name in enumerate(names):
+        axis = f"y{i + 1}" if i else "y"
+        top = 1 - i * height
+        layout[f"yaxis{i + 1}" if i else "yaxis"] = {
+            "domain": [top - 0.85 * height, top], "title": {"text": name},
+        }  # fmt: skip
+        traces += _panel(curves, name, axis)
+    return {"traces": traces, "layout": layout}
+
+
+def _panel(curves: Curves, name: str, axis: str) -> list[dict[str, Any]]:
+    value, low, high = curves.signals[name]
+    rows = list(range(len(value)))
+    band = {"x": rows, "yaxis": axis, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    steps = [f"step {step}" for step in curves.steps[: len(value)]]
+    return [
+        {**band, "y": low},
+        {**band, "y": high, "fill": "tonexty", "fillcolor": "rgba(120,120,120,.25)"},
+        {"x": rows, "y": value, "yaxis": axis, "text": steps, "mode": "lines",
+         "line": {"width": 1.2, "color": "#1f77b4"}},
+    ]  # fmt: skip
+
+
+def _line(alert: Episode) -> dict[str, Any]:
+    line = {"color": _COLOURS[alert.severity], "width": 1.5, "dash": "dot"}
+    return {"type": "line", "xref": "x", "yref": "paper", "x0": alert.row, "x1": alert.row,
+            "y0": 0, "y1": 1, "line": line}  # fmt: skip
+
+
+def _onsets(alert: Episode) -> str:
+    return ", ".join(f"{name} since {step}" for name, step in alert.symptoms.items())
+
+
+def _short(number: float | None) -> float | None:
+    """Without digits that no eye sees; None for what is not a number either."""
+    if number is None or not abs(number) < float("inf"):
+        return None
+    return float(f"{number:.{_DIGITS}g}")
+
+
+def _plotly() -> str:
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise DfxError("--plot draws with plotly: pip install plotly")
+    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_text("utf-8")

@@ -1,0 +1,183 @@
+"""One run of a log through the agent's signals and alerts, and from how much of it they judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+from dfx_agent.backtest.audit import Audit
+from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, episodes
+from dfx_agent.backtest.plot import Curves
+from dfx_agent.catalogue.native import load
+from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.reader import Log
+from dfx_agent.ingest.run import Row, Run
+from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.judge.divergence.inputs import Input, SignalInputs, input_of
+from dfx_agent.judge.divergence.symptoms import SIGNALS
+from dfx_agent.judge.divergence.verdict import can_vote
+from dfx_agent.rules.conditions import Condition
+from dfx_agent.rules.declared import alerts_with
+from dfx_agent.rules.declared.stability import DIVERGENCE, FAMILIES
+from dfx_agent.snapshot import SignalState
+
+# key -> value, of those that differ from the catalogue
+Thresholds: TypeAlias = Mapping[str, float]
+SignalValues: TypeAlias = tuple[int, dict[str, float]]
+
+# fewer cannot disagree: no page is possible from them, and "no page" would say nothing
+LEAST_FAMILIES = 2
+_FAMILY_OF = {spec.name: spec.symptom for spec in SIGNALS}
+_VOTING = frozenset(FAMILIES)
+
+
+@dataclass
+class Coverage:
+    """From what a run was judged. ``keys``: signal -> the log's keys it was read from."""
+
+    keys: dict[str, list[str]] = field(default_factory=dict)
+    num_rows_of: dict[str, int] = field(default_factory=dict)
+    num_rows: int = 0
+    num_rows_judged: int = 0
+    critical: Condition = DIVERGENCE.condition
+
+    @property
+    def families(self) -> list[str]:
+        found = {_FAMILY_OF.get(signal) for signal in self.keys}
+        return [family for family in FAMILIES if family in found]
+
+    @property
+    def missing_families(self) -> list[str]:
+        return [family for family in FAMILIES if family not in self.families]
+
+    @property
+    def can_page(self) -> bool:
+        """Whether the page would hold if all that was found agreed; a blow-up pages alone."""
+        return can_vote(self.families, self.critical)
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.families) >= LEAST_FAMILIES
+
+    def count_judged(self, state: SignalState) -> SignalState:
+        """A row is judged when two families that vote were scored on it."""
+        scored = {row.symptom for row in state.signals if row.z is not None}
+        self.num_rows_judged += len(scored & _VOTING) >= LEAST_FAMILIES
+        return state
+
+
+@dataclass
+class Report:
+    """What one run gave. ``name`` is that of the run within its file."""
+
+    file: str
+    name: str = ""
+    framework: str = ""
+    coverage: Coverage = field(default_factory=Coverage)
+    alerts: list[Episode] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    audit: list[str] = field(default_factory=list)
+    error: str | None = None
+    curves: Curves | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.coverage.num_rows
+
+    @property
+    def title(self) -> str:
+        return f"{self.file} [{self.name}]" if self.name else self.file
+
+
+class SignalRows:
+    """Rows of native values as the bank observes them: step, signal -> value.
+
+    ``framework`` is asked when the first row is there.
+    """
+
+    def __init__(
+        self, rows: Iterable[Row], framework: Callable[[], str], key_map: KeyMap = NO_MAP
+    ) -> None:
+        self.coverage, self.audit = Coverage(), Audit()
+        self._rows = rows
+        self._framework = framework
+        self._written = {spelling: key for key, spelling in key_map.spellings.items()}
+        self._keys: set[str] = set()
+        self._route: dict[str, Input] = {}
+
+    def __iter__(self) -> Iterator[SignalValues]:
+        inputs, coverage = SignalInputs(), self.coverage
+        for step, values in self._rows:
+            if not values.keys() <= self._keys:
+                self._add_keys(values)
+            sources = {
+                source: scale * values[key]
+                for key, (source, scale) in self._route.items()
+                if key in values
+            }
+            signals = inputs.signals(sources)
+            self.audit.observe(signals, values)
+            coverage.num_rows += 1
+            for signal in signals:
+                coverage.num_rows_of[signal] = coverage.num_rows_of.get(signal, 0) + 1
+            yield step, signals
+        for signal, metric, labels in inputs.dump():
+            chosen = metric, labels
+            keys = [key for key, to in self._route.items() if to.source == chosen]
+            coverage.keys[signal] = [self._written.get(key, key) for key in keys]
+
+    def _add_keys(self, keys: Iterable[str]) -> None:
+        """Where the values of keys go; of several keys for one source the best stands last."""
+        framework = self._framework()
+        names = load(framework)
+        new = set(keys) - self._keys
+        self._keys |= new
+        self.audit.add_keys(framework, sorted(new))
+        found = {key: to for key in new if (to := input_of(framework, key))} | self._route
+        ordered = sorted(found, key=lambda key: (-names.priority(key), key))
+        self._route = {key: found[key] for key in ordered}
+
+
+def signal_rows(run: Run) -> Iterator[SignalValues]:
+    return iter(SignalRows(run.rows, lambda: run.framework))
+
+
+def replay(
+    rows: Iterable[SignalValues],
+    curves: Curves | None = None,
+    thresholds: Thresholds = MappingProxyType({}),
+    coverage: Coverage | None = None,
+) -> list[Episode]:
+    """The alerts of a run that reported these rows; what is to be drawn goes into ``curves``.
+
+    ``thresholds`` differ from the catalogue's.
+    """
+    (divergence,) = alerts_with(thresholds, (DIVERGENCE,))
+    bank = SignalBank(divergence.condition)
+    states: Iterable[SignalState] = (bank.observe(step, values) for step, values in rows)
+    if curves is not None:
+        states = map(curves.add, states)
+    if coverage is not None:
+        coverage.critical = divergence.condition
+        states = map(coverage.count_judged, states)
+    return episodes(states, alerts_with(thresholds, STEP_CLOCKED))
+
+
+def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: bool) -> Report:
+    """UnreadableLogError when it holds no report."""
+    rows = SignalRows(log.rows(), lambda: log.framework, key_map)
+    curves = Curves() if is_drawn else None
+    alerts = replay(rows, curves, thresholds, rows.coverage)
+    return Report(
+        file=str(Path(log.path)),
+        name=log.name,
+        framework=log.framework,
+        coverage=rows.coverage,
+        alerts=alerts,
+        warnings=log.warnings,
+        audit=rows.audit.lines,
+        curves=curves,
+    )

@@ -1,0 +1,160 @@
+"""What a backtest found, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dfx_agent.backtest.episodes import Episode
+from dfx_agent.backtest.found_logs import BY_NAME
+from dfx_agent.backtest.replay import LEAST_FAMILIES, Report, Thresholds
+
+PassedOver = Sequence[tuple[str, str]]
+
+_MAX_PASSED_OVER_SHOWN = 20
+
+
+def as_json(
+    reports: list[Report], thresholds: Thresholds, passed_over: PassedOver = ()
+) -> dict[str, Any]:
+    return {
+        "runs": [_run_as_json(report) for report in reports],
+        "summary": {
+            **totals(reports),
+            "passed_over": [{"file": file, "reason": why} for file, why in passed_over],
+            "thresholds": dict(thresholds),
+        },
+    }
+
+
+def _run_as_json(report: Report) -> dict[str, Any]:
+    coverage = report.coverage
+    return {
+        "file": report.file,
+        "run": report.name,
+        "framework": report.framework,
+        "rows": report.num_rows,
+        "rows_judged": coverage.num_rows_judged,
+        "signals": {
+            signal: {"keys": keys, "rows": coverage.num_rows_of.get(signal, 0)}
+            for signal, keys in coverage.keys.items()
+        },
+        "missing_families": coverage.missing_families,
+        "can_page_by_vote": coverage.can_page,
+        "alerts": [_episode_as_json(episode) for episode in report.alerts],
+        "audit": report.audit,
+        "warnings": [*report.warnings, *filter(None, [report.error])],
+    }
+
+
+def _episode_as_json(episode: Episode) -> dict[str, Any]:
+    """``last_row`` is the last on which it fired: the episode is all rows from ``row`` to it."""
+    return {
+        "alert": episode.alert,
+        "severity": episode.severity,
+        "row": episode.row,
+        "step": episode.step,
+        "last_row": episode.last_row,
+        "last_step": episode.last_step,
+        "symptoms": episode.symptoms,
+    }
+
+
+def totals(reports: list[Report]) -> dict[str, Any]:
+    """``pages_per_100_rows`` is None without a row."""
+    num_rows = sum(report.num_rows for report in reports)
+    severities = [alert.severity for report in reports for alert in report.alerts]
+    num_pages = severities.count("critical")
+    paged = sum(any(a.severity == "critical" for a in r.alerts) for r in reports)
+    read = [report for report in reports if report.error is None]
+    return {
+        "num_runs": len(reports),
+        "num_unreadable": len(reports) - len(read),
+        "num_runs_with_too_few_signals": sum(not report.coverage.is_enough for report in read),
+        "num_rows": num_rows,
+        "num_rows_judged": sum(report.coverage.num_rows_judged for report in reports),
+        "num_pages": num_pages,
+        "num_warnings": severities.count("warning"),
+        "num_runs_paged": paged,
+        "pages_per_100_rows": 100 * num_pages / num_rows if num_rows else None,
+    }
+
+
+def lines(
+    reports: list[Report], thresholds: Thresholds, passed_over: PassedOver = ()
+) -> Iterator[str]:
+    """Each run with what it was judged from, its pages and warnings; infos are in the JSON."""
+    for report in reports:
+        if report.error is None:
+            yield f"{report.title}: {_judged_from(report)}: {verdict(report)}"
+            audit = (f"audit: {line}" for line in report.audit)
+            told = (*_alert_lines(report.alerts), *audit, *_missing(report), *report.warnings)
+            yield from (f"  {line}" for line in told)
+    yield from _passed_over_lines(passed_over)
+    yield summary_line(reports, thresholds)
+
+
+def _passed_over_lines(passed_over: PassedOver) -> Iterator[str]:
+    """What was opened and is no log by its name; what was not opened by its kind, counted."""
+    opened = [(file, why) for file, why in passed_over if not why.endswith(BY_NAME)]
+    for file, why in opened[:_MAX_PASSED_OVER_SHOWN]:
+        yield f"passed over: {file}: {why}"
+    if len(opened) > _MAX_PASSED_OVER_SHOWN:
+        yield f"passed over: {len(opened) - _MAX_PASSED_OVER_SHOWN:,} more (--json names them)"
+    kinds = Counter(why.removesuffix(BY_NAME).strip() for _, why in passed_over
+                    if why.endswith(BY_NAME))  # fmt: skip
+    if kinds:
+        told = ", ".join(f"{num:,} {kind}" for kind, num in sorted(kinds.items()))
+        yield f"passed over, not opened: {told} (--json names them)"
+
+
+def verdict(report: Report) -> str:
+    pages = [alert for alert in report.alerts if alert.severity == "critical"]
+    if pages:
+        return f"would have paged at step {pages[0].step}"
+    if not report.coverage.is_enough:
+        return f"NOT JUDGED: fewer than {LEAST_FAMILIES} families of signals"
+    if not report.coverage.num_rows_judged:
+        return "NOT JUDGED: too short, no row could be compared with rows before it"
+    if not report.coverage.can_page:
+        told = ", ".join(report.coverage.families)
+        return f"no page, but {told} cannot page by vote: only a blow-up would have"
+    return "no page"
+
+
+def summary_line(reports: list[Report], thresholds: Thresholds) -> str:
+    summary = totals(reports)
+    per_100 = summary["pages_per_100_rows"]
+    rate = "" if per_100 is None else f" ({per_100:.3g} per 100)"
+    own = f"; {len(thresholds)} thresholds of yours" if thresholds else ""
+    few = summary["num_runs_with_too_few_signals"]
+    not_judged = f"; {few} not judged" if few else ""
+    return (
+        f"{summary['num_runs']} runs, {summary['num_rows']:,} rows: {summary['num_pages']} pages"
+        f"{rate} in {summary['num_runs_paged']} runs, {summary['num_warnings']} warnings"
+        f"{not_judged}{own}"
+    )
+
+
+def _judged_from(report: Report) -> str:
+    coverage = report.coverage
+    found = (f"{signal} ({', '.join(keys)})" for signal, keys in coverage.keys.items())
+    return (
+        f"{report.framework or 'no known framework'}, {report.num_rows:,} rows, "
+        f"{coverage.num_rows_judged:,} judged by {', '.join(found) or 'no signal'}"
+    )
+
+
+def _missing(report: Report) -> Iterator[str]:
+    if report.coverage.missing_families:
+        missing = ", ".join(report.coverage.missing_families)
+        yield f"no signal of {missing} was found; name its key: --map NAME=KEY"
+
+
+def _alert_lines(alerts: Iterable[Episode]) -> Iterator[str]:
+    for alert in alerts:
+        if alert.severity != "info":
+            onsets = ", ".join(f"{name} since {step}" for name, step in alert.symptoms.items())
+            rows = f"step {alert.step} (row {alert.row} to {alert.last_row})"
+            yield f"{alert.severity:8} {rows}  {alert.alert}  {onsets}".rstrip()

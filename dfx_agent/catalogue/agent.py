@@ -1,0 +1,176 @@
+"""The agent and the guest about themselves: nothing is lost silently."""
+
+from dfx_agent.catalogue.spec import PER_NODE, PER_RANK, Metric
+
+NATIVE_METRIC = Metric(
+    "dfx_native_metric", "gauge", "", (*PER_RANK, "framework", "key"),
+    "A native key that no mapping knows, in its native unit: exported, never dropped.", "native",
+)  # fmt: skip
+UNMAPPED_KEYS = Metric(
+    "dfx_unmapped_keys", "gauge", "", PER_RANK,
+    "Native keys of this rank that no mapping knows: rises the day a framework renames one.",
+    "agent",
+)  # fmt: skip
+UNEXPORTED_KEYS = Metric(
+    "dfx_unexported_keys", "gauge", "", PER_RANK,
+    "Keys among dfx_unmapped_keys beyond the first 200: they are counted and have no series.",
+    "agent",
+)  # fmt: skip
+NATIVE_COUNT = Metric(
+    "dfx_native_count", "counter", "", (*PER_RANK, "key"),
+    "A count the guest keeps under a name the catalogue does not know.", "shim",
+)  # fmt: skip
+AGENT_INFO = Metric(
+    "dfx_agent", "info", "", ("version",), "The agent that answers this scrape.", "agent",
+)  # fmt: skip
+AGENT_POLLS = Metric(
+    "dfx_agent_polls", "counter", "", (), "Times the agent read all segments.", "agent",
+)  # fmt: skip
+AGENT_POLL_SECONDS = Metric(
+    "dfx_agent_poll_seconds", "gauge", "seconds", (), "How long the last reading took.", "agent",
+)  # fmt: skip
+AGENT_SEGMENTS = Metric(
+    "dfx_agent_segments", "gauge", "", (), "Segments the agent follows.", "agent",
+)  # fmt: skip
+AGENT_REAPED = Metric(
+    "dfx_agent_reaped_segments", "counter", "", (),
+    "Segments removed after their process was gone.", "agent",
+)  # fmt: skip
+DROPPED_RUNS = Metric(
+    "dfx_agent_dropped_runs", "counter", "", (),
+    "Ended runs that are not shown any more: the newest 32 stay, each for an hour.", "agent",
+)  # fmt: skip
+DROPPED_RANKS = Metric(
+    "dfx_dropped_ranks", "counter", "", (*PER_NODE, "role"),
+    "Ended processes that have no series any more: of each run stay the newest 64 that closed, "
+    "the newest 64 that died, and of the ranks of its world 256 each.", "agent",
+)  # fmt: skip
+AGENT_PROBLEMS = Metric(
+    "dfx_agent_refused_segments", "gauge", "", ("kind",),
+    "Segments the agent cannot read, by reason.", "agent",
+)  # fmt: skip
+EXPORTER_ERRORS = Metric(
+    "dfx_agent_exporter_errors", "counter", "", (), "Failures of an exporter or a listener.",
+    "agent",
+)  # fmt: skip
+AGENT_BLIND = Metric(
+    "dfx_agent_blind", "gauge", "", (),
+    "1 while something has not been read or judged for three periods: /readyz fails and names it. "
+    "0 otherwise.", "agent",
+)  # fmt: skip
+RUN_BLIND = Metric(
+    "dfx_agent_run_blind", "gauge", "", PER_NODE,
+    "1 while this run, or a part of it, has not been read or judged for three periods: what is "
+    "said of it says nothing about now. 0 otherwise.", "agent",
+)  # fmt: skip
+READ_AGE_SECONDS = Metric(
+    "dfx_agent_read_age_seconds", "gauge", "seconds", (),
+    "Since all segments were last read to the end; no series before the first time.", "agent",
+)  # fmt: skip
+JUDGED_AGE_SECONDS = Metric(
+    "dfx_agent_judged_age_seconds", "gauge", "seconds", PER_NODE,
+    "Since the run was last judged, of its kinds of verdict the one that waits longest; no series "
+    "before the first judgement.", "agent",
+)  # fmt: skip
+AGENT_FAULTS = Metric(
+    "dfx_agent_faults", "counter", "", ("part",),
+    "Failures of the agent's own work on one process, run or file, each behind its own guard: part "
+    "folder, reading, judgement, rendering or keeping. The log has the traceback.", "agent",
+)  # fmt: skip
+JOB_ENDED = Metric(
+    "dfx_agent_job_ended", "gauge", "", (),
+    "1 once the job that this agent was started with has ended: the agent ends after the next "
+    "scrape. 0 before, and for an agent that outlives jobs.", "agent",
+)  # fmt: skip
+RECORDS = Metric(
+    "dfx_guest_records", "counter", "", PER_RANK, "Records read from the process.", "agent",
+)  # fmt: skip
+LOST_RECORDS = Metric(
+    "dfx_guest_lost_records", "counter", "", PER_RANK,
+    "Records overwritten before they were read, counted exactly.", "agent",
+)  # fmt: skip
+EARLIER_RECORDS = Metric(
+    "dfx_guest_earlier_records", "gauge", "", PER_RANK,
+    "Records overwritten before this agent began to read the process: not lost by it.", "agent",
+)  # fmt: skip
+LATE_RECORDS = Metric(
+    "dfx_guest_late_records", "counter", "", PER_RANK,
+    "Spans that arrived after their time had been accounted, or left no record.", "agent",
+)  # fmt: skip
+GUEST_DROPS = Metric(
+    "dfx_guest_dropped", "counter", "", PER_RANK,
+    "What the guest could not record: names beyond its table, open spans beyond its table, "
+    "its own errors.", "agent",
+)  # fmt: skip
+GUEST_OVERHEAD_RATIO = Metric(
+    "dfx_guest_overhead_ratio", "gauge", "ratio", PER_RANK,
+    "What the guest costs its process, measured by itself: share of the step time.", "shim",
+)  # fmt: skip
+GUEST_GIVEN_UP = Metric(
+    "dfx_guest_given_up", "gauge", "", PER_RANK,
+    "What the guest gave up because it cost more than `--max-overhead`: 1 the details within a "
+    "step, 2 the collectives too, 0 nothing any more, under another budget; no series otherwise.",
+    "shim",
+)  # fmt: skip
+PATCH_ACTIVE = Metric(
+    "dfx_patch_active", "gauge", "", (*PER_RANK, "name"),
+    "1 while the guest observes the job by this hook, 0 where torch has nothing to hook, the hook "
+    "is off, or it failed.", "shim",
+)  # fmt: skip
+PATCH_FAILED = Metric(
+    "dfx_patch_failed", "gauge", "", (*PER_RANK, "name"),
+    "1 where this hook could not be installed or taken back; no series otherwise.", "shim",
+)  # fmt: skip
+ADAPTER_ACTIVE = Metric(
+    "dfx_adapter_active", "gauge", "", (*PER_RANK, "framework", "version", "part"),
+    "1 once something has come through this part of the framework, 0 before and where the "
+    "installed version has nothing to observe (or it was not imported, or is off), -1 where it "
+    "failed.",
+    "shim",
+)  # fmt: skip
+ADAPTER_SILENT = Metric(
+    "dfx_adapter_silent", "gauge", "", (*PER_RANK, "framework", "version", "part"),
+    "1 where this part is installed and nothing has come through it in any process of the run "
+    "though a step of the rank is over (a checkpoint may come later; metrics and steps should have "
+    "come); no series otherwise.",
+    "shim",
+)  # fmt: skip
+
+STALE_SCALARS = Metric(
+    "dfx_stale_scalars", "counter", "", PER_NODE,
+    "Values that came for a step long past and were left out of the history.", "agent",
+)  # fmt: skip
+
+METRICS = (
+    NATIVE_METRIC,
+    UNMAPPED_KEYS,
+    UNEXPORTED_KEYS,
+    NATIVE_COUNT,
+    AGENT_INFO,
+    AGENT_POLLS,
+    AGENT_POLL_SECONDS,
+    AGENT_SEGMENTS,
+    AGENT_REAPED,
+    DROPPED_RUNS,
+    DROPPED_RANKS,
+    AGENT_PROBLEMS,
+    EXPORTER_ERRORS,
+    AGENT_BLIND,
+    RUN_BLIND,
+    READ_AGE_SECONDS,
+    JUDGED_AGE_SECONDS,
+    AGENT_FAULTS,
+    JOB_ENDED,
+    RECORDS,
+    LOST_RECORDS,
+    EARLIER_RECORDS,
+    LATE_RECORDS,
+    GUEST_DROPS,
+    GUEST_OVERHEAD_RATIO,
+    GUEST_GIVEN_UP,
+    PATCH_ACTIVE,
+    PATCH_FAILED,
+    ADAPTER_ACTIVE,
+    ADAPTER_SILENT,
+    STALE_SCALARS,
+)

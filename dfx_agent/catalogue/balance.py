@@ -1,0 +1,100 @@
+"""How the work is spread over ranks: active, waiting, idle, tokens, queues."""
+
+from dfx_agent.catalogue.spec import PER_RANK, Metric, native
+
+RANK_INFO = Metric(
+    "dfx_rank", "info", "", (*PER_RANK, "node", "local_rank", "world_size", "pid", "source"),
+    "The process behind a rank; source is guest, or passive for what is only seen from outside.",
+    "agent",
+)  # fmt: skip
+RANK_UP = Metric(
+    "dfx_rank_up", "gauge", "", PER_RANK,
+    "1 while the process lives, 0 after it exited or died.", "agent",
+)  # fmt: skip
+WALL_SECONDS = Metric(
+    "dfx_rank_wall_seconds", "counter", "seconds", PER_RANK,
+    "Time accounted for: active + all waits + idle, exactly.", "derived",
+)  # fmt: skip
+ACTIVE_SECONDS = Metric(
+    "dfx_rank_active_seconds", "counter", "seconds", PER_RANK,
+    "Time with at least one stage running that is not waiting.", "shim",
+)  # fmt: skip
+STAGE_ACTIVE_SECONDS = Metric(
+    "dfx_rank_stage_active_seconds", "counter", "seconds", (*PER_RANK, "stage"),
+    "Exclusive time of the stage, waits taken out; stages that overlap may sum to more than "
+    "dfx_rank_active_seconds_total.", "shim",
+)  # fmt: skip
+WAIT_SECONDS = Metric(
+    "dfx_rank_wait_seconds", "counter", "seconds", (*PER_RANK, "kind", "stage"),
+    "Time in a wait of this kind while no stage was active; stage is the enclosing one. remote: "
+    "for the answer of a server (HTTP, gRPC, ZeroMQ).", "shim",
+)  # fmt: skip
+IDLE_SECONDS = Metric(
+    "dfx_rank_idle_seconds", "counter", "seconds", PER_RANK,
+    "Time in which nothing was recorded as running or waiting.", "derived",
+)  # fmt: skip
+RANK_TOKENS = Metric(
+    "dfx_rank_tokens", "counter", "tokens", (*PER_RANK, "kind"),
+    "Tokens this rank processed, by kind (prompt, response); forward: taken in by forward passes "
+    "that are trained on, padding included, where the job tells none.", "shim",
+)  # fmt: skip
+QUEUE_DEPTH = Metric(
+    "dfx_queue_depth", "gauge", "", (*PER_RANK, "queue", "stat"),
+    "Items in the queue now; stat is empty, or what the framework reports beside it.", "shim",
+)  # fmt: skip
+
+# only logged by frameworks: the mapping names them
+# fmt: off
+_NATIVE = (
+    native(
+        "dfx_dp_tokens", "tokens", ("stat", "cluster"),
+        "Tokens per data-parallel rank before (min, max) and after (balanced_*) reordering: the "
+        "controller's plan.",
+    ),
+    native(
+        "dfx_dp_row_imbalance", "", (),
+        "Largest / mean token load of a batch row.",
+    ),
+    native(
+        "dfx_padding_ratio", "ratio", ("stage",),
+        "Share of padding: in the batch (TRL), taken out by dynamic batching (ROLL).",
+    ),
+    native(
+        "dfx_dynamic_batch_tokens", "tokens", ("which", "stage"),
+        "Tokens before and after dynamic batching.",
+    ),
+    native(
+        "dfx_rank_comm_seconds", "seconds", ("op",),
+        "Time in communication per step, as the framework reports it, mean over ranks.",
+    ),
+    native(
+        "dfx_gradient_syncs", "", (),
+        "Gradient collectives per step and rank, as the framework counts them.",
+    ),
+    native(
+        "dfx_moe_expert_imbalance", "", ("stat", "layer"),
+        "Expert load x number of experts - 1.",
+    ),
+    native(
+        "dfx_moe_routed_assignments", "", ("which",),
+        "Assignments of tokens to experts that the rollout reported.",
+    ),
+    native(
+        "dfx_moe_routing_confidence", "", ("stat",),
+        "Confidence of the router over tokens.",
+    ),
+)
+# fmt: on
+
+METRICS = (
+    RANK_INFO,
+    RANK_UP,
+    WALL_SECONDS,
+    ACTIVE_SECONDS,
+    STAGE_ACTIVE_SECONDS,
+    WAIT_SECONDS,
+    IDLE_SECONDS,
+    RANK_TOKENS,
+    QUEUE_DEPTH,
+    *_NATIVE,
+)

@@ -1,0 +1,97 @@
+"""Memory: the framework allocator of each device, anonymous memory of the process."""
+
+from dfx_agent.catalogue.spec import PER_RANK, Metric, native
+
+GPU_ALLOCATED = Metric(
+    "dfx_gpu_mem_allocated_bytes", "gauge", "bytes", (*PER_RANK, "device"),
+    "Memory of live tensors in the framework's allocator.", "shim",
+)  # fmt: skip
+GPU_RESERVED = Metric(
+    "dfx_gpu_mem_reserved_bytes", "gauge", "bytes", (*PER_RANK, "device"),
+    "Memory the framework's allocator holds, free blocks in it included.", "shim",
+)  # fmt: skip
+GPU_LIMIT = Metric(
+    "dfx_gpu_mem_limit_bytes", "gauge", "bytes", (*PER_RANK, "device"),
+    "Memory the device has.", "shim",
+)  # fmt: skip
+GPU_FRAGMENTATION = Metric(
+    "dfx_gpu_mem_fragmentation_ratio", "gauge", "ratio", (*PER_RANK, "device"),
+    "1 - allocated / reserved.", "derived",
+)  # fmt: skip
+GPU_STAGE_PEAK = Metric(
+    "dfx_gpu_mem_stage_peak_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
+    "Highest allocated memory sampled in the stage, about once a second since the guest came: a "
+    "lower bound of the allocator's own peak, which is never reset.", "shim",
+)  # fmt: skip
+GPU_ALLOC_RETRIES = Metric(
+    "dfx_gpu_mem_alloc_retries", "counter", "", (*PER_RANK, "device"),
+    "Allocations that had to empty the allocator's cache first; each costs milliseconds.", "shim",
+)  # fmt: skip
+GPU_OOMS = Metric(
+    "dfx_gpu_mem_ooms", "counter", "", (*PER_RANK, "device"),
+    "Out-of-memory errors the allocator has raised, caught ones included.", "shim",
+)  # fmt: skip
+HOST_ANONYMOUS = Metric(
+    "dfx_host_memory_anonymous_bytes", "gauge", "bytes", PER_RANK,
+    "Resident anonymous memory of the process (RssAnon): what a leak grows.", "device",
+)  # fmt: skip
+HOST_SLOPE = Metric(
+    "dfx_host_memory_slope_bytes", "gauge", "bytes", PER_RANK,
+    "Growth of anonymous memory per step: median slope of all pairs of the newest 64 steps; absent "
+    "below 8 steps.", "derived",
+)  # fmt: skip
+
+# only logged by frameworks: the mapping names them
+# fmt: off
+_NATIVE = (
+    native(
+        "dfx_gpu_mem_phase_bytes", "bytes", ("phase", "op", "what", "device"),
+        "Allocator figures (what) around one worker operation, mean over ranks; ROLL in debug "
+        "mode.",
+    ),
+    native(
+        "dfx_gpu_mem_peak_allocated_bytes", "bytes", ("model",),
+        "Highest allocated memory as the framework reports it; verl: of data-parallel rank 0, "
+        "never reset.",
+    ),
+    native(
+        "dfx_gpu_mem_peak_reserved_bytes", "bytes", ("model",),
+        "Highest reserved memory as the framework reports it; prime-rl: of rank 0, reset every "
+        "step.",
+    ),
+    native(
+        "dfx_gpu_mem_peak_ratio", "ratio", ("which", "op", "device"),
+        "Highest allocated or reserved memory / device memory as the framework reports it.",
+    ),
+    native(
+        "dfx_kv_cache_usage_ratio", "ratio", ("engine", "agg"),
+        "Share of the inference engine's KV cache in use.",
+    ),
+    native(
+        "dfx_nccl_offload_freed_bytes", "bytes", ("which", "op"),
+        "Memory that offloading the communicators freed, or reloading them took.",
+    ),
+    native(
+        "dfx_process_memory_bytes", "bytes", ("phase", "op", "what"),
+        "Resident (rss) and virtual (vms) memory around one worker operation; ROLL in debug "
+        "mode.",
+    ),
+    native(
+        "dfx_host_mem_used_bytes", "bytes", ("model",),
+        "Memory in use on the whole host, as the framework reports it.",
+    ),
+)
+# fmt: on
+
+METRICS = (
+    GPU_ALLOCATED,
+    GPU_RESERVED,
+    GPU_LIMIT,
+    GPU_FRAGMENTATION,
+    GPU_STAGE_PEAK,
+    GPU_ALLOC_RETRIES,
+    GPU_OOMS,
+    HOST_ANONYMOUS,
+    HOST_SLOPE,
+    *_NATIVE,
+)

@@ -1,0 +1,56 @@
+"""The process that holds an asynchronous job together: event loop, weight sync, scheduler."""
+
+from dfx_agent.catalogue.spec import native
+
+# fmt: off
+METRICS = (
+    native(
+        "dfx_event_loop_lag_seconds", "seconds", ("stat",),
+        "How late the orchestrator's event loop wakes.",
+    ),
+    native(
+        "dfx_event_loop_lag_samples", "", (),
+        "Samples behind dfx_event_loop_lag_seconds.",
+    ),
+    native(
+        "dfx_weight_update_seconds", "seconds", ("part",),
+        "Time of the last weight update of the inference engines, by part.",
+    ),
+    native(
+        "dfx_weight_sync_bytes", "bytes", (),
+        "Bytes of one weight synchronisation.",
+    ),
+    native(
+        "dfx_weight_sync_changed_ratio", "ratio", (),
+        "Share of the weights that a delta synchronisation sends.",
+    ),
+    native(
+        "dfx_weight_sync_changed_elements", "", (),
+        "Weights that a delta synchronisation sends.",
+    ),
+    native(
+        "dfx_weight_sync_flushes", "", (),
+        "Flushes of one weight synchronisation.",
+    ),
+    native(
+        "dfx_concurrency", "", ("which",),
+        "Settings and decisions of the scheduler, under the framework's own names.",
+    ),
+    native(
+        "dfx_ckpt_disk_free_ratio", "ratio", (),
+        "Share of the checkpoint disk that is free.",
+    ),
+    native(
+        "dfx_ckpt_disk_bytes", "bytes", ("which",),
+        "Bytes of the checkpoint disk that are free, used, and there (which).",
+    ),
+    native(
+        "dfx_global_step", "", ("variant",),
+        "Step as the framework itself counts it.",
+    ),
+    native(
+        "dfx_epoch", "", (),
+        "Epoch as the framework itself counts it.",
+    ),
+)
+# fmt: on

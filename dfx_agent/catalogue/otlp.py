@@ -1,0 +1,30 @@
+"""What the agent pushes to an OpenTelemetry receiver."""
+
+from dfx_agent.catalogue.spec import Metric
+
+_SIGNAL = ("signal",)
+
+ACTIVE = Metric(
+    "dfx_otlp_active", "gauge", "", _SIGNAL,
+    "1 while the OpenTelemetry receiver takes this signal (metrics, traces), 0 since it has not.",
+    "agent",
+)  # fmt: skip
+SENT = Metric(
+    "dfx_otlp_sent", "counter", "", _SIGNAL,
+    "Data points (metrics) and spans (traces) that the receiver took.", "agent",
+)  # fmt: skip
+FAILED = Metric(
+    "dfx_otlp_failed", "counter", "", _SIGNAL,
+    "Pushes that the receiver did not take. Metrics are pushed anew with their newest values, "
+    "spans are kept and tried again.", "agent",
+)  # fmt: skip
+DROPPED_SPANS = Metric(
+    "dfx_otlp_dropped_spans", "counter", "", (),
+    "Spans given up: the receiver had not taken any for too long.", "agent",
+)  # fmt: skip
+MISSED_STEPS = Metric(
+    "dfx_otlp_missed_steps", "counter", "", (),
+    "Steps of ranks without spans: they were not kept any more when their turn came.", "agent",
+)  # fmt: skip
+
+METRICS = (ACTIVE, SENT, FAILED, DROPPED_SPANS, MISSED_STEPS)

@@ -1,0 +1,148 @@
+"""How long steps and stages take, and when they ran."""
+
+from dfx_agent.catalogue.spec import PER_NODE, PER_RANK, Metric, native
+
+RUN_INFO = Metric(
+    "dfx_run", "info", "", ("run", "framework", "attempt"),
+    "A training run the agent follows; attempt counts restarts.", "agent",
+)  # fmt: skip
+STEP = Metric(
+    "dfx_step", "gauge", "", PER_RANK, "Training step the process is in now.", "shim",
+)  # fmt: skip
+RANK_STEP_SECONDS = Metric(
+    "dfx_rank_step_seconds", "gauge", "seconds", PER_RANK,
+    "Wall time of the rank's last closed step, from set_step to set_step.", "derived",
+)  # fmt: skip
+RANK_STAGE_SECONDS = Metric(
+    "dfx_rank_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage"),
+    "Exclusive time of the stage in the rank's last closed step, waits taken out.", "derived",
+)  # fmt: skip
+BUBBLE_RATIO = Metric(
+    "dfx_pipeline_bubble_ratio", "gauge", "ratio", (*PER_NODE, "role"),
+    "1 - sum of active time over ranks / (ranks x wall time), of the last closed step.", "derived",
+)  # fmt: skip
+STEP_TOKENS_RATE = Metric(
+    "dfx_pipeline_tokens_per_second", "gauge", "", (*PER_NODE, "role", "kind"),
+    "Tokens of the last closed step over its ranks / its wall time, by kind (prompt, response).",
+    "derived",
+)  # fmt: skip
+SAMPLES_RATE = Metric(
+    "dfx_samples_per_second", "gauge", "", PER_NODE,
+    "Samples of the newest step that the job tells them of / the wall time of that step.",
+    "derived",
+)  # fmt: skip
+STAGE_START = Metric(
+    "dfx_stage_start_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
+    "When the stage last began, Unix time; slot (0 to 3, in turn) tells repeats within a step "
+    "apart; idle is a stage of its own.", "shim",
+)  # fmt: skip
+STAGE_END = Metric(
+    "dfx_stage_end_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
+    "When the stage last ended, Unix time; absent while its first run is open.", "shim",
+)  # fmt: skip
+INFLIGHT_SECONDS = Metric(
+    "dfx_rank_inflight_seconds", "gauge", "seconds", (*PER_RANK, "kind", "stage"),
+    "How long the innermost open stage or wait has been open; no series when nothing is.", "shim",
+)  # fmt: skip
+POLICY_VERSION = Metric(
+    "dfx_policy_version", "gauge", "", PER_RANK,
+    "Version of the weights the process acts with.", "shim",
+)  # fmt: skip
+NATIVE_STAGE_SECONDS = Metric(
+    "dfx_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage", "domain"),
+    "Stage time as the framework's own timer reports it (controller's view).", "native",
+)  # fmt: skip
+STEP_SECONDS = Metric(
+    "dfx_step_seconds", "gauge", "seconds", PER_RANK,
+    "Step time as the framework itself reports it.", "native",
+)  # fmt: skip
+TOKENS_PER_SECOND_PER_GPU = Metric(
+    "dfx_tokens_per_second_per_gpu", "gauge", "", (*PER_RANK, "scope"),
+    "Tokens per second and device as the framework reports it.", "native",
+)  # fmt: skip
+STEP_TOKENS = Metric(
+    "dfx_step_tokens", "gauge", "tokens", (*PER_RANK, "variant", "scope"),
+    "Prompt and response tokens of the step as the framework reports them.", "native",
+)  # fmt: skip
+
+# only logged by frameworks: the mapping names them
+# fmt: off
+_NATIVE = (
+    native(
+        "dfx_stage_worker_seconds", "seconds", ("cluster", "op", "part"),
+        "Time of one worker method by part (total, execute, onload, offload), mean over ranks.",
+    ),
+    native(
+        "dfx_stage_token_seconds", "seconds", ("stage",),
+        "Stage time per token; rollout: per response token, others: per token of prompt and "
+        "response.",
+    ),
+    native(
+        "dfx_tokens", "tokens", (),
+        "Tokens trained on since the run began, as the framework reports them.", kind="counter",
+    ),
+    native(
+        "dfx_step_samples", "", (),
+        "Samples of the step.",
+    ),
+    native(
+        "dfx_step_groups", "", ("variant",),
+        "Prompt groups of the step.",
+    ),
+    native(
+        "dfx_groups", "", (),
+        "Prompt groups since the run began, as the framework reports them.", kind="counter",
+    ),
+    native(
+        "dfx_samples", "", ("variant",),
+        "Samples since the run began, as the framework reports them.", kind="counter",
+    ),
+    native(
+        "dfx_tokens_per_second", "", ("scope",),
+        "Tokens per second as the framework reports them; scope says of what and over which "
+        "time.",
+    ),
+    native(
+        "dfx_env_steps_per_second", "", (),
+        "Environment steps per second.",
+    ),
+    native(
+        "dfx_mfu_ratio", "ratio", ("model", "basis"),
+        "Model FLOP/s / peak FLOP/s as the framework estimates it; not comparable between "
+        "frameworks, basis says which time it is over.",
+    ),
+    native(
+        "dfx_flops_per_second_per_gpu", "", ("stage",),
+        "Model FLOP/s of one device in the stage, as the framework estimates it.",
+    ),
+    native(
+        "dfx_pipeline_idle_ratio", "ratio", ("side",),
+        "Share of its time that this side of an asynchronous pipeline waits for the other, as "
+        "the framework reports it.",
+    ),
+    native(
+        "dfx_resource_utilization_ratio", "ratio", ("side",),
+        "Share of the allocated device time that is used, as verl's dynamic resource mode "
+        "reports it.",
+    ),
+)
+# fmt: on
+
+METRICS = (
+    RUN_INFO,
+    STEP,
+    RANK_STEP_SECONDS,
+    RANK_STAGE_SECONDS,
+    BUBBLE_RATIO,
+    STEP_TOKENS_RATE,
+    SAMPLES_RATE,
+    STAGE_START,
+    STAGE_END,
+    INFLIGHT_SECONDS,
+    POLICY_VERSION,
+    NATIVE_STAGE_SECONDS,
+    STEP_SECONDS,
+    TOKENS_PER_SECOND_PER_GPU,
+    STEP_TOKENS,
+    *_NATIVE,
+)

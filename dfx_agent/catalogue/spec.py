@@ -1,0 +1,80 @@
+"""What a metric is: declared once, read by exporters, page, boards, rules and docs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Literal
+
+Kind = Literal["gauge", "counter", "info"]
+MetricSource = Literal["native", "shim", "device", "derived", "agent"]
+
+_UCUM = {"seconds": "s", "bytes": "By", "ratio": "1"}
+
+# labels every series of a training process carries
+PER_RANK = ("run", "role", "rank")
+# and every series that each node's agent computes from its part of the run
+PER_NODE = ("run", "node")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric family.
+
+    ``name`` is the Prometheus name without ``_total``; ``unit`` is a base unit (seconds, bytes,
+    ratio, tokens, nats) or "" for a plain number. ``help`` is one sentence: meaning, and how it is
+    computed where that is not obvious.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    labels: tuple[str, ...]
+    help: str
+    source: MetricSource
+
+    @property
+    def sample_name(self) -> str:
+        """The name a query uses."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+    @property
+    def otel_name(self) -> str:
+        """The name with dots; a receiver that turns it into Prometheus' form gets ours back."""
+        name = f"{self.name}_info" if self.kind == "info" else self.name
+        return name.replace("_", ".")
+
+    @property
+    def otel_unit(self) -> str:
+        """UCUM where the name ends with the unit, else it is a note: receivers append the first."""
+        is_named = self.name.endswith(f"_{self.unit}")
+        return _UCUM.get(self.unit, "") if is_named else ""
+
+
+def native(
+    name: str, unit: str, labels: tuple[str, ...], meaning: str, *, kind: Kind = "gauge"
+) -> Metric:
+    """A metric that frameworks log and nobody else measures; counters are running totals."""
+    return Metric(name, kind, unit, (*PER_RANK, *labels), meaning, "native")
+
+
+def catalogue() -> Iterator[tuple[str, tuple[Metric, ...]]]:
+    """(class, its metrics) for every module of this package that declares METRICS, sorted."""
+    package = import_module(__package__ or "dfx_agent.catalogue")
+    for module in sorted(iter_modules(package.__path__), key=lambda m: m.name):
+        if not module.ispkg and module.name not in {"spec", "docs"}:
+            metrics = getattr(import_module(f"{package.__name__}.{module.name}"), "METRICS", ())
+            yield module.name, metrics
+
+
+def by_name() -> dict[str, Metric]:
+    """Every metric; ValueError naming the metric when one is declared twice."""
+    found: dict[str, Metric] = {}
+    for _, metrics in catalogue():
+        for metric in metrics:
+            if metric.name in found:
+                raise ValueError(f"metric {metric.name} is declared twice")
+            found[metric.name] = metric
+    return found

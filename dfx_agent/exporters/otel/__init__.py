@@ -1,0 +1,1 @@
+"""Metrics and steps pushed as OpenTelemetry."""

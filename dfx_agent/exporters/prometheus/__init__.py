@@ -1,0 +1,1 @@
+"""/metrics: what a Snapshot says as metric families."""

@@ -1,0 +1,65 @@
+"""What is concluded of a run as Prometheus families: its state, its incidents, its verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dfx_agent.catalogue import verdicts
+from dfx_agent.catalogue.verdicts import NO_STAGE
+from dfx_agent.exporters.prometheus.ranks import Labels, Page
+from dfx_agent.snapshot import Incident, RunRow, Verdict
+
+# who is to blame in these stands in a stage, or in none
+_OF_A_STAGE = frozenset({"hang", "crash", "straggler"})
+
+
+def add_verdicts(page: Page, run: RunRow, node: str) -> None:
+    """``node`` is where the agent that concludes it runs."""
+    key = run.run, node
+    page.add(verdicts.RUN_STATE, (*key, run.standing.state), 1)
+    for incident in run.incidents:
+        _add_incident(page, key, incident)
+    _add_states(page, key, run.verdicts)
+    _add_found(page, key, run.verdicts)
+
+
+def _add_incident(page: Page, key: Labels, row: Incident) -> None:
+    for rank in row.ranks or ("",):
+        labels = *key, row.role, row.kind, row.state, row.severity, rank, row.id
+        page.add(verdicts.INCIDENT_BEGIN, labels, row.since_seconds)
+        if row.step is not None:
+            page.add(verdicts.INCIDENT_STEP, labels, row.step)
+
+
+def _add_states(page: Page, key: Labels, rows: Iterable[Verdict]) -> None:
+    """Several verdicts may agree on a series: it is written once."""
+    unsure = "insufficient evidence"
+    states = [
+        (*key, row.role, row.kind, row.state, row.cause if row.state == unsure else "")
+        for row in rows
+    ]
+    for labels in dict.fromkeys(states):
+        page.add(verdicts.VERDICT_STATE, labels, 1)
+
+
+def _stage(row: Verdict) -> str:
+    """As a sentence can take it: a rank that is in none is not in "idle"."""
+    is_outside = row.kind in _OF_A_STAGE and row.stage in {"", "idle"}
+    return NO_STAGE if is_outside else row.stage
+
+
+def _add_found(page: Page, key: Labels, rows: Iterable[Verdict]) -> None:
+    """The same; a rank's lost time is the largest that is told."""
+    active: dict[Labels, None] = {}
+    lost: dict[Labels, float] = {}
+    for row in rows:
+        for rank in (row.ranks or ("",)) if row.state == "found" else ():
+            blame = *key, row.role, row.kind, row.cause, _stage(row), rank
+            active[blame] = None
+            if row.kind == "straggler" and row.lost_seconds is not None:
+                blamed = *key, row.role, rank
+                lost[blamed] = max(lost.get(blamed, 0.0), row.lost_seconds)
+    for labels in active:
+        page.add(verdicts.VERDICT_ACTIVE, labels, 1)
+    for labels, seconds in lost.items():
+        page.add(verdicts.STRAGGLER_LOST_SECONDS, labels, seconds)

@@ -1,0 +1,1 @@
+"""Experiment trackers: one file each, found by being here."""

@@ -1,0 +1,51 @@
+"""Steps as JSON lines, one file a run; ``dfx-agent backtest`` and ``watch`` read them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from dfx_agent.exporters.trackers.tracker import Options, checked_options, file_name, folder
+
+_LOG_DIR = "dfx-metrics"
+
+
+def open_tracker(options: Options) -> JsonLines:
+    """Options: ``log_dir`` (dfx-metrics)."""
+    given = checked_options("jsonl", options, frozenset({"log_dir"}))
+    return JsonLines(folder("jsonl", given.get("log_dir", _LOG_DIR)))
+
+
+class JsonLines:
+    """``<log_dir>/<run>.jsonl``; a file that is there already is continued."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self._log_dir = log_dir
+
+    def begin(self, run: str) -> JsonLinesRun:
+        return JsonLinesRun(self._log_dir / f"{file_name(run)}.jsonl", run)
+
+
+class JsonLinesRun:
+    """One line a step, on disk before ``write`` returns."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._run = run
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def write(self, step: int, time_seconds: float, metrics: Mapping[str, float]) -> None:
+        data = {key: _json(value) for key, value in metrics.items()}
+        line = {"run": self._run, "step": step, "time": round(time_seconds, 3), "data": data}
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _json(value: float) -> float | str:
+    """JSON has no NaN: as a text, like the page's API."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

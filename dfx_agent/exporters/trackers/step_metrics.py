@@ -1,0 +1,148 @@
+"""One closed step in the words of trackers: native keys as they are, then ROLL's names.
+
+ROLL documents names for what other frameworks call differently. A native value that the catalogue
+knows gets ROLL's name too, in ROLL's unit, and what the agent measures itself (time, memory,
+tokens) gets it where the framework says nothing. What nobody measured has no name here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from dfx_agent.catalogue.native import load
+from dfx_agent.snapshot import RankRow, StepRow
+
+_STATS = ("mean", "max", "min")
+# what the names mean is in catalogue/native/roll.yaml
+_ROLL_NAMES = (
+    *(f"critic/{what}/{stat}" for what in ("score", "rewards", "advantages", "returns", "values")
+      for stat in _STATS),
+    *(f"tokens/{what}_length/{stat}" for what in ("prompt", "response") for stat in _STATS),
+    "critic/entropy/mean", "critic/kl", "critic/loss", "critic/lr",
+    "actor/pg_loss", "actor/total_loss", "actor/kl_loss", "actor/policykl", "actor/approxkl",
+    "actor/clipfrac", "actor/lr", "actor_train/grad_norm", "system/tps",
+)  # fmt: skip
+_GIB = 1 << 30
+# stages that count under their own names and are inside one of the updates
+_UPDATES = ("actor_update", "critic_update")
+_UPDATE_PARTS = ("forward", "backward", "optimizer", "communication")
+
+Series = tuple[str, frozenset[tuple[str, str]]]  # (metric, its labels)
+
+
+def step_metrics(
+    framework: str, scalars: Mapping[str, float], rows: Sequence[StepRow], ranks: Sequence[RankRow]
+) -> dict[str, float]:
+    """Metrics of one step: native unit for native keys; seconds, GiB, tokens/s for the others.
+
+    ``scalars`` are the native values (mean over ranks), ``rows`` the step of each role, ``ranks``
+    the processes as they are now.
+    """
+    metrics = dict(scalars)
+    for key, value in (*_renamed(framework, scalars), *_times(rows), *_tokens(rows),
+                       *_memory(ranks)):  # fmt: skip
+        metrics.setdefault(key, value)
+    return metrics
+
+
+def _renamed(framework: str, scalars: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Native values under ROLL's names; of several keys of one series the mapping's first."""
+    names = load(framework)
+    for key in sorted(scalars, key=names.priority):
+        native = names.find(key)
+        if native is None:
+            continue
+        labels = frozenset((name, text) for name, text in native.labels.items() if text)
+        for name, scale in _roll_names().get((native.metric, labels), ()):
+            yield name, scalars[key] * native.scale / scale
+
+
+@cache
+def _roll_names() -> dict[Series, list[tuple[str, float]]]:
+    """Series of the catalogue -> ROLL's names for it, each with the factor from ROLL's unit."""
+    roll = load("roll")
+    found: dict[Series, list[tuple[str, float]]] = {}
+    for name in _ROLL_NAMES:
+        native = roll.find(name)
+        assert native is not None, name
+        labels = frozenset((label, text) for label, text in native.labels.items() if text)
+        found.setdefault((native.metric, labels), []).append((name, native.scale))
+    return found
+
+
+def _times(rows: Sequence[StepRow]) -> Iterator[tuple[str, float]]:
+    """``total`` is the time of a stage with its waits, ``execute`` without them.
+
+    Mean over ranks; of roles that share a stage the one that took longest.
+    """
+    for row in sorted(rows, key=lambda row: row.begin_seconds - row.end_seconds):
+        yield "time/step_total", row.end_seconds - row.begin_seconds
+    for part in ("total", "execute"):
+        by_stage: dict[str, float] = {}
+        for row in rows:
+            for stage, seconds in _stage_seconds(row, has_waits=part == "total").items():
+                by_stage[stage] = max(by_stage.get(stage, 0.0), seconds)
+        yield from ((f"time/{stage}/{part}", seconds) for stage, seconds in by_stage.items())
+
+
+def _stage_seconds(row: StepRow, *, has_waits: bool) -> dict[str, float]:
+    """Mean over the ranks that were in the stage at all."""
+    found: dict[str, list[float]] = {}
+    for cell in row.cells:
+        stages = dict(cell.split.stage_seconds)
+        for waits in cell.split.wait_seconds.values() if has_waits else ():
+            for stage, seconds in waits.items():
+                if stage:
+                    stages[stage] = stages.get(stage, 0.0) + seconds
+        _add_update_parts(stages)
+        for stage, seconds in stages.items():
+            found.setdefault(stage, []).append(seconds)
+    return {stage: sum(values) / len(values) for stage, values in found.items()}
+
+
+def _add_update_parts(stages: dict[str, float]) -> None:
+    """Stages are exclusive: an update gets its parts back; of two nobody knows whose they are."""
+    updates = [stage for stage in _UPDATES if stage in stages]
+    parts = [stages[part] for part in _UPDATE_PARTS if part in stages]
+    if len(updates) == 1:
+        stages[updates[0]] += sum(parts)
+    elif parts:
+        for update in updates:
+            del stages[update]
+
+
+def _tokens(rows: Sequence[StepRow]) -> Iterator[tuple[str, float]]:
+    """Tokens of all ranks, of the role that counted most: several roles see the same tokens."""
+    totals = []
+    for row in rows:
+        kinds: dict[str, float] = {}
+        for cell in row.cells:
+            for kind, count in cell.tokens.items():
+                kinds[kind] = kinds.get(kind, 0.0) + count
+        if kinds:
+            totals.append((sum(kinds.values()), row.end_seconds - row.begin_seconds, kinds))
+    if not totals:
+        return
+    total, seconds, kinds = max(totals, key=lambda item: item[0])
+    yield from ((f"tokens/{kind}", count) for kind, count in kinds.items())
+    if seconds > 0:
+        yield "system/tps", total / seconds
+
+
+def _memory(ranks: Sequence[RankRow]) -> Iterator[tuple[str, float]]:
+    """GiB of the framework's allocator, mean over ranks as ROLL has it.
+
+    As it is when the step is written; ``max_allocated`` is the highest sample in that stage so far.
+    """
+    found: dict[str, list[float]] = {}
+    for device in (device for rank in ranks for device in rank.devices):
+        index = device.device.rpartition(":")[2]
+        for what, used in (("allocated", device.allocated_bytes),
+                           ("reserved", device.reserved_bytes)):  # fmt: skip
+            if used is not None:
+                found.setdefault(f"memory/step/end/onload/{what}/{index}", []).append(used)
+        for stage, peak in device.stage_peak_bytes.items():
+            key = f"memory/{stage}/end/onload/max_allocated/{index}"
+            found.setdefault(key, []).append(peak)
+    yield from ((key, sum(values) / len(values) / _GIB) for key, values in found.items())

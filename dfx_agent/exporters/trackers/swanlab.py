@@ -1,0 +1,88 @@
+"""Steps to SwanLab; local and offline it needs no network and no account."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dfx_agent.errors import TrackerError
+from dfx_agent.exporters.trackers.tracker import (
+    Options,
+    checked_options,
+    checked_settings,
+    folder,
+    library,
+)
+
+_PROJECT = "dfx-agent"
+_LOG_DIR = "swanlog"
+# the agent's terminal, machine and working tree are not the job's: nothing of them is kept
+_SETTINGS = {
+    "interactive": False,
+    "terminal": {"proxy_type": "none"},
+    "probe": {"hardware": False, "monitor": False, "requirements": False, "git": False},
+}
+# ours to set: one experiment for each run
+_OURS = frozenset({"name", "reinit", "kwargs"})
+
+
+def open_tracker(options: Options) -> SwanLab:
+    """Options are those of ``swanlab.init``, ``settings`` as a mapping."""
+    swanlab = library("swanlab", "swanlab")
+    known = frozenset(inspect.signature(swanlab.init).parameters) - _OURS
+    given = checked_options("swanlab", options, known)
+    given["log_dir"] = str(folder("swanlab", given.get("log_dir", _LOG_DIR)))
+    mode = given.get("mode") or os.environ.get("SWANLAB_MODE", "online")
+    own = given.get("settings", {})
+    validate = swanlab.Settings.model_validate
+    checked_settings("swanlab", lambda: validate({"mode": mode, **own}))
+    given["settings"] = {**_SETTINGS, **own}
+    _check_mode(swanlab, mode)
+    return SwanLab(swanlab, {"project": _PROJECT, **given})
+
+
+class SwanLab:
+    """One run at a time: SwanLab has one in a process, so a second one is refused until then."""
+
+    def __init__(self, swanlab: Any, options: Mapping[str, Any]) -> None:
+        self._swanlab = swanlab
+        self._options = dict(options)
+
+    def begin(self, run: str) -> SwanLabRun:
+        options = dict(self._options)
+        settings = self._swanlab.Settings.model_validate(options.pop("settings"))
+        return SwanLabRun(self._swanlab.init(name=run, settings=settings, **options))
+
+
+class SwanLabRun:
+    """The time of a value in SwanLab is when it was written."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def write(self, step: int, time_seconds: float, metrics: Mapping[str, float]) -> None:  # noqa: ARG002 (see the class)
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _check_mode(swanlab: Any, mode: str) -> None:
+    """TrackerError when this mode lacks its package or its account."""
+    if mode == "local" and importlib.util.find_spec("swanboard") is None:
+        raise TrackerError(
+            "cannot open tracker swanlab: mode local needs swanboard: "
+            "pip install 'swanlab[dashboard]', or set tracker_kwargs.swanlab.mode to offline"
+        )
+    if mode != "online":
+        return
+    try:
+        swanlab.merge_settings(swanlab.Settings.model_validate({"interactive": False}))
+        swanlab.login()
+    except Exception as error:  # noqa: BLE001 (whatever the library raises is the reason)
+        reason = " ".join(str(part) for part in error.args)
+        remedy = "run `swanlab login`, or set tracker_kwargs.swanlab.mode to offline"
+        raise TrackerError(f"cannot open tracker swanlab: {reason}: {remedy}") from None

@@ -1,0 +1,85 @@
+"""Steps to Weights & Biases, one run each; offline it needs no network and no account."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dfx_agent.errors import TrackerError
+from dfx_agent.exporters.trackers.tracker import (
+    Options,
+    checked_options,
+    checked_settings,
+    folder,
+    library,
+)
+
+_PROJECT = "dfx-agent"
+# the agent's terminal, machine and working tree are not the job's: nothing of them is uploaded
+_SETTINGS = {
+    "silent": True,
+    "console": "off",
+    "disable_git": True,
+    "disable_code": True,
+    "x_disable_stats": True,
+}
+# ours to set: one run in W&B for each run here
+_OURS = frozenset({"name", "reinit"})
+_LOGIN_TIMEOUT_SECONDS = 15
+
+
+def open_tracker(options: Options) -> Wandb:
+    """Options are those of ``wandb.init``, ``settings`` as a mapping; ``mode`` may be offline."""
+    wandb = library("wandb", "wandb")
+    known = frozenset(inspect.signature(wandb.init).parameters) - _OURS
+    given = checked_options("wandb", options, known)
+    given["dir"] = str(folder("wandb", given.get("dir", os.environ.get("WANDB_DIR", "."))))
+    mode = given.get("mode") or os.environ.get("WANDB_MODE", "online")
+    own = given.get("settings", {})
+    checked_settings("wandb", lambda: wandb.Settings(mode=mode, **own))
+    given["settings"] = {**_SETTINGS, **own}
+    if mode == "online":
+        _log_in(wandb)
+    return Wandb(wandb, {"project": _PROJECT, **given})
+
+
+class Wandb:
+    """Several runs at once in one process."""
+
+    def __init__(self, wandb: Any, options: Mapping[str, Any]) -> None:
+        self._wandb = wandb
+        self._options = dict(options)
+
+    def begin(self, run: str) -> WandbRun:
+        options = dict(self._options)
+        settings = self._wandb.Settings(**options.pop("settings"))
+        begun = self._wandb.init(name=run, reinit="create_new", settings=settings, **options)
+        return WandbRun(begun)
+
+
+class WandbRun:
+    """A call returns when wandb's own process has taken the step."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def write(self, step: int, time_seconds: float, metrics: Mapping[str, float]) -> None:
+        self._run.log({**metrics, "_timestamp": time_seconds}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _log_in(wandb: Any) -> None:
+    """TrackerError when there is no key, or when the server does not take it."""
+    try:
+        wandb.login(prompt=False, verify=True, timeout=_LOGIN_TIMEOUT_SECONDS)
+        has_key = wandb.login(prompt=False)
+        reason = "no API key"
+    except Exception as error:  # noqa: BLE001 (whatever the library raises is the reason)
+        has_key, reason = False, " ".join(str(error).split())
+    if not has_key:
+        remedy = "run `wandb login`, or set tracker_kwargs.wandb.mode to offline"
+        raise TrackerError(f"cannot open tracker wandb: {reason}: {remedy}") from None

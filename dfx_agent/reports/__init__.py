@@ -1,0 +1,1 @@
+"""Documents for people: pages, tables and traces from typed values."""

@@ -1,0 +1,1 @@
+"""The machinery behind the alerts: conditions, thresholds, PromQL, inhibition, runbook."""

@@ -1,0 +1,185 @@
+"""When an alert holds, as data: evaluated here, and compiled to PromQL from the same declaration.
+
+A condition reads the samples of ONE run. Its PromQL counterpart therefore aggregates by (job, run):
+
+    Compare(Series(m, l=x), ">", 2)     max by (job, run) (m{l="x"}) > 2    (min for < and <=)
+    Agree(Series(m), "l", 3)            count by (job, run) (max by (job, run, l) (m) > 0) >= 3
+    Every(a, b)                         a and on (job, run) b
+    Either(a, b)                        a or b
+    Unless(a, b)                        a unless on (job, run) b
+    Compare(Ratio(a, b), ">", 2)        max by (job, run) (a / b) > 2 (what only a has is ignored)
+    Grows(Series(m), 900)               max by (job, run) (increase(m[900s])) > 0
+    Promql(text)                        text; only a server that sees all agents can tell
+
+A series that is absent makes Compare false and adds nothing to Agree, as in PromQL. What Grows
+reads is made by ``increases.Increases``: a condition remembers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from dfx_agent.catalogue.spec import Metric
+
+# sample name -> (labels without run, value) of one run
+Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+
+Operator = Literal[">", ">=", "<", "<=", "=="]
+
+
+class Condition(Protocol):
+    """Something that holds or does not, for one run at one step."""
+
+    def holds(self, samples: Samples) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Series:
+    """The series of a metric whose labels have one of the given values; any when not given."""
+
+    metric: Metric
+    where: Mapping[str, tuple[str, ...]]
+
+    @property
+    def sample_name(self) -> str:
+        return self.metric.sample_name
+
+    def select(self, samples: Samples) -> Iterator[tuple[Mapping[str, str], float]]:
+        for labels, value in samples.get(self.sample_name, ()):
+            for name, values in self.where.items():
+                if labels.get(name, "") not in values:
+                    break
+            else:
+                yield labels, value
+
+
+def series(metric: Metric, **where: str | tuple[str, ...]) -> Series:
+    """``series(SYMPTOM_ACTIVE, symptom=("entropy", "reward"))``."""
+    choices = {name: (v,) if isinstance(v, str) else v for name, v in where.items()}
+    unknown = set(choices) - set(metric.labels)
+    if unknown:
+        raise ValueError(f"{metric.name} has no label {min(unknown)}")
+    return Series(metric, choices)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One series divided by another one with the same labels, of those that both have."""
+
+    numerator: Series
+    denominator: Series
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Labels that the denominator does not have."""
+        own, other = self.numerator.metric.labels, self.denominator.metric.labels
+        return tuple(name for name in own if name not in other)
+
+    def select(self, samples: Samples) -> Iterator[tuple[Mapping[str, str], float]]:
+        divisors = {frozenset(labels.items()): v for labels, v in self.denominator.select(samples)}
+        for labels, value in self.numerator.select(samples):
+            common = {name: text for name, text in labels.items() if name not in self.ignored}
+            divisor = divisors.get(frozenset(common.items()))
+            if divisor:
+                yield labels, value / divisor
+
+
+@dataclass(frozen=True)
+class Compare:
+    """The largest matching value (the smallest for < and <=) against a bound."""
+
+    series: Series | Ratio
+    operator: Operator
+    bound: float
+
+    def holds(self, samples: Samples) -> bool:
+        values = [value for _, value in self.series.select(samples)]
+        if not values:
+            return False
+        value = min(values) if self.operator.startswith("<") else max(values)
+        return _compare(value, self.operator, self.bound)
+
+
+@dataclass(frozen=True)
+class Agree:
+    """At least ``at_least`` values of label ``by`` have a series that is 1 (and not 0)."""
+
+    series: Series
+    by: str
+    at_least: float
+
+    def holds(self, samples: Samples) -> bool:
+        active = {labels[self.by] for labels, value in self.series.select(samples) if value}
+        return len(active) >= self.at_least
+
+
+@dataclass(frozen=True)
+class Grows:
+    """A matching counter grew within the last ``window_seconds``."""
+
+    series: Series
+    window_seconds: int
+
+    @property
+    def sample_name(self) -> str:
+        """Where its samples lie: the growth of each counter over the window."""
+        return f"increase({self.series.metric.sample_name}[{self.window_seconds}s])"
+
+    def holds(self, samples: Samples) -> bool:
+        grown = {self.series.metric.sample_name: samples.get(self.sample_name, ())}
+        return any(value > 0 for _, value in self.series.select(grown))
+
+
+@dataclass(frozen=True)
+class Promql:
+    """What no agent can say about itself: that it is gone. Never holds in an agent.
+
+    ``metrics`` are those of ours that the text reads.
+    """
+
+    text: str
+    metrics: tuple[Metric, ...] = ()
+
+    def holds(self, samples: Samples) -> bool:  # noqa: ARG002 (as every condition)
+        return False
+
+
+@dataclass(frozen=True)
+class Every:
+    """All hold."""
+
+    conditions: tuple[Condition, ...]
+
+    def holds(self, samples: Samples) -> bool:
+        return all(condition.holds(samples) for condition in self.conditions)
+
+
+@dataclass(frozen=True)
+class Either:
+    """At least one holds."""
+
+    conditions: tuple[Condition, ...]
+
+    def holds(self, samples: Samples) -> bool:
+        return any(condition.holds(samples) for condition in self.conditions)
+
+
+@dataclass(frozen=True)
+class Unless:
+    """The condition holds and the veto does not."""
+
+    condition: Condition
+    veto: Condition
+
+    def holds(self, samples: Samples) -> bool:
+        return self.condition.holds(samples) and not self.veto.holds(samples)
+
+
+def _compare(value: float, operator: Operator, bound: float) -> bool:
+    if operator.startswith("<"):
+        return value < bound or (operator == "<=" and value == bound)
+    if operator == "==":
+        return value == bound
+    return value > bound or (operator == ">=" and value == bound)

@@ -1,0 +1,29 @@
+"""The catalogue of alerts: one file per area, ``ALERTS`` in each."""
+
+from collections.abc import Mapping
+
+from dfx_agent.rules.alert import Alert
+from dfx_agent.rules.declared import data, memory, observation, progress, rollout, stability
+from dfx_agent.rules.thresholds import Threshold, thresholds_in, with_values
+
+# what an agent can evaluate itself
+ALERTS: tuple[Alert, ...] = (
+    *stability.ALERTS,
+    *rollout.ALERTS,
+    *memory.ALERTS,
+    *progress.ALERTS,
+    *data.ALERTS,
+    *observation.ALERTS,
+)
+# and what only a server that sees all agents can
+PROMETHEUS_ALERTS: tuple[Alert, ...] = (*ALERTS, *observation.PROMETHEUS_ALERTS)
+
+
+def thresholds() -> dict[str, Threshold]:
+    """Key -> threshold with its default, of the whole catalogue."""
+    return {threshold.key: threshold for threshold in thresholds_in(PROMETHEUS_ALERTS)}
+
+
+def alerts_with(values: Mapping[str, float], alerts: tuple[Alert, ...]) -> tuple[Alert, ...]:
+    """``alerts`` with the user's thresholds; the keys were checked before."""
+    return with_values(alerts, values)

@@ -1,0 +1,174 @@
+"""Alerts on jobs that do not get on: hangs, deaths, ranks that the others wait for.
+
+The agent's verdicts decide (``judge/hang``, ``judge/straggler``): they know how long each stage
+normally takes, so these rules hold no times of their own.
+"""
+
+from dfx_agent.catalogue import load, performance, verdicts
+from dfx_agent.rules.alert import Alert, Listing, Runbook
+from dfx_agent.rules.conditions import Compare, Every, Ratio, Unless, series
+from dfx_agent.rules.thresholds import Threshold
+
+_LOST_SHARE = Threshold(
+    "straggler_lost_share", 0.1, "ratio",
+    "the others lose more than this share of a step by waiting for one rank",
+)  # fmt: skip
+_TOKEN_RATIO = Threshold(
+    "token_runaway_ratio", 2, "",
+    "two steps in a row have more than so many times the tokens of the median of the 32 before",
+)  # fmt: skip
+_MORE_TOKENS = "more tokens"
+_STALLED_SECONDS = 60
+# why a hang verdict lacks evidence: not that it sees a part of the job, nor that it cannot judge
+LONG_WAIT = "long wait"
+
+
+def _found(kind: str) -> Compare:
+    return Compare(series(verdicts.VERDICT_ACTIVE, kind=kind), "==", 1)
+
+
+def _blamed(kind: str) -> Listing:
+    return Listing(
+        series(verdicts.VERDICT_ACTIVE, kind=kind), "rank {rank}: {cause}, stage: {stage}"
+    )
+
+
+# an agent that ends with its job says so only once
+_KEEP_SECONDS = 900
+
+STEP_STALLED = Alert(
+    "DfxStepStalled",
+    "critical",
+    "progress",
+    _found("hang"),
+    "The job hangs",
+    Runbook(
+        meaning="Ranks wait for another one that is stopped, stuck beyond what its stage normally "
+        "takes, or in another collective; or nothing has moved in the whole run.",
+        impact="No step ends until somebody acts; the job's own time-out may be half an hour away.",
+        diagnosis="`dfx-agent diagnose` names the rank, the stage, the collective and shows the "
+        "stacks; the evidence is kept in DIR/evidence (`dfx-agent report`).",
+        mitigation="Save the evidence, then restart from the newest checkpoint. The same rank or "
+        "node again: take the node out.",
+    ),
+    inhibits=("DfxStageStalled", "DfxStraggler", "DfxRankImbalance"),
+    listing=_blamed("hang"),
+    board="dfx-e2e",
+)
+RANK_DIED = Alert(
+    "DfxRankDied",
+    "critical",
+    "progress",
+    _found("crash"),
+    "A rank of the job died",
+    Runbook(
+        meaning="A training process ended without an orderly shutdown, or in order while the "
+        "others still needed it.",
+        impact="Whoever waits for it in a collective stands until the time-out.",
+        diagnosis="`dfx-agent diagnose` says which rank died first and in which stage; look for "
+        "the kernel's out-of-memory killer (dmesg), an exception in the rank's log, XID errors. "
+        "One that ended in order: had it fewer batches than the others, or left it the loop early?",
+        mitigation="Restart from the newest checkpoint, without the node if it was the hardware.",
+    ),
+    inhibits=("DfxStepStalled", "DfxStageStalled", "DfxStraggler", "DfxRankImbalance"),
+    keep_seconds=_KEEP_SECONDS,
+    listing=_blamed("crash"),
+    board="dfx-e2e",
+)
+STAGE_STALLED = Alert(
+    "DfxStageStalled",
+    "warning",
+    "progress",
+    Unless(
+        Compare(
+            series(
+                verdicts.VERDICT_STATE, kind="hang", state="insufficient evidence", cause=LONG_WAIT
+            ),
+            "==",
+            1,
+        ),
+        _found("hang"),
+    ),
+    "Ranks have waited long, and it is not known for whom",
+    Runbook(
+        meaning="Ranks of this node wait far longer than usual; for which rank cannot be told, "
+        "mostly because it is on a node without an agent.",
+        impact="A hang, perhaps: nobody can be named.",
+        diagnosis="Run `dfx-agent diagnose` on the other nodes of the job; start an agent there if "
+        "none runs.",
+        mitigation="As for DfxStepStalled, once the rank is known.",
+    ),
+    for_seconds=_STALLED_SECONDS,
+    board="dfx-e2e",
+)
+
+_IS_SLOW = Compare(
+    Ratio(series(verdicts.STRAGGLER_LOST_SECONDS), series(performance.RANK_STEP_SECONDS)),
+    ">",
+    _LOST_SHARE,
+)
+_HAS_MORE_TOKENS = Compare(
+    series(verdicts.VERDICT_ACTIVE, kind="straggler", cause=_MORE_TOKENS), "==", 1
+)
+STRAGGLER = Alert(
+    "DfxStraggler",
+    "warning",
+    "balance",
+    Unless(_IS_SLOW, _HAS_MORE_TOKENS),
+    "One rank makes the others wait, and not for its tokens",
+    Runbook(
+        meaning="In most of the newest steps the same rank arrived last, by more than ranks "
+        "normally differ, and its tokens do not explain it.",
+        impact="Every other rank pays the difference at every step.",
+        diagnosis="The cause label and `dfx-agent diagnose` say where the time is: a slower stage "
+        "points at clocks, heat or neighbours on the node; a late start at data loading.",
+        mitigation="Check clocks, temperature and processes on the node; move the rank.",
+    ),
+    listing=_blamed("straggler"),
+    board="dfx-ranks",
+)
+RANK_IMBALANCE = Alert(
+    "DfxRankImbalance",
+    "warning",
+    "balance",
+    Every((_IS_SLOW, _HAS_MORE_TOKENS)),
+    "One rank makes the others wait because it has more tokens",
+    Runbook(
+        meaning="In most of the newest steps the same rank had more tokens than the others, and "
+        "they explain most of the time that the others wait.",
+        impact="Every other rank pays the difference at every step.",
+        diagnosis="See tokens by rank: long prompts on one rank (sharding), or batches that are "
+        "balanced by samples instead of tokens.",
+        mitigation="Balance by tokens (verl: trainer.balance_batch), or shuffle between ranks.",
+    ),
+    inhibits=("DfxStraggler",),
+    listing=_blamed("straggler"),
+    board="dfx-ranks",
+)
+TOKEN_RUNAWAY = Alert(
+    "DfxTokenRunaway",
+    "warning",
+    "balance",
+    Compare(series(load.SUSTAINED_TOKENS_RATIO), ">", _TOKEN_RATIO),
+    "Steps have suddenly many more tokens than before",
+    Runbook(
+        meaning="Two steps in a row had far more tokens than the median of the 32 steps before.",
+        impact="Steps take longer, and the peak of memory grows with them.",
+        diagnosis="Did responses become longer, or did the number of samples change (a filter "
+        "removed, dynamic batching without a limit)? Compare response length and step time.",
+        mitigation="Set the token limit per batch, restore the filter, cut the longest prompts.",
+    ),
+    listing=Listing(
+        series(load.SUSTAINED_TOKENS_RATIO), "{role}: {value:.3g} times the tokens of before"
+    ),
+    board="dfx-ranks",
+)
+
+ALERTS = (
+    RANK_DIED,
+    STEP_STALLED,
+    STAGE_STALLED,
+    RANK_IMBALANCE,
+    STRAGGLER,
+    TOKEN_RUNAWAY,
+)

@@ -1,0 +1,80 @@
+"""Alerts on what the rollout delivers."""
+
+from dfx_agent.catalogue import signals
+from dfx_agent.rules.alert import Alert, Listing, Runbook
+from dfx_agent.rules.conditions import Compare, Every, series
+from dfx_agent.rules.thresholds import Threshold
+
+_TRUNCATED = Threshold(
+    "truncated_ratio", 0.3, "ratio", "more than this share of responses is truncated"
+)
+_TRUNCATION_RISE = Threshold(
+    "truncated_rise", 0.2, "ratio", "the truncated share is so much more than at the start"
+)
+_ALL_TRUNCATED = Threshold(
+    "truncated_broken_ratio", 0.9, "ratio",
+    "more than this share of responses is truncated and the reward fell",
+)  # fmt: skip
+# no log of a run that failed this way was found: a guess
+_ABORTED = Threshold(
+    "aborted_ratio", 0.1, "ratio", "the median step gives up more than this share of its samples"
+)  # fmt: skip
+_TRUNCATION_MEDIAN = series(signals.SIGNAL_RECENT_MEDIAN, signal="truncation")
+_RUNBOOK = Runbook(
+    meaning="The share of responses cut at the longest allowed length rose since the start.",
+    impact="Cut responses mostly score as failures: the reward dies some steps later (seen before "
+    "7 of 16 real collapses).",
+    diagnosis="Read cut responses: unfinished reasoning, or repetition? See length and entropy.",
+    mitigation="Raise the limit for reasoning that is unfinished; for repetition, treat it as a "
+    "divergence: roll back and lower the learning rate.",
+)
+_MEDIAN = Listing(_TRUNCATION_MEDIAN, "{value:.2g} of the responses of the newest 8 steps")
+
+DEGRADED = Alert(
+    "DfxRolloutDegraded",
+    "warning",
+    "rollout",
+    Every(
+        (
+            Compare(_TRUNCATION_MEDIAN, ">", _TRUNCATED),
+            Compare(series(signals.DRIFT_DIFFERENCE, signal="truncation"), ">", _TRUNCATION_RISE),
+        )
+    ),
+    "Many more responses are truncated than at the start",
+    _RUNBOOK,
+    listing=_MEDIAN,
+)
+ABORTED = Alert(
+    "DfxRolloutAborted",
+    "warning",
+    "rollout",
+    Compare(series(signals.ABORTED_RECENT_MEDIAN), ">", _ABORTED),
+    "Many samples of the rollout are aborted",
+    Runbook(
+        meaning="Over the newest 8 steps the median step gave up a large share of its samples "
+        "(time-outs, errors of tools or of the rollout engine, empty responses).",
+        impact="The step trains on what is left: fewer samples, and often the easy ones only.",
+        diagnosis="Look at the reason in the label why of dfx_aborted_ratio, at the rollout "
+        "engine's log and at its queue; compare response lengths with the limit.",
+        mitigation="Raise the time-out, lower the engine's load or repair the tool that fails.",
+    ),
+    listing=Listing(
+        series(signals.ABORTED_RECENT_MEDIAN), "{value:.2g} of the samples of the newest 8 steps"
+    ),
+)
+BROKEN = Alert(
+    "DfxRolloutDegraded",
+    "critical",
+    "rollout",
+    Every(
+        (
+            Compare(_TRUNCATION_MEDIAN, ">", _ALL_TRUNCATED),
+            Compare(series(signals.SYMPTOM_ACTIVE, symptom="reward"), "==", 1),
+        )
+    ),
+    "Nearly every response is truncated and the reward fell",
+    _RUNBOOK,
+    listing=_MEDIAN,
+)
+
+ALERTS = (BROKEN, DEGRADED, ABORTED)

@@ -1,0 +1,96 @@
+"""A SignalState as the samples that conditions read: what /metrics says, without the run label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
+
+from dfx_agent.catalogue import signals
+from dfx_agent.catalogue.spec import Metric
+from dfx_agent.rules.conditions import Samples
+from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
+
+# the symptom that speaks for the run instead of against it
+REWARD_IMPROVING = "reward_improving"
+
+Sample = tuple[Metric, Mapping[str, str], float]
+
+# metric, labels beside the signal's name, which of the row's values
+_Told = tuple[Metric, Mapping[str, str], Callable[[SignalRow], float | None]]
+_OF_SIGNAL: tuple[_Told, ...] = (
+    (signals.SIGNAL_VALUE, {}, attrgetter("value")),
+    (signals.SIGNAL_Z, {}, attrgetter("z")),
+    (signals.SIGNAL_RECENT_MEDIAN, {}, attrgetter("recent_median")),
+    (signals.BASELINE_LOW, {}, attrgetter("baseline_low")),
+    (signals.BASELINE_HIGH, {}, attrgetter("baseline_high")),
+    (signals.DRIFT_RATIO, {}, attrgetter("drift_ratio")),
+    (signals.DRIFT_DIFFERENCE, {}, attrgetter("drift_difference")),
+    (signals.BASELINE_READY, {}, attrgetter("is_baseline_ready")),
+    (signals.SIGNAL_CUSUM, {"direction": "up"}, attrgetter("cusum_up")),
+    (signals.SIGNAL_CUSUM, {"direction": "down"}, attrgetter("cusum_down")),
+)
+
+
+def samples_of(state: SignalState, names: Collection[str] | None = None) -> Samples:
+    """Every sample of the state, by sample name; those of signals for these metrics' names only."""
+    return _grouped(signal_samples(state, names))
+
+
+def symptom_samples(
+    symptoms: Iterable[SymptomRow],
+    *,
+    improving: bool | None,
+    collapses: Iterable[CollapseRow] = (),
+) -> Samples:
+    """Only what the pages on training health read."""
+    return _grouped((*_symptoms(symptoms, improving=improving), *_collapses(collapses)))
+
+
+def _grouped(samples: Iterable[Sample]) -> Samples:
+    grouped: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for metric, labels, value in samples:
+        grouped.setdefault(metric.sample_name, []).append((labels, value))
+    return grouped
+
+
+def signal_samples(state: SignalState, names: Collection[str] | None = None) -> Iterator[Sample]:
+    """Every sample of the state: metric, labels without run, value."""
+    told = [each for each in _OF_SIGNAL if names is None or each[0].name in names]
+    for row in state.signals:
+        yield from _signal(row, told)
+    yield from _symptoms(state.symptoms, improving=state.is_reward_improving)
+    yield from _collapses(state.collapses)
+    for where, num_steps in state.num_nonfinite_steps.items():
+        yield signals.NONFINITE_STEPS, {"where": where}, float(num_steps)
+    if state.num_identical_score_steps is not None:
+        yield signals.IDENTICAL_SCORE_STEPS, {}, float(state.num_identical_score_steps)
+        yield signals.SCORE_SIGNAL_SEEN, {}, float(state.had_score_signal)
+    if state.aborted_recent_median is not None:
+        yield signals.ABORTED_RECENT_MEDIAN, {}, state.aborted_recent_median
+    yield signals.SIGNAL_LATCHED, {}, float(state.is_latched)
+
+
+def _signal(row: SignalRow, told: Iterable[_Told]) -> Iterator[Sample]:
+    for metric, more, value_of in told:
+        value = value_of(row)
+        if value is not None:
+            yield metric, {"signal": row.signal, **more}, float(value)
+
+
+def _symptoms(symptoms: Iterable[SymptomRow], *, improving: bool | None) -> Iterator[Sample]:
+    for row in symptoms:
+        labels = {"symptom": row.symptom, "direction": row.direction}
+        yield signals.SYMPTOM_ACTIVE, labels, float(row.is_active)
+        if row.is_active and row.onset_step is not None:
+            yield signals.SYMPTOM_ONSET, labels, float(row.onset_step)
+    if improving is not None:
+        labels = {"symptom": REWARD_IMPROVING, "direction": "up"}
+        yield signals.SYMPTOM_ACTIVE, labels, float(improving)
+
+
+def _collapses(rows: Iterable[CollapseRow]) -> Iterator[Sample]:
+    for row in rows:
+        labels = {"kind": row.kind, "signal": row.signal}
+        yield signals.COLLAPSE_STEPS, labels, float(row.num_steps)
+        if row.onset_step is not None:
+            yield signals.COLLAPSE_ONSET, labels, float(row.onset_step)
