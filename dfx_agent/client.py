@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from dfx_agent.agent import folder_token
@@ -16,7 +16,10 @@ from dfx_agent.agent.config import Config
 from dfx_agent.errors import DfxError, UsageError
 from dfx_agent.node.segments import lock
 from dfx_agent.shim.attached import agent_is_there
-from dfx_agent.snapshot import Piece, TimelineRow
+from dfx_agent.snapshot import Snapshot, TimelineRow
+from dfx_agent.snapshot.document import Document
+
+T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:9931"
 
@@ -43,11 +46,11 @@ class AskedAgent:
     pids: frozenset[int] = frozenset()
     is_guess: bool = False
 
-    def snapshot(self) -> dict[str, Any] | None:
+    def snapshot(self) -> Snapshot | None:
         """None from an agent of another folder; NoAnswerError when there is no answer."""
         try:
-            snapshot: dict[str, Any] = self._get("/api/v1/snapshot")
-            agent, is_known = snapshot["agent"], all("standing" in r for r in snapshot["runs"])
+            given = self._get("/api/v1/snapshot")
+            agent, is_known = given["agent"], all("standing" in r for r in given["runs"])
             pids = {agent.get("pid"), agent.get("other_agent_pid")}
         except urllib.error.HTTPError as error:
             error.close()
@@ -56,18 +59,28 @@ class AskedAgent:
             raise self._no_answer(error) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._no_answer(error) from None
+        if self.pids and not pids & self.pids:
+            return None
         if not is_known:
             version = agent.get("version")
             raise NoAnswerError(f"{self.url} is an older dfx-agent ({version}): restart it")
-        return snapshot if not self.pids or pids & self.pids else None
+        return self._loaded(Document[Snapshot](Snapshot), given)
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
         """Each rank's newest steps; NoAnswerError when there is no answer."""
         try:
-            path = f"/api/v1/runs/{quote(run, safe='')}/timeline?steps={num_steps}"
-            return tuple(map(_timeline_row, self._get(path)))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            given = self._get(f"/api/v1/runs/{quote(run, safe='')}/timeline?steps={num_steps}")
+        except (OSError, ValueError) as error:
             raise self._no_answer(error) from None
+        rows = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...])
+        return self._loaded(rows, given)
+
+    def _loaded(self, document: Document[T], given: Any) -> T:
+        try:
+            return document.loaded(given)
+        except ValueError:
+            said = "does not speak this version's language"
+            raise NoAnswerError(f"{self.url} {said}: restart the agent") from None
 
     def _no_answer(self, error: Exception) -> NoAnswerError:
         reason = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
@@ -84,11 +97,6 @@ class AskedAgent:
         opener = urllib.request.build_opener(*handlers)
         with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
             return json.load(response)
-
-
-def _timeline_row(given: dict[str, Any]) -> TimelineRow:
-    pieces = tuple(Piece(**piece) for piece in given["pieces"])
-    return TimelineRow(**{**given, "pieces": pieces})
 
 
 def named(url: str, token: str | None) -> AskedAgent:

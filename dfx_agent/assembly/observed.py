@@ -6,13 +6,11 @@ An agent has history that a fresh reader has not, so the one that follows the fo
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from dfx_agent.agent import config as configuration
 from dfx_agent.agent.agent import Agent
@@ -23,6 +21,7 @@ from dfx_agent.client import AskedAgent, NoAnswerError, named, of_folder, token_
 from dfx_agent.errors import UsageError
 from dfx_agent.exporters.prometheus.exporter import run_samples
 from dfx_agent.rules.declared import ALERTS, alerts_with
+from dfx_agent.snapshot import RunRow, Snapshot
 from dfx_agent.wire import SegmentError
 
 _ASK_AGAIN_SECONDS = 1.0
@@ -31,16 +30,15 @@ _LONGEST_WATCH_SECONDS = 86400.0
 
 @dataclass(frozen=True)
 class Observed:
-    """A snapshot as JSON has it, where it is from, and the folder of the segments."""
+    """A snapshot, where it is from, and the folder of the segments."""
 
     source: str
     directory: str
-    snapshot: dict[str, Any]
+    snapshot: Snapshot
 
     @property
-    def runs(self) -> list[dict[str, Any]]:
-        runs: list[dict[str, Any]] = self.snapshot["runs"]
-        return runs
+    def runs(self) -> tuple[RunRow, ...]:
+        return self.snapshot.runs
 
 
 def add_observing_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,12 +89,12 @@ def observe(
 def _of_run(seen: Observed, run: str | None) -> Observed:
     if run is None:
         return seen
-    names = [row["run"] for row in seen.runs]
+    names = [row.run for row in seen.runs]
     if run not in names:
         known = f"there are {', '.join(names)}" if names else "no run is observed"
         raise UsageError(f"no run named {run}: {known}")
-    runs = [row for row in seen.runs if row["run"] == run]
-    return dataclasses.replace(seen, snapshot={**seen.snapshot, "runs": runs})
+    runs = tuple(row for row in seen.runs if row.run == run)
+    return replace(seen, snapshot=replace(seen.snapshot, runs=runs))
 
 
 def _asked(agent: AskedAgent | None, directory: str) -> Observed | None:
@@ -126,7 +124,7 @@ def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool])
         time.sleep(config.poll_seconds)  # steps are accounted one reading behind
         agent.poll()
         alerts.evaluate(agent.snapshot())
-        seen = Observed("segments", config.directory, dataclasses.asdict(agent.snapshot()))
+        seen = Observed("segments", config.directory, agent.snapshot())
         if time.monotonic() >= deadline or is_enough(seen):
             agent.stop()
             return seen

@@ -7,10 +7,12 @@ import json
 import math
 import textwrap
 import time
+from dataclasses import asdict
 from typing import Any
 
 from dfx_agent.agent.kept import evidence
 from dfx_agent.assembly.observed import Observed, add_observing_arguments, observe
+from dfx_agent.snapshot import Blindness, RunRow, Verdict
 
 HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
 EXAMPLE = """dfx-agent diagnose --watch 60
@@ -42,25 +44,36 @@ def execute(args: argparse.Namespace) -> int:
     seconds = _WATCH_SECONDS if args.watch is None else args.watch
     seen = observe(args, seconds, _finds_something, asks_again=args.watch is not None)
     if args.json:
-        keys = "run", "standing", "incidents", "verdicts"
-        runs = [{key: run[key] for key in keys} for run in seen.runs]
-        said = {"source": seen.source, "blind": _blind(seen, args.run), "runs": runs}
-        print(json.dumps(_finite(said), allow_nan=False))
+        print(json.dumps(_finite(_document(seen, args.run)), allow_nan=False))
     else:
         _print(seen, _blind(seen, args.run))
     return _exit_code(seen, _blind(seen, args.run))
 
 
-def _exit_code(seen: Observed, blind: dict[str, Any] | None) -> int:
+def _document(seen: Observed, run: str | None) -> dict[str, Any]:
+    blind = _blind(seen, run)
+    told = [
+        {
+            "run": row.run,
+            "standing": asdict(row.standing),
+            "incidents": [asdict(incident) for incident in row.incidents],
+            "verdicts": [asdict(verdict) for verdict in row.verdicts],
+        }
+        for row in seen.runs
+    ]
+    return {"source": seen.source, "blind": blind and asdict(blind), "runs": told}
+
+
+def _exit_code(seen: Observed, blind: Blindness | None) -> int:
     """Of what is not seen nothing is known: that is no 0."""
     if _finds_something(seen):
         return 1
     return 2 if blind or not seen.runs else 0
 
 
-def _blind(seen: Observed, run: str | None) -> dict[str, Any] | None:
+def _blind(seen: Observed, run: str | None) -> Blindness | None:
     """Since when and why something is not seen; with ``run`` something of that run."""
-    rows = [row.get("blind") for row in seen.runs] if run else [seen.snapshot["agent"].get("blind")]
+    rows = [row.blind for row in seen.runs] if run else [seen.snapshot.agent.blind]
     return next(filter(None, rows), None)
 
 
@@ -74,31 +87,31 @@ def _finite(value: Any) -> Any:
 
 
 def _finds_something(seen: Observed) -> bool:
-    return any(run["standing"]["state"] == "found" for run in seen.runs)
+    return any(run.standing.state == "found" for run in seen.runs)
 
 
-def _print(seen: Observed, blind: dict[str, Any] | None) -> None:
+def _print(seen: Observed, blind: Blindness | None) -> None:
     if blind:
-        since = time.strftime("%H:%M:%S", time.localtime(blind["since_seconds"]))
-        print(f"blind since {since}: {blind['reason']}")
-    for problem in seen.snapshot["agent"]["problems"]:
-        print(f"refused: {problem['message']}")
+        since = time.strftime("%H:%M:%S", time.localtime(blind.since_seconds))
+        print(f"blind since {since}: {blind.reason}")
+    for problem in seen.snapshot.agent.problems:
+        print(f"refused: {problem.message}")
     if not seen.runs:
         print(f"no observed process in {seen.directory}; {_what_to_do(seen)}")
         _print_kept(seen.directory)
     for run in seen.runs:
-        states = [rank["state"] for rank in run["ranks"]]
+        states = [rank.state for rank in run.ranks]
         living = sum(state in {"live", "unknown"} for state in states)
-        print(f"run {run['run']}: {living} of {len(states)} processes live, from {seen.source}")
+        print(f"run {run.run}: {living} of {len(states)} processes live, from {seen.source}")
         _print_standing(run)
-        for verdict in run["verdicts"]:
+        for verdict in run.verdicts:
             _print_verdict(verdict)
-            if verdict["state"] == "found":
-                _print_kept(seen.directory, run["run"], verdict["kind"])
-        if not run["verdicts"]:
+            if verdict.state == "found":
+                _print_kept(seen.directory, run.run, verdict.kind)
+        if not run.verdicts:
             print("  look longer with --watch")
-        if not living and run["standing"]["state"] != "found":
-            _print_kept(seen.directory, run["run"])  # who saw it end knew more than what is left
+        if not living and run.standing.state != "found":
+            _print_kept(seen.directory, run.run)  # who saw it end knew more than what is left
 
 
 def _what_to_do(seen: Observed) -> str:
@@ -110,37 +123,36 @@ def _what_to_do(seen: Observed) -> str:
     )
 
 
-def _print_standing(run: dict[str, Any]) -> None:
+def _print_standing(run: RunRow) -> None:
     """The state of the run, and each incident in the words that the page and the pager use."""
-    standing = run["standing"]
-    if all(incident["state"] == "noted" for incident in run["incidents"]):
-        _print_filled(f"  {standing['state']}: {standing['reason']}")
-    for incident in run["incidents"]:
-        _print_filled(f"  {incident['state']}: {incident['sentence']}")
+    if all(incident.state == "noted" for incident in run.incidents):
+        _print_filled(f"  {run.standing.state}: {run.standing.reason}")
+    for incident in run.incidents:
+        _print_filled(f"  {incident.state}: {incident.sentence}")
 
 
 def _print_filled(text: str) -> None:
     print(textwrap.fill(text, _WIDTH, subsequent_indent="    "))
 
 
-def _print_verdict(verdict: dict[str, Any]) -> None:
-    head = f"  {verdict['kind']} ({verdict['role']}): {verdict['state']}"
-    _print_filled(f"{head}: {verdict['summary']}")
-    if verdict["state"] == "found":
+def _print_verdict(verdict: Verdict) -> None:
+    head = f"  {verdict.kind} ({verdict.role}): {verdict.state}"
+    _print_filled(f"{head}: {verdict.summary}")
+    if verdict.state == "found":
         print(f"    {_facts(verdict)}")
-    for line in verdict["evidence"]:
+    for line in verdict.evidence:
         print(textwrap.fill(line, _WIDTH, initial_indent="    - ", subsequent_indent="      "))
 
 
-def _facts(verdict: dict[str, Any]) -> str:
+def _facts(verdict: Verdict) -> str:
     """Cause, ranks, stage and cost on one line; what is not known is left out."""
-    facts = [f"cause: {verdict['cause']}"]
-    if verdict["ranks"]:
-        facts.append(f"to blame: {', '.join(verdict['ranks'])}")
-    if verdict["stage"]:
-        facts.append(f"stage: {verdict['stage']}")
-    if verdict["lost_seconds"] is not None:
-        facts.append(f"lost: {verdict['lost_seconds']:.3g} s a step")
+    facts = [f"cause: {verdict.cause}"]
+    if verdict.ranks:
+        facts.append(f"to blame: {', '.join(verdict.ranks)}")
+    if verdict.stage:
+        facts.append(f"stage: {verdict.stage}")
+    if verdict.lost_seconds is not None:
+        facts.append(f"lost: {verdict.lost_seconds:.3g} s a step")
     return "; ".join(facts)
 
 

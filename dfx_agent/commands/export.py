@@ -78,7 +78,7 @@ def _asked(agent: AskedAgent, args: argparse.Namespace) -> tuple[str, tuple[Time
     snapshot = agent.snapshot()
     if snapshot is None:
         raise NoAnswerError(f"{agent.url} follows another folder")
-    run = _chosen([row["run"] for row in snapshot["runs"]], args)
+    run = _chosen([row.run for row in snapshot.runs], args)
     return run, agent.timeline(run, args.steps)
 
 

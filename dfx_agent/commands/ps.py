@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +14,8 @@ from dfx_agent.assembly.observed import (
     observe,
 )
 from dfx_agent.errors import DfxError
+from dfx_agent.snapshot import RankRow, RunRow, Snapshot
+from dfx_agent.snapshot.document import Document
 
 HELP = "list runs and ranks that are observed on this machine, and the state of each run"
 EXAMPLE = "dfx-agent ps --json"
@@ -36,7 +36,7 @@ def execute(args: argparse.Namespace) -> int:
     except UnusableFolderError as error:
         raise DfxError(str(error)) from None
     if args.json:
-        print(json.dumps(seen.snapshot))
+        print(Document[Snapshot](Snapshot).dumped(seen.snapshot).decode())
     else:
         _print_table(seen)
     return 0
@@ -44,8 +44,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _print_table(seen: Observed) -> None:
     console = Console(markup=False)  # names are not ours: "[bold]" stays as it is
-    for problem in seen.snapshot["agent"]["problems"]:
-        console.print(f"refused: {problem['message']}", highlight=False)
+    for problem in seen.snapshot.agent.problems:
+        console.print(f"refused: {problem.message}", highlight=False)
     if not seen.runs:
         console.print(
             f"no observed process in {seen.directory}; start one: dfx-agent run -- CMD ..."
@@ -56,7 +56,7 @@ def _print_table(seen: Observed) -> None:
         right = heading in {"RANK", "PID", "STEP", "FOR", "LOST"}
         table.add_column(heading, justify="right" if right else "left")
     for run in seen.runs:
-        for rank in run["ranks"]:
+        for rank in run.ranks:
             table.add_row(*_cells(run, rank))
     console.print(table)
     for run in seen.runs:
@@ -64,19 +64,18 @@ def _print_table(seen: Observed) -> None:
             console.print(line, highlight=False)
 
 
-def _standing_lines(run: dict[str, Any]) -> list[str]:
+def _standing_lines(run: RunRow) -> list[str]:
     """The state of the run; each incident in the words that the page and the pager use."""
-    told = [f"{incident['state']}: {incident['sentence']}" for incident in run["incidents"]]
-    standing = run["standing"]
-    if all(incident["state"] == "noted" for incident in run["incidents"]):
-        told = [f"{standing['state']}: {standing['reason']}", *told]
-    return [f"{run['run']}: {line}" for line in told]
+    told = [f"{incident.state}: {incident.sentence}" for incident in run.incidents]
+    if all(incident.state == "noted" for incident in run.incidents):
+        told = [f"{run.standing.state}: {run.standing.reason}", *told]
+    return [f"{run.run}: {line}" for line in told]
 
 
-def _cells(run: dict[str, Any], rank: dict[str, Any]) -> tuple[str, ...]:
-    now = rank["inflight"][-1] if rank["inflight"] else None
-    step = "-" if rank["step"] is None else str(rank["step"])
-    name = f"{now['kind']} {now['name']}" if now else "-"
-    elapsed = f"{now['elapsed_seconds']:.1f} s" if now else "-"
-    state = f"{rank['pid']}", rank["state"], step, name, elapsed, f"{rank['num_lost_records']}"
-    return (run["run"], rank["role"], rank["rank"], *state)
+def _cells(run: RunRow, rank: RankRow) -> tuple[str, ...]:
+    now = rank.inflight[-1] if rank.inflight else None
+    step = "-" if rank.step is None else str(rank.step)
+    name = f"{now.kind} {now.name}" if now else "-"
+    elapsed = f"{now.elapsed_seconds:.1f} s" if now else "-"
+    state = f"{rank.pid}", rank.state, step, name, elapsed, f"{rank.num_lost_records}"
+    return (run.run, rank.role, rank.rank, *state)

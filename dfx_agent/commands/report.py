@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,13 @@ def _of_now(args: argparse.Namespace) -> dict[str, Any]:
     if not seen.runs:
         raise DfxError(f"no observed process in {seen.directory}: give --evidence FILE, or --dir")
     if len(seen.runs) > 1:
-        names = ", ".join(run["run"] for run in seen.runs)
+        names = ", ".join(run.run for run in seen.runs)
         raise UsageError(f"several runs: choose one with --run: {names}")
     return {
-        "time_seconds": seen.snapshot["time_seconds"],
-        "node": seen.snapshot["agent"]["node"],
-        "agent_version": seen.snapshot["agent"]["version"],
-        "run": seen.runs[0],
+        "time_seconds": seen.snapshot.time_seconds,
+        "node": seen.snapshot.agent.node,
+        "agent_version": seen.snapshot.agent.version,
+        "run": dataclasses.asdict(seen.runs[0]),
         "stacks": [],
         "places": [],
     }

@@ -22,7 +22,6 @@ from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import ConfigDict, TypeAdapter
 
 from dfx_agent import __version__
 from dfx_agent.errors import BlindError
@@ -35,6 +34,7 @@ from dfx_agent.snapshot import (
     Source,
     TimelineRow,
 )
+from dfx_agent.snapshot.document import Document
 from dfx_agent.web import runbook
 from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 
@@ -57,18 +57,6 @@ _NO_TELEMETRY: Any = {
     "operation_spans": False,
     "auto_configure": False,
 }
-
-
-class Encoder:
-    """Serialises one contract type to JSON bytes."""
-
-    def __init__(self, contract: Any) -> None:
-        # pydantic takes no config for a bare dataclass, but does for a tuple that holds one.
-        config = ConfigDict(ser_json_inf_nan="strings")
-        self._adapter: TypeAdapter[tuple[Any]] = TypeAdapter(tuple[contract], config=config)
-
-    def __call__(self, value: Any) -> bytes:
-        return self._adapter.dump_json((value,))[1:-1]
 
 
 class SnapshotStream:
@@ -137,7 +125,7 @@ def create_app(
         lifespan=_few_threads,
         telemetry=_NO_TELEMETRY,
     )
-    encode = Encoder(Snapshot)
+    encode = Document[Snapshot](Snapshot).dumped
     app.state.stream = SnapshotStream(source, encode)
     app.add_middleware(Guard, access=access)
     app.add_exception_handler(RequestValidationError, _bad_request)
@@ -162,10 +150,10 @@ _UNKNOWN_RUN: Any = {404: {"description": "No such run"}}
 _FOREIGN: Any = {403: {"description": "Asked for by a page of another site"}}
 
 
-def _api(source: Source, encode: Encoder, stream: SnapshotStream) -> APIRouter:
+def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: SnapshotStream) -> APIRouter:
     router = APIRouter()
-    encode_history = Encoder(ScalarHistory)
-    encode_timeline = Encoder(tuple[TimelineRow, ...])
+    encode_history = Document[ScalarHistory](ScalarHistory).dumped
+    encode_timeline = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...]).dumped
 
     @router.get("/snapshot", response_model=Snapshot)
     def snapshot(request: Request) -> Response:
@@ -206,7 +194,7 @@ def _api(source: Source, encode: Encoder, stream: SnapshotStream) -> APIRouter:
 
 def _signals_api(source: Source) -> APIRouter:
     router = APIRouter()
-    encode_signals = Encoder(SignalHistory)
+    encode_signals = Document[SignalHistory](SignalHistory).dumped
 
     @router.get("/runs/{run:path}/signals", response_model=SignalHistory, responses=_UNKNOWN_RUN)
     def signals(
@@ -238,7 +226,7 @@ def _is_own(request: Request) -> bool:
 
 def _alerts_api(source: AlertSource | None) -> APIRouter:
     router = APIRouter()
-    encode = Encoder(Alerts)
+    encode = Document[Alerts](Alerts).dumped
 
     @router.get("/alerts", response_model=Alerts)
     def alerts(request: Request) -> Response:

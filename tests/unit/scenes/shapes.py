@@ -12,7 +12,7 @@ from textwrap import dedent
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "frameworks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
 from observed_job import Observed, observe
 
 __all__ = ["Observed", "Shapes", "observe"]
