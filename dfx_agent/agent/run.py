@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
+from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.faults import Faults, unjudged
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.health import Reporter, RunHealth
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
-from dfx_agent.judge.hang.verdict import HangWatch
 from dfx_agent.judge.memory import MemoryWatch
 from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.straggler.steps import Step, StepWatch

@@ -10,47 +10,15 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import signal
 import struct
 from contextlib import suppress
-from typing import NamedTuple
 
+from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.host.stat import EXIT_STATUS, START_TICKS, STATE, stat_fields
 
 _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, 11 ids, exit status: the first version's 64 bytes
 _GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, struct pidfd_info)
 _EXIT = 1 << 3
-_CAN_BE_ASKED_FOR = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
-_INTERRUPTED = {128 + number for number in _CAN_BE_ASKED_FOR}  # as shells and launchers say it
-
-
-class ExitStatus(NamedTuple):
-    """One of both is told: the exit code, 0 to 255, or the signal that killed the process."""
-
-    code: int | None
-    signal: int | None
-
-    @classmethod
-    def of(cls, wait_status: int) -> ExitStatus:
-        """From the status that wait(2) would give."""
-        number = wait_status & 0x7F
-        return cls(None, number) if number else cls(wait_status >> 8 & 0xFF, None)
-
-    @property
-    def is_success(self) -> bool:
-        return self.code == 0
-
-    @property
-    def was_asked_for(self) -> bool:
-        """Whether somebody told it to end: a launcher, a scheduler, a person."""
-        return self.signal in _CAN_BE_ASKED_FOR or self.code in _INTERRUPTED
-
-    def __str__(self) -> str:
-        if self.signal is None:
-            return f"ended with exit code {self.code}"
-        with suppress(ValueError):
-            return f"killed by signal {self.signal} ({signal.Signals(self.signal).name})"
-        return f"killed by signal {self.signal}"
 
 
 class ExitWatch:

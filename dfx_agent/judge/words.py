@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dfx_agent.node.collectives.unfinished import unfinished_lines
-from dfx_agent.node.segments.stacks import merge
-from dfx_agent.node.track import Arrival, Track, Waiter
+from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
+from dfx_agent.facts.stacks import merge
+from dfx_agent.judge.unfinished import unfinished_lines
 
 _MAX_RANKS = 8
 _MAX_OUTLIERS = 4
@@ -14,9 +14,9 @@ _MAX_PLACES = 4
 _STACK_FRAMES = 6
 
 
-def ranks_text(ranks: Iterable[Track]) -> str:
+def ranks_text(ranks: Iterable[RankFacts]) -> str:
     """As in "rank 2", "ranks 0, 1, 3", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more"."""
-    return labels_text(rank.process.label for rank in ranks)
+    return labels_text(rank.label for rank in ranks)
 
 
 def labels_text(labels: Iterable[str]) -> str:
@@ -35,7 +35,7 @@ def waits_text(waiters: Sequence[Waiter]) -> str:
     has_peers = any(waiter.arrival.peer is not None for waiter in waiters)
     told = waiters if has_peers else _first_waits(waiters)
     names = {w.arrival[1:3]: str(w.arrival) for w in told if w.arrival.operation}
-    places: dict[str, list[Track]] = {}
+    places: dict[str, list[RankFacts]] = {}
     for rank, arrival in told:
         # whose device alone waits is in the operation that others are in under this number
         where = str(arrival) if arrival.operation else names.get(arrival[1:3], str(arrival))
@@ -49,20 +49,20 @@ def waits_text(waiters: Sequence[Waiter]) -> str:
 
 
 def _first_waits(waiters: Iterable[Waiter]) -> list[Waiter]:
-    first: dict[Track, Arrival] = {}
+    first: dict[RankFacts, Arrival] = {}
     for rank, arrival in waiters:
         first.setdefault(rank, arrival)
     return list(map(Waiter, first, first.values()))
 
 
-def behind_lines(rank: Track, waiters: Sequence[Waiter]) -> list[str]:
+def behind_lines(rank: RankFacts, waiters: Sequence[Waiter]) -> list[str]:
     """How far a rank is in the groups that the others wait in."""
     lines = []
     for group, sequence in dict.fromkeys(
         (w.arrival.group, w.arrival.sequence) for w in waiters if w.arrival.sequence is not None
     ):
         reached = rank.reached.get(group)
-        if reached is None and rank.recorded():
+        if reached is None and rank.flight:
             continue  # no hook saw this group: the lines of the flight recorder say it
         own = "none" if reached is None else f"#{reached}"
         lines.append(
@@ -72,16 +72,15 @@ def behind_lines(rank: Track, waiters: Sequence[Waiter]) -> list[str]:
     return lines
 
 
-def flight_lines(ranks: Iterable[Track]) -> list[str]:
+def flight_lines(ranks: Sequence[RankFacts]) -> list[str]:
     """Who has issued the collective that holds the job up, and who has not."""
-    recorded = {rank.process.label: rank.recorded() for rank in ranks}
-    known = {label: record for label, record in recorded.items() if record is not None}
-    return unfinished_lines(known, labels_text)
+    known = {rank.label: rank.flight for rank in ranks if rank.flight is not None}
+    return unfinished_lines(known, labels_text, ranks[0].now_seconds) if known else []
 
 
-def stack_lines(ranks: Iterable[Track], now_ns: int) -> list[str]:
+def stack_lines(ranks: Iterable[RankFacts]) -> list[str]:
     """Where main threads stand: what most share, then the outliers; innermost call last."""
-    taken = {rank.process.label: rank.look_closer(now_ns)[0] for rank in ranks}
+    taken = {rank.label: rank.stacks for rank in ranks}
     merged = merge({label: stacks for label, stacks in taken.items() if stacks is not None})
     lines = [
         f"stack of {labels_text(group.ranks)} (of {len(taken)}): {group.innermost(_STACK_FRAMES)}"

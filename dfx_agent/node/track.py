@@ -11,18 +11,19 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from dfx_agent.host.exit_status import ExitStatus
+from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.flight import FlightRecord
+from dfx_agent.facts.rank import Arrival, RankFacts
+from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.host.sched import NOTHING_COUNTED, SchedTimes, process_times, thread_times
 from dfx_agent.host.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
+from dfx_agent.node.joins import JoinWatch
 from dfx_agent.node.peer_waits import PEER_WAITS
 from dfx_agent.node.process import Process
-from dfx_agent.node.segments.flight import FLIGHT_SUFFIX, FlightRecord, read_flight
-from dfx_agent.node.segments.stacks import ProcessStacks, read_stacks
+from dfx_agent.node.segments.flight import FLIGHT_SUFFIX, read_flight
+from dfx_agent.node.segments.stacks import read_stacks
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.wire.records import COLLECTIVES, DDP_GRADIENTS, PEER, REMOTE_WAIT, STAGE, WAIT
-
-SEND, RECEIVE = "send", "recv"
-IDLE = "idle"
 
 _KEEP_DURATIONS = 64
 _KEEP_GAPS, _SHORTEST_GAP_NS, _REMEMBER_GAPS_NS = 256, 10**9, 3600 * 10**9
@@ -31,33 +32,12 @@ _NEWEST_COLLECTIVES = 512
 _LOOK_EVERY_NS = 10**9
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _QUIET_SECONDS = 2.0
+# who has moved or come to wait since then is nobody's fault yet
+_STANDS_AFTER_NS = 10 * 10**9
 _IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
 _SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
 _LEAST_SHARE = 0.02
 _POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
-
-
-class Arrival(NamedTuple):
-    """A rank waits for its peers.
-
-    ``sequence`` is None where nobody numbers them, ``operation`` is "" where the host does not wait
-    itself: it has issued this number and is quiet. ``peer`` is the one rank of the job that a send
-    or receive waits for, where it names one.
-    """
-
-    operation: str
-    group: str
-    sequence: int | None
-    begin_ns: int
-    peer: int | None = None
-
-    def __str__(self) -> str:
-        if self.peer is not None:
-            way = "to" if self.operation == SEND else "from"
-            return f"{self.operation} {way} rank {self.peer}"
-        number = "" if self.sequence is None else f" #{self.sequence}"
-        group = f"@{self.group}" if self.group else ""
-        return f"{self.operation or 'collective'}{group}{number}"
 
 
 class _MainThread(NamedTuple):
@@ -68,13 +48,6 @@ class _MainThread(NamedTuple):
     delayed_seconds: float  # runnable without a processor; 0 where the kernel does not count
     num_waits: int
     all_threads: SchedTimes = NOTHING_COUNTED
-
-
-class Waiter(NamedTuple):
-    """A rank and what it waits in."""
-
-    rank: Track
-    arrival: Arrival
 
 
 class Ending(NamedTuple):
@@ -106,6 +79,7 @@ class Track:
         self._was_idle = False
         self._gaps: deque[tuple[int, int]] = deque(maxlen=_KEEP_GAPS)  # end, length
         self._num_tokens: float | None = None
+        self._joins = JoinWatch()
         self._looked_ns = 0
         self._stacks: ProcessStacks | None = None
         self._flight: tuple[tuple[int, int], FlightRecord | None] = (0, 0), None
@@ -115,11 +89,6 @@ class Track:
         self._cpu_base = (0, 0)  # when, and clock ticks used by then
         # first and last look since it moved
         self._main_thread = _MainThread(0, 0.0, 0.0, 0), _MainThread(0, 0.0, 0.0, 0)
-
-    @property
-    def num_steps(self) -> int:
-        """Steps it has passed; counted up to 64."""
-        return len(self.process.windows)
 
     @property
     def arrivals(self) -> list[Arrival]:
@@ -143,15 +112,6 @@ class Track:
         return [event.name for event in sorted(events, key=lambda e: (e.begin_ns, e.span))]
 
     @property
-    def stage(self) -> str:
-        return next(reversed(self.stages), IDLE)
-
-    @property
-    def place(self) -> str:
-        """The stage as people read it: "in rollout", or "outside all stages"."""
-        return next((f"in {stage}" for stage in reversed(self.stages)), "outside all stages")
-
-    @property
     def seconds_before_guest(self) -> float:
         """How old the process was when its guest came, as in an attach to a job that runs."""
         follower = self.process.follower
@@ -170,6 +130,68 @@ class Track:
         parents = {event.parent for event in events}
         works = any(event.kind == STAGE and event.span not in parents for event in events)
         return bool(self.arrivals) and not works
+
+    def facts(self, now_ns: int) -> RankFacts:
+        """All that is known of it as of ``now_ns``; looks closer at a process that may stand."""
+        process, follower = self.process, self.process.follower
+        windows = process.windows
+        stacks, is_stopped = self.look_closer(now_ns)
+        return RankFacts(
+            label=process.label,
+            rank=follower.identity.rank,
+            pid=process.pid,
+            parent_pid=follower.parent_pid,
+            attempt=process.attempt,
+            world_size=follower.identity.world_size,
+            state=process.state,
+            now_ns=now_ns,
+            now_seconds=follower.epoch_seconds(now_ns),
+            begin_ns=follower.begin_ns,
+            moved_ns=self.moved_ns,
+            last_event_ns=process.last_event_ns,
+            seconds_before_guest=self.seconds_before_guest,
+            step=process.step,
+            last_step=windows[-1].window.step if windows else process.step,
+            num_steps=len(windows),
+            step_durations=tuple(self.step_durations),
+            stages=tuple(self.stages),
+            open_spans=tuple(e.name for e in sorted(process.inflight, key=lambda e: e.span)),
+            arrivals=tuple(self.arrivals),
+            is_blocked=self.is_blocked,
+            asks_since_ns=self.asks_since_ns,
+            num_still=self.num_still,
+            has_groups=bool(process.groups),
+            reached=dict(self.reached),
+            operations=dict(self._operations),
+            stage_durations={stage: tuple(known) for stage, known in self.durations.items()},
+            collective_durations={k: tuple(v) for k, v in self.collective_durations.items()},
+            longest_gap_seconds=self.longest_gap_seconds(now_ns),
+            gone_ns=self.gone_ns,
+            is_outlived=self.is_outlived,
+            exit_status=self.exit_status,
+            was_oom_killed=process.memory.was_oom_killed,
+            is_stopped=is_stopped,
+            is_idle=self.is_idle(now_ns),
+            is_at_work=self.is_at_work,
+            processor_share=self.processor_share,
+            stacks=stacks,
+            flight=self.recorded(),
+            joining=self._joins.look(process.pid) if self._may_join(now_ns) else None,
+        )
+
+    def may_stand(self, now_ns: int) -> bool:
+        """Whether a judge has to look: it is gone, quiet, or waits, and not just since now."""
+        before_ns = now_ns - _STANDS_AFTER_NS
+        if not self.process.is_living or self.moved_ns <= before_ns:
+            return True
+        asks_since_ns = self.asks_since_ns
+        return (asks_since_ns is not None and asks_since_ns <= before_ns) or any(
+            arrival.begin_ns <= before_ns for arrival in self.arrivals
+        )
+
+    def _may_join(self, now_ns: int) -> bool:
+        is_quiet = self.moved_ns <= now_ns - _STANDS_AFTER_NS
+        return is_quiet and self.process.state == "live" and not self.arrivals
 
     def observe(self, now_ns: int) -> None:
         """Take in what the last reading brought."""
@@ -221,16 +243,6 @@ class Track:
 
     def quiet_seconds(self, now_ns: int) -> float:
         return (now_ns - self.moved_ns) / 1e9
-
-    def idle_seconds(self, now_ns: int) -> float:
-        """The same, and by torch's flight recorder for the time before the guest came."""
-        record = self.recorded() if self.moved_ns == self.process.follower.begin_ns else None
-        groups = record.groups.values() if record else ()
-        newest_ns = max((e.created_ns for g in groups for e in g.entries[:1]), default=None)
-        if newest_ns is None:
-            return self.quiet_seconds(now_ns)
-        seconds = self.process.follower.epoch_seconds(now_ns) - newest_ns / 1e9
-        return max(seconds, self.quiet_seconds(now_ns))
 
     def look_closer(self, now_ns: int) -> tuple[ProcessStacks | None, bool]:
         """(stacks written since it last moved, whether it is stopped); once a second at most."""
@@ -317,33 +329,6 @@ class Track:
         if self._cpu_base[0] <= self.moved_ns or not is_sleeping:
             self._cpu_base = now_ns, ticks
         self._is_sleeping = is_sleeping
-
-    def operation(self, group: str, sequence: int) -> str | None:
-        """What it called number ``sequence`` of this group; None when that is not known."""
-        return self._operations.get((group, sequence))
-
-    @property
-    def rank(self) -> int:
-        """Its number in the job; negative where that is not known."""
-        return self.process.follower.identity.rank
-
-    def has_arrived(self, waiter: Waiter) -> bool:
-        """Whether it takes or took part in what somebody else waits in."""
-        mine, arrival = self.arrivals, waiter.arrival
-        if arrival.peer is not None:
-            other_end = RECEIVE if arrival.operation == SEND else SEND
-            return any(
-                (a.operation, a.group) == (other_end, arrival.group)
-                and a.peer in {waiter.rank.rank, None}
-                for a in mine
-            )
-        if arrival.sequence is None:
-            return bool(mine)
-        if arrival.operation == DDP_GRADIENTS and any(
-            (a.operation, a.group) == (DDP_GRADIENTS, arrival.group) for a in mine
-        ):
-            return True  # its buckets are numbered as they go: a number apart is the same backward
-        return self.reached.get(arrival.group, -1) >= arrival.sequence
 
     def _learn_stages(self) -> None:
         before = self._newest_end_ns

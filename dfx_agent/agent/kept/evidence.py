@@ -24,14 +24,16 @@ from typing import Any, Literal
 from dfx_agent import __version__
 from dfx_agent.agent import render as view
 from dfx_agent.agent.run import RunFold
-from dfx_agent.node.segments.flight import FlightRecord, read_flight
+from dfx_agent.facts.flight import FlightRecord
+from dfx_agent.facts.stacks import ProcessStacks, merge
+from dfx_agent.node.segments.flight import read_flight
 from dfx_agent.node.segments.owned_files import (
     HeldFolder,
     open_existing,
     open_state,
     state_directory,
 )
-from dfx_agent.node.segments.stacks import ProcessStacks, dump_with_py_spy, merge, read_stacks
+from dfx_agent.node.segments.stacks import dump_with_py_spy, read_stacks
 from dfx_agent.node.track import Track
 from dfx_agent.snapshot import RunRow, Verdict
 from dfx_agent.wire.segment import SegmentError

@@ -19,7 +19,7 @@ from dfx_agent.agent.incidents import KeptIncident
 from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.agent.kept.totals import key_of
 from dfx_agent.agent.run import RunFold
-from dfx_agent.host.exit_status import ExitStatus
+from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import SegmentProblem
 
@@ -63,7 +63,7 @@ class IncidentsFile:
         fold.incidents.resume(entry.incidents, time.time())
         for key, ending in entry.endings.items():
             if key in present and not present[key].is_living:
-                fold.hangs.resume(present[key], ending)
+                fold.hangs.tracks.resume(present[key], ending)
 
     def keep(self, folds: Iterable[RunFold], *, is_last: bool = False) -> None:
         """Write what is open, every ``EVERY_SECONDS`` and only what has changed."""

@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from dfx_agent.node.track import Track
+from dfx_agent.facts.rank import RankFacts
 
 DIED, OUT_OF_MEMORY = "died", "out of memory"
 
@@ -21,43 +21,41 @@ _FAULTS = {
 }  # fmt: skip
 
 
-def has_crashed(rank: Track, ranks: Sequence[Track]) -> bool:
+def has_crashed(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
     """Whether it is gone and should not be; ``ranks`` are all of its role."""
-    process, status = rank.process, rank.exit_status
-    if process.is_living:
+    status = rank.exit_status
+    if rank.is_living:
         return False
-    if process.state == "exited" and (status is None or status.is_success or status.was_asked_for):
+    if rank.state == "exited" and (status is None or status.is_success or status.was_asked_for):
         return False
     if not is_own_child(rank, ranks):
         return True
     is_fault = status is not None and status.signal in _FAULTS
-    return is_fault or process.memory.was_oom_killed
+    return is_fault or rank.was_oom_killed
 
 
-def is_own_child(rank: Track, ranks: Sequence[Track]) -> bool:
+def is_own_child(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
     """Whether a rank that lives on made it, and it never took part in torch.distributed."""
-    process = rank.process
-    has_peers = process.groups or rank.reached
+    has_peers = rank.has_groups or rank.reached
     return not has_peers and any(
-        other.process.is_living and other.process.pid == process.follower.parent_pid
-        for other in ranks
+        other.is_living and other.pid == rank.parent_pid for other in ranks
     )
 
 
-def cause_of(rank: Track) -> str:
-    return OUT_OF_MEMORY if rank.process.memory.was_oom_killed else DIED
+def cause_of(rank: RankFacts) -> str:
+    return OUT_OF_MEMORY if rank.was_oom_killed else DIED
 
 
-def endings_text(ranks: Sequence[Track]) -> str:
+def endings_text(ranks: Sequence[RankFacts]) -> str:
     """The different ones of several ranks, as what is said of all of them."""
     text = "; ".join(dict.fromkeys(map(ending_text, ranks)))
     return re.sub(r"\bwas killed", "were killed", text) if len(ranks) > 1 else text
 
 
-def ending_text(rank: Track) -> str:
+def ending_text(rank: RankFacts) -> str:
     """As in "was killed by signal 9 (SIGKILL)", "ended with exit code 3", "died"."""
     status = rank.exit_status
-    if rank.process.memory.was_oom_killed:
+    if rank.was_oom_killed:
         return "was killed by the kernel's OOM killer (signal 9): memory was used up"
     if status is None:
         return "died: gone without closing its segment, exit code unknown"

@@ -8,15 +8,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import OUT_OF_MEMORY, cause_of, endings_text, has_crashed
 from dfx_agent.judge.words import ranks_text
-from dfx_agent.node.track import Track
 from dfx_agent.snapshot import Verdict
 
 CAUSE = "left early"
 
 
-def leavers(first: Sequence[Track], ranks: Sequence[Track]) -> list[Track]:
+def leavers(first: Sequence[RankFacts], ranks: Sequence[RankFacts]) -> list[RankFacts]:
     """Who ended with success before ``first``, the first to die, and left all of them behind."""
     return [
         rank
@@ -25,7 +25,7 @@ def leavers(first: Sequence[Track], ranks: Sequence[Track]) -> list[Track]:
     ]
 
 
-def left_early(role: str, left: Sequence[Track], died: Sequence[Track]) -> Verdict:
+def left_early(role: str, left: Sequence[RankFacts], died: Sequence[RankFacts]) -> Verdict:
     """To blame is who left; ``died``: the others, later."""
     first = min(left, key=_end_ns)
     step = _last_step(first)
@@ -36,16 +36,16 @@ def left_early(role: str, left: Sequence[Track], died: Sequence[Track]) -> Verdi
         role=role,
         summary=f"{ranks_text(left)} ended in an orderly way{at} while the others went on; "
         f"{ranks_text(died)} {endings_text(died)} afterwards",
-        ranks=tuple(rank.process.label for rank in left),
+        ranks=tuple(rank.label for rank in left),
         stage=first.stage,
         cause=CAUSE,
         step=step,
-        since_seconds=first.process.follower.epoch_seconds(_end_ns(first)),
+        since_seconds=first.epoch_seconds(_end_ns(first)),
         evidence=tuple(_lines(left, died[0])),
     )
 
 
-def _is_left_behind(*, by: Track, died: Track) -> bool:
+def _is_left_behind(*, by: RankFacts, died: RankFacts) -> bool:
     status = by.exit_status
     if by.gone_ns is None or status is None or not status.is_success:
         return False
@@ -53,7 +53,7 @@ def _is_left_behind(*, by: Track, died: Track) -> bool:
     return is_later and _fails_by_itself(died) and bool(_missed(by, died))
 
 
-def _fails_by_itself(died: Track) -> bool:
+def _fails_by_itself(died: RankFacts) -> bool:
     """As who loses a peer does: an error, or torch's watchdog aborts it; nobody killed it."""
     status = died.exit_status
     return cause_of(died) != OUT_OF_MEMORY and (
@@ -61,12 +61,12 @@ def _fails_by_itself(died: Track) -> bool:
     )
 
 
-def _missed(left: Track, other: Track) -> list[str]:
+def _missed(left: RankFacts, other: RankFacts) -> list[str]:
     """Groups of both in which the other one went further."""
     return [g for g, n in left.reached.items() if other.reached.get(g, n) > n]
 
 
-def _lines(left: Sequence[Track], other: Track) -> list[str]:
+def _lines(left: Sequence[RankFacts], other: RankFacts) -> list[str]:
     return [
         f"{ranks_text([rank])}: last collective of group {group} is #{rank.reached[group]}, "
         f"{ranks_text([other])} went on to #{other.reached[group]}"
@@ -75,10 +75,10 @@ def _lines(left: Sequence[Track], other: Track) -> list[str]:
     ]
 
 
-def _end_ns(rank: Track) -> int:
+def _end_ns(rank: RankFacts) -> int:
     """Its last sign of life."""
-    return rank.process.last_event_ns or rank.gone_ns or 0
+    return rank.last_event_ns or rank.gone_ns or 0
 
 
-def _last_step(rank: Track) -> int | None:
-    return rank.process.windows[-1].window.step if rank.process.windows else rank.process.step
+def _last_step(rank: RankFacts) -> int | None:
+    return rank.last_step

@@ -8,9 +8,8 @@ from statistics import median
 from typing import NamedTuple
 
 from dfx_agent.durations import age_text
+from dfx_agent.facts.rank import IDLE, RankFacts
 from dfx_agent.judge.straggler.busy_host import LEAST_SHARE
-from dfx_agent.node.segments.stacks import ProcessStacks
-from dfx_agent.node.track import IDLE, Track
 
 FLOOR_SECONDS = 10.0
 NO_STACKS_FLOOR_SECONDS = 13.0
@@ -42,28 +41,28 @@ class Excuse(NamedTuple):
     is_learned: bool = True
 
 
-def excuse(rank: Track, ranks: Sequence[Track], now_ns: int) -> Excuse:
+def excuse(rank: RankFacts, ranks: Sequence[RankFacts]) -> Excuse:
     """Judge one rank by its state and by what all ``ranks`` of its role have taken so far."""
-    if not rank.process.is_living:
+    if not rank.is_living:
         return Excuse(LEFT, 0.0, "ended in an orderly way without taking part")
-    stacks, is_stopped = rank.look_closer(now_ns)
-    quiet = rank.quiet_seconds(now_ns)
+    stacks, is_stopped = rank.stacks, rank.is_stopped
+    quiet = rank.quiet_seconds
     if is_stopped and quiet >= FLOOR_SECONDS:
-        pid = rank.process.pid
+        pid = rank.pid
         return Excuse(
             STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
         )
     is_long = any(map(_LONG_STAGE.match, rank.stages)) or (
         rank.asks_since_ns is not None or (stacks is not None and stacks.is_long_work())
     )
-    idle_seconds = rank.idle_seconds(now_ns)
+    idle_seconds = rank.idle_seconds
     stands = stacks is not None and not is_long and not rank.is_at_work
-    gap_seconds = max(other.longest_gap_seconds(now_ns) for other in ranks)
+    gap_seconds = max(other.longest_gap_seconds for other in ranks)
     if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap_seconds) and stands:
         ago = f"has issued no collective for {age_text(idle_seconds)}"
         return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
     gap_seconds = gap_seconds if rank.stage == IDLE else 0.0
-    excuse = _within(rank, ranks, stacks, now_ns, gap_seconds, is_long=is_long)
+    excuse = _within(rank, ranks, gap_seconds, is_long=is_long)
     excuse = _by_processor_time(excuse, rank.processor_share)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
 
@@ -78,20 +77,18 @@ def _by_processor_time(excuse: Excuse, share: float) -> Excuse:
 
 
 def _within(
-    rank: Track,
-    ranks: Sequence[Track],
-    stacks: ProcessStacks | None,
-    now_ns: int,
+    rank: RankFacts,
+    ranks: Sequence[RankFacts],
     gap_seconds: float,
     *,
     is_long: bool,
 ) -> Excuse:
     """How long this rank may be quiet where it stands, where such gaps have been seen."""
     stage = rank.stage
-    durations = [ns / 1e9 for other in ranks for ns in other.durations.get(stage, ())]
+    durations = [ns / 1e9 for other in ranks for ns in other.stage_durations.get(stage, ())]
     is_first = _is_first(stage, len(durations), ranks)
     is_known = bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
-    sleeps = is_known and rank.is_idle(now_ns)
+    sleeps = is_known and rank.is_idle
     at_work = stage == IDLE and rank.is_at_work
     asks = rank.asks_since_ns is not None  # how long its server may take is judged by another limit
     if is_long and not sleeps:
@@ -100,7 +97,7 @@ def _within(
         floor = SLEEPING_FLOOR_SECONDS
     elif is_first:
         floor = _first_floor(rank, at_work=at_work)
-    elif stacks is None or at_work:
+    elif rank.stacks is None or at_work:
         floor = UNTOLD_FLOOR_SECONDS if stage == IDLE else NO_STACKS_FLOOR_SECONDS
     else:
         floor = FLOOR_SECONDS
@@ -120,16 +117,16 @@ def _within(
     return Excuse("", limit, reason, is_learned=not asks and (is_long or not is_first))
 
 
-def _first_floor(rank: Track, *, at_work: bool) -> float:
+def _first_floor(rank: RankFacts, *, at_work: bool) -> float:
     if rank.seconds_before_guest < FIRST_FLOOR_SECONDS:
         return FIRST_FLOOR_SECONDS
     # attached to: it has compiled and warmed up before we came
     return LONG_FLOOR_SECONDS if at_work else UNTOLD_FLOOR_SECONDS
 
 
-def _is_first(stage: str, num_durations: int, ranks: Sequence[Track]) -> bool:
+def _is_first(stage: str, num_durations: int, ranks: Sequence[RankFacts]) -> bool:
     """Whether what is normal is not known yet: it may compile, or warm up."""
-    if any(rank.process.step is not None for rank in ranks):
+    if any(rank.step is not None for rank in ranks):
         num_steps = max(rank.num_steps for rank in ranks)
         return num_steps < _FIRST_STEPS or (stage != IDLE and not num_durations)
     return num_durations < _FIRST_DURATIONS

@@ -12,9 +12,9 @@ from statistics import median
 from typing import NamedTuple
 
 from dfx_agent.durations import seconds_text
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.stacks import Frame, ProcessStacks, client_of
 from dfx_agent.judge.words import ranks_text
-from dfx_agent.node.segments.stacks import Frame, ProcessStacks, client_of
-from dfx_agent.node.track import Track
 
 FLOOR_SECONDS = 120.0
 LONG_FLOOR_SECONDS = 600.0
@@ -27,7 +27,7 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d[^/]*/|^<")
 class RemoteWait(NamedTuple):
     """A rank that waits for an answer longer than it may."""
 
-    rank: Track
+    rank: RankFacts
     answer: str
     seconds: float
     usual_seconds: float  # of a step
@@ -42,20 +42,20 @@ class RemoteWait(NamedTuple):
         )
 
 
-def overdue(ranks: Sequence[Track], now_ns: int) -> list[RemoteWait]:
+def overdue(ranks: Sequence[RankFacts]) -> list[RemoteWait]:
     """Those of a role, the longest wait first."""
-    found = [wait for rank in ranks if (wait := _overdue(rank, ranks, now_ns)) is not None]
+    found = [wait for rank in ranks if (wait := _overdue(rank, ranks)) is not None]
     return sorted(found, key=lambda wait: -wait.seconds)
 
 
-def _overdue(rank: Track, ranks: Sequence[Track], now_ns: int) -> RemoteWait | None:
-    seconds = _seconds(rank, now_ns)
-    if seconds < FLOOR_SECONDS or rank.arrivals or not rank.process.is_living:
+def _overdue(rank: RankFacts, ranks: Sequence[RankFacts]) -> RemoteWait | None:
+    seconds = _seconds(rank)
+    if seconds < FLOOR_SECONDS or rank.arrivals or not rank.is_living:
         return None
     steps = [ns / 1e9 for other in ranks for ns in other.step_durations]
     if len(rank.step_durations) < _FEWEST_STEPS:
         return None
-    stacks, is_stopped = rank.look_closer(now_ns)
+    stacks, is_stopped = rank.stacks, rank.is_stopped
     answer = "" if is_stopped else _answer(rank, stacks)
     if not answer:
         return None
@@ -69,16 +69,16 @@ def _overdue(rank: Track, ranks: Sequence[Track], now_ns: int) -> RemoteWait | N
     return RemoteWait(rank, answer, seconds, median(steps), _place(stacks), reason)
 
 
-def _seconds(rank: Track, now_ns: int) -> float:
+def _seconds(rank: RankFacts) -> float:
     """Since it asked; where nobody saw that, since it moved."""
     asks_since_ns = rank.asks_since_ns
-    quiet_seconds = rank.quiet_seconds(now_ns)
+    quiet_seconds = rank.quiet_seconds
     if asks_since_ns is None:
         return quiet_seconds
-    return min(quiet_seconds, (now_ns - asks_since_ns) / 1e9)
+    return min(quiet_seconds, (rank.now_ns - asks_since_ns) / 1e9)
 
 
-def _answer(rank: Track, stacks: ProcessStacks | None) -> str:
+def _answer(rank: RankFacts, stacks: ProcessStacks | None) -> str:
     """What it waits for; "" for no server. Only the stack tells which client it is."""
     seen = client_of(stacks) if stacks is not None else ""
     return seen or ("a server's answer" if rank.asks_since_ns is not None else "")

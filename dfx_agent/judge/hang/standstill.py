@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from dfx_agent.durations import seconds_text
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.judge.words import ranks_text
-from dfx_agent.node.segments.stacks import ProcessStacks
-from dfx_agent.node.track import Track
 from dfx_agent.snapshot import VerdictState
 
 NO_PROGRESS_SECONDS = 120.0
@@ -27,10 +27,9 @@ _CELL = frozenset({"run_cell", "do_execute", "run_code"})
 
 
 def standstill(
-    living: Sequence[Track],
+    living: Sequence[RankFacts],
     quiet_seconds: float,
-    now_ns: int,
-    is_at_fault: Callable[[Track], bool],
+    is_at_fault: Callable[[RankFacts], bool],
 ) -> tuple[VerdictState, str]:
     """(state, summary) of a role whose processes have not moved for so long."""
     steps = [ns for rank in living for ns in rank.step_durations]
@@ -44,7 +43,7 @@ def standstill(
     is_long = quiet_seconds >= _NO_PROGRESS_STEPS * median(steps) / 1e9
     if not is_long or any(rank.arrivals for rank in living) or not all(map(is_at_fault, living)):
         return calm
-    asking = [rank for rank in living if waits_for_a_person(rank.look_closer(now_ns)[0])]
+    asking = [rank for rank in living if waits_for_a_person(rank.stacks)]
     if asking:
         verb = "waits" if len(asking) == 1 else "wait"
         text = f"nothing has moved for {quiet}: {ranks_text(asking)} {verb} for a person"

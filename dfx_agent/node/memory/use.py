@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
+from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.host.cgroup import MemoryGroup, memory_groups
-from dfx_agent.host.exit_status import ExitStatus
 from dfx_agent.host.memory import MemoryTrend, anonymous_bytes, num_host_oom_kills
 from dfx_agent.node.memory.gauges import device_rows
 from dfx_agent.node.memory.growth import steady_bytes_per_step

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Literal
 
-from dfx_agent.host.exit_status import ExitStatus, ExitWatch, zombie_status
+from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.host.exit_status import ExitWatch, zombie_status
 from dfx_agent.host.stat import PARENT, START_TICKS, STATE, stat_fields
 from dfx_agent.log import OncePerPlace
 from dfx_agent.node.segments import lock

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dfx_agent.node.segments.stacks import Frame, ProcessStacks
+from dfx_agent.facts.stacks import Frame, ProcessStacks
 
 _COLLECTIVE = r"_?(all_|reduce|broadcast|barrier|gather|scatter|send|recv|irecv|isend|wait)"
 # (stage, path, function): the first that any frame fits. Generation runs forward, backward may run

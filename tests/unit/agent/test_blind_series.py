@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from guard_scene import Job, raising, read
@@ -18,6 +18,7 @@ from dfx_agent.commands import build_parser, diagnose
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.faults import sighted
 from dfx_agent.node.process import Process
+from dfx_agent.node.track import Track
 from dfx_agent.rules.declared.observation import AGENT_BLIND
 from dfx_agent.snapshot import FaultRow, Snapshot, Standing, Verdict
 
@@ -94,7 +95,8 @@ def test_the_age_of_a_judgement_grows_while_its_judge_fails(agent, jobs, monkeyp
         monkeypatch.setattr(f"{module}.time.time", lambda: clock[0])
     read(agent, jobs)
     assert series(agent)["judged_age_seconds", "bad"] == 0
-    monkeypatch.setattr("dfx_agent.judge.hang.verdict.crash_verdict", raising)
+    monkeypatch.setattr("dfx_agent.judge.hang.judge.crash_verdict", raising)
+    monkeypatch.setattr(Track, "may_stand", lambda *_: True)
     clock[0] += 50
     read(agent, jobs)
     assert series(agent)["judged_age_seconds", "bad"] == 50
@@ -131,7 +133,7 @@ def test_diagnose_asked_for_one_run_is_blind_for_that_alone(
 ):
     strange(monkeypatch)
     read(agent, jobs)
-    seen = Observed("an agent", "", asdict(agent.snapshot()))
+    seen = Observed("an agent", "", agent.snapshot())
     monkeypatch.setattr("dfx_agent.assembly.observed._asked", lambda *_: seen)
     assert asked("--json", *words) == code
     said = json.loads(capsys.readouterr().out)
@@ -146,7 +148,7 @@ def test_json_has_no_number_that_json_does_not_know(agent, jobs, monkeypatch, ca
     snapshot = agent.snapshot()
     verdict = Verdict("straggler", "clear", "trainer", "none", lost_seconds=float("nan"))
     runs = tuple(replace(run, verdicts=(verdict,)) for run in snapshot.runs)
-    seen = Observed("an agent", "", asdict(Snapshot(0.0, snapshot.agent, runs)))
+    seen = Observed("an agent", "", Snapshot(0.0, snapshot.agent, runs))
     monkeypatch.setattr("dfx_agent.assembly.observed._asked", lambda *_: seen)
     assert asked("--json") == 0
     out = capsys.readouterr().out
@@ -168,6 +170,6 @@ def test_a_run_that_is_not_wholly_seen_is_not_green(part):
 def test_words_lead_with_what_is_blind(agent, jobs, monkeypatch, capsys):
     strange(monkeypatch)
     read(agent, jobs)
-    seen = Observed("an agent", "", asdict(agent.snapshot()))
+    seen = Observed("an agent", "", agent.snapshot())
     diagnose._print(seen, diagnose._blind(seen, None))
     assert capsys.readouterr().out.startswith("blind since ")

@@ -16,13 +16,16 @@ from dfx_agent.agent import run as fold_module
 from dfx_agent.agent import watchdog
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import diagnose
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
-from dfx_agent.judge.hang import verdict as hangs
+from dfx_agent.judge.hang import judge as hangs
 from dfx_agent.node.process import Process
-from dfx_agent.snapshot import RunRow
+from dfx_agent.node.track import Track
+from dfx_agent.snapshot import RunRow, Snapshot
+from dfx_agent.snapshot.document import Document
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
@@ -76,16 +79,17 @@ def test_a_process_that_cannot_be_read_costs_itself_and_nothing_is_clear_there(
 @pytest.mark.parametrize(
     ("kind", "place", "name"),
     [
-        ("hang", hangs._Role, "hang"),
+        ("hang", hangs, "hang_verdict"),
         ("crash", hangs, "crash_verdict"),
         ("straggler", fold_module, "straggler_verdict"),
-        ("hang", hangs.HangWatch, "observe"),
+        ("hang", HangWatch, "observe"),
     ],
 )
 def test_a_verdict_that_cannot_be_judged_says_so_and_the_others_stand(
     agent, jobs, monkeypatch, kind, place, name
 ):
     monkeypatch.setattr(place, name, raising)
+    monkeypatch.setattr(Track, "may_stand", lambda *_: True)  # who gets on is not judged closer
     run = read(agent, jobs)["good"]
     (verdict,) = (v for v in run.verdicts if v.kind == kind)
     assert verdict.state == "insufficient evidence"
@@ -131,6 +135,7 @@ def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, mo
         read(agent, jobs)
         assert httpx.get(server.url + "/readyz", timeout=60).status_code == 200
         monkeypatch.setattr(hangs, "crash_verdict", raising)
+        monkeypatch.setattr(Track, "may_stand", lambda *_: True)
         read(agent, jobs)
         answer = httpx.get(server.url + "/readyz", timeout=60)
         document = httpx.get(server.url + "/api/v1/snapshot", timeout=60).json()
@@ -139,7 +144,7 @@ def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, mo
     assert answer.status_code == 503
     assert answer.json()["detail"].startswith("blind since ")
     assert "crash (trainer) of run good" in answer.json()["detail"]
-    seen = Observed("an agent", str(dfx_dir), document)
+    seen = Observed("an agent", str(dfx_dir), Document(Snapshot).loaded(document))
     blind = diagnose._blind(seen, None)
     assert diagnose._exit_code(seen, blind) == 2
     diagnose._print(seen, blind)
@@ -161,6 +166,7 @@ def test_one_run_whose_alerts_fail_costs_the_others_nothing(agent, jobs, monkeyp
 def test_a_fault_is_logged_with_its_traceback_once(agent, jobs, monkeypatch, caplog):
     monkeypatch.setattr(logging.getLogger("dfx_agent"), "propagate", True)
     monkeypatch.setattr(hangs, "crash_verdict", raising)
+    monkeypatch.setattr(Track, "may_stand", lambda *_: True)
     read(agent, jobs, 5)
     errors = [r for r in caplog.records if r.levelno >= logging.ERROR]
     assert len(errors) == 2  # one for each run

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from dfx_agent.host.exit_status import ExitStatus, ExitWatch, zombie_status
+from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.host.exit_status import ExitWatch, zombie_status
 from dfx_agent.wire.segment import start_ticks
 
 TELLS_OF_REAPED = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) >= (6, 15)

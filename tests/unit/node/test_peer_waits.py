@@ -11,7 +11,7 @@ from hang_scene import Scene, staged
 from dfx_agent.node.peer_waits import PEER_WAITS
 from dfx_agent.wire.records import WAIT
 
-AGENT = Path(__file__).parents[3] / "dfx_agent" / "agent"
+AGENT = Path(__file__).parents[3] / "dfx_agent"
 
 
 @pytest.fixture
@@ -42,5 +42,10 @@ def test_who_waits_for_somebody_else_accuses_no_peer(scene, kind):
 
 
 def test_the_kinds_stand_in_one_file():
-    places = [p.name for p in AGENT.glob("*.py") if '"sync_coordination"' in p.read_text()]
+    places = [
+        path.name
+        for room in ("agent", "facts", "judge", "node")
+        for path in (AGENT / room).rglob("*.py")
+        if '"sync_coordination"' in path.read_text()
+    ]
     assert places == ["peer_waits.py"]

@@ -21,6 +21,7 @@ import httpx
 import pytest
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
+from dfx_agent.snapshot.document import Document
 from dfx_agent.web import app as app_module
 from dfx_agent.web.access import Access, Guard
 from dfx_agent.web.app import create_app
@@ -219,7 +220,7 @@ def test_scalars_travel_key_by_key_compressed_for_those_who_ask(client):
 
 
 def test_infinities_are_told_apart():
-    encode = app_module.Encoder(tuple[float, ...])
+    encode = Document(tuple[float, ...]).dumped
     assert json.loads(encode((math.inf, -math.inf, math.nan, 0.0))) == [
         "Infinity", "-Infinity", "NaN", 0.0,
     ]  # fmt: skip

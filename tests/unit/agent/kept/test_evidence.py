@@ -15,7 +15,7 @@ from hang_scene import Rank, Scene, hold_in, staged
 
 from dfx_agent.agent.kept import evidence
 from dfx_agent.agent.kept.evidence import MAX_FILES, Evidence
-from dfx_agent.node.segments.stacks import Frame, ProcessStacks, ThreadStack
+from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.reports.evidence_page import render
 
 

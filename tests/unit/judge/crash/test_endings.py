@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 
-from dfx_agent.host.exit_status import ExitStatus
+from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import has_crashed
 from dfx_agent.judge.crash.verdict import _lines, _unclear, _was_taken_along
 
@@ -18,16 +19,13 @@ SEGV = ExitStatus(None, signal.SIGSEGV)
 
 def rank(
     state: str, status: ExitStatus | None = None, *, parent: int = 1, pid: int = 2, oom=False,
-    groups=(), reached=(), gone_ns: int | None = None,
-) -> SimpleNamespace:  # fmt: skip
-    process = SimpleNamespace(
-        state=state, is_living=state == "live", pid=pid, groups=groups,
-        follower=SimpleNamespace(parent_pid=parent), memory=SimpleNamespace(was_oom_killed=oom),
-    )  # fmt: skip
-    return SimpleNamespace(process=process, exit_status=status, reached=reached, gone_ns=gone_ns)
+    **known,
+) -> RankFacts:  # fmt: skip
+    facts = {"label": "0", "state": state, "exit_status": status, "was_oom_killed": oom, **known}
+    return RankFacts(pid=pid, parent_pid=parent, **facts)
 
 
-def crashed(one: SimpleNamespace, *others: SimpleNamespace) -> bool:
+def crashed(one: RankFacts, *others: RankFacts) -> bool:
     return has_crashed(one, [one, *others])
 
 
@@ -53,14 +51,14 @@ def test_a_rank_that_no_rank_made(state, status, expected):
 def test_a_child_of_a_rank_that_lives_on_may_end_as_its_parent_likes(parent):
     child = rank("died", parent=PARENT)
     others = [rank("live", pid=5)] + ([parent] if parent else [])
-    is_own = parent is not None and parent.process.is_living
+    is_own = parent is not None and parent.is_living
     assert crashed(child, *others) is not is_own
 
 
 def test_a_child_that_took_part_in_collectives_is_a_rank():
     parent = rank("live", pid=PARENT)
-    assert crashed(rank("died", parent=PARENT, groups=("0",)), parent)
-    assert crashed(rank("died", parent=PARENT, reached=("0",)), parent)
+    assert crashed(rank("died", parent=PARENT, has_groups=True), parent)
+    assert crashed(rank("died", parent=PARENT, reached={"0": 1}), parent)
 
 
 @pytest.mark.parametrize(("status", "expected"), [(KILL, False), (SEGV, True), (None, False)])
@@ -103,9 +101,10 @@ def test_who_was_killed_after_somebody_was_told_to_end_went_with_the_job():
 def test_who_was_told_to_end_is_no_crash_unless_others_were_left(
     statuses, is_left, seconds_later, is_unclear
 ):
-    died = [rank("died", status, gone_ns=10**9) for status in statuses]
-    for number, one in enumerate(died):
-        one.process.label, one.is_outlived = str(number), True
+    died = [
+        rank("died", status, gone_ns=10**9, label=str(number), is_outlived=True)
+        for number, status in enumerate(statuses)
+    ]
     ranks = [*died, *([rank("live")] if is_left else [])]
     now_ns = (1 + seconds_later) * 10**9
     assert (_unclear(ranks, died[:1], died, now_ns) != "") is is_unclear
@@ -113,11 +112,9 @@ def test_who_was_told_to_end_is_no_crash_unless_others_were_left(
 
 def stood(label: str, gone_seconds: int | None, last_event_seconds: int | None = None):
     gone_ns = None if gone_seconds is None else gone_seconds * 10**9
-    one = rank("died", SEGV, gone_ns=gone_ns)
-    one.process.label, one.process.pid, one.process.step, one.process.inflight = label, 7, 3, ()
-    one.place = "outside all stages"
-    one.process.last_event_ns = None if last_event_seconds is None else last_event_seconds * 10**9
-    return one
+    last_event_ns = None if last_event_seconds is None else last_event_seconds * 10**9
+    one = rank("died", SEGV, gone_ns=gone_ns, last_event_ns=last_event_ns)
+    return replace(one, label=label, pid=7, step=3)
 
 
 def test_the_evidence_says_when_it_was_last_heard_of_and_who_died_later():

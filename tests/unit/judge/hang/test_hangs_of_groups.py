@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hang_scene import hold_in, staged
 
+from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.judge.words import waits_text
-from dfx_agent.node.track import Arrival, Waiter
 
 
 @pytest.fixture
@@ -58,9 +58,8 @@ def test_each_rank_is_said_to_wait_where_it_waits(scene):
     )
 
 
-def test_whose_device_alone_waits_is_in_the_operation_of_the_others(scene):
-    scene.warm_up()
-    hooked, device, ahead, _ = sorted(scene.watch.tracks, key=lambda track: track.process.label)
+def test_whose_device_alone_waits_is_in_the_operation_of_the_others():
+    hooked, device, ahead, _ = (RankFacts(label=str(rank)) for rank in range(4))
     waiters = [
         Waiter(device, Arrival("", "0", 5, 1)),
         Waiter(hooked, Arrival("all_reduce", "0", 5, 1)),

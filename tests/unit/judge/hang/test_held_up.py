@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from hang_scene import SECOND, Scene, hold_in, staged
 
-from dfx_agent.judge.hang import verdict as hangs
+from dfx_agent.agent import hang_watch
 from dfx_agent.node.process import Process
 
 
@@ -57,7 +58,8 @@ def test_a_reading_that_takes_long_is_judged_as_of_its_begin(stuck, monkeypatch)
 def readings(scene: Scene, monkeypatch, gap_seconds: float) -> list[str]:
     """States of the verdict at readings this far apart, all of them after its limit."""
     begin, numbers = time.monotonic(), itertools.count(1)
-    monkeypatch.setattr(hangs.time, "monotonic", lambda: begin + next(numbers) * gap_seconds)
+    clock = SimpleNamespace(monotonic=lambda: begin + next(numbers) * gap_seconds)
+    monkeypatch.setattr(hang_watch, "time", clock)
     states = []
     for _ in range(4):
         verdicts = scene.watch.observe(

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 from hang_scene import SECOND, Rank, Scene, hold_in, staged
 
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.stacks import client_of
 from dfx_agent.judge.hang import remote_waits
 from dfx_agent.node.segments import stacks
-from dfx_agent.node.segments.stacks import client_of
 from dfx_agent.wire.records import WAIT
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -85,13 +85,13 @@ def test_who_asks_again_and_again_has_not_moved(scene):
     hold_in(ranks[1:], "broadcast@0", 7)
     before = scene.look(0)
     assert before.state == "clear"
-    moved_ns = scene.watch.tracks[0].moved_ns
+    moved_ns = next(iter(scene.watch.tracks)).moved_ns
     for _ in range(3):
         ranks[0].enters("remote", WAIT)
         scene.look(1)
         ranks[0].leaves()
         scene.look(1)
-    assert scene.watch.tracks[0].moved_ns == moved_ns
+    assert next(iter(scene.watch.tracks)).moved_ns == moved_ns
     verdict = scene.look(61)
     assert (verdict.state, verdict.ranks) == ("found", ("0",))
 
@@ -185,5 +185,6 @@ def test_a_real_process_in_urllib_and_the_stacks_that_the_guest_writes(tmp_path)
 def test_it_waits_since_it_asked_or_moved_whichever_is_later(asked_ago, quiet, seconds):
     now_ns = 10**12
     asks_since_ns = None if asked_ago is None else now_ns - asked_ago * SECOND
-    rank = SimpleNamespace(asks_since_ns=asks_since_ns, quiet_seconds=lambda _: float(quiet))
-    assert remote_waits._seconds(rank, now_ns) == seconds
+    moved_ns = now_ns - quiet * SECOND
+    rank = RankFacts(label="0", now_ns=now_ns, moved_ns=moved_ns, asks_since_ns=asks_since_ns)
+    assert remote_waits._seconds(rank) == seconds

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from hang_scene import Scene, hold_in, staged
 
+from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.judge.hang.standstill import waits_for_a_person
-from dfx_agent.node.segments.stacks import Frame, ProcessStacks, ThreadStack
 
 KERNEL = "/lib/python3.11/site-packages/ipykernel/kernelapp.py start"
 SELECT = "/lib/python3.11/selectors.py select"

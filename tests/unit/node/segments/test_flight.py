@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfx_agent.durations import age_text
+from dfx_agent.facts.flight import FlightRecord
+from dfx_agent.judge.unfinished import first_unfinished, unfinished_lines
 from dfx_agent.judge.words import labels_text
-from dfx_agent.node.collectives.unfinished import first_unfinished, unfinished_lines
-from dfx_agent.node.segments.flight import FlightRecord, parse, read_flight
+from dfx_agent.node.segments.flight import parse, read_flight
 
 NOW_NS = time.time_ns()
 
@@ -108,7 +109,7 @@ def test_any_value_anywhere_reads_or_does_not(value, where, data):
         document[where] = value
     record = parse(json.dumps(document))
     if record is not None:
-        unfinished_lines({"0": record}, labels_text)
+        unfinished_lines({"0": record}, labels_text, time.time())
 
 
 # several ranks
@@ -121,7 +122,7 @@ def test_the_missing_collective_is_named_with_what_the_others_did_last():
     )
     (unfinished,) = first_unfinished(known)
     assert (unfinished.group, unfinished.sequence, list(unfinished.missing)) == ("0", 42, ["1"])
-    (line,) = unfinished_lines(known, labels_text)
+    (line,) = unfinished_lines(known, labels_text, time.time())
     assert line.startswith("flight recorder: all_reduce@0 #42 [8] float32 issued by rank 0, first ")
     assert "; not by rank 1, whose last is broadcast@0 #41 [8] float32, issued " in line
 
@@ -132,7 +133,7 @@ def test_it_is_said_how_long_ago_it_was_issued(monkeypatch):
         [group(row(42, "all_reduce", done=False), row(41, "broadcast"))],
         [group(row(41, "broadcast"))],
     )
-    (line,) = unfinished_lines(known, labels_text)
+    (line,) = unfinished_lines(known, labels_text, time.time())
     assert "issued by rank 0, first 58 s ago" in line
     assert line.endswith("broadcast@0 #41 [8] float32, issued 59 s ago")
 
@@ -141,7 +142,10 @@ def test_a_member_that_never_used_the_group_is_missing():
     known = records([group(row(1, "barrier", done=False))], [group(row(3, "barrier"), name="1")])
     (unfinished,) = first_unfinished(known)
     assert dict(unfinished.missing) == {"1": None}
-    assert "rank 1, whose last is nothing on record" in unfinished_lines(known, labels_text)[0]
+    assert (
+        "rank 1, whose last is nothing on record"
+        in unfinished_lines(known, labels_text, time.time())[0]
+    )
 
 
 @pytest.mark.parametrize(

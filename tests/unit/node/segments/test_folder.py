@@ -17,7 +17,7 @@ from dfx_agent.node.segments.reader import Folder, Follower
 from dfx_agent.wire import Identity, SegmentError, SegmentWriter, layout
 from dfx_agent.wire.records import STAGE
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 WRITER = """
 import sys, time
 from dfx_agent.wire import Identity, SegmentWriter

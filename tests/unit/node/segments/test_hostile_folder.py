@@ -19,11 +19,11 @@ from dfx_agent.agent.config import Config
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.node.segments.reader import Follower
 from dfx_agent.snapshot import Snapshot
-from dfx_agent.web.app import Encoder
+from dfx_agent.snapshot.document import Document
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, COUNT, LEDGER, STAGE, STEP, TOKENS
 
-encode = Encoder(Snapshot)
+encode = Document(Snapshot).dumped
 _INTEGERS = st.one_of(st.integers(0, 40), st.sampled_from([2**31, 2**32 - 1]))
 _STEPS = st.one_of(st.integers(-6, 12), st.sampled_from([-(2**63), 2**63 - 1]))
 _VALUES = st.one_of(

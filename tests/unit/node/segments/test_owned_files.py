@@ -25,7 +25,7 @@ from dfx_agent.wire.records import SCALAR
 from dfx_agent.wire.segment import Identity, open_own_directory
 
 STRANGER = 4242
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: it is about root's agent")
 
 
@@ -124,7 +124,7 @@ def test_the_lock_of_roots_agent_can_be_looked_at_by_the_owner_of_the_folder(the
     looks = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from dfx_agent.agent import lock
+from dfx_agent.node.segments import lock
 from dfx_agent.shim.attached import agent_is_there
 os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})
 print(agent_is_there(sys.argv[1]), lock.holder_of(sys.argv[1])[0].url)

@@ -14,16 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.node.segments.stacks import (
-    Frame,
-    ProcessStacks,
-    ThreadStack,
-    _from_py_spy,
-    dump_with_py_spy,
-    merge,
-    parse,
-    read_stacks,
-)
+from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack, merge
+from dfx_agent.node.segments.stacks import _from_py_spy, dump_with_py_spy, parse, read_stacks
 
 GUEST = """\
 dfx-stacks 1 42 7000 0xaa

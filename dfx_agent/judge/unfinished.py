@@ -6,12 +6,11 @@ issued it, who has not, and whether all of them issued the same thing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dfx_agent.durations import age_text
-from dfx_agent.node.segments.flight import Entry, FlightRecord, GroupKey, RecordedGroup
+from dfx_agent.facts.flight import Entry, FlightRecord, GroupKey, RecordedGroup
 
 RanksText = Callable[[Iterable[str]], str]
 
@@ -59,10 +58,14 @@ class Unfinished:
             return "nothing on record"
         return f"{entry.operation}@{self.group} #{entry.sequence}{entry.tensors}"
 
-    def last_of(self, label: str) -> str:
+    def last_of(self, label: str, now_seconds: float) -> str:
         """What a rank did last that has not come to this number."""
         entry = self.missing[label]
-        issued = "" if entry is None else f", issued {_ago(entry)} ago"
+        issued = (
+            ""
+            if entry is None
+            else f", issued {age_text(now_seconds - entry.created_ns / 1e9)} ago"
+        )
         return f"{self._named(entry)}{issued}"
 
 
@@ -75,18 +78,20 @@ def first_unfinished(records: Mapping[str, FlightRecord]) -> list[Unfinished]:
     return sorted(found, key=lambda unfinished: unfinished.begin_ns)
 
 
-def unfinished_lines(records: Mapping[str, FlightRecord], ranks_text: RanksText) -> list[str]:
-    """Who has issued what holds the job up, and who has not."""
+def unfinished_lines(
+    records: Mapping[str, FlightRecord], ranks_text: RanksText, now_seconds: float
+) -> list[str]:
+    """Who has issued what holds the job up, and who has not; ``now_seconds`` is Unix time."""
     lines = []
     for unfinished in first_unfinished(records)[:_MAX_LINES]:
-        ago = age_text(time.time() - unfinished.begin_ns / 1e9)
+        ago = age_text(now_seconds - unfinished.begin_ns / 1e9)
         issued = "; ".join(
             f"{where} issued by {ranks_text(labels)}"
             for labels, where in unfinished.places()[:_MAX_KINDS]
         )
         last: dict[str, list[str]] = {}
         for label in unfinished.missing:
-            last.setdefault(unfinished.last_of(label), []).append(label)
+            last.setdefault(unfinished.last_of(label, now_seconds), []).append(label)
         absent = [
             f"not by {ranks_text(labels)}, whose last is {what}"
             for what, labels in list(last.items())[:_MAX_KINDS]
@@ -133,7 +138,3 @@ def _kind(entry: Entry) -> tuple[object, ...]:
         entry.num_elements if entry.operation in _EQUAL_SIZES else None,
         entry.dtypes if entry.operation in _EQUAL_DTYPES else None,
     )
-
-
-def _ago(entry: Entry) -> str:
-    return age_text(time.time() - entry.created_ns / 1e9)

@@ -1,0 +1,168 @@
+"""What is known of one rank at one instant, and what it waits for its peers in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.flight import FlightRecord
+from dfx_agent.facts.stacks import ProcessStacks
+from dfx_agent.snapshot import RankState
+from dfx_agent.wire.records import DDP_GRADIENTS
+
+SEND, RECEIVE = "send", "recv"
+IDLE = "idle"
+
+
+class Arrival(NamedTuple):
+    """A rank waits for its peers.
+
+    ``sequence`` is None where nobody numbers them, ``operation`` is "" where the host does not wait
+    itself: it has issued this number and is quiet. ``peer`` is the one rank of the job that a send
+    or receive waits for, where it names one.
+    """
+
+    operation: str
+    group: str
+    sequence: int | None
+    begin_ns: int
+    peer: int | None = None
+
+    def __str__(self) -> str:
+        if self.peer is not None:
+            way = "to" if self.operation == SEND else "from"
+            return f"{self.operation} {way} rank {self.peer}"
+        number = "" if self.sequence is None else f" #{self.sequence}"
+        group = f"@{self.group}" if self.group else ""
+        return f"{self.operation or 'collective'}{group}{number}"
+
+
+class Joining(NamedTuple):
+    """A main thread that has been waiting for a thread of its own to end.
+
+    ``asks_per_second``: how often that one has woken up meanwhile.
+    """
+
+    thread: str
+    seconds: float
+    asks_per_second: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RankFacts:
+    """One rank as of ``now_ns``; all ``*_ns`` are on its host's monotonic clock.
+
+    ``rank``: its number in the job, negative where that is not known. ``moved_ns``: when it last
+    did anything that shows. ``num_still``: readings in a row in which it had not. ``reached``:
+    newest number of each group that it took part in. ``stage_durations`` and
+    ``collective_durations`` ("operation@group") are the newest 64, in nanoseconds.
+    ``longest_gap_seconds``: quiet outside stages, or waiting, at most in the last hour.
+    ``processor_share``: what it got of a processor while it computed, since it last moved; 1 where
+    it did not compute. ``stacks`` and ``flight`` were written since it last moved.
+    """
+
+    label: str
+    rank: int = -1
+    pid: int = 0
+    parent_pid: int | None = None
+    attempt: int = 0
+    world_size: int = 1
+    state: RankState = "live"
+    now_ns: int = 0
+    now_seconds: float = 0.0
+    begin_ns: int = 0
+    moved_ns: int = 0
+    last_event_ns: int | None = None
+    seconds_before_guest: float = 0.0
+    step: int | None = None
+    last_step: int | None = None
+    num_steps: int = 0
+    step_durations: Sequence[int] = ()
+    stages: Sequence[str] = ()
+    open_spans: Sequence[str] = ()
+    arrivals: Sequence[Arrival] = ()
+    is_blocked: bool = False
+    asks_since_ns: int | None = None
+    num_still: int = 0
+    has_groups: bool = False
+    reached: Mapping[str, int] = field(default_factory=dict)
+    operations: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    stage_durations: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    collective_durations: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    longest_gap_seconds: float = 0.0
+    gone_ns: int | None = None
+    is_outlived: bool | None = None
+    exit_status: ExitStatus | None = None
+    was_oom_killed: bool = False
+    is_stopped: bool = False
+    is_idle: bool = False
+    is_at_work: bool = False
+    processor_share: float = 1.0
+    stacks: ProcessStacks | None = None
+    flight: FlightRecord | None = None
+    joining: Joining | None = None
+
+    @property
+    def is_living(self) -> bool:
+        """Whether it may still go on: nobody has seen it end."""
+        return self.state in {"live", "unknown"}
+
+    @property
+    def stage(self) -> str:
+        """The stage that began last."""
+        return self.stages[-1] if self.stages else IDLE
+
+    @property
+    def place(self) -> str:
+        """The stage as people read it: "in rollout", or "outside all stages"."""
+        return f"in {self.stages[-1]}" if self.stages else "outside all stages"
+
+    @property
+    def quiet_seconds(self) -> float:
+        """Since it last moved."""
+        return (self.now_ns - self.moved_ns) / 1e9
+
+    @property
+    def idle_seconds(self) -> float:
+        """The same, and by torch's flight recorder for the time before the guest came."""
+        record = self.flight if self.moved_ns == self.begin_ns else None
+        groups = record.groups.values() if record else ()
+        newest_ns = max((e.created_ns for g in groups for e in g.entries[:1]), default=None)
+        if newest_ns is None:
+            return self.quiet_seconds
+        return max(self.now_seconds - newest_ns / 1e9, self.quiet_seconds)
+
+    def epoch_seconds(self, at_ns: int) -> float:
+        """Unix time of an instant of its host's monotonic clock."""
+        return self.now_seconds - (self.now_ns - at_ns) / 1e9
+
+    def operation(self, group: str, sequence: int) -> str | None:
+        """What it called number ``sequence`` of this group; None when that is not known."""
+        return self.operations.get((group, sequence))
+
+    def has_arrived(self, waiter: Waiter) -> bool:
+        """Whether it takes or took part in what somebody else waits in."""
+        arrival = waiter.arrival
+        if arrival.peer is not None:
+            other_end = RECEIVE if arrival.operation == SEND else SEND
+            return any(
+                (a.operation, a.group) == (other_end, arrival.group)
+                and a.peer in {waiter.rank.rank, None}
+                for a in self.arrivals
+            )
+        if arrival.sequence is None:
+            return bool(self.arrivals)
+        if arrival.operation == DDP_GRADIENTS and any(
+            (a.operation, a.group) == (DDP_GRADIENTS, arrival.group) for a in self.arrivals
+        ):
+            return True  # its buckets are numbered as they go: a number apart is the same backward
+        return self.reached.get(arrival.group, -1) >= arrival.sequence
+
+
+class Waiter(NamedTuple):
+    """A rank and what it waits in."""
+
+    rank: RankFacts
+    arrival: Arrival

@@ -1,0 +1,65 @@
+"""Who is waited for: at fault, still at work, or itself waiting for a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dfx_agent.durations import seconds_text
+from dfx_agent.facts.rank import RankFacts, Waiter
+from dfx_agent.judge.hang import limits
+from dfx_agent.judge.hang.limits import Excuse
+from dfx_agent.judge.hang.remote_waits import overdue
+from dfx_agent.judge.hang.role import Role
+from dfx_agent.judge.words import behind_lines, flight_lines, ranks_text, stack_lines, waits_text
+from dfx_agent.snapshot import Verdict, VerdictState
+
+
+def missed(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
+    """For whom the others wait; a server that does not answer explains who is stuck."""
+    faults = {excuse.fault for excuse in excuses.values()} - {""}
+    server = None if faults - {limits.STUCK} else unanswered(role, waiters)
+    if server is not None:
+        return server
+    judge = _left_behind if faults else _at_work
+    return judge(role, excuses, waiters)
+
+
+def _left_behind(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
+    """Those at fault; a stopped rank explains a stuck one, never the other way round."""
+    faults = {excuse.fault for excuse in excuses.values()}
+    cause = next(fault for fault in limits.FAULTS if fault in faults)
+    ranks = [rank for rank, excuse in excuses.items() if excuse.fault == cause]
+    first = ranks[0]
+    others = [waiter for waiter in waiters if waiter.rank not in ranks] or waiters
+    summary = (
+        f"{ranks_text(ranks)} {limits.FAULTS[cause]} {first.place} "
+        f"for {seconds_text(first.idle_seconds)}; {waits_text(others)} "
+        f"for {seconds_text(role.age_seconds(others))}"
+    )
+    lines = [f"{ranks_text([rank])}: {excuses[rank].reason}" for rank in ranks[:4]]
+    lines += [line for rank in ranks[:4] for line in behind_lines(rank, others)]
+    longest = max(rank.idle_seconds for rank in ranks)
+    return role.found(cause, summary, ranks, lines, role.now_ns - int(longest * 1e9))
+
+
+def unanswered(role: Role, waiters: list[Waiter]) -> Verdict | None:
+    """A server that answers no more, whether others wait for its client or not."""
+    waits = overdue(role.living)
+    if not waits:
+        return None
+    ranks = [wait.rank for wait in waits]
+    summary = "; ".join([str(waits[0]), *([waits_text(waiters)] if waiters else [])])
+    lines = [line for wait in waits[:4] for line in (str(wait), wait.reason)]
+    since_ns = role.now_ns - int(waits[0].seconds * 1e9)
+    return role.found("no answer", summary, ranks, lines, since_ns)
+
+
+def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
+    rank, excuse = next(iter(excuses.items()))
+    summary = (
+        f"{waits_text(waiters)} for {ranks_text([rank])}, which is {rank.place} for "
+        f"{seconds_text(rank.quiet_seconds)} of at most {excuse.limit_seconds:.0f} s"
+    )
+    lines = (excuse.reason, *flight_lines(role.ranks), *stack_lines(role.ranks))
+    state: VerdictState = "clear" if excuse.is_learned else "insufficient evidence"
+    return role.verdict(state, summary, evidence=lines)

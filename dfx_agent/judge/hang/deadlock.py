@@ -1,0 +1,129 @@
+"""Everybody waits, nobody is at work: for each other, in other collectives, or for the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dfx_agent.durations import seconds_text
+from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
+from dfx_agent.judge.hang.role import Role
+from dfx_agent.judge.hang.standstill import NO_PROGRESS_SECONDS
+from dfx_agent.judge.hang.wait_graph import circle
+from dfx_agent.judge.words import ranks_text, waits_text
+from dfx_agent.snapshot import Verdict
+from dfx_agent.wire.records import DDP_GRADIENTS
+
+UNFINISHED_SECONDS = 30.0
+
+
+def deadlock(role: Role, absent: list[RankFacts], waiters: list[Waiter]) -> Verdict:
+    """Nobody is at work and nobody is at fault: they wait for each other, or for the wire."""
+    ordered = [waiter for waiter in waiters if waiter.arrival.sequence is not None]
+    if _have_other_operations(ordered):
+        return _mismatched(role, ordered)
+    waiting = {waiter.rank for waiter in waiters}
+    if any(rank not in waiting for rank in absent):
+        return role.verdict("clear", f"{waits_text(waiters)}; others have just come to wait")
+    in_circle = _circle(role, waiters)
+    if any(waiter.arrival.peer is not None for waiter in in_circle):
+        return _circular(role, in_circle)
+    if not absent:
+        return _all_arrived(role, waiters, [])
+    last = [w for w in waiters if w.rank in absent and not role.absent([w])]
+    if not last or any(_is_passed_by_another(role, waiter) for waiter in last):
+        return _mismatched(role, ordered)
+    return _all_arrived(role, last, [waiter.rank for waiter in last])
+
+
+def _circle(role: Role, waiters: list[Waiter]) -> list[Waiter]:
+    """Ranks that wait for each other, each for the next one."""
+    by_rank: dict[RankFacts, list[Waiter]] = {}
+    for waiter in waiters:
+        by_rank.setdefault(waiter.rank, []).append(waiter)
+    found = circle({rank: role.absent(waits) for rank, waits in by_rank.items()})
+    following = zip(found, found[1:] + found[:1], strict=True)
+    return [
+        next(w for w in by_rank[rank] if other in role.absent([w])) for rank, other in following
+    ]
+
+
+def _circular(role: Role, waiters: list[Waiter]) -> Verdict:
+    """Nothing moves any of them, unless what was sent before is still under way."""
+    since_ns = max(waiter.arrival.begin_ns for waiter in waiters)
+    seconds = (role.now_ns - since_ns) / 1e9
+    ranks = [waiter.rank for waiter in waiters]
+    places = ", ".join(
+        waits_text([w]) + ("" if w.arrival.peer is not None else f" for {ranks_text([other])}")
+        for w, other in zip(waiters, ranks[1:] + ranks[:1], strict=True)
+    )
+    summary = f"{ranks_text(ranks)} wait for each other for {seconds_text(seconds)}: {places}"
+    usual_seconds = max(role.usual_seconds(w.arrival) for w in waiters)
+    if seconds < max(UNFINISHED_SECONDS, usual_seconds):
+        is_usual = usual_seconds > UNFINISHED_SECONDS
+        return Verdict("hang", "clear" if is_usual else "insufficient evidence", role.name, summary)
+    return role.found("circular wait", summary, ranks, [], since_ns)
+
+
+def _is_passed_by_another(role: Role, waiter: Waiter) -> bool:
+    """Whether a rank that has passed this number did something else under it."""
+    operation, group, sequence = waiter.arrival[:3]
+    if sequence is None:
+        return False
+    for rank in role.living:
+        other = rank.operation(group, sequence)
+        if other is None and rank.reached.get(group, -1) > sequence:
+            in_ddp = [a for a in rank.arrivals if a.operation == DDP_GRADIENTS]
+            other = DDP_GRADIENTS if in_ddp else None
+        if other is not None and other != operation:
+            return True
+    return False
+
+
+def _mismatched(role: Role, waiters: list[Waiter]) -> Verdict:
+    """To blame are those in the collective that the fewest are in; all of them on a tie."""
+    places: dict[str, list[Waiter]] = {}
+    for waiter in waiters:
+        places.setdefault(str(waiter.arrival), []).append(waiter)
+    fewest = min(map(len, places.values()))
+    odd = [w.rank for group in places.values() if len(group) == fewest for w in group]
+    where = "; ".join(map(waits_text, places.values()))
+    summary = f"collectives do not match for {seconds_text(role.age_seconds(waiters))}: {where}"
+    since_ns = min(waiter.arrival.begin_ns for waiter in waiters)
+    return role.found("mismatched collectives", summary, odd, [], since_ns)
+
+
+def _all_arrived(role: Role, waiters: list[Waiter], to_blame: list[RankFacts]) -> Verdict:
+    """Everybody known is there; others may not be known."""
+    age, where = role.age_seconds(waiters), waits_text(waiters)
+    summary = f"{where} for {seconds_text(age)}"
+    first = waiters[0].arrival
+    if any(w.arrival.sequence is None and w.arrival.peer is None for w in waiters):
+        if age < NO_PROGRESS_SECONDS:
+            return role.verdict("clear", summary)
+        return role.verdict("insufficient evidence", f"{summary}: for whom is not known")
+    if age < max(UNFINISHED_SECONDS, *(role.usual_seconds(w.arrival) for w in waiters)):
+        return role.verdict("clear", summary)
+    unseen = _unseen_text(role, first)
+    if unseen:
+        return role.verdict("insufficient evidence", f"{summary}: {unseen} not seen by this agent")
+    since_ns = min(waiter.arrival.begin_ns for waiter in waiters)
+    summary = f"{summary}: all have arrived and it does not finish"
+    if first.peer is not None:
+        to_blame = [waiters[0].rank, *role.members(first)]
+    return role.found("collective does not finish", summary, to_blame, [], since_ns)
+
+
+def _unseen_text(role: Role, arrival: Arrival) -> str:
+    """Who of those that it waits for is not known here; "" when all are."""
+    if arrival.peer is not None:
+        return "" if role.members(arrival) else f"rank {arrival.peer} is"
+    num_unseen = role.num_unseen()
+    if num_unseen:
+        return f"{num_unseen} of its ranks are"
+    return "other members are" if len(role.members(arrival)) < 2 else ""
+
+
+def _have_other_operations(waiters: Iterable[Waiter]) -> bool:
+    """Whether one number of one group is one operation here and another one there."""
+    places = {w.arrival[:3] for w in waiters if w.arrival.operation}
+    return len({(group, sequence) for _, group, sequence in places}) < len(places)

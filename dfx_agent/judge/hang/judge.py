@@ -1,0 +1,83 @@
+"""Hangs and crashes of a run over time: what was found stands until somebody moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.faults import Faults
+from dfx_agent.judge.crash.verdict import crash_verdict
+from dfx_agent.judge.hang.held_up import ReadingGaps
+from dfx_agent.judge.hang.role import Role
+from dfx_agent.judge.hang.unended import unended
+from dfx_agent.judge.hang.verdict import does_not_end, hang_verdict
+from dfx_agent.snapshot import Verdict, VerdictKind
+
+# what is said of a role whose ranks all get on
+_CLEAR: dict[VerdictKind, str] = {
+    "hang": "no rank waits for another one for long",
+    "crash": "no rank has died",
+}
+
+
+class HangJudge:
+    """All roles of one run; ``verdicts`` after each reading."""
+
+    def __init__(self, faults: Faults, run: str) -> None:
+        self._faults, self._run = faults, run
+        self._gaps = ReadingGaps()
+        self._found: dict[str, tuple[int, Verdict]] = {}
+
+    def verdicts(
+        self,
+        roles: Mapping[str, Sequence[RankFacts]],
+        quiet_seconds: float,
+        read_seconds: float,
+    ) -> tuple[Verdict, ...]:
+        """A hang and a crash verdict for every role.
+
+        A role without facts gets on. ``quiet_seconds``: how long nothing has moved in the whole
+        run; ``read_seconds``: when the reading ended, on the monotonic clock.
+        """
+        self._gaps.note(read_seconds)
+        judged: list[Verdict | None] = []
+        for name, ranks in roles.items():
+            judged += self._of_role(name, ranks, quiet_seconds)
+        return tuple(filter(None, judged))
+
+    def _of_role(
+        self, name: str, ranks: Sequence[RankFacts], quiet_seconds: float
+    ) -> list[Verdict | None]:
+        judged, run = self._faults.judged, self._run
+        if not ranks:
+            self._found.pop(name, None)
+            return [judged(run, kind, name, partial(_clear, kind, name)) for kind in _CLEAR]
+        role = Role(name, ranks)
+        return [
+            judged(run, "hang", name, lambda: self._hang(role, quiet_seconds)),
+            judged(run, "crash", name, lambda: self._crash(role)),
+        ]
+
+    def _hang(self, role: Role, quiet_seconds: float) -> Verdict:
+        since_ns, before = self._found.get(role.name, (0, None))
+        if before is not None and role.has_ended_since(since_ns):
+            return before
+        stuck = unended(role.ranks)
+        hang = does_not_end(role, stuck) if stuck else hang_verdict(role, quiet_seconds)
+        if before is None and hang.state == "found" and not role.has_stood(hang.ranks):
+            hang = self._gaps.doubted(hang)
+        self._found.pop(role.name, None)
+        if hang.state == "found":
+            self._found[role.name] = since_ns if before else role.now_ns, hang
+        return hang
+
+    def _crash(self, role: Role) -> Verdict:
+        since_ns, before = self._found.get(role.name, (0, None))
+        if before is not None and role.has_ended_since(since_ns):
+            return Verdict("crash", "clear", role.name, "the hang came first")
+        return crash_verdict(role.name, role.ranks, role.now_ns)
+
+
+def _clear(kind: VerdictKind, role: str) -> Verdict:
+    return Verdict(kind, "clear", role, _CLEAR[kind])

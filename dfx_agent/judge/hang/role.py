@@ -1,0 +1,112 @@
+"""The ranks of one role at one instant: who waits for whom, and how a verdict on them is said."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from statistics import median
+
+from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
+from dfx_agent.judge.hang import limits
+from dfx_agent.judge.hang.held_up import ENOUGH_READINGS
+from dfx_agent.judge.hang.limits import Excuse
+from dfx_agent.judge.words import flight_lines, stack_lines
+from dfx_agent.rules.declared.progress import LONG_WAIT
+from dfx_agent.snapshot import Verdict, VerdictState
+
+WAITING_SECONDS = 10.0
+
+_DEFAULT_GROUP = "0"
+
+
+class Role:
+    """The ranks of one role, in order; at least one."""
+
+    def __init__(self, name: str, ranks: Sequence[RankFacts]) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.now_ns = ranks[0].now_ns
+        self.living = [rank for rank in ranks if rank.is_living]
+
+    def has_stood(self, labels: Collection[str]) -> bool:
+        """Whether several readings in a row found these ranks, or all, where they stand."""
+        ranks = [rank for rank in self.living if rank.label in labels or not labels]
+        return all(rank.num_still >= ENOUGH_READINGS for rank in ranks)
+
+    def has_ended_since(self, since_ns: int) -> bool:
+        """Whether ranks have gone since then and the others have not moved either."""
+        gone = any(rank.gone_ns is not None and rank.gone_ns > since_ns for rank in self.ranks)
+        return gone and all(rank.moved_ns <= since_ns for rank in self.living)
+
+    def waiters(self) -> list[Waiter]:
+        before_ns = self.now_ns - int(WAITING_SECONDS * 1e9)
+        return [Waiter(r, a) for r in self.living for a in r.arrivals if a.begin_ns <= before_ns]
+
+    def silent_waiters(self) -> list[Waiter]:
+        """Devices wait without the host: quiet ranks that are ahead of others in a group."""
+        quiet = [r for r in self.living if r.quiet_seconds >= WAITING_SECONDS and not r.arrivals]
+        waiters: list[Waiter] = []
+        for group in {group for rank in quiet for group in rank.reached}:
+            newest = max(rank.reached.get(group, -1) for rank in self.living)
+            if any(rank.reached.get(group, newest) < newest for rank in self.living):
+                ahead = [rank for rank in quiet if rank.reached.get(group) == newest]
+                arrivals = (Arrival("", group, newest, r.moved_ns) for r in ahead)
+                waiters += map(Waiter, ahead, arrivals)
+        return waiters
+
+    def absent(self, waiters: Iterable[Waiter]) -> list[RankFacts]:
+        """Members of the waiters' groups that have not arrived."""
+        found = {
+            rank: None
+            for waiter in waiters
+            for rank in self.members(waiter.arrival)
+            if rank is not waiter.rank and not rank.has_arrived(waiter)
+        }
+        return list(found)
+
+    def members(self, arrival: Arrival) -> Sequence[RankFacts]:
+        if arrival.peer is not None:
+            return [rank for rank in self.ranks if rank.rank == arrival.peer]
+        if arrival.group in {"", _DEFAULT_GROUP}:
+            return self.ranks
+        return [rank for rank in self.ranks if arrival.group in rank.reached]
+
+    def excuse(self, rank: RankFacts) -> Excuse:
+        return limits.excuse(rank, self.ranks)
+
+    def age_seconds(self, waiters: Iterable[Waiter]) -> float:
+        return (self.now_ns - min(waiter.arrival.begin_ns for waiter in waiters)) / 1e9
+
+    def usual_seconds(self, arrival: Arrival) -> float:
+        """Five times what such a collective takes."""
+        key = f"{arrival.operation}@{arrival.group}"
+        known = [ns for rank in self.ranks for ns in rank.collective_durations.get(key, ())]
+        return 5 * median(known) / 1e9 if known else 0.0
+
+    def num_unseen(self) -> int:
+        world_size = max(rank.world_size for rank in self.ranks)
+        return max(0, world_size - len(self.ranks))
+
+    def found(
+        self, cause: str, summary: str, ranks: list[RankFacts], lines: list[str], since_ns: int
+    ) -> Verdict:
+        first = (ranks or self.living)[0]
+        return Verdict(
+            kind="hang",
+            state="found",
+            role=self.name,
+            summary=summary,
+            ranks=tuple(rank.label for rank in ranks),
+            stage=first.stage,
+            cause=cause,
+            step=first.step,
+            since_seconds=first.epoch_seconds(since_ns),
+            evidence=(
+                *lines,
+                *flight_lines(self.ranks),
+                *stack_lines(self.ranks),
+            ),
+        )
+
+    def verdict(self, state: VerdictState, summary: str, evidence: tuple[str, ...] = ()) -> Verdict:
+        cause = LONG_WAIT if state == "insufficient evidence" else ""
+        return Verdict("hang", state, self.name, summary, cause=cause, evidence=evidence)

@@ -1,0 +1,62 @@
+"""All processes of one run over time, and the facts of those that a judge has to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.faults import Faults
+from dfx_agent.node.process import Process
+from dfx_agent.node.track import Ending, Track
+
+
+class Tracks:
+    """``observe`` after each reading; then ``facts`` as often as somebody asks."""
+
+    def __init__(self, faults: Faults, run: str) -> None:
+        self._faults, self._run = faults, run
+        self._tracks: dict[Process, Track] = {}
+        self._roles: dict[str, list[Track]] = {}
+
+    def __iter__(self) -> Iterator[Track]:
+        return iter(self._tracks.values())
+
+    def observe(self, processes: Mapping[tuple[str, str], Process], now_ns: int) -> None:
+        """Take in what the last reading brought. ``processes`` by (role, label)."""
+        present = set(processes.values())
+        self._tracks = {p: t for p, t in self._tracks.items() if p in present}
+        self._roles = {}
+        for (role, _), process in processes.items():
+            track = self._tracks.get(process)
+            if track is None:
+                track = self._tracks[process] = Track(process)
+            with self._faults.guard("reading", self._run, f"what rank {process.label} has done"):
+                track.observe(now_ns)
+            self._roles.setdefault(role, []).append(track)
+
+    def resume(self, process: Process, ending: Ending) -> None:
+        """How a process ended that an agent of before has seen end."""
+        track = self._tracks.setdefault(process, Track(process))
+        track.observe(ending.gone_ns)
+        track.resume(ending)
+
+    def quiet_seconds(self, now_ns: int) -> float:
+        """How long nothing has moved anywhere in the run."""
+        living = [t.quiet_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
+        return min(living, default=0.0)
+
+    def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
+        """Role -> its ranks, in order; none where all of them get on."""
+        return {role: self._of_role(tracks, now_ns) for role, tracks in self._roles.items()}
+
+    def _of_role(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
+        if not any(track.may_stand(now_ns) for track in tracks):
+            return ()
+        attempt = max(track.process.attempt for track in tracks)
+        # what an earlier attempt left behind is not missed by this one
+        known = [t for t in tracks if t.process.is_living or t.process.attempt == attempt]
+        for track in known:
+            if track.gone_ns is not None and track.is_outlived is None:
+                track.is_outlived = any(other.process.follower_lives() for other in known)
+        ranks = [track.facts(now_ns) for track in known]
+        return tuple(sorted(ranks, key=lambda rank: (len(rank.label), rank.label)))
