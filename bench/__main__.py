@@ -30,6 +30,7 @@ BENCHES = (
     "scrape_time",
     "otlp_push",
     "agent_cost",
+    "poll_cost",
     "collective_cost",
     "ledger_cost",
     "verdicts",

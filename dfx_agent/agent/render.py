@@ -124,6 +124,7 @@ def timeline_rows(fold: RunFold, num_steps: int) -> tuple[TimelineRow, ...]:
             continue
         closed = [s for s in list(process.windows) if s.window.step is not None]
         rows += [_timeline_row(process, step) for step in closed[-num_steps:]]
+        process.catch_up()
         account = process.account
         if account and account.current.begin_ns < account.watermark_ns:
             rows.append(_timeline_row(process, ClosedStep(account.current)))

@@ -165,7 +165,9 @@ class RunFold:
             self.health.add(_reporter(process), framework, scalars, epoch_seconds)
         self.collectives.add(process)
         self.ledger.add(process)
-        watch = self._watches.setdefault(process.filed_as.role, StepWatch())
+        watch = self._watches.get(process.filed_as.role)
+        if watch is None:
+            watch = self._watches[process.filed_as.role] = StepWatch()
         watch.add(process, steps)
         for step in steps:
             self._add_cell(process, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,7 @@ from dfx_agent.wire.records import (
 _MOST = 2.0**63
 _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
+_LOOK_EVERY_NS = 2 * 10**9
 _FUTURE_NS = 10 * 10**9
 _KEEP_SPANS = 128
 _versions = itertools.count()
@@ -134,7 +136,10 @@ class Process:
         self.last_event_ns: int | None = None
         self._step_counts = StepCounts()
         self._processor = ProcessorTimes()
-        self._before_ns = 0
+        # of the newest reading, and of the one before; the first reading without news accounts yet
+        self._before_ns = self._due_ns = self._next_look_ns = 0
+        self._is_settled = False
+        self.num_readings_with_news = 0
         self._carried = Totals()
         self._kept: KeptTotals | None = None
         self.counters: dict[str, float] = {}
@@ -184,6 +189,7 @@ class Process:
 
     def totals(self) -> Totals:
         """Everything since the rank was first seen, earlier attempts included."""
+        self.catch_up()
         account, follower = self.account, self.follower
         totals = Totals(
             account.totals() if account else Split(),
@@ -222,6 +228,9 @@ class Process:
 
     def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
+        if self._is_settled and not is_last and self.follower.is_quiet():
+            self._stand_still(time.monotonic_ns())
+            return [], []
         kept, self._kept = self._kept, None
         batch = self.follower.poll(is_last=is_last, up_to=kept.position if kept else 0)
         if self.account is None and kept is None:
@@ -235,13 +244,32 @@ class Process:
             scalars = self._take_again(batch, kept)
             account = self._account(batch)
         account.advance(self._before_ns)  # one reading behind: spans begun before are known then
-        self._before_ns = batch.time_ns
+        self._due_ns, self._before_ns = self._before_ns, batch.time_ns
+        self._is_settled = not batch.packed
+        self.num_readings_with_news += 1
         if self.state == "live":
             self._processor.look(batch.time_ns, self.pid, self._training_thread())
         closed = self._closed_steps(account)
         if self.state == "live":  # else the pid may be somebody else's, or of another namespace
             self._sample_memory(batch.time_ns, closed)
         return scalars, closed
+
+    def _stand_still(self, now_ns: int) -> None:
+        """A reading without news: time goes on, and is accounted when somebody asks for it."""
+        self._due_ns, self._before_ns = self._before_ns, now_ns
+        if self.collectives or self.device_times or self.ledger:
+            self.collectives, self.device_times, self.ledger = [], [], []
+        self.ring_share = 0.0
+        if self.state == "live":
+            if now_ns >= self._next_look_ns:
+                self._next_look_ns = now_ns + _LOOK_EVERY_NS
+                self._processor.look(now_ns, self.pid, self._training_thread())
+            self.memory.sample(now_ns, self.pid, None, is_step_over=False)
+
+    def catch_up(self) -> None:
+        """Account the time of readings without news: up to one reading ago, as ever."""
+        if self.account is not None:
+            self.account.advance(self._due_ns)
 
     def _take_again(self, batch: Batch, kept: KeptTotals) -> list[ScalarRecord]:
         """Our first reading, of which another agent has counted all up to ``kept``.

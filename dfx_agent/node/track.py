@@ -75,6 +75,7 @@ class Track:
         self._operations: dict[tuple[str, int], str] = {}
         self._enqueued: dict[str, int] = {}
         self._newest_end_ns = 0
+        self._num_learned = 0
         self._spans: frozenset[int] = frozenset()
         self._was_idle = False
         self._gaps: deque[tuple[int, int]] = deque(maxlen=_KEEP_GAPS)  # end, length
@@ -184,6 +185,8 @@ class Track:
         before_ns = now_ns - _STANDS_AFTER_NS
         if not self.process.is_living or self.moved_ns <= before_ns:
             return True
+        if not self.process.inflight:
+            return False
         asks_since_ns = self.asks_since_ns
         return (asks_since_ns is not None and asks_since_ns <= before_ns) or any(
             arrival.begin_ns <= before_ns for arrival in self.arrivals
@@ -198,13 +201,15 @@ class Track:
         process = self.process
         if process.is_living or self.gone_ns is None:
             before_ns = self.moved_ns
-            self._learn_stages()
-            self._learn_collectives()
-            self._note_move()
+            if process.num_readings_with_news != self._num_learned:
+                self._num_learned = process.num_readings_with_news
+                self._learn_stages()
+                self._learn_collectives()
+                self._note_move()
+                if self._was_idle and self.moved_ns - before_ns >= _SHORTEST_GAP_NS:
+                    self._gaps.append((self.moved_ns, self.moved_ns - before_ns))
+                self._was_idle = not self.stages and not self.arrivals
             self.num_still = 0 if self.moved_ns != before_ns else self.num_still + 1
-            if self._was_idle and self.moved_ns - before_ns >= _SHORTEST_GAP_NS:
-                self._gaps.append((self.moved_ns, self.moved_ns - before_ns))
-            self._was_idle = not self.stages and not self.arrivals
             if self.quiet_seconds(now_ns) >= _QUIET_SECONDS:
                 self._look_at_main_thread()
         if not process.is_living and self.gone_ns is None:

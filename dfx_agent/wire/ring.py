@@ -182,6 +182,12 @@ class RingReader:
         """Numbers taken by a writer that has not finished its record."""
         return len(self._holes)
 
+    def seems_empty(self) -> bool:
+        """Whether nothing follows the newest record; a record behind a gap is not looked for."""
+        at = self._offset + (self._next & (self._num_records - 1)) * RECORD_BYTES
+        head = self._read(at, WORD.size)
+        return not self._holes and len(head) == WORD.size and WORD.unpack(head)[0] < self._next
+
     def poll(self, limit: int = 1 << 16) -> bytearray:
         """Records since the last poll, about ``limit`` at most, oldest first but for late ones.
 
