@@ -1,4 +1,7 @@
-"""How a job with gloo ends and cannot meet torch's deadlock (docs/design.md)."""
+"""How a job with gloo ends and cannot meet torch's deadlock.
+
+Why: docs/decisions/2026-11-22-gloo-ending.md.
+"""
 
 import gc
 

@@ -30,7 +30,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Bar:
-    """What design section 9 asks for, in the unit of the number.
+    """What a number has to reach, in the unit of the number.
 
     ``bound`` is the number that must keep to it where that is not the value itself, for example
     the upper end of an interval.

@@ -56,7 +56,7 @@ def _train(options: argparse.Namespace, plan: FaultPlan) -> None:
             print(_introduction(options, plan, trainer.num_parameters), flush=True)
         trainer.run()
         del trainer
-    gc.collect()  # a DDP model that lives longer than its group may never end (docs/design.md)
+    gc.collect()  # a DDP model that lives longer than its group may never end (docs/limits.md)
     dist.destroy_process_group()
     dfx.shutdown()
 

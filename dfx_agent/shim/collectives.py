@@ -273,7 +273,7 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
     """What begins a collective: one function, with all that it touches at hand.
 
     Between two collectives a job runs through all its memory: each function and object that this
-    touches is fetched anew, and that is what a hook costs (docs/design.md).
+    touches is fetched anew, and that is what a hook costs (docs/benchmarks.md).
     """
     seats: dict[int, _Seat] = {}
     get_outer, clock, ident, take_call = recorder.innermost.get, _now, _ident, count_call

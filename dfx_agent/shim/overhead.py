@@ -4,7 +4,7 @@ Cost = records x ns of one + spans x ns of one + collectives x ns of their group
 watch thread's processor time, over the wall time of a window. The ns are measured here and now, on
 the job's own interpreter, with records of the kind CALIBRATION that the agent passes over: one call
 per second, because the job has emptied the caches since the last. A loop of equal calls would say a
-tenth of what the hooks really take (docs/design.md). Switching hooks off for whole steps would
+tenth of what the hooks really take (docs/benchmarks.md). Switching hooks off for whole steps would
 measure more directly, and lose those steps' data.
 """
 

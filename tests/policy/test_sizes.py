@@ -38,6 +38,6 @@ def test_no_function_is_longer_than_60_lines() -> None:
 
 
 def test_no_module_is_named_after_nothing() -> None:
-    # dashboards/common.py holds the defaults of panels, as design section 3 draws it.
+    # dashboards/common.py holds the defaults of panels.
     files = sources("dfx_agent", "bench", "tests", "alert_rules")
     assert [shown(path) for path in files if path.stem in FORBIDDEN_NAMES] == []

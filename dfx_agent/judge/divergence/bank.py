@@ -1,7 +1,7 @@
 """Training health of one run, counted in steps: signals, symptoms, latch, dead and broken values.
 
 Pure: no clock and no input or output; time passes when a step is observed. Parameters come from an
-evaluation on 164 real runs (docs/design.md, "Signals and alerts").
+evaluation on 164 real runs; what they are for: docs/concepts/training-health.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A rank that cannot end: it frees its process group with the GIL held, and gloo needs the GIL.
 
-The deadlock is torch's own, with or without a guest (docs/design.md): the main thread joins gloo's
-loop in a destructor, that loop frees tensors and asks for the GIL every 5 ms. Nothing else has this
-shape for long: a job that saves, evaluates or sleeps joins no thread of gloo, and a guest can write
-stacks meanwhile, which it cannot while the GIL is held.
+The deadlock is torch's own, with or without a guest (docs/decisions/2026-11-22-gloo-ending.md):
+the main thread joins gloo's loop in a destructor, that loop frees tensors and asks for the GIL
+every 5 ms. Nothing else has this shape for long: a job that saves, evaluates or sleeps joins no
+thread of gloo, and a guest can write stacks meanwhile, which it cannot while the GIL is held.
 """
 
 from __future__ import annotations

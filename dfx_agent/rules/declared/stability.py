@@ -1,6 +1,7 @@
 """Alerts on training health: the vote of five symptom families, its parts, drift, dead signals.
 
-Conditions, thresholds and what they were measured on: docs/design.md, "Signals and alerts".
+Conditions and thresholds: docs/concepts/training-health.md; what they were measured on:
+docs/benchmarks.md, "Divergence".
 """
 
 from dfx_agent.catalogue import signals, verdicts

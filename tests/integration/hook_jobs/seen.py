@@ -121,7 +121,7 @@ def join() -> None:
 
 
 def leave() -> None:
-    """Out of it; models of the checks are gone before (docs/design.md, "may not end")."""
+    """Out of it; models of the checks are gone before (docs/limits.md)."""
     gc.collect()
     dist.destroy_process_group()
 

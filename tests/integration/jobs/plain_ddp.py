@@ -31,7 +31,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train()
-    gc.collect()  # a DDP model that lives longer than its group may never end (docs/design.md)
+    gc.collect()  # a DDP model that lives longer than its group may never end (docs/limits.md)
     dist.destroy_process_group()
 
 
