@@ -26,9 +26,10 @@ from dfx_agent.judge.straggler.verdict import straggler_verdict
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.ended import DroppedProcesses, surplus
 from dfx_agent.node.passive import LOG_ROLE, OutsideProcess, verdicts
-from dfx_agent.node.process import ClosedStep, Process, ScalarRecord
+from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars.rows import ScalarRows
 from dfx_agent.node.scalars.store import ScalarStore
+from dfx_agent.node.segments.records import ScalarRecord
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict, VerdictKind

@@ -8,27 +8,31 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import NamedTuple
 
 from dfx_agent.host.contention import ProcessorTimes
 from dfx_agent.host.sched import SchedTimes
 from dfx_agent.node.memory.use import ProcessMemory
-from dfx_agent.node.segments.device_record import DeviceTime, device_time
-from dfx_agent.node.segments.ledger_record import LedgerRecord
 from dfx_agent.node.segments.reader import Batch, Follower, Liveness
+from dfx_agent.node.segments.records import (
+    MOST,
+    Collective,
+    DeviceTime,
+    Group,
+    LedgerRecord,
+    ScalarRecord,
+    SixFields,
+    wide_record,
+)
 from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.node.time.counts import StepCounts, as_told
 from dfx_agent.node.time.stamps import Stamp, Stamps
 from dfx_agent.node.time.sweep import STILL_OPEN, Row
 from dfx_agent.node.time.totals import KeptTotals, Totals, num_up_to
 from dfx_agent.wire.records import (
-    BLOCKING,
     CALIBRATION,
-    COLLECTIVE_WAIT,
     COLLECTIVES,
     COUNT,
     DEVICE_TIME,
-    FAILED,
     GAUGE,
     GROUP,
     KIND_MASK,
@@ -46,7 +50,6 @@ from dfx_agent.wire.records import (
 )
 
 # what is counted goes up, by no more than this at once: no sum of it leaves the finite numbers
-_MOST = 2.0**63
 _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
 _LOOK_EVERY_NS = 2 * 10**9
@@ -54,46 +57,6 @@ _FUTURE_NS = 10 * 10**9
 _KEEP_SPANS = 128
 _versions = itertools.count()
 _WIDE = COLLECTIVES | {DEVICE_TIME, LEDGER}  # kinds that use every field of a record
-
-
-class ScalarRecord(NamedTuple):
-    """One value of one native key, as the guest sent it; ``in_step``: where the process was."""
-
-    key: str
-    value: float
-    step: int | None
-    time_ns: int
-    in_step: int | None = None
-
-
-class Collective(NamedTuple):
-    """One collective, or one wait for one, as one rank's host saw it.
-
-    ``sequence`` is the group's number, None when it is unknown. ``is_blocking``: at ``end_ns`` the
-    collective was over; otherwise it had only been issued, or (``is_wait``) was waited for later.
-    ``span`` is 0 when the time belongs to the explicit wait around it.
-    """
-
-    operation: str
-    group: str
-    sequence: int | None
-    begin_ns: int
-    end_ns: int
-    num_bytes: float
-    span: int
-    parent: int
-    is_blocking: bool
-    is_wait: bool
-    has_failed: bool
-
-
-@dataclass
-class Group:
-    """A process group as its rank last reported it; ``first_enqueued`` when it was first seen."""
-
-    first_enqueued: int
-    num_enqueued: int
-    num_completed: int | None
 
 
 @dataclass
@@ -387,7 +350,7 @@ class Process:
             if kind == SCALAR:
                 number = None if step == NO_STEP else step
                 scalars.append(ScalarRecord(text, value, number, t0, told_step))
-            elif kind == TOKENS and 0.0 <= value <= _MOST:
+            elif kind == TOKENS and 0.0 <= value <= MOST:
                 tokens[text] = tokens.get(text, 0.0) + value
                 self._step_counts.add_tokens(step, text, value)
             elif kind == QUEUE and isfinite(value):
@@ -421,45 +384,25 @@ class Process:
             self._spans |= spans
         self._spans |= odd
 
-    def _take_wide(
-        self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int], thread: int
-    ) -> None:
-        if flagged & KIND_MASK == LEDGER:
-            t0, _, value, step, crossing, num_records = fields
-            if not abs(value) <= _MOST:  # NaN is not either: no count and no checksum
-                self.num_strange += 1
-                return
-            record = LedgerRecord(text, thread, value, step, crossing, num_records, t0)
-            self.ledger.append(record)
-        elif flagged & KIND_MASK == DEVICE_TIME:
-            told = device_time(text, fields)
-            if told is None:
-                self.num_strange += 1
-            else:
-                self.device_times.append(told)
-        else:
-            self._take_collective(flagged, text, fields)
-
-    def _take_collective(
-        self, flagged: int, text: str, fields: tuple[int, int, float, int, int, int]
-    ) -> None:
-        t0, t1, value, step, span, parent = fields
-        kind, is_blocking = flagged & KIND_MASK, bool(flagged & BLOCKING)
-        if not 0.0 <= value <= _MOST:
+    def _take_wide(self, flagged: int, text: str, fields: SixFields, thread: int) -> None:
+        told = wide_record(flagged, text, fields, thread)
+        if told is None:
             self.num_strange += 1
-            value = 0.0
-        operation, _, group = text.rpartition("@")
-        is_wait = kind == COLLECTIVE_WAIT
-        sequence = step if step >= 0 else None
-        has_failed = bool(flagged & FAILED)
-        self.collectives.append(
-            Collective(
-                operation, group, sequence, t0, t1, value, span, parent, is_blocking, is_wait,
-                has_failed,
-            )
-        )  # fmt: skip
-        if span and (is_blocking or is_wait) and self.account:
-            self.account.add({span: (t0, span, t1, parent, WAIT, "collective")})
+        elif isinstance(told, LedgerRecord):
+            self.ledger.append(told)
+        elif isinstance(told, DeviceTime):
+            self.device_times.append(told)
+        else:
+            self._note_collective(told)
+
+    def _note_collective(self, told: Collective) -> None:
+        if told.num_bytes < 0:
+            self.num_strange += 1
+            told = told._replace(num_bytes=0.0)
+        self.collectives.append(told)
+        if told.span and (told.is_blocking or told.is_wait) and self.account:
+            row = told.begin_ns, told.span, told.end_ns, told.parent, WAIT, "collective"
+            self.account.add({told.span: row})
 
     def stage_of(self, parent: int) -> str:
         """The innermost stage around a span; "" when there was none or it is not known any more."""
@@ -488,7 +431,7 @@ class Process:
             self.num_strange += 1
         elif kind == POLICY_VERSION:
             self.policy_version = int(value)
-        elif kind == COUNT and not 0.0 <= value <= _MOST:
+        elif kind == COUNT and not 0.0 <= value <= MOST:
             self.num_strange += 1
         elif kind == COUNT:
             self.counters[name] = self.counters.get(name, 0.0) + value

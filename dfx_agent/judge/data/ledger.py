@@ -24,7 +24,7 @@ from dfx_agent.judge.data.checks import (
 from dfx_agent.judge.data.verdict import Mismatch, data_verdict
 from dfx_agent.node.ended import Newest
 from dfx_agent.node.process import Process
-from dfx_agent.node.segments.ledger_record import LedgerRecord
+from dfx_agent.node.segments.records import LedgerRecord
 from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, Verdict
 from dfx_agent.wire.records import LEDGER_FIELDS, NO_STEP
 

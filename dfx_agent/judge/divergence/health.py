@@ -18,7 +18,7 @@ from dfx_agent.judge.divergence.broken_values import BrokenValues
 from dfx_agent.judge.divergence.inputs import Source, broken_place, input_of
 from dfx_agent.judge.divergence.values import Choice, Origin, StepValues
 from dfx_agent.node.passive import LOG_ROLE
-from dfx_agent.node.process import ScalarRecord
+from dfx_agent.node.segments.records import ScalarRecord
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import SignalState

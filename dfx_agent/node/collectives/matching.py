@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dfx_agent.node.collectives.coverage import Coverage
 from dfx_agent.node.collectives.waits import Book, DeviceSlot, Slot
 from dfx_agent.node.ended import Newest
-from dfx_agent.node.process import Collective, Process
-from dfx_agent.node.segments.device_record import DeviceTime
+from dfx_agent.node.process import Process
+from dfx_agent.node.segments.records import Collective, DeviceTime
 from dfx_agent.snapshot import CollectiveTime, GroupRow
 from dfx_agent.wire.records import COLLECTIVES
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dfx_agent.node.segments.device_record import DeviceTime
+from dfx_agent.node.segments.records import DeviceTime
 from dfx_agent.snapshot import CollectiveTime
 from dfx_agent.wire.records import DDP_GRADIENTS
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dfx_agent.node.collectives.matching import Collectives
-from dfx_agent.node.process import Collective, Group
-from dfx_agent.node.segments.device_record import DeviceTime
+from dfx_agent.node.segments.records import Collective, DeviceTime, Group
 from dfx_agent.wire import Identity
 
 SECOND = 10**9

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfx_agent.judge.divergence.health import Reporter, RunHealth
-from dfx_agent.node.process import ScalarRecord
+from dfx_agent.node.segments.records import ScalarRecord
 
 
 class Rank:

@@ -8,7 +8,7 @@ import random
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.health import Reporter, RunHealth
 from dfx_agent.node.passive import LOG_ROLE
-from dfx_agent.node.process import ScalarRecord
+from dfx_agent.node.segments.records import ScalarRecord
 
 KEYS = {
     "actor/ppo_kl": "policy_kl",

@@ -8,8 +8,8 @@ import pytest
 
 from dfx_agent.judge.straggler.steps import TRANSFER, RankStep, StepWatch
 from dfx_agent.node.collectives.matching import Collectives
-from dfx_agent.node.process import ClosedStep, Collective
-from dfx_agent.node.segments.device_record import DeviceTime
+from dfx_agent.node.process import ClosedStep
+from dfx_agent.node.segments.records import Collective, DeviceTime
 from dfx_agent.node.time.account import Window
 from dfx_agent.wire import Identity
 

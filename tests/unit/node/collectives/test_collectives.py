@@ -11,7 +11,7 @@ from matched_scene import SECOND, Follower, Rank, Run
 
 from dfx_agent.node.collectives import matching as module
 from dfx_agent.node.collectives.waits import waits_by_duration
-from dfx_agent.node.process import Group
+from dfx_agent.node.segments.records import Group
 from dfx_agent.snapshot import CollectiveTime
 from dfx_agent.wire.records import COLLECTIVE
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfx_agent.node.collectives.waits import Book, DeviceSlot, Slot, waits_by_duration
-from dfx_agent.node.segments.device_record import DeviceTime
+from dfx_agent.node.segments.records import DeviceTime
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda s: (min(s), max(s))), max_size=5
