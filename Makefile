@@ -19,7 +19,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-frameworks test-oldest check policy generate bench clean
+.PHONY: help demo test test-frameworks test-oldest check policy generate docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -56,6 +56,9 @@ generate: $(VENV)/.test ## write what is generated: pages of metrics, runbook an
 	$(BIN)/python -m dashboards.build
 	$(BIN)/python -m alert_rules.build
 
+docs: $(VENV)/.docs ## build the site of docs/ into dist/site; a broken link or anchor fails (Python 3.11)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/.test ## measure what the guest and the agent cost; writes bench/results.json
 	$(BIN)/python -m bench $(ARGS)
 
@@ -76,6 +79,10 @@ $(VENV)/.demo: $(VENV)/.created $(INPUTS)
 
 $(VENV)/.test: $(VENV)/.created $(INPUTS)
 	$(INSTALL) --editable '.[test,demo]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.created $(INPUTS)
+	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.created $(INPUTS)
