@@ -1,1 +1,1 @@
-"""Bringing the guest into a job: today by starting it (``spawn``), with a payload of its own."""
+"""Bringing the guest into a job: by starting it, or into processes that already run."""

@@ -208,14 +208,14 @@ def _service(config: Config, listener: Listener) -> Service:
 
 
 def _load_what_serves() -> None:
-    for name in ("commands._service", "web.app", "web.server"):
+    for name in ("assembly.service", "web.app", "web.server"):
         import_module(f"dfx_agent.{name}")
 
 
 def _watch_from_outside(args: argparse.Namespace, job: Job, config: Config) -> int:
-    from dfx_agent.assembly import passive as _passive  # most attaches do without it
+    from dfx_agent.assembly import passive  # most attaches do without it
 
-    return _passive.serve(job, args.run, config, _say, _pause)
+    return passive.serve(job, args.run, config, _say, _pause)
 
 
 class _Attachments:

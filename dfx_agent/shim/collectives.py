@@ -1,10 +1,10 @@
 """Collectives as the host sees them: every method of ``ProcessGroup``, and ``Work.wait``.
 
 The class is patched and not ``torch.distributed``'s functions: one place sees plain calls, names
-that were imported before, FSDP2, DTensor and objects collectives, in every thread (hooks.md
-section 1). What C++ issues by itself (functional collectives, compiled graphs) is not seen, but
-counted: the group's own sequence number goes on, and the gap is the coverage. DDP's reducer is
-seen by ``ddp.py``. Nothing here calls a collective, waits for a device or keeps a tensor alive.
+that were imported before, FSDP2, DTensor and objects collectives, in every thread. What C++ issues
+by itself (functional collectives, compiled graphs) is not seen, but counted: the group's own
+sequence number goes on, and the gap is the coverage. DDP's reducer is seen by ``ddp.py``. Nothing
+here calls a collective, waits for a device or keeps a tensor alive.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reading ``float(tensor)`` would wait for the device. Instead a side stream waits for the producing
 stream, copies the value into pinned memory and records an event; ``flush``, called once per step,
-takes the values whose events have completed. Source: hooks.md section 4 (GPU row); CUDA and
+takes the values whose events have completed. CUDA and
 devices with the same interface (``torch.cuda``, ``torch.npu``, ``torch.xpu``).
 """
 

@@ -6,7 +6,7 @@ not fit the mask, sizes of groups, and hashes of the sample ids. Two hashes per 
 that moved to another sample from values that changed: ``values`` over the row sums alone,
 ``aligned`` over (id, row sum). Sums of hashes modulo a prime do not depend on the order of rows,
 and those of several ranks add up. The fields are ``LEDGER_FIELDS`` of wire/records.py; the names of
-ids, groups and masks are those of frameworks.md sections 1.5 and 12.3.
+ids, groups and masks are those that frameworks use (docs/concepts/ledger.md).
 
 Cost is bounded: columns after the 64th and rows of Python lists after the 4,096th are left out
 (``num_unread`` counts them), and columns on the host above 2**20 elements (masks 2**22, Python

@@ -1,6 +1,6 @@
 """What torch itself tells about a step: forward, backward, optimizer, gradient norm, loss, rate.
 
-Official hooks where torch has them, else one attribute of one module (hooks.md section 4). A loop
+Official hooks where torch has them, else one attribute of one module. A loop
 that never calls ``set_step`` gets a step per step of its first optimizer.
 """
 

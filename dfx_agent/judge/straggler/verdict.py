@@ -6,7 +6,7 @@ needs all of:
 
     size         at least 5 % of a step, and more than the ranks' own spread from step to step
                  brings about by chance
-    recurrence   in 4 of 5 steps (8 of 10, 16 of 20); in the first 3 if above 15 % of a step
+    recurrence   in 4 of 5 steps (8 of 10, 14 of 20); in the first 3 if above 15 % of a step
     effect       the others waited for it, at least half of the excess
     processor    the host let it run: see busy_host
 

@@ -2,8 +2,8 @@
 
 A collective can begin when the last rank has arrived: what a rank was blocked before that it waited
 for peers, the rest was transfer. A rank arrives when it calls; of asynchronous work only the later
-wait blocks. Processes on one host share a monotonic clock, so arrivals compare directly. Source:
-hooks.md section 3, estimator A, and B for where that does not hold.
+wait blocks. Processes on one host share a monotonic clock, so arrivals compare directly. Where they
+do not, how long a collective took each rank says it: docs/concepts/waits-and-collectives.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """When each stage of a process last began and ended: exact stamps for timelines outside.
 
 A stage that repeats within a step takes slots in turn, so that its last few runs can be told apart.
-Source: grafana.md section 3.
 """
 
 from __future__ import annotations
