@@ -42,16 +42,20 @@ from bench.mutations import Mutation, mutated, mutations, with_hits
 from bench.transplant import functions_by_file, transplant
 
 ROOT = Path(__file__).resolve().parent.parent
-AGENT = (
-    *("attribution", "excess", "scoring", "hangs", "wait_graph", "peer_waits", "part_of_job"),
-    *("waits", "remote_waits", "unfinished", "contention", "busy_host", "memory_verdict"),
-    *("growth", "crashes", "endings", "ended", "health_verdict", "ledger_verdict", "incidents"),
-    *("signals", "signal_inputs", "baseline", "bands", "value_steps", "reward_trend", "collapse"),
-    *("broken_values", "cause_order", "accounting", "fold", "totals", "sweep"),
-)
-WIRE = ("ring", "segment", "layout")
-MODULES = (*(f"dfx_agent.agent.{name}" for name in AGENT), *(f"dfx_agent.wire.{n}" for n in WIRE))
-TESTS = ("tests/unit/agent", "tests/unit/wire")
+# rooms in which all modules conclude something, and single modules beside them
+ROOMS = ("judge", "facts", "node/time", "node/collectives", "node/memory", "rules")
+SINGLE = ("node.track", "node.ended", "host.contention", "agent.incidents", "agent.run",
+          "wire.ring", "wire.segment", "wire.layout")  # fmt: skip
+
+
+def _of_room(room: str) -> list[str]:
+    paths = sorted((ROOT / "dfx_agent" / room).rglob("*.py"))
+    names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
+    return [name for name in names if not name.endswith("__init__") and ".declared." not in name]
+
+
+MODULES = (*itertools.chain(*map(_of_room, ROOMS)), *(f"dfx_agent.{name}" for name in SINGLE))
+TESTS = tuple(f"tests/unit/{room}" for room in ("judge", "node", "agent", "wire"))
 MOST_SECONDS = 5.0  # of the tests that are tried on one mutant, as they run without it
 WALL_SECONDS, CPU_SECONDS = 300, 20  # of one mutant: who takes longer has been noticed
 HIT = "__hit__"

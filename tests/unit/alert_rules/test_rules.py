@@ -237,8 +237,8 @@ def test_no_alert_reads_a_metric_that_the_agent_cannot_export():
     from dfx_agent.catalogue.native import frameworks, load
     from dfx_agent.catalogue.spec import by_name
 
-    sources = [*(ROOT / "dfx_agent" / "exporters").glob("*.py"),
-               ROOT / "dfx_agent" / "metrics" / "alerts" / "samples.py"]  # fmt: skip
+    sources = [*(ROOT / "dfx_agent" / "exporters").rglob("*.py"),
+               ROOT / "dfx_agent" / "rules" / "samples.py"]  # fmt: skip
     text = "".join(path.read_text() for path in sources)
     mapped = {entry.metric for name in frameworks() for entry in load(name).entries()}
     constants = {}

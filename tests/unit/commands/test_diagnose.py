@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from alert_scene import AGENT
+from prometheus_page import rank_row
 
 from dfx_agent.agent.kept import evidence
 from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import diagnose
+from dfx_agent.snapshot import RunRow, Snapshot, Standing
 
 
 def seen(directory: str, *, state: str, rank_state: str) -> Observed:
-    run = {
-        "run": "nightly",
-        "ranks": [{"state": rank_state}],
-        "standing": {"state": state, "reason": "crash: rank 0 was told to end from outside"},
-        "incidents": [],
-        "verdicts": [],
-    }
-    return Observed("segments", directory, {"agent": {"problems": []}, "runs": [run]})
+    standing = Standing(state, "crash: rank 0 was told to end from outside")
+    ranks = (replace(rank_row(), state=rank_state),)
+    run = RunRow("nightly", "verl", 0, 0.0, ranks, (), (), standing=standing)
+    return Observed("segments", directory, Snapshot(0.0, AGENT, (run,)))
 
 
 @pytest.mark.parametrize(("rank_state", "is_shown"), [("died", True), ("live", False)])
