@@ -1,44 +1,61 @@
 """Memory: the framework allocator of each device, anonymous memory of the process."""
 
 from dfx_agent.catalogue.spec import PER_RANK, Metric, native
+from dfx_agent.snapshot import DeviceMemory
+
+
+def _fragmentation(device: DeviceMemory) -> float | None:
+    if device.allocated_bytes is None or not device.reserved_bytes:
+        return None
+    return 1 - device.allocated_bytes / device.reserved_bytes
+
 
 GPU_ALLOCATED = Metric(
     "dfx_gpu_mem_allocated_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Memory of live tensors in the framework's allocator.", "shim",
+    of="device", value=lambda device: device.allocated_bytes,
 )  # fmt: skip
 GPU_RESERVED = Metric(
     "dfx_gpu_mem_reserved_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Memory the framework's allocator holds, free blocks in it included.", "shim",
+    of="device", value=lambda device: device.reserved_bytes,
 )  # fmt: skip
 GPU_LIMIT = Metric(
     "dfx_gpu_mem_limit_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Memory the device has.", "shim",
+    of="device", value=lambda device: device.limit_bytes,
 )  # fmt: skip
 GPU_FRAGMENTATION = Metric(
     "dfx_gpu_mem_fragmentation_ratio", "gauge", "ratio", (*PER_RANK, "device"),
     "1 - allocated / reserved.", "derived",
+    of="device", value=_fragmentation,
 )  # fmt: skip
 GPU_STAGE_PEAK = Metric(
     "dfx_gpu_mem_stage_peak_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
     "Highest allocated memory sampled in the stage, about once a second since the guest came: a "
     "lower bound of the allocator's own peak, which is never reset.", "shim",
+    of="device", value=lambda device: {(s,): n for s, n in device.stage_peak_bytes.items()},
 )  # fmt: skip
 GPU_ALLOC_RETRIES = Metric(
     "dfx_gpu_mem_alloc_retries", "counter", "", (*PER_RANK, "device"),
     "Allocations that had to empty the allocator's cache first; each costs milliseconds.", "shim",
+    of="device", value=lambda device: device.num_alloc_retries,
 )  # fmt: skip
 GPU_OOMS = Metric(
     "dfx_gpu_mem_ooms", "counter", "", (*PER_RANK, "device"),
     "Out-of-memory errors the allocator has raised, caught ones included.", "shim",
+    of="device", value=lambda device: device.num_ooms,
 )  # fmt: skip
 HOST_ANONYMOUS = Metric(
     "dfx_host_memory_anonymous_bytes", "gauge", "bytes", PER_RANK,
     "Resident anonymous memory of the process (RssAnon): what a leak grows.", "device",
+    of="rank", value=lambda rank: rank.host_memory and rank.host_memory.anonymous_bytes,
 )  # fmt: skip
 HOST_SLOPE = Metric(
     "dfx_host_memory_slope_bytes", "gauge", "bytes", PER_RANK,
     "Growth of anonymous memory per step: median slope of all pairs of the newest 64 steps; absent "
     "below 8 steps.", "derived",
+    of="rank", value=lambda rank: rank.host_memory and rank.host_memory.slope_bytes_per_step,
 )  # fmt: skip
 
 # only logged by frameworks: the mapping names them

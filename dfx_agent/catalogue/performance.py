@@ -1,6 +1,47 @@
 """How long steps and stages take, and when they ran."""
 
+from collections.abc import Iterable
+
 from dfx_agent.catalogue.spec import PER_NODE, PER_RANK, Metric, native
+from dfx_agent.snapshot import RankRow, RunRow, StepRow
+
+_STEP_SAMPLES = "dfx_step_samples"
+
+
+def samples_per_second(run: RunRow) -> float | None:
+    """Of the newest step whose samples are told and whose end is known; None without such a one.
+
+    Samples are those of the whole step (every framework tells its batch), so ranks that tell them
+    too do not add up. Of several roles the one that took longest sets the time.
+    """
+    for row in run.scalars:
+        if row.metric == _STEP_SAMPLES and not any(row.labels.values()):
+            took = [s.end_seconds - s.begin_seconds for s in run.steps if s.step == row.step]
+            seconds = max(took, default=0.0)
+            if seconds > 0.0 and row.moments.count:
+                return row.moments.sum / row.moments.count / seconds
+    return None
+
+
+def _newest(run: RunRow) -> Iterable[StepRow]:
+    """The newest closed step of each role."""
+    return {row.role: row for row in run.steps}.values()
+
+
+def _tokens_per_second(run: RunRow) -> dict[tuple[str, ...], float]:
+    found: dict[tuple[str, ...], float] = {}
+    for row in _newest(run):
+        seconds = row.end_seconds - row.begin_seconds
+        for kind in {kind for cell in row.cells for kind in cell.tokens} if seconds > 0 else ():
+            num_tokens = sum(cell.tokens.get(kind, 0.0) for cell in row.cells)
+            found[row.role, kind] = num_tokens / seconds
+    return found
+
+
+def _innermost(rank: RankRow) -> dict[tuple[str, ...], float]:
+    spans = [span for span in rank.inflight if span.kind != "collective"]
+    return {(span.kind, span.name): span.elapsed_seconds for span in spans[-1:]}
+
 
 RUN_INFO = Metric(
     "dfx_run", "info", "", ("run", "framework", "attempt"),
@@ -8,28 +49,38 @@ RUN_INFO = Metric(
 )  # fmt: skip
 STEP = Metric(
     "dfx_step", "gauge", "", PER_RANK, "Training step the process is in now.", "shim",
+    of="rank", value=lambda rank: rank.step,
 )  # fmt: skip
 RANK_STEP_SECONDS = Metric(
     "dfx_rank_step_seconds", "gauge", "seconds", PER_RANK,
     "Wall time of the rank's last closed step, from set_step to set_step.", "derived",
+    of="guest", value=lambda rank: rank.last and rank.last.wall_seconds,
 )  # fmt: skip
 RANK_STAGE_SECONDS = Metric(
     "dfx_rank_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage"),
     "Exclusive time of the stage in the rank's last closed step, waits taken out.", "derived",
+    of="guest", value=lambda rank: rank.last and {
+        (stage,): seconds for stage, seconds in rank.last.stage_seconds.items()
+    },
 )  # fmt: skip
 BUBBLE_RATIO = Metric(
     "dfx_pipeline_bubble_ratio", "gauge", "ratio", (*PER_NODE, "role"),
     "1 - sum of active time over ranks / (ranks x wall time), of the last closed step.", "derived",
+    of="run", value=lambda run: {
+        (row.role,): row.bubble_ratio for row in _newest(run) if row.bubble_ratio is not None
+    },
 )  # fmt: skip
 STEP_TOKENS_RATE = Metric(
     "dfx_pipeline_tokens_per_second", "gauge", "", (*PER_NODE, "role", "kind"),
     "Tokens of the last closed step over its ranks / its wall time, by kind (prompt, response).",
     "derived",
+    of="run", value=_tokens_per_second,
 )  # fmt: skip
 SAMPLES_RATE = Metric(
     "dfx_samples_per_second", "gauge", "", PER_NODE,
     "Samples of the newest step that the job tells them of / the wall time of that step.",
     "derived",
+    of="run", value=samples_per_second,
 )  # fmt: skip
 STAGE_START = Metric(
     "dfx_stage_start_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
@@ -43,10 +94,12 @@ STAGE_END = Metric(
 INFLIGHT_SECONDS = Metric(
     "dfx_rank_inflight_seconds", "gauge", "seconds", (*PER_RANK, "kind", "stage"),
     "How long the innermost open stage or wait has been open; no series when nothing is.", "shim",
+    of="guest", value=_innermost,
 )  # fmt: skip
 POLICY_VERSION = Metric(
     "dfx_policy_version", "gauge", "", PER_RANK,
     "Version of the weights the process acts with.", "shim",
+    of="rank", value=lambda rank: rank.policy_version,
 )  # fmt: skip
 NATIVE_STAGE_SECONDS = Metric(
     "dfx_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage", "domain"),

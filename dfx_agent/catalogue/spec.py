@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["gauge", "counter", "info"]
 MetricSource = Literal["native", "shim", "device", "derived", "agent"]
+
+# whose row ``value`` takes, and with it the first labels: an AgentRow (none), a RunRow (run, node),
+# a RankRow (run, role, rank) of any process, of one that sends records, or of one whose guest keeps
+# times, or a DeviceMemory (run, role, rank, device)
+Subject = Literal["agent", "run", "rank", "sender", "guest", "device"]
+# None has no series; a mapping is by the metric's further labels
+Values = float | None | Mapping[tuple[str, ...], float]
 
 _UCUM = {"seconds": "s", "bytes": "By", "ratio": "1"}
 
@@ -25,7 +33,8 @@ class Metric:
 
     ``name`` is the Prometheus name without ``_total``; ``unit`` is a base unit (seconds, bytes,
     ratio, tokens, nats) or "" for a plain number. ``help`` is one sentence: meaning, and how it is
-    computed where that is not obvious.
+    computed where that is not obvious. ``value`` takes a row of the Snapshot, the one that ``of``
+    names; without it an exporter writes the metric by itself.
     """
 
     name: str
@@ -34,6 +43,8 @@ class Metric:
     labels: tuple[str, ...]
     help: str
     source: MetricSource
+    of: Subject | None = field(default=None, kw_only=True)
+    value: Callable[[Any], Values] | None = field(default=None, kw_only=True, compare=False)
 
     @property
     def sample_name(self) -> str:
@@ -78,3 +89,10 @@ def by_name() -> dict[str, Metric]:
                 raise ValueError(f"metric {metric.name} is declared twice")
             found[metric.name] = metric
     return found
+
+
+@cache
+def valued(subject: Subject) -> tuple[tuple[Metric, Callable[[Any], Values]], ...]:
+    """(metric, its value) of all that take such a row, in the order of the catalogue."""
+    metrics = (metric for _, of_class in catalogue() for metric in of_class)
+    return tuple((m, m.value) for m in metrics if m.of == subject and m.value is not None)

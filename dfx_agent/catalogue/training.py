@@ -14,18 +14,25 @@ LOSS = Metric(
 )  # fmt: skip
 MICRO_BATCHES = Metric(
     "dfx_micro_batches", "counter", "", PER_RANK, "Backward passes.", "shim",
+    of="guest", value=lambda rank: rank.counters_total.get("micro_batches"),
 )  # fmt: skip
 OPTIMIZER_STEPS = Metric(
     "dfx_optimizer_steps", "counter", "", PER_RANK, "Steps of any optimizer.", "shim",
+    of="guest", value=lambda rank: rank.counters_total.get("optimizer_steps"),
 )  # fmt: skip
 SKIPPED_UPDATES = Metric(
     "dfx_skipped_updates", "counter", "", PER_RANK,
     "Updates the gradient scaler left out because a gradient was not finite.", "shim",
+    of="guest", value=lambda rank: rank.counters_total.get("skipped_updates"),
 )  # fmt: skip
 NONFINITE_GRADIENTS = Metric(
     "dfx_nonfinite_gradients", "counter", "", PER_RANK,
     "Gradient norms before clipping that were NaN or infinite.", "shim",
+    of="guest", value=lambda rank: rank.counters_total.get("nonfinite_gradients"),
 )  # fmt: skip
+
+# what the guest counts under these names; others are counted under their own
+COUNTERS = frozenset({"micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients"})
 
 METRICS = (
     GRAD_NORM,

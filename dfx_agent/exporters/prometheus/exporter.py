@@ -14,17 +14,16 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from dfx_agent.catalogue import agent as about_agent
-from dfx_agent.catalogue import alerting, load, otlp, performance, trackers
+from dfx_agent.catalogue import alerting, otlp, performance, trackers
 from dfx_agent.exporters.prometheus.exposition import Encoder
 from dfx_agent.exporters.prometheus.faults import add_blindness, add_faults
 from dfx_agent.exporters.prometheus.ledger import add_ledger
-from dfx_agent.exporters.prometheus.ranks import Labels, Page, add_rank, add_silent_parts
-from dfx_agent.exporters.prometheus.sample_rate import samples_per_second
+from dfx_agent.exporters.prometheus.ranks import Page, add_rank, add_silent_parts, add_values
 from dfx_agent.exporters.prometheus.signals import add_detector, add_signals
 from dfx_agent.exporters.prometheus.verdicts import add_verdicts
 from dfx_agent.exporters.state import OtlpRow, OtlpSource, TrackerRow, TrackerSource
 from dfx_agent.log import OncePerPlace
-from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source, StepRow
+from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source
 
 # sample name -> (labels, value)
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -109,17 +108,8 @@ def run_samples(run: RunRow, wanted: frozenset[str], node: str = "") -> Samples:
 
 def _add_agent(page: Page, agent: AgentRow) -> None:
     page.info(about_agent.AGENT_INFO, (agent.version,))
-    page.add(about_agent.AGENT_POLLS, (), agent.num_polls)
-    page.add(about_agent.AGENT_POLL_SECONDS, (), agent.poll_elapsed_seconds)
-    page.add(about_agent.AGENT_SEGMENTS, (), agent.num_segments)
-    page.add(about_agent.AGENT_REAPED, (), agent.num_reaped_segments)
-    page.add(about_agent.DROPPED_RUNS, (), agent.num_dropped_runs)
-    page.add(about_agent.EXPORTER_ERRORS, (), agent.num_exporter_errors)
-    page.add(about_agent.JOB_ENDED, (), agent.is_job_ended)
+    add_values(page, "agent", (), agent)
     add_faults(page, agent)
-    kinds = [problem.kind for problem in agent.problems]
-    for kind in sorted(set(kinds)):
-        page.add(about_agent.AGENT_PROBLEMS, (kind,), kinds.count(kind))
     if agent.detector is not None:
         add_detector(page, agent.detector)
 
@@ -127,32 +117,13 @@ def _add_agent(page: Page, agent: AgentRow) -> None:
 def _add_run(page: Page, run: RunRow, node: str) -> None:
     add_blindness(page, run, node)
     page.info(performance.RUN_INFO, (run.run, run.framework, str(run.attempt)))
-    page.add(about_agent.STALE_SCALARS, (run.run, node), run.num_stale_scalars)
-    for row in {row.role: row for row in run.steps}.values():
-        _add_newest_step(page, (run.run, node), row)
-    rate = samples_per_second(run)
-    if rate is not None:
-        page.add(performance.SAMPLES_RATE, (run.run, node), rate)
-    for dropped in run.dropped_ranks:
-        page.add(about_agent.DROPPED_RANKS, (run.run, node, dropped.role), dropped.num_ranks)
-    for role, ratio in run.sustained_tokens_ratio.items():
-        page.add(load.SUSTAINED_TOKENS_RATIO, (run.run, node, role), ratio)
+    add_values(page, "run", (run.run, node), run)
     add_verdicts(page, run, node)
     add_signals(page, run, node)
     add_ledger(page, run, node)
     for rank in run.ranks:
         add_rank(page, run.run, rank, run.framework)
     add_silent_parts(page, run)
-
-
-def _add_newest_step(page: Page, key: Labels, row: StepRow) -> None:
-    if row.bubble_ratio is not None:
-        page.add(performance.BUBBLE_RATIO, (*key, row.role), row.bubble_ratio)
-    seconds = row.end_seconds - row.begin_seconds
-    kinds = dict.fromkeys(kind for cell in row.cells for kind in cell.tokens)
-    for kind in kinds if seconds > 0 else ():
-        num_tokens = sum(cell.tokens.get(kind, 0.0) for cell in row.cells)
-        page.add(performance.STEP_TOKENS_RATE, (*key, row.role, kind), num_tokens / seconds)
 
 
 def _add_alerts(page: Page, alerts: Alerts, node: str) -> None:

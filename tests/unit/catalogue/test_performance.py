@@ -2,8 +2,8 @@
 
 import pytest
 
+from dfx_agent.catalogue.performance import samples_per_second
 from dfx_agent.exporters.prometheus.exporter import run_samples
-from dfx_agent.exporters.prometheus.sample_rate import samples_per_second
 from dfx_agent.snapshot import Moments, RunRow, ScalarRow, StepRow
 
 
