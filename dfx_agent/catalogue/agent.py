@@ -66,7 +66,7 @@ DROPPED_RANKS = Metric(
 AGENT_PROBLEMS = Metric(
     "dfx_agent_refused_segments", "gauge", "", ("kind",),
     "Segments the agent cannot read, by reason.", "agent",
-    of="agent", value=lambda agent: Counter((problem.kind,) for problem in agent.problems),
+    of="agent", value=lambda agent: dict(Counter((problem.kind,) for problem in agent.problems)),
 )  # fmt: skip
 EXPORTER_ERRORS = Metric(
     "dfx_agent_exporter_errors", "counter", "", (), "Failures of an exporter or a listener.",

@@ -16,13 +16,13 @@ def _shown_groups(rank: RankRow) -> set[str]:
 
 
 def _groups(rank: RankRow) -> list[GroupRow]:
-    shown = _shown_groups(rank)
+    shown = _shown_groups(rank) if rank.groups else ()
     return [row for row in rank.groups if row.group in shown]
 
 
 def _rows(rank: RankRow) -> dict[tuple[str, ...], list[CollectiveTime]]:
     """Rows by (group, stage, method)."""
-    shown = _shown_groups(rank)
+    shown = _shown_groups(rank) if rank.collectives else ()
     found: dict[tuple[str, ...], list[CollectiveTime]] = {}
     for row in rank.collectives:
         group = row.group if row.group in shown else _OTHER_GROUPS

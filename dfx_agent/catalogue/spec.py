@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -16,8 +16,8 @@ MetricSource = Literal["native", "shim", "device", "derived", "agent"]
 # a RankRow (run, role, rank) of any process, of one that sends records, or of one whose guest keeps
 # times, or a DeviceMemory (run, role, rank, device)
 Subject = Literal["agent", "run", "rank", "sender", "guest", "device"]
-# None has no series; a mapping is by the metric's further labels
-Values = float | None | Mapping[tuple[str, ...], float]
+# None has no series; a dict is by the metric's further labels
+Values = float | None | dict[tuple[str, ...], float]
 
 _UCUM = {"seconds": "s", "bytes": "By", "ratio": "1"}
 
@@ -91,8 +91,11 @@ def by_name() -> dict[str, Metric]:
     return found
 
 
+Valued = tuple[Metric, Callable[[Any], Values]]
+
+
 @cache
-def valued(subject: Subject) -> tuple[tuple[Metric, Callable[[Any], Values]], ...]:
+def valued(subject: Subject) -> tuple[Valued, ...]:
     """(metric, its value) of all that take such a row, in the order of the catalogue."""
     metrics = (metric for _, of_class in catalogue() for metric in of_class)
     return tuple((m, m.value) for m in metrics if m.of == subject and m.value is not None)

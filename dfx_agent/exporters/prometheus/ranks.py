@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from prometheus_client.metrics_core import (
@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from dfx_agent.catalogue import agent as about_agent
 from dfx_agent.catalogue import balance, performance, training
 from dfx_agent.catalogue.native import load
-from dfx_agent.catalogue.spec import Metric, Subject, by_name, valued
+from dfx_agent.catalogue.spec import Metric, Subject, Valued, by_name, valued
 from dfx_agent.snapshot import (
     RankRow,
     RunRow,
@@ -36,14 +36,27 @@ class Page:
     def __init__(self, wanted: frozenset[str] | None = None) -> None:
         self.families: dict[str, Family] = {}
         self._wanted = wanted
+        self._valued: dict[Subject, Sequence[Valued]] = {}
 
     def wants(self, metric: Metric) -> bool:
         return self._wanted is None or metric.name in self._wanted
 
+    def valued(self, subject: Subject) -> Sequence[Valued]:
+        """The wanted ones of those whose value is taken from such a row."""
+        found = self._valued.get(subject)
+        if found is None:
+            found = self._valued[subject] = [one for one in valued(subject) if self.wants(one[0])]
+        return found
+
     def add(self, metric: Metric, labels: Labels, value: float) -> None:
-        if self._wanted is not None and metric.name not in self._wanted:
-            return
-        self._family(metric).add_metric(labels, value)  # type: ignore[attr-defined]
+        if self.wants(metric):
+            self.adder(metric)(labels, value)
+
+    def adder(self, metric: Metric) -> Callable[[Labels, float], None]:
+        """Adds a sample of a metric that is wanted."""
+        family = self.families.get(metric.name) or self._family(metric)
+        add: Callable[[Labels, float], None] = family.add_metric  # type: ignore[attr-defined]
+        return add
 
     def info(self, metric: Metric, labels: Labels) -> None:
         if self._wanted is not None and metric.name not in self._wanted:
@@ -66,15 +79,17 @@ class Page:
 
 def add_values(page: Page, subject: Subject, key: Labels, row: Any) -> None:
     """All metrics whose value the catalogue takes from such a row."""
-    for metric, value_of in valued(subject):
-        if not page.wants(metric):
-            continue
+    for metric, value_of in page.valued(subject):
         value = value_of(row)
-        if isinstance(value, Mapping):
-            for labels, number in value.items():
-                page.add(metric, (*key, *labels), number)
-        elif value is not None:
-            page.add(metric, key, value)
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            if value:
+                add = page.adder(metric)
+                for labels, number in value.items():
+                    add((*key, *labels), number)
+        else:
+            page.adder(metric)(key, value)
 
 
 def add_rank(page: Page, run: str, rank: RankRow, framework: str) -> None:
