@@ -1,0 +1,164 @@
+"""Who hangs, concluded from facts made by hand: no process, no file, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import Arrival, Joining, RankFacts
+from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
+from dfx_agent.faults import Faults
+from dfx_agent.judge.hang.judge import HangJudge
+from dfx_agent.snapshot import Verdict
+
+SECOND = 10**9
+NOW = 10**6 * SECOND
+
+
+def rank(label: int, quiet: float = 14.0, **known) -> RankFacts:
+    """One that has passed a few steps, with a stage that takes 2 s."""
+    facts = {
+        "world_size": 4, "pid": 100 + label, "step": 7, "num_steps": 7, "num_still": 9,
+        "step_durations": (5 * SECOND,) * 7, "stage_durations": {"backward": (2 * SECOND,) * 7},
+        "reached": {"0": 41}, "stacks": None,
+    }  # fmt: skip
+    return RankFacts(
+        label=str(label), rank=label, now_ns=NOW, now_seconds=NOW / 1e9,
+        moved_ns=NOW - int(quiet * SECOND), **{**facts, **known},
+    )  # fmt: skip
+
+
+def waits(label: int, seconds: float = 14.0, **known) -> RankFacts:
+    arrival = Arrival("all_reduce", "0", 42, NOW - int(seconds * SECOND))
+    return rank(label, seconds, arrivals=(arrival,), is_blocked=True, reached={"0": 42}, **known)
+
+
+def judged(*ranks: RankFacts, judge: HangJudge | None = None, quiet: float = 0.0) -> Verdict:
+    judge = judge or HangJudge(Faults(), "r")
+    (hang,) = (v for v in judge.verdicts({"trainer": ranks}, quiet, NOW / 1e9) if v.kind == "hang")
+    return hang
+
+
+def stack(function: str, file: str = "train.py") -> ProcessStacks:
+    frames = (Frame("train.py", 1, "main"), Frame(file, 7, function))
+    return ProcessStacks("guest", NOW, (ThreadStack("MainThread", 1, is_main=True, frames=frames),))
+
+
+def test_a_role_without_facts_gets_on():
+    judge = HangJudge(Faults(), "r")
+    hang, crash = judge.verdicts({"trainer": ()}, 0.0, 1.0)
+    assert (hang.kind, hang.state) == ("hang", "clear")
+    assert (crash.kind, crash.state) == ("crash", "clear")
+
+
+def test_who_is_quiet_in_a_short_stage_is_to_blame():
+    stuck = rank(2, stages=("backward",))
+    found = judged(waits(0), waits(1), stuck, waits(3))
+    assert (found.state, found.cause, found.ranks, found.stage) == (
+        "found", "stuck", ("2",), "backward",
+    )  # fmt: skip
+    assert "ranks 0, 1, 3 wait in all_reduce@0 #42" in found.summary
+    assert "rank 2: last collective of group 0 is #41, the others are in #42" in found.evidence
+    assert found.since_seconds == pytest.approx(NOW / 1e9 - 14)
+
+
+@pytest.mark.parametrize(
+    ("known", "state"),
+    [
+        ({"stages": ("rollout",)}, "clear"),  # may take ten minutes
+        ({"stages": ("backward",), "quiet": 9.0}, "clear"),
+        ({"stages": ("export",), "stage_durations": {}}, "insufficient evidence"),
+        ({"stages": ("backward",), "stacks": stack("save_checkpoint")}, "clear"),
+        ({"stages": ("backward",), "processor_share": 0.25}, "clear"),  # has no turn on this host
+        ({"stages": (), "is_at_work": True}, "clear"),
+        ({"stages": ("backward",), "stacks": stack("matmul")}, "found"),
+    ],
+)
+def test_who_may_still_be_at_work_is_not(known, state):
+    assert judged(waits(0), waits(1), rank(2, **known), waits(3)).state == state
+
+
+def test_a_stopped_rank_explains_a_stuck_one():
+    stopped, stuck = rank(1, stages=("backward",), is_stopped=True), rank(2, stages=("backward",))
+    found = judged(waits(0), stopped, stuck, waits(3))
+    assert (found.cause, found.ranks) == ("stopped", ("1",))
+    assert any("kill -CONT 101" in line for line in found.evidence)
+
+
+def test_who_left_in_order_is_to_blame():
+    left = rank(2, state="exited", exit_status=ExitStatus(0, None), gone_ns=NOW - SECOND)
+    found = judged(waits(0), waits(1), left, waits(3))
+    assert (found.cause, found.ranks) == ("left", ("2",))
+
+
+def test_a_rank_that_died_is_a_crash_and_no_hang():
+    died = rank(
+        2, state="died", exit_status=ExitStatus(None, 11), gone_ns=NOW - SECOND, is_outlived=True
+    )
+    judge = HangJudge(Faults(), "r")
+    ranks = (waits(0), waits(1), died, waits(3))
+    hang, crash = judge.verdicts({"trainer": ranks}, 0.0, NOW / 1e9)
+    assert hang.state == "clear"
+    assert (crash.state, crash.ranks) == ("found", ("2",))
+    assert "SIGSEGV" in crash.summary
+
+
+def test_two_ranks_that_receive_from_each_other_wait_in_a_circle():
+    def receives(label: int, peer: int) -> RankFacts:
+        arrival = Arrival("recv", "0", None, NOW - 31 * SECOND, peer)
+        return rank(label, 31, arrivals=(arrival,), is_blocked=True)
+
+    found = judged(receives(0, 1), receives(1, 0))
+    assert (found.cause, found.ranks) == ("circular wait", ("0", "1"))
+
+
+def test_different_collectives_under_one_number_blame_the_fewer():
+    other = Arrival("broadcast", "0", 42, NOW - 14 * SECOND)
+    odd = replace(waits(2), arrivals=(other,), operations={("0", 42): "broadcast"})
+    found = judged(waits(0), waits(1), odd, waits(3))
+    assert (found.cause, found.ranks) == ("mismatched collectives", ("2",))
+
+
+def test_nothing_moves_in_the_whole_run():
+    standing = [rank(i, 130, stages=("backward",), stacks=stack("backward")) for i in range(4)]
+    still = [replace(each, reached={}) for each in standing]
+    assert judged(*still, quiet=119).state == "clear"
+    assert judged(*still, quiet=130).cause == "no progress"
+
+
+def test_a_notebook_between_two_cells_is_nobodys_fault():
+    idle = stack("run_forever", "/venv/lib/python3.11/site-packages/ipykernel/kernelapp.py")
+    alone = rank(0, 130, world_size=1, reached={}, stacks=idle)
+    found = judged(alone, quiet=130)
+    assert found.state == "insufficient evidence"
+    assert "waits for a person" in found.summary
+
+
+def test_who_frees_gloo_with_the_lock_held_does_not_end():
+    joining = Joining("pt_gloo_runloop", 9.0, 180.0)
+    found = judged(rank(0, 20, world_size=1, joining=joining))
+    assert (found.cause, found.ranks) == ("does not end", ("0",))
+    awake = replace(joining_of := rank(0, 20, joining=joining), stacks=stack("join"))
+    assert joining_of.joining is joining
+    assert judged(awake).state != "found"
+
+
+def test_a_finding_stands_when_its_ranks_are_gone_and_nobody_moved():
+    judge = HangJudge(Faults(), "r")
+    ranks = [waits(0), waits(1), rank(2, stages=("backward",)), waits(3)]
+    found = judged(*ranks, judge=judge)
+    assert found.state == "found"
+    later = NOW + SECOND
+    ended = [replace(r, now_ns=later, state="died", gone_ns=later) for r in ranks]
+    assert judged(*ended, judge=judge) is found
+
+
+def test_who_was_not_seen_to_stand_often_enough_is_not_accused():
+    judge = HangJudge(Faults(), "r")
+    judge.verdicts({}, 0.0, NOW / 1e9 - 60)  # a reading that took a minute
+    ranks = [replace(r, num_still=1) for r in (waits(0), rank(1, stages=("backward",)))]
+    doubted = judged(*ranks, judge=judge)
+    assert doubted.state == "insufficient evidence"
+    assert doubted.summary.startswith("this agent was kept from reading for 60 s")
