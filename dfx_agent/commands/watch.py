@@ -8,8 +8,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from dfx_agent.agent.config import Config
 from dfx_agent.assembly.ending import told_to_end
 from dfx_agent.assembly.followed_log import FollowedLog
 from dfx_agent.assembly.options import add_service_arguments, load_config
@@ -19,7 +21,10 @@ from dfx_agent.commands.backtest import add_format_arguments, key_map_of
 from dfx_agent.errors import UsageError
 
 HELP = "follow logs of jobs that cannot be attached to"
-EXAMPLE = "dfx-agent watch /mnt/cluster/run7/metrics.jsonl"
+EXAMPLE = """dfx-agent watch /mnt/cluster/run7/metrics.jsonl
+  dfx-agent watch --dir ~/watched metrics.jsonl     then: dfx-agent diagnose --dir ~/watched
+
+Without --dir the agent has a folder of its own, gone when it ends: ask it by diagnose --url."""
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 _POLL_SECONDS = 1.0
@@ -39,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
             raise UsageError(f"there is no {path}: name a log that the job writes")
     config, key_map = load_config(args), key_map_of(args)
     block_signals()
-    with tempfile.TemporaryDirectory(prefix="dfx-watch-") as directory:
+    with _folder(args, config) as directory:
         service = Service(dataclasses.replace(config, directory=directory))
         service.start()
         print(f"dfx-agent: page {service.url}/  metrics {service.url}/metrics", flush=True)
@@ -51,6 +56,13 @@ def execute(args: argparse.Namespace) -> int:
         _follow(logs, service)
         service.stop()
     return 0
+
+
+def _folder(args: argparse.Namespace, config: Config) -> AbstractContextManager[str]:
+    """The one that was named, so that other verbs find us and a restart goes on; else our own."""
+    if args.directory:
+        return nullcontext(config.directory)
+    return tempfile.TemporaryDirectory(prefix="dfx-watch-")
 
 
 def run_names(paths: Iterable[Path]) -> list[str]:

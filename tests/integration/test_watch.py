@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ def row(step: int, **changes: float) -> str:
 
 
 @contextmanager
-def watching(folder: Path, *files: Path) -> Iterator[LiveAgent]:
+def watching(folder: Path, *files: Path | str) -> Iterator[LiveAgent]:
     port = unused_port()
     listen = f"127.0.0.1:{port}"
     command = [*DFX_AGENT, "watch", *map(str, files), "--listen", listen]
@@ -63,6 +64,17 @@ def test_a_growing_log_is_followed(tmp_path: Path):
         assert (labels["key"], labels["framework"], value) == ("my/own", "verl", 7.0)
         until(lambda: series(agent, "dfx_symptom_active"), "the detector")
         assert "line 7 is not a JSON object" in agent.process.errors
+
+
+def test_in_a_folder_that_was_named_other_verbs_find_it(tmp_path: Path):
+    log, folder = tmp_path / "metrics.jsonl", tmp_path / "watched"
+    log.write_text("".join(row(step) for step in range(5)))
+    with watching(tmp_path, log, "--dir", folder) as agent:
+        until(lambda: series(agent, "dfx_policy_kl_k1_nats"), "what was there already")
+        listed = [*DFX_AGENT, "ps", "--dir", str(folder), "--json"]
+        done = subprocess.run(listed, check=False, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert [run["run"] for run in json.loads(done.stdout)["runs"]] == ["metrics"]
 
 
 def test_a_log_that_became_shorter_is_the_job_started_anew(tmp_path: Path):

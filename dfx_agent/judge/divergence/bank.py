@@ -172,7 +172,7 @@ class SignalBank:
         self._latch_seconds: float | None = None
         self._signals = [Signal(spec) for spec in SIGNALS]
         self._symptoms = _families()
-        self._calm = {name: Calm() for name, _ in self._symptoms}
+        self._calm = {key: Calm(symptom.direction) for key, symptom in self._symptoms.items()}
         self._reward = RewardTrend()
         # of what tells why the gradient norm is far off, and their newest values
         self._beside = {name: AroundOnset() for name in ("loss", "reward")}
@@ -224,6 +224,7 @@ class SignalBank:
     def reset(self) -> None:
         """The operator says that the present state is normal: learn it from here."""
         self._relearn()
+        self._dead.clear()
         for signal in self._signals:
             signal.drift.clear()
         if self._step is not None:
@@ -236,7 +237,7 @@ class SignalBank:
             "step": self._step,
             "signals": {s.spec.name: s.dump() for s in self._signals if s.is_known},
             "symptoms": [symptom.dump() for symptom in self._symptoms.values()],
-            "calm": {name: calm.num_rows for name, calm in self._calm.items()},
+            "calm": {" ".join(key): calm.num_rows for key, calm in self._calm.items()},
             "reward": self._reward.dump(),
             "beside": {name: around.dump() for name, around in self._beside.items()},
             "lowest": self._lowest.lowest,
@@ -257,8 +258,8 @@ class SignalBank:
                 signal.load(dumped["signals"][signal.spec.name])
         for symptom, state in zip(self._symptoms.values(), dumped["symptoms"], strict=True):
             symptom.load(state)
-        for name, num_rows in dumped["calm"].items():
-            self._calm[name].num_rows = int(num_rows)
+        for key, calm in self._calm.items():  # files of before 2026-11-22 have one of a family
+            calm.num_rows = int(dumped["calm"].get(" ".join(key), dumped["calm"].get(key[0], 0)))
         self._reward.load(dumped["reward"])
         for name, around in self._beside.items():  # not in files of before 2026-11-22
             around.load(dumped.get("beside", {}).get(name, ()))
@@ -359,12 +360,11 @@ class SignalBank:
     def _release_calm_families(self) -> None:
         for symptom in self._symptoms.values():
             symptom.hold(self._row)
-        for family, calm in self._calm.items():
+        for (family, direction), calm in self._calm.items():
             zs = (s.z for s in self._signals if s.spec.symptom == family)
             calm.observe(z for z in zs if z is not None)
-            for (name, _), symptom in self._symptoms.items():
-                if name == family and calm.is_calm:
-                    symptom.release()
+            if calm.is_calm:
+                self._symptoms[family, direction].release()
 
     def _thaw(self) -> None:
         self._latch = self._latch_seconds = None
@@ -375,6 +375,7 @@ class SignalBank:
             symptom.release()
 
     def _relearn(self) -> None:
+        """The present state is the new baseline; who is dead stays dead since when it was."""
         self._thaw()
         for signal in self._signals:
             signal.clear()
@@ -383,7 +384,6 @@ class SignalBank:
         self._reward.clear()
         for around in self._beside.values():
             around.clear()
-        self._dead.clear()
         self._num_held = 0
 
     def _learn_anew(self, names: frozenset[str]) -> None:

@@ -130,16 +130,21 @@ class Symptom:
 
 
 class Calm:
-    """How long one family has been near its baseline: rows with every scored |z| <= 2."""
+    """How long one family is not beyond its baseline in one direction: rows with z <= 2 there.
 
-    def __init__(self) -> None:
+    A reward above its band has not fallen, however far above it is.
+    """
+
+    def __init__(self, direction: Direction) -> None:
+        self._sign = 1.0 if direction == "up" else -1.0
         self.num_rows = 0
 
     def observe(self, zs: Iterable[float]) -> None:
         """Rows on which nothing was scored say nothing."""
         zs = list(zs)
         if zs:
-            self.num_rows = self.num_rows + 1 if all(abs(z) <= CALM_Z for z in zs) else 0
+            is_near = all(self._sign * z <= CALM_Z for z in zs)
+            self.num_rows = self.num_rows + 1 if is_near else 0
 
     @property
     def is_calm(self) -> bool:

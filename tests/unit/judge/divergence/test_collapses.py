@@ -149,6 +149,18 @@ def test_a_run_that_is_dead_from_its_start_is_found_after_eight_steps():
     assert collapse_steps(states[-1]) == {"dead": 8}
 
 
+def test_who_is_dead_for_longer_than_the_latch_is_dead_since_the_same_step():
+    bank, rng = trained(60)
+    dead = {**healthy(rng), "reward": -1.0, "truncation": 1.0}
+    states = [bank.observe(step, dead) for step in range(60, 60 + 3 * LATCH_STEPS)]
+    after = states[12:]
+    assert {row.onset_step for s in after for row in s.collapses if row.kind == "dead"} == {60}
+    begun = [state.row for state in states if state.is_latched]
+    assert len(begun) > 3 * LATCH_STEPS - 20, "the page does not end"
+    bank.reset()
+    assert not bank.observe(500, dead).is_latched
+
+
 def test_a_jump_of_truncation_is_found_whatever_the_reward_does():
     bank, rng = trained(60)
     for step in range(60, 63):

@@ -197,6 +197,31 @@ def test_the_latch_opens_after_sixteen_calm_steps():
     assert active(states[-1]) == {}
 
 
+def test_a_reward_above_its_band_has_not_fallen_and_ends_the_page():
+    """The run learns on after an outage: entropy falls, and the reward is better than before."""
+    bank, rng = trained(100)
+    for step in range(100, 108):
+        bank.observe(step, collapsed(rng))
+    after = dict(HEALTHY, reward=0.95, truncation=0.01, entropy=0.2, response_length=900.0)
+    states = [bank.observe(step, after) for step in range(108, 140)]
+    assert [state.is_latched for state in states].index(False) <= 16
+    assert "reward" not in active(states[-1])
+
+
+def test_what_was_counted_for_a_family_goes_on_for_both_directions():
+    bank, rng = trained(100)
+    for step in range(100, 110):
+        bank.observe(step, collapsed(rng))
+    dumped = json.loads(json.dumps(bank.dump()))
+    dumped["calm"] = {"entropy": 7, "reward": 3}
+    again = SignalBank()
+    again.load(dumped)
+    assert again.dump()["calm"] == {
+        "divergence up": 0, "grad_norm up": 0, "entropy up": 7, "entropy down": 7,
+        "reward down": 3, "length up": 0, "length down": 0,
+    }  # fmt: skip
+
+
 def test_steps_that_report_nothing_do_not_count_as_calm():
     bank, rng = trained(100)
     for step in range(100, 110):
