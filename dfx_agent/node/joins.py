@@ -22,11 +22,13 @@ class JoinWatch:
     def __init__(self) -> None:
         self._first: _Look | None = None
         self._last: _Look | None = None
+        self._looked_seconds = -_LOOK_EVERY_SECONDS
 
     def look(self, pid: int) -> Joining | None:
         """None where it joins nothing; anew where the main thread has woken up."""
         now = time.monotonic()
-        if self._last is None or now - self._last.seconds >= _LOOK_EVERY_SECONDS:
+        if now - self._looked_seconds >= _LOOK_EVERY_SECONDS:
+            self._looked_seconds = now
             joined = joined_by_main(pid)
             self._last = None if joined is None else _Look(now, joined)
             if joined is None or self._first is None or self._first.joined[:3] != joined[:3]:
