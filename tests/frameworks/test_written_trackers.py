@@ -11,6 +11,7 @@ import pytest
 
 from dfx_agent.errors import ConfigError, TrackerError
 from dfx_agent.exporters.trackers.writing import open_trackers
+from dfx_agent.ingest.run import Notes
 from dfx_agent.ingest.tensorboard import read_tensorboard
 
 # several times as many values as one step of a real job, so that records span blocks
@@ -53,7 +54,7 @@ def test_tensorboard_reads_what_is_written(tmp_path):
     (tracker,) = open_trackers(["tensorboard"], {"tensorboard": {"log_dir": "tb"}}).values()
     write(tracker)
     folder = tmp_path / "tb" / "a%2Fb"
-    agree(read_tensorboard(folder).rows)
+    agree([(record.pop("step"), record) for record in read_tensorboard(folder, Notes())])
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="no tensorboard; `make test-frameworks` installs it",

@@ -24,6 +24,9 @@ from live_processes import (
     unused_port,
 )
 
+from dfx_agent.snapshot import AgentRow, Snapshot
+from dfx_agent.snapshot.document import Document
+
 LOCK = "agent.lock"
 
 
@@ -55,10 +58,10 @@ def stranger(port: int, pid: int = 1) -> Iterator[list[str]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             shown.append(self.headers.get("Authorization", ""))
-            body = {"agent": {"pid": pid, "problems": [], "other_agent_pid": None}, "runs": []}
+            agent = AgentRow("0", pid, "n", 0.0, 1, 0.0, 0, 0, 0, 0, 0, None, ())
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
+            self.wfile.write(Document(Snapshot).dumped(Snapshot(0.0, agent, ())))
 
         def log_message(self, *_: Any) -> None:
             """Nothing."""
