@@ -11,6 +11,7 @@ from itertools import combinations
 
 from dfx_agent.catalogue.native import Native, NativeNames, frameworks, load
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.nan_cells import nan_lines
 from dfx_agent.ingest.run import MAX_KEYS, Notes, Row
 
 _GUEST = "torch"
@@ -45,11 +46,20 @@ class NativeRows:
             if not row[1].keys() <= self._keys:
                 self._add_keys(row[1])
             yield self._spelled(row)
-        for key in self._map.spellings.keys() - self._keys if first else ():
+        for line in nan_lines(self._notes.num_nan_cells, self._is_known):
+            self._notes.add(line)
+        if first:
+            self._tell_unknown()
+
+    def _is_known(self, key: str) -> bool:
+        return key in self._map.spellings or _spelling(key, load(self.framework)) is not None
+
+    def _tell_unknown(self) -> None:
+        for key in self._map.spellings.keys() - self._keys:
             self._notes.add(
                 f"is named by --map, and no record has it (but {_few(self._keys)})", key
             )
-        if first and not self.framework and not self._map.spellings:
+        if not self.framework and not self._map.spellings:
             known = ", ".join(name for name in frameworks() if name != _GUEST)
             self._notes.add(f"no key is known (of {known}); name them: --map reward=KEY")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,9 +25,13 @@ class NotALogError(UnreadableLogError):
 
 
 class Notes:
-    """What was passed over while a log was read. The first of a kind says where, all count."""
+    """What was passed over while a log was read. The first of a kind says where, all count.
+
+    ``num_nan_cells``: key of a table -> cells that are NaN, which is no value there.
+    """
 
     def __init__(self) -> None:
+        self.num_nan_cells: Counter[str] = Counter()
         self._first: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._num_unnamed = 0

@@ -1,5 +1,7 @@
 """CSV with a header, one step a row. An empty cell, and "nan", is a value that is missing.
 
+NaN is counted (``nan_cells``). In a table of one line for each value somebody logged it: it is one.
+
 What exports look like: W&B writes one column for each run and key ("run - train/reward", beside it
 its __MIN and __MAX), MLflow and SwanLab a line for each value; spreadsheets write semicolons and
 decimal commas.
@@ -109,8 +111,12 @@ def _read_rows(path: Path, header: Header, notes: Notes) -> Iterator[Record]:
                 value: float | None = float(cell)
             except ValueError:
                 value = read_cell(cell)
-            if value is not None and value == value:  # noqa: PLR0124 - a table's NaN is missing
+            if value is None:
+                continue
+            if value == value:  # noqa: PLR0124 (the fastest way to tell a NaN)
                 record[name] = value
+            elif name not in _STEP_NAMES:
+                notes.num_nan_cells[name] += 1
         if not record.keys() <= _STEP_NAMES:
             yield record
 

@@ -1,0 +1,65 @@
+"""NaN in a table: no value, and never without a word."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dfx_agent.ingest.key_map import parse
+from dfx_agent.ingest.nan_cells import nan_lines
+from dfx_agent.ingest.reader import open_logs, read
+from dfx_agent.ingest.run import UnreadableLogError
+
+ROWS = "1,0.5,0.1,nan\n2,NaN,0.2,nan\n3, nan ,0.3,1\n"
+
+
+def table(tmp_path, text):
+    path = tmp_path / "m.csv"
+    path.write_text(text)
+    return path
+
+
+def test_nan_of_a_known_key_is_counted_and_said(tmp_path):
+    run = read(table(tmp_path, "step,loss,kl,mine\n" + ROWS))
+    assert run.rows[1] == (2, {"kl": 0.2})
+    assert run.warnings == [
+        "loss: 2 cells are NaN, taken as not told",
+        "1 other key: 2 cells are NaN, taken as not told",
+    ]
+
+
+def test_a_key_that_an_export_spells_otherwise_or_the_user_names_is_known_too(tmp_path):
+    flat = read(table(tmp_path, "step,actor_entropy,actor_ppo_kl,x\n" + ROWS))
+    assert "actor_entropy: 2 cells are NaN, taken as not told" in flat.warnings
+    mine = read(table(tmp_path, "step,mine,kl,x\n" + ROWS), key_map=parse(["reward=mine"]))
+    assert "mine: 2 cells are NaN, taken as not told" in mine.warnings
+
+
+def test_each_run_of_a_wandb_export_counts_its_own(tmp_path):
+    header = '"Step","a - loss","a - kl","b - loss","b - kl"\n'
+    first, second = open_logs(table(tmp_path, header + "1,nan,1,2,3\n2,nan,1,2,3\n"))
+    assert len(list(first.rows())) == len(list(second.rows())) == 2
+    assert first.warnings == ["loss: 2 cells are NaN, taken as not told"]
+    assert second.warnings == []
+
+
+def test_a_table_of_nothing_else_says_it(tmp_path):
+    with pytest.raises(UnreadableLogError, match="loss: 2 cells are NaN"):
+        read(table(tmp_path, "step,loss\n1,nan\n2,nan\n"))
+
+
+def test_nan_in_a_line_of_its_own_was_logged_and_is_a_value(tmp_path):
+    run = read(table(tmp_path, "run_id,key,value,step\na,loss,nan,1\na,kl,0.5,1\n"))
+    assert str(run.rows[0][1]["loss"]) == "nan"
+    assert run.warnings == []
+
+
+def test_an_intact_table_says_nothing(tmp_path):
+    assert read(table(tmp_path, "step,loss,kl\n1,0.5,\n2,,0.1\n")).warnings == []
+
+
+def test_of_many_keys_the_first_are_named_and_all_are_counted():
+    lines = list(nan_lines(Counter({f"k{i}": 10 for i in range(100)}), lambda key: key > "k5"))
+    assert len(lines) == 9
+    assert lines[-1] == "92 other keys: 920 cells are NaN, taken as not told"
