@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dfx_agent.ingest.folders import check_readable, told, why_no_file, why_unread
 from dfx_agent.ingest.mlflow_folder import is_run_folder
 
 # never logs of training, and large: not even opened
@@ -61,7 +62,7 @@ def find_logs(places: Iterable[str], *, labels: Path | None = None) -> Found:
     """Files as they are named; of folders what may be a log, each TensorBoard folder as one."""
     found = Found()
     for place in map(Path, places):
-        if place.is_dir() and not is_run_folder(place):
+        if _holds_logs(place):
             found.logs += _below(place, found, labels)
         else:
             found.named.add(place)
@@ -70,14 +71,27 @@ def find_logs(places: Iterable[str], *, labels: Path | None = None) -> Found:
     return found
 
 
+def _holds_logs(place: Path) -> bool:
+    """False also for a folder that cannot be read: it is named, so its reader says why."""
+    try:
+        if not place.is_dir():
+            return False
+        check_readable(place)
+        return not is_run_folder(place)
+    except OSError:
+        return False
+
+
 def _below(folder: Path, found: Found, labels: Path | None) -> Iterator[Path]:
     states: dict[Path, tuple[int, Path]] = {}
     walked: set[Path] = set()
-    for where, folders, files in os.walk(folder, followlinks=True):
+    for where, folders, files in os.walk(
+        folder, followlinks=True, onerror=lambda error: found.passed_over.append(told(error))
+    ):
         here = Path(where)
-        if here.resolve() in walked:
+        if why := _why_not_entered(here, walked):
             folders.clear()
-            found.passed_over.append((where, "this folder is read already, by another name"))
+            found.passed_over.append((where, why))
             continue
         walked.add(here.resolve())
         hidden = [name for name in folders if name.startswith(".")]
@@ -95,14 +109,29 @@ def _below(folder: Path, found: Found, labels: Path | None) -> Iterator[Path]:
                 _keep_newest(states, int(checkpoint[1]), path, found)
             elif path == labels or "tfevents" in path.name:
                 continue
-            elif path.suffix.lower() in _OTHER_ENDINGS or path.name.startswith("."):
-                ending = "hidden" if path.name.startswith(".") else path.suffix
-                found.passed_over.append((str(path), f"{ending} {BY_NAME}"))
-            elif not path.is_file():
-                found.passed_over.append((str(path), "a link to nothing, a pipe or a device"))
+            elif why := _why_no_log(path):
+                found.passed_over.append((str(path), why))
             else:
                 yield path
     yield from (path for _, path in states.values())
+
+
+def _why_not_entered(folder: Path, walked: set[Path]) -> str | None:
+    try:
+        check_readable(folder)
+    except OSError as error:
+        return why_unread(error)
+    is_walked = folder.resolve() in walked
+    return "this folder is read already, by another name" if is_walked else None
+
+
+def _why_no_log(path: Path) -> str | None:
+    """Without opening it."""
+    if path.name.startswith("."):
+        return f"hidden {BY_NAME}"
+    if path.suffix.lower() in _OTHER_ENDINGS:
+        return f"{path.suffix} {BY_NAME}"
+    return why_no_file(path)
 
 
 def _keep_newest(states: dict[Path, tuple[int, Path]], step: int, path: Path, found: Found) -> None:

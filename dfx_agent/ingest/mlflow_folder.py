@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterator
 from pathlib import Path
 
+from dfx_agent.ingest.folders import files_below
 from dfx_agent.ingest.lines import read_lines
 from dfx_agent.ingest.run import Notes, Record
 from dfx_agent.ingest.values import number, step_of
@@ -24,7 +25,7 @@ def is_run_folder(path: Path) -> bool:
 def read_mlflow(path: Path, notes: Notes) -> Iterator[Record]:
     """In the order in which values were logged; neighbours of one step are one record."""
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    files = sorted(files_below(folder, lambda file, why: notes.add(why, file)))
     for file in files[_MAX_FILES:]:
         notes.add(f"is beyond {_MAX_FILES} keys: left out", str(file.relative_to(folder)))
     lines = [

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from dfx_agent.ingest.console import read_console
+from dfx_agent.ingest.folders import check_readable
 from dfx_agent.ingest.json_lines import read_json_lines
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.mlflow_folder import read_mlflow
@@ -84,17 +85,15 @@ class Log:
         except OSError as error:
             raise _unreadable(self.path, error) from None
         if is_empty:
-            told = "; ".join(notes.lines[:2])
-            reason = f" ({told})" if told else ""
-            raise NotALogError(f"no step report in {self.path}{reason}: name its --format")
+            told = f"no step report in {self.path}{notes.in_brackets}"
+            raise NotALogError(f"{told}: name its --format")
 
 
 def open_logs(path: str | Path, format: str = AUTO, key_map: KeyMap = NO_MAP) -> list[Log]:  # noqa: A002 - the word of the command line
     """The runs of a file, at least one; UnreadableLogError when it is missing or is no log."""
     path = Path(path)
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise UnreadableLogError(f"cannot read {path}: a pipe or device; write it to a file first")
     try:
+        _check_can_be_read(path)
         kind = kind_of(path, key_map) if format == AUTO else format
         parts = READERS[kind](path, key_map)
     except OSError as error:
@@ -109,6 +108,14 @@ def read(path: str | Path, format: str = AUTO, key_map: KeyMap = NO_MAP) -> Run:
     log = open_logs(path, format, key_map)[0]
     rows = list(log.rows())
     return Run(log.framework, rows, log.warnings)
+
+
+def _check_can_be_read(path: Path) -> None:
+    """OSError, or UnreadableLogError for what would block or never end."""
+    if path.is_dir():
+        check_readable(path)
+    elif path.exists() and not path.is_file():
+        raise UnreadableLogError(f"cannot read {path}: a pipe or device; write it to a file first")
 
 
 def _unreadable(path: Path, error: OSError) -> UnreadableLogError:

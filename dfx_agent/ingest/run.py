@@ -56,6 +56,11 @@ class Notes:
             lines.append(f"{self._num_unnamed:,} more of other kinds")
         return lines
 
+    @property
+    def in_brackets(self) -> str:
+        """The first of them behind an error, "" without any."""
+        return f" ({'; '.join(self.lines[:2])})" if self._first else ""
+
 
 class Part(NamedTuple):
     """One run of a file; ``name`` is "" when the file holds no other."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from dfx_agent.ingest.folders import files_below
 from dfx_agent.ingest.run import NotALogError, Notes, Record
 from dfx_agent.ingest.step_window import StepWindow
 
@@ -34,20 +35,21 @@ Field = int | bytes
 
 def read_tensorboard(path: Path, notes: Notes) -> Iterator[Record]:
     """One file, or the files of a folder in the order they were begun (each a new attempt)."""
-    files = event_files(path)
+    files = _event_files(path, notes)
     if not files:
-        raise NotALogError(f"no events.out.tfevents.* file in {path}")
+        raise NotALogError(f"no events.out.tfevents.* file in {path}{notes.in_brackets}")
     window = StepWindow(notes, _MAX_VALUES_HELD, _MAX_VALUES_HELD)
     for file in files:
         yield from _read_file(file, window, notes)
         yield from window.rest()
 
 
-def event_files(path: Path) -> list[Path]:
+def _event_files(path: Path, notes: Notes) -> list[Path]:
     """Of a folder those right in it, else those below; names sort by the time of creation."""
     if not path.is_dir():
         return [path]
-    return sorted(path.glob("*tfevents*")) or sorted(path.rglob("*tfevents*"))
+    below = files_below(path, lambda file, why: notes.add(why, file))
+    return sorted(path.glob("*tfevents*")) or sorted(f for f in below if "tfevents" in f.name)
 
 
 def _read_file(path: Path, window: StepWindow, notes: Notes) -> Iterator[Record]:

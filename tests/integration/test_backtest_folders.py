@@ -1,0 +1,85 @@
+"""Folders of which not everything may be read: the rest is read, and what is not is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_backtest import as_csv, as_jsonl, steps
+from test_faults import without_root_rights
+
+DENIED = "cannot be read: Permission denied"
+
+
+def backtest(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    """As somebody who may read no more than the file modes say."""
+    return subprocess.run(
+        [*without_root_rights(), sys.executable, "-m", "dfx_agent", "backtest", *map(str, args)],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Path]:
+    """One run that may be read, one without r and x, one with r only, one behind a link."""
+    folder = tmp_path / "runs"
+    for name, mode in (("open", 0o755), ("shut", 0o000), ("unentered", 0o444)):
+        (folder / name / "deeper").mkdir(parents=True)
+        as_csv(folder / name / "deeper" / "m.csv.gz", steps(collapse=False))
+        as_jsonl(folder / name / "m.jsonl", steps(collapse=False))
+        (folder / name).chmod(mode)
+    (folder / "link.csv").symlink_to(folder / "shut" / "deeper" / "m.csv.gz")
+    yield folder
+    for name in ("shut", "unentered"):
+        (folder / name).chmod(0o755)
+
+
+def test_what_may_not_be_read_is_named_and_the_rest_is_read(runs: Path):
+    done = backtest("--json", runs)
+    result = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    read = {str(Path(run["file"]).relative_to(runs)) for run in result["runs"]}
+    assert read == {"open/m.jsonl", "open/deeper/m.csv.gz"}
+    told = {entry["file"]: entry["reason"] for entry in result["summary"]["passed_over"]}
+    named = ("shut", "unentered", "link.csv")
+    assert told == dict.fromkeys((str(runs / name) for name in named), DENIED)
+    text = backtest(runs).stdout
+    assert all(f"passed over: {runs / name}: {DENIED}" in text for name in named)
+
+
+@pytest.mark.parametrize("name", ["shut", "unentered", "shut/deeper", "shut/m.jsonl"])
+@pytest.mark.parametrize("more", [[], ["--format", "mlflow"], ["--format", "tensorboard"]])
+def test_what_was_named_itself_and_may_not_be_read_is_one_line_and_exit_code_1(
+    runs: Path, name: str, more: list[str]
+):
+    done = backtest(runs / name, *more)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [f"dfx-agent: cannot read {runs / name}: Permission denied"]
+
+
+def test_the_others_that_were_named_are_read(runs: Path):
+    done = backtest("--json", runs / "shut", runs / "open")
+    assert done.returncode == 1
+    assert sorted(run["rows"] > 0 for run in json.loads(done.stdout)["runs"]) == [False, True, True]
+
+
+def test_keys_of_an_mlflow_run_and_event_files_below_that_may_not_be_read_are_named(
+    tmp_path: Path,
+):
+    metrics = tmp_path / "metrics"
+    (metrics / "shut").mkdir(parents=True)
+    (metrics / "reward").write_text("1 0.5 0\n2 0.5 1\n")
+    (tmp_path / "meta.yaml").touch()
+    (metrics / "shut").chmod(0)
+    try:
+        (run,) = json.loads(backtest("--json", tmp_path).stdout)["runs"]
+        events = backtest("--format", "tensorboard", tmp_path)
+    finally:
+        (metrics / "shut").chmod(0o755)
+    assert f"{metrics / 'shut'} {DENIED}" in run["warnings"]
+    assert events.returncode == 1
+    assert f"{metrics / 'shut'} {DENIED}" in events.stderr
