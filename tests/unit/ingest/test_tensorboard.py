@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dfx_agent.ingest.crc32c import crc32c, masked_crc32c
 from dfx_agent.ingest.reader import read
 from dfx_agent.ingest.run import Notes, UnreadableLogError
 from dfx_agent.ingest.tensorboard import read_tensorboard
@@ -70,20 +71,83 @@ def test_a_file_cut_anywhere_gives_what_came_before(tmp_path):
         assert steps == [10, 11][: len(steps)]
 
 
-def test_any_changed_byte_is_survived(tmp_path):
-    whole = base64.b64decode(TENSOR)
+def test_of_a_file_with_any_changed_byte_nothing_but_what_was_written_is_read(tmp_path):
+    whole = base64.b64decode(SIMPLE)
     path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(whole)
+    true = list(read_tensorboard(path, Notes()))
     for i in range(len(whole)):
-        path.write_bytes(whole[:i] + bytes([whole[i] ^ 0xFF]) + whole[i + 1 :])
-        list(read_tensorboard(path, Notes()))
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 0x41]) + whole[i + 1 :])
+        notes = Notes()
+        found = list(read_tensorboard(path, notes))
+        assert found == true[: len(found)], i
+        assert any("is damaged" in line for line in notes.lines), i
 
 
-def test_damage_is_said(tmp_path):
+def test_damage_is_said_with_the_records_before_it(tmp_path):
     path = tmp_path / "events.out.tfevents.1"
-    path.write_bytes(base64.b64decode(SIMPLE) + struct.pack("<QI", 1 << 40, 0))
+    path.write_bytes(base64.b64decode(SIMPLE) + record(b"", crc=1) + base64.b64decode(TENSOR))
     run = read(path)
-    assert len(run.rows) == 2
-    assert "damaged or cut off" in run.warnings[0]
+    assert [step for step, _ in run.rows] == [10, 11]
+    assert run.warnings == [
+        "events.out.tfevents.1 is damaged: its first 4 records are read, the rest is not"
+    ]
+
+
+def test_zeros_where_a_crash_left_a_hole_are_no_records(tmp_path):
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(base64.b64decode(SIMPLE) + bytes(160))
+    assert "its first 4 records are read" in read(path).warnings[0]
+
+
+def test_a_file_that_is_cut_off_says_so(tmp_path):
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(base64.b64decode(SIMPLE)[:-3])
+    assert read(path).warnings == ["events.out.tfevents.1 is cut off: read up to there"]
+
+
+def test_damage_of_one_file_costs_no_other(tmp_path):
+    write(tmp_path, SIMPLE, "events.out.tfevents.100.host")
+    write(tmp_path, TENSOR, "events.out.tfevents.200.host")
+    first = tmp_path / "events.out.tfevents.100.host"
+    first.write_bytes(first.read_bytes()[:-1] + b"x")
+    run = read(tmp_path)
+    assert [step for step, _ in run.rows] == [10, 11, 3]
+    assert "its first 3 records" in run.warnings[0]
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000])
+def test_a_large_record_is_checked_where_it_holds_scalars(tmp_path, size):
+    """Field 9 of an event is its metadata; a summary may hold thousands of values."""
+    padding = b"\x4a" + varint(size) + bytes(size)
+    scalar = b"\x10\x05\x2a\x0c\x0a\x0a\x0a\x03a/b\x15" + struct.pack("<f", 0.5)
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(record(padding + scalar))
+    assert list(read_tensorboard(path, Notes())) == [{"a/b": 0.5, "step": 5}]
+    path.write_bytes(record(padding + scalar, crc=1))
+    assert list(read_tensorboard(path, Notes())) == []
+
+
+def record(data: bytes, crc: int | None = None) -> bytes:
+    """A TFRecord; ``crc`` is that of its data, the true one if None."""
+    length = struct.pack("<Q", len(data))
+    of_data = masked_crc32c(data) if crc is None else crc
+    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", of_data)
+
+
+def varint(value: int) -> bytes:
+    return bytes([value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14])
+
+
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [
+        (b"", 0), (b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E),
+    ],
+)  # fmt: skip
+def test_the_crc_is_that_of_rfc_3720(data, crc):
+    assert crc32c(data) == crc
 
 
 def test_a_folder_without_events_says_so(tmp_path):
