@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dfx_agent.ingest.folders import check_readable, told, why_no_file, why_unread
 from dfx_agent.ingest.mlflow_folder import is_run_folder
+from dfx_agent.ingest.wandb_files import why_no_steps
 
 # never logs of training, and large: not even opened
 _OTHER_ENDINGS = frozenset(
@@ -131,7 +132,7 @@ def _why_no_log(path: Path) -> str | None:
         return f"hidden {BY_NAME}"
     if path.suffix.lower() in _OTHER_ENDINGS:
         return f"{path.suffix} {BY_NAME}"
-    return why_no_file(path)
+    return why_no_file(path) or why_no_steps(path)
 
 
 def _keep_newest(states: dict[Path, tuple[int, Path]], step: int, path: Path, found: Found) -> None:

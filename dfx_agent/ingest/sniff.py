@@ -16,6 +16,7 @@ from dfx_agent.ingest.mlflow_folder import is_run_folder
 from dfx_agent.ingest.run import NotALogError, Notes
 from dfx_agent.ingest.values import number
 from dfx_agent.ingest.verl_console import STEP
+from dfx_agent.ingest.wandb_files import why_no_steps
 
 _NUM_LINES, _NUM_CHARS = 5_000, 4 << 20
 _BEGIN_CHARS = 4_096
@@ -31,6 +32,8 @@ def kind_of(path: Path, key_map: KeyMap) -> str:
         return "mlflow" if is_run_folder(path) else "tensorboard"
     if "tfevents" in path.name:
         return "tensorboard"
+    if why := why_no_steps(path):
+        raise NotALogError(f"{path} {why}")
     with path.open("rb") as raw:
         if raw.read(len(parquet.MAGIC)) == parquet.MAGIC:
             return "parquet"

@@ -83,3 +83,25 @@ def test_keys_of_an_mlflow_run_and_event_files_below_that_may_not_be_read_are_na
     assert f"{metrics / 'shut'} {DENIED}" in run["warnings"]
     assert events.returncode == 1
     assert f"{metrics / 'shut'} {DENIED}" in events.stderr
+
+
+def test_a_wandb_folder_is_judged_from_its_output_alone(tmp_path: Path):
+    files = tmp_path / "wandb" / "run-1" / "files"
+    files.mkdir(parents=True)
+    as_jsonl(files / "output.log", steps(collapse=False))
+    summary = files / "wandb-summary.json"
+    summary.write_text('{"critic/score/mean": 0.5, "_step": 9}')
+    binary = files.parent / "run-1.wandb"
+    binary.write_bytes(b":W&B\x00\x00" + bytes(300))
+    done = backtest("--json", tmp_path)
+    result = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [run["file"] for run in result["runs"]] == [str(files / "output.log")]
+    told = {entry["file"]: entry["reason"] for entry in result["summary"]["passed_over"]}
+    assert told.keys() == {str(summary), str(binary)}
+    assert "last values of a W&B run" in told[str(summary)]
+    assert "binary form, which is not read: export" in told[str(binary)]
+    for path in (summary, binary):
+        named = backtest(path)
+        assert named.returncode == 1
+        assert named.stderr == f"dfx-agent: {path} {told[str(path)]}\n"
