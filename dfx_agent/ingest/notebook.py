@@ -16,13 +16,14 @@ from dfx_agent.ingest.console import has_report, read_console_lines
 from dfx_agent.ingest.key_map import KeyMap
 from dfx_agent.ingest.lines import open_text
 from dfx_agent.ingest.printed_tables import column_names, table_record
-from dfx_agent.ingest.run import Notes, Part, Record, UnreadableLogError
+from dfx_agent.ingest.run import NotALogError, Notes, Part, Record, UnreadableLogError
 
 # a notebook is read whole; those with many pictures have 20 MiB
 MAX_NOTEBOOK_CHARS = 64 << 20
 
 
 def notebook_parts(path: Path, key_map: KeyMap) -> list[Part]:
+    """NotALogError without any."""
     found = []
     for i, outputs in enumerate(_outputs(path), start=1):
         records = _html_records(outputs)
@@ -32,6 +33,8 @@ def notebook_parts(path: Path, key_map: KeyMap) -> list[Part]:
         lines = "\n".join(_texts(outputs)).splitlines(keepends=True)
         if has_report(lines, key_map):
             found.append(Part(f"cell {i}", partial(_printed, lines, key_map)))
+    if not found:
+        raise NotALogError(f"{path} is a notebook without training output: save it after the run")
     return found if len(found) != 1 else [found[0]._replace(name="")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -42,10 +43,22 @@ READERS: Mapping[str, Callable[[Path, KeyMap], list[Part]]] = {
     "trl": _one(read_trainer_state),
     "jsonl": _one(read_json_lines),
     "tensorboard": _one(read_tensorboard),
-    "csv": lambda path, _map: table_parts(path),
+    "csv": table_parts,
     "notebook": notebook_parts,
     "mlflow": _one(read_mlflow),
     "parquet": _one(read_parquet),
+}
+
+_CALLED = {
+    "verl": "a console log of verl",
+    "console": "a console log",
+    "trl": "a trainer_state.json",
+    "jsonl": "JSON, one object a line",
+    "tensorboard": "what TensorBoard writes",
+    "csv": "a table",
+    "notebook": "a notebook",
+    "mlflow": "a run of MLflow",
+    "parquet": "a Parquet table",
 }
 
 
@@ -56,8 +69,15 @@ class Log:
     ``warnings`` are those of the newest reading: the framework is settled with the first row.
     """
 
-    def __init__(self, path: Path, part: Part, key_map: KeyMap = NO_MAP) -> None:
+    def __init__(
+        self,
+        path: Path,
+        part: Part,
+        key_map: KeyMap = NO_MAP,
+        format: str = AUTO,  # noqa: A002 (the word of the command line)
+    ) -> None:
         self.path = path
+        self._format = format
         self.name = part.name
         self._records = part.records
         self._map = key_map
@@ -82,11 +102,15 @@ class Log:
             for row in self._native:
                 is_empty = False
                 yield row
+            if is_empty:
+                reason = notes.in_brackets or ": name its --format"
+                raise NotALogError(f"no step report in {self.path}{reason}")
         except OSError as error:
             raise _unreadable(self.path, error) from None
-        if is_empty:
-            told = f"no step report in {self.path}{notes.in_brackets}"
-            raise NotALogError(f"{told}: name its --format")
+        except UnreadableLogError as error:
+            if not is_empty:
+                raise
+            raise _with_its_format(error, self.path, self._format, self._map) from None
 
 
 def open_logs(path: str | Path, format: str = AUTO, key_map: KeyMap = NO_MAP) -> list[Log]:  # noqa: A002 - the word of the command line
@@ -98,9 +122,9 @@ def open_logs(path: str | Path, format: str = AUTO, key_map: KeyMap = NO_MAP) ->
         parts = READERS[kind](path, key_map)
     except OSError as error:
         raise _unreadable(path, error) from None
-    if not parts:
-        raise NotALogError(f"no step report in {path}: name its --format")
-    return [Log(path, part, key_map) for part in parts]
+    except UnreadableLogError as error:
+        raise _with_its_format(error, path, format, key_map) from None
+    return [Log(path, part, key_map, format) for part in parts]
 
 
 def read(path: str | Path, format: str = AUTO, key_map: KeyMap = NO_MAP) -> Run:  # noqa: A002
@@ -116,6 +140,22 @@ def _check_can_be_read(path: Path) -> None:
         check_readable(path)
     elif path.exists() and not path.is_file():
         raise UnreadableLogError(f"cannot read {path}: a pipe or device; write it to a file first")
+    elif path.is_file() and not path.stat().st_size:
+        raise NotALogError(f"{path} is empty")
+
+
+def _with_its_format(
+    error: UnreadableLogError, path: Path, named: str, key_map: KeyMap
+) -> UnreadableLogError:
+    """The same error; where the user named a wrong format and the right one reads it, that one."""
+    if named == AUTO:
+        return error
+    with suppress(UnreadableLogError, OSError):
+        kind = kind_of(path, key_map)
+        if next(open_logs(path, AUTO, key_map)[0].rows(), None):
+            told = f"no {named} report in {path}: it is {_CALLED[kind]}, use --format {kind}"
+            return type(error)(told)
+    return error
 
 
 def _unreadable(path: Path, error: OSError) -> UnreadableLogError:

@@ -37,7 +37,10 @@ def kind_of(path: Path, key_map: KeyMap) -> str:
     with path.open("rb") as raw:
         if raw.read(len(parquet.MAGIC)) == parquet.MAGIC:
             return "parquet"
-    lines = _first_lines(path)
+    notes = Notes()
+    lines = _first_lines(path, notes)
+    if not any(line.strip() for line in lines) and not (notes.lines or _is_beginning(lines)):
+        raise NotALogError(f"{path} is empty")
     endings = {suffix.lower() for suffix in path.suffixes}
     if endings & _TABLE_ENDINGS:
         return "csv"
@@ -96,9 +99,9 @@ def _is_table(lines: list[str]) -> bool:
     )
 
 
-def _first_lines(path: Path) -> list[str]:
+def _first_lines(path: Path, notes: Notes) -> list[str]:
     lines, num_chars = [], 0
-    for line in read_lines(path, Notes()):
+    for line in read_lines(path, notes):
         lines.append(line)
         num_chars += len(line)
         if len(lines) >= _NUM_LINES or num_chars > _NUM_CHARS:

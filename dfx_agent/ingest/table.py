@@ -17,8 +17,9 @@ from itertools import dropwhile, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.lines import read_lines
-from dfx_agent.ingest.run import MAX_KEYS, Notes, Part, Record, UnreadableLogError
+from dfx_agent.ingest.run import MAX_KEYS, NotALogError, Notes, Part, Record, UnreadableLogError
 from dfx_agent.ingest.step_window import StepWindow
 from dfx_agent.ingest.steps import STEP_KEYS, step_name
 from dfx_agent.ingest.values import number
@@ -53,11 +54,12 @@ class Column(NamedTuple):
     key: str
 
 
-def table_parts(path: Path) -> list[Part]:
-    """The runs of a table: one, or those that its columns or rows name."""
-    header = _header(path)
-    if header is None:
-        return [Part("", _no_rows)]
+def table_parts(path: Path, key_map: KeyMap = NO_MAP) -> list[Part]:
+    """The runs of a table: one, or those that its columns or rows name.
+
+    NotALogError without a row, and without a header while nobody says what its columns are.
+    """
+    header = _header_of_rows(path, key_map)
     if place := _long_columns(header):
         runs = _runs_of_lines(path, header, place[2])
         return [
@@ -76,13 +78,21 @@ def table_parts(path: Path) -> list[Part]:
     ]
 
 
-def _no_rows(notes: Notes) -> Iterator[Record]:
-    notes.add("the table has no line")
-    return iter(())
+def _header_of_rows(path: Path, key_map: KeyMap) -> Header:
+    notes = Notes()
+    header = _header(path, notes)
+    if header is None:
+        raise NotALogError(f"{path} holds no line{notes.in_brackets}")
+    if not header.is_told and not key_map.spellings:
+        told = "name its columns by their number: --map reward=2 --map step=1"
+        raise NotALogError(f"{path} is a table with no header: {told}")
+    if next(_cells(path, header, notes), None) is None:
+        raise NotALogError(f"{path} has a header and no row below it{notes.in_brackets}")
+    return header
 
 
-def _header(path: Path) -> Header | None:
-    first = next(_table_lines(path, Notes()), None)
+def _header(path: Path, notes: Notes) -> Header | None:
+    first = next(_table_lines(path, notes), None)
     if first is None:
         return None
     counts = {mark: first.count(mark) for mark in _DELIMITERS}
@@ -99,7 +109,7 @@ def _header(path: Path) -> Header | None:
 
 def _read_rows(path: Path, header: Header, notes: Notes) -> Iterator[Record]:
     if not header.is_told:
-        notes.add("no header: columns are called 1, 2, ...; name them: --map reward=2 --map step=1")
+        notes.add("no header: columns are called 1, 2, ...")
     names = _kept(header.names, notes)
     read_cell = partial(_cell, delimiter=header.delimiter)
     for cells in _cells(path, header, notes):

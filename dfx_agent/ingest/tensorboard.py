@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -43,9 +44,13 @@ def read_tensorboard(path: Path, notes: Notes) -> Iterator[Record]:
     if not files:
         raise NotALogError(f"no events.out.tfevents.* file in {path}{notes.in_brackets}")
     window = StepWindow(notes, _MAX_VALUES_HELD, _MAX_VALUES_HELD)
+    num_read = 0
     for file in files:
-        yield from _read_file(file, window, notes)
-        yield from window.rest()
+        for record in chain(_read_file(file, window, notes), window.rest()):
+            num_read += 1
+            yield record
+    if not num_read:
+        notes.add("no scalar was logged")
 
 
 def _event_files(path: Path, notes: Notes) -> list[Path]:
@@ -67,6 +72,8 @@ def _read_file(path: Path, window: StepWindow, notes: Notes) -> Iterator[Record]
                 if scalars:
                     yield from window.add(step, scalars)
                 num_records += 1
+            if not file.tell():
+                notes.add("is empty", path.name)
         except EOFError:
             notes.add("is cut off: read up to there", path.name)
         except (ValueError, IndexError, struct.error):

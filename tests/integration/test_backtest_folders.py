@@ -67,22 +67,28 @@ def test_the_others_that_were_named_are_read(runs: Path):
     assert sorted(run["rows"] > 0 for run in json.loads(done.stdout)["runs"]) == [False, True, True]
 
 
-def test_keys_of_an_mlflow_run_and_event_files_below_that_may_not_be_read_are_named(
-    tmp_path: Path,
-):
-    metrics = tmp_path / "metrics"
-    (metrics / "shut").mkdir(parents=True)
-    (metrics / "reward").write_text("1 0.5 0\n2 0.5 1\n")
+def test_keys_of_an_mlflow_run_that_may_not_be_read_are_named(tmp_path: Path):
+    shut = tmp_path / "metrics" / "shut"
+    shut.mkdir(parents=True)
+    (tmp_path / "metrics" / "reward").write_text("1 0.5 0\n2 0.5 1\n")
     (tmp_path / "meta.yaml").touch()
-    (metrics / "shut").chmod(0)
-    try:
-        (run,) = json.loads(backtest("--json", tmp_path).stdout)["runs"]
-        events = backtest("--format", "tensorboard", tmp_path)
-    finally:
-        (metrics / "shut").chmod(0o755)
-    assert f"{metrics / 'shut'} {DENIED}" in run["warnings"]
-    assert events.returncode == 1
-    assert f"{metrics / 'shut'} {DENIED}" in events.stderr
+    shut.chmod(0)
+    (run,) = json.loads(backtest("--json", tmp_path).stdout)["runs"]
+    shut.chmod(0o755)
+    assert f"{shut} {DENIED}" in run["warnings"]
+
+
+def test_a_folder_below_which_event_files_may_lie_is_named(tmp_path: Path):
+    """`watch` gives the reader a folder that was not walked before."""
+    shut = tmp_path / "shut"
+    shut.mkdir(mode=0)
+    program = "import sys; from dfx_agent.ingest.reader import read; read(sys.argv[1])"
+    done = subprocess.run(
+        [*without_root_rights(), sys.executable, "-c", program, str(tmp_path)],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    shut.chmod(0o755)
+    assert f"no events.out.tfevents.* file in {tmp_path} ({shut} {DENIED})" in done.stderr
 
 
 def test_a_wandb_folder_is_judged_from_its_output_alone(tmp_path: Path):
@@ -105,3 +111,23 @@ def test_a_wandb_folder_is_judged_from_its_output_alone(tmp_path: Path):
         named = backtest(path)
         assert named.returncode == 1
         assert named.stderr == f"dfx-agent: {path} {told[str(path)]}\n"
+
+
+def test_each_file_of_a_folder_that_holds_no_report_is_named_with_what_is_so(tmp_path: Path):
+    files = {
+        "empty.log": ("", "is empty"),
+        "rows.csv": ("1,0.5,0.1\n2,0.5,0.1\n", "is a table with no header: name its columns"),
+        "header.csv": ("step,reward,kl\n", "has a header and no row below it"),
+        "a.ipynb": (json.dumps({"nbformat": 4, "cells": []}), "notebook without training output"),
+        "events.out.tfevents.1": ("", "is empty"),
+    }
+    for name, (text, _) in files.items():
+        (tmp_path / name).write_text(text)
+    as_jsonl(tmp_path / "m.jsonl", steps(collapse=False))
+    done = backtest(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, (_, why) in files.items():
+        assert any(
+            line.startswith("passed over: ") and name in line and why in line
+            for line in done.stdout.splitlines()
+        ), (name, done.stdout)

@@ -203,16 +203,14 @@ def test_semicolons_and_decimal_commas(tmp_path):
 
 def test_a_table_without_a_header_is_told_and_can_be_named(tmp_path):
     path = write(tmp_path / "m.csv", "1,0.5,0.1\n2,0.75,0.2\n")
-    run = read(path)
-    assert [values for _, values in run.rows] == [
-        {"1": 1, "2": 0.5, "3": 0.1}, {"1": 2, "2": 0.75, "3": 0.2},
-    ]  # fmt: skip
-    assert any("no header" in line and "--map" in line for line in run.warnings)
+    with pytest.raises(NotALogError, match=r"no header: name its columns .*--map reward=2"):
+        read(path)
     named = read(path, key_map=parse(["step=1", "reward=2", "ref_kl=3"]))
     assert named.rows == [
         (1, {"signal/reward": 0.5, "signal/ref_kl": 0.1}),
         (2, {"signal/reward": 0.75, "signal/ref_kl": 0.2}),
     ]
+    assert "no header: columns are called 1, 2, ..." in named.warnings
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
