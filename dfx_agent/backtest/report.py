@@ -99,7 +99,7 @@ def _passed_over_lines(passed_over: PassedOver) -> Iterator[str]:
     """What was opened and is no log by its name; what was not opened by its kind, counted."""
     opened = [(file, why) for file, why in passed_over if not why.endswith(BY_NAME)]
     for file, why in opened[:_MAX_PASSED_OVER_SHOWN]:
-        yield f"passed over: {file}: {why}"
+        yield f"passed over: {file}: {why.removeprefix(f'{file} ')}"
     if len(opened) > _MAX_PASSED_OVER_SHOWN:
         yield f"passed over: {len(opened) - _MAX_PASSED_OVER_SHOWN:,} more (--json names them)"
     kinds = Counter(why.removesuffix(BY_NAME).strip() for _, why in passed_over

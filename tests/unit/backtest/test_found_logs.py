@@ -35,4 +35,6 @@ def test_many_files_that_nobody_takes_for_a_log_hide_none_that_was_opened(tmp_pa
     passed_over = find_logs([str(tmp_path)]).passed_over
     shown = list(lines([], {}, [*passed_over, ("own.jsonl", "no key of it is known")]))
     assert "passed over: own.jsonl: no key of it is known" in shown
+    told_twice = list(lines([], {}, [("a.log", "a.log is empty")]))
+    assert "passed over: a.log: is empty" in told_twice
     assert "passed over, not opened: 50 .safetensors (--json names them)" in shown
