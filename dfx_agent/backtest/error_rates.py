@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +90,8 @@ def labels_of(places: Sequence[str], named: str | None) -> Labels:
 
 def _beside(places: Sequence[str]) -> Path | None:
     folders = [Path(place) for place in places]
-    near = [near for folder in folders for near in (folder, folder.resolve().parent)]
-    return next((near / name for near in near for name in NAMES if (near / name).is_file()), None)
+    near = [near / name for f in folders for near in (f, f.resolve().parent) for name in NAMES]
+    return next(filter(os.path.isfile, near), None)
 
 
 def _label(row: dict[str, Any], where: str) -> Label:

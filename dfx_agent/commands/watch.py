@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import signal
 import sys
 import tempfile
@@ -40,8 +41,8 @@ def execute(args: argparse.Namespace) -> int:
     """Until SIGINT or SIGTERM; wrong use when a file is not there."""
     paths = [Path(file) for file in dict.fromkeys(args.files)]
     for path in paths:
-        if not path.exists():
-            raise UsageError(f"there is no {path}: name a log that the job writes")
+        if not os.path.exists(path):  # False too where it may not be looked for
+            raise UsageError(f"there is no {path} that we may read: name a log that the job writes")
     config, key_map = load_config(args), key_map_of(args)
     block_signals()
     with _folder(args, config) as directory:
