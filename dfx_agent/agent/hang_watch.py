@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import chain
 
 from dfx_agent.faults import Faults
-from dfx_agent.judge.hang.judge import HangJudge
+from dfx_agent.judge.hang.judge import KINDS, HangJudge
 from dfx_agent.node.process import Process
-from dfx_agent.node.tracks import Tracks
+from dfx_agent.node.tracks import Tracks, facts_of
 from dfx_agent.snapshot import Verdict
 
 
 class HangWatch:
     """All roles of one run; ``observe`` after each reading. ``verdicts`` are the newest."""
 
-    def __init__(self, faults: Faults | None = None, run: str = "") -> None:
+    def __init__(self, faults: Faults, run: str) -> None:
         self.verdicts: tuple[Verdict, ...] = ()
-        self.tracks = Tracks(faults or Faults(), run)
-        self._judge = HangJudge(faults or Faults(), run)
+        self.tracks = Tracks(faults, run)
+        self._faults, self._run = faults, run
+        self._judge = HangJudge(faults, run)
 
     def observe(
         self, processes: Mapping[tuple[str, str], Process], now_ns: int
@@ -27,5 +29,14 @@ class HangWatch:
         read_seconds = time.monotonic()
         self.tracks.observe(processes, now_ns)
         roles, quiet_seconds = self.tracks.facts(now_ns), self.tracks.quiet_seconds(now_ns)
-        self.verdicts = self._judge.verdicts(roles, quiet_seconds, read_seconds)
+        known = {role: ranks for role, ranks in roles.items() if ranks is not None}
+        judged = self._judge.verdicts(known, quiet_seconds, read_seconds)
+        unknown = (self._unjudged(role) for role, ranks in roles.items() if ranks is None)
+        self.verdicts = *judged, *chain.from_iterable(unknown)
         return self.verdicts
+
+    def _unjudged(self, role: str) -> list[Verdict]:
+        """Of a role without facts: none that goes on from them is clear."""
+        judged, needs = self._faults.judged, facts_of(role)
+        told = (judged(self._run, kind, role, lambda: None, needs) for kind in KINDS)
+        return [verdict for verdict in told if verdict is not None]

@@ -19,6 +19,7 @@ from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.health import Reporter, RunHealth
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
+from dfx_agent.judge.hang.judge import KINDS
 from dfx_agent.judge.memory import MemoryWatch
 from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.straggler.steps import Step, StepWatch
@@ -32,14 +33,13 @@ from dfx_agent.node.scalars.store import ScalarStore
 from dfx_agent.node.segments.records import ScalarRecord
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
-from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict, VerdictKind
+from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict
 
 _KEEP_STEPS = 200
 _SUPERSEDED_BY = 2
 
 # judgements that verdicts go on from, as faults name them
 _STEPS, _HANGS, _SIGNALS, _LEDGER = "closed steps", "waits", "signals", "batches"
-_WAITS: tuple[VerdictKind, ...] = "hang", "crash"
 
 _Cells = dict[str, tuple[StepCell, float, float]]  # rank -> (cell, begin, end)
 
@@ -244,7 +244,7 @@ class RunFold:
         if fault is None:
             return self.hangs.verdicts
         roles = dict.fromkeys(role for role, _ in self.processes if role != LOG_ROLE)
-        return tuple(unjudged(kind, role, fault) for role in roles for kind in _WAITS)
+        return tuple(unjudged(kind, role, fault) for role in roles for kind in KINDS)
 
     def step_times(self) -> StepTimes:
         """Begins of the closed steps that are kept, and of those that are running."""

@@ -10,6 +10,11 @@ from dfx_agent.node.process import Process
 from dfx_agent.node.track import Ending, Track
 
 
+def facts_of(role: str) -> str:
+    """What fails, as faults name it, where the facts of a role are None."""
+    return f"what the ranks do ({role})"
+
+
 class Tracks:
     """``observe`` after each reading; then ``facts`` as often as somebody asks."""
 
@@ -45,9 +50,16 @@ class Tracks:
         living = [t.quiet_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
         return min(living, default=0.0)
 
-    def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
-        """Role -> its ranks, in order; none where all of them get on."""
-        return {role: self._of_role(tracks, now_ns) for role, tracks in self._roles.items()}
+    def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...] | None]:
+        """Role -> its ranks, in order; () where all of them get on.
+
+        None where one of them fails: who waits for it is not known either.
+        """
+        known: dict[str, tuple[RankFacts, ...] | None] = dict.fromkeys(self._roles)
+        for role, tracks in self._roles.items():
+            with self._faults.guard("judgement", self._run, facts_of(role)):
+                known[role] = self._of_role(tracks, now_ns)
+        return known
 
     def _of_role(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
         if not any(track.may_stand(now_ns) for track in tracks):

@@ -19,6 +19,7 @@ _CLEAR: dict[VerdictKind, str] = {
     "hang": "no rank waits for another one for long",
     "crash": "no rank has died",
 }
+KINDS = tuple(_CLEAR)
 
 
 class HangJudge:
@@ -52,11 +53,10 @@ class HangJudge:
         judged, run = self._faults.judged, self._run
         if not ranks:
             self._found.pop(name, None)
-            return [judged(run, kind, name, partial(_clear, kind, name)) for kind in _CLEAR]
-        role = Role(name, ranks)
+            return [judged(run, kind, name, partial(_clear, kind, name)) for kind in KINDS]
         return [
-            judged(run, "hang", name, lambda: self._hang(role, quiet_seconds)),
-            judged(run, "crash", name, lambda: self._crash(role)),
+            judged(run, "hang", name, lambda: self._hang(Role(name, ranks), quiet_seconds)),
+            judged(run, "crash", name, lambda: self._crash(Role(name, ranks))),
         ]
 
     def _hang(self, role: Role, quiet_seconds: float) -> Verdict:

@@ -14,8 +14,8 @@ from dfx_agent.wire.records import STAGE, STEP
 class Job:
     """One process that passes steps."""
 
-    def __init__(self, folder: Path, run: str, rank: int = 0) -> None:
-        identity = Identity(run=run, role="trainer", rank=rank, world_size=2)
+    def __init__(self, folder: Path, run: str, rank: int = 0, role: str = "trainer") -> None:
+        identity = Identity(run=run, role=role, rank=rank, world_size=2)
         self.segment = SegmentWriter(str(folder), identity, num_records=1024)
         self.stage = self.segment.add_name("backward")
         self.span = 0

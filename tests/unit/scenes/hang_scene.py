@@ -18,6 +18,7 @@ from pathlib import Path
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.hang_watch import HangWatch
+from dfx_agent.faults import Faults
 from dfx_agent.snapshot import Verdict
 from dfx_agent.wire import Identity, SegmentWriter, layout
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, GROUP, NO_STEP, PEER, STAGE, STEP
@@ -178,7 +179,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.agent = Agent(Config(str(folder)), reap=False)
-        self.watch = HangWatch()
+        self.watch = HangWatch(Faults(), "r")
         self.ranks: list[Rank] = []
 
     def add(self, num_ranks: int, **known) -> list[Rank]:
