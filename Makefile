@@ -98,7 +98,7 @@ $(FRAMEWORKS)/.test: $(VENV)/.created $(INPUTS) constraints-frameworks.txt $(wil
 $(OLDEST)/.test: $(VENV)/.created $(INPUTS) constraints-oldest.txt
 	test -x $(OLDEST)/bin/pip || $(BIN)/python -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
-		hatchling httpx hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist
+		hatchling hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints-oldest.txt \
 		--editable '.[otel,tensorboard]'
 	@touch $@

@@ -1,6 +1,6 @@
 """A limit on a whole HTTP exchange: timeouts of sockets begin anew with every byte that drips in.
 
-Standard library, for alerting and exporters alike.
+For alerting, which asks with httpx, and the push of OpenTelemetry, which asks with requests.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+
+_CONNECTED = (".connect_tcp.complete", ".start_tls.complete")
 
 
 class _Exchange(threading.local):
@@ -55,5 +57,7 @@ class WatchedConnection(http.client.HTTPConnection):
         return super().getresponse(*args, **known)
 
 
-class WatchedTlsConnection(WatchedConnection, http.client.HTTPSConnection):
-    """The same with TLS."""
+def watched_stream(event: str, info: dict[str, Any]) -> None:
+    """The same for httpx, as the ``trace`` extension of a request: it tells of each new socket."""
+    if _exchange.watched is not None and event.endswith(_CONNECTED):
+        _exchange.watched.socket = info["return_value"].get_extra_info("socket")

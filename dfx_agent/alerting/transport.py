@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
 import random
 import ssl
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dfx_agent import __version__
-from dfx_agent.deadline import WatchedConnection, WatchedTlsConnection, deadline
+from dfx_agent.deadline import deadline, watched_stream
 from dfx_agent.loopback import is_loopback
+
+if TYPE_CHECKING:
+    import httpx
 
 TIMEOUT_SECONDS = 10.0
 # of connecting and of each wait for bytes; all of them together:
@@ -58,39 +57,51 @@ class Endpoint:
 
     def post(self, body: Any) -> None:
         """DeliveryError unless the receiver answers 2xx; waits ``EXCHANGE_SECONDS`` at most."""
+        import httpx  # noqa: PLC0415 (0.1 s of every start; most agents deliver nothing)
+
         data = json.dumps(body, allow_nan=False).encode()
         try:
-            request = urllib.request.Request(self.url, data, self._headers(), method="POST")  # noqa: S310 (checked by the configuration)
-            with deadline(EXCHANGE_SECONDS):
-                self._exchange(request)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            text = " ".join(str(reason).split()) or type(error).__name__
+            with (
+                deadline(EXCHANGE_SECONDS),
+                self._client() as client,
+                client.stream("POST", self.url, content=data, auth=self._user(),
+                              extensions={"trace": watched_stream}) as answer,
+            ):  # fmt: skip
+                if not answer.is_success:
+                    raise _refusal(answer)
+        except (OSError, ValueError, ImportError, httpx.HTTPError, httpx.InvalidURL) as error:
+            # ImportError: a SOCKS proxy in the environment
+            text = " ".join(str(error).split()) or type(error).__name__
             raise DeliveryError(text) from None
 
-    def _exchange(self, request: urllib.request.Request) -> None:
-        try:
-            self._opener().open(request, timeout=TIMEOUT_SECONDS).close()
-        except urllib.error.HTTPError as error:
-            raise _refusal(error) from None
+    def _client(self) -> httpx.Client:
+        import httpx  # noqa: PLC0415 (as above)
+
+        parts = urlsplit(self.url)
+        return httpx.Client(
+            headers=self._headers(),
+            timeout=TIMEOUT_SECONDS,
+            trust_env=not is_loopback(parts.hostname or ""),  # the proxies of the environment
+            # a redirected POST would arrive as a GET without a body, and look like a success
+            follow_redirects=False,
+            verify=parts.scheme == "https" and ssl.create_default_context(cafile=self.ca_file),
+        )
 
     def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "User-Agent": f"dfx-agent/{__version__}"}
+        headers = {
+            "Accept-Encoding": "identity",  # what is refused is shown as it came
+            "Content-Type": "application/json",
+            "User-Agent": f"dfx-agent/{__version__}",
+        }
         if self.token_file is not None:
             headers["Authorization"] = f"Bearer {_secret(self.token_file)}"
-        elif self.basic_auth_file is not None:
-            pair = base64.b64encode(_secret(self.basic_auth_file).encode()).decode()
-            headers["Authorization"] = f"Basic {pair}"
         return headers
 
-    def _opener(self) -> urllib.request.OpenerDirector:
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), _Watched()]
-        if is_loopback(urlsplit(self.url).hostname or ""):
-            handlers.append(urllib.request.ProxyHandler({}))
-        if self.url.startswith("https:"):
-            context = ssl.create_default_context(cafile=self.ca_file)
-            handlers.append(_WatchedTls(context=context))
-        return urllib.request.build_opener(*handlers)
+    def _user(self) -> tuple[str, str] | None:
+        if self.basic_auth_file is None or self.token_file is not None:
+            return None
+        name, _, password = _secret(self.basic_auth_file).partition(":")
+        return name, password
 
 
 @dataclass
@@ -110,34 +121,13 @@ class Retry:
         self.num_failures = 0
 
 
-class _Watched(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(WatchedConnection, req)
-
-
-class _WatchedTls(urllib.request.HTTPSHandler):
-    def __init__(self, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
-        self._own_context = context
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(WatchedTlsConnection, req, context=self._own_context)
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would arrive as a GET without a body, and look like a success."""
-
-    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
-        return None
-
-
-def _refusal(error: urllib.error.HTTPError) -> DeliveryError:
-    with error:
-        text = " ".join(error.read(_MAX_ANSWER_BYTES).decode(errors="replace").split())
-    is_final = 400 <= error.code < 500 and error.code not in _PASSING_CODES
+def _refusal(answer: httpx.Response) -> DeliveryError:
+    code, start = answer.status_code, next(answer.iter_raw(_MAX_ANSWER_BYTES), b"")
+    text = " ".join(start[:_MAX_ANSWER_BYTES].decode(errors="replace").split())
+    is_final = 400 <= code < 500 and code not in _PASSING_CODES
     # a token that is not there yet, a path that is not served yet: people repair these
-    is_final = is_final and error.code not in {401, 403, 404}
-    return DeliveryError(f"HTTP {error.code} {text}".strip(), is_final=is_final)
+    is_final = is_final and code not in {401, 403, 404}
+    return DeliveryError(f"HTTP {code} {text}".strip(), is_final=is_final)
 
 
 def _secret(file: str) -> str:
