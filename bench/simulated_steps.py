@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dfx_agent.judge.straggler.steps import IDLE, TRANSFER, Part, RankStep, Step
+from dfx_agent.facts.steps import IDLE, TRANSFER, Part, RankStep, Step
 
 Slow = Callable[[int, int, Part, float], float]
 

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from bench.estimates import median, quantile, share_interval
 from bench.measurement import Bar, Result, report
 from bench.simulated_steps import Job, slower
-from dfx_agent.judge.straggler.steps import Step
+from dfx_agent.facts.steps import Step
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 from dfx_agent.snapshot import Verdict
 

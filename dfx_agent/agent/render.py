@@ -10,9 +10,9 @@ from dfx_agent.agent.incidents import standing_of
 from dfx_agent.agent.run import RunFold, rank_order
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import by_name
+from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted, unclear
 from dfx_agent.node.memory.gauges import device_rows
-from dfx_agent.node.passive import LOG_ROLE
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars import token_load
 from dfx_agent.node.time.account import SpanEvent

@@ -14,6 +14,7 @@ from math import inf
 
 from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
+from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import Faults, unjudged
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.health import Reporter, RunHealth
@@ -22,15 +23,15 @@ from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdic
 from dfx_agent.judge.hang.judge import KINDS
 from dfx_agent.judge.memory import MemoryWatch
 from dfx_agent.judge.part_of_job import only_what_is_seen
-from dfx_agent.judge.straggler.steps import Step, StepWatch
-from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.ended import DroppedProcesses, surplus
-from dfx_agent.node.passive import LOG_ROLE, OutsideProcess, verdicts
+from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars.rows import ScalarRows
 from dfx_agent.node.scalars.store import ScalarStore
 from dfx_agent.node.segments.records import ScalarRecord
+from dfx_agent.node.steps import StepWatch
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict
@@ -73,7 +74,7 @@ class RunFold:
         self._cells: dict[tuple[str, int], _Cells] = {}
         self._open: set[tuple[str, int]] = set()
         self._watches: dict[str, StepWatch] = {}
-        self._stragglers: dict[str, tuple[tuple[Step | None, float | None], Verdict]] = {}
+        self._stragglers = StragglerJudge()
 
     @property
     def attempt(self) -> int:
@@ -231,7 +232,7 @@ class RunFold:
             run, "memory", lambda: self.memory.verdicts(self._trained())
         )
         of_ranks = *self._waits(), *filter(None, stragglers)
-        seen = only_what_is_seen(of_ranks, self._trained().values())
+        seen = only_what_is_seen(of_ranks, (p.seat for p in self._trained().values()))
         found = *seen, *memory, *filter(None, of_run)
         return self.faults.told(run, (*found, *verdicts(self.outside)))
 
@@ -288,22 +289,11 @@ class RunFold:
         }
 
     def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
-        """None for a role that nobody has any more, or one rank in the whole job has."""
+        """None for a role that nobody has any more."""
         ranks = [p for (r, _), p in self.processes.items() if r == role]
         if not ranks:
             return None
-        if len(ranks) == 1 and ranks[0].follower.identity.world_size <= 1:
-            return None
-        ratios = [self.collectives.coverage_ratio(process) for process in ranks]
-        known = [ratio for ratio in ratios if ratio is not None]
-        coverage = min(known, default=None)
-        key = watch.steps[-1] if watch.steps else None, coverage
-        before = self._stragglers.get(role)
-        if before is None or before[0] != key:  # it costs 1 ms a rank: once per step
-            named = before[1].ranks if before is not None and before[1].state == "found" else ()
-            before = key, straggler_verdict(role, watch.steps, coverage, named)
-            self._stragglers[role] = before
-        return before[1]
+        return self._stragglers.verdict(watch.facts(role, ranks, self.collectives))
 
     def _living(self, role: str) -> list[Process]:
         return [p for (r, _), p in self.processes.items() if r == role and p.is_living]

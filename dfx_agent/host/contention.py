@@ -11,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import NamedTuple
 
-from dfx_agent.host.sched import SchedTimes, thread_times, threads_per_processor
+from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.host.sched import thread_times, threads_per_processor
 
 _MOST_SAMPLES = 512
 _SLACK_NS = 2 * 10**9  # before the first and after the last reading as next to it

@@ -7,25 +7,8 @@ runnable without one: somebody else had it. Source: Documentation/scheduler/sche
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
-
-class SchedTimes(NamedTuple):
-    """Nanoseconds on a processor, and runnable without one.
-
-    ``crowd``: threads of the whole host for each of its processors meanwhile, None if unknown.
-    """
-
-    ran_ns: int
-    delayed_ns: int
-    crowd: float | None = None
-
-    @property
-    def share(self) -> float | None:
-        """Of a processor while it could run, 0 to 1; None when it never wanted one."""
-        wanted = self.ran_ns + self.delayed_ns
-        return self.ran_ns / wanted if wanted > 0 else None
-
+from dfx_agent.facts.processor import SchedTimes
 
 NOTHING_COUNTED = SchedTimes(0, 0)
 

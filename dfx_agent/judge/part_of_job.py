@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dfx_agent.node.process import Process
+from dfx_agent.facts.seat import Seat
 from dfx_agent.snapshot import Verdict
-from dfx_agent.wire import Identity
 
 PART_OF_JOB = "part of the job"
 # what a rank elsewhere may do unseen; a divergence or a batch is judged from what is reported here
 _OF_ALL_RANKS = frozenset({"hang", "straggler", "crash"})
 
 
-def only_what_is_seen(
-    verdicts: Iterable[Verdict], processes: Iterable[Process]
-) -> tuple[Verdict, ...]:
+def only_what_is_seen(verdicts: Iterable[Verdict], seats: Iterable[Seat]) -> tuple[Verdict, ...]:
     """What is "clear" of a role whose other ranks are elsewhere becomes "insufficient evidence".
 
     A finding stays a finding, and what already says that evidence is missing keeps its reason.
     """
-    missing = _missing(list(processes))
+    missing = _missing(list(seats))
     return tuple(
         _unsure(verdict, missing[verdict.role])
         if verdict.state == "clear" and verdict.kind in _OF_ALL_RANKS and verdict.role in missing
@@ -38,28 +35,28 @@ def _unsure(verdict: Verdict, missing: str) -> Verdict:
     )  # fmt: skip
 
 
-def _missing(processes: list[Process]) -> dict[str, str]:
+def _missing(seats: list[Seat]) -> dict[str, str]:
     """Role -> "4 of 8 ranks are seen here", for roles of which some are not."""
-    newest = [process.filed_as for process in _newest_attempt(processes)]
+    newest = _newest_attempt(seats)
     found: dict[str, str] = {}
-    for role in {identity.role for identity in newest}:
-        of_role = [identity for identity in newest if identity.role == role]
-        world_size = max(identity.world_size for identity in of_role)
+    for role in {seat.role for seat in newest}:
+        of_role = [seat for seat in newest if seat.role == role]
+        world_size = max(seat.world_size for seat in of_role)
         # several roles may share one world: each number counts once
-        of_world = [identity for identity in newest if identity.world_size == world_size]
+        of_world = [seat for seat in newest if seat.world_size == world_size]
         num_seen = max(_num_ranks(of_role), _num_ranks(of_world))
         if num_seen < world_size:
             found[role] = f"{num_seen} of {world_size} ranks are seen here"
     return found
 
 
-def _num_ranks(identities: list[Identity]) -> int:
+def _num_ranks(seats: list[Seat]) -> int:
     """Different ranks; a process that does not know its number is one more."""
-    known = {identity.rank for identity in identities if identity.rank >= 0}
-    return len(known) + sum(identity.rank < 0 for identity in identities)
+    known = {seat.rank for seat in seats if seat.rank >= 0}
+    return len(known) + sum(seat.rank < 0 for seat in seats)
 
 
-def _newest_attempt(processes: list[Process]) -> list[Process]:
+def _newest_attempt(seats: list[Seat]) -> list[Seat]:
     """What an earlier attempt left behind is not of the world that runs now."""
-    attempt = max((process.attempt for process in processes), default=0)
-    return [p for p in processes if p.is_living or p.attempt == attempt]
+    attempt = max((seat.attempt for seat in seats), default=0)
+    return [seat for seat in seats if seat.is_living or seat.attempt == attempt]

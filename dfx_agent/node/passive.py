@@ -17,9 +17,6 @@ from dfx_agent.snapshot import HostMemory, OutsideLook, RankRow, RankState, Time
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
 
-# who tells what a log says: no process of the job, and without a time account
-LOG_ROLE = "log"
-
 _LOOK_EVERY_NS = 10**9
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 

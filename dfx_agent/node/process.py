@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
+from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.facts.seat import Seat
 from dfx_agent.host.contention import ProcessorTimes
-from dfx_agent.host.sched import SchedTimes
 from dfx_agent.node.memory.use import ProcessMemory
 from dfx_agent.node.segments.reader import Batch, Follower, Liveness
 from dfx_agent.node.segments.records import (
@@ -125,6 +126,15 @@ class Process:
     @property
     def is_living(self) -> bool:
         return self.state in ("live", "unknown")
+
+    @property
+    def seat(self) -> Seat:
+        """Its place in the job, as it is filed."""
+        known = self.filed_as
+        return Seat(
+            role=known.role, label=self.label, rank=known.rank, local_rank=known.local_rank,
+            world_size=known.world_size, node=known.host, attempt=self.attempt, state=self.state,
+        )  # fmt: skip
 
     @property
     def stamps(self) -> Mapping[tuple[str, int], Stamp]:

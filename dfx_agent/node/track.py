@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
+from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import Arrival, RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
-from dfx_agent.host.sched import NOTHING_COUNTED, SchedTimes, process_times, thread_times
+from dfx_agent.host.sched import NOTHING_COUNTED, process_times, thread_times
 from dfx_agent.host.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.node.joins import JoinWatch
 from dfx_agent.node.peer_waits import PEER_WAITS

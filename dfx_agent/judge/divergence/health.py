@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.broken_values import BrokenValues
 from dfx_agent.judge.divergence.inputs import Source, broken_place, input_of
 from dfx_agent.judge.divergence.values import Choice, Origin, StepValues
-from dfx_agent.node.passive import LOG_ROLE
 from dfx_agent.node.segments.records import ScalarRecord
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dfx_agent.catalogue.native import OWN_PREFIX
+from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.judge.divergence.bank import StepSignals
 from dfx_agent.judge.divergence.inputs import SignalInputs, Source, Speaker
-from dfx_agent.node.passive import LOG_ROLE
 
 # who trains the policy, or logs for the one who does; best first
 _POLICY_ROLES = ("driver", "orchestrator", "trainer", "learner", "actor")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from dfx_agent.durations import seconds_text
-from dfx_agent.host.sched import SchedTimes
+from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.facts.steps import Step
 from dfx_agent.judge.straggler.excess import middle_mean, others_median
-from dfx_agent.judge.straggler.steps import Step
 
 # of a processor while it could run: with less, a rank's pace is not its own
 LEAST_SHARE = 0.5

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from dfx_agent.durations import seconds_text
+from dfx_agent.facts.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.judge.straggler.excess import others_median
-from dfx_agent.judge.straggler.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.wire.records import REMOTE_WAIT
 
 MORE_TOKENS = "more tokens"

@@ -13,7 +13,7 @@ from math import ceil, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from dfx_agent.judge.straggler.steps import RankStep, Step
+from dfx_agent.facts.steps import RankStep, Step
 
 Table = Mapping[str, Sequence[float]]
 Count = Callable[[RankStep], float]

@@ -21,6 +21,7 @@ from math import sqrt
 from statistics import median
 
 from dfx_agent.durations import seconds_text
+from dfx_agent.facts.steps import TRANSFER, RankStep, Step
 from dfx_agent.judge.straggler import busy_host
 from dfx_agent.judge.straggler.causes import (
     HOST_STALL,
@@ -43,7 +44,6 @@ from dfx_agent.judge.straggler.excess import (
     recurs,
     views,
 )
-from dfx_agent.judge.straggler.steps import TRANSFER, RankStep, Step
 from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import Verdict
 

@@ -12,7 +12,6 @@ import pytest
 from guard_scene import Job, raising, read
 
 from dfx_agent.agent import render as view
-from dfx_agent.agent import run as fold_module
 from dfx_agent.agent import watchdog
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
@@ -22,6 +21,7 @@ from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import diagnose
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.judge.hang import judge as hangs
+from dfx_agent.judge.straggler import judge as stragglers
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Track
 from dfx_agent.snapshot import RunRow, Snapshot
@@ -81,7 +81,7 @@ def test_a_process_that_cannot_be_read_costs_itself_and_nothing_is_clear_there(
     [
         ("hang", hangs, "hang_verdict"),
         ("crash", hangs, "crash_verdict"),
-        ("straggler", fold_module, "straggler_verdict"),
+        ("straggler", stragglers, "straggler_verdict"),
         ("hang", HangWatch, "observe"),
     ],
 )

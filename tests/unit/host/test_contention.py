@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.host.contention import _MOST_SAMPLES, ProcessorTimes
 from dfx_agent.host.sched import (
     NOTHING_COUNTED,
-    SchedTimes,
     parse_schedstat,
     process_times,
     thread_times,

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
+from dfx_agent.facts.seat import Seat
 from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.snapshot import Verdict
-from dfx_agent.wire import Identity
 
 
-def process(rank, world_size, role="trainer", *, attempt=0, is_living=True):
-    identity = Identity("r", role, "verl", "h", rank, rank, world_size, 0)
-    return SimpleNamespace(filed_as=identity, attempt=attempt, is_living=is_living)
+def seat(rank, world_size, role="trainer", *, attempt=0, is_living=True):
+    state = "live" if is_living else "exited"
+    return Seat(
+        role=role, label=str(rank), rank=rank, local_rank=rank, world_size=world_size,
+        attempt=attempt, state=state,
+    )  # fmt: skip
 
 
-def judged(processes, kind="hang", state="clear", role="trainer"):
-    (verdict,) = only_what_is_seen([Verdict(kind, state, role, "all is well")], processes)
+def judged(seats, kind="hang", state="clear", role="trainer"):
+    (verdict,) = only_what_is_seen([Verdict(kind, state, role, "all is well")], seats)
     return verdict
 
 
-HALF = [process(rank, 8) for rank in range(4)]
+HALF = [seat(rank, 8) for rank in range(4)]
 
 
 @pytest.mark.parametrize("kind", ["hang", "straggler", "crash"])
@@ -39,30 +40,30 @@ def test_a_finding_stays_and_so_does_another_reason_and_what_is_reported_here():
 
 
 @pytest.mark.parametrize(
-    "processes",
+    "seats",
     [
-        [process(rank, 4) for rank in range(4)],
-        [process(rank, 4, is_living=rank > 1) for rank in range(4)],  # two have ended in order
-        [process(-1, -1)],  # knows neither its rank nor the world
-        [process(0, 2), process(1, 2), process(0, 8, "critic")],  # roles with worlds of their own
+        [seat(rank, 4) for rank in range(4)],
+        [seat(rank, 4, is_living=rank > 1) for rank in range(4)],  # two have ended in order
+        [seat(-1, -1)],  # knows neither its rank nor the world
+        [seat(0, 2), seat(1, 2), seat(0, 8, "critic")],  # roles with worlds of their own
         # one world of torchrun over two roles
-        [*(process(r, 8) for r in range(4)), *(process(r, 8, "critic") for r in range(4, 8))],
+        [*(seat(r, 8) for r in range(4)), *(seat(r, 8, "critic") for r in range(4, 8))],
         # an elastic restart with fewer ranks
-        [*(process(r, 8, is_living=False) for r in range(4)),
-         *(process(r, 2, attempt=1) for r in range(2))],
+        [*(seat(r, 8, is_living=False) for r in range(4)),
+         *(seat(r, 2, attempt=1) for r in range(2))],
     ],
 )  # fmt: skip
-def test_a_role_that_is_seen_whole_stays_clear(processes):
-    assert judged(processes).state == "clear"
+def test_a_role_that_is_seen_whole_stays_clear(seats):
+    assert judged(seats).state == "clear"
 
 
 def test_ranks_that_have_not_come_yet_are_missing_and_two_with_one_number_are_one():
-    assert judged([process(r, 4) for r in range(3)]).summary == "3 of 4 ranks are seen here"
-    assert judged([process(0, 2), process(0, 2)]).summary == "1 of 2 ranks are seen here"
-    critic = [process(0, 2), process(1, 2), process(0, 8, "critic")]
+    assert judged([seat(r, 4) for r in range(3)]).summary == "3 of 4 ranks are seen here"
+    assert judged([seat(0, 2), seat(0, 2)]).summary == "1 of 2 ranks are seen here"
+    critic = [seat(0, 2), seat(1, 2), seat(0, 8, "critic")]
     assert judged(critic, role="critic").summary == "1 of 8 ranks are seen here"
 
 
 def test_a_rank_that_does_not_know_its_number_is_one_more():
-    assert judged([process(0, 4), process(-1, 4)]).summary == "2 of 4 ranks are seen here"
-    assert judged([process(0, 2), process(-1, 2)]).state == "clear"
+    assert judged([seat(0, 4), seat(-1, 4)]).summary == "2 of 4 ranks are seen here"
+    assert judged([seat(0, 2), seat(-1, 2)]).state == "clear"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 
+from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.health import Reporter, RunHealth
-from dfx_agent.node.passive import LOG_ROLE
 from dfx_agent.node.segments.records import ScalarRecord
 
 KEYS = {

@@ -20,8 +20,8 @@ from bench.simulated_steps import (
 )
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.facts.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.judge.straggler.excess import num_alike, spreads
-from dfx_agent.judge.straggler.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 from dfx_agent.snapshot import RunRow, TimeSplit, Verdict
 from dfx_agent.wire import Identity, SegmentWriter

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bench.simulated_steps import Job, same_tokens, slower
+from dfx_agent.facts.steps import IDLE, RankStep, Step
 from dfx_agent.judge.straggler.excess import WINDOWS, recurs
-from dfx_agent.judge.straggler.steps import IDLE, RankStep, Step
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.simulated_steps import ROLLOUT, Job, same_tokens
-from dfx_agent.judge.straggler.steps import Part
+from dfx_agent.facts.steps import Part
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 from dfx_agent.snapshot import Verdict
 

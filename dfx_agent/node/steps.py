@@ -1,4 +1,4 @@
-"""Steps of one role as the straggler verdict needs them: what each rank worked and waited.
+"""Steps of one role as they close: what each rank worked and waited in them.
 
 A step is taken when every living rank has passed it, from the ranks' own windows: it needs no row
 of the run, and begins anew when a rank is restarted.
@@ -8,69 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
-from dfx_agent.host.sched import SchedTimes
+from dfx_agent.facts.steps import IDLE, TRANSFER, Part, RankStep, RoleSteps, Step
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.peer_waits import PEER_WAITS
 from dfx_agent.node.process import ClosedStep, Process
 
-# kind and name of where time went: ("stage", "rollout"), ("wait", "queue"), and these two
-Part = tuple[str, str]
-IDLE: Part = ("idle", "")
-TRANSFER: Part = ("transfer", "")
 _KEEP_STEPS = 32
 _KEEP_OPEN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class RankStep:
-    """One rank in one step. ``waited_seconds`` is waiting for peers, ``parts`` is all the rest.
-
-    Time in collectives and in explicit waits for peers counts as waiting, but for the transfer of
-    matched collectives. ``num_tokens`` is None when none were told, ``num_forward_tokens`` (taken
-    in by forward passes that are trained on, padding included) and ``busy_seconds`` (processor time
-    of the thread that trains) where they are not known, nor ``processor``, by the kernel's count.
-    """
-
-    wall_seconds: float
-    waited_seconds: float
-    parts: Mapping[Part, float]
-    num_tokens: float | None
-    num_forward_tokens: float | None = None
-    busy_seconds: float | None = None
-    processor: SchedTimes | None = None
-
-    @property
-    def work_seconds(self) -> float:
-        return self.wall_seconds - self.waited_seconds
-
-    @classmethod
-    def of(cls, closed: ClosedStep, transfer_seconds: float) -> RankStep:
-        split, tokens = closed.window.split.as_seconds(), closed.tokens
-        waits = {kind: sum(stages.values()) for kind, stages in split.wait_seconds.items()}
-        blocked = sum(seconds for kind, seconds in waits.items() if kind in PEER_WAITS)
-        # collectives in threads beside a stage are matched too, but nobody waits in them
-        transfer = min(transfer_seconds, blocked)
-        parts: dict[Part, float] = {IDLE: split.idle_seconds, TRANSFER: transfer}
-        parts |= {("stage", stage): seconds for stage, seconds in split.stage_seconds.items()}
-        parts |= {("wait", kind): s for kind, s in waits.items() if kind not in PEER_WAITS}
-        num_tokens = sum(tokens.values()) if tokens else None
-        waited = round(blocked - transfer, 9)  # clocks tell nanoseconds
-        forward, busy = closed.num_forward_tokens, closed.busy_seconds
-        return cls(
-            split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step that all living ranks have passed. ``num_lost``: records lost by then, all ranks."""
-
-    step: int
-    begin_seconds: float
-    num_lost: int
-    ranks: Mapping[str, RankStep]
 
 
 class StepWatch:
@@ -109,6 +54,13 @@ class StepWatch:
         for number in sorted(self._open)[:-_KEEP_OPEN]:
             del self._open[number]
 
+    def facts(self, role: str, ranks: Collection[Process], collectives: Collectives) -> RoleSteps:
+        """What is closed by now; ``ranks`` are those of the role that are seen, at least one."""
+        ratios = [collectives.coverage_ratio(process) for process in ranks]
+        coverage = min((ratio for ratio in ratios if ratio is not None), default=None)
+        world_size = max(process.follower.identity.world_size for process in ranks)
+        return RoleSteps(role, tuple(self.steps), coverage, len(ranks), world_size)
+
 
 def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collectives) -> Step:
     ranks = {}
@@ -116,6 +68,24 @@ def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collec
         window = step.window
         end_ns = window.begin_ns if window.end_ns is None else window.end_ns
         transfer_ns = collectives.take_transfer_ns(process, window.begin_ns, end_ns)
-        ranks[process.label] = RankStep.of(step, transfer_ns / 1e9)
+        ranks[process.label] = rank_step(step, transfer_ns / 1e9)
     begin = min(p.follower.epoch_seconds(s.window.begin_ns) for p, s in closed.items())
     return Step(number, begin, sum(p.follower.num_lost for p in closed), ranks)
+
+
+def rank_step(closed: ClosedStep, transfer_seconds: float) -> RankStep:
+    """``transfer_seconds``: of its collectives that were matched with those of its peers."""
+    split, tokens = closed.window.split.as_seconds(), closed.tokens
+    waits = {kind: sum(stages.values()) for kind, stages in split.wait_seconds.items()}
+    blocked = sum(seconds for kind, seconds in waits.items() if kind in PEER_WAITS)
+    # collectives in threads beside a stage are matched too, but nobody waits in them
+    transfer = min(transfer_seconds, blocked)
+    parts: dict[Part, float] = {IDLE: split.idle_seconds, TRANSFER: transfer}
+    parts |= {("stage", stage): seconds for stage, seconds in split.stage_seconds.items()}
+    parts |= {("wait", kind): s for kind, s in waits.items() if kind not in PEER_WAITS}
+    num_tokens = sum(tokens.values()) if tokens else None
+    waited = round(blocked - transfer, 9)  # clocks tell nanoseconds
+    forward, busy = closed.num_forward_tokens, closed.busy_seconds
+    return RankStep(
+        split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor
+    )  # fmt: skip

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dfx_agent.judge.straggler.steps import TRANSFER, RankStep, StepWatch
+from dfx_agent.facts.steps import TRANSFER
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.process import ClosedStep
 from dfx_agent.node.segments.records import Collective, DeviceTime
+from dfx_agent.node.steps import StepWatch, rank_step
 from dfx_agent.node.time.account import Window
 from dfx_agent.wire import Identity
 
@@ -141,14 +142,12 @@ def test_waiting_is_explicit_waits_and_collectives_without_transfer_each_once():
     split.waits_ns["barrier", "weight_sync"] = 2 * 10**8
     split.waits_ns["collector", ""] = 10**8
     closed = ClosedStep(window, {"prompt": 10.0, "response": 30.0}, 64.0, 1.1)
-    of = RankStep.of(closed, transfer_seconds=0.05)
+    of = rank_step(closed, transfer_seconds=0.05)
     assert (of.num_forward_tokens, of.busy_seconds) == (64.0, 1.1)
     assert of.waited_seconds == pytest.approx(0.45)
     assert of.work_seconds == pytest.approx(1.55)
     assert of.work_seconds == pytest.approx(sum(of.parts.values()))
     assert of.num_tokens == 40
-    beside = RankStep.of(
-        ClosedStep(window), transfer_seconds=9.0
-    )  # in threads, nobody waits in them
+    beside = rank_step(ClosedStep(window), transfer_seconds=9.0)  # in threads, nobody waits in them
     assert beside.waited_seconds == 0
     assert beside.num_tokens is None

@@ -1,0 +1,22 @@
+"""What the kernel's scheduler let a thread have."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class SchedTimes(NamedTuple):
+    """Nanoseconds on a processor, and runnable without one.
+
+    ``crowd``: threads of the whole host for each of its processors meanwhile, None if unknown.
+    """
+
+    ran_ns: int
+    delayed_ns: int
+    crowd: float | None = None
+
+    @property
+    def share(self) -> float | None:
+        """Of a processor while it could run, 0 to 1; None when it never wanted one."""
+        wanted = self.ran_ns + self.delayed_ns
+        return self.ran_ns / wanted if wanted > 0 else None

@@ -1,0 +1,33 @@
+"""Who is who: a rank's place in its job, and which process is in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dfx_agent.snapshot import RankState
+
+# who tells what a log says: no process of the job, and without a time account
+LOG_ROLE = "log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One process of a run; -1 where a number is not known.
+
+    ``label``: how it is called, "3" of rank 3, "p4711" of one without a rank. ``node``: the name
+    of its host. ``attempt``: how often the rank was started before.
+    """
+
+    role: str
+    label: str
+    rank: int = -1
+    local_rank: int = -1
+    world_size: int = -1
+    node: str = ""
+    attempt: int = 0
+    state: RankState = "live"
+
+    @property
+    def is_living(self) -> bool:
+        """Whether it may still go on: nobody has seen it end."""
+        return self.state in {"live", "unknown"}

@@ -1,0 +1,61 @@
+"""Closed steps: what each rank worked and waited for in steps that all of its role have passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dfx_agent.facts.processor import SchedTimes
+
+# kind and name of where time went: ("stage", "rollout"), ("wait", "queue"), and these two
+Part = tuple[str, str]
+IDLE: Part = ("idle", "")
+TRANSFER: Part = ("transfer", "")
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One rank in one step. ``waited_seconds`` is waiting for peers, ``parts`` is all the rest.
+
+    Time in collectives and in explicit waits for peers counts as waiting, but for the transfer of
+    matched collectives. ``num_tokens`` is None when none were told, ``num_forward_tokens`` (taken
+    in by forward passes that are trained on, padding included) and ``busy_seconds`` (processor time
+    of the thread that trains) where they are not known, nor ``processor``, by the kernel's count.
+    """
+
+    wall_seconds: float
+    waited_seconds: float
+    parts: Mapping[Part, float]
+    num_tokens: float | None
+    num_forward_tokens: float | None = None
+    busy_seconds: float | None = None
+    processor: SchedTimes | None = None
+
+    @property
+    def work_seconds(self) -> float:
+        return self.wall_seconds - self.waited_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that all living ranks have passed. ``num_lost``: records lost by then, all ranks."""
+
+    step: int
+    begin_seconds: float
+    num_lost: int
+    ranks: Mapping[str, RankStep]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSteps:
+    """The newest closed steps of one role, oldest first.
+
+    ``coverage_ratio``: of the collectives of a rank that were recorded, of the rank that has the
+    least; None unknown. ``num_ranks`` are seen of ``world_size``.
+    """
+
+    role: str
+    steps: tuple[Step, ...]
+    coverage_ratio: float | None
+    num_ranks: int
+    world_size: int

@@ -1,0 +1,29 @@
+"""Stragglers of a run over time: who was named needs less to stay named."""
+
+from __future__ import annotations
+
+from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.snapshot import Verdict
+
+
+class StragglerJudge:
+    """All roles of one run; a role is judged anew when a step came: it costs 1 ms a rank."""
+
+    def __init__(self) -> None:
+        self._judged: dict[str, tuple[RoleSteps, Verdict]] = {}
+
+    def verdict(self, facts: RoleSteps) -> Verdict | None:
+        """None for a role that one rank in the whole job has."""
+        if facts.num_ranks == 1 and facts.world_size <= 1:
+            return None
+        known, before = self._judged.get(facts.role, (None, None))
+        if known is None or before is None or _is_news(known, facts):
+            named = before.ranks if before is not None and before.state == "found" else ()
+            before = straggler_verdict(facts.role, facts.steps, facts.coverage_ratio, named)
+            self._judged[facts.role] = facts, before
+        return before
+
+
+def _is_news(known: RoleSteps, facts: RoleSteps) -> bool:
+    return known.steps[-1:] != facts.steps[-1:] or known.coverage_ratio != facts.coverage_ratio
