@@ -32,7 +32,8 @@ from bench.hooked_calls import (
     added_by_hooks,
 )
 from bench.measurement import Bar, Baseline, Result
-from dfx_agent.shim import hooks, recorder
+from dfx_agent.shim import recorder
+from dfx_agent.shim.torch import hooks
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import (
     BLOCKING,

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dfx_agent.shim import hooks
 from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.torch import hooks
 
 SETTLE_SECONDS = 2.5  # until the guest has found the models
 

@@ -12,7 +12,8 @@ from collections.abc import Collection
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dfx_agent.shim import collectives, ddp, modules, patches, recorder, torch_hooks
+from dfx_agent.shim import patches, recorder
+from dfx_agent.shim.torch import collectives, ddp, modules, step_hooks
 
 
 class ToggledGuest:
@@ -37,9 +38,9 @@ def unhook() -> None:
 def hook(names: Collection[str] = (), root: nn.Module | None = None) -> None:
     """Put in the hooks of these names, all of them if there are none."""
     collectives.install()
-    news, torch_hooks.news = torch_hooks.news, threading.Event()
-    torch_hooks.install()  # would have models looked for, which a job does a few times in all
-    torch_hooks.news = news
+    news, step_hooks.news = step_hooks.news, threading.Event()
+    step_hooks.install()  # would have models looked for, which a job does a few times in all
+    step_hooks.news = news
     if root is not None:
         modules._time_forward(root)
         if isinstance(root, DistributedDataParallel):

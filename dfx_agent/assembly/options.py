@@ -65,7 +65,7 @@ def add_budget_argument(parser: argparse.ArgumentParser) -> None:
 
 def budget_of(args: argparse.Namespace) -> float | None:
     """``--max-overhead`` as a share of time, None without one; UsageError when it is none."""
-    from dfx_agent.shim.overhead import budget_ratio
+    from dfx_agent.shim.torch.overhead import budget_ratio
 
     ratio = budget_ratio(args.max_overhead or "")
     if args.max_overhead and ratio is None:

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfx_agent import __version__
-from dfx_agent.shim import bootstrap, flight, identity, recorder, stacks
+from dfx_agent.shim import bootstrap, identity, recorder, stacks
+from dfx_agent.shim.torch import flight
 from dfx_agent.wire.layout import UNKNOWN
 
 NOTE_SUFFIX = ".attached"
@@ -154,14 +155,14 @@ def _forget_modules() -> None:
 
 
 def _watch() -> None:
-    from dfx_agent.shim import hooks  # noqa: PLC0415 (torch's side of the guest, loaded when used)
+    from dfx_agent.shim.torch import hooks  # noqa: PLC0415 (torch's side of the guest, loaded when used)
 
     hooks.start_watch(always=True)
 
 
 def _allow(ratio: float | None) -> float | None:
     """Set the guest's budget; the one that is in force."""
-    from dfx_agent.shim import overhead  # noqa: PLC0415 (torch's side as well)
+    from dfx_agent.shim.torch import overhead  # noqa: PLC0415 (torch's side as well)
 
     overhead.allowed_ratio = ratio
     of_environment = overhead.budget_ratio(os.environ.get("DFX_MAX_OVERHEAD", ""))

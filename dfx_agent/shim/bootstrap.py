@@ -75,7 +75,7 @@ def withdraw(gone: Callable[[], None]) -> None:
     if writer is not None:
         writer.finish()
         writer.retire()
-    hooks = sys.modules.get("dfx_agent.shim.hooks")
+    hooks = sys.modules.get("dfx_agent.shim.torch.hooks")
     if hooks is None:
         patches.restore_all()
         gone()
@@ -88,7 +88,7 @@ def stop() -> None:
     with _lock:
         recorder.start_late = None
         imports.forget()
-        hooks = sys.modules.get("dfx_agent.shim.hooks")
+        hooks = sys.modules.get("dfx_agent.shim.torch.hooks")
         if hooks is not None:
             hooks.remove()
         else:
@@ -114,7 +114,7 @@ def _create(directory: str, given: dict[str, Any]) -> None:
 
 
 def _install_torch_hooks() -> None:
-    from dfx_agent.shim import hooks  # noqa: PLC0415 (only a process with torch pays for it)
+    from dfx_agent.shim.torch import hooks  # noqa: PLC0415 (only a process with torch pays for it)
 
     hooks.install()
 
@@ -163,7 +163,7 @@ def _after_fork() -> None:
     writer, recorder.current = recorder.current, None
     if writer is None:
         return
-    hooks = sys.modules.get("dfx_agent.shim.hooks")
+    hooks = sys.modules.get("dfx_agent.shim.torch.hooks")
     if hooks is not None:
         hooks.after_fork()
     attached = sys.modules.get("dfx_agent.shim.attached")

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402 (after the visible skip)
 
 import dfx_agent.shim as dfx  # noqa: E402
-from dfx_agent.shim import device_time, hooks, patches, recorder  # noqa: E402
+from dfx_agent.shim import patches, recorder  # noqa: E402
+from dfx_agent.shim.torch import device_time, hooks  # noqa: E402
 from dfx_agent.wire import SegmentReader  # noqa: E402
 from dfx_agent.wire.records import DEVICE_TIME  # noqa: E402
 

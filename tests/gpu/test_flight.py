@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 ROOT = Path(__file__).resolve().parents[2]
 JOB = """
 import sys, torch, torch.distributed as dist
-from dfx_agent.shim.flight import write_flight
+from dfx_agent.shim.torch.flight import write_flight
 from dfx_agent.shim.stacks import write_stacks
 dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore())
 for number in range(3):

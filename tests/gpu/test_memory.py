@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 
-from dfx_agent.shim.memory import MemorySampler  # noqa: E402 (after the visible skip)
+from dfx_agent.shim.torch.memory import MemorySampler  # noqa: E402 (after the visible skip)
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device: run tests/gpu on a machine that has one"
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 MIB = 1 << 20
 UNTOUCHED = """
 import torch
-from dfx_agent.shim.memory import MemorySampler
+from dfx_agent.shim.torch.memory import MemorySampler
 gauges = {}
 MemorySampler().sample(gauges.__setitem__, "rollout")
 print(gauges, torch.cuda.is_initialized())

@@ -20,11 +20,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from dfx_agent.shim import recorder, torch_hooks
+from dfx_agent.shim import recorder
 from dfx_agent.shim.adapters import quiet_trackers
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.spans import wait
+from dfx_agent.shim.torch import step_hooks
 
 Make = Callable[[Any, Switch], Any]
 # called with the recorder and with whatever the wrapped function is called with, so its parameters
@@ -46,7 +47,7 @@ class StageOnce:
 
     def __enter__(self) -> StageOnce:
         with suppress(Exception):  # never into the job
-            self._opened = torch_hooks.open_stage(self._name)
+            self._opened = step_hooks.open_stage(self._name)
         return self
 
     def __exit__(
@@ -57,7 +58,7 @@ class StageOnce:
     ) -> None:
         opened, self._opened = self._opened, None
         with suppress(Exception):
-            torch_hooks.close_stage(opened, exc_type)
+            step_hooks.close_stage(opened, exc_type)
 
 
 def put(patches: PatchSet, module: Any, path: str, make: Make) -> None:

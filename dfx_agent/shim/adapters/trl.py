@@ -16,10 +16,11 @@ from types import ModuleType
 from typing import Any
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import recorder, torch_hooks
+from dfx_agent.shim import recorder
 from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import OpenSpan, Recorder
+from dfx_agent.shim.torch import step_hooks
 
 KIND = "library"
 
@@ -99,12 +100,12 @@ def _begin_update(_writer: Recorder, *_: Any) -> None:
     """The loss is computed next: the inputs are there."""
     micro_batch = _micro_batch.get()
     if micro_batch is not None and micro_batch.update is None:
-        micro_batch.update = torch_hooks.open_stage("actor_update")
+        micro_batch.update = step_hooks.open_stage("actor_update")
 
 
 def _end_update(micro_batch: _MicroBatch, failure: type[BaseException] | None) -> None:
     try:
-        torch_hooks.close_stage(micro_batch.update, failure)
+        step_hooks.close_stage(micro_batch.update, failure)
     except Exception:  # noqa: BLE001 (never into the job)
         if recorder.current is not None:
             recorder.current.count_error()

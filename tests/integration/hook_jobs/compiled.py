@@ -25,7 +25,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
-from dfx_agent.shim import hooks, modules, torch_hooks
+from dfx_agent.shim.torch import hooks, modules, step_hooks
 from dfx_agent.wire.records import COLLECTIVE, COUNT, STAGE
 
 WIDTH = 16
@@ -276,7 +276,7 @@ def check_optimizers_made_after_dynamo_are_seen():
 def check_the_guest_met_no_error():
     assert num_guest_errors() == 0
     assert not open_now()
-    assert torch_hooks.OPTIMIZER.state == "active"
+    assert step_hooks.OPTIMIZER.state == "active"
 
 
 if __name__ == "__main__":

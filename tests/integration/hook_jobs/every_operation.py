@@ -21,7 +21,7 @@ from seen import (
     report,
 )
 
-from dfx_agent.shim import hooks
+from dfx_agent.shim.torch import hooks
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, PEER
 
 HOST_WAITS = DEVICE == "cpu"

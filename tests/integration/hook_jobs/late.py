@@ -85,7 +85,7 @@ def arrive() -> None:
 
     assert dfx.init(role="trainer")
     deadline = time.monotonic() + 30
-    from dfx_agent.shim import ddp, modules
+    from dfx_agent.shim.torch import ddp, modules
 
     while not (modules.FORWARD.is_active and ddp.PATCHES.is_active):
         assert time.monotonic() < deadline, "models were not found"
@@ -118,7 +118,7 @@ def expect_everything() -> None:
 
 def check_the_job_without_us():
     train(EARLY_STEPS)
-    assert "dfx_agent.shim.hooks" not in sys.modules
+    assert "dfx_agent.shim.torch.hooks" not in sys.modules
     assert seen() == []
 
 
@@ -128,7 +128,7 @@ def check_everything_is_seen_after_a_late_install():
 
 
 def check_nothing_is_seen_after_remove():
-    from dfx_agent.shim import hooks
+    from dfx_agent.shim.torch import hooks
 
     while_it_trains(hooks.remove)
     barrier()
@@ -139,7 +139,7 @@ def check_nothing_is_seen_after_remove():
 
 
 def check_everything_is_seen_again():
-    from dfx_agent.shim import hooks, modules
+    from dfx_agent.shim.torch import hooks, modules
 
     def come_back():
         hooks.install()
@@ -153,7 +153,7 @@ def check_everything_is_seen_again():
 
 
 def check_it_comes_and_goes_while_the_job_trains():
-    from dfx_agent.shim import hooks
+    from dfx_agent.shim.torch import hooks
 
     def toggle():
         for _ in range(15):

@@ -75,7 +75,7 @@ def num_reduced(rows) -> int:
 
 def check_the_gap_shows_before_the_modules_are_met():
     import dfx_agent.shim as dfx
-    from dfx_agent.shim import modules
+    from dfx_agent.shim.torch import modules
 
     glimpse, modules.glimpse = modules.glimpse, lambda: None
     arrival = threading.Thread(target=lambda: dfx.init(role="trainer"))
@@ -94,7 +94,7 @@ def check_the_gap_shows_before_the_modules_are_met():
 
 
 def check_both_modules_are_met():
-    from dfx_agent.shim import watch
+    from dfx_agent.shim.torch import watch
 
     watch._PERIOD_SECONDS = 0.002
     deadline = time.monotonic() + 60

@@ -26,8 +26,9 @@ from seen import (
 )
 from torch import nn
 
-from dfx_agent.shim import collectives as guest
-from dfx_agent.shim import hooks, modules, patches, recorder
+from dfx_agent.shim import patches, recorder
+from dfx_agent.shim.torch import collectives as guest
+from dfx_agent.shim.torch import hooks, modules
 from dfx_agent.wire import SegmentReader
 
 ProcessGroup = dist.ProcessGroup

@@ -24,12 +24,7 @@ from seen import (
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import (
-    hooks,
-    losses,
-    torch_hooks,
-    trained,
-)
+from dfx_agent.shim.torch import hooks, losses, step_hooks, trained
 
 WIDTH = 8
 
@@ -55,7 +50,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 def forget_steps() -> None:
     """As in a process that has just begun."""
     trained.state.first = None
-    torch_hooks._seen.step_of_first = 0
+    step_hooks._seen.step_of_first = 0
 
 
 def forgotten_otherwise() -> Callable[[], None]:

@@ -25,14 +25,8 @@ from seen import (
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import (
-    modules,
-    overhead,
-    patches,
-    recorder,
-    torch_hooks,
-    trained,
-)
+from dfx_agent.shim import patches, recorder
+from dfx_agent.shim.torch import modules, overhead, step_hooks, trained
 from dfx_agent.wire.records import TOKENS
 
 WIDTH = 8
@@ -59,7 +53,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 def forget_steps() -> None:
     """As in a process that has just begun."""
     trained.state.first = None
-    torch_hooks._seen.step_of_first = 0
+    step_hooks._seen.step_of_first = 0
 
 
 def check_a_plain_loop_gets_steps():
@@ -143,7 +137,7 @@ def check_an_optimizer_inside_another():
     rows = seen()
     assert counted(rows, "optimizer_steps") == 3
     assert stages(rows).count("optimizer") == 3
-    assert not torch_hooks._seen.at_work
+    assert not step_hooks._seen.at_work
 
 
 def check_lbfgs_calls_backward_inside_its_step():
@@ -430,7 +424,7 @@ def check_above_a_budget_details_go_and_steps_stay():
     assert counted(rows, "optimizer_steps") == counted(rows, "micro_batches") == 3
     for name in ("forward", "grad_norm"):
         patches.registry[name].resume("active")
-    torch_hooks._seen.has_details = True
+    step_hooks._seen.has_details = True
     del os.environ["DFX_MAX_OVERHEAD"]
 
 

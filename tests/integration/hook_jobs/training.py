@@ -28,8 +28,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import collectives as guest
-from dfx_agent.shim import ddp, hooks, modules
+from dfx_agent.shim.torch import collectives as guest
+from dfx_agent.shim.torch import ddp, hooks, modules
 from dfx_agent.wire.records import COLLECTIVE
 
 HOST_WAITS = DEVICE == "cpu"

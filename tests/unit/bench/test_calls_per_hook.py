@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 import dfx_agent.shim as dfx
 from bench.hooked_calls import single_rank
 from bench.toggled_guest import ToggledGuest
-from dfx_agent.shim import hooks, recorder
+from dfx_agent.shim import recorder
+from dfx_agent.shim.torch import hooks
 
 GUEST = str(Path(dfx.__file__).parents[1])
 NUM_WARM_UPS = 4  # the last parameter of DDP is learned, names are in the table

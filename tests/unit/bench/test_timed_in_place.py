@@ -110,7 +110,7 @@ def test_only_hooks_of_the_guest_are_timed(hands: Hands, clock: GuestClock) -> N
     def theirs(_module, _args) -> None:
         hands.work(1000)
 
-    ours.__module__ = "dfx_agent.shim.modules"
+    ours.__module__ = "dfx_agent.shim.torch.modules"
     root.register_forward_pre_hook(theirs)
     root.register_forward_pre_hook(ours)
     root(torch.zeros(1, 1))

@@ -12,7 +12,8 @@ import dfx_agent.shim as dfx
 from bench.disturbed_training import NUM_DELAYED, delayed_rank, first_delayed_step
 from bench.hooked_calls import single_rank
 from bench.toggled_guest import ToggledGuest
-from dfx_agent.shim import hooks, recorder
+from dfx_agent.shim import recorder
+from dfx_agent.shim.torch import hooks
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import COLLECTIVE, KIND_MASK
 

@@ -142,7 +142,7 @@ def test_a_guest_of_the_job_stays_whatever_an_agent_does(host, dfx_dir) -> None:
 
 def test_a_budget_is_kept_until_an_agent_brings_another(host, agent) -> None:
     host.do("import os; os.environ['DFX_MAX_OVERHEAD'] = '3%'")
-    ask = "import sys; sys.modules['dfx_agent.shim.overhead'].allowed_ratio"
+    ask = "import sys; sys.modules['dfx_agent.shim.torch.overhead'].allowed_ratio"
 
     def noted(answer: Answer) -> Any:
         return json.loads(Path(answer.segment).with_suffix(".attached").read_text())

@@ -43,7 +43,10 @@ def process(*functions: str, file: str = "/job/train.py") -> ProcessStacks:
 
 @pytest.mark.parametrize(
     "ours",
-    ["/venv/site-packages/dfx_agent/shim/collectives.py", "<attached>/dfx_agent/shim/spans.py"],
+    [
+        "/venv/site-packages/dfx_agent/shim/torch/collectives.py",
+        "<attached>/dfx_agent/shim/spans.py",
+    ],
 )
 def test_frames_of_the_guest_are_left_out(ours):
     """Two ranks in one call, one with our wrapper around it, stand at one place."""

@@ -20,8 +20,9 @@ from collections.abc import Iterable
 from heapq import nlargest
 from typing import Any
 
-from dfx_agent.shim import collectives, compiling, ddp, patches, recorder, torch_hooks
+from dfx_agent.shim import compiling, patches, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
+from dfx_agent.shim.torch import collectives, ddp, step_hooks
 from dfx_agent.wire.records import FORWARD_TOKENS
 
 FORWARD = PatchSet("forward")
@@ -43,11 +44,11 @@ _glimpsed: weakref.ref[Any] | None = None
 
 def look() -> None:
     """From the job's next backward on, follow the models that it is seen to call."""
-    torch_hooks.install_late()
+    step_hooks.install_late()
     _follow_default_group()
-    torch_hooks.before_next_backward.append(_follow_known)
+    step_hooks.before_next_backward.append(_follow_known)
     if not {FORWARD.name, ddp.PATCHES.name} <= patches.disabled():
-        torch_hooks.before_next_backward.append(_listen)
+        step_hooks.before_next_backward.append(_listen)
 
 
 def glimpse() -> None:
@@ -57,12 +58,12 @@ def glimpse() -> None:
     """
     global _glimpsed  # noqa: PLW0603 (read by the thread that trains; the newest is enough)
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
-    if _watch_glimpsed in torch_hooks.before_next_backward:
+    if _watch_glimpsed in step_hooks.before_next_backward:
         return
     with contextlib.suppress(AttributeError, TypeError):  # no DDP, or none of it runs now
         # one expression: the job cannot drop it meanwhile and leave the last reference to us
         _glimpsed = weakref.ref(parallel._active_ddp_module)  # type: ignore[union-attr] # noqa: SLF001
-        torch_hooks.before_next_backward.append(_watch_glimpsed)
+        step_hooks.before_next_backward.append(_watch_glimpsed)
 
 
 def _watch_glimpsed() -> None:
@@ -119,9 +120,9 @@ def _listen() -> None:
     if _listener is None and not has_all and _num_turns < _MAX_TURNS and may_listen:
         _num_turns += 1
         _listener = _Listener()
-        torch_hooks.BACKWARD.on_restore(_listener.leave)
-    if _listener and _listener.at_backward not in torch_hooks.before_next_backward:
-        torch_hooks.before_next_backward.append(_listener.at_backward)
+        step_hooks.BACKWARD.on_restore(_listener.leave)
+    if _listener and _listener.at_backward not in step_hooks.before_next_backward:
+        step_hooks.before_next_backward.append(_listener.at_backward)
 
 
 class _Listener:
@@ -130,7 +131,7 @@ class _Listener:
     def __init__(self) -> None:
         self._called: dict[int, weakref.ref[Any]] = {}
         self._num_calls = 0
-        self._last_step = torch_hooks.num_steps() + 2 * max(1, torch_hooks.num_optimizers())
+        self._last_step = step_hooks.num_steps() + 2 * max(1, step_hooks.num_optimizers())
         register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
         self._handle = register(self._on_call)
         compiler = getattr(sys.modules.get("torch._dynamo"), "callback_handler", None)
@@ -157,14 +158,14 @@ class _Listener:
     def at_backward(self) -> None:
         """The next backward begins: enough has been seen, or it goes on."""
         is_full = self._num_calls >= _MAX_CALLS
-        if not is_full and torch_hooks.num_steps() < self._last_step:
-            torch_hooks.before_next_backward.append(self.at_backward)
+        if not is_full and step_hooks.num_steps() < self._last_step:
+            step_hooks.before_next_backward.append(self.at_backward)
             self._follow_early()
             return
         self.leave()
         follow(self._living())
         if is_full and not _covers_optimizers():  # a rollout came first
-            torch_hooks.before_next_backward.append(_listen)
+            step_hooks.before_next_backward.append(_listen)
 
     def leave(self) -> None:
         """No hook of ours is left; in any thread."""
@@ -186,7 +187,7 @@ class _Listener:
 
 def _covers_optimizers() -> bool:
     known = {id(parameter) for root in _known for parameter in root.parameters()}
-    return torch_hooks.first_parameters() <= known
+    return step_hooks.first_parameters() <= known
 
 
 def _roots(modules: list[Any]) -> list[Any]:
@@ -294,10 +295,10 @@ class _BeforeForward(_Hook):
                     # token ids are the first whole numbers
                     for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
                         if getattr(value, "dtype", None) in self._token_types:
-                            torch_hooks.count_tokens(FORWARD_TOKENS, value.numel())
+                            step_hooks.count_tokens(FORWARD_TOKENS, value.numel())
                             self._num_looks = _MAX_LOOKS
                             break
-                _opened[key] = torch_hooks.begin_stage("forward")
+                _opened[key] = step_hooks.begin_stage("forward")
                 if not self._switch.is_on:  # taken back meanwhile
                     _close(key, None)
         except Exception:  # noqa: BLE001 (never into the job)
@@ -309,11 +310,11 @@ class _AfterForward(_Hook):
 
     def __call__(self, module: Any, *_args: Any) -> None:
         if not compiling.is_compiling():
-            torch_hooks.close_stage(_opened.pop(id(module), None), None)
+            step_hooks.close_stage(_opened.pop(id(module), None), None)
 
 
 def _close(module_id: int, failure: type[BaseException] | None) -> None:
-    torch_hooks.close_stage(_opened.pop(module_id, None), failure)
+    step_hooks.close_stage(_opened.pop(module_id, None), failure)
 
 
 def _forget_all() -> None:

@@ -5,10 +5,11 @@ from contextlib import closing
 
 import pytest
 
-from dfx_agent.shim import overhead, patches, torch_hooks
-from dfx_agent.shim.overhead import Overhead
+from dfx_agent.shim import patches
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
+from dfx_agent.shim.torch import overhead, step_hooks
+from dfx_agent.shim.torch.overhead import Overhead
 from dfx_agent.wire import Identity, SegmentReader
 from dfx_agent.wire.records import CALIBRATION, GAUGE, KIND_MASK
 
@@ -75,12 +76,12 @@ def test_no_window_says_nothing(writer, reader):
 
 def test_above_the_budget_details_go_first_then_the_collectives(writer, reader, hooks, monkeypatch):
     monkeypatch.setenv("DFX_MAX_OVERHEAD", "0.0001%")
-    monkeypatch.setattr(torch_hooks._seen, "has_details", True)
+    monkeypatch.setattr(step_hooks._seen, "has_details", True)
     account = Overhead()
     seconds(account, writer, 0, 11, num_events=100)
     active = {name for name, hook in hooks.items() if hook.is_active}
     assert active == {*overhead._COLLECTIVES}
-    assert torch_hooks.open_stage("forward") is None
+    assert step_hooks.open_stage("forward") is None
     seconds(account, writer, 11, 31, num_events=100)
     assert not any(hook.is_active for hook in hooks.values())
     said = [r[3] for r in reader.poll() if reader.name(r[9]) == "guest/given_up"]
@@ -97,7 +98,7 @@ def test_another_budget_brings_back_what_was_given_up_and_says_so(
     writer, reader, hooks, monkeypatch
 ):
     monkeypatch.setattr(overhead, "allowed_ratio", 1e-9)
-    monkeypatch.setattr(torch_hooks._seen, "has_details", True)
+    monkeypatch.setattr(step_hooks._seen, "has_details", True)
     hooks["ddp"].resume("failed")  # was never at work
     account = Overhead()
     seconds(account, writer, 0, 31, num_events=100)
@@ -106,7 +107,7 @@ def test_another_budget_brings_back_what_was_given_up_and_says_so(
     seconds(account, writer, 31, 60, num_events=100)
     assert {name for name, hook in hooks.items() if hook.is_active} == {*hooks} - {"ddp"}
     assert hooks["ddp"].state == "failed"
-    assert torch_hooks._seen.has_details
+    assert step_hooks._seen.has_details
     said = [r[3] for r in reader.poll() if reader.name(r[9]) == "guest/given_up"]
     assert said == [1.0, 2.0, 0.0]
     monkeypatch.setattr(overhead, "allowed_ratio", 1e-9)

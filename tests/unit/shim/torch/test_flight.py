@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dfx_agent.node.segments import flight as agent_flight
-from dfx_agent.shim import flight
-from dfx_agent.shim.flight import SUFFIX, FlightWriter, write_flight
+from dfx_agent.shim.torch import flight
+from dfx_agent.shim.torch.flight import SUFFIX, FlightWriter, write_flight
 
 ROOT = Path(__file__).resolve().parents[3]
 SECOND = 10**9
@@ -23,7 +23,7 @@ STILL = (1, 0, None, (5,))
 
 JOB = """
 import sys, torch, torch.distributed as dist
-from dfx_agent.shim.flight import write_flight
+from dfx_agent.shim.torch.flight import write_flight
 from dfx_agent.shim.stacks import write_stacks
 assert write_stacks(sys.argv[1])
 assert not write_flight(sys.argv[1]), "torch.distributed is not initialised"

@@ -8,17 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from dfx_agent.shim import (
-    collectives,
-    compiling,
-    modules,
-    patches,
-    recorder,
-    serving,
-    step_losses,
-    torch_hooks,
-)
-from dfx_agent.shim.watch import Watch
+from dfx_agent.shim import compiling, patches, recorder
+from dfx_agent.shim.torch import collectives, modules, serving, step_hooks, step_losses
+from dfx_agent.shim.torch.watch import Watch
 
 # The engine reads hooks of parameters without the GIL, and torch iterates over the other two: only
 # the thread that trains may change them, at the begin of its backward.
@@ -33,7 +25,7 @@ def install() -> None:
     _stay_after_all()
     if "torch.distributed" in sys.modules:
         collectives.install()
-    torch_hooks.install()
+    step_hooks.install()
     serving.listen()
     compiling.keep_guest_out()
     if recorder.current is not None:
@@ -61,8 +53,8 @@ def withdraw(gone: Callable[[], None]) -> None:
     begins its next backward. A process that has never run one has nothing in its way.
     """
     _stop_watching()
-    backward = torch_hooks.BACKWARD
-    if not (backward.is_active and torch_hooks._seen.has_backward):  # noqa: SLF001 (of this guest)
+    backward = step_hooks.BACKWARD
+    if not (backward.is_active and step_hooks._seen.has_backward):  # noqa: SLF001 (of this guest)
         patches.restore_all()
         gone()
         return
@@ -74,9 +66,9 @@ def withdraw(gone: Callable[[], None]) -> None:
             hook.suspend()
         elif hook is not backward:
             hook.restore()
-    torch_hooks.before_next_backward.clear()  # models that were to be followed
+    step_hooks.before_next_backward.clear()  # models that were to be followed
     _departures.append((states, gone))
-    torch_hooks.before_next_backward.append(_depart)
+    step_hooks.before_next_backward.append(_depart)
 
 
 def _depart() -> None:
@@ -115,4 +107,4 @@ def after_fork() -> None:
     collectives.after_fork()
     modules.after_fork()
     modules.SERVING.restore()
-    torch_hooks.after_fork()
+    step_hooks.after_fork()

@@ -15,8 +15,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import collectives, recorder
+from dfx_agent.shim import recorder
 from dfx_agent.shim.patches import PatchSet, Switch
+from dfx_agent.shim.torch import collectives
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, DDP_GRADIENTS, FAILED, NO_STEP
 
 PATCHES = PatchSet("ddp")

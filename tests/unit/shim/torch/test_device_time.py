@@ -17,7 +17,8 @@ from torch._C._distributed_c10d import _create_work_from_future
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import collectives, device_time, hooks, patches, recorder
+from dfx_agent.shim import patches, recorder
+from dfx_agent.shim.torch import collectives, device_time, hooks
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import COLLECTIVE, COUNT, DEVICE_TIME, KIND_MASK, STAGE
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfx_agent.shim import clients, flight, recorder, stacks, watch
+from dfx_agent.shim import clients, recorder, stacks
 from dfx_agent.shim.recorder import Recorder
-from dfx_agent.shim.watch import Watch
+from dfx_agent.shim.torch import flight, watch
+from dfx_agent.shim.torch.watch import Watch
 from dfx_agent.wire import Identity
 from dfx_agent.wire.records import REMOTE_WAIT, STAGE, WAIT
 

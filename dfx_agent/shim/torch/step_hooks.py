@@ -13,8 +13,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, ddp, losses, recorder, step_losses, trained
+from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
+from dfx_agent.shim.torch import ddp, losses, step_losses, trained
 from dfx_agent.wire.records import STAGE
 
 OPTIMIZER = PatchSet("optimizer")

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from dfx_agent.shim.memory import MemorySampler
+from dfx_agent.shim.torch.memory import MemorySampler
 
 GIB = 1 << 30
 

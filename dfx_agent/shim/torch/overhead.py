@@ -15,7 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from dfx_agent.shim import collectives, patches, recorder, torch_hooks
+from dfx_agent.shim import patches, recorder
+from dfx_agent.shim.torch import collectives, step_hooks
 from dfx_agent.wire.records import CALIBRATION
 
 _WINDOW_NS = 10 * 10**9
@@ -77,7 +78,7 @@ class Overhead:
         for name, state in self._given_up.items():
             patches.registry[name].resume(state)
         self._given_up.clear()
-        torch_hooks._seen.has_details = True  # noqa: SLF001 (of this guest)
+        step_hooks._seen.has_details = True  # noqa: SLF001 (of this guest)
         self.begin_anew()
         return True
 
@@ -87,7 +88,7 @@ class Overhead:
             if name in patches.registry:
                 self._given_up[name] = patches.registry[name].state
                 patches.registry[name].suspend()
-        torch_hooks.give_up_details()
+        step_hooks.give_up_details()
         writer.gauge("guest/given_up", len(_PARTS) - len(self._to_give_up))
 
     def _sample(self, writer: recorder.Recorder) -> None:

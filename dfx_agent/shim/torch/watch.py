@@ -11,20 +11,12 @@ from __future__ import annotations
 import threading
 import time
 
-from dfx_agent.shim import (
-    attached,
-    clients,
-    collectives,
-    group_end,
-    modules,
-    patches,
-    recorder,
-    torch_hooks,
-)
-from dfx_agent.shim.flight import FlightWriter, Mark
-from dfx_agent.shim.memory import MemorySampler
-from dfx_agent.shim.overhead import Overhead
+from dfx_agent.shim import attached, clients, patches, recorder
 from dfx_agent.shim.stacks import StackWriter
+from dfx_agent.shim.torch import collectives, group_end, modules, step_hooks
+from dfx_agent.shim.torch.flight import FlightWriter, Mark
+from dfx_agent.shim.torch.memory import MemorySampler
+from dfx_agent.shim.torch.overhead import Overhead
 
 _PERIOD_SECONDS = 1.0
 _STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}
@@ -52,15 +44,15 @@ class Watch:
     def stop(self) -> None:
         """End the thread; at most a moment late."""
         self._over.set()
-        torch_hooks.news.set()
+        step_hooks.news.set()
         if self._thread is not threading.current_thread():
             self._thread.join(0.2)
         self._overhead.take_up()  # hooks that stay for a while begin their next visit whole
 
     def _run(self) -> None:
         while not self._over.is_set():
-            if torch_hooks.news.wait(_PERIOD_SECONDS):
-                torch_hooks.news.clear()
+            if step_hooks.news.wait(_PERIOD_SECONDS):
+                step_hooks.news.clear()
                 self._must_look_for_models = True
             writer = recorder.current
             if writer is not None and not self._over.is_set():

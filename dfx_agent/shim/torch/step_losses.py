@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import recorder, trained
+from dfx_agent.shim import recorder
+from dfx_agent.shim.torch import trained
 
 # backward passes without any optimizer's step until each is told by itself: the job has none
 _MAX_HELD = 64

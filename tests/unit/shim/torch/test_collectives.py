@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 import dfx_agent.shim as dfx
 from bench.hooked_calls import single_rank
-from dfx_agent.shim import collectives, group_end, hooks, recorder
+from dfx_agent.shim import recorder
+from dfx_agent.shim.torch import collectives, group_end, hooks
 from dfx_agent.wire import SegmentReader
 
 

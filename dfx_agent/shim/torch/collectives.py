@@ -17,8 +17,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, device_time, group_end, operations, recorder
+from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
+from dfx_agent.shim.torch import device_time, group_end, operations
 from dfx_agent.wire.records import (
     BLOCKING,
     COLLECTIVE,

@@ -13,9 +13,10 @@ import os
 import sys
 from typing import Any
 
-from dfx_agent.shim import compiling, identity, imports, modules, recorder, torch_hooks
-from dfx_agent.shim.modules import SERVING
+from dfx_agent.shim import compiling, identity, imports, recorder
 from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.torch import modules, step_hooks
+from dfx_agent.shim.torch.modules import SERVING
 
 ROLE = "rollout"
 
@@ -27,7 +28,7 @@ def listen() -> None:
     """In a process whose torch has just been imported."""
     if os.environ.get("DFX_ROLE") or identity.from_environment().role != identity.UNNUMBERED:
         return
-    torch_hooks.before_next_backward.append(_be_a_trainer)
+    step_hooks.before_next_backward.append(_be_a_trainer)
     if recorder.current is None and recorder.start_late is not None:
         SERVING.install(_hook_all_modules)
         imports.when_imported("torch._dynamo.eval_frame", _make_way_for_compilers)
@@ -41,7 +42,7 @@ def _make_way_for_compilers() -> None:
 def _hook_all_modules(patches: PatchSet) -> None:
     register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
     patches.on_restore(register(_Calls()).remove)
-    torch_hooks.before_next_backward.append(SERVING.restore)
+    step_hooks.before_next_backward.append(SERVING.restore)
 
 
 class _Calls:

@@ -16,7 +16,7 @@ HEAD = """
 from dfx_agent.shim import bootstrap, recorder
 bootstrap.arm()
 import torch
-from dfx_agent.shim.modules import SERVING
+from dfx_agent.shim.torch.modules import SERVING
 hooks = torch.nn.modules.module._global_forward_pre_hooks
 assert len(hooks) == 1
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
