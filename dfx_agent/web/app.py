@@ -8,10 +8,8 @@ JSON has no NaN: a float that is not finite travels as the string "NaN", "Infini
 from __future__ import annotations
 
 import asyncio
-import gzip
 import importlib.util
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -37,6 +35,7 @@ from dfx_agent.snapshot import (
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web import runbook
 from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
+from dfx_agent.web.compression import Compression
 
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
 
@@ -44,10 +43,9 @@ STATIC = Path(__file__).parent / "static"
 REFRESH_SECONDS = 0.25
 LOOK_SECONDS = 0.05
 HEARTBEAT_SECONDS = 10.0
-GZIP_MIN_BYTES = 1024
-_GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS  # 16: with gzip's own header
 NUM_WORKER_THREADS = 4
 PLOTLY_MAX_AGE_SECONDS = 7 * 24 * 3600
+_HEADERS = {"Cache-Control": "no-store", "Vary": "Accept"}  # of what is made anew
 
 # A job's OTEL_* environment is meant for the job: fastapi must not start exporting because of it.
 _NO_TELEMETRY: Any = {
@@ -127,6 +125,7 @@ def create_app(
     )
     encode = Document[Snapshot](Snapshot).dumped
     app.state.stream = SnapshotStream(source, encode)
+    app.add_middleware(Compression)
     app.add_middleware(Guard, access=access)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(BlindError, _blind)
@@ -156,9 +155,9 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: SnapshotSt
     encode_timeline = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...]).dumped
 
     @router.get("/snapshot", response_model=Snapshot)
-    def snapshot(request: Request) -> Response:
+    def snapshot() -> Response:
         """Everything the agent knows at this instant."""
-        return _json(request, encode(source.snapshot()))
+        return _answer(encode(source.snapshot()))
 
     @router.get("/stream", response_class=StreamingResponse)
     async def stream_snapshots() -> Response:
@@ -169,25 +168,23 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: SnapshotSt
     @router.get(
         "/runs/{run:path}/scalars", response_model=tuple[ScalarHistory, ...], responses=_UNKNOWN_RUN
     )
-    def scalars(
-        request: Request, run: str, key: Annotated[list[str] | None, Query()] = None
-    ) -> Response:
+    def scalars(run: str, key: Annotated[list[str] | None, Query()] = None) -> Response:
         """History of the native keys asked for; of all keys when none is named."""
         with _known_run(run):
             rows = source.scalar_history(run, key or ())
         # one key at a time: all points of a long run take 20 MiB
-        return _streamed_json(request, _joined(map(encode_history, rows)))
+        return StreamingResponse(
+            _joined(map(encode_history, rows)), headers=_HEADERS, media_type="application/json"
+        )
 
     @router.get(
         "/runs/{run:path}/timeline", response_model=tuple[TimelineRow, ...], responses=_UNKNOWN_RUN
     )
-    def timeline(
-        request: Request, run: str, steps: Annotated[int, Query(ge=1, le=200)] = 12
-    ) -> Response:
+    def timeline(run: str, steps: Annotated[int, Query(ge=1, le=200)] = 12) -> Response:
         """Each rank's newest steps as stretches of stage, wait and idle time."""
         with _known_run(run):
             rows = source.timeline(run, steps)
-        return _json(request, encode_timeline(rows))
+        return _answer(encode_timeline(rows))
 
     return router
 
@@ -197,13 +194,11 @@ def _signals_api(source: Source) -> APIRouter:
     encode_signals = Document[SignalHistory](SignalHistory).dumped
 
     @router.get("/runs/{run:path}/signals", response_model=SignalHistory, responses=_UNKNOWN_RUN)
-    def signals(
-        request: Request, run: str, steps: Annotated[int, Query(ge=1, le=256)] = 120
-    ) -> Response:
+    def signals(run: str, steps: Annotated[int, Query(ge=1, le=256)] = 120) -> Response:
         """Training health over the newest steps: signals with their baselines, and symptoms."""
         with _known_run(run):
             history = source.signal_history(run, steps)
-        return _json(request, encode_signals(history))
+        return _answer(encode_signals(history))
 
     @router.post(
         "/runs/{run:path}/signals/reset", status_code=204, responses=_UNKNOWN_RUN | _FOREIGN
@@ -229,10 +224,10 @@ def _alerts_api(source: AlertSource | None) -> APIRouter:
     encode = Document[Alerts](Alerts).dumped
 
     @router.get("/alerts", response_model=Alerts)
-    def alerts(request: Request) -> Response:
+    def alerts() -> Response:
         """What fires now, worst first, and how its delivery stands."""
         newest = source.alerts() if source else Alerts(time.time(), (), (), 0, 0)
-        return _json(request, encode(newest))
+        return _answer(encode(newest))
 
     return router
 
@@ -254,7 +249,7 @@ def _probes(source: Source, render_metrics: RenderMetrics) -> APIRouter:
     def metrics(request: Request) -> Response:
         """For Prometheus: text or OpenMetrics, whichever the Accept header asks for."""
         body, content_type = render_metrics(request.headers.get("accept"))
-        return _body(request, body, content_type)
+        return _answer(body, content_type)
 
     @router.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -306,10 +301,6 @@ def _plotly_files() -> StaticFiles | None:
     return StaticFiles(directory=folder) if (folder / "plotly.min.js").is_file() else None
 
 
-def _json(request: Request, body: bytes) -> Response:
-    return _body(request, body, "application/json")
-
-
 def _joined(items: Iterable[bytes]) -> Iterator[bytes]:
     """A JSON array, piece by piece."""
     separator = b"["
@@ -319,44 +310,8 @@ def _joined(items: Iterable[bytes]) -> Iterator[bytes]:
     yield b"]" if separator == b"," else b"[]"
 
 
-def _streamed_json(request: Request, pieces: Iterator[bytes]) -> Response:
-    headers = _body_headers("application/json")
-    if _accepts_gzip(request.headers.get("accept-encoding", "")):
-        headers["Content-Encoding"] = "gzip"
-        pieces = _gzipped(pieces)
-    return StreamingResponse(pieces, headers=headers)
-
-
-def _gzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    compressor = zlib.compressobj(level=1, wbits=_GZIP_WINDOW_BITS)
-    for piece in pieces:
-        if compressed := compressor.compress(piece):
-            yield compressed
-    yield compressor.flush()
-
-
-def _body_headers(content_type: str) -> dict[str, str]:
-    return {
-        "Content-Type": content_type,
-        "Cache-Control": "no-store",
-        "Vary": "Accept, Accept-Encoding",
-    }
-
-
-def _body(request: Request, body: bytes, content_type: str) -> Response:
-    headers = _body_headers(content_type)
-    if len(body) >= GZIP_MIN_BYTES and _accepts_gzip(request.headers.get("accept-encoding", "")):
-        headers["Content-Encoding"] = "gzip"
-        body = gzip.compress(body, compresslevel=1)
-    return Response(body, headers=headers)
-
-
-def _accepts_gzip(accept_encoding: str) -> bool:
-    for part in accept_encoding.lower().split(","):
-        name, _, weight = part.partition(";")
-        if name.strip() in ("gzip", "*"):
-            return weight.replace(" ", "").rstrip("0.") != "q="
-    return False
+def _answer(body: bytes, content_type: str = "application/json") -> Response:
+    return Response(body, headers=_HEADERS | {"Content-Type": content_type})
 
 
 async def _blind(_request: Request, error: Exception) -> Response:
