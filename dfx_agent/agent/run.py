@@ -14,10 +14,11 @@ from math import inf
 
 from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import Faults, unjudged
 from dfx_agent.judge.data.ledger import RunLedger
-from dfx_agent.judge.divergence.health import Reporter, RunHealth
+from dfx_agent.judge.divergence.health import RunHealth
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import KINDS
@@ -30,8 +31,8 @@ from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars.rows import ScalarRows
 from dfx_agent.node.scalars.store import ScalarStore
-from dfx_agent.node.segments.records import ScalarRecord
 from dfx_agent.node.steps import StepWatch
+from dfx_agent.node.updates import update_counts
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict
@@ -163,8 +164,8 @@ class RunFold:
         """What one reading of a process brought."""
         self._fresh += ((scalar, process.label, process.attempt) for scalar in scalars)
         if scalars:  # a run without a framework is asked in all its processes
-            framework, epoch_seconds = self.framework_of(process), process.follower.epoch_seconds
-            self.health.add(_reporter(process), framework, scalars, epoch_seconds)
+            framework, offset_ns = self.framework_of(process), process.follower.epoch_offset_ns
+            self.health.add(ToldScalars(process.id, framework, tuple(scalars), offset_ns))
         self.collectives.add(process)
         self.ledger.add(process)
         watch = self._watches.get(process.filed_as.role)
@@ -188,9 +189,9 @@ class RunFold:
         with guard("judgement", run, _HANGS):
             self.hangs.observe(self._trained(), begin_ns)
         with guard("judgement", run, _SIGNALS):
-            told = {_reporter(p): p.told_step for p in self.processes.values() if p.is_living}
+            told = {p.id: p.told_step for p in self.processes.values() if p.is_living}
             self.health.close(told)
-            self.skipped_updates.observe(p for p in self.processes.values() if p.is_living)
+            self.skipped_updates.observe(update_counts(self.processes.values()))
         with guard("judgement", run, _LEDGER):
             self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
 
@@ -340,11 +341,6 @@ class RunFold:
 
 def _trains(process: Process) -> bool:
     return process.counters.get("optimizer_steps", 0.0) > 0
-
-
-def _reporter(process: Process) -> Reporter:
-    created_ns = process.follower.preamble.created_epoch_ns
-    return Reporter(process.filed_as.role, process.label, created_ns)
 
 
 def rank_order(label: str) -> tuple[int, str]:

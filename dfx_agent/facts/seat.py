@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfx_agent.snapshot import RankState
 
 # who tells what a log says: no process of the job, and without a time account
 LOG_ROLE = "log"
+
+
+class ProcessId(NamedTuple):
+    """One process of a run; ``created_ns``: when its guest came, Unix time."""
+
+    role: str
+    label: str
+    created_ns: int
+
+    @property
+    def place(self) -> str:
+        """What the next process in its place has too; processes without a rank share one."""
+        return f"{self.role}/{'p' if self.label.startswith('p') else self.label}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

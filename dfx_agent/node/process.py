@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.seat import Seat
+from dfx_agent.facts.scalars import ScalarRecord
+from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.host.contention import ProcessorTimes
 from dfx_agent.node.memory.use import ProcessMemory
 from dfx_agent.node.segments.reader import Batch, Follower, Liveness
@@ -20,7 +21,6 @@ from dfx_agent.node.segments.records import (
     DeviceTime,
     Group,
     LedgerRecord,
-    ScalarRecord,
     SixFields,
     wide_record,
 )
@@ -126,6 +126,12 @@ class Process:
     @property
     def is_living(self) -> bool:
         return self.state in ("live", "unknown")
+
+    @property
+    def id(self) -> ProcessId:
+        """Which process it is, of those that had or have its place."""
+        created_ns = self.follower.preamble.created_epoch_ns
+        return ProcessId(self.filed_as.role, self.label, created_ns)
 
     @property
     def seat(self) -> Seat:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from dfx_agent.facts.seat import LOG_ROLE
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.seat import LOG_ROLE, ProcessId
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.broken_values import BrokenValues
 from dfx_agent.judge.divergence.inputs import Source, broken_place, input_of
 from dfx_agent.judge.divergence.values import Choice, Origin, StepValues
-from dfx_agent.node.segments.records import ScalarRecord
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import SignalState
@@ -30,19 +30,6 @@ _KEEP_STATES = 256
 _CLOCK_SECONDS = 1e-3
 
 
-class Reporter(NamedTuple):
-    """One process of a run."""
-
-    role: str
-    rank: str
-    created_ns: int
-
-    @property
-    def place(self) -> str:
-        """What the next process in its place has too; processes without a rank share one."""
-        return f"{self.role}/{'p' if self.rank.startswith('p') else self.rank}"
-
-
 class Generations:
     """Which processes are a start of the job anew: one took the place of another that reported."""
 
@@ -50,7 +37,7 @@ class Generations:
         self.newest = 0
         self._places: dict[str, tuple[int, int]] = {}  # place -> (created_ns, generation)
 
-    def is_new(self, reporter: Reporter, living: Iterable[Reporter]) -> bool:
+    def is_new(self, reporter: ProcessId, living: Iterable[ProcessId]) -> bool:
         """True once for each start of the job: for the first process of it that reports."""
         known = self._places.get(reporter.place)
         if known is None:
@@ -59,7 +46,7 @@ class Generations:
         created_ns, generation = known
         if reporter.created_ns <= created_ns:
             return False
-        if reporter.rank.startswith("p") and any(
+        if reporter.label.startswith("p") and any(
             other.place == reporter.place and other.created_ns == created_ns for other in living
         ):
             return False  # a second one beside it
@@ -96,8 +83,8 @@ class RunHealth:
         self._generations = Generations()
         self._steps: dict[int, StepValues] = {}  # reported, not taken yet
         self._settled: set[int] = set()  # were complete at the last reading
-        self._newest: dict[Reporter, dict[str, int]] = {}  # by native key
-        self._living: Mapping[Reporter, int | None] = {}
+        self._newest: dict[ProcessId, dict[str, int]] = {}  # by native key
+        self._living: Mapping[ProcessId, int | None] = {}
         self._last: int | None = None  # the newest step taken
         self._taken_seconds = 0.0
         self._loaded_seconds = 0.0
@@ -107,23 +94,18 @@ class RunHealth:
     def roles(self) -> tuple[str, ...]:
         return self._choice.roles
 
-    def add(
-        self,
-        reporter: Reporter,
-        framework: str,
-        scalars: Iterable[ScalarRecord],
-        epoch_seconds: Callable[[int], float],
-    ) -> None:
-        """What one process reported; the guest's native names."""
-        for scalar in scalars:
+    def add(self, told: ToldScalars) -> None:
+        """What one process reported."""
+        reporter, framework = told.process, told.framework
+        for scalar in told.scalars:
             if not math.isfinite(scalar.value):
-                self._take_broken(reporter, framework, scalar, epoch_seconds(scalar.time_ns))
+                self._take_broken(reporter, framework, scalar, told.epoch_seconds(scalar))
             found = input_of(framework, scalar.key)
             if found is not None:
-                value, seconds = found.scale * scalar.value, epoch_seconds(scalar.time_ns)
+                value, seconds = found.scale * scalar.value, told.epoch_seconds(scalar)
                 self._take(reporter, scalar, found.source, value, seconds)
 
-    def close(self, living: Mapping[Reporter, int | None]) -> None:
+    def close(self, living: Mapping[ProcessId, int | None]) -> None:
         """All processes were read; ``living`` -> the step each said it is in."""
         self._living = living
         if len(self._newest) > len(living):
@@ -173,7 +155,7 @@ class RunHealth:
         self.state = self._bank.newest
 
     def _take_broken(
-        self, reporter: Reporter, framework: str, scalar: ScalarRecord, seconds: float
+        self, reporter: ProcessId, framework: str, scalar: ScalarRecord, seconds: float
     ) -> None:
         place = broken_place(framework, scalar.key)
         if place is None or seconds <= self._loaded_seconds + _CLOCK_SECONDS:
@@ -184,11 +166,16 @@ class RunHealth:
             step = max(newest, default=-1 if self._last is None else self._last) + 1
         is_timed = reporter.role != LOG_ROLE
         self.broken.observe(
-            place, scalar.key, reporter.rank, step, scalar.value, seconds, is_timed=is_timed
+            place, scalar.key, reporter.label, step, scalar.value, seconds, is_timed=is_timed
         )
 
     def _take(
-        self, reporter: Reporter, scalar: ScalarRecord, source: Source, value: float, seconds: float
+        self,
+        reporter: ProcessId,
+        scalar: ScalarRecord,
+        source: Source,
+        value: float,
+        seconds: float,
     ) -> None:
         if seconds <= self._loaded_seconds + _CLOCK_SECONDS:
             return  # the agent before this one has seen it
@@ -206,9 +193,9 @@ class RunHealth:
             return
         self._newest.setdefault(reporter, {})[scalar.key] = step
         values = self._steps.setdefault(step, StepValues())
-        values.add(source, Origin.of(reporter.role, scalar.key), reporter.rank, value, seconds)
+        values.add(source, Origin.of(reporter.role, scalar.key), reporter.label, value, seconds)
 
-    def _number(self, reporter: Reporter, scalar: ScalarRecord) -> int | None:
+    def _number(self, reporter: ProcessId, scalar: ScalarRecord) -> int | None:
         """The step of a value. Without one it counts on, but only in a run that numbers none."""
         if scalar.step is None:
             if self._is_numbered:

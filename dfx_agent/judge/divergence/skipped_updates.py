@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dfx_agent.facts.scalars import UpdateCounts
+from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.words import labels_text
-from dfx_agent.node.process import Process
 from dfx_agent.rules.declared.stability import NO_UPDATE
 from dfx_agent.snapshot import Verdict
 
@@ -23,8 +24,8 @@ TOO_MANY_IN_A_ROW = 40
 class _Row:
     """Of one process: counters as they were last read, and the updates left out since a step."""
 
-    num_steps: float = 0.0
-    num_skipped: float = 0.0
+    num_made: float = 0.0
+    num_left_out: float = 0.0
     in_a_row: float = 0.0
     since_seconds: float = 0.0
     step: int | None = None
@@ -34,25 +35,22 @@ class SkippedUpdates:
     """One run; ``observe`` after each reading."""
 
     def __init__(self) -> None:
-        self._rows: dict[Process, _Row] = {}
+        self._rows: dict[ProcessId, _Row] = {}
 
-    def observe(self, processes: Iterable[Process]) -> None:
+    def observe(self, counts: Iterable[UpdateCounts]) -> None:
         """Those that live; others are forgotten."""
-        self._rows = {process: self._row(process) for process in processes}
+        self._rows = {told.process: self._row(told) for told in counts}
 
-    def _row(self, process: Process) -> _Row:
-        row = self._rows.get(process) or _Row()
-        num_steps = process.counters.get("optimizer_steps", 0.0)
-        num_skipped = process.counters.get("skipped_updates", 0.0)
+    def _row(self, told: UpdateCounts) -> _Row:
+        row = self._rows.get(told.process) or _Row()
         # where both came with one reading, the scaler goes on as it should
-        if num_steps != row.num_steps:
+        if told.num_made != row.num_made:
             row.in_a_row = 0.0
-        elif num_skipped != row.num_skipped:
+        elif told.num_left_out != row.num_left_out:
             if not row.in_a_row:
-                row.step = process.step
-                row.since_seconds = process.follower.epoch_seconds(process.last_event_ns or 0)
-            row.in_a_row += num_skipped - row.num_skipped
-        row.num_steps, row.num_skipped = num_steps, num_skipped
+                row.step, row.since_seconds = told.step, told.event_seconds
+            row.in_a_row += told.num_left_out - row.num_left_out
+        row.num_made, row.num_left_out = told.num_made, told.num_left_out
         return row
 
     def verdict(self) -> Verdict | None:
@@ -63,7 +61,7 @@ class SkippedUpdates:
         first, row = min(stuck.items(), key=lambda each: each[1].since_seconds)
         labels = tuple(process.label for process in stuck)
         return Verdict(
-            "divergence", "found", first.filed_as.role,
+            "divergence", "found", first.role,
             f"{labels_text(labels)}: the gradient scaler has left out the last "
             f"{row.in_a_row:.0f} updates: the gradients are NaN or infinite at every scale, and "
             "nothing is learned",
@@ -72,9 +70,9 @@ class SkippedUpdates:
         )  # fmt: skip
 
 
-def _line(each: tuple[Process, _Row]) -> str:
+def _line(each: tuple[ProcessId, _Row]) -> str:
     process, row = each
     return (
-        f"rank {process.label}: {row.num_steps:.0f} updates made, {row.num_skipped:.0f} left out, "
+        f"rank {process.label}: {row.num_made:.0f} updates made, {row.num_left_out:.0f} left out, "
         f"the last {row.in_a_row:.0f} in a row"
     )

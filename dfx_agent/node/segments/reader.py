@@ -75,7 +75,7 @@ class Follower:
         self.pid = _pid_here(self.preamble)
         self.parent_pid = _parent(self.pid)
         self._exit: ExitWatch | None = None
-        self._offset_ns = 0
+        self.epoch_offset_ns = 0
         self._next_clock_ns = 0
         self._table = b""
         self._num_looks = 0
@@ -85,7 +85,7 @@ class Follower:
     @property
     def begin_ns(self) -> int:
         """When the segment was created, on the guest's monotonic clock."""
-        return self.preamble.created_epoch_ns - self._offset_ns
+        return self.preamble.created_epoch_ns - self.epoch_offset_ns
 
     @property
     def num_overwritten(self) -> int:
@@ -107,7 +107,7 @@ class Follower:
 
     def epoch_seconds(self, monotonic_ns: int) -> float:
         """Unix time of a stamp of this process."""
-        return (monotonic_ns + self._offset_ns) / 1e9
+        return (monotonic_ns + self.epoch_offset_ns) / 1e9
 
     def name(self, name_id: int) -> str:
         known = self.names.get(name_id)
@@ -227,7 +227,7 @@ class Follower:
         pairs = self._segment.clock_pairs()
         if pairs:
             monotonic, epoch = pairs[-1]
-            self._offset_ns = epoch - monotonic
+            self.epoch_offset_ns = epoch - monotonic
 
 
 def _pid_here(preamble: Preamble) -> int | None:

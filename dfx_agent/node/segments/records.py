@@ -24,16 +24,6 @@ SixFields = tuple[int, int, float, int, int, int]
 MOST = 2.0**63
 
 
-class ScalarRecord(NamedTuple):
-    """One value of one native key, as the guest sent it; ``in_step``: where the process was."""
-
-    key: str
-    value: float
-    step: int | None
-    time_ns: int
-    in_step: int | None = None
-
-
 class Collective(NamedTuple):
     """One collective, or one wait for one, as one rank's host saw it.
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfx_agent.judge.divergence.health import Reporter, RunHealth
-from dfx_agent.node.segments.records import ScalarRecord
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.seat import ProcessId
+from dfx_agent.judge.divergence.health import RunHealth
 
 
 class Rank:
@@ -22,7 +23,7 @@ class Rank:
         self, health: RunHealth, rank: str = "0", role: str = "trainer", created=1
     ) -> None:
         self.health = health
-        self.me = Reporter(role, rank, created)
+        self.me = ProcessId(role, rank, created)
         self.told: int | None = None
 
     def report(self, step: int | None, framework: str = "verl", **values: float) -> None:
@@ -33,8 +34,8 @@ class Rank:
     def report_keys(self, step, values, framework="verl") -> None:
         for key, value in values.items():
             Rank.clock += 1
-            record = ScalarRecord(key, value, step, Rank.clock, self.told)
-            self.health.add(self.me, framework, [record], float)
+            record = ScalarRecord(key, value, step, Rank.clock * 10**9, self.told)
+            self.health.add(ToldScalars(self.me, framework, (record,), 0))
 
     def step(self, step: int, value: float | None = None) -> None:
         self.told = step

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 
-from dfx_agent.facts.seat import LOG_ROLE
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.seat import LOG_ROLE, ProcessId
 from dfx_agent.judge.divergence.bank import SignalBank
-from dfx_agent.judge.divergence.health import Reporter, RunHealth
-from dfx_agent.node.segments.records import ScalarRecord
+from dfx_agent.judge.divergence.health import RunHealth
 
 KEYS = {
     "actor/ppo_kl": "policy_kl",
@@ -30,10 +30,10 @@ def rows(num_steps: int, ill: range) -> list[dict[str, float]]:
 
 
 def told_at_once(log: list[dict[str, float]], role: str = LOG_ROLE) -> RunHealth:
-    health, reporter = RunHealth(), Reporter(role, "0", 1)
+    health, reporter = RunHealth(), ProcessId(role, "0", 1)
     for step, values in enumerate(log):
-        records = [ScalarRecord(key, value, step, 1, None) for key, value in values.items()]
-        health.add(reporter, "verl", records, lambda _ns: 1000.0)
+        records = (ScalarRecord(key, value, step, 1, None) for key, value in values.items())
+        health.add(ToldScalars(reporter, "verl", tuple(records), 1000 * 10**9))
         health.close({reporter: None})
     return health
 

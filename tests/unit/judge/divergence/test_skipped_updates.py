@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from dfx_agent.agent.incident_words import action_of
 from dfx_agent.agent.run import RunFold
+from dfx_agent.facts.scalars import UpdateCounts
+from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.divergence.skipped_updates import TOO_MANY_IN_A_ROW, SkippedUpdates
 from dfx_agent.rules.declared.stability import NO_UPDATE
 
 
 class Rank:
-    """What is read of one process; it is in step 7, and its newest record is of second 50."""
+    """What is told of one process; it is in step 7, and its newest record is of second 1050."""
 
     def __init__(self, label: str = "0") -> None:
-        self.label, self.step, self.is_living = label, 7, True
-        self.counters: dict[str, float] = {}
-        self.filed_as = SimpleNamespace(role="trainer")
-        self.last_event_ns = 50 * 10**9
-        self.follower = SimpleNamespace(epoch_seconds=lambda ns: 1000 + ns / 1e9)
+        self.process = ProcessId("trainer", label, 1)
+        self.seconds, self.num_made, self.num_left_out = 1050.0, 0, 0
 
     def reads(self, updates: SkippedUpdates, *, made: int = 0, left_out: int = 0) -> None:
-        for name, more in (("optimizer_steps", made), ("skipped_updates", left_out)):
-            self.counters[name] = self.counters.get(name, 0.0) + more
-        updates.observe([self])
+        self.num_made += made
+        self.num_left_out += left_out
+        counts = UpdateCounts(self.process, 7, self.seconds, self.num_made, self.num_left_out)
+        updates.observe([counts])
 
 
 def test_gradients_that_no_scale_helps_are_found_since_the_first():
@@ -33,7 +31,7 @@ def test_gradients_that_no_scale_helps_are_found_since_the_first():
     rank.reads(updates, made=600)
     for second in range(TOO_MANY_IN_A_ROW):
         assert updates.verdict() is None
-        rank.last_event_ns = (60 + second) * 10**9
+        rank.seconds = 1060.0 + second
         rank.reads(updates, left_out=1)
     verdict = updates.verdict()
     assert (verdict.kind, verdict.state, verdict.ranks) == ("divergence", "found", ("0",))
@@ -66,8 +64,15 @@ def test_what_one_reading_brings_of_both_is_no_row():
 
 def test_it_is_the_runs_verdict_and_a_dead_rank_is_forgotten():
     fold, rank = RunFold("r"), Rank()
-    fold.processes = {("trainer", "0"): rank}
     rank.reads(fold.skipped_updates, left_out=TOO_MANY_IN_A_ROW)
     assert fold._divergence().cause == NO_UPDATE
     fold.skipped_updates.observe(())
     assert fold.skipped_updates.verdict() is None
+
+
+def test_a_process_in_its_place_begins_anew():
+    rank, updates = Rank(), SkippedUpdates()
+    rank.reads(updates, left_out=TOO_MANY_IN_A_ROW - 1)
+    rank.process, rank.num_left_out = rank.process._replace(created_ns=2), 0
+    rank.reads(updates, left_out=1)
+    assert updates.verdict() is None
