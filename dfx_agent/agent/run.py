@@ -7,6 +7,7 @@ its row.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -22,11 +23,12 @@ from dfx_agent.judge.divergence.health import RunHealth
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import KINDS
-from dfx_agent.judge.memory import MemoryWatch
+from dfx_agent.judge.memory.judge import MemoryJudge
 from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.ended import DroppedProcesses, surplus
+from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars.rows import ScalarRows
@@ -64,7 +66,7 @@ class RunFold:
         self._fresh: list[tuple[ScalarRecord, str, int]] = []  # of this reading, label, attempt
         self.collectives = Collectives()
         self.hangs = HangWatch(self.faults, run)
-        self.memory = MemoryWatch()
+        self._memory, self._memory_judge = MemoryReader(), MemoryJudge()
         self.health = RunHealth(critical)
         self.skipped_updates = SkippedUpdates()
         self.ledger = RunLedger()
@@ -229,13 +231,15 @@ class RunFold:
             judged(run, "divergence", "", self._divergence, _SIGNALS),
             judged(run, "data", "", self.ledger.verdict, _LEDGER),
         )
-        memory = self.faults.judged_roles(
-            run, "memory", lambda: self.memory.verdicts(self._trained())
-        )
+        memory = self.faults.judged_roles(run, "memory", self._of_memory)
         of_ranks = *self._waits(), *filter(None, stragglers)
         seen = only_what_is_seen(of_ranks, (p.seat for p in self._trained().values()))
         found = *seen, *memory, *filter(None, of_run)
         return self.faults.told(run, (*found, *verdicts(self.outside)))
+
+    def _of_memory(self) -> tuple[Verdict, ...]:
+        facts = self._memory.facts(self._trained().values())
+        return self._memory_judge.verdicts(facts, time.time())
 
     def _trained(self) -> dict[tuple[str, str], Process]:
         return {key: p for key, p in self.processes.items() if key[0] != LOG_ROLE}

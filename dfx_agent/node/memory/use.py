@@ -6,10 +6,10 @@ import signal
 from collections.abc import Mapping
 
 from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.memory import Samples
 from dfx_agent.host.cgroup import MemoryGroup, memory_groups
 from dfx_agent.host.memory import MemoryTrend, anonymous_bytes, num_host_oom_kills
 from dfx_agent.node.memory.gauges import device_rows
-from dfx_agent.node.memory.growth import steady_bytes_per_step
 
 _EVERY_NS = 10**9
 
@@ -45,10 +45,10 @@ class ProcessMemory:
                 gap = self._gaps.setdefault(row.device, MemoryTrend())
                 gap.add(step, row.reserved_bytes - row.allocated_bytes)
 
-    def gap_growth(self, device: str, least_bytes: float = 0.0) -> float | None:
-        """Bytes per step by which that grows steadily; 0.0 if not, None below 48 steps."""
+    def unused(self, device: str) -> Samples:
+        """(step, bytes that its allocator held and did not use) of the newest 64 steps."""
         gap = self._gaps.get(device)
-        return None if gap is None else steady_bytes_per_step(list(gap.samples), least_bytes)
+        return () if gap is None else tuple(gap.samples)
 
     def note_end(self, status: ExitStatus | None) -> None:
         """It is gone: whether the OOM killer has struck in its group since the look before."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dfx_agent.node.memory.growth import MIN_STEPS, steady_bytes_per_step
+from dfx_agent.judge.memory.growth import MIN_STEPS, steady_bytes_per_step
 
 MIB = 2**20
 BASE = 400 * MIB

@@ -1,0 +1,58 @@
+"""Memory of a process over its steps, and the limits that it meets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dfx_agent.facts.seat import ProcessId
+
+Samples = tuple[tuple[int, float], ...]  # (step, bytes), steps rising
+
+
+class MemoryLimit(NamedTuple):
+    """What processes use up together; bytes. ``path`` of its control group, "" of the host.
+
+    ``node``: whose, by the name that its agent knows it by.
+    """
+
+    node: str
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Which limit it is; what is free changes from look to look."""
+        return self.node, self.path
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What the allocator of one device holds; None where it was not told.
+
+    ``unused_samples``: what it holds and does not use, at the end of the newest 64 steps.
+    """
+
+    device: str
+    limit_bytes: float | None
+    reserved_bytes: float | None
+    unused_samples: Samples = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFacts:
+    """One living process. ``step_seconds``: the median of its newest steps, None before the first.
+
+    ``samples``: its anonymous memory at the end of the newest 64 steps; ``sparse_samples``: of 64
+    of every second, fourth and eighth step. ``limits``: those it meets, its own control group
+    first and the host last; empty where its memory has not changed by what a leak would at least.
+    """
+
+    process: ProcessId
+    step: int | None
+    step_seconds: float | None
+    samples: Samples = ()
+    sparse_samples: tuple[Samples, ...] = ()
+    limits: tuple[MemoryLimit, ...] = ()
+    devices: tuple[DeviceUse, ...] = ()

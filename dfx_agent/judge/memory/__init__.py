@@ -1,0 +1,1 @@
+"""Whether a role runs out of memory, of its host or of a device."""

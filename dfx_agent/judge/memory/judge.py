@@ -1,0 +1,203 @@
+"""Whether a role runs out of memory: by steps until a limit is reached, not by a level.
+
+Host: a process whose anonymous memory grows step after step, or at every so many, and the limit of
+its control group, or the host itself, is reached within 10,000 steps or an hour. All processes of
+the run that share a limit use it up together. Device: the allocator holds nearly all of it, and
+what it holds without using it grows: the next step is a retried allocation or the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from dfx_agent.durations import age_text
+from dfx_agent.facts.memory import DeviceUse, MemoryFacts, MemoryLimit, Samples
+from dfx_agent.facts.seat import ProcessId
+from dfx_agent.judge.memory.growth import (
+    MIN_STEPS,
+    RISE_TO_STAY,
+    SMALLEST_RISE,
+    steady_bytes_per_step,
+)
+from dfx_agent.judge.words import labels_text
+from dfx_agent.snapshot import Verdict
+
+HOST_LEAK, DEVICE_NEARLY_FULL = "host leak", "device nearly full"
+
+MOST_STEPS_LEFT = 10_000
+MOST_SECONDS_LEFT = 3600.0
+NEARLY_FULL = 0.92
+_LEAST_GAP_GROWTH = 0.02  # of the device, over the steps looked at
+_MIB, _GIB = 2**20, 2**30
+
+
+class _Growing(NamedTuple):
+    """A process that grows steadily."""
+
+    facts: MemoryFacts
+    bytes_per_step: float
+    step_seconds: float
+    samples: Samples
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes_per_step / self.step_seconds
+
+
+class MemoryJudge:
+    """All roles of one run; ``verdicts`` when somebody asks."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, str], float] = {}
+        self._known: set[ProcessId] = set()  # who grew steadily when it was last asked
+
+    def verdicts(self, living: Sequence[MemoryFacts], now_seconds: float) -> tuple[Verdict, ...]:
+        """One for each role that has passed enough steps, as of Unix time ``now_seconds``."""
+        found = [_growing(facts, is_known=facts.process in self._known) for facts in living]
+        growing = [each for each in found if each is not None]
+        self._known = {each.facts.process for each in growing}
+        roles = dict.fromkeys(facts.process.role for facts in living)
+        told = (self._of_role(role, living, growing, now_seconds) for role in roles)
+        return tuple(verdict for verdict in told if verdict is not None)
+
+    def _of_role(
+        self,
+        role: str,
+        living: Sequence[MemoryFacts],
+        growing: Sequence[_Growing],
+        now_seconds: float,
+    ) -> Verdict | None:
+        ranks = [facts for facts in living if facts.process.role == role]
+        if not any(len(facts.samples) >= MIN_STEPS for facts in ranks):
+            return None
+        own = [each for each in growing if each.facts.process.role == role]
+        own.sort(key=lambda each: (len(each.facts.process.label), each.facts.process.label))
+        verdict = _device_verdict(role, ranks) or _leak(role, own, growing)
+        for key in [k for k in self._since if k[0] == role and k[1] != verdict.cause]:
+            del self._since[key]
+        if verdict.state != "found":
+            return verdict
+        since = self._since.setdefault((role, verdict.cause), now_seconds)
+        return replace(verdict, since_seconds=since)
+
+
+def _leak(role: str, own: Sequence[_Growing], growing: Sequence[_Growing]) -> Verdict:
+    reached = [
+        (limit.free_bytes / sum(each.bytes_per_second for each in together), limit, one)
+        for one in own
+        for limit, together in _shared(one, growing)
+    ]
+    if not own:
+        return Verdict("memory", "clear", role, "no process grows steadily")
+    ranks = tuple(each.facts.process.label for each in own)
+    largest = max(each.bytes_per_step for each in own)
+    verb = "keeps" if len(ranks) == 1 else "keep"
+    grow = f"{labels_text(ranks)} {verb} {bytes_text(largest)} more a step"
+    if not reached:
+        summary = f"{grow}: what limits it is not known"
+        return Verdict("memory", "insufficient evidence", role, summary)
+    seconds, limit, first = min(reached, key=lambda each: each[0])
+    steps = seconds / first.step_seconds
+    left = f"{_words(limit)} is used up in about {steps:.0f} steps ({age_text(seconds)})"
+    is_soon = steps <= MOST_STEPS_LEFT or seconds <= MOST_SECONDS_LEFT
+    return Verdict(
+        kind="memory",
+        state="found" if is_soon else "clear",
+        role=role,
+        summary=f"{grow}: {left}",
+        ranks=ranks if is_soon else (),
+        cause=HOST_LEAK if is_soon else "",
+        step=first.facts.step,
+        evidence=(*map(_growth_line, own[:8]), _limit_line(limit)),
+    )
+
+
+def _shared(
+    one: _Growing, growing: Sequence[_Growing]
+) -> Iterable[tuple[MemoryLimit, list[_Growing]]]:
+    """Each limit that this process meets, with all that use it up."""
+    for limit in one.facts.limits:
+        places = ({other.place for other in each.facts.limits} for each in growing)
+        yield limit, [e for e, p in zip(growing, places, strict=True) if limit.place in p]
+
+
+def _words(limit: MemoryLimit) -> str:
+    return "the memory limit of its control group" if limit.path else "the host's memory"
+
+
+def _growing(facts: MemoryFacts, *, is_known: bool) -> _Growing | None:
+    """By its newest 64 steps, or by some of its newest 512: what leaks at each evaluation."""
+    if facts.step_seconds is None:
+        return None
+    least_rise = RISE_TO_STAY if is_known else SMALLEST_RISE
+    for samples in (facts.samples, *facts.sparse_samples):
+        per_step = steady_bytes_per_step(samples, smallest_rise=least_rise)
+        if per_step:
+            return _Growing(facts, per_step, facts.step_seconds, samples)
+    return None
+
+
+def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
+    """None while no device is nearly full with a gap that grows."""
+    found = [
+        (facts, device, share)
+        for facts in ranks
+        for device in facts.devices
+        if (share := _full_share(device))
+    ]
+    if not found:
+        return None
+    labels = tuple(dict.fromkeys(facts.process.label for facts, _, _ in found))
+    facts, device, share = max(found, key=lambda each: each[2])
+    return Verdict(
+        kind="memory",
+        state="found",
+        role=role,
+        summary=f"{labels_text(labels)}: the allocator holds {share:.0%} of {device.device}, and "
+        "what it holds in pieces that are too small grows: out of memory is near",
+        ranks=labels,
+        cause=DEVICE_NEARLY_FULL,
+        step=facts.step,
+        evidence=tuple(_gap_line(*each) for each in found[:8]),
+    )
+
+
+def _gap_line(facts: MemoryFacts, device: DeviceUse, share: float) -> str:
+    more = bytes_text(steady_bytes_per_step(device.unused_samples, 0.0) or 0.0)
+    return (
+        f"rank {facts.process.label}: {share:.1%} of {device.device} held, "
+        f"{more} a step more not in use"
+    )
+
+
+def _full_share(device: DeviceUse) -> float | None:
+    """Share held of a device that is nearly full, where the gap grows and nothing was retried.
+
+    Retried allocations have an alert of their own.
+    """
+    if not device.limit_bytes or device.reserved_bytes is None:
+        return None
+    share = device.reserved_bytes / device.limit_bytes
+    least = _LEAST_GAP_GROWTH * device.limit_bytes
+    grows = (steady_bytes_per_step(device.unused_samples, least) or 0.0) > 0.0
+    return share if share > NEARLY_FULL and grows else None
+
+
+def _growth_line(each: _Growing) -> str:
+    (first, before), (last, after) = each.samples[0], each.samples[-1]
+    return (
+        f"rank {each.facts.process.label}: {bytes_text(before)} after step {first}, "
+        f"{bytes_text(after)} after step {last}"
+    )
+
+
+def _limit_line(limit: MemoryLimit) -> str:
+    return f"{_words(limit)}: {bytes_text(limit.total_bytes)}, {bytes_text(limit.free_bytes)} free"
+
+
+def bytes_text(num_bytes: float) -> str:
+    """As in "20.1 MiB", "8 GiB"."""
+    unit, name = (_GIB, "GiB") if abs(num_bytes) >= _GIB else (_MIB, "MiB")
+    return f"{num_bytes / unit:.3g} {name}"

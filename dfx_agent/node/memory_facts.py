@@ -1,0 +1,51 @@
+"""What the judge of memory is given of each process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
+from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.node.memory.limits import MemoryLimits
+from dfx_agent.node.process import Process
+
+# an eighth of the least that is told as a leak: whose memory has not changed by that much over the
+# steps that are kept needs no limits, and files of the kernel stay unread
+_LEAST_CHANGE_BYTES = 4 * 2**20
+
+
+class MemoryReader:
+    """Of one machine; ``facts`` when somebody asks."""
+
+    def __init__(self) -> None:
+        self._limits = MemoryLimits()
+
+    def facts(self, processes: Iterable[Process]) -> tuple[MemoryFacts, ...]:
+        """Of those that live, in their order."""
+        return tuple(self._of(process) for process in processes if process.is_living)
+
+    def _of(self, process: Process) -> MemoryFacts:
+        memory = process.memory
+        windows = [step.window for step in process.windows]
+        lengths = [w.end_ns - w.begin_ns for w in windows if w.end_ns is not None]
+        samples = tuple(memory.trend.samples)
+        sparse = tuple(map(tuple, memory.trend.sparse_samples.values()))
+        has_changed = any(map(_has_changed, (samples, *sparse)))
+        return MemoryFacts(
+            process=process.id,
+            step=process.step,
+            step_seconds=max(1, median(lengths)) / 1e9 if lengths else None,
+            samples=samples,
+            sparse_samples=sparse,
+            limits=self._limits.of(memory.groups) if has_changed else (),
+            devices=tuple(
+                DeviceUse(r.device, r.limit_bytes, r.reserved_bytes, memory.unused(r.device))
+                for r in device_rows(process.gauges)
+            ),
+        )
+
+
+def _has_changed(samples: Samples) -> bool:
+    known = [num_bytes for _, num_bytes in samples]
+    return bool(known) and max(known) - min(known) >= _LEAST_CHANGE_BYTES
