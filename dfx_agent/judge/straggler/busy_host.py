@@ -72,23 +72,31 @@ def explained(steps: Sequence[Step], rank: str, excess_seconds: float) -> str:
 def overshadowed(steps: Sequence[Step], rank: str, excess_seconds: float) -> str:
     """Why an excess in which the rank slept is not told; "" where it computed, or had room.
 
-    What it slept for (a server, a loader, a thread of its own) shares the host's processors.
+    What it slept for (a server, a loader, a thread of its own) shares the host's processors, and
+    waited for them at least as long as the rank's own thread did.
     """
     had = [{label: of.processor for label, of in step.ranks.items()} for step in steps]
     known = [{label: t for label, t in row.items() if t is not None} for row in had]
     whole = [row for row, all_of in zip(known, had, strict=True) if len(row) == len(all_of)]
-    crowds = [row[rank].crowd for row in whole]
-    seen = [crowd for crowd in crowds if crowd is not None]
-    if not seen or fmean(seen) < _CROWD:
+    if not whole:
         return ""
     ran = [{label: times.ran_ns / 1e9 for label, times in row.items()} for row in whole]
-    more = middle_mean(row[rank] - others_median(row, rank) for row in ran)
-    if more >= _EXPLAINED_SHARE * excess_seconds:
+    computed = max(0.0, middle_mean(row[rank] - others_median(row, rank) for row in ran))
+    if computed >= _EXPLAINED_SHARE * excess_seconds:
+        return ""
+    told = (
+        f"rank {rank} took {seconds_text(excess_seconds)} longer a step and computed "
+        f"{seconds_text(computed)} of it; what it slept for may have had no turn"
+    )
+    seen = [crowd for row in whole if (crowd := row[rank].crowd) is not None]
+    if seen and fmean(seen) >= _CROWD:
+        return f"{fmean(seen):.0f} threads shared each processor of this host: {told}"
+    delayed = fmean(row[rank].delayed_ns / 1e9 for row in whole)
+    if delayed < _EXPLAINED_SHARE * (excess_seconds - computed):
         return ""
     return (
-        f"{fmean(seen):.0f} threads shared each processor of this host: rank {rank} took "
-        f"{seconds_text(excess_seconds)} longer a step and computed {seconds_text(max(0.0, more))} "
-        f"of it; what it slept for may have had no turn"
+        f"this host's processors were busy with others, rank {rank} waited "
+        f"{seconds_text(delayed)} a step for one: {told}"
     )
 
 

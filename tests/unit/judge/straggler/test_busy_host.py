@@ -3,6 +3,7 @@
 ``steps_at_load_25.json``: 450 steps of a healthy DDP job, 2 ranks on 2 cores beside other people's
 tests, load 12 to 25, as the agent read them (2026-11-22): number, then for each rank microseconds
 of wall time, waiting for peers, processor time, and the kernel's run and run-delay.
+``steps_at_load_4.json``: 50 more of it, where each rank had two thirds of a processor.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, Step
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 from dfx_agent.snapshot import Verdict
 
-RECORDED = Path(__file__).with_name("steps_at_load_25.json")
-
 
 def rank_step(wall: int, waited: int, busy: int, ran: int, delayed: int) -> RankStep:
     parts = {IDLE: 0.0, TRANSFER: 0.0, ("stage", "train"): (wall - waited) / 1e6}
@@ -28,8 +27,8 @@ def rank_step(wall: int, waited: int, busy: int, ran: int, delayed: int) -> Rank
     return RankStep(wall / 1e6, waited / 1e6, parts, None, None, busy / 1e6, had)
 
 
-def recorded() -> list[Step]:
-    rows = json.loads(RECORDED.read_text())
+def recorded(load: int = 25) -> list[Step]:
+    rows = json.loads(Path(__file__).with_name(f"steps_at_load_{load}.json").read_text())
     return [
         Step(row[0], row[0] / 10, 0, {"0": rank_step(*row[1:6]), "1": rank_step(*row[6:11])})
         for row in rows
@@ -61,6 +60,13 @@ def test_without_the_kernels_count_the_same_steps_accuse_both_ranks():
     assert {rank for verdict in told for rank in verdict.ranks} == {"0", "1"}
 
 
+def test_who_slept_on_a_host_that_let_it_wait_as_long_is_accused_of_nothing():
+    steps = recorded(4)
+    assert not {rank for verdict in verdicts(steps) for rank in verdict.ranks}
+    unseen = [had(step, {}) for step in steps]
+    assert {rank for verdict in verdicts(unseen) for rank in verdict.ranks} == {"0"}
+
+
 def times(ran: float, delayed: float) -> SchedTimes:
     return SchedTimes(int(ran * 1e9), int(delayed * 1e9))
 
@@ -76,12 +82,12 @@ def test_on_a_quiet_host_the_slow_rank_is_named_after_5_steps():
 
 
 def test_less_than_half_of_a_processor_is_too_little_to_judge_by():
-    starved = {**dict.fromkeys("0123", times(1.0, 0.1)), "1": times(0.4, 0.6)}
+    starved = {**dict.fromkeys("0123", times(1.0, 0.05)), "1": times(0.4, 0.6)}
     verdict = slow_job(starved)
     assert (verdict.state, verdict.ranks) == ("insufficient evidence", ())
     assert verdict.summary == (
         "this host's processors were busy with others: rank 1 got 0.4 of one while it could run, "
-        "the others 0.91"
+        "the others 0.95"
     )
     assert slow_job({**starved, "1": times(0.6, 0.4)}).ranks == ("2",)
 
@@ -97,7 +103,15 @@ def test_an_excess_that_the_rank_waited_for_a_processor_is_not_its_own():
     verdict = slow_job(delayed)
     assert (verdict.state, verdict.ranks) == ("insufficient evidence", ())
     assert "waited 0.2 s for a processor, 0.15 s more than the others" in verdict.summary
-    assert slow_job({**delayed, "2": times(1.0, 0.12)}).ranks == ("2",), "less than half of it"
+    assert slow_job({**delayed, "2": times(1.15, 0.12)}).ranks == ("2",), "less than half of it"
+
+
+@pytest.mark.parametrize(("ran", "delayed", "is_named"), [(1.0, 0.08, True), (1.0, 0.12, False)])
+def test_an_excess_that_the_rank_slept_needs_a_host_with_room(ran, delayed, is_named):
+    """All wait alike for a processor, and what rank 2 slept 0.2 s for may have waited too."""
+    verdict = slow_job(dict.fromkeys("0123", times(ran, delayed)))
+    assert (verdict.ranks == ("2",)) is is_named
+    assert ("what it slept for may have had no turn" in verdict.summary) is not is_named
 
 
 def test_a_kernel_that_does_not_count_leaves_the_verdict_as_it_was():
