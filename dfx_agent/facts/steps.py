@@ -12,6 +12,9 @@ Part = tuple[str, str]
 IDLE: Part = ("idle", "")
 TRANSFER: Part = ("transfer", "")
 
+# shorter steps are taken together, why: docs/decisions/2026-11-22-short-steps.md
+LEAST_SECONDS = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
@@ -38,17 +41,21 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that all living ranks have passed. ``num_lost``: records lost by then, all ranks."""
+    """A step that all living ranks have passed. ``num_lost``: records lost by then, all ranks.
+
+    ``num_steps`` above 1: the mean of so many short ones, and ``step`` is the last of them.
+    """
 
     step: int
     begin_seconds: float
     num_lost: int
     ranks: Mapping[str, RankStep]
+    num_steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSteps:
-    """The newest closed steps of one role, oldest first.
+    """The newest closed steps of one role, oldest first; each lasts ``LEAST_SECONDS`` or longer.
 
     ``coverage_ratio``: of the collectives of a rank that were recorded, of the rank that has the
     least; None unknown. ``num_ranks`` are seen of ``world_size``.

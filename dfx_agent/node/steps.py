@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
-from dfx_agent.facts.steps import IDLE, TRANSFER, Part, RankStep, RoleSteps, Step
+from dfx_agent.facts.steps import IDLE, LEAST_SECONDS, TRANSFER, Part, RankStep, RoleSteps, Step
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.peer_waits import PEER_WAITS
 from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.short_steps import ShortSteps
 
 _KEEP_STEPS = 32
 _KEEP_OPEN = 8
@@ -21,8 +22,9 @@ _KEEP_OPEN = 8
 class StepWatch:
     """The steps of one role, as they close."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_seconds: float = LEAST_SECONDS) -> None:
         self.steps: deque[Step] = deque(maxlen=_KEEP_STEPS)
+        self._short = ShortSteps(least_seconds)
         self._open: dict[int, dict[Process, ClosedStep]] = {}
         self._known: dict[str, Process] = {}
 
@@ -33,6 +35,7 @@ class StepWatch:
             self._known = {process.label: process}
             self._open.clear()
             self.steps.clear()
+            self._short.clear()
         for step in closed:
             if step.window.step is not None and step.window.end_ns is not None:
                 self._open.setdefault(step.window.step, {})[process] = step
@@ -50,7 +53,8 @@ class StepWatch:
         awaited = living or self._known.values()
         for number, closed in sorted(self._open.items()):
             if all(process in closed for process in awaited):
-                self.steps.append(_step(number, self._open.pop(number), collectives))
+                step = self._short.take(_step(number, self._open.pop(number), collectives))
+                self.steps += [step] if step is not None else []
         for number in sorted(self._open)[:-_KEEP_OPEN]:
             del self._open[number]
 

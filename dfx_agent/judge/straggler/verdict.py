@@ -21,7 +21,7 @@ from math import sqrt
 from statistics import median
 
 from dfx_agent.durations import seconds_text
-from dfx_agent.facts.steps import TRANSFER, RankStep, Step
+from dfx_agent.facts.steps import LEAST_SECONDS, TRANSFER, RankStep, Step
 from dfx_agent.judge.straggler import busy_host
 from dfx_agent.judge.straggler.causes import (
     HOST_STALL,
@@ -81,16 +81,17 @@ def straggler_verdict(
 def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> str:
     """Why these steps cannot be judged; "" when they can."""
     if len(steps) < _FEWEST_STEPS:
-        return (
-            f"{len(steps)} steps that the same ranks have passed, at least {_FEWEST_STEPS} needed"
-        )
+        num_passed, needed = sum(step.num_steps for step in steps), f"{_FEWEST_STEPS}"
+        if num_passed > len(steps):
+            needed = f"{seconds_text(_FEWEST_STEPS * LEAST_SECONDS)} of them"
+        return f"{num_passed} steps that the same ranks have passed, at least {needed} needed"
     newest = steps[-_MOST_STEPS:]
     ranks = [rank for step in newest for rank in step.ranks.values()]
     if len(ranks) == len(newest):
         return "only one rank of the role is on this node"
     num_lost = newest[-1].num_lost - newest[0].num_lost
     if num_lost:
-        return f"{num_lost} records were lost in the last {len(newest)} steps"
+        return f"{num_lost} records were lost in the last {_num_passed(newest)} steps"
     if coverage_ratio is not None and coverage_ratio < _MIN_COVERAGE_RATIO:
         return f"only {coverage_ratio:.0%} of the collectives of a rank were recorded"
     if not any(rank.waited_seconds or rank.parts[TRANSFER] for rank in ranks):
@@ -218,7 +219,7 @@ class _Comparison:
 
     def _evidence(self, worst: _Suspect, cause: Cause) -> list[str]:
         num_steps, rank = worst.num_steps, worst.rank
-        of_steps = f"median of {num_steps} steps"
+        of_steps = f"median of {_span(self._steps[-num_steps:])}"
         waited = self._medians(num_steps, lambda of: of.waited_seconds)
         worked = self._medians(num_steps, lambda of: of.work_seconds)
         lines = [
@@ -249,7 +250,7 @@ class _Comparison:
         num_hits = sum(excess >= least for excess in newest)
         return (
             f"more work by at least {seconds_text(least)} in {num_hits} of the last "
-            f"{len(newest)} steps; a step takes {seconds_text(self._step_seconds)}"
+            f"{_span(self._steps[-len(newest) :])}; a step takes {seconds_text(self._step_seconds)}"
         )
 
     def _medians(self, num_steps: int, measure: Callable[[RankStep], float]) -> dict[str, float]:
@@ -278,9 +279,12 @@ class _Comparison:
         by_rank: dict[str, list[Step]] = {}
         for _, rank, step in self._stalls(len(self._steps)):
             by_rank.setdefault(rank, []).append(step)
-        lost = {r: sum(_lost_seconds(step, r) for step in late) for r, late in by_rank.items()}
+        lost = {
+            r: sum(_lost_seconds(step, r) * step.num_steps for step in late)
+            for r, late in by_rank.items()
+        }
         worst = max(lost, key=lambda rank: lost[rank], default="")
-        num_steps = len(self._steps)
+        num_steps = _num_passed(self._steps)
         least = _SMALLEST_SHARE * self._step_seconds * num_steps
         if not worst or len(by_rank[worst]) < _FEWEST_STALLS or lost[worst] < least:
             return None
@@ -290,8 +294,8 @@ class _Comparison:
             kind="straggler",
             state="insufficient evidence",
             role=self._role,
-            summary=f"rank {worst} held the others up in {len(late)} of the last {num_steps} "
-            f"steps, by {seconds_text(lost[worst] / len(late))} each: "
+            summary=f"rank {worst} held the others up in {len(late)} of the last "
+            f"{_span(self._steps)}, by {seconds_text(lost[worst] / len(late))} each: "
             f"{seconds_text(lost[worst] / num_steps)} a step on average, not step after step",
             ranks=(worst,),
             cause=HOST_STALL,
@@ -309,20 +313,23 @@ class _Comparison:
         if not stalls:
             return None
         excess, rank, step = max(stalls, key=lambda stall: stall[0])
-        lost = seconds_text(_lost_seconds(step, rank))
+        lost = seconds_text(_lost_seconds(step, rank) * step.num_steps)
+        held_up = seconds_text(excess * step.num_steps)
+        last = f"step {step.step}" if step.num_steps == 1 else f"{step.num_steps} short steps"
+        parts = excess_parts([step], rank)
+        whole = {part: seconds * step.num_steps for part, seconds in parts.items()}
         return Verdict(
             kind="straggler",
             state="insufficient evidence",
             role=self._role,
-            summary=f"rank {rank} was held up by {seconds_text(excess)} in step {step.step}, "
-            "not step after step",
+            summary=f"rank {rank} was held up by {held_up} in {last}, not step after step",
             ranks=(rank,),
             cause=HOST_STALL,
             step=step.step,
             since_seconds=step.begin_seconds,
             evidence=(
-                f"the others waited {lost} longer than rank {rank} in that step",
-                *part_lines(excess_parts([step], rank), excess),
+                f"the others waited {lost} longer than rank {rank} in {last}",
+                *part_lines(whole, excess * step.num_steps),
             ),
         )
 
@@ -338,17 +345,29 @@ class _Comparison:
         waited = self._medians(num_steps, lambda of: of.waited_seconds).values()
         line = (
             f"each rank waited {_range_text(waited)} for peers in a step of "
-            f"{seconds_text(self._step_seconds)}, median of {num_steps} steps"
+            f"{seconds_text(self._step_seconds)}, median of {_span(self._steps[-num_steps:])}"
         )
         if limit <= _BLIND_SHARE * self._step_seconds:
             summary = f"no rank makes the others wait more than {share}"
             step = self._steps[-1].step
             return Verdict("straggler", "clear", self._role, summary, step=step, evidence=(line,))
         summary = (
-            f"in {len(self._steps)} steps the ranks differ too much by chance to see less than "
-            f"{share}"
+            f"in {_num_passed(self._steps)} steps the ranks differ too much by chance to see less "
+            f"than {share}"
         )
         return Verdict("straggler", "insufficient evidence", self._role, summary, evidence=(line,))
+
+
+def _num_passed(steps: Sequence[Step]) -> int:
+    return sum(step.num_steps for step in steps)
+
+
+def _span(steps: Sequence[Step]) -> str:
+    """``20 steps``; ``20 groups of about 31 steps`` where they are short."""
+    num_steps = _num_passed(steps)
+    if num_steps == len(steps):
+        return f"{num_steps} steps"
+    return f"{len(steps)} groups of about {num_steps / len(steps):.0f} steps"
 
 
 def _lost_seconds(step: Step, rank: str) -> float:

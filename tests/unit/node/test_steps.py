@@ -59,7 +59,7 @@ def closed(watch: StepWatch) -> list[tuple[int, str]]:
 
 
 def test_a_step_is_taken_when_all_living_ranks_have_passed_it(ranks):
-    watch, collectives = StepWatch(), Collectives()
+    watch, collectives = StepWatch(least_seconds=0.0), Collectives()
     watch.add(ranks[0], [passed(None), passed(1), passed(2)])
     watch.add(ranks[1], [])
     watch.close(ranks, collectives)
@@ -74,7 +74,7 @@ def test_a_step_is_taken_when_all_living_ranks_have_passed_it(ranks):
 
 
 def test_at_the_end_of_the_job_the_last_step_has_all_ranks(ranks):
-    watch, collectives = StepWatch(), Collectives()
+    watch, collectives = StepWatch(least_seconds=0.0), Collectives()
     watch.add(ranks[0], [passed(9)])
     watch.add(ranks[1], [])
     watch.close([], collectives)
@@ -85,7 +85,7 @@ def test_at_the_end_of_the_job_the_last_step_has_all_ranks(ranks):
 
 
 def test_a_restart_begins_anew(ranks):
-    watch, collectives = StepWatch(), Collectives()
+    watch, collectives = StepWatch(least_seconds=0.0), Collectives()
     for rank in ranks:
         watch.add(rank, [passed(5), passed(6)])
     watch.close(ranks, collectives)
@@ -99,7 +99,7 @@ def test_a_restart_begins_anew(ranks):
 
 
 def test_steps_that_one_rank_never_passes_are_bounded(ranks):
-    watch = StepWatch()
+    watch = StepWatch(least_seconds=0.0)
     watch.add(ranks[1], [])
     for step in range(100):
         watch.add(ranks[0], [passed(step)])
@@ -110,7 +110,7 @@ def test_steps_that_one_rank_never_passes_are_bounded(ranks):
 
 def test_transfer_of_matched_collectives_is_taken_out_of_the_waiting(ranks):
     """Rank 0 waits 300 ns, 200 of them for rank 1; the next step's transfer is not this one's."""
-    watch, collectives = StepWatch(), Collectives()
+    watch, collectives = StepWatch(least_seconds=0.0), Collectives()
     for sequence, base in enumerate((1000, 2000), start=1):
         for rank, arrival in zip(ranks, (500, 700), strict=True):
             rank.collectives.append(

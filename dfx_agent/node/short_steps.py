@@ -1,0 +1,80 @@
+"""Several short steps as one, so that what is judged lasts longer than luck on a busy host.
+
+Whose turn it is on a processor often stays the same for a tenth of a second. Steps of a few
+milliseconds are then late one after the other, and none of them says anything about the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.facts.steps import LEAST_SECONDS, Part, RankStep, Step
+
+
+class ShortSteps:
+    """Of one role; ``take`` each step as it closes."""
+
+    def __init__(self, least_seconds: float = LEAST_SECONDS) -> None:
+        self._least_seconds = least_seconds
+        self._gathered: list[Step] = []
+        self._seconds = 0.0
+
+    def take(self, step: Step) -> Step | None:
+        """What can be judged now: this step, or the mean of it and of those before it."""
+        if self._gathered and self._gathered[-1].ranks.keys() != step.ranks.keys():
+            self.clear()
+        self._gathered.append(step)
+        self._seconds += min(of.wall_seconds for of in step.ranks.values())
+        if self._seconds < self._least_seconds:
+            return None
+        gathered = self._gathered
+        self.clear()
+        return mean_step(gathered) if len(gathered) > 1 else step
+
+    def clear(self) -> None:
+        """Forget what was gathered and not yet given."""
+        self._gathered, self._seconds = [], 0.0
+
+
+def mean_step(steps: list[Step]) -> Step:
+    """Amounts of the mean step of these, which the same ranks have passed; oldest first."""
+    ranks = {rank: _mean([step.ranks[rank] for step in steps]) for rank in steps[0].ranks}
+    newest = steps[-1]
+    num_steps = sum(step.num_steps for step in steps)
+    return Step(newest.step, steps[0].begin_seconds, newest.num_lost, ranks, num_steps)
+
+
+def _mean(of: list[RankStep]) -> RankStep:
+    return RankStep(
+        fmean(each.wall_seconds for each in of),
+        fmean(each.waited_seconds for each in of),
+        _mean_parts([each.parts for each in of]),
+        _known_mean([each.num_tokens for each in of]),
+        _known_mean([each.num_forward_tokens for each in of]),
+        _known_mean([each.busy_seconds for each in of]),
+        _mean_times([each.processor for each in of]),
+    )
+
+
+def _mean_parts(parts: list[Mapping[Part, float]]) -> dict[Part, float]:
+    names = dict.fromkeys(name for each in parts for name in each)
+    return {name: fmean(each.get(name, 0.0) for each in parts) for name in names}
+
+
+def _known_mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def _mean_times(times: list[SchedTimes | None]) -> SchedTimes | None:
+    known = [each for each in times if each is not None]
+    if len(known) < len(times):
+        return None
+    crowds = [each.crowd for each in known if each.crowd is not None]
+    return SchedTimes(
+        round(fmean(each.ran_ns for each in known)),
+        round(fmean(each.delayed_ns for each in known)),
+        fmean(crowds) if crowds else None,
+    )
