@@ -6,38 +6,18 @@ plotly.js goes into the file: it needs no network. A run is drawn when it is ope
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from dfx_agent.backtest.episodes import Episode
 from dfx_agent.errors import DfxError
+from dfx_agent.html_pages import template
 from dfx_agent.snapshot import SignalState
 
 _DIGITS = 4
 _COLOURS = {"critical": "#d62728", "warning": "#e6a100"}
-_STYLE = """
-body{font:14px system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
-summary{cursor:pointer;padding:.4rem 0}.critical{color:#d62728}.warning{color:#9a6b00}
-td,th{padding:.1rem .8rem .1rem 0;text-align:left}
-"""
-_SCRIPT = """
-const runs = JSON.parse(document.getElementById("runs").textContent);
-document.querySelectorAll("details").forEach((node, i) => {
-  const draw = () => {
-    if (!node.open || node.drawn) return;
-    node.drawn = true;
-    const {traces, layout} = runs[i];
-    Plotly.newPlot(node.querySelector(".plot"), traces, layout, {responsive: true});
-  };
-  node.addEventListener("toggle", draw);
-  draw();
-});
-"""
-
 Curve = list[float | None]
 
 
@@ -61,35 +41,31 @@ class Curves:
         return state
 
 
+@dataclass(frozen=True)
+class _Run:
+    """One run as it is written above its plot; ``page`` is its first."""
+
+    name: str
+    num_rows: str
+    alerts: Sequence[Episode]
+    page: Episode | None
+
+
 def render(runs: Iterable[tuple[str, Curves, Sequence[Episode]]], summary: str) -> str:
     """The page; runs that would have paged are open. DfxError when plotly is not there."""
-    drawn = [(name, curves, alerts) for name, curves, alerts in runs]
-    figures = [_figure(curves, alerts) for _, curves, alerts in drawn]
-    data = json.dumps(figures, allow_nan=False).replace("<", "\\u003c")
-    sections = "".join(_section(name, curves, alerts) for name, curves, alerts in drawn)
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>backtest</title>'
-        f"<style>{_STYLE}</style><h1>When the alerts would have come</h1><p>{escape(summary)}</p>"
-        f'{sections}<script type="application/json" id="runs">{data}</script>'
-        f"<script>{_plotly()}</script><script>{_SCRIPT}</script></html>"
+    drawn = list(runs)
+    return template(__package__, "plot.html").render(
+        summary=summary,
+        runs=[_run(*run) for run in drawn],
+        figures=[_figure(curves, alerts) for _, curves, alerts in drawn],
+        plotly=_plotly(),
     )
 
 
-def _section(name: str, curves: Curves, alerts: Sequence[Episode]) -> str:
+def _run(name: str, curves: Curves, alerts: Sequence[Episode]) -> _Run:
     loud = [alert for alert in alerts if alert.severity in _COLOURS]
-    pages = [alert for alert in loud if alert.severity == "critical"]
-    verdict = f"would have paged at step {pages[0].step}" if pages else "no page"
-    kind = ' class="critical"' if pages else ""
-    rows = "".join(
-        f'<tr class="{alert.severity}"><td>step {alert.step}<td>{alert.severity}'
-        f"<td>{escape(alert.alert)}<td>{escape(_onsets(alert))}"
-        for alert in loud
-    )
-    return (
-        f"<details{' open' if pages else ''}><summary><strong>{escape(name)}</strong>, "
-        f"{len(curves.steps):,} rows, <span{kind}>{verdict}</span></summary>"
-        f'<table>{rows}</table><div class="plot"></div></details>'
-    )
+    page = next((alert for alert in loud if alert.severity == "critical"), None)
+    return _Run(name, f"{len(curves.steps):,}", loud, page)
 
 
 def _figure(curves: Curves, alerts: Sequence[Episode]) -> dict[str, Any]:
@@ -130,10 +106,6 @@ def _line(alert: Episode) -> dict[str, Any]:
     line = {"color": _COLOURS[alert.severity], "width": 1.5, "dash": "dot"}
     return {"type": "line", "xref": "x", "yref": "paper", "x0": alert.row, "x1": alert.row,
             "y0": 0, "y1": 1, "line": line}  # fmt: skip
-
-
-def _onsets(alert: Episode) -> str:
-    return ", ".join(f"{name} since {step}" for name, step in alert.symptoms.items())
 
 
 def _short(number: float | None) -> float | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 from pathlib import Path
-from typing import Any
 
 from dfx_agent.assembly.observed import add_observing_arguments, observe
 from dfx_agent.errors import DfxError, UsageError
-from dfx_agent.reports.evidence_page import render
+from dfx_agent.reports.evidence_page import of_incident, of_run
+from dfx_agent.snapshot import IncidentEvidence
+from dfx_agent.snapshot.document import Document, reason
 
 HELP = "write one HTML file about a run, or about a hang or crash that was kept as evidence"
 EXAMPLE = """dfx-agent report run.html --run nightly
@@ -29,13 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """0 when the file was written."""
-    document = _read_evidence(args.evidence) if args.evidence else _of_now(args)
-    try:
-        page = render(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(
-            f"{args.evidence or 'snapshot'} is not of this version: {error!r}"
-        ) from None
+    page = _of_evidence(args.evidence) if args.evidence else _of_now(args)
     try:
         Path(args.file).write_text(page, encoding="utf-8")
     except OSError as error:
@@ -44,31 +37,25 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read_evidence(file: str) -> dict[str, Any]:
+def _of_evidence(file: str) -> str:
     try:
-        document = json.loads(Path(file).read_text(encoding="utf-8"))
+        text = Path(file).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None
-    except ValueError:
-        raise UsageError(f"{file} is not an evidence file: it is not JSON") from None
-    if not isinstance(document, dict) or document.get("format") != 1:
-        raise UsageError(f"{file} is not an evidence file of this version")
-    return document
+    try:
+        return of_incident(Document[IncidentEvidence](IncidentEvidence).read(text))
+    except (ValueError, OverflowError) as error:  # a time that no clock shows
+        raise UsageError(
+            f"{file} is not an evidence file of this version: {reason(error)}"
+        ) from None
 
 
-def _of_now(args: argparse.Namespace) -> dict[str, Any]:
-    """The run that was named, or the only one; as an evidence file without an incident."""
+def _of_now(args: argparse.Namespace) -> str:
+    """Of the run that was named, or the only one."""
     seen = observe(args, _READ_SECONDS, lambda _: False)
     if not seen.runs:
         raise DfxError(f"no observed process in {seen.directory}: give --evidence FILE, or --dir")
     if len(seen.runs) > 1:
         names = ", ".join(run.run for run in seen.runs)
         raise UsageError(f"several runs: choose one with --run: {names}")
-    return {
-        "time_seconds": seen.snapshot.time_seconds,
-        "node": seen.snapshot.agent.node,
-        "agent_version": seen.snapshot.agent.version,
-        "run": dataclasses.asdict(seen.runs[0]),
-        "stacks": [],
-        "places": [],
-    }
+    return of_run(seen.runs[0], seen.snapshot.agent, seen.snapshot.time_seconds)

@@ -9,6 +9,14 @@ from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source
 from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
 from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
 from dfx_agent.snapshot.dropped import DroppedRanks
+from dfx_agent.snapshot.evidence import (
+    EvidenceOutcome,
+    IncidentEvidence,
+    RankEvidence,
+    RecordedCollective,
+    RecordedThread,
+    SameStack,
+)
 from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot.health import (
     CollapseRow,
@@ -58,11 +66,13 @@ __all__ = [
     "DetectorParameters",
     "DeviceMemory",
     "DroppedRanks",
+    "EvidenceOutcome",
     "FaultPart",
     "FaultRow",
     "GroupRow",
     "HostMemory",
     "Incident",
+    "IncidentEvidence",
     "IncidentSeverity",
     "IncidentState",
     "LedgerMismatches",
@@ -73,11 +83,15 @@ __all__ = [
     "OutsideLook",
     "Piece",
     "PieceKind",
+    "RankEvidence",
     "RankRow",
     "RankSource",
     "RankState",
+    "RecordedCollective",
+    "RecordedThread",
     "RunRow",
     "RunState",
+    "SameStack",
     "ScalarHistory",
     "ScalarRow",
     "SegmentProblem",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 T = TypeVar("T")
 
@@ -20,10 +21,27 @@ class Document(Generic[T]):
         config = ConfigDict(ser_json_inf_nan="strings")
         self._adapter: TypeAdapter[tuple[T]] = TypeAdapter(tuple[contract], config=config)
 
-    def dumped(self, value: T) -> bytes:
-        """As JSON."""
-        return self._adapter.dump_json((value,))[1:-1]
+    def dumped(self, value: T, indent: int | None = None) -> bytes:
+        """As JSON, for people to read with ``indent``."""
+        return self._adapter.dump_json((value,), indent=indent)[1:-1].strip()
+
+    def read(self, text: bytes) -> T:
+        """Of JSON; ValueError when it is none, or not of this version."""
+        try:
+            given = from_json(text)
+        except ValueError:
+            raise ValueError("it is not JSON") from None
+        return self.loaded(given)
 
     def loaded(self, given: Any) -> T:
         """Of parsed JSON; ValueError when it is not of this version."""
         return self._adapter.validate_python((given,))[0]
+
+
+def reason(error: Exception) -> str:
+    """What is wrong with a document that was not taken, in one line: the first place."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"][1:]))  # a tuple of one holds it
+    return " ".join(f"{place} {first['msg']}".split())

@@ -8,8 +8,6 @@ write their stacks, and at its end. A thread of its own writes: asking py-spy ta
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import queue
 import re
 import socket
@@ -19,13 +17,12 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
 from dfx_agent import __version__
 from dfx_agent.agent import render as view
 from dfx_agent.agent.run import RunFold
 from dfx_agent.facts.flight import FlightRecord
-from dfx_agent.facts.stacks import ProcessStacks, merge
+from dfx_agent.facts.stacks import ProcessStacks, ThreadStack, merge
 from dfx_agent.node.segments.flight import read_flight
 from dfx_agent.node.segments.owned_files import (
     HeldFolder,
@@ -35,18 +32,26 @@ from dfx_agent.node.segments.owned_files import (
 )
 from dfx_agent.node.segments.stacks import dump_with_py_spy, read_stacks
 from dfx_agent.node.track import Track
-from dfx_agent.snapshot import RunRow, Verdict
+from dfx_agent.snapshot import (
+    EvidenceOutcome,
+    IncidentEvidence,
+    RankEvidence,
+    RecordedCollective,
+    RecordedThread,
+    RunRow,
+    SameStack,
+    Verdict,
+)
+from dfx_agent.snapshot.document import Document
 from dfx_agent.wire.segment import SegmentError
 
 FOLDER = "evidence"
 MAX_FILES = 20
+DOCUMENT = Document[IncidentEvidence](IncidentEvidence)
 
-_FORMAT = 1
 _SETTLED_SECONDS = 5.0
 _CLOSE_SECONDS = 15.0
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-
-Outcome = Literal["open", "over", "job ended", "agent ended"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Incident:
     begin_seconds: float
     rows: RunRow
     places: list[Place]
-    outcome: Outcome = "open"
+    outcome: EvidenceOutcome = "open"
     end_seconds: float | None = None
     is_settled: bool = False
     name: str = ""
@@ -145,7 +150,7 @@ class Evidence:
             self._thread.start()
         self._queue.put(incident)
 
-    def _end(self, incident: Incident, outcome: Outcome) -> None:
+    def _end(self, incident: Incident, outcome: EvidenceOutcome) -> None:
         if incident.outcome == "open":
             incident.outcome, incident.end_seconds = outcome, time.time()
             self._queue.put(incident)
@@ -154,8 +159,7 @@ class Evidence:
         while (incident := self._queue.get()) is not None:
             with suppress(OSError, SegmentError), self._held() as folder:
                 incident.name = incident.name or _new_name(folder, incident)
-                text = json.dumps(_document(incident), allow_nan=False, indent=1)
-                folder.write(incident.name, text.encode())
+                folder.write(incident.name, DOCUMENT.dumped(_document(incident), indent=1))
                 for _, name in folder.newest(".json")[MAX_FILES:]:
                     folder.remove(name)
 
@@ -180,7 +184,7 @@ def newest(directory: str, run: str = "", kind: str = "") -> list[Path]:
     ]
 
 
-def _document(incident: Incident) -> dict[str, Any]:
+def _document(incident: Incident) -> IncidentEvidence:
     _take_stacks(incident)
     rows = dataclasses.replace(
         incident.rows,
@@ -192,23 +196,21 @@ def _document(incident: Incident) -> dict[str, Any]:
         for place in incident.places
         if place.role == incident.verdict.role and place.segment in incident.stacks
     }
-    document = {
-        "format": _FORMAT,
-        "agent_version": __version__,
-        "node": socket.gethostname(),
-        "begin_seconds": incident.begin_seconds,
-        "end_seconds": incident.end_seconds,
-        "outcome": incident.outcome,
-        "verdict": dataclasses.asdict(incident.verdict),
-        "run": dataclasses.asdict(rows),
-        "places": [_place(place, incident) for place in incident.places],
-        "stacks": [
-            {"ranks": group.ranks, "frames": [str(frame) for frame in group.frames]}
+    return IncidentEvidence(
+        format=1,
+        agent_version=__version__,
+        node=socket.gethostname(),
+        begin_seconds=incident.begin_seconds,
+        end_seconds=incident.end_seconds,
+        outcome=incident.outcome,
+        verdict=incident.verdict,
+        run=rows,
+        places=tuple(_place(place, incident) for place in incident.places),
+        stacks=tuple(
+            SameStack(tuple(group.ranks), tuple(map(str, group.frames)))
             for group in merge(same_role)
-        ],
-    }
-    finite: dict[str, Any] = _finite(document)
-    return finite
+        ),
+    )
 
 
 def _take_stacks(incident: Incident) -> None:
@@ -230,30 +232,26 @@ def _take_stacks(incident: Incident) -> None:
             incident.stacks[place.segment] = taken
 
 
-def _place(place: Place, incident: Incident) -> dict[str, Any]:
+def _place(place: Place, incident: Incident) -> RankEvidence:
     stacks = incident.stacks.get(place.segment)
-    threads = stacks.threads if stacks else ()
-    return {
-        "role": place.role,
-        "rank": place.rank,
-        "pid": place.pid,
-        "quiet_seconds": place.quiet_seconds,
-        "last_collective": dict(place.reached),
-        "recorded_collectives": _recorded(incident.flights.get(place.segment)),
-        "stacks_from": stacks.source if stacks else "no stacks",
-        "threads": [
-            {
-                "name": thread.name,
-                "native_id": thread.native_id,
-                "is_main": thread.is_main,
-                "frames": [f"{f.function} ({f.file}:{f.line})" for f in thread.frames],
-            }
-            for thread in threads
-        ],
-    }
+    return RankEvidence(
+        role=place.role,
+        rank=place.rank,
+        pid=place.pid,
+        quiet_seconds=place.quiet_seconds,
+        last_collective=dict(place.reached),
+        recorded_collectives=_recorded(incident.flights.get(place.segment)),
+        stacks_from=stacks.source if stacks else "no stacks",
+        threads=tuple(map(_thread, stacks.threads if stacks else ())),
+    )
 
 
-def _recorded(flight: FlightRecord | None) -> list[dict[str, Any]]:
+def _thread(thread: ThreadStack) -> RecordedThread:
+    frames = tuple(f"{f.function} ({f.file}:{f.line})" for f in thread.frames)
+    return RecordedThread(thread.name, thread.native_id, thread.is_main, frames)
+
+
+def _recorded(flight: FlightRecord | None) -> tuple[RecordedCollective, ...]:
     """The last collectives of torch's flight recorder, the newest first."""
     issued = [
         (entry, key, group)
@@ -261,31 +259,20 @@ def _recorded(flight: FlightRecord | None) -> list[dict[str, Any]]:
         for entry in group.entries
     ]
     issued.sort(key=lambda item: item[0].created_ns, reverse=True)
-    return [
-        {
-            "operation": entry.operation,
-            "tensors": entry.tensors.strip(),
-            "num_elements": entry.num_elements,
-            "sequence": None if entry.is_p2p else entry.sequence,
-            "group": key.name,
-            "group_description": group.description,
-            "backend": key.backend,
-            "issued_seconds": entry.created_ns / 1e9,
-            "is_finished": entry.is_finished,
-        }
+    return tuple(
+        RecordedCollective(
+            operation=entry.operation,
+            tensors=entry.tensors.strip(),
+            num_elements=entry.num_elements,
+            sequence=None if entry.is_p2p else entry.sequence,
+            group=key.name,
+            group_description=group.description,
+            backend=key.backend,
+            issued_seconds=entry.created_ns / 1e9,
+            is_finished=entry.is_finished,
+        )
         for entry, key, group in issued
-    ]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: what is not finite is text, as in the API."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    )
 
 
 def _file_name(run: str) -> str:

@@ -1,6 +1,7 @@
 """The page that notifications link to."""
 
 import re
+from dataclasses import replace
 
 from dfx_agent.rules.declared import PROMETHEUS_ALERTS
 from dfx_agent.web.runbook import page
@@ -17,4 +18,9 @@ def test_every_alert_has_one_section_with_its_anchor():
 
 
 def test_text_is_escaped():
-    assert "output like &quot;!!!!&quot;" in page()
+    hostile = "<script>alert('x')</script>"
+    first = PROMETHEUS_ALERTS[0]
+    book = replace(first.runbook, meaning=hostile, impact=hostile)
+    text = page([replace(first, runbook=book)])
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;") == 2

@@ -16,7 +16,7 @@ from hang_scene import Rank, Scene, hold_in, staged
 from dfx_agent.agent.kept import evidence
 from dfx_agent.agent.kept.evidence import MAX_FILES, Evidence
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
-from dfx_agent.reports.evidence_page import render
+from dfx_agent.reports.evidence_page import of_incident
 
 
 class Kept:
@@ -110,7 +110,7 @@ def test_the_last_collectives_of_the_flight_recorder_are_kept(kept):
         "all_reduce", "[8] float32", 2, False,
     )  # fmt: skip
     assert (oldest["operation"], oldest["is_finished"]) == ("broadcast", True)
-    html = render(document)
+    html = of_incident(evidence.DOCUMENT.loaded(document))
     assert "all_reduce [8] float32, #2 of group 0 (default_pg), issued 0 s before, not fin" in html
     assert any(line.startswith("flight recorder") for line in document["verdict"]["evidence"])
 
