@@ -33,7 +33,7 @@ from bench.hooked_calls import (
 )
 from bench.measurement import Bar, Baseline, Result
 from dfx_agent.shim import recorder
-from dfx_agent.shim.torch import hooks
+from dfx_agent.shim.torch.hooks import torch_hooks
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import (
     BLOCKING,
@@ -103,7 +103,7 @@ def event_costs(*, quick: bool) -> EventCosts:
     """Measured here and now, in this process, which must not use torch.distributed otherwise."""
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         dfx.init(run="bench", directory=folder)
-        hooks._stop_watching()  # its looks for models would fall into the blocks
+        torch_hooks._stop_watching()  # its looks for models would fall into the blocks
         start = TracerProvider().get_tracer("bench").start_as_current_span
         assert recorder.current is not None
         names = {name: getattr(dfx, name) for name in dfx.__all__}

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from dfx_agent.shim.patches import PatchSet
-from dfx_agent.shim.torch import hooks
+from dfx_agent.shim.torch.hooks import torch_hooks
 
 SETTLE_SECONDS = 2.5  # until the guest has found the models
 
@@ -100,5 +100,5 @@ class GuestClock:
 
 def watch_seconds() -> float:
     """Processor time so far of the guest's own thread in this process; 0.0 where there is none."""
-    identifier = hooks._watch._thread.ident if hooks._watch else None
+    identifier = torch_hooks.watch.thread.ident if torch_hooks.watch else None
     return time.clock_gettime(time.pthread_getcpuclockid(identifier)) if identifier else 0.0

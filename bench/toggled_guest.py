@@ -38,9 +38,9 @@ def unhook() -> None:
 def hook(names: Collection[str] = (), root: nn.Module | None = None) -> None:
     """Put in the hooks of these names, all of them if there are none."""
     collectives.install()
-    news, step_hooks.news = step_hooks.news, threading.Event()
+    news, step_hooks.seen.news = step_hooks.seen.news, threading.Event()
     step_hooks.install()  # would have models looked for, which a job does a few times in all
-    step_hooks.news = news
+    step_hooks.seen.news = news
     if root is not None:
         modules._time_forward(root)
         if isinstance(root, DistributedDataParallel):

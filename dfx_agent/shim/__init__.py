@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dfx_agent.shim import bootstrap, compiling, recorder
+from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.ledger import observe
+from dfx_agent.shim.lifecycle import guest
 from dfx_agent.shim.spans import stage, wait
 
 __all__ = [
@@ -57,7 +58,7 @@ def init(
     DFX_FRAMEWORK, DFX_DIR). Called again, it updates what is given. A folder that cannot be used is
     said once on stderr, and the job runs unobserved.
     """
-    return bootstrap.start(
+    return guest.start(
         directory,
         run=run,
         role=role,
@@ -132,4 +133,4 @@ def set_step(n: int) -> None:
 
 def shutdown() -> None:
     """Orderly end: the agent shows the process as exited. Later calls are no-ops."""
-    bootstrap.stop()
+    guest.stop()

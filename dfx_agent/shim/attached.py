@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfx_agent import __version__
-from dfx_agent.shim import bootstrap, identity, recorder, stacks
+from dfx_agent.shim import identity, recorder, stacks
+from dfx_agent.shim.lifecycle import guest
 from dfx_agent.shim.torch import flight
 from dfx_agent.wire.layout import UNKNOWN
 
@@ -49,10 +50,17 @@ class _Visit:
     since_epoch_seconds: float
     alone_since_ns: int | None = None
 
-
-_visit: _Visit | None = None
-_unload: Callable[[], None] | None = None
-_note_of_last: str | None = None
+    def look(self) -> None:
+        """About once a second: leave when asked to, or when nobody is there any more."""
+        if os.path.lexists(self.stem + REQUEST_SUFFIX):
+            leave()
+        elif agent_is_there(self.directory):
+            self.alone_since_ns = None
+        else:
+            now = time.monotonic_ns()
+            since = self.alone_since_ns = self.alone_since_ns or now
+            if now - since >= self.grace_seconds * 1e9:
+                leave(nobody_reads=True)
 
 
 def attach(
@@ -73,67 +81,43 @@ def attach(
     or skipped.
     Raises what made it impossible; nothing of ours is left then.
     """
-    global _visit, _unload  # noqa: PLW0603 (one guest per process)
-    _unload = unload or _unload
+    guest.unload = unload or guest.unload
     if _is_data_loader_worker():
         _forget_modules()
         return _answer("skipped", message="a worker of a DataLoader")
     if recorder.current is not None:
         return _answer_of_present(directory, agent_pid, grace_seconds, max_overhead_ratio)
     _wait_for_torch()
-    was_armed = recorder.start_late is not None
+    was_armed = guest.state == "armed"
     try:
-        bootstrap.begin(directory, _who(known))
+        guest.begin(directory, _who(known))
         _forget_last_note()
         writer = recorder.current
         if writer is None or was_armed:  # preloaded by `run`: it had nothing to record until now
             return _answer("observed", segment=writer.path if writer else "")
         stem = writer.path.removesuffix(".seg")
         budget = _allow(max_overhead_ratio)
-        _visit = _Visit(directory, stem, agent_pid, grace_seconds, budget, time.time())
-        _write_note(_visit)
-        _watch()
+        visit = _Visit(directory, stem, agent_pid, grace_seconds, budget, time.time())
+        guest.visit = visit
+        _write_note(visit)
+        guest.watch()
     except BaseException:
         leave()
         raise
     return _answer("attached", segment=writer.path)
 
 
-def look() -> None:
-    """Once a second, by the watch thread: leave when asked to, or when nobody is there any more."""
-    visit = _visit
-    if visit is None:
-        return
-    if os.path.lexists(visit.stem + REQUEST_SUFFIX):
-        leave()
-    elif agent_is_there(visit.directory):
-        visit.alone_since_ns = None
-    else:
-        now = time.monotonic_ns()
-        since = visit.alone_since_ns = visit.alone_since_ns or now
-        if now - since >= visit.grace_seconds * 1e9:
-            leave(nobody_reads=True)
-
-
 def leave(*, nobody_reads: bool = False) -> None:
     """Stop recording and put everything back; the last hooks go with the job's next backward."""
-    global _visit, _note_of_last  # noqa: PLW0603
-    visit, _visit = _visit, None
-    if visit is not None:
-        _note_of_last = visit.stem + NOTE_SUFFIX
-    bootstrap.withdraw(_gone)
+    visit: _Visit | None = guest.visit
+    guest.visit = None
+    guest.last_visit = visit or guest.last_visit
+    guest.withdraw(_gone)
     if visit is not None:
         _unlink(visit.stem + REQUEST_SUFFIX)
         if nobody_reads:  # and the next agent would find the memory of a job that is long over
             for suffix in (".seg", stacks.SUFFIX, flight.SUFFIX):
                 _unlink(visit.stem + suffix)
-
-
-def forget() -> bool:
-    """In a forked child: the visit was the parent's. True when there was one."""
-    global _visit
-    visit, _visit = _visit, None
-    return visit is not None
 
 
 def _gone() -> None:
@@ -143,21 +127,14 @@ def _gone() -> None:
 
 
 def _forget_last_note() -> None:
-    global _note_of_last
-    note, _note_of_last = _note_of_last, None
-    if note is not None:
-        _unlink(note)
+    visit, guest.last_visit = guest.last_visit, None
+    if visit is not None:
+        _unlink(visit.stem + NOTE_SUFFIX)
 
 
 def _forget_modules() -> None:
-    if _unload is not None:
-        _unload()
-
-
-def _watch() -> None:
-    from dfx_agent.shim.torch import hooks  # noqa: PLC0415 (torch's side of the guest, loaded when used)
-
-    hooks.start_watch(always=True)
+    if guest.unload is not None:
+        guest.unload()
 
 
 def _allow(ratio: float | None) -> float | None:
@@ -173,7 +150,7 @@ def _answer_of_present(
     directory: str, agent_pid: int, grace_seconds: float, max_overhead_ratio: float | None
 ) -> Answer:
     """This process records already: for an agent that died, for another one, or by itself."""
-    writer, visit = recorder.current, _visit
+    writer, visit = recorder.current, guest.visit
     segment = writer.path if writer is not None else ""
     if visit is None:
         return _answer("observed", segment=segment)

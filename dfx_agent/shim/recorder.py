@@ -351,7 +351,7 @@ def _num_records() -> int:
 
 current: Recorder | None = None
 # what creates the recorder at the first record, when we are preloaded; None otherwise
-start_late: Callable[[], Recorder | None] | None = None
+start_late: Callable[..., Recorder | None] | None = None
 
 
 def active() -> Recorder | None:

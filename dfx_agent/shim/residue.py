@@ -33,7 +33,7 @@ def follow_forks(module: str, function: str) -> None:
 
     if "forks" not in _kept:
         # with globals of its own: what the interpreter keeps for ever must not keep our modules
-        _kept["forks"] = FunctionType(
-            call.__code__, {}, "dfx_after_fork", (sys.modules, module, function)
-        )
+        _kept["forks"] = FunctionType(call.__code__, {}, "dfx_after_fork")
         os.register_at_fork(after_in_child=_kept["forks"])
+    # a guest of another version that was here before may have named another module
+    _kept["forks"].__defaults__ = (sys.modules, module, function)

@@ -7,9 +7,10 @@ does its work when it is imported, because verl loads entry points and does not 
 
 import os
 
-from dfx_agent.shim import adapters, bootstrap, recorder
+from dfx_agent.shim import adapters
+from dfx_agent.shim.lifecycle import guest
 
-if os.environ.get("DFX_AGENT") != "0" and recorder.start_late is None and recorder.current is None:
-    bootstrap.arm()
+if os.environ.get("DFX_AGENT") != "0" and guest.state in {"off", "gone"}:
+    guest.arm()
     # verl is still being imported, by our caller: its adapter cannot wait until that has ended
     adapters.wake("verl")

@@ -16,7 +16,8 @@ import torch.distributed as dist  # noqa: E402 (after the visible skip)
 
 import dfx_agent.shim as dfx  # noqa: E402
 from dfx_agent.shim import patches, recorder  # noqa: E402
-from dfx_agent.shim.torch import device_time, hooks  # noqa: E402
+from dfx_agent.shim.torch import device_time  # noqa: E402
+from dfx_agent.shim.torch.hooks import torch_hooks  # noqa: E402
 from dfx_agent.wire import SegmentReader  # noqa: E402
 from dfx_agent.wire.records import DEVICE_TIME  # noqa: E402
 
@@ -57,7 +58,7 @@ def job(request, dfx_dir, monkeypatch) -> Iterator[Job]:
     job.told()
     yield job
     torch.cuda.set_sync_debug_mode("default")
-    hooks.remove()
+    torch_hooks.remove()
     dfx.shutdown()
     recorder.current = None
     dist.destroy_process_group()

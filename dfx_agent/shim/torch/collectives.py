@@ -119,7 +119,6 @@ _group_names: set[str] = set()
 _UNKNOWN: tuple[bool, Any, None] = False, None, None
 # id(work) -> (is sync, begun, time of the stream)
 _pending: dict[int, tuple[bool, Any, device_time.Timing | None]] = {}
-_lock = threading.Lock()
 _calls = itertools.count()
 count_call = _calls.__next__
 
@@ -130,10 +129,8 @@ def install() -> None:
     device_time.install()
 
 
-def after_fork() -> None:
-    """Works of the parent are not ours, and its lock may be held for ever."""
-    global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
+def forget_works_and_groups() -> None:
+    """In a forked child: those of the parent are not ours."""
     _pending.clear()
     _groups.clear()
 
@@ -154,14 +151,12 @@ def group_of(process_group: Any) -> Group:
 
 
 def _new_group(process_group: Any) -> Group:
-    with _lock:
-        name = str(getattr(process_group, "group_name", "")) or "?"
-        is_full = len(_group_names) >= _MAX_GROUP_NAMES
-        if is_full and name not in _group_names and name != _DEFAULT_GROUP:
-            name = _OTHER  # groups made and destroyed for ever must not fill the name table
-        _group_names.add(name)
-        group = _groups[id(process_group)] = Group(process_group, name)
-        return group
+    name = str(getattr(process_group, "group_name", "")) or "?"
+    is_full = len(_group_names) >= _MAX_GROUP_NAMES
+    if is_full and name not in _group_names and name != _DEFAULT_GROUP:
+        name = _OTHER  # groups made and destroyed for ever must not fill the name table
+    _group_names.add(name)
+    return _groups.setdefault(id(process_group), Group(process_group, name))  # of two threads one
 
 
 def _forget_group(key: int) -> None:

@@ -37,9 +37,6 @@ _MAX_LOOKS = 8  # forward passes without token ids until nobody looks for them a
 _opened: dict[int, recorder.OpenSpan | None] = {}
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 _known: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, also while no hook is on them
-_listener: _Listener | None = None
-_num_turns = 0
-_glimpsed: weakref.ref[Any] | None = None
 
 
 def look() -> None:
@@ -56,19 +53,18 @@ def glimpse() -> None:
 
     The only way to one that was compiled before we came, without a change to what was compiled.
     """
-    global _glimpsed  # noqa: PLW0603 (read by the thread that trains; the newest is enough)
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
     if _watch_glimpsed in step_hooks.before_next_backward:
         return
     with contextlib.suppress(AttributeError, TypeError):  # no DDP, or none of it runs now
         # one expression: the job cannot drop it meanwhile and leave the last reference to us
-        _glimpsed = weakref.ref(parallel._active_ddp_module)  # type: ignore[union-attr] # noqa: SLF001
+        _met.glimpsed = weakref.ref(parallel._active_ddp_module)  # type: ignore[union-attr] # noqa: SLF001
         step_hooks.before_next_backward.append(_watch_glimpsed)
 
 
 def _watch_glimpsed() -> None:
-    if _glimpsed is not None:
-        ddp.watch(_glimpsed())
+    if _met.glimpsed is not None:
+        ddp.watch(_met.glimpsed())
 
 
 def _follow_default_group() -> None:
@@ -78,10 +74,10 @@ def _follow_default_group() -> None:
         collectives.group_of(distributed.group.WORLD)
 
 
-def after_fork() -> None:
-    """Nobody would end it in the child."""
-    if _listener is not None:
-        _listener.leave()
+def stop_listening() -> None:
+    """Also in a forked child, where nobody else would end it."""
+    if _met.listener is not None:
+        _met.listener.leave()
 
 
 def leave_before_compile() -> None:
@@ -113,16 +109,16 @@ def _follow_known() -> None:
 
 
 def _listen() -> None:
-    global _listener, _num_turns  # noqa: PLW0603
     has_all = bool(_known) and _covers_optimizers()
     COMPILE.install(_patch_compile)
     may_listen = COMPILE.is_active and not _is_compiled(())
-    if _listener is None and not has_all and _num_turns < _MAX_TURNS and may_listen:
-        _num_turns += 1
-        _listener = _Listener()
-        step_hooks.BACKWARD.on_restore(_listener.leave)
-    if _listener and _listener.at_backward not in step_hooks.before_next_backward:
-        step_hooks.before_next_backward.append(_listener.at_backward)
+    listener = _met.listener
+    if listener is None and not has_all and _met.num_turns < _MAX_TURNS and may_listen:
+        _met.num_turns += 1
+        listener = _met.listener = _Listener()
+        step_hooks.BACKWARD.on_restore(listener.leave)
+    if listener and listener.at_backward not in step_hooks.before_next_backward:
+        step_hooks.before_next_backward.append(listener.at_backward)
 
 
 class _Listener:
@@ -169,12 +165,11 @@ class _Listener:
 
     def leave(self) -> None:
         """No hook of ours is left; in any thread."""
-        global _listener  # noqa: PLW0603
         self._handle.remove()
         if self._before_compile in self._told_of_compiling:  # torch._dynamo.reset() clears them
             self._told_of_compiling.remove(self._before_compile)
-        if _listener is self:
-            _listener = None
+        if _met.listener is self:
+            _met.listener = None
 
     def _follow_early(self) -> None:
         """A first forward is over: what it called can be followed already."""
@@ -183,6 +178,18 @@ class _Listener:
 
     def _living(self) -> list[Any]:
         return [module for ref in list(self._called.values()) if (module := ref()) is not None]
+
+
+class _Met:
+    """How far this process has got in meeting its models."""
+
+    def __init__(self) -> None:
+        self.listener: _Listener | None = None
+        self.num_turns = 0
+        self.glimpsed: weakref.ref[Any] | None = None  # the newest is enough
+
+
+_met = _Met()
 
 
 def _covers_optimizers() -> bool:
@@ -239,8 +246,7 @@ def _compile_wrapper(original: Any, switch: Switch) -> Any:
 def _before_compile() -> None:
     """In the thread that asks for a compilation: what it will see has no hook of ours."""
     try:
-        if _listener is not None:
-            _listener.leave()
+        stop_listening()
         FORWARD.restore()
         SERVING.restore()
     except Exception:  # noqa: BLE001 (never into the job)

@@ -78,7 +78,7 @@ class Overhead:
         for name, state in self._given_up.items():
             patches.registry[name].resume(state)
         self._given_up.clear()
-        step_hooks._seen.has_details = True  # noqa: SLF001 (of this guest)
+        step_hooks.seen.has_details = True
         self.begin_anew()
         return True
 

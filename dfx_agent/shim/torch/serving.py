@@ -73,11 +73,11 @@ class _Calls:
 
 
 def _become_a_rank() -> None:
-    from dfx_agent.shim import bootstrap  # noqa: PLC0415 (it imports the hooks)
-
     loading = sys.modules.get("torch.utils.data")
-    if loading is None or loading.get_worker_info() is None:  # it prepares data for a trainer
-        bootstrap.start(None, role=ROLE)
+    is_worker = loading is not None and loading.get_worker_info() is not None
+    start = recorder.start_late
+    if start is not None and not is_worker:  # a worker prepares data for a trainer
+        start(role=ROLE)
 
 
 def _be_a_trainer() -> None:

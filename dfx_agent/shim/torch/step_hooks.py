@@ -38,10 +38,10 @@ class _Seen:
         self.step_of_first = 0
         self.step_code: Any = None  # of torch's wrapper around every optimizer's step
         self.at_work: dict[int, _Step] = {}
+        self.news = threading.Event()  # models may be there that nobody has looked for
 
 
-_seen = _Seen()
-news = threading.Event()  # models may be there that nobody has looked for
+seen = _Seen()
 # hooks on parameters are put in by the thread that trains: the engine reads them without the GIL
 before_next_backward: list[Callable[[], None]] = []
 
@@ -52,9 +52,9 @@ def install() -> None:
     if not BACKWARD.is_active:
         # attached: in a thread of the guest, while the job may be between two micro-batches
         is_guests = threading.get_ident() != threading.main_thread().ident
-        step_losses.begin(is_late=_seen.has_backward or is_guests)
-    if _seen.has_backward:
-        news.set()  # look for models again
+        step_losses.begin(is_late=seen.has_backward or is_guests)
+    if seen.has_backward:
+        seen.news.set()  # look for models again
         trained.state.first = None  # ask the optimizer for its count: it may have gone on
     optimizers = sys.modules["torch.optim.optimizer"]
     if OPTIMIZER.state == "off" and getattr(optimizers, "_global_optimizer_pre_hooks", None):
@@ -73,16 +73,15 @@ def install_late() -> None:
     FSDP1.install(_patch_fsdp1)
 
 
-def after_fork() -> None:
-    """The parent's thread may hold the lock of its event for ever."""
-    global news  # noqa: PLW0603
-    news = threading.Event()
+def begin_in_child() -> None:
+    """Of a fork: the parent's thread may hold the lock of its event for ever."""
+    seen.news = threading.Event()
     before_next_backward.clear()
 
 
 def num_steps() -> int:
     """Of all optimizers of this process."""
-    return _seen.num_steps
+    return seen.num_steps
 
 
 def num_optimizers() -> int:
@@ -97,7 +96,7 @@ def first_parameters() -> set[int]:
 
 def give_up_details() -> None:
     """No stages and values any more; steps go on, and DDP's gradients are still seen."""
-    _seen.has_details = False
+    seen.has_details = False
 
 
 class _Owner:
@@ -114,9 +113,9 @@ def open_stage(name: str) -> recorder.OpenSpan | None:
 def begin_stage(name: str) -> recorder.OpenSpan | None:
     """The same for who has asked already whether torch is compiling."""
     writer = recorder.current or recorder.active()
-    if writer is None or not _seen.has_details:
+    if writer is None or not seen.has_details:
         return None
-    if _seen.at_work:
+    if seen.at_work:
         _close_stale()
     outer = recorder.innermost.get()
     while outer is not None:
@@ -142,14 +141,14 @@ def close_stage(opened: recorder.OpenSpan | None, failure: type[BaseException] |
 
 def count_tokens(kind: str, num_tokens: int) -> None:
     """Unless details are given up."""
-    if recorder.current is not None and _seen.has_details:
+    if recorder.current is not None and seen.has_details:
         recorder.current.tokens(kind, num_tokens)
 
 
 def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
     """Tell the rate or norm of the model that ``optimizer`` trains; None: the first one's."""
     writer = recorder.current
-    if writer is not None and _seen.has_details:
+    if writer is not None and seen.has_details:
         if len(trained.state.optimizers) < 2 and recorder.innermost.get() is None:
             name: str | None = f"torch/{value_name}"
         else:
@@ -166,12 +165,12 @@ def _hook_optimizers(patches: PatchSet) -> None:
         if not switch.is_on or compiling.is_compiling():
             return
         try:
-            if _seen.step_code is None:
-                _seen.step_code = sys._getframe(1).f_code  # noqa: SLF001
+            if seen.step_code is None:
+                seen.step_code = sys._getframe(1).f_code  # noqa: SLF001
             key = id(optimizer)
-            if _seen.at_work and _is_again(key):
+            if seen.at_work and _is_again(key):
                 return
-            _seen.at_work[key] = begin_stage("optimizer"), threading.get_ident(), 1
+            seen.at_work[key] = begin_stage("optimizer"), threading.get_ident(), 1
             if not switch.is_on:  # taken back meanwhile
                 _close_step(key, None)
         except Exception:  # noqa: BLE001 (never into the job)
@@ -191,30 +190,30 @@ def _hook_optimizers(patches: PatchSet) -> None:
 
 def _is_again(optimizer_id: int) -> bool:
     """Whether this is a step that calls the one of its base class."""
-    step = _seen.at_work.get(optimizer_id)
+    step = seen.at_work.get(optimizer_id)
     if step is None:
         return False
     if _num_frames(optimizer_id) > 1:
-        _seen.at_work[optimizer_id] = (*step[:2], step[2] + 1)
+        seen.at_work[optimizer_id] = (*step[:2], step[2] + 1)
         return True
     _close_step(optimizer_id, RuntimeError)
     return False
 
 
 def _close_step(optimizer_id: int, failure: type[BaseException] | None) -> None:
-    step = _seen.at_work.pop(optimizer_id, None)
+    step = seen.at_work.pop(optimizer_id, None)
     if step is not None:
         close_stage(step[0], failure)
 
 
 def _close_all_steps() -> None:
-    for optimizer_id in list(_seen.at_work):
+    for optimizer_id in list(seen.at_work):
         _close_step(optimizer_id, None)
 
 
 def _close_stale() -> None:
     """Steps that raised: torch calls no hook then, but their frames are gone."""
-    for optimizer_id in list(_seen.at_work):
+    for optimizer_id in list(seen.at_work):
         if not _num_frames(optimizer_id):
             _close_step(optimizer_id, RuntimeError)
 
@@ -225,7 +224,7 @@ def _num_frames(optimizer_id: int) -> int:
     for top in sys._current_frames().values():  # noqa: SLF001
         frame: Any = top
         while frame is not None:
-            if frame.f_code is _seen.step_code:
+            if frame.f_code is seen.step_code:
                 num_frames += id(frame.f_locals.get("self")) == optimizer_id
             frame = frame.f_back
     return num_frames
@@ -233,33 +232,33 @@ def _num_frames(optimizer_id: int) -> int:
 
 def _after_step(optimizer: Any, *, is_on: bool) -> None:
     key = id(optimizer)
-    step = _seen.at_work.get(key)
+    step = seen.at_work.get(key)
     if step is not None:
         if step[2] > 1:
-            _seen.at_work[key] = (*step[:2], step[2] - 1)
+            seen.at_work[key] = (*step[:2], step[2] - 1)
             return
-        del _seen.at_work[key]
+        del seen.at_work[key]
         close_stage(step[0], None)
     writer = recorder.current
-    outer = _seen.at_work and threading.get_ident() in {step[1] for step in _seen.at_work.values()}
+    outer = seen.at_work and threading.get_ident() in {step[1] for step in seen.at_work.values()}
     if writer is None or not is_on or outer:  # inside another one: the outer one counts
         return
-    _seen.num_steps += 1
+    seen.num_steps += 1
     met = trained.state.optimizers.get(key)
     if met is None or met[0]() is not optimizer:
         trained.meet(optimizer)
-        news.set()
+        seen.news.set()
     is_first, is_new = trained.is_first(optimizer)
     writer.count("optimizer_steps", 1.0)
     _scalar("lr", optimizer.param_groups[0]["lr"], optimizer)
-    if _seen.has_details:
+    if seen.has_details:
         step_losses.after_step(optimizer)
     if is_new:  # its own count goes on after a resume
-        _seen.step_of_first = max(_seen.step_of_first, _steps_done(optimizer) - 1)
+        seen.step_of_first = max(seen.step_of_first, _steps_done(optimizer) - 1)
     if is_first:
-        _seen.step_of_first += 1
+        seen.step_of_first += 1
         if not writer.has_explicit_steps:
-            writer.begin_step(_seen.step_of_first + 1)
+            writer.begin_step(seen.step_of_first + 1)
 
 
 def _steps_done(optimizer: Any) -> int:
@@ -310,14 +309,14 @@ def _init_wrapper(original: Any, switch: Switch) -> Any:
 
 def _begin_backward() -> recorder.OpenSpan | None:
     try:
-        if not _seen.has_backward:
-            _seen.has_backward = True
-            news.set()
+        if not seen.has_backward:
+            seen.has_backward = True
+            seen.news.set()
         for _ in range(len(before_next_backward)):
             before_next_backward.pop(0)()
         for replica in ddp.replicas:
             replica.begin()
-        if _seen.has_details:
+        if seen.has_details:
             step_losses.before_backward()
         return begin_stage("backward")
     except Exception:  # noqa: BLE001 (never into the job)
@@ -335,7 +334,7 @@ def _end_backward(
         writer = recorder.current
         if writer is not None and failure is None:
             writer.count("micro_batches", 1.0)
-            if _seen.has_details:
+            if seen.has_details:
                 step_losses.after_backward(_loss_of(args[0]) if args else None)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
@@ -431,10 +430,10 @@ def _patch_grad_scaler(patches: PatchSet) -> None:
 
 def _scaler_step_wrapper(original: Any, switch: Switch) -> Any:
     def step(*args: Any, **kwargs: Any) -> Any:
-        before = _seen.num_steps
+        before = seen.num_steps
         result = original(*args, **kwargs)
         writer = recorder.current
-        has_step = _seen.num_steps != before or not OPTIMIZER.is_active
+        has_step = seen.num_steps != before or not OPTIMIZER.is_active
         if switch.is_on and writer is not None and not has_step:
             writer.count("skipped_updates", 1.0)
             step_losses.after_step(args[1])

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
-from dfx_agent.shim import attached, clients, patches, recorder
+from dfx_agent.shim import clients, patches, recorder
 from dfx_agent.shim.stacks import StackWriter
 from dfx_agent.shim.torch import collectives, group_end, modules, step_hooks
 from dfx_agent.shim.torch.flight import FlightWriter, Mark
@@ -25,10 +26,11 @@ _STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}
 class Watch:
     """One thread per process, from the first installed hook to ``stop``."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_first: Callable[[], None]) -> None:
+        self._look_first = look_first  # may end this thread: the visit is over
         self._over = threading.Event()
         self._must_look_for_models = False
-        self._thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
         self._memory = MemorySampler()
         self._stacks = StackWriter()
         self._flight = FlightWriter()
@@ -39,25 +41,25 @@ class Watch:
         self._states: dict[str, float] = {}
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End the thread; at most a moment late."""
         self._over.set()
-        step_hooks.news.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(0.2)
+        step_hooks.seen.news.set()
+        if self.thread is not threading.current_thread():
+            self.thread.join(0.2)
         self._overhead.take_up()  # hooks that stay for a while begin their next visit whole
 
     def _run(self) -> None:
         while not self._over.is_set():
-            if step_hooks.news.wait(_PERIOD_SECONDS):
-                step_hooks.news.clear()
+            if step_hooks.seen.news.wait(_PERIOD_SECONDS):
+                step_hooks.seen.news.clear()
                 self._must_look_for_models = True
             writer = recorder.current
             if writer is not None and not self._over.is_set():
                 try:
-                    attached.look()
+                    self._look_first()
                     if not self._over.is_set() and group_end.may_look():
                         self._look(writer)
                 except Exception:  # noqa: BLE001 (never into the job)

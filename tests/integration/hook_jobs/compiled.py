@@ -25,7 +25,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
-from dfx_agent.shim.torch import hooks, modules, step_hooks
+from dfx_agent.shim.torch import modules, step_hooks
+from dfx_agent.shim.torch.hooks import torch_hooks
 from dfx_agent.wire.records import COLLECTIVE, COUNT, STAGE
 
 WIDTH = 16
@@ -41,8 +42,8 @@ def backend(graph_module, example_inputs):
 
 def fresh() -> None:
     gc.collect()  # models of the checks before
-    if modules._listener is not None:  # reset() also clears what tells it of a compilation
-        modules._listener.leave()
+    if modules._met.listener is not None:  # reset() also clears what tells it of a compilation
+        modules._met.listener.leave()
     torch._dynamo.reset()
     torch._dynamo.config.error_on_recompile = False
     graphs.clear()
@@ -98,11 +99,11 @@ def check_hooks_go_and_come_back_without_a_second_compilation():
     step(compiled, optimizer)
     from_now_on_nothing_compiles()
     for _ in range(2):
-        hooks.remove()
+        torch_hooks.remove()
         seen()
         step(compiled, optimizer)
         assert seen(STAGE, COLLECTIVE, COUNT) == []
-        hooks.install()
+        torch_hooks.install()
         modules.follow([model])
         for _ in range(3):
             step(compiled, optimizer)
@@ -179,7 +180,7 @@ def check_compiled_parts_of_the_step():
 def check_parts_of_the_step_compiled_before_we_came_are_compiled_once_more():
     """Known: dynamo guards torch's function that computes the norm, and its list of step hooks."""
     fresh()
-    hooks.remove()
+    torch_hooks.remove()
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     model(x()).square().mean().backward()
@@ -195,11 +196,11 @@ def check_parts_of_the_step_compiled_before_we_came_are_compiled_once_more():
         return len(graphs)
 
     num_before = num_graphs()
-    hooks.install()
+    torch_hooks.install()
     num_with = num_graphs()
-    hooks.remove()
+    torch_hooks.remove()
     assert num_graphs() == num_with <= 2 * num_before
-    hooks.install()
+    torch_hooks.install()
     assert num_graphs() == num_with
 
 
@@ -211,11 +212,11 @@ def check_backward_inside_a_compiled_function():
     def both():
         model(x()).square().mean().backward()
 
-    hooks.remove()
+    torch_hooks.remove()
     torch.compile(both, backend=backend)()
     without = len(graphs), sorted(map(str, counters["graph_break"]))
     fresh()
-    hooks.install()
+    torch_hooks.install()
     compiled = torch.compile(both, backend=backend)
     compiled()
     with_hooks = len(graphs), sorted(map(str, counters["graph_break"]))
@@ -238,9 +239,9 @@ def check_compiled_ddp():
     rows = seen()
     assert len([row for row in rows if row.name == "ddp_gradients@0"]) >= 3
     assert not any("dfx" in code for code in graphs)
-    hooks.remove()
+    torch_hooks.remove()
     step(compiled, optimizer)
-    hooks.install()
+    torch_hooks.install()
 
 
 def check_collectives_in_a_graph():
@@ -255,9 +256,9 @@ def check_collectives_in_a_graph():
     expected = 2.0 * dist.get_world_size() + 1
     assert reduced(x()).mean().item() == expected
     from_now_on_nothing_compiles()
-    hooks.remove()
+    torch_hooks.remove()
     assert reduced(x()).mean().item() == expected
-    hooks.install()
+    torch_hooks.install()
     collectives()
     assert reduced(x()).mean().item() == expected
     (code,) = graphs

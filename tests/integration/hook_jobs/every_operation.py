@@ -21,7 +21,7 @@ from seen import (
     report,
 )
 
-from dfx_agent.shim.torch import hooks
+from dfx_agent.shim.torch.hooks import torch_hooks
 from dfx_agent.wire.records import COLLECTIVE, COLLECTIVE_WAIT, NO_STEP, PEER
 
 HOST_WAITS = DEVICE == "cpu"
@@ -272,9 +272,9 @@ def check_a_collective_that_raises():
     (row,) = collectives()
     assert (row.name, row.number, row.has_failed) == ("all_gather@0", -1, True)
     assert not open_now()
-    hooks.remove()
+    torch_hooks.remove()
     without_hooks = raised(wrong)
-    hooks.install()
+    torch_hooks.install()
     assert with_hooks == without_hooks
     issue("barrier", *operations()["barrier"], is_async=False)
 

@@ -128,9 +128,9 @@ def check_everything_is_seen_after_a_late_install():
 
 
 def check_nothing_is_seen_after_remove():
-    from dfx_agent.shim.torch import hooks
+    from dfx_agent.shim.torch.hooks import torch_hooks
 
-    while_it_trains(hooks.remove)
+    while_it_trains(torch_hooks.remove)
     barrier()
     arrived()
     train(NUM_STEPS)
@@ -139,10 +139,11 @@ def check_nothing_is_seen_after_remove():
 
 
 def check_everything_is_seen_again():
-    from dfx_agent.shim.torch import hooks, modules
+    from dfx_agent.shim.torch import modules
+    from dfx_agent.shim.torch.hooks import torch_hooks
 
     def come_back():
-        hooks.install()
+        torch_hooks.install()
         deadline = time.monotonic() + 30
         while not modules.FORWARD.is_active:
             assert time.monotonic() < deadline, "models were not found"
@@ -153,13 +154,13 @@ def check_everything_is_seen_again():
 
 
 def check_it_comes_and_goes_while_the_job_trains():
-    from dfx_agent.shim.torch import hooks
+    from dfx_agent.shim.torch.hooks import torch_hooks
 
     def toggle():
         for _ in range(15):
-            hooks.remove()
+            torch_hooks.remove()
             time.sleep(0.01)
-            hooks.install()
+            torch_hooks.install()
             time.sleep(0.05)
 
     while_it_trains(toggle)

@@ -28,7 +28,8 @@ from torch import nn
 
 from dfx_agent.shim import patches, recorder
 from dfx_agent.shim.torch import collectives as guest
-from dfx_agent.shim.torch import hooks, modules
+from dfx_agent.shim.torch import modules
+from dfx_agent.shim.torch.hooks import torch_hooks
 from dfx_agent.wire import SegmentReader
 
 ProcessGroup = dist.ProcessGroup
@@ -74,7 +75,7 @@ def check_everything_is_put_back():
     assert model._forward_hooks
     with_hooks = patched()
     assert sum(map(_is_ours, with_hooks.values())) > 20
-    hooks.remove()
+    torch_hooks.remove()
     without = patched()
     assert not any(map(_is_ours, without.values()))
     assert not model._forward_hooks
@@ -82,14 +83,14 @@ def check_everything_is_put_back():
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
     assert not any(getattr(optimizers, name) for name in GLOBAL_HOOKS)
     assert threading.active_count() == 1
-    hooks.install()
-    hooks.install()
+    torch_hooks.install()
+    torch_hooks.install()
     assert patched().keys() == without.keys()
-    hooks.remove()
+    torch_hooks.remove()
     again = patched()
     assert all(again[name] is without[name] for name in without)
     assert not any(getattr(optimizers, name) for name in GLOBAL_HOOKS)
-    hooks.install()
+    torch_hooks.install()
 
 
 def check_states_say_what_is_there():
@@ -112,24 +113,24 @@ def check_a_wrapper_of_another_tool_over_ours():
         ProcessGroup.allreduce = functools.wraps(ours)(theirs) if keeps_metadata else theirs
         for is_installed in (True, False, True, False, True):
             if is_installed:
-                hooks.install()
+                torch_hooks.install()
             else:
-                hooks.remove()
+                torch_hooks.remove()
             collectives()
             reduce()
             assert names() == ["all_reduce@0"] * is_installed, (keeps_metadata, is_installed)
         assert len(calls) == 5
-        hooks.remove()
+        torch_hooks.remove()
         ProcessGroup.allreduce = ours  # they leave; this one of ours is off for ever
         reduce()
-        hooks.install()
+        torch_hooks.install()
         collectives()
         reduce()
         assert names() == ["all_reduce@0"]
 
 
 def check_a_wrapper_of_another_tool_under_ours():
-    hooks.remove()
+    torch_hooks.remove()
     raw = vars(ProcessGroup)["allreduce"]
     original, calls = ProcessGroup.allreduce, []
 
@@ -139,16 +140,16 @@ def check_a_wrapper_of_another_tool_under_ours():
         return original(*args, **kwargs)
 
     ProcessGroup.allreduce = theirs
-    hooks.install()
+    torch_hooks.install()
     collectives()
     reduce()
     assert (names(), len(calls)) == (["all_reduce@0"], 1)
     ProcessGroup.allreduce = raw  # they leave first, and take ours away with theirs
     reduce()
     assert (names(), len(calls)) == ([], 1)
-    hooks.remove()
+    torch_hooks.remove()
     assert vars(ProcessGroup)["allreduce"] is raw
-    hooks.install()
+    torch_hooks.install()
     reduce()
     assert names() == ["all_reduce@0"]
 
@@ -270,17 +271,17 @@ def check_a_tensor_is_not_kept():
 
 
 def check_a_disabled_hook_stays_out():
-    hooks.remove()
+    torch_hooks.remove()
     os.environ["DFX_DISABLE_HOOKS"] = "collectives, backward"
-    hooks.install()
+    torch_hooks.install()
     assert guest.PATCHES.state == patches.registry["backward"].state == "off"
     assert patches.registry["optimizer"].state == "active"
     collectives()
     reduce()
     assert names() == []
-    hooks.remove()
+    torch_hooks.remove()
     del os.environ["DFX_DISABLE_HOOKS"]
-    hooks.install()
+    torch_hooks.install()
     reduce()
     assert names() == ["all_reduce@0"]
 

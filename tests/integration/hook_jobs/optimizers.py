@@ -24,7 +24,8 @@ from seen import (
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim.torch import hooks, losses, step_hooks, trained
+from dfx_agent.shim.torch import losses, step_hooks, trained
+from dfx_agent.shim.torch.hooks import torch_hooks
 
 WIDTH = 8
 
@@ -50,7 +51,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 def forget_steps() -> None:
     """As in a process that has just begun."""
     trained.state.first = None
-    step_hooks._seen.step_of_first = 0
+    step_hooks.seen.step_of_first = 0
 
 
 def forgotten_otherwise() -> Callable[[], None]:
@@ -206,9 +207,9 @@ def check_a_loss_that_was_scaled_before_we_came():
     model = small()
     update = forgotten_otherwise()
     scaler = torch.amp.GradScaler(DEVICE, init_scale=3.0)
-    hooks.remove()
+    torch_hooks.remove()
     scaled = scaler.scale(model(x()).mean())
-    hooks.install()
+    torch_hooks.install()
     arrived()
     scaled.backward()
     update()

@@ -53,7 +53,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 def forget_steps() -> None:
     """As in a process that has just begun."""
     trained.state.first = None
-    step_hooks._seen.step_of_first = 0
+    step_hooks.seen.step_of_first = 0
 
 
 def check_a_plain_loop_gets_steps():
@@ -137,7 +137,7 @@ def check_an_optimizer_inside_another():
     rows = seen()
     assert counted(rows, "optimizer_steps") == 3
     assert stages(rows).count("optimizer") == 3
-    assert not step_hooks._seen.at_work
+    assert not step_hooks.seen.at_work
 
 
 def check_lbfgs_calls_backward_inside_its_step():
@@ -424,7 +424,7 @@ def check_above_a_budget_details_go_and_steps_stay():
     assert counted(rows, "optimizer_steps") == counted(rows, "micro_batches") == 3
     for name in ("forward", "grad_norm"):
         patches.registry[name].resume("active")
-    step_hooks._seen.has_details = True
+    step_hooks.seen.has_details = True
     del os.environ["DFX_MAX_OVERHEAD"]
 
 

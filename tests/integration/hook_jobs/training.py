@@ -29,7 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim.torch import collectives as guest
-from dfx_agent.shim.torch import ddp, hooks, modules
+from dfx_agent.shim.torch import ddp, modules
+from dfx_agent.shim.torch.hooks import torch_hooks
 from dfx_agent.wire.records import COLLECTIVE
 
 HOST_WAITS = DEVICE == "cpu"
@@ -238,7 +239,7 @@ def check_removed_in_the_middle_of_everything():
     def remove(name: str) -> None:
         if name == place:
             assert name in open_now(), open_now()
-            hooks.remove()
+            torch_hooks.remove()
 
     def step() -> list:
         model(x()).square().mean().backward()
@@ -258,7 +259,7 @@ def check_removed_in_the_middle_of_everything():
         step()
         assert not open_now(), where
         place = ""
-        hooks.install()
+        torch_hooks.install()
         found(model)
         step()
         assert step() == ["forward", "backward", "optimizer"]

@@ -16,7 +16,7 @@ import dfx_agent.shim as dfx
 from bench.hooked_calls import single_rank
 from bench.toggled_guest import ToggledGuest
 from dfx_agent.shim import recorder
-from dfx_agent.shim.torch import hooks
+from dfx_agent.shim.torch.hooks import torch_hooks
 
 GUEST = str(Path(dfx.__file__).parents[1])
 NUM_WARM_UPS = 4  # the last parameter of DDP is learned, names are in the table
@@ -69,7 +69,7 @@ def num_calls(tmp_path_factory) -> dict[str, int]:
         for _ in range(NUM_WARM_UPS):
             job.run()
         found = {event.__name__: _count(event) for event in job.events()}
-        hooks.remove()
+        torch_hooks.remove()
         dfx.shutdown()
         recorder.current = None
     patch.undo()

@@ -13,7 +13,7 @@ from bench.disturbed_training import NUM_DELAYED, delayed_rank, first_delayed_st
 from bench.hooked_calls import single_rank
 from bench.toggled_guest import ToggledGuest
 from dfx_agent.shim import recorder
-from dfx_agent.shim.torch import hooks
+from dfx_agent.shim.torch.hooks import torch_hooks
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import COLLECTIVE, KIND_MASK
 
@@ -36,7 +36,7 @@ def replica(tmp_path, monkeypatch):
     with single_rank():
         dfx.init(run="bench", directory=str(directory))
         yield DistributedDataParallel(nn.Linear(1, 1))
-        hooks.remove()
+        torch_hooks.remove()
         dfx.shutdown()
         recorder.current = None
 

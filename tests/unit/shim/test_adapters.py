@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from dfx_agent.attach.payload import guest_files
-from dfx_agent.shim import adapters, bootstrap, imports, patches, recorder
+from dfx_agent.shim import adapters, imports, patches, recorder
 from dfx_agent.shim.adapters import _around  # noqa: F401 (found no more once the folder is another)
+from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import GAUGE, KIND_MASK, STAGE
 
@@ -63,7 +64,7 @@ class Job:
         importlib.invalidate_caches()
 
     def start(self) -> None:
-        assert bootstrap.start(None, run="job")
+        assert guest.start(None, run="job")
 
     def seen(self) -> SimpleNamespace:
         """What the agent would see of this process, from the begin."""
@@ -85,10 +86,10 @@ class Job:
 def job(tmp_path, monkeypatch, dfx_dir):
     monkeypatch.setenv("DFX_DISABLE_HOOKS", "")
     monkeypatch.setattr(adapters, "_adapters", {})
-    monkeypatch.setattr(bootstrap, "_install_torch_hooks", lambda: None)
+    monkeypatch.setattr(guest, "hook_torch", lambda: None)
     known, registry = set(sys.modules), dict(patches.registry)
     yield Job(tmp_path, monkeypatch)
-    bootstrap.stop()
+    guest.stop()
     imports.forget()
     patches.registry.clear()
     patches.registry.update(registry)
@@ -121,7 +122,7 @@ def test_parts_are_active_absent_and_failed_each_on_its_own(job) -> None:
 def test_after_the_end_nothing_is_patched_and_a_new_begin_patches_it(job) -> None:
     job.add("some_rl")
     job.start()
-    bootstrap.stop()
+    guest.stop()
     framework = importlib.import_module("some_rl")
     assert not hasattr(framework.act, "__wrapped__")
     job.start()
@@ -144,9 +145,9 @@ def test_framework_that_is_loaded_already_is_woken_at_once(job) -> None:
     framework = sys.modules["some_rl"]
     assert job.seen().gauges["adapter/some_rl/acting/1.2"] == 1.0
     assert job.seen().framework == "some_rl"
-    bootstrap.stop()
+    guest.stop()
     assert framework.act is original
-    bootstrap.start(None, run="again")
+    guest.start(None, run="again")
     assert framework.act is not original
     assert job.seen().gauges["adapter/some_rl/acting/1.2"] == 1.0
 
@@ -178,7 +179,7 @@ def test_framework_wins_over_the_library_it_is_built_on(job, first) -> None:
 
 def test_what_the_job_says_of_itself_stays(job) -> None:
     job.add("some_rl")
-    assert bootstrap.start(None, run="job", framework="mine")
+    assert guest.start(None, run="job", framework="mine")
     importlib.import_module("some_rl")
     assert job.seen().framework == "mine"
 

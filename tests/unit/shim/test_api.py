@@ -18,7 +18,7 @@ from types import ModuleType
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import bootstrap, compiling, recorder
+from dfx_agent.shim import compiling, lifecycle, recorder
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import (
     KIND_MASK,
@@ -61,8 +61,8 @@ class Guest:
 
 
 def reset() -> None:
-    bootstrap.stop()
-    bootstrap._refused = False
+    lifecycle.guest.stop()
+    lifecycle.guest._is_refused = False
     recorder._step.set(None)
     recorder.innermost.set(None)
 

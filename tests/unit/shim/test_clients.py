@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import bootstrap, clients, patches, recorder
+from dfx_agent.shim import clients, patches, recorder
+from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import FAILED, KIND_MASK, STAGE, WAIT
 
@@ -49,16 +50,16 @@ def url() -> Iterator[str]:
 @pytest.fixture
 def reader(dfx_dir, monkeypatch) -> Iterator[SegmentReader]:
     """Of this process with a guest that has these hooks and none into torch."""
-    bootstrap.stop()
+    guest.stop()
     ours = {hook.name for hook in clients.PATCHES.values()}
     monkeypatch.setattr(patches, "disabled", lambda: patches.registry.keys() - ours)
-    bootstrap._refused = False
+    guest._is_refused = False
     recorder._step.set(None)
     recorder.innermost.set(None)
     assert dfx.init(run="r", role="trainer", rank=0)
     with closing(SegmentReader(recorder.current.path)) as segment:
         yield segment
-    bootstrap.stop()
+    guest.stop()
 
 
 def spans(reader: SegmentReader) -> list[tuple[str, int]]:
@@ -136,7 +137,7 @@ def test_an_answer_that_is_an_error_stays_one(reader, url):
 
 def test_everything_is_put_back(reader, url):
     ours = http.client.HTTPConnection.getresponse, httpx.HTTPTransport.handle_request
-    bootstrap.stop()
+    guest.stop()
     theirs = http.client.HTTPConnection.getresponse, httpx.HTTPTransport.handle_request
     assert [function.__code__.co_filename.endswith("clients.py") for function in ours] == [True] * 2
     assert not any("dfx_agent" in function.__code__.co_filename for function in theirs)
@@ -144,7 +145,7 @@ def test_everything_is_put_back(reader, url):
 
 
 def test_nothing_is_changed_in_a_process_that_does_not_record():
-    bootstrap.stop()
+    guest.stop()
     recorder.start_late = None
     clients.install()
     assert "dfx_agent" not in http.client.HTTPConnection.getresponse.__code__.co_filename

@@ -16,6 +16,7 @@ HEAD = """
 import sys
 import dfx_agent.shim as dfx
 from dfx_agent.shim import bootstrap, recorder
+
 from dfx_agent.wire import SegmentReader
 """
 COMPILED = """

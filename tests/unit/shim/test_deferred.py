@@ -13,8 +13,9 @@ from typing import NamedTuple
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import bootstrap, deferred, recorder
+from dfx_agent.shim import deferred, recorder
 from dfx_agent.shim.deferred import DeferredScalars
+from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
 
 
@@ -143,8 +144,8 @@ def test_a_job_that_has_no_steps_loses_nothing_unsaid(device, scalars, written, 
 
 
 def test_a_device_that_has_failed_does_not_spoil_the_orderly_end(device, dfx_dir, monkeypatch):
-    monkeypatch.setattr(bootstrap, "_refused", False)
-    bootstrap.stop()
+    monkeypatch.setattr(guest, "_is_refused", False)
+    guest.stop()
     assert dfx.init(run="r")
     writer = recorder.current
     reader = SegmentReader(writer.path)

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import bootstrap, recorder
+from dfx_agent.shim import recorder
+from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import FAILED, KIND_MASK, NO_STEP, SCALAR, STAGE, WAIT, Record
 
@@ -23,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def reset() -> None:
-    bootstrap.stop()
-    bootstrap._refused = False
+    guest.stop()
+    guest._is_refused = False
     recorder._step.set(None)
     recorder.innermost.set(None)
 

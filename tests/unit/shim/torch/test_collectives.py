@@ -11,7 +11,8 @@ import torch.distributed as dist
 import dfx_agent.shim as dfx
 from bench.hooked_calls import single_rank
 from dfx_agent.shim import recorder
-from dfx_agent.shim.torch import collectives, group_end, hooks
+from dfx_agent.shim.torch import collectives, group_end
+from dfx_agent.shim.torch.hooks import torch_hooks
 from dfx_agent.wire import SegmentReader
 
 
@@ -22,7 +23,7 @@ def reader(tmp_path, monkeypatch):
     with single_rank():
         dfx.init(run="groups", directory=str(tmp_path))
         yield SegmentReader(recorder.current.path)
-        hooks.remove()
+        torch_hooks.remove()
         dfx.shutdown()
         recorder.current = None
 

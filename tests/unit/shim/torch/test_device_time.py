@@ -18,7 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim import patches, recorder
-from dfx_agent.shim.torch import collectives, device_time, hooks
+from dfx_agent.shim.torch import collectives, device_time
+from dfx_agent.shim.torch.hooks import torch_hooks
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import COLLECTIVE, COUNT, DEVICE_TIME, KIND_MASK, STAGE
 
@@ -120,7 +121,7 @@ def job(request, tmp_path, monkeypatch, device) -> Iterator[Job]:
     job.num_enqueued = 1  # the communicator is there
     dfx.set_step(16)
     yield job
-    hooks.remove()
+    torch_hooks.remove()
     dfx.shutdown()
     recorder.current = None
     dist.destroy_process_group()

@@ -76,7 +76,7 @@ def test_no_window_says_nothing(writer, reader):
 
 def test_above_the_budget_details_go_first_then_the_collectives(writer, reader, hooks, monkeypatch):
     monkeypatch.setenv("DFX_MAX_OVERHEAD", "0.0001%")
-    monkeypatch.setattr(step_hooks._seen, "has_details", True)
+    monkeypatch.setattr(step_hooks.seen, "has_details", True)
     account = Overhead()
     seconds(account, writer, 0, 11, num_events=100)
     active = {name for name, hook in hooks.items() if hook.is_active}
@@ -98,7 +98,7 @@ def test_another_budget_brings_back_what_was_given_up_and_says_so(
     writer, reader, hooks, monkeypatch
 ):
     monkeypatch.setattr(overhead, "allowed_ratio", 1e-9)
-    monkeypatch.setattr(step_hooks._seen, "has_details", True)
+    monkeypatch.setattr(step_hooks.seen, "has_details", True)
     hooks["ddp"].resume("failed")  # was never at work
     account = Overhead()
     seconds(account, writer, 0, 31, num_events=100)
@@ -107,7 +107,7 @@ def test_another_budget_brings_back_what_was_given_up_and_says_so(
     seconds(account, writer, 31, 60, num_events=100)
     assert {name for name, hook in hooks.items() if hook.is_active} == {*hooks} - {"ddp"}
     assert hooks["ddp"].state == "failed"
-    assert step_hooks._seen.has_details
+    assert step_hooks.seen.has_details
     said = [r[3] for r in reader.poll() if reader.name(r[9]) == "guest/given_up"]
     assert said == [1.0, 2.0, 0.0]
     monkeypatch.setattr(overhead, "allowed_ratio", 1e-9)

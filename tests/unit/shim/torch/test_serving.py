@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 HEAD = """
 from dfx_agent.shim import bootstrap, recorder
+from dfx_agent.shim.lifecycle import guest
 bootstrap.arm()
 import torch
 from dfx_agent.shim.torch.modules import SERVING
@@ -81,7 +82,7 @@ assert not hooks
 """
 ENDS = """
 from dfx_agent.shim import patches
-bootstrap.stop()
+guest.stop()
 assert not hooks
 assert not SERVING.is_active
 """
@@ -125,7 +126,7 @@ def test_who_is_named_already_has_no_hook(changes: dict[str, str], dfx_dir: Path
 
 @pytest.mark.parametrize(
     ("begin", "role"),
-    [("bootstrap.start(None)", "trainer"), ("bootstrap.start(None, role='critic')", "critic")],
+    [("guest.start(None)", "trainer"), ("guest.start(None, role='critic')", "critic")],
 )
 def test_who_trains_is_a_trainer_unless_the_job_says_otherwise(begin, role, dfx_dir) -> None:
     run(f"{begin}\nmodel(x).sum().backward()\nassert role() == {role!r}\n", dfx_dir)

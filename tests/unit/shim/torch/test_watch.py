@@ -27,7 +27,7 @@ class Job:
     def __init__(self, writer: Recorder, clock: types.SimpleNamespace) -> None:
         self.writer = writer
         self.clock = clock
-        self.watch = Watch()
+        self.watch = Watch(lambda: None)
         self.stacks_at: list[int] = []
         self.flights_at: list[int] = []
 
