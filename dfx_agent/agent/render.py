@@ -223,7 +223,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         gauges=dict(process.gauges),
         collectives=fold.collectives.rows(process),
         groups=fold.collectives.group_rows(process),
-        ledger=fold.ledger.rows(process),
+        ledger=fold.ledger.rows(process.filed_as.role, process.label),
         devices=device_rows(process.gauges),
         host_memory=None if is_log else _host_memory(process),
         source="passive" if is_log else "guest",

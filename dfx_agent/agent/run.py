@@ -27,6 +27,7 @@ from dfx_agent.judge.memory.judge import MemoryJudge
 from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.node.collectives.matching import Collectives
+from dfx_agent.node.crossings import Crossings
 from dfx_agent.node.ended import DroppedProcesses, surplus
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
@@ -69,7 +70,7 @@ class RunFold:
         self._memory, self._memory_judge = MemoryReader(), MemoryJudge()
         self.health = RunHealth(critical)
         self.skipped_updates = SkippedUpdates()
-        self.ledger = RunLedger()
+        self._crossings, self.ledger = Crossings(), RunLedger()
         self.incidents = IncidentBook(run)
         self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
         self.rows: dict[tuple[str, int], StepRow] = {}
@@ -141,7 +142,7 @@ class RunFold:
         self.release(process)
         self.dropped.add(process)
         self.collectives.let_go(process)
-        self.ledger.let_go(process)
+        self.ledger.let_go(process.id, self._crossings.let_go(process))
         self.scalar_rows.let_go(role, label)
         if all(other != label for _, other in self.processes):
             self.store.let_go(label)
@@ -169,7 +170,9 @@ class RunFold:
             framework, offset_ns = self.framework_of(process), process.follower.epoch_offset_ns
             self.health.add(ToldScalars(process.id, framework, tuple(scalars), offset_ns))
         self.collectives.add(process)
-        self.ledger.add(process)
+        crossed = self._crossings.news(process)
+        if crossed is not None:
+            self.ledger.add(crossed)
         watch = self._watches.get(process.filed_as.role)
         if watch is None:
             watch = self._watches[process.filed_as.role] = StepWatch()
@@ -195,7 +198,8 @@ class RunFold:
             self.health.close(told)
             self.skipped_updates.observe(update_counts(self.processes.values()))
         with guard("judgement", run, _LEDGER):
-            self.ledger.settle(self.processes.values(), is_whole=self._is_whole())
+            reporting = self._crossings.progress(self.processes.values())
+            self.ledger.settle(reporting, is_whole=self._is_whole())
 
     def _close_rows(self) -> None:
         for key in sorted(self._open):

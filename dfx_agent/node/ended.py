@@ -8,10 +8,10 @@ on counting from them.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable
-from typing import Generic, TypeVar
 
+from dfx_agent.newest import Newest
 from dfx_agent.node.process import Process
 from dfx_agent.node.time.totals import Totals
 from dfx_agent.snapshot import DroppedRanks
@@ -20,26 +20,6 @@ KEEP_PROCESSES = 64
 # ranks of the world that the job tells, those on one node: verdicts are about them
 KEEP_RANKS = 256
 KEEP_RUNS = 32
-_KEEP_TOTALS = 1024
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-
-
-class Newest(Generic[_Key, _Value]):
-    """What was put in last, at most ``_KEEP_TOTALS``."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[_Key, _Value] = OrderedDict()
-
-    def put(self, key: _Key, value: _Value) -> None:
-        self._known[key] = value
-        self._known.move_to_end(key)
-        if len(self._known) > _KEEP_TOTALS:
-            self._known.popitem(last=False)
-
-    def take(self, key: _Key) -> _Value | None:
-        return self._known.pop(key, None)
 
 
 class DroppedProcesses:

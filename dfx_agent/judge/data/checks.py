@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dfx_agent.facts.ledger import Fields
 from dfx_agent.wire.records import LEDGER_MODULUS
 
 Rank = tuple[str, str]  # role, label
-Fields = Mapping[tuple[str, str], float]  # (field, column) -> value
 
 _HASHES = frozenset({"multiset", "values", "aligned"})
 _DIGESTS = frozenset({"schema", "shapes", "order"})

@@ -1,4 +1,4 @@
-"""The shape ledger of a run: crossings put together, folded by step, compared, judged.
+"""The shape ledger of a run: crossings folded by step, compared, judged.
 
 A step is judged when every living process that reports is two steps past it: numbers that come
 from a device arrive a step later. A step in which records were lost, a process began or died is
@@ -13,6 +13,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from dfx_agent.facts.ledger import Crossing, LedgerNews, Progress
+from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.data.checks import (
     Crossed,
     Difference,
@@ -22,15 +24,11 @@ from dfx_agent.judge.data.checks import (
     wrong_here,
 )
 from dfx_agent.judge.data.verdict import Mismatch, data_verdict
-from dfx_agent.node.ended import Newest
-from dfx_agent.node.process import Process
-from dfx_agent.node.segments.records import LedgerRecord
+from dfx_agent.newest import Newest
 from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, Verdict
-from dfx_agent.wire.records import LEDGER_FIELDS, NO_STEP
 
 _SETTLED_STEPS = 2
 _MAX_OPEN_STEPS = 16
-_MAX_PARTIAL = 32
 _MAX_BOUNDARIES = 64
 _KEEP_MISMATCHES = 256
 _HABIT_STEPS = 32
@@ -46,16 +44,16 @@ class _Newest:
     """One rank at one boundary since it was first seen."""
 
     def __init__(self, totals: Counter[str] | None = None) -> None:
-        self.step = NO_STEP
+        self.step: int | None = None
         self.fields: dict[tuple[str, str], float] = {}
         self.totals: Counter[str] = totals or Counter()
 
-    def take(self, step: int, fields: Mapping[tuple[str, str], float]) -> None:
-        if step != self.step:
-            self.step, self.fields = step, {}
-        merge_into(self.fields, fields)
+    def take(self, crossing: Crossing) -> None:
+        if crossing.step != self.step:
+            self.step, self.fields = crossing.step, {}
+        merge_into(self.fields, crossing.fields)
         self.totals["num_crossings"] += 1
-        for (name, _), value in fields.items():
+        for (name, _), value in crossing.fields.items():
             if name in {"num_nonfinite", "num_misaligned", "num_unread"}:
                 self.totals[name] += int(value)
 
@@ -64,10 +62,9 @@ class RunLedger:
     """All processes of one run."""
 
     def __init__(self) -> None:
-        self._partial: dict[tuple[Process, int], list[LedgerRecord]] = {}
         self._steps: dict[int, _Step] = {}
         self._skipped: set[int] = set()
-        self._processes: dict[Rank, tuple[Process, int]] = {}  # with the records it had lost
+        self._processes: dict[Rank, tuple[ProcessId, int]] = {}  # with the records it had lost
         self._newest: dict[tuple[Rank, str], _Newest] = {}
         self._dropped: Newest[tuple[Rank, str], Counter[str]] = Newest()
         self._habits: dict[_Habit, deque[bool]] = {}
@@ -80,38 +77,31 @@ class RunLedger:
         self.num_skipped = 0
         self.num_incomplete = 0
 
-    def add(self, process: Process) -> None:
+    def add(self, news: LedgerNews) -> None:
         """What the last reading of a process brought."""
-        rank = process.filed_as.role, process.label
-        if process.ledger or rank in self._processes:
-            self._note_losses(rank, process)
-        for record in process.ledger:
-            key = process, record.crossing
-            records = self._partial.setdefault(key, [])
-            records.append(record)
-            if len(records) == record.num_records:
-                del self._partial[key]
-                self._take(rank, records)
-        while len(self._partial) > _MAX_PARTIAL:
-            self._give_up(next(iter(self._partial)))
+        rank = news.process[:2]
+        self._note_losses(rank, news)
+        for crossing in news.crossings:
+            self._take(rank, crossing)
+        self._give_up(news.given_up)
 
-    def let_go(self, process: Process) -> None:
+    def let_go(self, process: ProcessId, given_up: Iterable[int | None]) -> None:
         """It ended long ago: its totals are kept for the next process of the rank."""
-        rank = process.filed_as.role, process.label
+        rank = process[:2]
         self._processes.pop(rank, None)
-        for key in [key for key in self._partial if key[0] is process]:
-            self._give_up(key)
+        self._give_up(given_up)
         for seat in [seat for seat in self._newest if seat[0] == rank]:
             self._dropped.put(seat, self._newest.pop(seat).totals)
 
-    def settle(self, processes: Iterable[Process], *, is_whole: bool) -> None:
+    def settle(self, reporting: Iterable[Progress], *, is_whole: bool) -> None:
         """All processes were read: judge the steps that are over.
 
-        ``is_whole``: every rank of the job is followed by this agent.
+        ``reporting``: all that have shown a batch. ``is_whole``: every rank of the job is followed
+        by this agent.
         """
-        reporting = [process for process, _ in self._processes.values()]
-        self._note_deaths(reporting)
-        present = [process for process in reporting if process in set(processes)]
+        known = list(reporting)
+        self._note_deaths(known)
+        present = [process for process in known if process.is_present]
         awaited = [process for process in present if process.is_living] or present
         end = min((e for p in awaited if (e := _end(p)) is not None), default=None)
         for step in sorted(self._steps):
@@ -144,55 +134,52 @@ class RunLedger:
         rows = [LedgerMismatches(*key, count) for key, count in sorted(self._counts.items())]
         return LedgerState(self.num_judged, self.num_skipped, self.num_incomplete, tuple(rows))
 
-    def rows(self, process: Process) -> tuple[LedgerRow, ...]:
+    def rows(self, role: str, label: str) -> tuple[LedgerRow, ...]:
         """The boundaries of one rank, as they were crossed."""
-        rank = process.filed_as.role, process.label
+        rank = role, label
         return tuple(
             _row(boundary, newest) for (r, boundary), newest in self._newest.items() if r == rank
         )
 
-    def _note_losses(self, rank: Rank, process: Process) -> None:
+    def _note_losses(self, rank: Rank, news: LedgerNews) -> None:
         """What was there when records were lost, or a process began, is not whole."""
         known, num_lost = self._processes.get(rank, (None, 0))
-        now_lost = process.follower.num_lost
-        if known is not process:
-            self._skipped.add(process.ledger[0].step if process.ledger else NO_STEP)
-        if now_lost != num_lost or known not in {None, process}:
-            self._skipped.update(self._steps)
-            self._skipped.update(record.step for record in process.ledger)
-        self._processes[rank] = process, now_lost
+        if known != news.process:
+            self._skip(news.steps[:1])
+        if news.num_lost != num_lost or known not in {None, news.process}:
+            self._skip(self._steps)
+            self._skip(news.steps)
+        self._processes[rank] = news.process, news.num_lost
 
-    def _note_deaths(self, reporting: Iterable[Process]) -> None:
+    def _note_deaths(self, reporting: Iterable[Progress]) -> None:
         for process in reporting:
             if not process.is_living:
                 self._skipped.update(self._steps.keys() & {process.told_step})
 
-    def _give_up(self, key: tuple[Process, int]) -> None:
-        """Records of this crossing were lost."""
-        self._skipped.add(self._partial.pop(key)[0].step)
-        self.num_incomplete += 1
+    def _skip(self, steps: Iterable[int | None]) -> None:
+        self._skipped.update(step for step in steps if step is not None)
 
-    def _take(self, rank: Rank, records: list[LedgerRecord]) -> None:
-        first = records[0]
-        boundary = first.name.partition("/")[0]
-        fields = {
-            (LEDGER_FIELDS[r.field], r.name.partition("/")[2]): r.value
-            for r in records
-            if r.field < len(LEDGER_FIELDS)
-        }
+    def _give_up(self, steps: Iterable[int | None]) -> None:
+        """Records of these crossings were lost."""
+        for step in steps:
+            self._skip([step])
+            self.num_incomplete += 1
+
+    def _take(self, rank: Rank, crossing: Crossing) -> None:
+        boundary, step = crossing.boundary, crossing.step
         if (rank, boundary) not in self._newest:
             if len(self._newest) >= _MAX_BOUNDARIES * len(self._processes):
                 self.num_incomplete += 1
                 return
             self._newest[rank, boundary] = _Newest(self._dropped.take((rank, boundary)))
-        self._newest[rank, boundary].take(first.step, fields)
-        if first.step == NO_STEP:  # nothing to compare it with
-            crossed = Crossed(first.time_ns)
-            crossed.take(fields)
+        self._newest[rank, boundary].take(crossing)
+        if step is None:  # nothing to compare it with
+            crossed = Crossed(crossing.time_ns)
+            crossed.take(crossing.fields)
             self._judge_boundary(None, boundary, {rank: crossed}, set())
             return
-        of_step = self._steps.setdefault(first.step, {}).setdefault(boundary, {})
-        of_step.setdefault(rank, Crossed(first.time_ns)).take(fields)
+        of_step = self._steps.setdefault(step, {}).setdefault(boundary, {})
+        of_step.setdefault(rank, Crossed(crossing.time_ns)).take(crossing.fields)
 
     def _judge(self, step: int, crossed: _Step, *, is_whole: bool) -> None:
         self.num_judged += 1
@@ -244,7 +231,7 @@ class RunLedger:
         self._mismatches.append(mismatch)
 
 
-def _end(process: Process) -> int | None:
+def _end(process: Progress) -> int | None:
     """Steps before this one are complete; None for a process that counts none."""
     if process.told_step is None:
         return None
@@ -259,7 +246,7 @@ def _row(boundary: str, newest: _Newest) -> LedgerRow:
     size = by_name.get("mask_size")
     return LedgerRow(
         boundary=boundary,
-        step=None if newest.step == NO_STEP else newest.step,
+        step=newest.step,
         num_samples=int(by_name.get("num_rows", 0)),
         mask_ratio=by_name.get("mask_sum", 0.0) / size if size else None,
         smallest_group=_whole(by_name.get("smallest_group")),

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dfx_agent.newest import Newest
 from dfx_agent.node.collectives.coverage import Coverage
 from dfx_agent.node.collectives.waits import Book, DeviceSlot, Slot
-from dfx_agent.node.ended import Newest
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.records import Collective, DeviceTime
 from dfx_agent.snapshot import CollectiveTime, GroupRow

@@ -12,11 +12,12 @@ import pytest
 from job_scene import rank_row, run_row
 from matched_scene import SECOND, Run
 
+from dfx_agent import newest
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
-from dfx_agent.node import ended
-from dfx_agent.node.ended import KEEP_PROCESSES, KEEP_RUNS, Newest
+from dfx_agent.newest import Newest
+from dfx_agent.node.ended import KEEP_PROCESSES, KEEP_RUNS
 from dfx_agent.node.process import Process
 from dfx_agent.node.scalars.store import ScalarStore
 from dfx_agent.wire import Identity, SegmentWriter, layout
@@ -77,7 +78,7 @@ def num_processes() -> int:
 
 
 def test_many_ended_processes_of_one_run(dfx_dir, agent, monkeypatch):
-    monkeypatch.setattr(ended, "_KEEP_TOTALS", 64)
+    monkeypatch.setattr(newest, "_KEEP", 64)
     main = live(dfx_dir, role="trainer", rank=0, world_size=1)
     agent.poll()
     before, num_objects, others = counters(agent), 0, num_processes()

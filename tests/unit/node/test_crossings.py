@@ -1,0 +1,88 @@
+"""Ledger records of several processes put together to whole crossings; what is lost is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from dfx_agent.facts.ledger import LedgerNews, Progress
+from dfx_agent.facts.seat import ProcessId
+from dfx_agent.node.crossings import Crossings
+from dfx_agent.node.segments.records import LedgerRecord
+from dfx_agent.wire.records import LEDGER_FIELDS, NO_STEP
+
+ROWS, IDS = LEDGER_FIELDS.index("num_rows"), LEDGER_FIELDS.index("multiset")
+
+
+@dataclass(eq=False)
+class Rank:
+    """As much of a process as is asked."""
+
+    label: str = "0"
+    created_ns: int = 1
+    ledger: list[LedgerRecord] = field(default_factory=list)
+    told_step: int | None = 4
+    is_living: bool = True
+
+    def __post_init__(self) -> None:
+        self.follower = SimpleNamespace(num_lost=0)
+        self.filed_as = SimpleNamespace(role="actor")
+        self.id = ProcessId("actor", self.label, self.created_ns)
+
+    def shows(self, crossing: int, *fields: int, num: int = 2, step: int = 4) -> Rank:
+        names = {ROWS: "rollout/", IDS: "rollout/sample_id"}
+        self.ledger = [
+            LedgerRecord(names.get(f, "rollout/x"), f, 8.0, step, crossing, num, 5) for f in fields
+        ]
+        return self
+
+
+def test_a_crossing_is_told_when_its_last_record_has_come():
+    crossings, rank = Crossings(), Rank()
+    assert crossings.news(rank.shows(1, ROWS)) == LedgerNews(rank.id, 0, (4,))
+    news = crossings.news(rank.shows(1, IDS))
+    (crossing,) = news.crossings
+    assert (crossing.boundary, crossing.step, crossing.time_ns) == ("rollout", 4, 5)
+    assert crossing.fields == {("num_rows", ""): 8.0, ("multiset", "sample_id"): 8.0}
+
+
+def test_a_reading_without_news_tells_nothing_but_what_was_lost():
+    crossings, rank = Crossings(), Rank()
+    assert crossings.news(rank) is None
+    assert list(crossings.progress([rank])) == []
+    crossings.news(rank.shows(1, ROWS, IDS))
+    rank.ledger = []
+    assert crossings.news(rank) is None
+    rank.follower.num_lost = 3
+    assert crossings.news(rank) == LedgerNews(rank.id, 3)
+
+
+def test_fields_of_a_newer_guest_are_left_out_and_a_batch_may_be_outside_any_step():
+    crossings, rank = Crossings(), Rank()
+    news = crossings.news(rank.shows(1, ROWS, len(LEDGER_FIELDS), step=NO_STEP))
+    (crossing,) = news.crossings
+    assert (crossing.step, news.steps) == (None, (None, None))
+    assert crossing.fields == {("num_rows", ""): 8.0}
+
+
+def test_the_oldest_of_too_many_that_are_not_whole_are_given_up():
+    crossings, rank = Crossings(), Rank()
+    told = [crossings.news(rank.shows(n, ROWS, step=n)).given_up for n in range(40)]
+    assert [given_up for given_up in told if given_up] == [(n,) for n in range(8)]
+    assert sorted(crossings.let_go(rank)) == list(range(8, 40))
+
+
+def test_how_far_those_are_that_show_batches_and_whether_they_are_still_of_the_run():
+    crossings, one, other = Crossings(), Rank("0"), Rank("1")
+    for rank in (one, other):
+        crossings.news(rank.shows(1, ROWS, IDS))
+    other.is_living = False
+    again = Rank("1", created_ns=2)
+    assert list(crossings.progress([one, again])) == [
+        Progress(one.id, 4, is_living=True),
+        Progress(other.id, 4, is_living=False, is_present=False),
+    ]  # fmt: skip
+    crossings.news(again.shows(1, ROWS, IDS))
+    assert [p.process.created_ns for p in crossings.progress([one, again])] == [1, 2]
+    crossings.let_go(again)
+    assert [p.process.label for p in crossings.progress([one])] == ["0"]
