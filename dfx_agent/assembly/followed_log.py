@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from dfx_agent.shim.recorder import Recorder
 from dfx_agent.wire import Identity
 
 # the agent reads so many values before more come: fewer than its ring holds
+_NUMBER = re.compile(r"\d[\d,]*")
 _MAX_VALUES_AT_ONCE = 4000
 # a long log is read anew when it has grown, and that may cost a tenth of the time
 _REST_PER_READ = 9.0
@@ -147,8 +149,10 @@ class FollowedLog:
         return self._recorder
 
     def _say_once(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+        """Once, and again when a count in it has grown tenfold."""
+        size = _NUMBER.sub(lambda number: "0" * len(number.group()), line)
+        if size not in self._said:
+            self._said.add(size)
             self._say(line)
 
 

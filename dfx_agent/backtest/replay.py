@@ -71,7 +71,10 @@ class Coverage:
 
 @dataclass
 class Report:
-    """What one run gave. ``name`` is that of the run within its file."""
+    """What one run gave. ``name`` is that of the run within its file.
+
+    ``is_cut``: the file is damaged, and what stands behind that was not read.
+    """
 
     file: str
     name: str = ""
@@ -80,6 +83,7 @@ class Report:
     alerts: list[Episode] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     audit: list[str] = field(default_factory=list)
+    is_cut: bool = False
     error: str | None = None
     curves: Curves | None = None
 
@@ -178,6 +182,7 @@ def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: b
         coverage=rows.coverage,
         alerts=alerts,
         warnings=log.warnings,
+        is_cut=log.is_cut,
         audit=rows.audit.lines,
         curves=curves,
     )

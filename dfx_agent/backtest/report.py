@@ -44,6 +44,7 @@ def _run_as_json(report: Report) -> dict[str, Any]:
         "can_page_by_vote": coverage.can_page,
         "alerts": [_episode_as_json(episode) for episode in report.alerts],
         "audit": report.audit,
+        "is_cut": report.is_cut,
         "warnings": [*report.warnings, *filter(None, [report.error])],
     }
 

@@ -80,7 +80,7 @@ def key_map_of(args: argparse.Namespace) -> KeyMap:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """0, or 1 when a file cannot be read or judged, or --fail-on found what it looks for."""
+    """0, or 1 when a file cannot be read or judged whole, or --fail-on found what it looks for."""
     if args.plot:
         _check_writable(Path(args.plot))
     thresholds, key_map = _thresholds(args.config), key_map_of(args)
@@ -113,11 +113,15 @@ def _exit_code(reports: list[Report], failing: tuple[str, ...]) -> int:
     for report in not_judged:
         missing = ", ".join(report.coverage.missing_families)
         print(f"dfx-agent: {report.title} is not judged: no signal of {missing}", file=sys.stderr)
+    cut = [report for report in reports if report.is_cut]
+    for report in cut:
+        rows = f"the first {report.num_rows:,} rows are judged, the rest cannot be read"
+        print(f"dfx-agent: {report.title} is damaged: {rows}", file=sys.stderr)
     if not reports:
         print("dfx-agent: no log was found", file=sys.stderr)
     is_found = any(alert.severity in failing for report in reports for alert in report.alerts)
     has_error = any(report.error for report in reports)
-    return int(is_found or has_error or bool(not_judged) or not reports)
+    return int(is_found or has_error or bool(not_judged or cut) or not reports)
 
 
 def _reports(

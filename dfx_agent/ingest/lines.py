@@ -52,7 +52,7 @@ def read_lines(path: Path, notes: Notes) -> Iterator[str]:
                     notes.add(f"is longer than {MAX_LINE_CHARS:,}: left out", f"line {number}")
                     _skip_line(text)
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, UnicodeError):
-            notes.add("is cut off or damaged: read up to there", f"the file behind line {number}")
+            notes.cut("is cut off or damaged: read up to there", f"the file behind line {number}")
 
 
 def open_text(path: Path) -> TextIOWrapper:

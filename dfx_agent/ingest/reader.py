@@ -92,6 +92,11 @@ class Log:
     def warnings(self) -> list[str]:
         return self._notes.lines
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the newest reading ended before the file did."""
+        return self._notes.is_cut
+
     def rows(self) -> Iterator[Row]:
         """UnreadableLogError when the file is missing, is no log, or holds no report."""
         notes = self._notes = Notes()

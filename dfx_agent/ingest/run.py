@@ -27,10 +27,12 @@ class NotALogError(UnreadableLogError):
 class Notes:
     """What was passed over while a log was read. The first of a kind says where, all count.
 
-    ``num_nan_cells``: key of a table -> cells that are NaN, which is no value there.
+    ``num_nan_cells``: key of a table -> cells that are NaN, which is no value there. ``is_cut``:
+    what stands behind some place of the file could not be read.
     """
 
     def __init__(self) -> None:
+        self.is_cut = False
         self.num_nan_cells: Counter[str] = Counter()
         self._first: dict[str, str] = {}
         self._counts: dict[str, int] = {}
@@ -45,6 +47,11 @@ class Notes:
             self._counts[what] = 1
         else:
             self._num_unnamed += 1
+
+    def cut(self, what: str, where: str = "") -> None:
+        """The same, and nothing behind it was read."""
+        self.is_cut = True
+        self.add(what, where)
 
     @property
     def lines(self) -> list[str]:

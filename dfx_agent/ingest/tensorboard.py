@@ -78,7 +78,7 @@ def _read_file(path: Path, window: StepWindow, notes: Notes) -> Iterator[Record]
             notes.add("is cut off: read up to there", path.name)
         except (ValueError, IndexError, struct.error):
             read = f"its first {num_records:,} records are read, the rest is not"
-            notes.add(f"is damaged: {read}", path.name)
+            notes.cut(f"is damaged: {read}", path.name)
 
 
 def _records(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:

@@ -42,12 +42,12 @@ def _entries(path: Path, notes: Notes) -> Iterator[Any]:
         try:
             entry, end = _DECODER.raw_decode(text, begin)
         except RecursionError:
-            notes.add("log_history is nested too deeply: read up to there")
+            notes.cut("log_history is nested too deeply: read up to there")
             return
         except ValueError:
             more = next(chunks, "") if len(text) - begin < _MAX_ENTRY_CHARS else ""
             if not more:
-                notes.add("log_history is cut off or damaged: read up to there")
+                notes.cut("log_history is cut off or damaged: read up to there")
                 return
             text, begin = text[begin:] + more, 0
             continue
@@ -78,4 +78,4 @@ def _chunks(path: Path, notes: Notes) -> Iterator[str]:
             while chunk := text.read(_CHUNK_CHARS):
                 yield chunk
         except (EOFError, OSError):
-            notes.add("the file is cut off or damaged: read up to there")
+            notes.cut("the file is cut off or damaged: read up to there")

@@ -311,11 +311,22 @@ def test_a_folder_of_mixed_logs_is_read_with_nothing_passed_over_silently(run_cl
         assert any(a["severity"] == "critical" for a in by_name[name]["alerts"]), name
     assert 0 < by_name["cut.csv.gz"]["rows"] < NUM_STEPS
     assert any("cut off" in line for line in by_name["cut.csv.gz"]["warnings"])
+    assert [name for name, run in by_name.items() if run["is_cut"]] == ["cut.csv.gz"]
     passed = {entry["file"]: entry["reason"] for entry in result["summary"]["passed_over"]}
     everything = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
     assert everything == passed.keys() | {run["file"] for run in result["runs"]}
     assert done.returncode == 1
     assert "broken.parquet" in done.stderr
+
+
+def test_a_log_of_which_only_a_part_could_be_judged_is_no_clean_one(run_cli, tmp_path: Path):
+    as_csv(tmp_path / "whole.csv.gz", steps(collapse=False))
+    cut = tmp_path / "cut.csv.gz"
+    cut.write_bytes((tmp_path / "whole.csv.gz").read_bytes()[:-500])
+    assert run_cli("backtest", str(tmp_path / "whole.csv.gz")).returncode == 0
+    done = run_cli("backtest", str(cut))
+    assert done.returncode == 1
+    assert f"{cut} is damaged: the first " in done.stderr
 
 
 # ------------------------------------------------------------------------------------- --summary

@@ -78,3 +78,13 @@ def test_a_first_row_that_is_written_in_parts_begins_nothing_anew(follower, path
     path.write_text('{"step": 0, "reward": 0.5}\n{"step": 0, "kl": 0.1}\n' + lines(1, 2))
     assert follower.read() == 3
     assert follower.said == []
+
+
+def test_a_note_is_said_again_only_when_its_count_has_grown_tenfold(follower, path):
+    path.write_text("step,reward\n")
+    for step in range(1, 25):
+        with path.open("a") as file:
+            file.write(f"{step},1.0\n{step},nan\n")
+        follower.read()
+    counts = [line.split("reward: ")[1].split()[0] for line in follower.said if "NaN" in line]
+    assert counts == ["1", "2", "10"]
