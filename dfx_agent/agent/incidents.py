@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from typing import NamedTuple
 
+from pydantic import FiniteFloat
+
 from dfx_agent.agent.incident_words import (
     action_of,
     cost_of,
@@ -88,9 +90,9 @@ class KeptIncident:
     role: str
     ranks: tuple[str, ...]
     cause: str
-    since_seconds: float
+    since_seconds: FiniteFloat
     step: int | None
-    seen_seconds: float
+    seen_seconds: FiniteFloat
     summary: str = ""
     is_unsure: bool = False
     is_event: bool = True  # the begin; else it is the clock of an alert

@@ -15,7 +15,7 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing
-from dfx_agent.alerting.memory import Held, Memory, Told, read, written
+from dfx_agent.alerting.memory import Held, Memory, Told
 from dfx_agent.alerting.notification import Notification, Receiver, fingerprint
 from dfx_agent.log import OncePerPlace
 from dfx_agent.rules.alert import Alert
@@ -90,7 +90,7 @@ class LiveAlerts:
         self._runs: dict[str, _Run] = {}
         self._node = node
         self._memory = memory
-        self._kept: dict[str, Told] = read(memory.load()) if memory is not None else {}
+        self._kept: dict[str, Told] = (memory.load() if memory else None) or {}
         self._held = Held(self._kept, alerts)
         for receiver in receivers if self._kept else ():
             receiver.resume(self._kept.get(receiver.key, {}))
@@ -222,7 +222,7 @@ class LiveAlerts:
         kept = {**self._kept, **{r.key: r.told() for r in self._receivers}}
         if kept != self._kept:
             self._kept = kept
-            self._memory.save(written(kept))
+            self._memory.save({receiver: told for receiver, told in kept.items() if told})
 
     def _notification(self, row: AlertRow) -> Notification:
         page = self._page_url()

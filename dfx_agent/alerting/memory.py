@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
 from dfx_agent.alerting.notification import Notification
 from dfx_agent.rules.alert import Alert
+from dfx_agent.snapshot.document import Document
 
 # beside the time for which a condition has to last
 HOLD_SECONDS = 120.0
 
 Told = dict[str, Notification]
+"""By fingerprint."""
+
+DOCUMENT = Document[dict[str, Told]](dict[str, Told])
+"""By receiver."""
 
 
 class Memory(Protocol):
-    """A document that outlives the agent; neither call raises."""
+    """What outlives the agent, by receiver; neither call raises."""
 
-    def load(self) -> Any: ...
+    def load(self) -> dict[str, Told] | None: ...
 
-    def save(self, document: Any) -> None: ...
+    def save(self, value: dict[str, Told]) -> None: ...
 
 
 class Held:
@@ -50,33 +54,3 @@ class Held:
             if passed > HOLD_SECONDS + self._lasting.get(held.labels.get("alertname", ""), 0.0):
                 del self._waiting[key]
         return dict(self._waiting)
-
-
-def written(told: Mapping[str, Told]) -> dict[str, Any]:
-    """By receiver and fingerprint, as JSON has it."""
-    return {
-        receiver: {key: asdict(notification) for key, notification in each.items()}
-        for receiver, each in told.items()
-        if each
-    }
-
-
-def read(document: Any) -> dict[str, Told]:
-    """What ``written`` made; nothing of what is not whole."""
-    try:
-        return {
-            str(receiver): {str(key): _notification(fields) for key, fields in each.items()}
-            for receiver, each in document.items()
-        }
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return {}
-
-
-def _notification(fields: Mapping[str, Any]) -> Notification:
-    labels, annotations = (
-        {str(name): str(text) for name, text in fields[key].items()}
-        for key in ("labels", "annotations")
-    )
-    return Notification(
-        labels, annotations, float(fields["starts_seconds"]), str(fields["page_url"])
-    )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from pydantic import FiniteFloat
+
 from dfx_agent.snapshot import DeliveryRow
 
 _FNV_OFFSET, _FNV_PRIME, _SEPARATOR = 14695981039346656037, 1099511628211, b"\xff"
@@ -18,7 +20,7 @@ class Notification:
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    starts_seconds: float
+    starts_seconds: FiniteFloat
     page_url: str
 
     @property

@@ -12,6 +12,7 @@ from dfx_agent.agent import folder_token
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.kept.document import KeptDocument
+from dfx_agent.alerting import memory
 from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
@@ -170,7 +171,7 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
         dict(config.alert_labels),
         page_url,
         newest.node,
-        KeptDocument(config.directory, "told.json") if is_first else None,
+        KeptDocument(config.directory, "told.json", memory.DOCUMENT) if is_first else None,
     )
     agent.await_alerts()
     live.join_incidents(agent.see_alerts)

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
-from typing import Any
+from typing import Generic, TypeVar
 
 from dfx_agent.node.segments.owned_files import open_existing, open_state, state_directory
+from dfx_agent.snapshot.document import Document, reason
 from dfx_agent.wire import SegmentError
 
+T = TypeVar("T")
 
-class KeptDocument:
+
+class KeptDocument(Generic[T]):
     """``load`` and ``save`` do not raise; what went wrong last is in ``problem``."""
 
-    def __init__(self, directory: str, name: str) -> None:
+    def __init__(self, directory: str, name: str, document: Document[T]) -> None:
         self.problem = ""
         self._directory = directory
         self._name = name
+        self._document = document
 
-    def load(self) -> Any:
+    def load(self) -> T | None:
         """None when there is none that can be read."""
         try:
             with closing(open_existing(state_directory(self._directory))) as folder:
-                return json.loads(folder.read(self._name))
+                return self._document.read(folder.read(self._name))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
-            self.problem = f"cannot use {self._name} ({error})"
+        except (OSError, ValueError) as error:
+            self.problem = f"cannot use {self._name} ({reason(error)})"
             return None
 
-    def save(self, document: Any) -> None:
+    def save(self, value: T) -> None:
         try:
             with closing(open_state(self._directory)) as folder:
-                folder.write(self._name, json.dumps(document).encode())
+                folder.write(self._name, self._document.dumped(value))
         except (OSError, ValueError, SegmentError) as error:
             self.problem = f"cannot keep {self._name} ({error})"

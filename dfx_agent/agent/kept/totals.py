@@ -7,24 +7,87 @@ process is told by boot, namespace, pid, start time and the birth of its segment
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from contextlib import closing
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.owned_files import open_existing, open_state, state_directory
+from dfx_agent.node.time.account import Split
 from dfx_agent.node.time.totals import KeptTotals, Totals
 from dfx_agent.snapshot import SegmentProblem
+from dfx_agent.snapshot.document import Document, reason
 from dfx_agent.wire import SegmentError
 from dfx_agent.wire.segment import Preamble
 
 NAME = "totals.json"
 EVERY_SECONDS = 5.0
-_FORMAT = 1
 _MAX_BYTES = 64 << 20
 _UNKEPT_SHARE = 1 / 4  # of a ring
+
+Count = Annotated[int, Field(ge=0, strict=True)]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``KeptTotals`` as JSON has it. ``waits_ns`` are (kind, stage, ns), ``numbers`` as below."""
+
+    position: Count
+    until_ns: Count
+    totals: TotalsRow
+
+    @classmethod
+    def of(cls, kept: KeptTotals) -> Entry:
+        return cls(kept.position, kept.until_ns, TotalsRow.of(kept.totals))
+
+    def kept(self) -> KeptTotals:
+        return KeptTotals(self.position, self.until_ns, self.totals.totals())
+
+
+@dataclass(frozen=True)
+class TotalsRow:
+    """Nanoseconds by stage and wait, tokens and counters by name, and five numbers of records."""
+
+    active_ns: Count
+    idle_ns: Count
+    stages_ns: dict[str, Count]
+    waits_ns: tuple[tuple[str, str, Count], ...]
+    tokens: dict[str, float]
+    counters: dict[str, float]
+    numbers: tuple[Count, Count, Count, Count, Count]
+
+    @classmethod
+    def of(cls, totals: Totals) -> TotalsRow:
+        t, split = totals, totals.split
+        return cls(
+            split.active_ns, split.idle_ns, dict(split.stages_ns),
+            tuple((kind, stage, ns) for (kind, stage), ns in split.waits_ns.items()),
+            t.tokens, t.counters,
+            (t.num_records, t.num_lost, t.num_late, t.num_guest_drops, t.num_earlier),
+        )  # fmt: skip
+
+    def totals(self) -> Totals:
+        split = Split(self.active_ns, self.idle_ns)
+        split.stages_ns.update(self.stages_ns)
+        split.waits_ns.update({(kind, stage): ns for kind, stage, ns in self.waits_ns})
+        return Totals(split, dict(self.tokens), dict(self.counters), *self.numbers)
+
+
+@dataclass(frozen=True)
+class _File:
+    """What is strange in one process's entry costs that process alone: it is checked later."""
+
+    format: Literal[1]
+    processes: dict[str, Any]
+
+
+ENTRY = Document[Entry](Entry)
+_FILE = Document[_File](_File)
+_ENTRIES = Document[dict[str, Entry]](dict[str, Entry])
 
 
 class TotalsFile:
@@ -44,9 +107,8 @@ class TotalsFile:
         if entry is None:
             return None
         try:
-            position, until_ns = int(entry["position"]), int(entry["until_ns"])
-            return KeptTotals(position, until_ns, Totals.load(entry["totals"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return ENTRY.loaded(entry).kept()
+        except ValueError as error:
             self._note("use", error)
             return None
 
@@ -63,13 +125,9 @@ class TotalsFile:
         self._kept_seconds = now
         self._positions = {p: p.follower.position for p in living}
         rows = {key_of(p.follower.preamble): p.to_keep() for p in living}
-        entries = {
-            key: {"position": k.position, "until_ns": k.until_ns, "totals": k.totals.dump()}
-            for key, k in rows.items()
-            if k is not None
-        }
+        entries = {key: Entry.of(kept) for key, kept in rows.items() if kept is not None}
         try:
-            data = json.dumps({"format": _FORMAT, "processes": entries}).encode()
+            data = b'{"format":1,"processes":%b}' % _ENTRIES.dumped(entries)
             with closing(open_state(self._directory)) as folder:
                 folder.write(NAME, data)
         except (OSError, ValueError, SegmentError) as error:
@@ -83,23 +141,17 @@ class TotalsFile:
     def _read(self) -> dict[str, Any]:
         try:
             with closing(open_existing(state_directory(self._directory))) as folder:
-                return _processes(json.loads(folder.read(NAME, _MAX_BYTES)))
+                return _FILE.read(folder.read(NAME, _MAX_BYTES)).processes
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             self._note("use", error)
             return {}
 
     def _note(self, verb: str, error: Exception) -> None:
-        reason = " ".join(str(error).split())[:80] or type(error).__name__
-        message = f"cannot {verb} the totals in {self._path} ({reason}): counters may go back"
+        why = reason(error)[:80] or type(error).__name__
+        message = f"cannot {verb} the totals in {self._path} ({why}): counters may go back"
         self.problem = SegmentProblem(self._path, "totals", message)
-
-
-def _processes(document: Any) -> dict[str, Any]:
-    if document["format"] != _FORMAT:
-        raise ValueError(f"format {document['format']}, known is {_FORMAT}")
-    return dict(document["processes"])
 
 
 def key_of(preamble: Preamble) -> str:

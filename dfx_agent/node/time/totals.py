@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
 
 from dfx_agent.node.time.account import Split
 from dfx_agent.wire.layout import WORD
@@ -43,40 +41,6 @@ class Totals:
         self.num_guest_drops += sign * other.num_guest_drops
         self.num_earlier += sign * other.num_earlier
 
-    def dump(self) -> dict[str, Any]:
-        split = self.split
-        return {
-            "active_ns": split.active_ns,
-            "idle_ns": split.idle_ns,
-            "stages_ns": dict(split.stages_ns),
-            "waits_ns": [[kind, stage, ns] for (kind, stage), ns in split.waits_ns.items()],
-            "tokens": self.tokens,
-            "counters": self.counters,
-            "numbers": [
-                self.num_records,
-                self.num_lost,
-                self.num_late,
-                self.num_guest_drops,
-                self.num_earlier,
-            ],
-        }
-
-    @classmethod
-    def load(cls, given: Any) -> Totals:
-        """What ``dump`` made. Raises ValueError, KeyError or TypeError for anything else."""
-        waits = {(str(kind), str(stage)): _count(ns) for kind, stage, ns in given["waits_ns"]}
-        split = Split(
-            _count(given["active_ns"]),
-            _count(given["idle_ns"]),
-            defaultdict(int, {str(s): _count(ns) for s, ns in given["stages_ns"].items()}),
-            defaultdict(int, waits),
-        )
-        tokens, counters = (
-            {str(name): float(count) for name, count in given[key].items()}
-            for key in ("tokens", "counters")
-        )
-        return cls(split, tokens, counters, *map(_count, given["numbers"]))
-
 
 @dataclass(frozen=True)
 class KeptTotals:
@@ -95,9 +59,3 @@ def num_up_to(position: int, packed: bytearray) -> int:
     """How many of these records, in their order, are numbered ``position`` at most."""
     numbers = memoryview(packed).cast("Q")[:: RECORD.size // WORD.size].tolist()
     return bisect_right(numbers, position)
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no count")
-    return value

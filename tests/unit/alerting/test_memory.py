@@ -42,7 +42,7 @@ def agent(dfx_dir):
 
     def made() -> tuple[LiveAlerts, Courier]:
         hook = webhook()
-        kept = KeptDocument(str(dfx_dir), "told.json")
+        kept = KeptDocument(str(dfx_dir), "told.json", memory.DOCUMENT)
         alerts = LiveAlerts(
             None, lambda row: samples_of(row.signals) if row.signals else {}, ALERTS, [hook],
             {}, lambda: "http://page:1", "node-a", kept,
@@ -122,15 +122,36 @@ def test_a_receiver_is_known_again_and_its_secret_is_not_kept():
 
 
 @pytest.mark.parametrize(
-    "document", [None, [], 7, {"w": None}, {"w": {"k": {}}}, {"w": {"k": {"labels": 1}}}]
+    "document",
+    [
+        None,
+        [],
+        7,
+        {"w": None},
+        {"w": {"k": {}}},
+        {"w": {"k": {"labels": 1}}},
+        {"w": {"k": {"labels": {}, "annotations": {}, "starts_seconds": "NaN", "page_url": ""}}},
+    ],
 )
-def test_what_is_not_ours_is_no_memory(document):
-    assert memory.read(document) == {}
+def test_what_is_not_ours_is_no_memory(dfx_dir, document):
+    (dfx_dir / "told.json").write_text(json.dumps(document))
+    kept = KeptDocument(str(dfx_dir), "told.json", memory.DOCUMENT)
+    assert kept.load() is None
+    assert kept.problem.startswith("cannot use told.json (")
+    assert "\n" not in kept.problem
 
 
 def test_it_survives_as_text():
     told = {"webhook:1": {ALERT.fingerprint: ALERT}}
-    assert memory.read(json.loads(json.dumps(memory.written(told)))) == told
+    assert memory.DOCUMENT.read(memory.DOCUMENT.dumped(told)) == told
+
+
+def test_what_an_agent_before_this_one_wrote_is_read():
+    before = {
+        "w": {"k": {"labels": LABELS, "annotations": {}, "starts_seconds": 1e3, "page_url": ""}}
+    }
+    read = memory.DOCUMENT.read(json.dumps(before).encode())
+    assert read == {"w": {"k": Notification(LABELS, {}, 1000.0, "")}}
 
 
 def test_two_nodes_have_two_alerts_where_each_sees_its_own_part():

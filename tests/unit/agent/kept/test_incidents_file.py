@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
 
 import pytest
 from hang_scene import ending, staged
@@ -16,8 +19,12 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.incidents import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
 from dfx_agent.agent.kept import incidents as incidents_file
+from dfx_agent.agent.kept.incidents import FILE, RUN, KeptRun
+from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.node.segments.owned_files import state_directory
+from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import AlertRow, Incident, Standing, Verdict
+from dfx_agent.snapshot.document import reason
 from dfx_agent.wire import Identity, SegmentWriter
 
 ALERT = AlertRow(
@@ -58,9 +65,9 @@ def test_what_an_unsure_judge_has_not_cleared_goes_on_with_the_next_agent():
     book = IncidentBook("r")
     first = told(book, found, now=2000.0)
     assert book.observe((busy,), (), None, NO_STEPS, 2010.0) == ()
-    rows = json.loads(json.dumps([asdict(entry) for entry in book.kept()]))
+    kept = KeptRun((), {}, book.kept())
     following = IncidentBook("r")
-    following.resume(map(incidents_file._incident, rows), 2020.0)
+    following.resume(RUN.read(RUN.dumped(kept)).open, 2020.0)
     second = told(following, replace(found, since_seconds=2100.0), now=2110.0)
     assert (second.id, second.since_seconds) == (first.id, 1000.0)
     book.observe((busy,), (), None, NO_STEPS, 2001.0 + RESUMED_SECONDS)
@@ -203,21 +210,60 @@ ENDING = [5, True, [None, 9], False]
 ENTRY = {"processes": ["a"], "ended": {"a": ENDING}, "open": [WHOLE]}
 
 
+@pytest.fixture
+def stranger(dfx_dir, rank):
+    """Writes a document, and gives what an agent that finds it says."""
+
+    def said(document) -> list[str]:
+        state = Path(state_directory(str(dfx_dir)))
+        (state / incidents_file.NAME).write_text(json.dumps(document))
+        agent = Agent(Config(str(dfx_dir)))
+        agent.poll()
+        agent.see_alerts(())
+        messages = [p.message for p in agent.snapshot().agent.problems if p.kind == "incidents"]
+        agent._folder.close()
+        return messages
+
+    return said
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ([], "cannot use incidents.json (Input should be"),
+        ({"format": 2, "runs": {}}, "cannot use incidents.json (format Input should be 1"),
+        ({"format": 1, "runs": {"r": {}}}, "cannot use run r in incidents.json (processes Field"),
+        ({"format": 1, "runs": {"other": {}}}, None),
+    ],
+)
+def test_a_strange_file_is_told_in_one_line(stranger, document, says):
+    messages = stranger(document)
+    assert [message.startswith(says) for message in messages] == ([True] if says else [])
+
+
 @given(DOCUMENTS)
 def test_no_document_of_a_stranger_is_an_error(document):
-    for given_ in (
-        document,
-        {"format": 1, "runs": document},
-        {"format": 1, "runs": {"r": document}},
-    ):
-        assert isinstance(incidents_file._runs(given_), dict)
+    for kept in (FILE, RUN):
+        with suppress(ValueError):
+            kept.loaded(document)
 
 
 @given(st.sampled_from(sorted(WHOLE)), LEAF)
-def test_one_field_that_is_wrong_costs_its_run_at_most(field, value):
-    strange = {**ENTRY, "open": [{**WHOLE, field: value}]}
-    runs = {"r": strange, "q": {**ENTRY, "ended": {"a": [value, *ENDING[1:]]}}, "s": ENTRY}
-    found = incidents_file._runs(json.loads(json.dumps({"format": 1, "runs": runs})))
-    (kept,) = found["s"].incidents
-    assert (kept.id, kept.ranks) == ("hang-1", ("0",))
-    assert all(isinstance(one, KeptIncident) for each in found.values() for one in each.incidents)
+def test_a_field_that_is_wrong_is_refused_or_taken_for_what_it_is(field, value):
+    for entry in (
+        {**ENTRY, "open": [{**WHOLE, field: value}]},
+        {**ENTRY, "ended": {"a": [value, *ENDING[1:]]}},
+    ):
+        try:
+            (kept,) = RUN.loaded(entry).open
+        except ValueError as error:
+            assert "\n" not in reason(error)  # noqa: PT017 (either is right)
+        else:
+            assert isinstance(kept, KeptIncident)
+            assert isfinite(kept.since_seconds + kept.seen_seconds)
+
+
+def test_what_an_agent_before_this_one_wrote_is_read():
+    kept = RUN.loaded(ENTRY)
+    assert kept.open[0].ranks == ("0",)
+    assert kept.ended == {"a": Ending(5, True, ExitStatus(None, 9), was_oom_killed=False)}  # noqa: FBT003

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.kept import totals as totals_file
 from dfx_agent.node.time.account import Split
-from dfx_agent.node.time.totals import Totals
+from dfx_agent.node.time.totals import KeptTotals, Totals
+from dfx_agent.snapshot.document import reason
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import COUNT, TOKENS
 
@@ -146,8 +148,9 @@ def test_a_damaged_file_is_told(watched, content):
     path.write_text(content.replace("KEY", key))
     second = agent_of(folder)
     assert rank_row(second, polls=2).num_records == 200
-    is_told = any("counters may go back" in p.message for p in second.snapshot().agent.problems)
-    assert is_told == (content != '{"format": 1, "processes": []}')
+    (told,) = [p.message for p in second.snapshot().agent.problems if p.kind == "totals"]
+    assert told.endswith("counters may go back")
+    assert "\n" not in told
     second.stop()
 
 
@@ -166,17 +169,33 @@ def totals(draw) -> Totals:
 
 @given(totals())
 def test_totals_survive_as_text(given_totals):
-    assert Totals.load(json.loads(json.dumps(given_totals.dump()))) == given_totals
+    entry = totals_file.Entry.of(KeptTotals(7, 9, given_totals))
+    assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).kept() == KeptTotals(
+        7, 9, given_totals
+    )
+
+
+KEEPS = json.loads(totals_file.ENTRY.dumped(totals_file.Entry.of(KeptTotals(7, 9, Totals()))))
+
+
+@given(st.sampled_from(sorted(KEEPS["totals"])), st.none() | st.integers(max_value=-1) | st.text())
+def test_what_is_no_count_is_refused_in_one_line(name, value):
+    strange = {**KEEPS, "totals": {**KEEPS["totals"], name: value}}
+    with pytest.raises(ValueError, match=name) as caught:
+        totals_file.ENTRY.loaded(strange)
+    assert reason(caught.value).startswith(f"totals.{name} ")
+
+
+def dumped(of: Totals) -> dict:
+    return asdict(totals_file.TotalsRow.of(of))
 
 
 @given(totals(), totals())
 def test_what_was_added_can_be_taken_away(one, other):
-    before = one.dump()
-    text = json.dumps(before)
+    known = dumped(one)
     one.merge(other)
     one.merge(other, -1)
-    known = json.loads(text)
-    after = json.loads(json.dumps(one.dump()))
+    after = dumped(one)
     assert {k: v for k, v in after["stages_ns"].items() if v} == {
         k: v for k, v in known["stages_ns"].items() if v
     }
@@ -186,12 +205,12 @@ def test_what_was_added_can_be_taken_away(one, other):
 
 def flat(of: Totals) -> dict[tuple, float]:
     """Every number by what it counts."""
-    dumped = of.dump()
-    found = {(key,): dumped[key] for key in ("active_ns", "idle_ns")}
-    found |= {("numbers", at): number for at, number in enumerate(dumped["numbers"])}
+    row = dumped(of)
+    found = {(key,): row[key] for key in ("active_ns", "idle_ns")}
+    found |= {("numbers", at): number for at, number in enumerate(row["numbers"])}
     for key in ("stages_ns", "tokens", "counters"):
-        found |= {(key, name): number for name, number in dumped[key].items()}
-    return found | {(kind, stage, "wait"): ns for kind, stage, ns in dumped["waits_ns"]}
+        found |= {(key, name): number for name, number in row[key].items()}
+    return found | {(kind, stage, "wait"): ns for kind, stage, ns in row["waits_ns"]}
 
 
 @given(totals(), totals())
