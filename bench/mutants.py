@@ -55,7 +55,7 @@ def _of_room(room: str) -> list[str]:
 
 
 MODULES = (*itertools.chain(*map(_of_room, ROOMS)), *(f"dfx_agent.{name}" for name in SINGLE))
-TESTS = tuple(f"tests/unit/{room}" for room in ("judge", "node", "agent", "wire"))
+TESTS = tuple(f"tests/unit/{room}" for room in ("judge", "node", "verdicts", "agent", "wire"))
 MOST_SECONDS = 5.0  # of the tests that are tried on one mutant, as they run without it
 WALL_SECONDS, CPU_SECONDS = 300, 20  # of one mutant: who takes longer has been noticed
 HIT = "__hit__"

@@ -23,6 +23,8 @@ class Crossings:
 
     def news(self, process: Process) -> LedgerNews | None:
         """None where the reading brought nothing of it."""
+        if not process.ledger and not self._showing:
+            return None
         place, now = _place(process), (process, process.follower.num_lost)
         if not process.ledger and self._showing.get(place, now) == now:
             return None

@@ -1,0 +1,88 @@
+"""Who crashed, concluded from facts made by hand: no process, no file, no clock."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import Arrival, RankFacts
+from dfx_agent.judge.crash.verdict import crash_verdict
+from dfx_agent.snapshot import Verdict
+
+SECOND = 10**9
+NOW = 10**6 * SECOND
+SEGV, TERM, KILL = (ExitStatus(None, s) for s in (signal.SIGSEGV, signal.SIGTERM, signal.SIGKILL))
+
+
+def lives(label: int, **known) -> RankFacts:
+    return RankFacts(
+        label=str(label), rank=label, pid=100 + label, world_size=4, now_ns=NOW,
+        now_seconds=NOW / 1e9, moved_ns=NOW, step=7, num_steps=7, **known,
+    )  # fmt: skip
+
+
+def died(label: int, status: ExitStatus | None = SEGV, ago: float = 5.0, **known) -> RankFacts:
+    facts = {"is_outlived": True, "stages": ("backward",), "open_spans": ("backward",), **known}
+    gone_ns = NOW - int(ago * SECOND)
+    return lives(label, state="died", exit_status=status, gone_ns=gone_ns, **facts)
+
+
+def judged(*ranks: RankFacts) -> Verdict:
+    return crash_verdict("trainer", ranks, NOW)
+
+
+def test_ranks_that_live_or_ended_in_order_are_clear():
+    ended = lives(1, state="exited", exit_status=ExitStatus(0, None), gone_ns=NOW)
+    assert judged(lives(0), ended).state == "clear"
+    assert judged(lives(0)).summary == "no rank has died"
+
+
+def test_a_rank_that_was_killed_is_found_with_where_it_stood():
+    found = judged(lives(0), lives(1), died(2), lives(3))
+    assert (found.state, found.ranks, found.stage, found.step) == ("found", ("2",), "backward", 7)
+    assert "killed by signal 11 (SIGSEGV)" in found.summary
+    assert found.evidence[0].startswith("rank 2 (pid 102): in backward of step 7")
+    assert found.since_seconds == pytest.approx(NOW / 1e9 - 5)
+
+
+def test_who_died_first_is_to_blame_and_who_waits_is_told():
+    waits = lives(1, arrivals=(Arrival("all_reduce", "0", 42, NOW - SECOND),))
+    found = judged(died(0, ago=3), waits, died(2, ago=9))
+    assert found.ranks == ("2",)
+    assert "rank 0 died 6 s later" in found.evidence
+    assert "rank 1 waits in all_reduce@0 #42" in found.evidence
+
+
+def test_a_rank_that_the_oom_killer_took_is_told_as_that():
+    found = judged(lives(0), died(1, KILL, was_oom_killed=True))
+    assert (found.ranks, found.cause) == (("1",), "out of memory")
+
+
+def test_who_was_told_to_end_after_a_crash_was_taken_along():
+    found = judged(died(0, TERM, ago=4), died(1, SEGV, ago=9), died(2, TERM, ago=4))
+    assert found.ranks == ("1",)
+
+
+def test_a_job_that_was_told_to_end_from_outside_has_not_crashed():
+    verdict = judged(*(died(rank, TERM) for rank in range(4)))
+    assert verdict.state == "insufficient evidence"
+    assert "told to end from outside" in verdict.summary
+
+
+def test_ranks_that_nobody_outlived_are_not_put_in_order():
+    verdict = judged(died(0, None, is_outlived=False), died(1, None, is_outlived=False))
+    assert (verdict.state, verdict.ranks) == ("insufficient evidence", ())
+    assert "died at the same moment" in verdict.summary
+
+
+def test_one_rank_of_a_job_of_one_that_died_is_found():
+    assert judged(died(0, is_outlived=False)).ranks == ("0",)
+
+
+def test_a_child_of_a_rank_that_lives_on_is_no_rank_that_died():
+    child = died(1, ExitStatus(1, None), parent_pid=100)
+    verdict = judged(lives(0), child)
+    assert verdict.state == "clear"
+    assert "a child of a rank that lives on" in verdict.summary
