@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from dfx_agent.facts.pairs import Pairs
+
 
 class Entry(NamedTuple):
     """One collective as it was issued. ``created_ns`` is Unix time.
@@ -58,7 +60,7 @@ class FlightRecord:
 
     time_ns: int
     rank: int
-    groups: dict[GroupKey, RecordedGroup]
+    groups: Pairs[GroupKey, RecordedGroup]
     longest_gap_ns: int = 0
 
     @cached_property

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.seat import ProcessId
 
-Fields = Mapping[tuple[str, str], float]  # (field, column) -> value
+Fields = Pairs[tuple[str, str], float]  # (field, column) -> value
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
+from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.snapshot import RankState
 from dfx_agent.wire.records import DDP_GRADIENTS
@@ -79,18 +80,18 @@ class RankFacts:
     step: int | None = None
     last_step: int | None = None
     num_steps: int = 0
-    step_durations: Sequence[int] = ()
-    stages: Sequence[str] = ()
-    open_spans: Sequence[str] = ()
-    arrivals: Sequence[Arrival] = ()
+    step_durations: tuple[int, ...] = ()
+    stages: tuple[str, ...] = ()
+    open_spans: tuple[str, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
     is_blocked: bool = False
     asks_since_ns: int | None = None
     num_still: int = 0
     has_groups: bool = False
     reached: Mapping[str, int] = field(default_factory=dict)
-    operations: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    stage_durations: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    collective_durations: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    operations: Pairs[tuple[str, int], str] = field(default_factory=dict)
+    stage_durations: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    collective_durations: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     longest_gap_seconds: float = 0.0
     gone_ns: int | None = None
     is_outlived: bool | None = None

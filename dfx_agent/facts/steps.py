@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.processor import SchedTimes
 
 # kind and name of where time went: ("stage", "rollout"), ("wait", "queue"), and these two
@@ -28,7 +29,7 @@ class RankStep:
 
     wall_seconds: float
     waited_seconds: float
-    parts: Mapping[Part, float]
+    parts: Pairs[Part, float]
     num_tokens: float | None
     num_forward_tokens: float | None = None
     busy_seconds: float | None = None

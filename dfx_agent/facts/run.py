@@ -1,0 +1,38 @@
+"""All that one agent knows of one run at one instant: what judges are given, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dfx_agent.facts.ledger import LedgerNews, Progress
+from dfx_agent.facts.memory import MemoryFacts
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.seat import Seat
+from dfx_agent.facts.steps import RoleSteps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Of the processes that the agent of ``node`` sees, as of Unix time ``now_seconds``.
+
+    ``seats``: who is seen. ``ranks``: by role, where each is now; empty for a role in which nobody
+    has been quiet, and missing for one of which that is not known. ``quiet_seconds``: how long
+    nothing has moved in the whole run. ``steps`` and ``memory``: the newest that are kept.
+    ``scalars``, ``updates``, ``batches``: what came since the facts before; ``progress``: how far
+    those are that show batches.
+    """
+
+    run: str
+    node: str
+    now_seconds: float
+    quiet_seconds: float = 0.0
+    seats: tuple[Seat, ...] = ()
+    ranks: Mapping[str, tuple[RankFacts, ...]] = field(default_factory=dict)
+    steps: tuple[RoleSteps, ...] = ()
+    memory: tuple[MemoryFacts, ...] = ()
+    scalars: tuple[ToldScalars, ...] = ()
+    updates: tuple[UpdateCounts, ...] = ()
+    batches: tuple[LedgerNews, ...] = ()
+    progress: tuple[Progress, ...] = ()
