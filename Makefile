@@ -19,7 +19,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-frameworks test-oldest check policy generate docs bench clean
+.PHONY: help demo test test-frameworks test-oldest check policy page generate docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -37,16 +37,20 @@ test-frameworks: $(FRAMEWORKS)/.test ## run the tests against real RL frameworks
 test-oldest: $(OLDEST)/.test ## run the core of the suite with the oldest dependencies that are allowed
 	$(OLDEST)/bin/pytest $(WORKERS) $(CORE) --deselect 'tests/integration/test_cli.py::test_taken_port_that_was_asked_for_is_one_line[demo]' $(ARGS)
 
-check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests
+check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests, the page's scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest --quiet tests/policy
 	@$(BIN)/python tests/policy/sizes.py
+	@sh tests/page/check.sh
 
 policy: $(VENV)/.test ## only the policy tests: imports, sizes, names, docs
 	$(BIN)/pytest --quiet tests/policy
+
+page: ## only the page's scripts: linter, types, unit tests; skipped, and said, where Node is not
+	@sh tests/page/check.sh
 
 generate: $(VENV)/.test ## write what is generated: pages of metrics, runbook and figures, boards, rules
 	$(BIN)/python -m dfx_agent.catalogue.docs > $(VENV)/metrics.md
@@ -63,7 +67,7 @@ bench: $(VENV)/.test ## measure what the guest and the agent cost; writes bench/
 	$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove the environment, caches and what tests left
-	rm -rf $(VENV) $(FRAMEWORKS) $(OLDEST) dist tests/artifacts .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(OLDEST) dist tests/artifacts tests/page/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

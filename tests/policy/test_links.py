@@ -33,7 +33,7 @@ def pages() -> list[Path]:
         for path in ROOT.rglob("*.md")
         if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
         and path.relative_to(ROOT).parts[0] not in NOT_OURS
-        and "artifacts" not in path.parts
+        and not {"artifacts", "node_modules"} & {*path.parts}
     )
 
 

@@ -30,7 +30,7 @@ function paceText(steps, isRunning, now) {
 
 export class Header {
   constructor(onPick) {
-    this.select = byId("run-select");
+    this.select = /** @type {HTMLSelectElement} */ (byId("run-select"));
     this.select.addEventListener("change", () => onPick(this.select.value));
     this.names = "";
   }

@@ -187,6 +187,7 @@ function sparkPaths(values, lows, highs) {
 class ResetButton {
   constructor() {
     this.node = document.getElementById("health-reset");
+    this.run = "";
     this.node.addEventListener("click", () => this.press());
     this.say("Reset baselines");
   }

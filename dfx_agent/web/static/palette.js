@@ -37,11 +37,11 @@ const WAITS = new Map([
 ]);
 
 // Parts of a collective's blocked time: waiting for others is hatched, moving bytes is solid.
-const PARTS = new Map([
+const HATCHED_PARTS = new Map([
   ["peers", ["#dca443", "\\"]],
-  ["transfer", "#aea17e"],
   ["unmatched", ["#9a93a8", "."]],
 ]);
+const SOLID_PARTS = new Map([["transfer", "#aea17e"]]);
 
 const TILE_PX = 7;
 const TILE_SCALE = 2;
@@ -88,12 +88,13 @@ export function canvasFill(context, kind, name) {
 
 /** The same fill as the CSS background of a node; `kind` may also be "part" (of a collective). */
 export function paint(node, kind, name) {
-  const part = kind === "part" ? PARTS.get(name) : null;
-  if (kind === "wait" || Array.isArray(part)) {
-    const { url } = part ? tile(`part:${name}`, part) : tile(name);
+  const ink = kind === "part" ? HATCHED_PARTS.get(name) : null;
+  const solid = kind === "part" ? SOLID_PARTS.get(name) : null;
+  if (kind === "wait" || ink) {
+    const { url } = ink ? tile(`part:${name}`, ink) : tile(name);
     node.style.background = `url(${url}) 0 0 / ${TILE_PX}px ${TILE_PX}px`;
   } else {
-    node.style.background = kind === "idle" ? "var(--idle)" : (part ?? stageColor(name));
+    node.style.background = kind === "idle" ? "var(--idle)" : (solid ?? stageColor(name));
   }
 }
 

@@ -13,7 +13,7 @@ export class ScalarTable {
   constructor() {
     this.node = document.getElementById("scalars");
     this.note = document.getElementById("scalars-note");
-    this.search = document.getElementById("scalars-search");
+    this.search = /** @type {HTMLInputElement} */ (document.getElementById("scalars-search"));
     this.rows = new Map();
     this.search.addEventListener("input", () => this.filter());
     document.addEventListener("keydown", (event) => this.shortcut(event));

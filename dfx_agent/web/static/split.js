@@ -6,7 +6,7 @@ import { compareStages, paint } from "./palette.js";
 /** Parts {kind, name, seconds, drawnSeconds}: stages, then waits, then idle. */
 export function partsOf(split) {
   const stages = Object.entries(split.stage_seconds).sort(([a], [b]) => compareStages(a, b));
-  const stageSum = stages.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const stageSum = stages.reduce((total, [, seconds]) => total + seconds, 0);
   // Stages that overlap sum to more than the active time; the bar as a whole must stay wall time.
   const squeeze = stageSum > 0 ? split.active_seconds / stageSum : 1;
   const parts = stages.map(([name, seconds]) => part("stage", name, seconds, seconds * squeeze));

@@ -19,7 +19,7 @@ const MAX_BARS = 40; // the snapshot holds the newest few steps; the page rememb
 export class StepBars {
   constructor() {
     this.canvas = document.getElementById("steps");
-    this.select = document.getElementById("steps-role");
+    this.select = /** @type {HTMLSelectElement} */ (document.getElementById("steps-role"));
     this.says = document.getElementById("walk-says");
     this.select.addEventListener("change", () => this.update(this.run));
     this.canvas.addEventListener("mousemove", (event) => this.point(event));

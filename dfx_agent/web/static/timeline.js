@@ -57,16 +57,16 @@ export class Timeline {
   draw(now) {
     const lanes = this.lanes.ordered();
     if (!lanes.length || !this.canvas.clientWidth) return;
-    const view = this.window(lanes, now);
+    const window = this.window(lanes, now);
     const laneHeight = Math.min(34, Math.max(14, Math.floor(LANES_PX / lanes.length)));
-    view.left = 14 + Math.max(...lanes.map((lane) => this.labelOf(lane).length)) * 6.4;
-    view.right = this.canvas.clientWidth - 34;
-    view.scale = (view.right - view.left) / view.seconds;
-    const moved = this.view ? Math.abs(view.end - this.view.end) * view.scale : Infinity;
+    const left = 14 + Math.max(...lanes.map((lane) => this.labelOf(lane).length)) * 6.4;
+    const right = this.canvas.clientWidth - 34;
+    const scale = (right - left) / window.seconds;
+    const moved = this.view ? Math.abs(window.end - this.view.end) * scale : Infinity;
     if (!this.isDirty && moved < MIN_REDRAW_PX && this.width === this.canvas.clientWidth) return;
     this.isDirty = false;
     this.width = this.canvas.clientWidth;
-    this.view = { ...view, laneHeight, lanes };
+    this.view = { ...window, left, right, scale, laneHeight, lanes };
     this.paint(now);
   }
 
@@ -92,7 +92,7 @@ export class Timeline {
     context.rect(view.left, 0, view.right - view.left + 1, bottom + BOTTOM_PX);
     context.clip();
     lanes.forEach((lane, index) => this.paintLane(context, lane, TOP_PX + index * laneHeight, now));
-    this.paintSteps(context, lanes, bottom, colors);
+    this.paintSteps(context, lanes, colors);
     context.restore();
     this.paintAxis(context, bottom, colors);
     this.paintCursor(context, colors);
@@ -120,7 +120,7 @@ export class Timeline {
     }
   }
 
-  paintSteps(context, lanes, bottom, colors) {
+  paintSteps(context, lanes, colors) {
     lanes.forEach((lane, index) => {
       const y = TOP_PX + index * this.view.laneHeight;
       for (const row of lane.rows) {

@@ -1,0 +1,4 @@
+interface Window {
+  /** plotly.js, once it is loaded. */
+  Plotly?: any;
+}
