@@ -22,6 +22,8 @@ from dfx_agent.agent.kept.incidents import IncidentsFile
 from dfx_agent.agent.kept.totals import TotalsFile
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.watchdog import Watchdog
+from dfx_agent.devices.registry import READ_EVERY_SECONDS
+from dfx_agent.devices.registry import found as device_readers
 from dfx_agent.errors import BlindError
 from dfx_agent.faults import Faults
 from dfx_agent.judge.divergence.bank import PARAMETERS
@@ -35,6 +37,7 @@ from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,
+    DeviceRow,
     RunRow,
     ScalarHistory,
     SegmentProblem,
@@ -80,6 +83,9 @@ class Agent:
         self._begin = time.time()
         self._num_polls = 0
         self._num_errors = 0
+        self._devices = device_readers()
+        self._device_rows: tuple[DeviceRow, ...] = ()
+        self._devices_due = 0.0
         self._reported: dict[tuple[str, str], SegmentProblem] = {}
         self._poll_elapsed = 0.0
         self._is_stale = False
@@ -99,10 +105,14 @@ class Agent:
     def start(self) -> None:
         self._watchdog.follow(self._thread)
         self._thread.start()
+        for device in self._devices:
+            device.start()
 
     def stop(self) -> None:
         """Read once more and let the folder go; not of a reader that does not come back."""
         self._stop.set()
+        for device in self._devices:
+            device.stop()
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
         if self._thread.is_alive():
@@ -239,12 +249,24 @@ class Agent:
                 self._keep()
             with guard("folder", what="ended processes"):
                 self._let_go()
+            self._see_devices(time.monotonic())
             self._is_calm = self._calm()
             self._num_polls += 1
             self._is_stale = True
             self._watchdog.end()
         self._poll_elapsed = time.perf_counter() - begin
         self._polled_seconds = time.monotonic()
+
+    def _see_devices(self, now: float) -> None:
+        """What was read of each kind lately; they are read in threads of their own."""
+        if now < self._devices_due:
+            return
+        self._devices_due = now + READ_EVERY_SECONDS
+        rows: list[DeviceRow] = []
+        for device in self._devices:
+            with self._faults.guard("device", what=device.name):
+                rows += device.newest()
+        self._device_rows = tuple(rows)
 
     def _keep(self, *, is_last: bool = False) -> None:
         """What the agent after this one goes on from."""
@@ -411,4 +433,5 @@ class Agent:
             read_seconds=self._watchdog.read_seconds,
             faults=self._faults.rows(""),
             num_faults=dict(self._faults.num_by_part),
+            devices=self._device_rows,
         )

@@ -95,7 +95,7 @@ JUDGED_AGE_SECONDS = Metric(
 AGENT_FAULTS = Metric(
     "dfx_agent_faults", "counter", "", ("part",),
     "Failures of the agent's own work on one process, run or file, each behind its own guard: part "
-    "folder, reading, judgement, rendering or keeping. The log has the traceback.", "agent",
+    "folder, reading, judgement, rendering, keeping or device. The log has the traceback.", "agent",
 )  # fmt: skip
 JOB_ENDED = Metric(
     "dfx_agent_job_ended", "gauge", "", (),

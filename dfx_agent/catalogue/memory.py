@@ -46,6 +46,17 @@ GPU_OOMS = Metric(
     "Out-of-memory errors the allocator has raised, caught ones included.", "shim",
     of="device", value=lambda device: device.num_ooms,
 )  # fmt: skip
+DEVICE_TOTAL = Metric(
+    "dfx_device_memory_total_bytes", "gauge", "bytes", ("device",),
+    "Memory that a device of this machine has, by its own account, whoever uses it.", "device",
+    of="agent", value=lambda agent: {(row.device,): row.total_bytes for row in agent.devices},
+)  # fmt: skip
+DEVICE_AVAILABLE = Metric(
+    "dfx_device_memory_available_bytes", "gauge", "bytes", ("device",),
+    "Memory that a device of this machine could still give out: of the host MemAvailable.",
+    "device",
+    of="agent", value=lambda agent: {(row.device,): row.available_bytes for row in agent.devices},
+)  # fmt: skip
 HOST_ANONYMOUS = Metric(
     "dfx_host_memory_anonymous_bytes", "gauge", "bytes", PER_RANK,
     "Resident anonymous memory of the process (RssAnon): what a leak grows.", "device",
@@ -108,6 +119,8 @@ METRICS = (
     GPU_STAGE_PEAK,
     GPU_ALLOC_RETRIES,
     GPU_OOMS,
+    DEVICE_TOTAL,
+    DEVICE_AVAILABLE,
     HOST_ANONYMOUS,
     HOST_SLOPE,
     *_NATIVE,

@@ -8,6 +8,7 @@ the docstring are Unix time. ``None`` means "nobody told us" and must never be r
 from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source
 from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
 from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
+from dfx_agent.snapshot.devices import DeviceRow
 from dfx_agent.snapshot.dropped import DroppedRanks
 from dfx_agent.snapshot.evidence import (
     EvidenceOutcome,
@@ -65,6 +66,7 @@ __all__ = [
     "DeliveryRow",
     "DetectorParameters",
     "DeviceMemory",
+    "DeviceRow",
     "DroppedRanks",
     "EvidenceOutcome",
     "FaultPart",

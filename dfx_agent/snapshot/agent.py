@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dfx_agent.snapshot.devices import DeviceRow
 from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot.health import DetectorParameters, SignalHistory
 from dfx_agent.snapshot.run import RunRow
@@ -50,6 +51,7 @@ class AgentRow:
     faults: tuple[FaultRow, ...] = ()
     num_faults: Mapping[FaultPart, int] = field(default_factory=dict)
     num_dropped_runs: int = 0
+    devices: tuple[DeviceRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

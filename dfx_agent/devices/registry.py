@@ -1,0 +1,95 @@
+"""Every backend that lies in ``backends``, each read in a thread of its own.
+
+A driver that fails, or that never answers, costs its own devices and nothing else: the agent's
+reading takes what was read last.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from types import TracebackType
+
+from dfx_agent.devices import backends
+from dfx_agent.devices.protocol import Backend
+from dfx_agent.snapshot import DeviceRow
+
+READ_EVERY_SECONDS = 1.0
+LATE_SECONDS = 15.0
+
+
+class LateDeviceError(Exception):
+    """It was asked, and has not answered since."""
+
+
+class DeviceReader:
+    """One backend, by the name of its module."""
+
+    def __init__(self, name: str, make: Callable[[], Backend]) -> None:
+        self.name = name
+        self._make = make
+        self._stop = threading.Event()
+        self._rows: tuple[DeviceRow, ...] = ()
+        self._error: Exception | None = None
+        self._traceback: TracebackType | None = None
+        self._asked_at: float | None = None  # while an answer is awaited
+        self._thread = threading.Thread(target=self._loop, name=f"dfx-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._asked_at = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Waits for nobody: a driver may hang."""
+        self._stop.set()
+
+    def newest(self) -> tuple[DeviceRow, ...]:
+        """What was read last; raises what was raised then, or LateDeviceError."""
+        asked_at = self._asked_at
+        if asked_at is not None and time.monotonic() - asked_at > LATE_SECONDS:
+            raise LateDeviceError(f"no answer for more than {LATE_SECONDS:.0f} s")
+        if self._error is not None:
+            raise self._error.with_traceback(self._traceback)  # else each raise would add to it
+        return self._rows
+
+    def _loop(self) -> None:
+        """Until it is stopped, or finds that it has no devices or cannot be used here."""
+        try:
+            backend = self._make()
+            if not backend.probe():
+                self._asked_at = None
+                return
+            while not self._stop.is_set():
+                self._read(backend)
+                self._stop.wait(READ_EVERY_SECONDS)
+            backend.close()
+        except Exception as error:  # noqa: BLE001 (it costs this kind of device alone)
+            self._tell((), error)
+
+    def _read(self, backend: Backend) -> None:
+        self._asked_at = time.monotonic()
+        try:
+            self._tell(backend.read(), None)
+        except Exception as error:  # noqa: BLE001 (asked again a second later)
+            self._tell((), error)
+
+    def _tell(self, rows: tuple[DeviceRow, ...], error: Exception | None) -> None:
+        self._traceback = error.__traceback__ if error else None
+        self._rows, self._error, self._asked_at = rows, error, None
+
+
+def found() -> tuple[DeviceReader, ...]:
+    """One for each module of ``backends``, by name; not started."""
+    names = sorted(module.name for module in pkgutil.iter_modules(backends.__path__))
+    return tuple(DeviceReader(name, _maker(name)) for name in names)
+
+
+def _maker(name: str) -> Callable[[], Backend]:
+    def make() -> Backend:
+        backend: Backend = import_module(f"{backends.__name__}.{name}").Backend()
+        return backend
+
+    return make
