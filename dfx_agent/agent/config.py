@@ -15,24 +15,11 @@ from dfx_agent.agent.bounded_yaml import loaded
 from dfx_agent.errors import ConfigError
 from dfx_agent.rules.declared import thresholds
 from dfx_agent.rules.thresholds import checked_values
-from dfx_agent.wire import default_directory
+from dfx_agent.wire import default_directory, variables
 
-# variables of the guest and of the tests; the rest of DFX_* is configuration
-_NOT_OURS = frozenset(
-    {
-        "DFX_AGENT",
-        "DFX_DEVICE_TIME",
-        "DFX_DISABLE_HOOKS",
-        "DFX_FRAMEWORK",
-        "DFX_LOG_LEVEL",
-        "DFX_MAX_OVERHEAD",
-        "DFX_NODE",
-        "DFX_RING_RECORDS",
-        "DFX_ROLE",
-        "DFX_RUN",
-    }
-)
-_NAMES = {"DFX_DIR": "directory"}
+# of the guest and of the command line; the rest of DFX_* is configuration
+_NOT_OURS = {*(variable.name for variable in variables.ALL), "DFX_LOG_LEVEL"} - {variables.DIR.name}
+_NAMES = {variables.DIR.name: "directory"}
 _MAY_BE_ZERO = frozenset({"linger_seconds"})
 # what Prometheus and Alertmanager take as the name of a label
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -135,7 +122,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for name, value in environment.items():
         is_ours = name.startswith("DFX_") and not name.startswith("DFX_TEST_")
         # the guest takes an empty DFX_DIR as unset: both must look in one place
-        if is_ours and name not in _NOT_OURS and (name, value) != ("DFX_DIR", ""):
+        if is_ours and name not in _NOT_OURS and (name, value) != (variables.DIR.name, ""):
             found[_checked(_NAMES.get(name, name[4:].lower()), f"environment ({name})")] = value
     return found
 

@@ -65,9 +65,9 @@ def add_budget_argument(parser: argparse.ArgumentParser) -> None:
 
 def budget_of(args: argparse.Namespace) -> float | None:
     """``--max-overhead`` as a share of time, None without one; UsageError when it is none."""
-    from dfx_agent.shim.torch.overhead import budget_ratio
+    from dfx_agent.wire.variables import ratio_below_one
 
-    ratio = budget_ratio(args.max_overhead or "")
+    ratio = ratio_below_one(args.max_overhead or "")
     if args.max_overhead and ratio is None:
         raise UsageError(f"--max-overhead {args.max_overhead}: write a share of time, as in 0.5%")
     return ratio

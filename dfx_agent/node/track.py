@@ -21,10 +21,11 @@ from dfx_agent.host.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat
 from dfx_agent.node.joins import JoinWatch
 from dfx_agent.node.peer_waits import PEER_WAITS
 from dfx_agent.node.process import Process
-from dfx_agent.node.segments.flight import FLIGHT_SUFFIX, read_flight
+from dfx_agent.node.segments.flight import read_flight
 from dfx_agent.node.segments.stacks import read_stacks
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.wire.records import COLLECTIVES, DDP_GRADIENTS, PEER, REMOTE_WAIT, STAGE, WAIT
+from dfx_agent.wire.segment import FLIGHT_SUFFIX
 
 _KEEP_DURATIONS = 64
 _KEEP_GAPS, _SHORTEST_GAP_NS, _REMEMBER_GAPS_NS = 256, 10**9, 3600 * 10**9

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfx_agent import __version__
-from dfx_agent.shim import identity, recorder, stacks
+from dfx_agent.shim import identity, recorder
 from dfx_agent.shim.lifecycle import guest
-from dfx_agent.shim.torch import flight
+from dfx_agent.wire import variables
 from dfx_agent.wire.layout import UNKNOWN
+from dfx_agent.wire.segment import FLIGHT_SUFFIX, STACKS_SUFFIX, SUFFIX
 
 NOTE_SUFFIX = ".attached"
 REQUEST_SUFFIX = ".detach"
@@ -32,6 +33,7 @@ LOCK_NAME = "agent.lock"
 
 _IMPORT_SECONDS = 120.0
 _NUMBERS = ("rank", "local_rank", "world_size", "node_rank")
+_NAMED_BY = {"run": variables.RUN, "role": variables.ROLE, "framework": variables.FRAMEWORK}
 # of a process that has a rank in torch.distributed, whatever it looks like from outside
 _WEAK_ROLES = frozenset({"", "driver", "collector"})
 
@@ -95,16 +97,22 @@ def attach(
         writer = recorder.current
         if writer is None or was_armed:  # preloaded by `run`: it had nothing to record until now
             return _answer("observed", segment=writer.path if writer else "")
-        stem = writer.path.removesuffix(".seg")
-        budget = _allow(max_overhead_ratio)
-        visit = _Visit(directory, stem, agent_pid, grace_seconds, budget, time.time())
-        guest.visit = visit
-        _write_note(visit)
-        guest.watch()
+        _stay(writer.path, directory, agent_pid, grace_seconds, max_overhead_ratio)
     except BaseException:
         leave()
         raise
     return _answer("attached", segment=writer.path)
+
+
+def _stay(
+    segment: str, directory: str, agent_pid: int, grace_seconds: float, ratio: float | None
+) -> None:
+    """The visit begins: it is noted for other agents, and looked after."""
+    stem = segment.removesuffix(SUFFIX)
+    visit = _Visit(directory, stem, agent_pid, grace_seconds, _allow(ratio), time.time())
+    guest.visit = visit
+    _write_note(visit)
+    guest.watch()
 
 
 def leave(*, nobody_reads: bool = False) -> None:
@@ -116,7 +124,7 @@ def leave(*, nobody_reads: bool = False) -> None:
     if visit is not None:
         _unlink(visit.stem + REQUEST_SUFFIX)
         if nobody_reads:  # and the next agent would find the memory of a job that is long over
-            for suffix in (".seg", stacks.SUFFIX, flight.SUFFIX):
+            for suffix in (SUFFIX, STACKS_SUFFIX, FLIGHT_SUFFIX):
                 _unlink(visit.stem + suffix)
 
 
@@ -142,8 +150,7 @@ def _allow(ratio: float | None) -> float | None:
     from dfx_agent.shim.torch import overhead  # noqa: PLC0415 (torch's side as well)
 
     overhead.allowed_ratio = ratio
-    of_environment = overhead.budget_ratio(os.environ.get("DFX_MAX_OVERHEAD", ""))
-    return of_environment if ratio is None else ratio
+    return variables.MAX_OVERHEAD.value() if ratio is None else ratio
 
 
 def _answer_of_present(
@@ -191,8 +198,8 @@ def _who(known: Mapping[str, Any]) -> dict[str, Any]:
     for name in _NUMBERS:
         if getattr(own, name) != UNKNOWN:
             given.pop(name, None)
-    for name in ("run", "role", "framework"):
-        if os.environ.get(f"DFX_{name.upper()}"):
+    for name, variable in _NAMED_BY.items():
+        if variable.value():
             given.pop(name, None)
     if own.rank == UNKNOWN:
         given |= _place_in_group(given.get("role", ""))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dfx_agent.wire import Identity
+from dfx_agent.wire import Identity, variables
 from dfx_agent.wire.layout import UNKNOWN
 
 # the role of a process without a rank, until it is seen to train or to serve
@@ -29,10 +29,10 @@ def from_environment() -> Identity:
     in_slurm_step = "SLURM_STEP_ID" in os.environ
     rank = _first_int(_RANK + (("SLURM_PROCID",) if in_slurm_step else ()))
     return Identity(
-        run=os.environ.get("DFX_RUN") or _run_name(),
-        role=os.environ.get("DFX_ROLE") or (UNNUMBERED if rank == UNKNOWN else "trainer"),
-        framework=os.environ.get("DFX_FRAMEWORK", ""),
-        host=os.environ.get("DFX_NODE") or os.uname().nodename,
+        run=variables.RUN.value() or _run_name(),
+        role=variables.ROLE.value() or (UNNUMBERED if rank == UNKNOWN else "trainer"),
+        framework=variables.FRAMEWORK.value(),
+        host=variables.NODE.value() or os.uname().nodename,
         rank=rank,
         local_rank=_first_int(_LOCAL_RANK + (("SLURM_LOCALID",) if in_slurm_step else ())),
         world_size=_first_int(_WORLD_SIZE + (("SLURM_NTASKS",) if in_slurm_step else ())),

@@ -8,10 +8,11 @@ below theirs, switched off for ever, and does nothing but call the original.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
+
+from dfx_agent.wire import variables
 
 State = Literal["off", "absent", "active", "failed"]
 
@@ -123,10 +124,10 @@ def restore_all() -> None:
         patches.restore()
 
 
-def disabled() -> set[str]:
+def disabled() -> frozenset[str]:
     """Names of the hooks that must stay out."""
-    words = set(os.environ.get("DFX_DISABLE_HOOKS", "").replace(" ", "").split(","))
-    return set(registry) if "all" in words else words
+    names = variables.DISABLE_HOOKS.value()
+    return frozenset(registry) if "all" in names else names
 
 
 def _is_no_function(owner: Any, name: str) -> bool:

@@ -23,14 +23,8 @@ from typing import Any
 from dfx_agent import __version__
 from dfx_agent.shim import residue
 from dfx_agent.shim.deferred import DeferredScalars
-from dfx_agent.wire import Identity, SegmentWriter
-from dfx_agent.wire.layout import (
-    DEFAULT_NUM_RECORDS,
-    GUEST_ERRORS_OFFSET,
-    INFLIGHT_DROPPED_OFFSET,
-    MAX_NUM_RECORDS,
-    MIN_NUM_RECORDS,
-)
+from dfx_agent.wire import Identity, SegmentWriter, variables
+from dfx_agent.wire.layout import GUEST_ERRORS_OFFSET, INFLIGHT_DROPPED_OFFSET
 from dfx_agent.wire.records import (
     COUNT,
     FAILED,
@@ -72,7 +66,7 @@ class Recorder:
     """One segment and the state to fill it."""
 
     def __init__(self, directory: str, identity: Identity) -> None:
-        num_records = _num_records()
+        num_records = variables.RING_RECORDS.value()
         self.identity = identity
         self.pid = os.getpid()
         segment = SegmentWriter(
@@ -338,15 +332,6 @@ def _is_number(value: Any) -> bool:
         return hasattr(value, "__float__") and math.prod(getattr(value, "shape", ())) == 1
     except Exception:  # noqa: BLE001 (a stranger's object)
         return False
-
-
-def _num_records() -> int:
-    text = os.environ.get("DFX_RING_RECORDS") or str(DEFAULT_NUM_RECORDS)
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if number & (number - 1) or not MIN_NUM_RECORDS <= number <= MAX_NUM_RECORDS:
-        limits = f"{MIN_NUM_RECORDS} to {MAX_NUM_RECORDS}"
-        raise ValueError(f"DFX_RING_RECORDS={text}: use a power of two, {limits}")
-    return number
 
 
 current: Recorder | None = None

@@ -15,7 +15,8 @@ import threading
 import time
 from typing import Any
 
-SUFFIX = ".stacks"
+from dfx_agent.wire.segment import STACKS_SUFFIX, SUFFIX
+
 MAX_BYTES = 64 * 1024
 
 _MAX_NAMED = 200
@@ -48,7 +49,7 @@ class StackWriter:
 
 def write_stacks(segment: str) -> bool:
     """Replace ``<segment without .seg>.stacks`` (mode 0600, at most 64 KiB); False if not."""
-    path = segment.removesuffix(".seg") + SUFFIX
+    path = segment.removesuffix(SUFFIX) + STACKS_SUFFIX
     try:
         fd = os.open(path + ".tmp", FLAGS, 0o600)
         try:

@@ -5,12 +5,11 @@ verl 0.9 and newer finds it by its entry point (group ``verl.plugins``); 0.6.1 a
 does its work when it is imported, because verl loads entry points and does not call them.
 """
 
-import os
-
 from dfx_agent.shim import adapters
 from dfx_agent.shim.lifecycle import guest
+from dfx_agent.wire import variables
 
-if os.environ.get("DFX_AGENT") != "0" and guest.state in {"off", "gone"}:
+if variables.AGENT.value() != "0" and guest.state in {"off", "gone"}:
     guest.arm()
     # verl is still being imported, by our caller: its adapter cannot wait until that has ended
     adapters.wake("verl")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dfx_agent.wire import layout
+from dfx_agent.wire import layout, variables
 from dfx_agent.wire.records import RECORD, Record
 from dfx_agent.wire.ring import (
     InflightWriter,
@@ -29,6 +29,9 @@ from dfx_agent.wire.ring import (
 
 SUFFIX = ".seg"
 STARTING_SUFFIX = ".starting"
+# what a guest writes beside its segment when nothing moves: stacks, torch's flight recorder
+STACKS_SUFFIX = ".stacks"
+FLIGHT_SUFFIX = ".flight"
 # O_NOFOLLOW: of the last part of a path, which must not end in a slash
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_INFLIGHT, _MAX_NAMES_BYTES = 1 << 14, 1 << 24
@@ -87,7 +90,7 @@ def own_directory() -> str:
 
 def default_directory() -> str:
     """``$DFX_DIR``, else ``own_directory``."""
-    return os.environ.get("DFX_DIR") or own_directory()
+    return variables.DIR.value() or own_directory()
 
 
 def prepare_directory(path: str) -> None:

@@ -12,9 +12,7 @@ from typing import Any
 from dfx_agent.facts.flight import Entry, FlightRecord, GroupKey, RecordedGroup
 from dfx_agent.node.segments.owned_files import HeldFolder
 from dfx_agent.node.segments.stacks import read_text
-from dfx_agent.wire.segment import SUFFIX
-
-FLIGHT_SUFFIX = ".flight"
+from dfx_agent.wire.segment import FLIGHT_SUFFIX, SUFFIX
 
 _MAX_GROUPS, _MAX_ENTRIES, _MAX_MEMBERS = 64, 64, 256
 _MAX_TENSORS, _MAX_DIMENSIONS, _MAX_TEXT = 16, 16, 100

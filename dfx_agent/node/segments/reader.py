@@ -18,9 +18,7 @@ from dfx_agent.host.exit_status import ExitWatch, zombie_status
 from dfx_agent.host.stat import PARENT, START_TICKS, STATE, stat_fields
 from dfx_agent.log import OncePerPlace
 from dfx_agent.node.segments import lock
-from dfx_agent.node.segments.flight import FLIGHT_SUFFIX
 from dfx_agent.node.segments.owned_files import HeldFolder, open_observed
-from dfx_agent.node.segments.stacks import STACKS_SUFFIX
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import SegmentProblem
@@ -29,6 +27,8 @@ from dfx_agent.wire.layout import IDENTITY_OFFSET, RECORD_BYTES, STATE_CLOSED, W
 from dfx_agent.wire.records import BLOCKING, KIND_MASK, WAIT, Record
 from dfx_agent.wire.ring import read_inflight
 from dfx_agent.wire.segment import (
+    FLIGHT_SUFFIX,
+    STACKS_SUFFIX,
     STARTING_SUFFIX,
     SUFFIX,
     Preamble,

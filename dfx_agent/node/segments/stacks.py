@@ -16,9 +16,7 @@ from typing import Any
 
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.node.segments.owned_files import HeldFolder, read_file
-from dfx_agent.wire.segment import SUFFIX
-
-STACKS_SUFFIX = ".stacks"
+from dfx_agent.wire.segment import STACKS_SUFFIX, SUFFIX
 
 _MAX_BYTES = 256 * 1024
 _MAX_THREADS, _MAX_FRAMES = 200, 64

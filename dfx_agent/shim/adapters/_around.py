@@ -14,7 +14,6 @@ classes and what it calls instead.
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -26,6 +25,7 @@ from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.spans import wait
 from dfx_agent.shim.torch import step_hooks
+from dfx_agent.wire import variables
 
 Make = Callable[[Any, Switch], Any]
 # called with the recorder and with whatever the wrapped function is called with, so its parameters
@@ -206,7 +206,7 @@ def claim(writer: Recorder, role: str, **numbers: int) -> None:
     """Say what this process is (role, rank, world_size), unless DFX_ROLE says so already."""
     who = writer.identity
     given: dict[str, Any] = {k: v for k, v in numbers.items() if getattr(who, k) != v}
-    if role and role != who.role and not os.environ.get("DFX_ROLE"):
+    if role and role != who.role and not variables.ROLE.value():
         given["role"] = role[:32]
     writer.update_identity(given)
 

@@ -10,13 +10,13 @@ and only with ``DFX_DEVICE_TIME=1``. Nothing here waits for a device: the events
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 from dfx_agent.shim import recorder
 from dfx_agent.shim.deferred import is_capturing
 from dfx_agent.shim.patches import PatchSet
+from dfx_agent.wire import variables
 from dfx_agent.wire.records import DEVICE_TIME
 
 PATCHES = PatchSet("device_time", is_optional=True)
@@ -32,7 +32,7 @@ _sampled = 0, 0  # step, collectives begun in it
 
 def install() -> None:
     """Measure from now on, where the environment asks for it."""
-    if os.environ.get("DFX_DEVICE_TIME") == "1":
+    if variables.DEVICE_TIME.value():
         PATCHES.install(lambda patches: patches.on_restore(_free.clear))
 
 

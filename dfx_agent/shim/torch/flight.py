@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 from dfx_agent.shim import stacks
+from dfx_agent.wire.segment import FLIGHT_SUFFIX, STACKS_SUFFIX, SUFFIX
 
-SUFFIX = ".flight"
 MAX_BYTES = 192 * 1024
 
 _STILL_SECONDS = 5.0
@@ -55,7 +55,7 @@ class FlightWriter:
 
 def write_flight(segment: str) -> bool:
     """Replace ``<segment without .seg>.flight`` (mode 0600, at most 192 KiB); False if not."""
-    stem = segment.removesuffix(".seg")
+    stem = segment.removesuffix(SUFFIX)
     try:
         distributed: Any = sys.modules.get("torch.distributed")
         if distributed is None or not distributed.is_available():
@@ -66,19 +66,19 @@ def write_flight(segment: str) -> bool:
         text = json.dumps(_document(distributed, entries)).encode() if entries else b""
         if not 0 < len(text) <= MAX_BYTES:
             return False
-        fd = os.open(f"{stem}{SUFFIX}.tmp", stacks.FLAGS, 0o600)
+        fd = os.open(f"{stem}{FLIGHT_SUFFIX}.tmp", stacks.FLAGS, 0o600)
         try:
             os.write(fd, text)
         finally:
             os.close(fd)
-        os.rename(f"{stem}{SUFFIX}.tmp", stem + SUFFIX)
+        os.rename(f"{stem}{FLIGHT_SUFFIX}.tmp", stem + FLIGHT_SUFFIX)
     except Exception:  # noqa: BLE001 (never into the job)
         return False
     return True
 
 
 def _may_capture(stem: str) -> bool:
-    with open(stem + stacks.SUFFIX, "rb") as file:
+    with open(stem + STACKS_SUFFIX, "rb") as file:
         text = file.read(stacks.MAX_BYTES)
     return any(word in text for word in _CAPTURES)
 

@@ -10,13 +10,13 @@ measure more directly, and lose those steps' data.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable
 
 from dfx_agent.shim import patches, recorder
 from dfx_agent.shim.torch import collectives, step_hooks
+from dfx_agent.wire import variables
 from dfx_agent.wire.records import CALIBRATION
 
 _WINDOW_NS = 10 * 10**9
@@ -36,7 +36,7 @@ class Overhead:
 
     def __init__(self) -> None:
         self._budget = allowed_ratio
-        self._of_environment = budget_ratio(os.environ.get("DFX_MAX_OVERHEAD", ""))
+        self._of_environment = variables.MAX_OVERHEAD.value()
         self._record_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
         self._span_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
         self._number_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
@@ -109,15 +109,6 @@ class Overhead:
             _median(samples) for samples in (self._record_ns, self._span_ns, self._number_ns)
         )
         return record, max(0.0, span - record), number
-
-
-def budget_ratio(text: str) -> float | None:
-    """0.005 from "0.005" or "0.5%"; None when there is no budget or it is no number."""
-    try:
-        ratio = float(text.rstrip("% ")) / (100 if "%" in text else 1)
-    except ValueError:
-        return None
-    return ratio if 0 < ratio < 1 else None
 
 
 def _one_span(writer: recorder.Recorder) -> None:

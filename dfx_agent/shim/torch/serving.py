@@ -9,7 +9,6 @@ before anything is compiled.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -17,6 +16,7 @@ from dfx_agent.shim import compiling, identity, imports, recorder
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.torch import modules, step_hooks
 from dfx_agent.shim.torch.modules import SERVING
+from dfx_agent.wire import variables
 
 ROLE = "rollout"
 
@@ -26,7 +26,7 @@ _ENOUGH_CALLS = 3
 
 def listen() -> None:
     """In a process whose torch has just been imported."""
-    if os.environ.get("DFX_ROLE") or identity.from_environment().role != identity.UNNUMBERED:
+    if variables.ROLE.value() or identity.from_environment().role != identity.UNNUMBERED:
         return
     step_hooks.before_next_backward.append(_be_a_trainer)
     if recorder.current is None and recorder.start_late is not None:

@@ -32,6 +32,7 @@ OURS = [
     "dfx_agent.wire.records",
     "dfx_agent.wire.ring",
     "dfx_agent.wire.segment",
+    "dfx_agent.wire.variables",
 ]
 # what we import of the standard library, at most; what these import in turn is Python's affair
 STANDARD = [

@@ -16,7 +16,7 @@ import pytest
 
 from dfx_agent.node.segments import stacks as agent_stacks
 from dfx_agent.shim import stacks
-from dfx_agent.shim.stacks import MAX_BYTES, SUFFIX, StackWriter, write_stacks
+from dfx_agent.shim.stacks import MAX_BYTES, StackWriter, write_stacks
 
 ROOT = Path(__file__).resolve().parents[3]
 SECOND = 10**9
@@ -48,7 +48,7 @@ def waiting_threads(num_threads: int, depth: int = 0) -> Iterator[None]:
 
 
 def written(segment: Path) -> str:
-    return segment.with_suffix(SUFFIX).read_text()
+    return segment.with_suffix(".stacks").read_text()
 
 
 def test_all_threads_stand_in_the_file_with_their_names(tmp_path):
@@ -66,25 +66,21 @@ def test_all_threads_stand_in_the_file_with_their_names(tmp_path):
     assert main.frames[-1].function == "test_all_threads_stand_in_the_file_with_their_names"
     worker = next(t for t in read.threads if t.name == "worker 0")
     assert [f.function for f in worker.frames if f.function == "dive"] == ["dive"]
-    assert stat.S_IMODE(segment.with_suffix(SUFFIX).stat().st_mode) == 0o600
+    assert stat.S_IMODE(segment.with_suffix(".stacks").stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["1-a.stacks"]
-
-
-def test_guest_and_agent_agree_on_the_name_of_the_file():
-    assert SUFFIX == agent_stacks.STACKS_SUFFIX
 
 
 def test_of_too_much_the_main_thread_is_kept(tmp_path):
     segment = tmp_path / "1-a.seg"
     with waiting_threads(60, depth=80):
         assert write_stacks(str(segment))
-    assert segment.with_suffix(SUFFIX).stat().st_size <= MAX_BYTES
+    assert segment.with_suffix(".stacks").stat().st_size <= MAX_BYTES
     assert agent_stacks.parse(written(segment)).main is not None
 
 
 def test_a_file_from_before_is_replaced_whole(tmp_path):
     segment = tmp_path / "1-a.seg"
-    segment.with_suffix(SUFFIX).write_text("old " * 100_000)
+    segment.with_suffix(".stacks").write_text("old " * 100_000)
     assert write_stacks(str(segment))
     assert "old" not in written(segment)
 

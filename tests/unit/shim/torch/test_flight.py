@@ -15,7 +15,7 @@ import pytest
 
 from dfx_agent.node.segments import flight as agent_flight
 from dfx_agent.shim.torch import flight
-from dfx_agent.shim.torch.flight import SUFFIX, FlightWriter, write_flight
+from dfx_agent.shim.torch.flight import FlightWriter, write_flight
 
 ROOT = Path(__file__).resolve().parents[3]
 SECOND = 10**9
@@ -80,10 +80,6 @@ def written(folder: Path) -> agent_flight.FlightRecord | None:
 
 def write(folder: Path) -> bool:
     return write_flight(str(folder / "1-a.seg"))
-
-
-def test_guest_and_agent_agree_on_the_name_of_the_file():
-    assert SUFFIX == agent_flight.FLIGHT_SUFFIX
 
 
 def test_the_newest_entries_of_real_torch_are_read_by_the_agent(tmp_path):

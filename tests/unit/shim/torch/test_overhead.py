@@ -121,11 +121,3 @@ def test_the_agents_budget_goes_before_the_environments(writer, hooks, monkeypat
     monkeypatch.setattr(overhead, "allowed_ratio", 0.9)
     seconds(Overhead(), writer, 0, 40, num_events=100)
     assert all(hook.is_active for hook in hooks.values())
-
-
-@pytest.mark.parametrize(
-    ("text", "ratio"),
-    [("0.5%", 0.005), ("0.005", 0.005), ("", None), ("much", None), ("0", None), ("200%", None)],
-)
-def test_a_budget_is_a_ratio_or_percent(text, ratio):
-    assert overhead.budget_ratio(text) == ratio

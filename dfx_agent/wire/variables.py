@@ -1,0 +1,106 @@
+"""The variables that the guest reads in a job: each with its meaning, default and form.
+
+The guest's part of docs/reference/settings.md is checked against this file. Read when asked, not
+when loaded: Ray and verl change the environment of a process after its start. No generic classes:
+``typing`` keeps their parameters for ever, those of a guest too that has left its job.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from dfx_agent.wire.layout import DEFAULT_NUM_RECORDS, MAX_NUM_RECORDS, MIN_NUM_RECORDS
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable, absent or empty alike; ``meaning`` is its line in the page of settings."""
+
+    name: str
+    meaning: str
+
+    def text(self) -> str:
+        """As it is now in the environment; "" where it is absent."""
+        return os.environ.get(self.name, "")
+
+
+class Text(Variable):
+    """Any text."""
+
+    def value(self) -> str:
+        return self.text()
+
+
+class Flag(Variable):
+    """Off by default, and for any text but "1"."""
+
+    def value(self) -> bool:
+        return self.text() == "1"
+
+
+class Names(Variable):
+    """Names between commas; none by default."""
+
+    def value(self) -> frozenset[str]:
+        return frozenset(self.text().replace(" ", "").split(",")) - {""}
+
+
+class Ratio(Variable):
+    """None by default."""
+
+    def value(self) -> float | None:
+        return ratio_below_one(self.text())
+
+
+class RingSize(Variable):
+    """Records, a power of two; ValueError says which are possible."""
+
+    def value(self) -> int:
+        text = self.text() or str(DEFAULT_NUM_RECORDS)
+        number = int(text) if text.isascii() and text.isdigit() else 0
+        if number & (number - 1) or not MIN_NUM_RECORDS <= number <= MAX_NUM_RECORDS:
+            limits = f"{MIN_NUM_RECORDS} to {MAX_NUM_RECORDS}"
+            raise ValueError(f"{self.name}={text}: use a power of two, {limits}")
+        return number
+
+
+def ratio_below_one(text: str) -> float | None:
+    """0.005 from "0.005" or "0.5%"; None for 0 and less, for 1 and more, and for what is none."""
+    try:
+        ratio = float(text.rstrip("% ")) / (100 if "%" in text else 1)
+    except ValueError:
+        return None
+    return ratio if 0 < ratio < 1 else None
+
+
+AGENT = Text(
+    "DFX_AGENT",
+    "`1` starts the guest where dfx-agent is installed, without a launcher; "
+    "`0` keeps it out of verl",
+)
+DIR = Text("DFX_DIR", "[folder of the segments](files.md) (`/dev/shm/dfx-<uid>`), the agent's too")
+RUN = Text("DFX_RUN", "name of the run, where the launcher does not say it")
+ROLE = Text("DFX_ROLE", "what the process is, such as `trainer` or `rollout`")
+NODE = Text("DFX_NODE", "name of this machine (its host name)")
+FRAMEWORK = Text("DFX_FRAMEWORK", "framework whose names of metrics are used")
+RING_RECORDS = RingSize(
+    "DFX_RING_RECORDS",
+    f"size of the ring ({DEFAULT_NUM_RECORDS}), a power of two; 64 bytes each",
+)
+DISABLE_HOOKS = Names(
+    "DFX_DISABLE_HOOKS", "hooks that stay out: `collectives,forward`, `verl.timers`, or `all`"
+)
+MAX_OVERHEAD = Ratio(
+    "DFX_MAX_OVERHEAD",
+    "budget above which hooks are given up, `0.5%` (none; `--max-overhead` of `run` and `attach` "
+    "goes before it)",
+)
+DEVICE_TIME = Flag(
+    "DFX_DEVICE_TIME",
+    "`1` times collectives on a device in every 16th step (off: not yet seen on a device)",
+)
+
+ALL: tuple[Variable, ...] = (
+    AGENT, DIR, RUN, ROLE, NODE, FRAMEWORK, RING_RECORDS, DISABLE_HOOKS, MAX_OVERHEAD, DEVICE_TIME,
+)  # fmt: skip
