@@ -31,7 +31,7 @@ BENCHES = (
     "otlp_push",
     "agent_cost",
     "poll_cost",
-    "collective_cost",
+    "guest_cost",
     "ledger_cost",
     "verdicts",
     "stragglers",

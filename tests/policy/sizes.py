@@ -43,21 +43,38 @@ def growth(folder: Path, since: str) -> int:
     return sum(int(added) - int(removed) for added, removed in counts if added != "-")
 
 
+def spread(sizes: list[int]) -> str:
+    """Median, p90 and largest."""
+    ordered = sorted(sizes)
+    p90 = ordered[int(0.9 * (len(ordered) - 1))]
+    return f"{statistics.median(ordered):6.0f} {p90:5} {ordered[-1]:7}"
+
+
+def row(folder: Path, since: str) -> str | None:
+    """None for a folder without functions."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))]
+    functions = [length for text in texts for length in function_lengths(text)]
+    if not functions:
+        return None
+    files = [len(text.splitlines()) for text in texts]
+    num_code = sum(map(num_code_lines, texts))
+    return (
+        f"{folder.relative_to(ROOT).as_posix():22} {len(texts):5} {num_code:7}"
+        f" {growth(folder, since):+7}   {spread(files)}   {spread(functions)}"
+    )
+
+
 def main() -> None:
     since = git("describe", "--tags", "--abbrev=0") or git("rev-list", "--max-parents=0", "HEAD")
-    print(
-        f"{'folder':24} files   code  growth  functions: median p90 largest  (since {since[:12]})"
-    )
-    for folder in sorted(path for path in (ROOT / "dfx_agent").iterdir() if path.is_dir()):
-        texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))]
-        lengths = sorted(length for text in texts for length in function_lengths(text))
-        if not lengths:
-            continue
-        print(
-            f"{folder.name:24} {len(texts):5} {sum(map(num_code_lines, texts)):6}"
-            f" {growth(folder, since):+7} {statistics.median(lengths):17.0f}"
-            f" {lengths[int(0.9 * (len(lengths) - 1))]:3} {lengths[-1]:7}"
-        )
+    columns = "median   p90 largest"
+    print(f"{'':43}   {'lines of a file':20}   {'lines of a function':20}")
+    print(f"{'folder':22} files    code  growth   {columns}   {columns}")
+    folders = sorted(path for path in (ROOT / "dfx_agent").iterdir() if path.is_dir())
+    for folder in [*folders, ROOT / "bench", ROOT / "tests"]:
+        line = row(folder, since)
+        if line:
+            print(line)
+    print(f"growth: lines added less lines removed since {since[:12]}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a job loads with the guest: module by module, so that no line added brings more unseen.
 
-How long it takes and how much memory it holds is measured: ``python -m bench interpreter_start``.
+How long it takes and how much memory it holds is measured: ``python -m bench guest_cost``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the guest adds to a collective, to the other calls that it hooks, and by its own thread.
+"""What a job can notice of the guest: import time, memory, modules, time per hook, its thread.
 
-The baseline is a span of OpenTelemetry around the same call. The thread is timed in a process that
-computes, once a second as in a job.
+The baseline of a hook is a span of OpenTelemetry around the same call. The thread is timed in a
+process that computes, once a second as in a job.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 import dfx_agent.shim as dfx
 from bench.estimates import bootstrap_interval, difference_of_medians, median
 from bench.event_costs import event_costs
+from bench.guest_footprint import footprint
 from bench.hooked_calls import CALLS_PER_BLOCK, Added, single_rank
 from bench.measurement import Baseline, Result, of_samples, report
 from bench.timed_in_place import SETTLE_SECONDS, watch_seconds
@@ -24,7 +25,8 @@ WATCH_WINDOW_SECONDS = 2.0
 def measure(*, quick: bool) -> list[Result]:
     torch.set_num_threads(1)
     costs = event_costs(quick=quick)
-    rows = [_added(name, added) for name, added in costs.added.items()]
+    rows = footprint(quick=quick)
+    rows += [_added(name, added) for name, added in costs.added.items()]
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         dfx.init(run="bench", directory=folder)
         with single_rank():
