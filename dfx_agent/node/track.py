@@ -7,18 +7,15 @@ are nanoseconds of the host's monotonic clock, which ranks on one host share.
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from typing import NamedTuple
 
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
-from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import Arrival, RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
-from dfx_agent.host.sched import NOTHING_COUNTED, process_times, thread_times
-from dfx_agent.host.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.node.joins import JoinWatch
+from dfx_agent.node.kernel_look import KernelLook
 from dfx_agent.node.peer_waits import PEER_WAITS
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.flight import read_flight
@@ -36,20 +33,6 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _QUIET_SECONDS = 2.0
 # who has moved or come to wait since then is nobody's fault yet
 _STANDS_AFTER_NS = 10 * 10**9
-_IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
-_SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
-_LEAST_SHARE = 0.02
-_POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
-
-
-class _MainThread(NamedTuple):
-    """What the main thread of a process has done by then, since it began."""
-
-    time_ns: int
-    cpu_seconds: float
-    delayed_seconds: float  # runnable without a processor; 0 where the kernel does not count
-    num_waits: int
-    all_threads: SchedTimes = NOTHING_COUNTED
 
 
 class Ending(NamedTuple):
@@ -86,12 +69,7 @@ class Track:
         self._looked_ns = 0
         self._stacks: ProcessStacks | None = None
         self._flight: tuple[tuple[int, int], FlightRecord | None] = (0, 0), None
-        self._is_stopped = False
-        self._is_sleeping = False
-        self._cpu_ticks = 0
-        self._cpu_base = (0, 0)  # when, and clock ticks used by then
-        # first and last look since it moved
-        self._main_thread = _MainThread(0, 0.0, 0.0, 0), _MainThread(0, 0.0, 0.0, 0)
+        self._kernel = KernelLook(process)
 
     @property
     def arrivals(self) -> list[Arrival]:
@@ -174,9 +152,9 @@ class Track:
             exit_status=self.exit_status,
             was_oom_killed=process.memory.was_oom_killed,
             is_stopped=is_stopped,
-            is_idle=self.is_idle(now_ns),
-            is_at_work=self.is_at_work,
-            processor_share=self.processor_share,
+            is_idle=self._kernel.is_idle(now_ns),
+            is_at_work=self._kernel.is_at_work(self.moved_ns),
+            processor_share=self._kernel.processor_share(self.moved_ns),
             stacks=stacks,
             flight=self.recorded(),
             joining=self._joins.look(process.pid) if self._may_join(now_ns) else None,
@@ -213,7 +191,7 @@ class Track:
                 self._was_idle = not self.stages and not self.arrivals
             self.num_still = 0 if self.moved_ns != before_ns else self.num_still + 1
             if self.quiet_seconds(now_ns) >= _QUIET_SECONDS:
-                self._look_at_main_thread()
+                self._kernel.look_at_main_thread(self.moved_ns)
         if not process.is_living and self.gone_ns is None:
             self.gone_ns = now_ns
         if self.gone_ns is not None and self.exit_status is None:
@@ -256,10 +234,8 @@ class Track:
         if now_ns - self._looked_ns >= _LOOK_EVERY_NS:
             self._looked_ns = now_ns
             self._stacks = self._read_stacks()
-            state, ticks = _state(self.process) if self.process.state == "live" else ("?", 0)
-            self._is_stopped = state in "Tt"
-            self._note_cpu(now_ns, ticks, is_sleeping=state == "S")
-        return self._stacks, self._is_stopped
+            self._kernel.look_at_state(now_ns, self.moved_ns)
+        return self._stacks, self._kernel.is_stopped
 
     def _read_stacks(self) -> ProcessStacks | None:
         follower = self.process.follower
@@ -276,66 +252,6 @@ class Track:
             self._flight = file, read_flight(follower.path, 0, follower.folder)
         record = self._flight[1]
         return None if record is None or record.time_ns < self.moved_ns else record
-
-    def is_idle(self, now_ns: int) -> bool:
-        """Whether it has slept since it last moved: no computing, no polling, no disk."""
-        begin_ns, ticks = self._cpu_base
-        elapsed = (now_ns - begin_ns) / 1e9
-        used = (self._cpu_ticks - ticks) / _TICKS_PER_SECOND
-        return self._is_sleeping and elapsed >= _IDLE_SECONDS and used <= _IDLE_SHARE * elapsed
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether its main thread has computed or polled since it last moved: it does not stand."""
-        seconds, ran, delayed, num_waits = self._main_thread_since()
-        if seconds < _SEEN_SECONDS:
-            return False
-        # who could run and was not let has computed too, as far as the host is concerned
-        has_computed = ran + delayed >= _WORK_SHARE * seconds
-        return has_computed or num_waits >= max(_FEWEST_POLLS, _POLLS_PER_SECOND * seconds)
-
-    @property
-    def processor_share(self) -> float:
-        """What it got of a processor while it computed, since it last moved; 0 to 1.
-
-        Of its main thread or of all its threads, which that one may wait for: whichever got less.
-        1 as well where they did not compute for half of the time: then it waits for something else.
-        """
-        seconds, ran, delayed, _ = self._main_thread_since()
-        if seconds < _SEEN_SECONDS:
-            return 1.0
-        first, last = (look.all_threads for look in self._main_thread)
-        every = SchedTimes(last.ran_ns - first.ran_ns, last.delayed_ns - first.delayed_ns)
-        own = SchedTimes(int(ran * 1e9), int(delayed * 1e9))
-        least = _WORK_SHARE * seconds * 1e9
-        shares = [t.share for t in (own, every) if t.ran_ns + t.delayed_ns >= least]
-        return max(_LEAST_SHARE, min((share for share in shares if share is not None), default=1.0))
-
-    def _main_thread_since(self) -> tuple[float, float, float, int]:
-        """(seconds, ran, delayed, number of waits) from the first look since it moved; else 0."""
-        first, last = self._main_thread
-        if first.time_ns <= self.moved_ns:
-            return 0.0, 0.0, 0.0, 0
-        return (
-            (last.time_ns - first.time_ns) / 1e9,
-            last.cpu_seconds - first.cpu_seconds,
-            last.delayed_seconds - first.delayed_seconds,
-            last.num_waits - first.num_waits,
-        )
-
-    def _look_at_main_thread(self) -> None:
-        first, last = self._main_thread
-        is_due = time.monotonic_ns() - last.time_ns >= _LOOK_EVERY_NS
-        if is_due and self.process.state == "live":
-            now = _main_thread(self.process.pid)
-            if now is not None:
-                self._main_thread = now if first.time_ns <= self.moved_ns else first, now
-
-    def _note_cpu(self, now_ns: int, ticks: int, *, is_sleeping: bool) -> None:
-        self._cpu_ticks = ticks
-        if self._cpu_base[0] <= self.moved_ns or not is_sleeping:
-            self._cpu_base = now_ns, ticks
-        self._is_sleeping = is_sleeping
 
     def _learn_stages(self) -> None:
         before = self._newest_end_ns
@@ -403,24 +319,3 @@ def _arrival(event: SpanEvent) -> Arrival:
     sequence = event.step if event.step >= 0 else None
     peer = PEER - event.step if event.step <= PEER else None
     return Arrival(operation, group, sequence, event.begin_ns, peer)
-
-
-def _main_thread(pid: int) -> _MainThread | None:
-    """None where the kernel does not say."""
-    thread = f"/proc/{pid}/task/{pid}/"
-    fields, waits = stat_fields(thread + "stat"), num_waits(thread + "status")
-    if len(fields) <= SYSTEM_TICKS or waits is None:
-        return None
-    ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
-    had = thread_times(pid, pid)
-    delayed_seconds = had.delayed_ns / 1e9 if had is not None else 0.0
-    seconds = ticks / _TICKS_PER_SECOND
-    return _MainThread(time.monotonic_ns(), seconds, delayed_seconds, waits, process_times(pid))
-
-
-def _state(process: Process) -> tuple[str, int]:
-    """(kernel's letter: R, S, D, T, ..., clock ticks used); "?" when it does not say."""
-    fields = stat_fields(f"/proc/{process.pid}/stat")
-    if len(fields) <= SYSTEM_TICKS:
-        return "?", 0
-    return fields[STATE], int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hang_scene import SECOND, WORLD_SIZE, Scene, hold_in, staged
 
-from dfx_agent.node import track as progress
+from dfx_agent.node import kernel_look as progress
+from dfx_agent.node import track as tracking
 from dfx_agent.node.track import Track
 from dfx_agent.wire.records import WAIT
 
@@ -132,7 +133,8 @@ def test_who_did_so_when_its_guest_came_may_fetch_a_rollout(
 
 def at_work(scene: Scene, monkeypatch, command: tuple[str, ...], num_steps: int) -> None:
     """Rank 0 runs this outside all stages, seen for a second; the others wait for it."""
-    monkeypatch.setattr(Track, "processor_share", 1.0)  # this host may be busy: a test of its own
+    # this host may be busy: a test of its own
+    monkeypatch.setattr(progress.KernelLook, "processor_share", lambda *_: 1.0)
     monkeypatch.setattr(progress, "_SEEN_SECONDS", 0.5)
     monkeypatch.setattr(progress, "_LOOK_EVERY_NS", SECOND // 10)
     ranks = scene.add(WORLD_SIZE)
@@ -167,7 +169,7 @@ def test_gaps_before_the_guest_came_are_known_to_the_flight_recorder(scene, monk
 
 
 def test_who_is_often_quiet_outside_stages_may_be_so_twice_as_long(scene, monkeypatch):
-    monkeypatch.setattr(progress, "_SHORTEST_GAP_NS", SECOND // 100)
+    monkeypatch.setattr(tracking, "_SHORTEST_GAP_NS", SECOND // 100)
     ranks = scene.warm_up()
     scene.look()
     time.sleep(0.3)

@@ -9,7 +9,7 @@ import pytest
 from hang_scene import SECOND, Scene, hold_in, staged
 
 from dfx_agent.host.sched import SchedTimes
-from dfx_agent.node import track as progress
+from dfx_agent.node import kernel_look as progress
 
 
 @pytest.fixture

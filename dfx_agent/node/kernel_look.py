@@ -1,0 +1,128 @@
+"""What the kernel says of a process that may stand: does it compute, poll, sleep, or is it stopped.
+
+Asked of those that are quiet. ``moved_ns`` is when it last did anything that shows, on the host's
+monotonic clock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.host.sched import NOTHING_COUNTED, process_times, thread_times
+from dfx_agent.host.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
+from dfx_agent.node.process import Process
+
+_LOOK_EVERY_NS = 10**9
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
+_SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
+_LEAST_SHARE = 0.02
+_POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
+
+
+class _MainThread(NamedTuple):
+    """What the main thread of a process has done by then, since it began."""
+
+    time_ns: int
+    cpu_seconds: float
+    delayed_seconds: float  # runnable without a processor; 0 where the kernel does not count
+    num_waits: int
+    all_threads: SchedTimes = NOTHING_COUNTED
+
+
+class KernelLook:
+    """Of one process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.is_stopped = False
+        self._is_sleeping = False
+        self._cpu_ticks = 0
+        self._cpu_base = (0, 0)  # when, and clock ticks used by then
+        # first and last look since it moved
+        self._main_thread = _MainThread(0, 0.0, 0.0, 0), _MainThread(0, 0.0, 0.0, 0)
+
+    def look_at_state(self, now_ns: int, moved_ns: int) -> None:
+        """Whether it is stopped or sleeps, and the time that it has computed."""
+        state, ticks = _state(self._process) if self._process.state == "live" else ("?", 0)
+        self.is_stopped, self._is_sleeping = state in "Tt", state == "S"
+        self._cpu_ticks = ticks
+        if self._cpu_base[0] <= moved_ns or not self._is_sleeping:
+            self._cpu_base = now_ns, ticks
+
+    def is_idle(self, now_ns: int) -> bool:
+        """Whether it has slept since it last moved: no computing, no polling, no disk."""
+        begin_ns, ticks = self._cpu_base
+        elapsed = (now_ns - begin_ns) / 1e9
+        used = (self._cpu_ticks - ticks) / _TICKS_PER_SECOND
+        return self._is_sleeping and elapsed >= _IDLE_SECONDS and used <= _IDLE_SHARE * elapsed
+
+    def is_at_work(self, moved_ns: int) -> bool:
+        """Whether its main thread has computed or polled since it last moved: it does not stand."""
+        seconds, ran, delayed, num_waits = self._since(moved_ns)
+        if seconds < _SEEN_SECONDS:
+            return False
+        # who could run and was not let has computed too, as far as the host is concerned
+        has_computed = ran + delayed >= _WORK_SHARE * seconds
+        return has_computed or num_waits >= max(_FEWEST_POLLS, _POLLS_PER_SECOND * seconds)
+
+    def processor_share(self, moved_ns: int) -> float:
+        """What it got of a processor while it computed, since it last moved; 0 to 1.
+
+        Of its main thread or of all its threads, which that one may wait for: whichever got less.
+        1 as well where they did not compute for half of the time: then it waits for something else.
+        """
+        seconds, ran, delayed, _ = self._since(moved_ns)
+        if seconds < _SEEN_SECONDS:
+            return 1.0
+        first, last = (look.all_threads for look in self._main_thread)
+        every = SchedTimes(last.ran_ns - first.ran_ns, last.delayed_ns - first.delayed_ns)
+        own = SchedTimes(int(ran * 1e9), int(delayed * 1e9))
+        least = _WORK_SHARE * seconds * 1e9
+        shares = [t.share for t in (own, every) if t.ran_ns + t.delayed_ns >= least]
+        return max(_LEAST_SHARE, min((share for share in shares if share is not None), default=1.0))
+
+    def _since(self, moved_ns: int) -> tuple[float, float, float, int]:
+        """(seconds, ran, delayed, number of waits) from the first look since it moved; else 0."""
+        first, last = self._main_thread
+        if first.time_ns <= moved_ns:
+            return 0.0, 0.0, 0.0, 0
+        return (
+            (last.time_ns - first.time_ns) / 1e9,
+            last.cpu_seconds - first.cpu_seconds,
+            last.delayed_seconds - first.delayed_seconds,
+            last.num_waits - first.num_waits,
+        )
+
+    def look_at_main_thread(self, moved_ns: int) -> None:
+        """Of a process that is quiet; once a second at most."""
+        first, last = self._main_thread
+        is_due = time.monotonic_ns() - last.time_ns >= _LOOK_EVERY_NS
+        if is_due and self._process.state == "live":
+            now = _main_thread(self._process.pid)
+            if now is not None:
+                self._main_thread = now if first.time_ns <= moved_ns else first, now
+
+
+def _main_thread(pid: int) -> _MainThread | None:
+    """None where the kernel does not say."""
+    thread = f"/proc/{pid}/task/{pid}/"
+    fields, waits = stat_fields(thread + "stat"), num_waits(thread + "status")
+    if len(fields) <= SYSTEM_TICKS or waits is None:
+        return None
+    ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
+    had = thread_times(pid, pid)
+    delayed_seconds = had.delayed_ns / 1e9 if had is not None else 0.0
+    seconds = ticks / _TICKS_PER_SECOND
+    return _MainThread(time.monotonic_ns(), seconds, delayed_seconds, waits, process_times(pid))
+
+
+def _state(process: Process) -> tuple[str, int]:
+    """(kernel's letter: R, S, D, T, ..., clock ticks used); "?" when it does not say."""
+    fields = stat_fields(f"/proc/{process.pid}/stat")
+    if len(fields) <= SYSTEM_TICKS:
+        return "?", 0
+    return fields[STATE], int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
