@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from dfx_agent.agent.incidents import standing_of
-from dfx_agent.agent.run import RunFold, rank_order
+from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.step_rows import rank_order
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import by_name
 from dfx_agent.facts.seat import LOG_ROLE

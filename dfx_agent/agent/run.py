@@ -1,20 +1,16 @@
-"""Processes folded into a run: who is which rank, which steps are closed, scalars over steps.
-
-A step closes when every living rank of its role has passed it, or when some rank is two steps
-ahead: then the ranks that never passed it are named as missing. A cell that comes later still finds
-its row.
-"""
+"""Processes folded into a run: who is which rank, what they brought, what is concluded."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from math import inf
 
 from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
+from dfx_agent.agent.step_rows import StepRows
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import Faults, unjudged
@@ -38,15 +34,10 @@ from dfx_agent.node.steps import StepWatch
 from dfx_agent.node.updates import update_counts
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
-from dfx_agent.snapshot import AlertRow, StepCell, StepRow, Verdict
-
-_KEEP_STEPS = 200
-_SUPERSEDED_BY = 2
+from dfx_agent.snapshot import AlertRow, StepRow, Verdict
 
 # judgements that verdicts go on from, as faults name them
 _STEPS, _HANGS, _SIGNALS, _LEDGER = "closed steps", "waits", "signals", "batches"
-
-_Cells = dict[str, tuple[StepCell, float, float]]  # rank -> (cell, begin, end)
 
 
 class RunFold:
@@ -73,12 +64,19 @@ class RunFold:
         self._crossings, self.ledger = Crossings(), RunLedger()
         self.incidents = IncidentBook(run)
         self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
-        self.rows: dict[tuple[str, int], StepRow] = {}
+        self._step_rows = StepRows()
         self.scalar_rows = ScalarRows()
-        self._cells: dict[tuple[str, int], _Cells] = {}
-        self._open: set[tuple[str, int]] = set()
         self._watches: dict[str, StepWatch] = {}
         self._stragglers = StragglerJudge()
+
+    @property
+    def rows(self) -> Mapping[tuple[str, int], StepRow]:
+        """(role, step) -> its row, of the closed steps that are kept."""
+        return self._step_rows.rows
+
+    def newest_rows(self, num_steps: int) -> tuple[StepRow, ...]:
+        """Closed steps by begin, the newest ``num_steps`` of every role."""
+        return self._step_rows.newest(num_steps)
 
     @property
     def attempt(self) -> int:
@@ -148,20 +146,7 @@ class RunFold:
             self.store.let_go(label)
         if role in self._watches:
             self._watches[role].let_go(process)
-        for key in [k for k, cells in self._cells.items() if k[0] == role and label in cells]:
-            self._drop_cell(key, label)
-
-    def _drop_cell(self, key: tuple[str, int], label: str) -> None:
-        """The row keeps what was said of the step as a whole."""
-        cells, row = self._cells[key], self.rows.get(key)
-        del cells[label]
-        if not cells:
-            self._open.discard(key)
-            del self._cells[key]
-            self.rows.pop(key, None)
-        elif row is not None:
-            kept = tuple(cell for cell in row.cells if cell.rank != label)
-            self.rows[key] = replace(row, cells=kept)
+        self._step_rows.let_go(role, label)
 
     def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
         """What one reading of a process brought."""
@@ -178,7 +163,7 @@ class RunFold:
             watch = self._watches[process.filed_as.role] = StepWatch()
         watch.add(process, steps)
         for step in steps:
-            self._add_cell(process, step)
+            self._step_rows.add(process, step, self.processes)
 
     def close_steps(self, begin_ns: int) -> None:
         """All processes were read since ``begin_ns``: close steps that are over, and judge."""
@@ -190,7 +175,7 @@ class RunFold:
             for role, watch in self._watches.items():
                 watch.close(self._living(role), self.collectives)
         with guard("judgement", run, "rows of steps"):
-            self._close_rows()
+            self._step_rows.close(self.processes)
         with guard("judgement", run, _HANGS):
             self.hangs.observe(self._trained(), begin_ns)
         with guard("judgement", run, _SIGNALS):
@@ -200,19 +185,6 @@ class RunFold:
         with guard("judgement", run, _LEDGER):
             reporting = self._crossings.progress(self.processes.values())
             self.ledger.settle(reporting, is_whole=self._is_whole())
-
-    def _close_rows(self) -> None:
-        for key in sorted(self._open):
-            role, step = key
-            living = self._living(role)
-            newest = max((p.step for p in living if p.step is not None), default=None)
-            passed = all(p.label in self._cells[key] or (p.step or 0) > step for p in living)
-            if passed or (newest is not None and newest >= step + _SUPERSEDED_BY):
-                self._open.discard(key)
-                self.rows[key] = self._row(key)
-        for role in {role for role, _ in self.rows}:
-            for key in sorted(k for k in self.rows if k[0] == role)[:-_KEEP_STEPS]:
-                del self.rows[key], self._cells[key]
 
     def _store_scalars(self) -> None:
         """In the order of events: one reading may bring many steps of one rank after another's."""
@@ -307,51 +279,6 @@ class RunFold:
     def _living(self, role: str) -> list[Process]:
         return [p for (r, _), p in self.processes.items() if r == role and p.is_living]
 
-    def newest_rows(self, num_steps: int) -> tuple[StepRow, ...]:
-        """Closed steps by begin, the newest ``num_steps`` of every role."""
-        rows: list[StepRow] = []
-        for role in {role for role, _ in self.rows}:
-            keys = sorted(k for k in self.rows if k[0] == role)[-num_steps:]
-            rows.extend(self.rows[key] for key in keys)
-        return tuple(sorted(rows, key=lambda row: row.begin_seconds))
-
-    def _add_cell(self, process: Process, closed: ClosedStep) -> None:
-        window = closed.window
-        if window.step is None or window.end_ns is None:
-            return
-        key = process.follower.identity.role, window.step
-        seconds = process.follower.epoch_seconds
-        cell = StepCell(process.label, window.split.as_seconds(), closed.tokens)
-        cells = self._cells.setdefault(key, {})
-        cells[process.label] = cell, seconds(window.begin_ns), seconds(window.end_ns)
-        if key in self.rows:
-            self.rows[key] = self._row(key)
-        else:
-            self._open.add(key)
-
-    def _row(self, key: tuple[str, int]) -> StepRow:
-        role, step = key
-        rows = [self._cells[key][label] for label in sorted(self._cells[key], key=rank_order)]
-        begin = min(begin for _, begin, _ in rows)
-        end = max(end for _, _, end in rows)
-        active = sum(cell.split.active_seconds for cell, _, _ in rows)
-        bubble = 1 - active / (len(rows) * (end - begin)) if end > begin else None
-        missing = [
-            label
-            for (r, label), process in self.processes.items()
-            if r == role and label not in self._cells[key] and process.was_in(step)
-        ]
-        cells = tuple(cell for cell, _, _ in rows)
-        return StepRow(
-            step, role, begin, end, tuple(sorted(missing, key=rank_order)), bubble, cells
-        )
-
 
 def _trains(process: Process) -> bool:
     return process.counters.get("optimizer_steps", 0.0) > 0
-
-
-def rank_order(label: str) -> tuple[int, str]:
-    """Sort key: rank 2 before rank 10, processes without a rank last."""
-    head = label.partition(".")[0]
-    return (int(head), label) if head.isdigit() else (1 << 31, label)

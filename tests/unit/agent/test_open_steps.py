@@ -6,21 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfx_agent.agent.run import _SUPERSEDED_BY, RunFold
+from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.step_rows import _SUPERSEDED_BY, StepRows
 
 
 def after_close(cells: set[str], *steps: int | None) -> set[int]:
     """The steps that stay open: of step 5, which ``cells`` have closed; ranks are now at these."""
-    fold = RunFold("r")
-    fold.processes = {
+    rows = StepRows()
+    processes = {
         ("t", str(rank)): SimpleNamespace(is_living=True, label=str(rank), step=step)
         for rank, step in enumerate(steps)
     }
-    fold._open, fold._cells = {("t", 5)}, {("t", 5): dict.fromkeys(cells)}
-    fold._row = lambda key: key
-    fold._close_rows()
-    assert ("t", 5) in fold.rows or fold._open
-    return {step for _, step in fold._open}
+    rows._open, rows._cells = {("t", 5)}, {("t", 5): dict.fromkeys(cells)}
+    rows._row = lambda key, _: key
+    rows.close(processes)
+    assert ("t", 5) in rows.rows or rows._open
+    return {step for _, step in rows._open}
 
 
 @pytest.mark.parametrize(
