@@ -38,11 +38,12 @@ def rank_row(**changes) -> RankRow:
 
 
 def exporter(
-    *ranks: RankRow, run: str = "r", problems=(), verdicts=(), scalars=(), **known
+    *ranks: RankRow, run: str = "r", problems=(), verdicts=(), scalars=(), devices=(), **known
 ) -> PrometheusExporter:
     agent = AgentRow(
-        "0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems), read_seconds=FAR_SECONDS
-    )
+        "0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, tuple(problems),
+        read_seconds=FAR_SECONDS, devices=tuple(devices),
+    )  # fmt: skip
     run_row = RunRow(run, "verl", 0, 1.0, ranks, STEPS, scalars, verdicts=tuple(verdicts), **known)
     snapshot = Snapshot(2.0, agent, (run_row,))
 

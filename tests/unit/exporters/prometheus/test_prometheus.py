@@ -17,6 +17,7 @@ from dfx_agent.catalogue.verdicts import NO_STAGE
 from dfx_agent.snapshot import (
     CollectiveTime,
     DeviceMemory,
+    DeviceRow,
     DroppedRanks,
     GroupRow,
     HostMemory,
@@ -358,6 +359,7 @@ def test_every_name_and_label_is_the_catalogue_s():
     told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of(8.0))
     known = {"problems": [problem], "verdicts": [verdict()], "incidents": (incident(),)}
     known["judged_seconds"] = {"hang": FAR_SECONDS}
+    known["devices"] = (DeviceRow("host", 8, 7),)
     known["dropped_ranks"] = (DroppedRanks("worker", 9, 99, 1),)
     found = samples(exporter(full_rank(), scalars=(told,), **known))
     seen = set()
