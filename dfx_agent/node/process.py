@@ -26,8 +26,9 @@ from dfx_agent.node.segments.records import (
 )
 from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.node.time.counts import StepCounts, as_told
+from dfx_agent.node.time.span_book import SpanBook
 from dfx_agent.node.time.stamps import Stamp, Stamps
-from dfx_agent.node.time.sweep import STILL_OPEN, Row
+from dfx_agent.node.time.sweep import Row
 from dfx_agent.node.time.totals import KeptTotals, Totals, num_up_to
 from dfx_agent.wire.records import (
     CALIBRATION,
@@ -55,7 +56,6 @@ _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
 _LOOK_EVERY_NS = 2 * 10**9
 _FUTURE_NS = 10 * 10**9
-_KEEP_SPANS = 128
 _versions = itertools.count()
 _WIDE = COLLECTIVES | {DEVICE_TIME, LEDGER}  # kinds that use every field of a record
 
@@ -112,9 +112,7 @@ class Process:
         self.collectives: list[Collective] = []  # of the last reading
         self.device_times: list[DeviceTime] = []  # of the last reading
         self.ledger: list[LedgerRecord] = []  # of the last reading
-        # by number: of the newest readings, and of those before
-        self._spans: dict[int, Row] = {}
-        self._older_spans: dict[int, Row] = {}
+        self._spans = SpanBook()
         self.memory = ProcessMemory()
 
     @property
@@ -344,7 +342,7 @@ class Process:
                 ended[text].append(row)
         account.add_new(spans)
         account.add(odd)
-        self._note_spans(spans, odd)
+        self._spans.note(spans, odd)
         for text, rows in ended.items():
             self._stamps.end(text, rows)
         scalars = self._take_others(account, batch.packed, others)
@@ -387,18 +385,9 @@ class Process:
     def _note_inflight(self, events: list[SpanEvent]) -> None:
         self.inflight = events
         for event in events:
-            span, begin_ns = event.span, event.begin_ns
-            self._spans[span] = begin_ns, span, STILL_OPEN, event.parent, event.kind, event.name
+            self._spans.note_open(event)
             if event.kind == STAGE:
-                self._stamps.begin(span, event.name, begin_ns)
-
-    def _note_spans(self, spans: dict[int, Row], odd: dict[int, Row]) -> None:
-        """What is above a collective is asked for soon, if at all."""
-        if len(self._spans) + len(spans) >= _KEEP_SPANS:
-            self._older_spans, self._spans = self._spans, spans
-        else:
-            self._spans |= spans
-        self._spans |= odd
+                self._stamps.begin(event.span, event.name, event.begin_ns)
 
     def _take_wide(self, flagged: int, text: str, fields: SixFields, thread: int) -> None:
         told = wide_record(flagged, text, fields, thread)
@@ -422,15 +411,7 @@ class Process:
 
     def stage_of(self, parent: int) -> str:
         """The innermost stage around a span; "" when there was none or it is not known any more."""
-        while parent:
-            row = self._spans.get(parent) or self._older_spans.get(parent)
-            if row is None:
-                return ""
-            _, span, _, above, kind, name = row
-            if kind == STAGE:
-                return name
-            parent = above if above < span else 0
-        return ""
+        return self._spans.stage_of(parent)
 
     def _take_group(self, name: str, enqueued: int, completed: float) -> None:
         known = self.groups.get(name)
