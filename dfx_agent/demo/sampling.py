@@ -37,7 +37,50 @@ class Responses:
         return self.mask.sum(dim=1)
 
 
-@torch.no_grad()
+class Decoding:
+    """Responses to ``prompts`` (B, P) while they are written, one token of each a call.
+
+    Temperature 1, or greedy without a ``generator``. R is ``max_response_length``; after the end
+    token come end tokens with mask 0, log-prob 0.
+    """
+
+    def __init__(
+        self,
+        model: TinyTransformer,
+        prompts: Tensor,
+        max_response_length: int,
+        end_token: int,
+        generator: torch.Generator | None,
+    ) -> None:
+        shape = (len(prompts), max_response_length)
+        tokens, mask = torch.full(shape, end_token), torch.zeros(shape, dtype=torch.bool)
+        self.responses = Responses(tokens, mask, torch.zeros(shape))
+        self.num_columns = 0
+        self._model, self._end_token, self._generator = model, end_token, generator
+        self._cache = KeyValueCache(len(prompts), prompts.shape[1] + max_response_length)
+        self._alive = torch.ones(len(prompts), dtype=torch.bool)
+        self._inputs = prompts
+
+    @property
+    def is_over(self) -> bool:
+        """Whether each response has ended or is as long as it may be."""
+        return self.num_columns == self.responses.tokens.shape[1] or not self._alive.any()
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """Write the next column."""
+        column, alive = self.num_columns, self._alive
+        distribution = self._model(self._inputs, self._cache)[:, -1].log_softmax(dim=-1)
+        chosen = _choose(distribution, self._generator).where(alive, self._end_token)
+        self.responses.tokens[:, column] = chosen
+        self.responses.mask[:, column] = alive
+        chances = distribution.gather(1, chosen[:, None])[:, 0]
+        self.responses.logprobs[:, column] = chances * alive
+        self._alive = alive & (chosen != self._end_token)
+        self._inputs = chosen[:, None]
+        self.num_columns += 1
+
+
 def sample_responses(
     model: TinyTransformer,
     prompts: Tensor,
@@ -45,26 +88,11 @@ def sample_responses(
     end_token: int,
     generator: torch.Generator | None,
 ) -> Responses:
-    """Continue ``prompts`` (B, P) at temperature 1, or greedily without a ``generator``.
-
-    R is ``max_response_length``; after the end token come end tokens with mask 0, log-prob 0.
-    """
-    shape = (len(prompts), max_response_length)
-    tokens, mask = torch.full(shape, end_token), torch.zeros(shape, dtype=torch.bool)
-    logprobs = torch.zeros(shape)
-    cache = KeyValueCache(len(prompts), prompts.shape[1] + max_response_length)
-    alive = torch.ones(len(prompts), dtype=torch.bool)
-    inputs = prompts
-    for column in range(max_response_length):
-        distribution = model(inputs, cache)[:, -1].log_softmax(dim=-1)
-        chosen = _choose(distribution, generator).where(alive, end_token)
-        tokens[:, column], mask[:, column] = chosen, alive
-        logprobs[:, column] = distribution.gather(1, chosen[:, None])[:, 0] * alive
-        alive = alive & (chosen != end_token)
-        if not alive.any():
-            break
-        inputs = chosen[:, None]
-    return Responses(tokens, mask, logprobs)
+    """All of a ``Decoding`` at once."""
+    decoding = Decoding(model, prompts, max_response_length, end_token, generator)
+    while not decoding.is_over:
+        decoding.advance()
+    return decoding.responses
 
 
 def response_logprobs(
