@@ -1,4 +1,4 @@
-"""A real GRPO training on this machine, watched live."""
+"""A real GRPO training on this machine, synchronous or asynchronous, watched live."""
 
 from __future__ import annotations
 
@@ -9,23 +9,48 @@ import signal
 import sys
 import time
 import webbrowser
+from pathlib import Path
 
 from dfx_agent.assembly.options import add_service_arguments, load_config
 from dfx_agent.assembly.service import Service
 from dfx_agent.attach.spawn import Job, block_signals, environment
 from dfx_agent.demo import faults
+from dfx_agent.demo.async_pipeline import faults as async_faults
 from dfx_agent.errors import UsageError
 
 HELP = "train a small model with GRPO on this machine's CPU and watch it live"
 EXAMPLE = "dfx-agent demo --ranks 4 --fault straggler:2:1.5"
+DEFAULT_RANKS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_service_arguments(parser)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="processes (4)")
+    parser.add_argument(
+        "--pipeline",
+        choices=("sync", "async"),
+        default="sync",
+        help="async: rollout servers, an orchestrator and learners in processes of their own",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help=f"processes ({DEFAULT_RANKS}); async always has {async_faults.NUM_RANKS} learners",
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="training steps")
     parser.add_argument(
-        "--fault", action="append", default=[], metavar="SPEC", help="straggler:RANK:FACTOR, ..."
+        "--fault",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help=f"sync: {', '.join(faults.GRAMMAR.values())}; "
+        f"async: {', '.join(async_faults.GRAMMAR.values())}",
+    )
+    parser.add_argument(
+        "--truth",
+        type=Path,
+        metavar="FILE",
+        help="async: write what the faults really did, as JSON",
     )
     parser.add_argument("--exit", action="store_true", help="end with the training")
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
@@ -33,9 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Exit code of the training. The page stays until Ctrl-C, unless that ended the training."""
-    if not 1 <= args.ranks <= 64:
-        raise UsageError(f"--ranks {args.ranks}: use 1 to 64")
-    _check_faults(args.fault, args.ranks)
+    _check(args)
     if importlib.util.find_spec("torch") is None:
         raise UsageError("the demo trains with torch: pip install 'dfx-agent[demo]'")
     config = load_config(args)
@@ -43,9 +66,10 @@ def execute(args: argparse.Namespace) -> int:
     service = Service(config)
     service.start()
     print(f"dfx-agent: page {service.url}/  metrics {service.url}/metrics", flush=True)
+    command = _async_command(args) if args.pipeline == "async" else _command(args)
     base = {"OMP_NUM_THREADS": "1", **os.environ}
     env = environment(base, config.directory, time.strftime("demo-%m%d-%H%M%S"))
-    job = Job(_command(args), env, mask)
+    job = Job(command, env, mask)
     if not args.no_browser and _has_display():
         webbrowser.open(service.url)
     code = job.wait()
@@ -58,9 +82,20 @@ def execute(args: argparse.Namespace) -> int:
     return code
 
 
-def _check_faults(specs: list[str], num_ranks: int) -> None:
+def _check(args: argparse.Namespace) -> None:
+    """UsageError for what the pipeline asked for cannot do."""
+    if args.pipeline == "async" and args.ranks not in {None, async_faults.NUM_RANKS}:
+        raise UsageError(f"--ranks {args.ranks}: async has {async_faults.NUM_RANKS} learners")
+    if args.pipeline == "sync" and args.truth is not None:
+        raise UsageError("--truth: only with --pipeline async")
+    args.ranks = args.ranks if args.ranks is not None else DEFAULT_RANKS
+    if not 1 <= args.ranks <= 64:
+        raise UsageError(f"--ranks {args.ranks}: use 1 to 64")
     try:
-        faults.check([faults.parse(spec) for spec in specs], num_ranks)
+        if args.pipeline == "async":
+            async_faults.parse(args.fault)
+        else:
+            faults.check([faults.parse(spec) for spec in args.fault], args.ranks)
     except faults.FaultError as error:
         raise UsageError(str(error)) from None
 
@@ -68,6 +103,18 @@ def _check_faults(specs: list[str], num_ranks: int) -> None:
 def _command(args: argparse.Namespace) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*launcher, "--nproc-per-node", str(args.ranks), "-m", "dfx_agent.demo.tiny_grpo"]
+    return command + _shared_arguments(args)
+
+
+def _async_command(args: argparse.Namespace) -> list[str]:
+    command = [sys.executable, "-m", "dfx_agent.demo.async_pipeline"]
+    if args.truth is not None:
+        command += ["--truth", str(args.truth)]
+    return command + _shared_arguments(args)
+
+
+def _shared_arguments(args: argparse.Namespace) -> list[str]:
+    command = []
     if args.steps is not None:
         command += ["--steps", str(args.steps)]
     for fault in args.fault:

@@ -5,7 +5,7 @@ Standard library only, so that a command line can check a SPEC before it starts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,12 @@ GRAMMAR = {
 # Field -> how to read it, what it must be, and that in words.
 _FIELDS: dict[str, tuple[Callable[[str], Any], Callable[[Any], bool], str]] = {
     "RANK": (int, lambda rank: rank >= 0, "a whole number from 0"),
+    "REPLICA": (int, lambda replica: replica >= 0, "a whole number from 0"),
     "FACTOR": (float, lambda factor: 1 <= factor < float("inf"), "a number from 1"),
     "STAGE": (str, lambda stage: stage in STAGES, f"one of {', '.join(STAGES)}"),
     "STEP": (int, lambda step: step >= 1, "a whole number from 1"),
     "RATIO": (float, lambda ratio: 0 < ratio <= 1, "a number above 0, at most 1"),
+    "SECONDS": (float, lambda seconds: 0 < seconds < float("inf"), "a number above 0"),
     "MIB_PER_STEP": (float, lambda mib: 0 < mib < float("inf"), "a number above 0"),
 }
 
@@ -54,30 +56,32 @@ class FaultError(ValueError):
 
 @dataclass(frozen=True)
 class Fault:
-    """One parsed SPEC; only the fields that its ``kind`` names in ``GRAMMAR`` mean anything."""
+    """One parsed SPEC; only the fields that its ``kind`` names in its grammar mean anything."""
 
     kind: str
     rank: int = 0
+    replica: int = 0
     factor: float = 1.0
     stage: str = ""
     step: int = 10
     ratio: float = 0.3
+    seconds: float = 1.0
     mib_per_step: float = 4.0
 
 
-def parse(spec: str) -> Fault:
+def parse(spec: str, grammar: Mapping[str, str] = GRAMMAR) -> Fault:
     """A ``Fault`` from ``spec``; FaultError says in one line what is wrong with it."""
     kind, *words = spec.split(":")
-    if kind not in GRAMMAR:
+    if kind not in grammar:
         raise FaultError(
-            f"--fault {spec}: no such fault; choose from {', '.join(GRAMMAR.values())}"
+            f"--fault {spec}: no such fault; choose from {', '.join(grammar.values())}"
         )
-    required, _, optional = GRAMMAR[kind].partition("[")
+    required, _, optional = grammar[kind].partition("[")
     fields = required.split(":")[1:]
     num_required = len(fields)
     fields += [optional.strip(":]")] if optional else []
     if not num_required <= len(words) <= len(fields):
-        raise FaultError(f"--fault {spec}: expected {GRAMMAR[kind]}")
+        raise FaultError(f"--fault {spec}: expected {grammar[kind]}")
     return Fault(
         kind,
         **{

@@ -1,0 +1,59 @@
+"""``--fault SPEC`` of the asynchronous pipeline.
+
+Standard library only, as ``demo/faults.py``, whose parser reads these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dfx_agent.demo import faults
+from dfx_agent.demo.faults import Fault, FaultError
+
+NUM_REPLICAS = 2
+NUM_RANKS = 2
+GRAMMAR = {
+    "slow_replica": "slow_replica:REPLICA:FACTOR[:STEP]",
+    "slow_tool": "slow_tool:SECONDS[:STEP]",
+    "stuck_server": "stuck_server:REPLICA[:STEP]",
+    "slow_barrier": "slow_barrier:RANK:SECONDS[:STEP]",
+    "blocked_loop": "blocked_loop:SECONDS[:STEP]",
+    "stale_samples": "stale_samples[:STEP]",
+    "starved_learner": "starved_learner[:STEP]",
+    "slow_weight_sync": "slow_weight_sync:SECONDS[:STEP]",
+    "leak": "leak:MIB_PER_STEP[:STEP]",
+}
+# Where it goes wrong, in the words in which a verdict would name it.
+COMPONENTS = {
+    "slow_replica": "rollout replica {replica}",
+    "slow_tool": "tool calculator",
+    "stuck_server": "rollout replica {replica}",
+    "slow_barrier": "trainer rank {rank}",
+    "blocked_loop": "orchestrator event loop",
+    "stale_samples": "orchestrator queue",
+    "starved_learner": "orchestrator concurrency",
+    "slow_weight_sync": "weight transfer to rollout replica 1",
+    "leak": "orchestrator memory",
+}
+
+
+def parse(specs: Iterable[str]) -> tuple[Fault, ...]:
+    """FaultError for what is no fault of this pipeline, or names a rank or replica it lacks."""
+    parsed = tuple(faults.parse(spec, GRAMMAR) for spec in specs)
+    for fault in parsed:
+        if fault.replica >= NUM_REPLICAS:
+            raise FaultError(
+                f"--fault {fault.kind}: there is no replica {fault.replica}; "
+                f"there are {NUM_REPLICAS}, counted from 0"
+            )
+    faults.check(parsed, NUM_RANKS)
+    return parsed
+
+
+def component(fault: Fault) -> str:
+    return COMPONENTS[fault.kind].format(replica=fault.replica, rank=fault.rank)
+
+
+def due(faults_of_run: Sequence[Fault], kind: str, step: int) -> list[Fault]:
+    """The faults of ``kind`` that have begun by ``step``."""
+    return [fault for fault in faults_of_run if fault.kind == kind and step >= fault.step]

@@ -1,0 +1,33 @@
+"""Serving HTTP on a socket that whoever started us has bound: no port is taken twice."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+
+class HttpService:
+    """uvicorn on a listening socket, without a word on the console."""
+
+    def __init__(self, routes: list[Route], descriptor: int) -> None:
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            timeout_keep_alive=3600,
+        )
+        self._server = uvicorn.Server(config)
+        self._socket = socket.socket(fileno=descriptor)
+
+    async def serve(self) -> None:
+        """Until SIGTERM or SIGINT."""
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        self._server.should_exit = True

@@ -1,0 +1,96 @@
+"""What the orchestrator tells of a step: verl's names, and prime-rl's for one environment."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean, pstdev
+
+from dfx_agent.demo.async_pipeline.groups import Group, Sample
+
+_ALL = "all"
+
+
+class StepReport:
+    """Collects from one weight version to the next."""
+
+    def __init__(self) -> None:
+        self.num_errors: Counter[str] = Counter()  # environment -> samples given up
+        self.num_finished_samples = 0
+        self._values: dict[str, float] = {}
+
+    def finished(self, samples: Sequence[Sample], num_errors: int, environment: str) -> None:
+        """A group has come back from the servers, whatever becomes of it."""
+        self.num_finished_samples += len(samples)
+        if num_errors:
+            self.num_errors[environment] += num_errors
+
+    def batch(self, groups: Sequence[Group], version: int) -> None:
+        """What the learner trains on in this step, with weights of ``version``."""
+        samples = [sample for group in groups for sample in group.samples]
+        now = time.monotonic()
+        self._add(
+            "training/off_policy/trajectory_staleness_worst", _lags(samples, version, oldest=True)
+        )
+        self._add("training/off_policy/trajectory_staleness", _lags(samples, version, oldest=False))
+        self._add("queue/seconds", [now - group.queued_seconds for group in groups])
+        partial = [sample for sample in samples if sample.is_partial]
+        self._values |= {
+            "fully_async/partial/partial_ratio": len(partial) / len(samples),
+            "fully_async/partial/total_partial_num": len(partial),
+            "fully_async/partial/max_partial_span": max(
+                sample.versions[-1] - sample.versions[0] for sample in samples
+            ),
+            "partial/resumed": sum(sample.num_resumed for sample in samples),
+        }
+        self._add("num_turns", [sample.num_turns for sample in samples])
+        self._add("timing_s/agent_loop/generate_sequences", [s.generation_seconds for s in samples])
+        self._add("timing_s/agent_loop/tool_calls", [s.tool_seconds for s in samples])
+        self._add("timing_s/agent_loop/compute_score", [s.scoring_seconds for s in samples])
+        self._of_environments(groups)
+
+    def values(
+        self, queue_depth: int, dropped: Counter[str], evicted: Counter[int]
+    ) -> dict[str, float]:
+        """All of the step; ``dropped`` and ``evicted`` are of the whole run."""
+        num_errors = sum(self.num_errors.values())
+        num_asked = self.num_finished_samples + num_errors
+        if evicted:
+            lags = list(evicted.elements())
+            self._add("training/off_policy/evicted_samples_staleness", lags)
+        return self._values | {
+            "fully_async/monitor/queue/mq_queue_size": queue_depth,
+            "fully_async/count/dropped_stale_samples": dropped["stale"],
+            "training/off_policy/evicted_samples": evicted.total(),
+            "training/filter_groups/evicted_samples": dropped["zero_advantage"],
+            "training/rollout_failure/evicted_samples": dropped["error"],
+            "fully_async/rollouter/step_generated_samples": self.num_finished_samples,
+            "response/aborted_ratio": num_errors / num_asked if num_asked else 0.0,
+        }
+
+    def _of_environments(self, groups: Sequence[Group]) -> None:
+        by_environment: dict[str, list[Sample]] = defaultdict(list)
+        for group in groups:
+            for environment in (_ALL, group.environment):
+                by_environment[environment].extend(group.samples)
+        for environment, samples in by_environment.items():
+            rewards = [sample.reward for sample in samples]
+            self._values |= {
+                f"reward/{environment}/mean": fmean(rewards),
+                f"reward/{environment}/std": pstdev(rewards),
+                f"reward/{environment}/max": max(rewards),
+            }
+
+    def _add(self, name: str, values: Iterable[float]) -> None:
+        known = list(values)
+        self._values |= {
+            f"{name}/mean": fmean(known),
+            f"{name}/max": max(known),
+            f"{name}/min": min(known),
+        }
+
+
+def _lags(samples: Sequence[Sample], version: int, *, oldest: bool) -> list[int]:
+    pick = min if oldest else max
+    return [version - pick(sample.versions) for sample in samples]

@@ -1,0 +1,174 @@
+"""The asynchronous demo as people start it: seen whole, true about its faults, then gone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
+from live_processes import DFX_AGENT, LiveAgent, demo_environment, started, until
+
+LEARNING_SECONDS = 240.0
+HISTOGRAMS = {
+    "vllm:time_to_first_token_seconds",
+    "vllm:inter_token_latency_seconds",
+    "vllm:request_queue_time_seconds",
+}
+GAUGES = {
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:engine_sleep_state",
+}
+COUNTERS = {"vllm:num_preemptions", "vllm:generation_tokens"}
+ROLES = {("rollout", "0"), ("rollout", "1"), ("trainer", "0"), ("trainer", "1")}
+
+
+@contextmanager
+def demo(folder: Path, port: int, *arguments: str) -> Iterator[LiveAgent]:
+    command = [*DFX_AGENT, "demo", "--pipeline", "async", "--no-browser"]
+    command += ["--listen", f"127.0.0.1:{port}", "--truth", str(folder / "truth.json")]
+    environment = demo_environment(TMPDIR=str(folder))
+    with started([*command, *arguments], folder, environment) as process:
+        agent = LiveAgent(process, port)
+        agent.wait_until_ready()
+        yield agent
+
+
+def truth(folder: Path) -> dict:
+    path = folder / "truth.json"
+    return json.loads(path.read_text()) if path.exists() else {"faults": [], "measured": {}}
+
+
+def num_steps(folder: Path) -> int:
+    """Steps that the learner's first rank has measured."""
+    return len(truth(folder)["measured"].get("trainer 0", {}))
+
+
+def server_urls(agent: LiveAgent) -> list[str]:
+    """Where the rollout servers listen."""
+    return [
+        f"http://127.0.0.1:{connection.laddr.port}"
+        for process in agent.process.descendants()
+        if "dfx_agent.demo.async_pipeline.server" in process.cmdline()
+        for connection in process.net_connections("tcp4")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
+def seats(agent: LiveAgent) -> set[tuple[str, str]]:
+    return {(row["role"], row["rank"]) for run in agent.snapshot()["runs"] for row in run["ranks"]}
+
+
+def metrics(agent: LiveAgent) -> set[str]:
+    """Catalogue names of the native values that have arrived."""
+    rows = [row for run in agent.snapshot()["runs"] for row in run["scalars"]]
+    return {row["metric"] for row in rows if row["metric"]}
+
+
+def served(url: str) -> dict:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        return {
+            family.name: family for family in text_string_to_metric_families(answer.read().decode())
+        }
+
+
+def test_a_healthy_run_is_seen_whole_and_leaves_nothing(dfx_dir, tmp_path, free_port):
+    with demo(tmp_path, free_port(), "--steps", "8", "--exit") as agent:
+        until(lambda: num_steps(tmp_path) >= 3, "three steps", LEARNING_SECONDS)
+        until(lambda: seats(agent) > ROLES, "all roles are seen")
+        assert {role for role, _ in seats(agent)} == {"rollout", "trainer", "orchestrator"}
+        urls = server_urls(agent)
+        families = [served(url) for url in urls]
+        until(
+            lambda: (
+                metrics(agent)
+                >= {
+                    "dfx_policy_lag_worst_versions",
+                    "dfx_partial_rollout_ratio",
+                    "dfx_queue_depth",
+                    "dfx_learner_wait_seconds",
+                    "dfx_tool_seconds",
+                    "dfx_weight_sync_bytes",
+                    "dfx_reward",
+                }
+            ),
+            "native values are in the snapshot",
+        )
+        family_of_it = agent.process.descendants()
+
+        assert agent.process.wait(LEARNING_SECONDS) == 0
+
+    assert len(urls) == 2
+    for of_server in families:
+        assert of_server.keys() >= HISTOGRAMS | GAUGES | COUNTERS
+        assert all(of_server[name].type == "histogram" for name in HISTOGRAMS)
+        assert of_server["vllm:generation_tokens"].samples[0].value > 0
+    assert num_steps(tmp_path) == 8
+    assert agent.process.errors == ""
+    assert psutil.wait_procs(family_of_it, timeout=10)[1] == []
+    assert [path.name for path in tmp_path.glob("async_pipeline_*")] == []
+
+
+def test_a_slow_replica_is_what_its_truth_says(dfx_dir, tmp_path, free_port):
+    start, factor = 3, 4.0
+    spec = f"slow_replica:1:{factor}:{start}"
+    with demo(tmp_path, free_port(), "--steps", "6", "--exit", "--fault", spec) as agent:
+        assert agent.process.wait(LEARNING_SECONDS) == 0
+
+    (fault,) = truth(tmp_path)["faults"]
+    measured = truth(tmp_path)["measured"]
+    slow = {int(step): values for step, values in measured["rollout 1"].items()}
+    delays = {step: values["delay_seconds"] for step, values in slow.items() if step >= start}
+    assert (fault["component"], fault["start_step"]) == ("rollout replica 1", start)
+    assert {int(step) for step in fault["amount_by_step"]} == set(delays)
+    whole = [delays[step] for step in sorted(delays)[:-1]]
+    assert fault["per_step"] == pytest.approx(sum(whole) / len(whole))
+    assert fault["per_step"] > 0
+    for step, delay in delays.items():
+        values = slow[step]
+        assert delay >= (factor - 1) * values["busy_seconds"] * 0.99
+        assert values["decode_seconds"] == pytest.approx(values["compute_seconds"] + delay)
+
+
+def test_an_interrupted_run_leaves_nothing(dfx_dir, tmp_path, free_port):
+    with demo(tmp_path, free_port()) as agent:
+        until(lambda: num_steps(tmp_path) >= 1, "a step", LEARNING_SECONDS)
+        family_of_it = agent.process.descendants()
+        agent.process.send(signal.SIGINT)
+        code = agent.process.wait()
+
+    assert code == 128 + signal.SIGINT
+    assert agent.process.errors == ""
+    assert psutil.wait_procs(family_of_it, timeout=10)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fault", "slow_replica:5:2"], "there is no replica 5"),
+        (["--fault", "straggler:0:2"], "no such fault"),
+        (["--ranks", "4"], "async has 2 learners"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments, message, run_cli, dfx_dir):
+    ended = run_cli("demo", "--pipeline", "async", "--no-browser", "--exit", *arguments)
+
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_truth_is_told_of_the_asynchronous_pipeline_alone(run_cli, dfx_dir, tmp_path):
+    ended = run_cli("demo", "--no-browser", "--exit", "--truth", str(tmp_path / "truth.json"))
+
+    assert ended.returncode == 2
+    assert "only with --pipeline async" in ended.stderr
