@@ -106,6 +106,7 @@ TRAINING = {
     "test_demo_learning.py": "training, one",
     "test_page_live.py": "training, one",
     "test_alertmanager.py": "training, the other",
+    "test_async_demo.py": "training, the other",
     "test_training_health.py": "training, the other",
     "test_prometheus.py": "training, the other",
 }

@@ -48,16 +48,12 @@ class Group:
     environment: str
     replica: int
     samples: Sequence[Sample]
-    finished_version: int = 0
+    finished_version: int = 0  # of the weights when its last sample came
     queued_seconds: float = field(default_factory=time.monotonic)
 
     @property
     def oldest_version(self) -> int:
         return min(min(sample.versions) for sample in self.samples)
-
-    @property
-    def newest_version(self) -> int:
-        return max(max(sample.versions) for sample in self.samples)
 
     @property
     def has_advantage(self) -> bool:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import socket
+import traceback
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
+
+
+def _tell(_request: Request, error: Exception) -> Response:
+    traceback.print_exception(error)
+    return Response(status_code=500)
 
 
 class HttpService:
@@ -14,7 +22,7 @@ class HttpService:
 
     def __init__(self, routes: list[Route], descriptor: int) -> None:
         config = uvicorn.Config(
-            Starlette(routes=routes),
+            Starlette(routes=routes, exception_handlers={Exception: _tell}),
             log_config=None,
             log_level="critical",
             access_log=False,

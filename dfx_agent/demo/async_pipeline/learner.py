@@ -193,8 +193,9 @@ class Learner:
         if self._rank == 0:
             with self._timed("weight_sync_seconds"), dfx.stage("weight_sync"):
                 told = self._publisher.publish(self._policy, step)
-                self._orchestrator.tell_version(step)
         with self._timed("sync_coordination_wait_seconds"), dfx.wait("sync_coordination"):
+            if self._rank == 0:
+                self._orchestrator.tell_version(step)
             dist.barrier()
         dfx.policy_version(step)
         return told

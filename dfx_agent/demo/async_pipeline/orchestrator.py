@@ -53,7 +53,7 @@ class Orchestrator:
         self._filter = GroupFilter()
         self._report = StepReport()
         self._batches: dict[int, asyncio.Task[list[Group]]] = {}
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()  # and what has ended since the last look
         self._held: set[asyncio.Task[None]] = set()
         self._leaked: list[bytearray] = []
 
@@ -70,15 +70,29 @@ class Orchestrator:
 
     async def draw_groups(self) -> None:
         """Keep as many groups in flight as there may be, for ever."""
-        dfx.set_step(self.step)
         dfx.policy_version(0)
+        told_step = 0
         for number in itertools.count():
-            while len(self._in_flight) >= self._max_in_flight():
+            while True:
+                # here and not in ``version``: a task keeps the step of who has created it
+                if self.step != told_step:
+                    dfx.set_step(self.step)
+                    told_step = self.step
+                if len(self._in_flight) < self._max_in_flight():
+                    break
                 with dfx.wait("queue"):
-                    await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
-            rolling = asyncio.create_task(self._roll_out(number))
-            self._in_flight.add(rolling)
-            rolling.add_done_callback(self._in_flight.discard)
+                    await self._something_ends()
+            self._in_flight.add(asyncio.create_task(self._roll_out(number)))
+
+    async def _something_ends(self) -> None:
+        """A group that is in flight, or the step. What went wrong with a group is raised here."""
+        next_version = asyncio.create_task(self._version.reach(self._version.value + 1))
+        waited_for = {*self._in_flight, next_version}
+        done, _ = await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+        next_version.cancel()
+        self._in_flight -= done
+        for ended in done:
+            ended.result()
 
     async def batch(self, asked: Request) -> Response:
         step, rank = int(asked.query_params["step"]), int(asked.query_params["rank"])
@@ -94,7 +108,6 @@ class Orchestrator:
         await self._version.become(version)
         self._filter.begin_step()
         self._report = StepReport()
-        dfx.set_step(self.step)
         dfx.policy_version(version)
         return JSONResponse({})
 

@@ -34,6 +34,9 @@ class StepReport:
             "training/off_policy/trajectory_staleness_worst", _lags(samples, version, oldest=True)
         )
         self._add("training/off_policy/trajectory_staleness", _lags(samples, version, oldest=False))
+        finished = [(group.lag(group.finished_version), group) for group in groups]
+        self._add("off_policy/in_flight", [lag for lag, _ in finished])
+        self._add("off_policy/in_queue", [group.lag(version) - lag for lag, group in finished])
         self._add("queue/seconds", [now - group.queued_seconds for group in groups])
         partial = [sample for sample in samples if sample.is_partial]
         self._values |= {
