@@ -24,6 +24,8 @@ from dfx_agent.demo.model import TinyTransformer
 from dfx_agent.demo.sampling import Decoding
 
 MAX_BATCH_SIZE = 16
+# so long a request waits for others to share its batch: none can join one that has begun
+BATCH_WINDOW_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,14 @@ class Engine:
         """Requests of one shape, the oldest among them; waits until there are some."""
         while True:
             self._obey()
-            with self._changed:
+            with self._changed, dfx.wait("queue"):
                 if self._waiting:
+                    self._changed.wait_for(
+                        lambda: self._orders or len(self._waiting) >= MAX_BATCH_SIZE,
+                        BATCH_WINDOW_SECONDS,
+                    )
                     return self._chosen()
-                with dfx.wait("queue"):
-                    self._changed.wait_for(lambda: self._waiting or self._orders)
+                self._changed.wait_for(lambda: self._waiting or self._orders)
 
     def _chosen(self) -> list[Request]:
         shape = self._waiting[0].shape
