@@ -78,12 +78,19 @@ class StepReport:
             for environment in (_ALL, group.environment):
                 by_environment[environment].extend(group.samples)
         for environment, samples in by_environment.items():
-            rewards = [sample.reward for sample in samples]
-            self._values |= {
-                f"reward/{environment}/mean": fmean(rewards),
-                f"reward/{environment}/std": pstdev(rewards),
-                f"reward/{environment}/max": max(rewards),
+            told: dict[str, list[float]] = {
+                f"reward/{environment}": [sample.reward for sample in samples],
+                f"num_turns/{environment}": [sample.num_turns for sample in samples],
             }
+            for phase in ("generation", "tool", "scoring"):
+                per_turn = [getattr(s, f"{phase}_seconds") / s.num_turns for s in samples]
+                told[f"timing/{environment}/{phase}"] = per_turn
+            for name, values in told.items():
+                self._values |= {
+                    f"{name}/mean": fmean(values),
+                    f"{name}/std": pstdev(values),
+                    f"{name}/max": max(values),
+                }
 
     def _add(self, name: str, values: Iterable[float]) -> None:
         known = list(values)
