@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import textwrap
 import time
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
 
 from dfx_agent.agent.kept import evidence
 from dfx_agent.assembly.observed import Observed, add_observing_arguments, observe
-from dfx_agent.snapshot import Blindness, RunRow, Verdict
+from dfx_agent.snapshot import Blindness, Incident, RunRow, Standing, Verdict
+from dfx_agent.snapshot.document import Document
 
 HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
 EXAMPLE = """dfx-agent diagnose --watch 60
@@ -44,24 +42,34 @@ def execute(args: argparse.Namespace) -> int:
     seconds = _WATCH_SECONDS if args.watch is None else args.watch
     seen = observe(args, seconds, _finds_something, asks_again=args.watch is not None)
     if args.json:
-        print(json.dumps(_finite(_document(seen, args.run)), allow_nan=False))
+        print(Document[Diagnosis](Diagnosis).dumped(_diagnosis(seen, args.run)).decode())
     else:
         _print(seen, _blind(seen, args.run))
     return _exit_code(seen, _blind(seen, args.run))
 
 
-def _document(seen: Observed, run: str | None) -> dict[str, Any]:
-    blind = _blind(seen, run)
-    told = [
-        {
-            "run": row.run,
-            "standing": asdict(row.standing),
-            "incidents": [asdict(incident) for incident in row.incidents],
-            "verdicts": [asdict(verdict) for verdict in row.verdicts],
-        }
-        for row in seen.runs
-    ]
-    return {"source": seen.source, "blind": blind and asdict(blind), "runs": told}
+@dataclass(frozen=True)
+class ToldRun:
+    """What is said of one run."""
+
+    run: str
+    standing: Standing
+    incidents: tuple[Incident, ...]
+    verdicts: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What ``--json`` prints; ``source`` is the address of an agent, or "segments"."""
+
+    source: str
+    blind: Blindness | None
+    runs: tuple[ToldRun, ...]
+
+
+def _diagnosis(seen: Observed, run: str | None) -> Diagnosis:
+    told = (ToldRun(row.run, row.standing, row.incidents, row.verdicts) for row in seen.runs)
+    return Diagnosis(seen.source, _blind(seen, run), tuple(told))
 
 
 def _exit_code(seen: Observed, blind: Blindness | None) -> int:
@@ -75,15 +83,6 @@ def _blind(seen: Observed, run: str | None) -> Blindness | None:
     """Since when and why something is not seen; with ``run`` something of that run."""
     rows = [row.blind for row in seen.runs] if run else [seen.snapshot.agent.blind]
     return next(filter(None, rows), None)
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for each number that JSON cannot say."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _finds_something(seen: Observed) -> bool:

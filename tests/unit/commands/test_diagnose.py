@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,8 @@ from prometheus_page import rank_row
 from dfx_agent.agent.kept import evidence
 from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import diagnose
-from dfx_agent.snapshot import RunRow, Snapshot, Standing
+from dfx_agent.snapshot import RunRow, Snapshot, Standing, Verdict
+from dfx_agent.snapshot.document import Document
 
 
 def seen(directory: str, *, state: str, rank_state: str) -> Observed:
@@ -30,3 +33,15 @@ def test_evidence_of_who_saw_the_end_is_shown_where_what_is_left_does_not_tell(
     monkeypatch.setattr(evidence, "newest", lambda _directory, _run="", _kind="": [file])
     diagnose._print(seen(str(tmp_path), state="insufficient evidence", rank_state=rank_state), None)
     assert (f"kept: {file}" in capsys.readouterr().out) is is_shown
+
+
+def test_json_says_a_number_that_is_none_as_the_api_does():
+    found = Verdict("straggler", "found", "actor", "rank 1", lost_seconds=math.inf)
+    told = seen("/dfx", state="found", rank_state="live")
+    (run,) = told.runs
+    told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, verdicts=(found,)),)))
+    text = Document[diagnose.Diagnosis](diagnose.Diagnosis).dumped(diagnose._diagnosis(told, None))
+    document = json.loads(text)
+    assert set(document) == {"source", "blind", "runs"}
+    assert set(document["runs"][0]) == {"run", "standing", "incidents", "verdicts"}
+    assert document["runs"][0]["verdicts"][0]["lost_seconds"] == "Infinity"
