@@ -24,6 +24,7 @@ from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.devices.registry import READ_EVERY_SECONDS
 from dfx_agent.devices.registry import found as device_readers
+from dfx_agent.engines.watch import EngineWatch
 from dfx_agent.errors import BlindError
 from dfx_agent.faults import Faults
 from dfx_agent.judge.divergence.bank import PARAMETERS
@@ -74,6 +75,9 @@ class Agent:
         self._ended: dict[str, float] = {}  # segment -> when it may be removed, monotonic
         self._num_dropped_runs = self._num_dropped_records = self._num_dropped_lost = 0
         self._faults = Faults()
+        self._engines = EngineWatch(
+            self._jobs, config.engines, self._faults, finds=config.find_engines
+        )
         self._watchdog = Watchdog(self._faults, max(config.poll_seconds, _CALM_SECONDS))
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -107,12 +111,14 @@ class Agent:
         self._thread.start()
         for device in self._devices:
             device.start()
+        self._engines.start()
 
     def stop(self) -> None:
         """Read once more and let the folder go; not of a reader that does not come back."""
         self._stop.set()
         for device in self._devices:
             device.stop()
+        self._engines.stop()
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
         if self._thread.is_alive():
@@ -228,6 +234,14 @@ class Agent:
                 fold.alerts = tuple(row for row in rows if row.run == run)
             self._is_stale = True
         return self.snapshot()
+
+    def _jobs(self) -> dict[str, dict[int, str]]:
+        """Run -> pid -> role of what lives of it; waits for nothing."""
+        return {
+            run: {p.pid: role for (role, _), p in list(fold.processes.items()) if p.is_living}
+            | {outside.pid: outside.identity.role for outside in fold.outside}
+            for run, fold in list(self._runs.items())
+        }
 
     def signal_states(self) -> dict[str, SignalState | None]:
         """Training health of each run as of its newest judged step; waits for nothing."""
@@ -400,7 +414,9 @@ class Agent:
         del self._runs[run]
 
     def _render(self) -> Snapshot:
-        rows = sorted(map(view.guarded_row, self._runs.values()), key=lambda row: row.begin_seconds)
+        facts = self._engines.facts
+        rows = [view.guarded_row(fold, facts(run)) for run, fold in self._runs.items()]
+        rows.sort(key=lambda row: row.begin_seconds)
         return Snapshot(time.time(), self._agent_row(rows), tuple(rows))
 
     def _agent_row(self, runs: list[RunRow]) -> AgentRow:

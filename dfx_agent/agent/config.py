@@ -39,6 +39,7 @@ _SECRET_OF = {
     "alertmanager": "put them into alertmanager_basic_auth_file",
     "webhook": "put a token into webhook_token_file",
     "otlp_endpoint": "put them into OTEL_EXPORTER_OTLP_HEADERS",
+    "engines": "metrics of engines are read without",
 }
 
 
@@ -88,6 +89,10 @@ class Config:
     """What is pushed to it."""
     otlp_seconds: float = 15.0
     """How often metrics are pushed."""
+    engines: tuple[str, ...] = ()
+    """URLs of rollout engines (vLLM, SGLang, a router, Ray's agent) whose metrics are read."""
+    find_engines: bool = True
+    """Whether engines that the job starts or calls are found and read, too."""
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> Config:
@@ -254,4 +259,6 @@ _TYPES: dict[str, Callable[[str, Any], Any]] = {
     "open_to_local_users": _flag,
     "otlp_endpoint": _url_or_none,
     "otlp_signals": _unique,
+    "engines": _urls,
+    "find_engines": _flag,
 }

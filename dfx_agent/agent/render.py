@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dfx_agent.agent.incidents import standing_of
@@ -11,6 +11,7 @@ from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.step_rows import rank_order
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import by_name
+from dfx_agent.engines.pool import pool_of
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted, unclear
 from dfx_agent.node.memory.gauges import device_rows
@@ -19,6 +20,7 @@ from dfx_agent.node.scalars import token_load
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.snapshot import (
     Blindness,
+    EngineFacts,
     HostMemory,
     OpenSpan,
     Piece,
@@ -43,7 +45,7 @@ _METRICS = by_name()
 _SPAN_KINDS: dict[int, SpanKind] = {STAGE: "stage", WAIT: "wait"}
 
 
-def run_row(fold: RunFold) -> RunRow:
+def run_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
     """One run as it is now."""
     ordered = sorted(fold.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
     verdicts, signals = fold.verdicts(), fold.health.state
@@ -55,6 +57,7 @@ def run_row(fold: RunFold) -> RunRow:
     unknown = "alerts: not evaluated yet" if fold.alerts is None else ""
     if unknown := fold.incidents.awaited(now_seconds) or unknown:
         standing = not_green(standing, unknown)
+    scalars = fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework)
     return RunRow(
         run=fold.run,
         framework=fold.framework,
@@ -62,7 +65,7 @@ def run_row(fold: RunFold) -> RunRow:
         begin_seconds=fold.begin_seconds,
         ranks=tuple(_rank_rows(fold, [process for _, process in ordered])),
         steps=fold.newest_rows(_SNAPSHOT_STEPS),
-        scalars=fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework),
+        scalars=scalars,
         num_stale_scalars=fold.store.num_stale,
         verdicts=verdicts,
         signals=signals,
@@ -75,6 +78,7 @@ def run_row(fold: RunFold) -> RunRow:
         standing=sighted(standing, fold.faults.rows(fold.run)),
         blind=fold.faults.blindness_of(fold.run),
         dropped_ranks=fold.dropped.rows(),
+        engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
     )
 
 
@@ -88,10 +92,10 @@ def num_lost_records(run: RunRow) -> int:
     return sum(row.num_lost_records for rows in (run.ranks, run.dropped_ranks) for row in rows)
 
 
-def guarded_row(fold: RunFold) -> RunRow:
+def guarded_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
     """The same; of a run that cannot be shown what is wrong with it."""
     with fold.faults.guard("rendering", fold.run, "row"):
-        return run_row(fold)
+        return run_row(fold, engines)
     return RunRow(
         run=fold.run, framework="", attempt=0, begin_seconds=0.0, ranks=(), steps=(), scalars=(),
         faults=fold.faults.rows(fold.run), blind=fold.faults.blindness_of(fold.run),

@@ -11,6 +11,7 @@ from math import inf
 from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.agent.step_rows import StepRows
+from dfx_agent.engines.pool import IdleCheck
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import Faults, unjudged
@@ -63,6 +64,7 @@ class RunFold:
         self.skipped_updates = SkippedUpdates()
         self._crossings, self.ledger = Crossings(), RunLedger()
         self.incidents = IncidentBook(run)
+        self.idle_check = IdleCheck()
         self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
         self._step_rows = StepRows()
         self.scalar_rows = ScalarRows()

@@ -9,15 +9,17 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Literal
 
-Kind = Literal["gauge", "counter", "info"]
-MetricSource = Literal["native", "shim", "device", "derived", "agent"]
+from dfx_agent.snapshot import Histogram
+
+Kind = Literal["gauge", "counter", "info", "histogram"]
+MetricSource = Literal["native", "shim", "device", "derived", "agent", "engine"]
 
 # whose row ``value`` takes, and with it the first labels: an AgentRow (none), a RunRow (run, node),
 # a RankRow (run, role, rank) of any process, of one that sends records, or of one whose guest keeps
-# times, or a DeviceMemory (run, role, rank, device)
-Subject = Literal["agent", "run", "rank", "sender", "guest", "device"]
-# None has no series; a dict is by the metric's further labels
-Values = float | None | dict[tuple[str, ...], float]
+# times, a DeviceMemory (run, role, rank, device), or an EngineFacts (run, node, replica, dp_rank)
+Subject = Literal["agent", "run", "rank", "sender", "guest", "device", "engine"]
+# None has no series; a dict is by the metric's further labels; a histogram of that kind alone
+Values = float | Histogram | None | dict[tuple[str, ...], float]
 
 _UCUM = {"seconds": "s", "bytes": "By", "ratio": "1"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FaultPart = Literal["folder", "reading", "judgement", "rendering", "keeping", "device"]
+FaultPart = Literal["folder", "reading", "judgement", "rendering", "keeping", "device", "engines"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dfx_agent.snapshot.dropped import DroppedRanks
+from dfx_agent.snapshot.engines import EnginePool
 from dfx_agent.snapshot.faults import Blindness, FaultRow
 from dfx_agent.snapshot.health import SignalState
 from dfx_agent.snapshot.incidents import UNJUDGED, Incident, Standing
@@ -45,6 +46,7 @@ class RunRow:
     ``signals`` is None until the run reported a metric that a signal is made of;
     ``num_late_signals`` came after their step was judged; ``sustained_tokens_ratio`` is role ->
     tokens of the newest two steps / median before, ``judged_seconds`` kind of verdict -> Unix time.
+    ``engines`` is None for a run without rollout engines on this node.
     ``incidents`` join verdicts and alerts; ``standing`` alone says whether anything is green.
     """
 
@@ -67,3 +69,4 @@ class RunRow:
     standing: Standing = UNJUDGED
     blind: Blindness | None = None
     dropped_ranks: tuple[DroppedRanks, ...] = ()
+    engines: EnginePool | None = None

@@ -13,6 +13,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
+    Histogram,
     Metric,
     MetricExportResult,
     MetricsData,
@@ -25,6 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client.metrics_core import Metric as Family
 
 from dfx_agent.catalogue.spec import by_name
+from dfx_agent.exporters.otel.histograms import histogram_points
 from dfx_agent.exporters.otel.resource import SCOPE, resource_of
 from dfx_agent.exporters.otel.session import BoundedSession
 
@@ -59,6 +61,10 @@ class MetricsPart:
 
 def _metric(family: Family, begin_ns: int, now_ns: int) -> Metric:
     metric, is_sum = _METRICS[family.name], family.type == "counter"
+    if metric.kind == "histogram":
+        points_of = histogram_points(family.samples, begin_ns, now_ns)
+        histogram = Histogram(points_of, AggregationTemporality.CUMULATIVE)
+        return Metric(metric.otel_name, metric.help, metric.otel_unit, histogram)
     points = [
         NumberDataPoint(
             attributes=sample.labels,

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from dfx_agent.catalogue import agent as about_agent
 from dfx_agent.catalogue import alerting, otlp, performance, trackers
+from dfx_agent.exporters.prometheus.engines import add_engines
 from dfx_agent.exporters.prometheus.exposition import Encoder
 from dfx_agent.exporters.prometheus.faults import add_blindness, add_faults
 from dfx_agent.exporters.prometheus.ledger import add_ledger
@@ -121,6 +122,7 @@ def _add_run(page: Page, run: RunRow, node: str) -> None:
     add_verdicts(page, run, node)
     add_signals(page, run, node)
     add_ledger(page, run, node)
+    add_engines(page, run, node)
     for rank in run.ranks:
         add_rank(page, run.run, rank, run.framework)
     add_silent_parts(page, run)

@@ -8,22 +8,30 @@ from typing import Any
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
 )
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.utils import floatToGoString
 
 from dfx_agent.catalogue import agent as about_agent
 from dfx_agent.catalogue import balance, performance, training
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import Metric, Subject, Valued, by_name, valued
 from dfx_agent.snapshot import (
+    Histogram,
     RankRow,
     RunRow,
     ScalarRow,
 )
 
 _METRICS = by_name()
-_FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "info": InfoMetricFamily}
+_FAMILIES = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "info": InfoMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 # A job may log a key per sample; further ones are counted only.
 _MAX_NATIVE_KEYS = 200
 
@@ -58,6 +66,12 @@ class Page:
         add: Callable[[Labels, float], None] = family.add_metric  # type: ignore[attr-defined]
         return add
 
+    def add_histogram(self, metric: Metric, labels: Labels, value: Histogram) -> None:
+        bounds = (*map(floatToGoString, value.bounds), "+Inf")
+        buckets = list(zip(bounds, value.counts, strict=True))
+        family = self.families.get(metric.name) or self._family(metric)
+        family.add_metric(labels, buckets, value.sum)  # type: ignore[attr-defined]
+
     def info(self, metric: Metric, labels: Labels) -> None:
         if self._wanted is not None and metric.name not in self._wanted:
             return
@@ -88,6 +102,8 @@ def add_values(page: Page, subject: Subject, key: Labels, row: Any) -> None:
                 add = page.adder(metric)
                 for labels, number in value.items():
                     add((*key, *labels), number)
+        elif isinstance(value, Histogram):
+            page.add_histogram(metric, key, value)
         else:
             page.adder(metric)(key, value)
 

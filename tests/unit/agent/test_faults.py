@@ -121,7 +121,9 @@ def test_what_a_verdict_goes_on_from_takes_no_other_with_it(agent, jobs, monkeyp
 
 def test_a_run_that_cannot_be_shown_is_shown_as_that(agent, jobs, monkeypatch):
     row = view.run_row
-    monkeypatch.setattr(view, "run_row", lambda fold: raising() if fold.run == "bad" else row(fold))
+    monkeypatch.setattr(
+        view, "run_row", lambda fold, *of: raising() if fold.run == "bad" else row(fold, *of)
+    )
     runs = read(agent, jobs)
     assert runs["good"].ranks
     assert [fault.part for fault in runs["bad"].faults] == ["rendering"]

@@ -1,0 +1,1 @@
+"""Rollout engines: finds the vLLM and SGLang servers of a job and reads what they say."""
