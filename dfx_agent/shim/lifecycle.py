@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from dfx_agent.shim import (
     adapters,
@@ -28,6 +28,9 @@ from dfx_agent.shim import (
     residue,
 )
 from dfx_agent.wire import Identity, default_directory
+
+if TYPE_CHECKING:  # loaded with torch: see _load_hooks
+    from dfx_agent.shim.torch.hooks import TorchHooks
 
 State = Literal["off", "armed", "recording", "leaving", "gone"]
 # refuse: the folder cannot be used; withdraw: leave while the job goes on; out: the last hook is
@@ -53,15 +56,6 @@ def following(state: State, event: Event) -> State:
     return target if state in sources else state
 
 
-class Hooks(Protocol):
-    """What hooks into torch, see ``torch/hooks.py``."""
-
-    def start_watch(self, *, always: bool = False) -> None: ...
-    def remove(self) -> None: ...
-    def withdraw(self, gone: Callable[[], None]) -> None: ...
-    def after_fork(self) -> None: ...
-
-
 class Guest:
     """State of the one guest of this process; nothing here raises into the job but ``begin``."""
 
@@ -70,7 +64,7 @@ class Guest:
         self.visit: Any = None  # of an agent that brought us in, see attached.py
         self.last_visit: Any = None  # whose last hooks are still to come out
         self.unload: Callable[[], None] | None = None  # forgets modules that a visit brought
-        self.hooks: Hooks | None = None  # None until torch is there, or somebody watches
+        self.hooks: TorchHooks | None = None  # None until torch is there, or somebody watches
         self._lock = threading.RLock()
         self._is_refused = False
         self._inherited: Identity | None = None  # who we are, where the parent of a fork knew it
@@ -191,7 +185,7 @@ class Guest:
         adapters.report(recorder.current)
         clients.install()
 
-    def _load_hooks(self) -> Any:
+    def _load_hooks(self) -> TorchHooks:
         from dfx_agent.shim.torch.hooks import torch_hooks  # noqa: PLC0415 (torch's side)
 
         torch_hooks.look = self._look

@@ -8,17 +8,16 @@ when loaded: Ray and verl change the environment of a process after its start. N
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from dfx_agent.wire.layout import DEFAULT_NUM_RECORDS, MAX_NUM_RECORDS, MIN_NUM_RECORDS
 
 
-@dataclass(frozen=True)
 class Variable:
     """One variable, absent or empty alike; ``meaning`` is its line in the page of settings."""
 
-    name: str
-    meaning: str
+    def __init__(self, name: str, meaning: str) -> None:
+        self.name = name
+        self.meaning = meaning
 
     def text(self) -> str:
         """As it is now in the environment; "" where it is absent."""
