@@ -167,7 +167,7 @@ class Orchestrator:
         for error in failures:
             if not isinstance(error, httpx.HTTPError):
                 raise error
-        self._report.finished(samples, len(failures), name)
+        self._report.finished(len(samples), failures)
         if failures:
             self._filter.dropped["error"] += 1
             return None

@@ -16,15 +16,14 @@ class StepReport:
     """Collects from one weight version to the next."""
 
     def __init__(self) -> None:
-        self.num_errors: Counter[str] = Counter()  # environment -> samples given up
-        self.num_finished_samples = 0
+        self._errors: Counter[str] = Counter()  # what kind of error -> samples given up
+        self._num_finished_samples = 0
         self._values: dict[str, float] = {}
 
-    def finished(self, samples: Sequence[Sample], num_errors: int, environment: str) -> None:
+    def finished(self, num_samples: int, errors: Iterable[BaseException]) -> None:
         """A group has come back from the servers, whatever becomes of it."""
-        self.num_finished_samples += len(samples)
-        if num_errors:
-            self.num_errors[environment] += num_errors
+        self._num_finished_samples += num_samples
+        self._errors.update(type(error).__name__ for error in errors)
 
     def batch(self, groups: Sequence[Group], version: int) -> None:
         """What the learner trains on in this step, with weights of ``version``."""
@@ -57,20 +56,25 @@ class StepReport:
         self, queue_depth: int, dropped: Counter[str], evicted: Counter[int]
     ) -> dict[str, float]:
         """All of the step; ``dropped`` and ``evicted`` are of the whole run."""
-        num_errors = sum(self.num_errors.values())
-        num_asked = self.num_finished_samples + num_errors
+        num_errors = self._errors.total()
+        num_asked = self._num_finished_samples + num_errors
+        by_kind = {f"errors/{kind}": number for kind, number in self._errors.items()}
         if evicted:
             lags = list(evicted.elements())
             self._add("training/off_policy/evicted_samples_staleness", lags)
-        return self._values | {
-            "fully_async/monitor/queue/mq_queue_size": queue_depth,
-            "fully_async/count/dropped_stale_samples": dropped["stale"],
-            "training/off_policy/evicted_samples": evicted.total(),
-            "training/filter_groups/evicted_samples": dropped["zero_advantage"],
-            "training/rollout_failure/evicted_samples": dropped["error"],
-            "fully_async/rollouter/step_generated_samples": self.num_finished_samples,
-            "response/aborted_ratio": num_errors / num_asked if num_asked else 0.0,
-        }
+        return (
+            self._values
+            | by_kind
+            | {
+                "fully_async/monitor/queue/mq_queue_size": queue_depth,
+                "fully_async/count/dropped_stale_samples": dropped["stale"],
+                "training/off_policy/evicted_samples": evicted.total(),
+                "training/filter_groups/evicted_samples": dropped["zero_advantage"],
+                "training/rollout_failure/evicted_samples": dropped["error"],
+                "fully_async/rollouter/step_generated_samples": self._num_finished_samples,
+                "response/aborted_ratio": num_errors / num_asked if num_asked else 0.0,
+            }
+        )
 
     def _of_environments(self, groups: Sequence[Group]) -> None:
         by_environment: dict[str, list[Sample]] = defaultdict(list)
@@ -82,9 +86,13 @@ class StepReport:
                 f"reward/{environment}": [sample.reward for sample in samples],
                 f"num_turns/{environment}": [sample.num_turns for sample in samples],
             }
-            for phase in ("generation", "tool", "scoring"):
-                per_turn = [getattr(s, f"{phase}_seconds") / s.num_turns for s in samples]
-                told[f"timing/{environment}/{phase}"] = per_turn
+            # of one turn, of one call and of one sample
+            timing = f"timing/{environment}"
+            told[f"{timing}/generation"] = [s.generation_seconds / s.num_turns for s in samples]
+            calls = [s for s in samples if s.num_turns > 1]
+            if calls:
+                told[f"{timing}/tool"] = [s.tool_seconds / (s.num_turns - 1) for s in calls]
+            told[f"{timing}/scoring"] = [s.scoring_seconds for s in samples]
             for name, values in told.items():
                 self._values |= {
                     f"{name}/mean": fmean(values),

@@ -17,8 +17,8 @@ def group(environment, versions, reward, finished_version):
 @pytest.fixture
 def told():
     report = StepReport()
-    report.finished([], num_errors=1, environment="a")
-    report.finished([None] * 3, num_errors=0, environment="a")
+    report.finished(0, [TimeoutError()])
+    report.finished(3, [])
     groups = [group("a", [3, 3], 1.0, 4), group("b", [2, 4], 0.0, 5)]
     report.batch(groups, version=6)
     dropped = Counter(stale=2, zero_advantage=1, error=1)
@@ -37,13 +37,14 @@ def told():
         ("reward/all/mean", 0.5),
         ("reward/all/std", 0.5),
         ("reward/b/max", 0.0),
-        ("timing/a/tool/mean", 0.5),
+        ("timing/a/tool/mean", 1.0),
         ("fully_async/monitor/queue/mq_queue_size", 5),
         ("fully_async/count/dropped_stale_samples", 2),
         ("training/off_policy/evicted_samples", 2),
         ("training/off_policy/evicted_samples_staleness/max", 7),
         ("training/filter_groups/evicted_samples", 1),
         ("response/aborted_ratio", 0.25),
+        ("errors/TimeoutError", 1),
     ],
 )
 def test_lags_counts_and_shares(told, name, expected):
