@@ -115,7 +115,7 @@ class WeightPublisher:
     @contextmanager
     def _part(self, name: str) -> Iterator[None]:
         begin_seconds = time.perf_counter()
-        with dfx.stage(name):
+        with dfx.stage(f"weight_sync_{name}"):
             yield
         self._part_seconds[name] = time.perf_counter() - begin_seconds
 
