@@ -1,6 +1,6 @@
 """Series on which each alert must fire and must stay silent: one file per area, ``CASES``."""
 
-from alert_rules.cases import data, memory, observation, progress, rollout, stability
+from alert_rules.cases import data, memory, observation, pipeline, progress, rollout, stability
 from alert_rules.cases.case import Cases
 
 # (alert name, severity) -> its cases
@@ -9,6 +9,7 @@ CASES: dict[tuple[str, str], Cases] = {
     **rollout.CASES,
     **memory.CASES,
     **progress.CASES,
+    **pipeline.CASES,
     **data.CASES,
     **observation.CASES,
 }

@@ -183,7 +183,7 @@ def _rank_rows(fold: RunFold, processes: Iterable[Process]) -> Iterator[RankRow]
     """Of those that can be shown; of the others the run says what is wrong."""
     for process in processes:
         with fold.faults.guard("rendering", fold.run, f"rank {process.label}"):
-            yield _rank_row(fold, process)
+            yield _measured(fold, process, _rank_row(fold, process))
     for outside in fold.outside:
         with fold.faults.guard("rendering", fold.run, f"rank {outside.label}"):
             yield outside.row()
@@ -225,13 +225,21 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         num_guest_drops=totals.num_guest_drops,
         num_earlier_records=totals.num_earlier,
         counters_total=totals.counters,
+        source="passive" if is_log else "guest",
+    )
+
+
+def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
+    """With what is measured beside its steps."""
+    return replace(
+        row,
         gauges=dict(process.gauges),
         collectives=fold.collectives.rows(process),
         groups=fold.collectives.group_rows(process),
         ledger=fold.ledger.rows(process.filed_as.role, process.label),
         devices=device_rows(process.gauges),
-        host_memory=None if is_log else _host_memory(process),
-        source="passive" if is_log else "guest",
+        host_memory=None if row.source == "passive" else _host_memory(process),
+        event_loop=process.loop.row(time.monotonic_ns()),
     )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from dfx_agent.agent.kept import evidence
 from dfx_agent.assembly.observed import Observed, add_observing_arguments, observe
-from dfx_agent.snapshot import Blindness, Incident, RunRow, Standing, Verdict
+from dfx_agent.durations import seconds_text
+from dfx_agent.snapshot import Blindness, Incident, RankRow, RunRow, Standing, Verdict
 from dfx_agent.snapshot.document import Document
 
 HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
@@ -27,6 +28,7 @@ ledger."""
 
 _WATCH_SECONDS = 3.0
 _WIDTH = 100
+_HOLDERS_TOLD = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +109,8 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
             _print_verdict(verdict)
             if verdict.state == "found":
                 _print_kept(seen.directory, run.run, verdict.kind)
+        for rank in run.ranks:
+            _print_loop(rank)
         if not run.verdicts:
             print("  look longer with --watch")
         if not living and run.standing.state != "found":
@@ -141,6 +145,20 @@ def _print_verdict(verdict: Verdict) -> None:
         print(f"    {_facts(verdict)}")
     for line in verdict.evidence:
         print(textwrap.fill(line, _WIDTH, initial_indent="    - ", subsequent_indent="      "))
+
+
+def _print_loop(rank: RankRow) -> None:
+    """Of an event loop that was held up in the last minute."""
+    loop = rank.event_loop
+    if loop is None or not loop.holders:
+        return
+    late, of = seconds_text(loop.late_seconds), seconds_text(loop.window_seconds)
+    head = f"  event loop of {rank.role} {rank.rank}: late for {late} of the last {of}"
+    _print_filled(f"{head}, 1 % of the time by {seconds_text(loop.window.p99_seconds)} or more")
+    for held in loop.holders[:_HOLDERS_TOLD]:
+        times = "once" if held.num_times == 1 else f"{held.num_times} times"
+        longest = f"longest {seconds_text(held.longest_seconds)}"
+        _print_filled(f"    - {seconds_text(held.seconds)}, {times}, {longest}: {held.name}")
 
 
 def _facts(verdict: Verdict) -> str:

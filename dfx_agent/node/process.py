@@ -13,6 +13,7 @@ from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.scalars import ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.host.contention import ProcessorTimes
+from dfx_agent.node.event_loop import LoopAccount
 from dfx_agent.node.memory.use import ProcessMemory
 from dfx_agent.node.segments.reader import Batch, Follower, Liveness
 from dfx_agent.node.segments.records import (
@@ -21,6 +22,8 @@ from dfx_agent.node.segments.records import (
     DeviceTime,
     Group,
     LedgerRecord,
+    LoopHeld,
+    LoopLag,
     SixFields,
     wide_record,
 )
@@ -39,6 +42,7 @@ from dfx_agent.wire.records import (
     GROUP,
     KIND_MASK,
     LEDGER,
+    LOOP_KINDS,
     NO_STEP,
     POLICY_VERSION,
     QUEUE,
@@ -57,7 +61,7 @@ _KEEP_PIECES = 4096
 _LOOK_EVERY_NS = 2 * 10**9
 _FUTURE_NS = 10 * 10**9
 _versions = itertools.count()
-_WIDE = COLLECTIVES | {DEVICE_TIME, LEDGER}  # kinds that use every field of a record
+_WIDE = COLLECTIVES | LOOP_KINDS | {DEVICE_TIME, LEDGER}  # kinds that use every field of a record
 
 
 @dataclass
@@ -114,6 +118,7 @@ class Process:
         self.ledger: list[LedgerRecord] = []  # of the last reading
         self._spans = SpanBook()
         self.memory = ProcessMemory()
+        self.loop = LoopAccount()
 
     @property
     def is_misfiled(self) -> bool:
@@ -397,6 +402,10 @@ class Process:
             self.ledger.append(told)
         elif isinstance(told, DeviceTime):
             self.device_times.append(told)
+        elif isinstance(told, LoopLag):
+            self.loop.take_lag(told)
+        elif isinstance(told, LoopHeld):
+            self.loop.take_held(told)
         else:
             self._note_collective(told)
 

@@ -65,6 +65,7 @@ class Guest:
         self.last_visit: Any = None  # whose last hooks are still to come out
         self.unload: Callable[[], None] | None = None  # forgets modules that a visit brought
         self.hooks: TorchHooks | None = None  # None until torch is there, or somebody watches
+        self._loops: Any = None  # who watches event loops, once asyncio is there
         self._lock = threading.RLock()
         self._is_refused = False
         self._inherited: Identity | None = None  # who we are, where the parent of a fork knew it
@@ -107,6 +108,8 @@ class Guest:
             self._to("withdraw")
             writer, recorder.current = recorder.current, None
             imports.forget()
+            if self._loops is not None:
+                self._loops.stop()
             if self._at_exit is not None:
                 self._at_exit.detach()
             if self._finalizer is not None:
@@ -130,6 +133,8 @@ class Guest:
         with self._lock:
             self._to("stop")
             imports.forget()
+            if self._loops is not None:
+                self._loops.stop()
             if self.hooks is not None:
                 self.hooks.remove()
             else:
@@ -149,6 +154,7 @@ class Guest:
     def after_fork(self) -> None:
         """The child gets a segment of its own, at its first record; the parent's is left alone."""
         self._lock = threading.RLock()
+        self._loops = None
         writer, recorder.current = recorder.current, None
         if writer is None:
             return
@@ -184,6 +190,15 @@ class Guest:
         adapters.install()
         adapters.report(recorder.current)
         clients.install()
+        imports.when_imported("asyncio", self._watch_loops)
+
+    def _watch_loops(self) -> None:
+        """In a process that has asyncio, for as long as it records."""
+        from dfx_agent.shim.event_loops import LoopMonitor  # noqa: PLC0415 (asyncio's side)
+
+        if recorder.current is not None:
+            self._loops = self._loops or LoopMonitor()
+            self._loops.start()
 
     def _load_hooks(self) -> TorchHooks:
         from dfx_agent.shim.torch.hooks import torch_hooks  # noqa: PLC0415 (torch's side)

@@ -21,6 +21,7 @@ from dfx_agent.snapshot.engines import (
     Latency,
     Spread,
 )
+from dfx_agent.snapshot.event_loop import EventLoopRow, LagStats, LoopHolder
 from dfx_agent.snapshot.evidence import (
     EvidenceOutcome,
     IncidentEvidence,
@@ -85,6 +86,7 @@ __all__ = [
     "EngineOrigin",
     "EnginePool",
     "EngineState",
+    "EventLoopRow",
     "EvidenceOutcome",
     "FaultPart",
     "FaultRow",
@@ -95,10 +97,12 @@ __all__ = [
     "IncidentEvidence",
     "IncidentSeverity",
     "IncidentState",
+    "LagStats",
     "Latency",
     "LedgerMismatches",
     "LedgerRow",
     "LedgerState",
+    "LoopHolder",
     "Moments",
     "OpenSpan",
     "OutsideLook",

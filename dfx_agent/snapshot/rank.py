@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
+from dfx_agent.snapshot.event_loop import EventLoopRow
 from dfx_agent.snapshot.ledger import LedgerRow
 from dfx_agent.snapshot.memory import DeviceMemory, HostMemory
 from dfx_agent.snapshot.scalars import ScalarRow
@@ -79,3 +80,4 @@ class RankRow:
     host_memory: HostMemory | None = None
     source: RankSource = "guest"
     outside: OutsideLook | None = None
+    event_loop: EventLoopRow | None = None

@@ -15,6 +15,8 @@ from dfx_agent.wire.records import (
     FAILED,
     KIND_MASK,
     LEDGER,
+    LOOP_KINDS,
+    LOOP_LAG,
 )
 
 # t0, t1, value, step, span, parent
@@ -84,13 +86,32 @@ class DeviceTime(NamedTuple):
     stood_ns: int
 
 
-def wide_record(
-    flagged: int, text: str, fields: SixFields, thread: int
-) -> Collective | LedgerRecord | DeviceTime | None:
+class LoopLag(NamedTuple):
+    """An answer of an event loop, and how long it took."""
+
+    end_ns: int
+    seconds: float
+    step: int
+
+
+class LoopHeld(NamedTuple):
+    """Who kept an event loop from answering."""
+
+    name: str
+    end_ns: int
+    seconds: float
+
+
+WideRecord = Collective | LedgerRecord | DeviceTime | LoopLag | LoopHeld
+
+
+def wide_record(flagged: int, text: str, fields: SixFields, thread: int) -> WideRecord | None:
     """Of a kind that uses every field. A collective of strange size has -1 bytes."""
     kind = flagged & KIND_MASK
     if kind == LEDGER:
         return _ledger_record(text, fields, thread)
+    if kind in LOOP_KINDS:
+        return _loop_record(kind, text, fields)
     return device_time(text, fields) if kind == DEVICE_TIME else _collective(flagged, text, fields)
 
 
@@ -110,6 +131,13 @@ def _collective(flagged: int, text: str, fields: SixFields) -> Collective:
         value if 0.0 <= value <= MOST else -1.0, span, parent, bool(flagged & BLOCKING), is_wait,
         bool(flagged & FAILED),
     )  # fmt: skip
+
+
+def _loop_record(kind: int, text: str, fields: SixFields) -> LoopLag | LoopHeld | None:
+    t0, t1, seconds, step, _, _ = fields
+    if not 0.0 <= seconds <= (t1 - t0) / 1e9 + 1e-6:  # NaN is not either
+        return None
+    return LoopLag(t1, seconds, step) if kind == LOOP_LAG else LoopHeld(text, t1, seconds)
 
 
 def device_time(name: str, fields: SixFields) -> DeviceTime | None:

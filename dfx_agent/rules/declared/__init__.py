@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 
 from dfx_agent.rules.alert import Alert
-from dfx_agent.rules.declared import data, memory, observation, progress, rollout, stability
+from dfx_agent.rules.declared import (
+    data,
+    memory,
+    observation,
+    pipeline,
+    progress,
+    rollout,
+    stability,
+)
 from dfx_agent.rules.thresholds import Threshold, thresholds_in, with_values
 
 # what an agent can evaluate itself
@@ -12,6 +20,7 @@ ALERTS: tuple[Alert, ...] = (
     *rollout.ALERTS,
     *memory.ALERTS,
     *progress.ALERTS,
+    *pipeline.ALERTS,
     *data.ALERTS,
     *observation.ALERTS,
 )

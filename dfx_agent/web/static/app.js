@@ -4,6 +4,7 @@ import { AlertList } from "./alerts.js";
 import { Charts } from "./charts.js";
 import { CollectivePanel } from "./collectives.js";
 import { setHidden, setText } from "./element.js";
+import { EventLoopPanel } from "./event_loops.js";
 import { Feed } from "./feed.js";
 import { count, duration, isLiving } from "./format.js";
 import { Header } from "./header.js";
@@ -32,6 +33,7 @@ class Page {
     this.observed = new ObservedLine();
     this.collectives = new CollectivePanel();
     this.memory = new MemoryPanel();
+    this.eventLoops = new EventLoopPanel();
     this.health = new HealthPanel();
     this.legend = new Legend();
     this.steps = new StepBars();
@@ -86,6 +88,7 @@ class Page {
     this.observed.update(run);
     this.collectives.update(run);
     this.memory.update(run);
+    this.eventLoops.update(run);
     this.health.update(run, snapshot.agent.detector);
     this.legend.update(run);
     this.steps.update(run);

@@ -1,0 +1,83 @@
+"""The event loop of one process: what its guest says of lags and of who held it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from math import ceil
+from statistics import fmean
+from typing import NamedTuple
+
+from dfx_agent.node.segments.records import LoopHeld, LoopLag
+from dfx_agent.snapshot.event_loop import EventLoopRow, LagStats, LoopHolder
+
+WINDOW_SECONDS = 60.0
+LATE_SECONDS = 0.1
+_ASKED_SECONDS = 0.1  # between two questions of the guest, at most
+_KEEP_LAGS, _KEEP_HELD, _MAX_HOLDERS = 2048, 1024, 8
+_MAX_OMITTED = 6000  # of one answer: 10 minutes
+
+
+class _Step(NamedTuple):
+    number: int
+    lags: list[float]
+
+
+class LoopAccount:
+    """Takes records as they come; ``row`` when somebody asks."""
+
+    def __init__(self) -> None:
+        self._lags: deque[LoopLag] = deque(maxlen=_KEEP_LAGS)
+        self._held: deque[LoopHeld] = deque(maxlen=_KEEP_HELD)
+        self._step: _Step | None = None
+        self._last_step: _Step | None = None
+
+    def take_lag(self, lag: LoopLag) -> None:
+        self._lags.append(lag)
+        if self._step is None or self._step.number != lag.step:
+            self._last_step, self._step = self._step, _Step(lag.step, [])
+        if len(self._step.lags) < _KEEP_LAGS:
+            self._step.lags.append(lag.seconds)
+
+    def take_held(self, held: LoopHeld) -> None:
+        self._held.append(held)
+
+    def row(self, now_ns: int) -> EventLoopRow | None:
+        """None where no loop has answered within the newest minute."""
+        since_ns = now_ns - int(WINDOW_SECONDS * 1e9)
+        lags = [lag for lag in self._lags if lag.end_ns >= since_ns]
+        if not lags:
+            return None
+        seconds = [lag.seconds for lag in lags]
+        begin_ns = max(since_ns, lags[0].end_ns - int(lags[0].seconds * 1e9))
+        last = self._last_step.lags if self._last_step else ()
+        return EventLoopRow(
+            window_seconds=(now_ns - begin_ns) / 1e9,
+            window=lag_stats(seconds),
+            step=lag_stats(last) if last else None,
+            late_seconds=sum(lag for lag in seconds if lag >= LATE_SECONDS),
+            holders=_holders([held for held in self._held if held.end_ns >= since_ns]),
+        )
+
+
+def lag_stats(lags: Sequence[float]) -> LagStats:
+    """Of answers, at least one, in seconds."""
+    all_of = sorted(late for lag in lags for late in _with_omitted(lag))
+    p50, p90, p99 = (all_of[ceil(share * len(all_of)) - 1] for share in (0.5, 0.9, 0.99))
+    return LagStats(len(lags), fmean(all_of), p50, p90, p99, all_of[-1])
+
+
+def _with_omitted(lag: float) -> list[float]:
+    """The answer, and those to questions that could not be asked meanwhile."""
+    num_omitted = min(_MAX_OMITTED, int(lag / _ASKED_SECONDS))
+    return [lag - _ASKED_SECONDS * number for number in range(num_omitted + 1)]
+
+
+def _holders(held: list[LoopHeld]) -> tuple[LoopHolder, ...]:
+    seconds: dict[str, list[float]] = {}
+    for each in held:
+        seconds.setdefault(each.name, []).append(each.seconds)
+    found = [
+        LoopHolder(name, sum(all_of), len(all_of), max(all_of)) for name, all_of in seconds.items()
+    ]
+    return tuple(sorted(found, key=lambda holder: -holder.seconds)[:_MAX_HOLDERS])

@@ -1,0 +1,292 @@
+"""How late the event loops of this process wake, and who held them meanwhile.
+
+A thread of the guest's own asks each running loop ten times a second to call back, twenty times
+where it was held lately. How late the call comes is the lag. While an answer is missing the thread
+looks where the loop's thread stands. It works with any loop that has ``call_soon_threadsafe``
+(asyncio's, uvloop's), patches nothing, and finds loops that ran before it came.
+
+Not ``faulthandler``, as in stacks.py: it enters the kernel for every word, and shows 100 threads.
+``sys._current_frames`` is called with the collector off (python/cpython#106883), and the frames are
+let go before the interpreter gives anybody else a turn.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from types import CodeType, FrameType
+from typing import Any
+
+from dfx_agent.shim import recorder
+from dfx_agent.wire.records import LOOP_HELD, LOOP_LAG, NO_STEP
+
+ASK_SECONDS, ASK_OFTEN_SECONDS = 0.1, 0.05
+_LATELY_SECONDS = 60.0
+_HELD_SECONDS = 0.05  # an answer that takes longer is looked into
+_LOOK_SECONDS = 0.02  # how often
+_TOLD_SECONDS = 0.1  # who holds a loop for less is not named
+_FIND_SECONDS, _FIND_SELDOM_SECONDS = 1.0, 5.0
+_OFTEN_FOR_SECONDS = 30.0
+_MAX_FRAMES, _MAX_NAMES, _MAX_CHARS = 200, 64, 150
+_NUM_THREADS_FOR_MANY = 4
+
+_CO_COROUTINE = 0x80 | 0x200  # inspect.CO_COROUTINE, CO_ASYNC_GENERATOR
+_ASYNCIO = f"{os.sep}asyncio{os.sep}"
+_STDLIB = os.path.dirname(os.__file__)
+# where a thread stands that does nothing
+_RESTING = ("threading", "selectors", "queue", "socket", "ssl", "subprocess", "concurrent/futures")
+
+OTHERS, NO_TURN = "(other holders)", "(nobody: the loop's thread had no turn)"
+
+
+class LoopMonitor:
+    """One thread, from the first recorder on; it costs nothing where asyncio is not imported."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loops: dict[int, _Loop] = {}
+        self._names: set[str] = set()
+        self._next_find = self._began = 0.0
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._over = threading.Event()
+            self._began = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name="dfx-loops", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; at most a moment late."""
+        thread, self._thread = self._thread, None
+        self._over.set()
+        self._loops.clear()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(0.2)
+
+    def _run(self) -> None:
+        over = self._over
+        while True:
+            pause_seconds = self._pause_seconds()
+            due_ns = time.monotonic_ns() + int(pause_seconds * 1e9)
+            if over.wait(pause_seconds):
+                return
+            writer = recorder.current
+            if writer is not None:
+                try:
+                    self._look(writer, due_ns)
+                except Exception:  # noqa: BLE001 (never into the job)
+                    writer.count_error()
+
+    def _pause_seconds(self) -> float:
+        if not self._loops:
+            is_young = time.monotonic() - self._began < _OFTEN_FOR_SECONDS
+            return _FIND_SECONDS if is_young else _FIND_SELDOM_SECONDS
+        loops = self._loops.values()
+        if any(loop.is_late for loop in loops):
+            return _LOOK_SECONDS
+        lately_ns = time.monotonic_ns() - _LATELY_SECONDS * 1e9
+        was_held = any(loop.held_ns > lately_ns for loop in loops)
+        return ASK_OFTEN_SECONDS if was_held else ASK_SECONDS
+
+    def _look(self, writer: recorder.Recorder, due_ns: int) -> None:
+        now = time.monotonic()
+        if now >= self._next_find and "asyncio" in sys.modules:
+            self._next_find = now + (_FIND_SELDOM_SECONDS if self._loops else 0.0)
+            for ident, loop in running_loops():
+                known = self._loops.get(ident)
+                if known is None or known.loop() is not loop:
+                    self._loops[ident] = _Loop(loop, ident)
+        for ident, known in list(self._loops.items()):
+            if not known.look(writer, due_ns, self._named):
+                del self._loops[ident]
+
+    def _named(self, name: str) -> str:
+        """The same, unless too many were named before."""
+        if name not in self._names and len(self._names) >= _MAX_NAMES:
+            return OTHERS
+        self._names.add(name)
+        return name
+
+
+class _Loop:
+    """One running loop, asked again when it has answered."""
+
+    def __init__(self, loop: Any, ident: int) -> None:
+        self.loop = weakref.ref(loop)
+        self._ident = ident
+        self._asked_ns = 0  # 0: nothing is asked
+        self._answered_ns = 0
+        self.is_late = False
+        self.held_ns = 0  # when it was held last, 0 never
+        self._held: list[tuple[int, int, str]] = []  # from, to, by whom; of the answer that is due
+
+    def look(self, writer: recorder.Recorder, due_ns: int, named: Any) -> bool:
+        """Ask, or see who holds it; False when it runs no more.
+
+        ``due_ns``: when we wanted to. Code that keeps the interpreter to itself holds us up too:
+        who is then seen in the loop has held it since.
+        """
+        loop = self.loop()
+        if loop is None or loop.is_closed() or not loop.is_running():
+            return False
+        now_ns, asked_ns = time.monotonic_ns(), self._asked_ns
+        if asked_ns and now_ns - asked_ns >= _HELD_SECONDS * 1e9:
+            self.is_late = True
+            self._note(asked_ns, now_ns, holder(self._ident))
+        elif not asked_ns:
+            self._tell(writer, named)
+            self.is_late = now_ns - due_ns >= _HELD_SECONDS * 1e9
+            who = holder(self._ident) if self.is_late else NO_TURN
+            asked_ns = self._asked_ns = now_ns if who == NO_TURN else due_ns
+            if asked_ns < now_ns:
+                self._note(asked_ns, now_ns, who)
+            loop.call_soon_threadsafe(self._answer, writer, asked_ns)
+        return True
+
+    def _answer(self, writer: recorder.Recorder, asked_ns: int) -> None:
+        """Called by the loop."""
+        try:
+            now_ns = time.monotonic_ns()
+            lag_seconds = (now_ns - asked_ns) / 1e9
+            step = writer.step_now()
+            writer.emit(asked_ns, now_ns, lag_seconds, step, 0, 0, writer.thread_id(), LOOP_LAG, 0)
+            self._answered_ns, self._asked_ns = now_ns, 0
+        except Exception:  # noqa: BLE001 (never into the job)
+            writer.count_error()
+
+    def _note(self, asked_ns: int, now_ns: int, who: str) -> None:
+        begin_ns = self._held[-1][1] if self._held else asked_ns
+        if self._held and self._held[-1][2] == who:
+            begin_ns = self._held.pop()[0]
+        self._held.append((begin_ns, now_ns, who))
+
+    def _tell(self, writer: recorder.Recorder, named: Any) -> None:
+        """The answer came: who held it until then."""
+        held, self._held = self._held, []
+        if not held:
+            return
+        begin_ns, _, who = held.pop()
+        held.append((begin_ns, max(begin_ns, self._answered_ns), who))
+        if held[-1][1] - held[0][0] < _TOLD_SECONDS * 1e9:
+            return
+        self.held_ns = held[-1][1]
+        step = NO_STEP if writer.step is None else writer.step
+        for begin_ns, end_ns, who in held:
+            name_id = writer.name_id(named(who[:_MAX_CHARS]))
+            seconds = (end_ns - begin_ns) / 1e9
+            writer.emit(begin_ns, end_ns, seconds, step, 0, 0, 0, LOOP_HELD, name_id)
+
+
+def running_loops() -> list[tuple[int, Any]]:
+    """(thread, loop) of every event loop that runs now."""
+    base: Any = sys.modules.get("asyncio.base_events")
+    runners: Any = sys.modules.get("asyncio.runners")
+    owners: dict[CodeType, str] = {}
+    if base is not None:
+        owners[base.BaseEventLoop.run_forever.__code__] = "self"
+    if hasattr(runners, "Runner"):  # a loop that is not Python's has no frames of its own
+        owners[runners.Runner.run.__code__] = "self"
+    if hasattr(runners, "run"):
+        owners[runners.run.__code__] = "loop"
+    found = []
+    for ident, frame in _frames().items():
+        loop = _loop_of(frame, owners)
+        if loop is not None:
+            found.append((ident, loop))
+    return found
+
+
+def _loop_of(frame: FrameType | None, owners: dict[CodeType, str]) -> Any:
+    num_frames = 0
+    while frame is not None and num_frames < _MAX_FRAMES:
+        name = owners.get(frame.f_code)
+        if name is not None:
+            owner = frame.f_locals.get(name)
+            loop = getattr(owner, "_loop", owner)
+            if hasattr(loop, "call_soon_threadsafe"):
+                return loop
+        frame, num_frames = frame.f_back, num_frames + 1
+    return None
+
+
+def holder(ident: int) -> str:
+    """Who runs in the thread of a loop that does not answer: ``coroutine > function > innermost``.
+
+    Where it only waits for its turn, what many other threads run: they hold the interpreter.
+    """
+    frames = _frames()
+    chain = _chain(frames.pop(ident, None))
+    frames.pop(threading.get_ident(), None)
+    held_by = _held_by(chain)
+    if held_by and not _is_resting(chain):
+        frames.clear()
+        return held_by
+    return _crowd(frames) or held_by or NO_TURN
+
+
+def _frames() -> dict[int, FrameType]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001 (its documented name)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _chain(frame: FrameType | None) -> list[CodeType]:
+    """Code of the frames, innermost first: frames themselves would keep the job's objects."""
+    chain: list[CodeType] = []
+    while frame is not None and len(chain) < _MAX_FRAMES:
+        chain.append(frame.f_code)
+        frame = frame.f_back
+    return chain
+
+
+def _held_by(chain: list[CodeType]) -> str:
+    """Nobody ("") when the loop itself is what runs: it waits, or is about to call somebody."""
+    own = next((at for at, code in enumerate(chain) if _is_of_loop(code)), len(chain))
+    called = chain[:own]
+    if own == len(chain) or all(_ASYNCIO in code.co_filename for code in called):
+        return ""
+    coroutine = next((c for c in reversed(called) if c.co_flags & _CO_COROUTINE), called[-1])
+    function = next((c for c in called if not c.co_filename.startswith(_STDLIB)), called[0])
+    parts = dict.fromkeys(_name(code) for code in (coroutine, function, called[0]))
+    return " > ".join(parts)
+
+
+def _is_of_loop(code: CodeType) -> bool:
+    return code.co_name in {"_run_once", "_run", "select", "run_forever", "run"} and (
+        _ASYNCIO in code.co_filename or "selectors" in code.co_filename
+    )
+
+
+def _crowd(frames: dict[int, FrameType]) -> str:
+    """What several threads do at once; "" when they are few."""
+    running: Counter[str] = Counter()
+    while frames:
+        _, frame = frames.popitem()
+        chain = _chain(frame)
+        own = next((code for code in chain if not code.co_filename.startswith(_STDLIB)), None)
+        if own is not None and not _is_resting(chain):
+            running[_name(own)] += 1
+    most = running.most_common(1)
+    if not most or most[0][1] < _NUM_THREADS_FOR_MANY:
+        return ""
+    return f"many threads in {most[0][0]}"
+
+
+def _is_resting(chain: list[CodeType]) -> bool:
+    file = chain[0].co_filename
+    return any(file.startswith(f"{_STDLIB}{os.sep}{name}") for name in _RESTING)
+
+
+def _name(code: CodeType) -> str:
+    file = os.path.basename(code.co_filename)
+    return f"{getattr(code, 'co_qualname', code.co_name)} ({file})"

@@ -1,0 +1,139 @@
+"""Who holds an event loop is named, whatever holds it; a loop that gives way is let alone.
+
+Each job is a process of its own, and says itself how long its code took.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dfx_agent.wire import SegmentReader
+from dfx_agent.wire.records import LOOP_HELD, LOOP_LAG, RECORD
+
+JOB = """
+import asyncio, json, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+import dfx_agent.shim as dfx
+
+dfx.init(role="orchestrator", rank=0)
+rows = [{"number": number, "text": "x" * 20} for number in range(600_000)]
+
+def serialise():
+    json.dumps(rows)
+
+def concatenate():
+    end, built = time.perf_counter() + 0.6, []
+    while time.perf_counter() < end:
+        built = built + [1] * 1000
+
+def count():
+    return sum(number * number for number in range(150_000))
+
+async def serialises():
+    serialise()
+
+async def concatenates():
+    concatenate()
+
+async def fans_out():
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(256) as pool:
+        await asyncio.gather(*[loop.run_in_executor(pool, count) for _ in range(256)])
+
+async def gives_way():
+    await asyncio.sleep(0.5)
+
+async def main(phase):
+    await asyncio.sleep(3)  # until it is found
+    for step in range(3):
+        dfx.set_step(step)
+        begin = time.perf_counter()
+        await phase()
+        print(time.perf_counter() - begin)
+        await asyncio.sleep(1)
+
+{run}
+"""
+PLAIN = "asyncio.run(main({phase}))"
+# as Ray's actors and servers do: a loop in a thread
+IN_A_THREAD = """
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+asyncio.run_coroutine_threadsafe(main({phase}), loop).result()
+"""
+
+
+class Done:
+    """A job that has ended: what it said, and what was recorded of its loop."""
+
+    def __init__(self, folder: Path, phase: str, run: str) -> None:
+        job = JOB.replace("{run}", run.replace("{phase}", phase))
+        environment = {**os.environ, "DFX_DIR": str(folder), "DFX_AGENT": "1"}
+        command = [sys.executable, "-c", job]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        self.took = [float(line) for line in done.stdout.split()]
+        (path,) = folder.glob("*.seg")
+        reader = SegmentReader(str(path))
+        packed, part = b"", reader.ring.poll()
+        while part:
+            packed, part = packed + bytes(part), reader.ring.poll()
+        records = list(RECORD.iter_unpack(packed))
+        self.lags = [record[3] for record in records if record[8] == LOOP_LAG]
+        self.held: dict[str, float] = {}
+        for record in records:
+            if record[8] == LOOP_HELD:
+                name = reader.name(record[9]) or ""
+                self.held[name] = self.held.get(name, 0.0) + record[3]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+@pytest.mark.parametrize("run", [PLAIN, IN_A_THREAD], ids=["asyncio.run", "in a thread"])
+def test_python_code_that_does_not_give_way_is_named(folder, run):
+    done = Done(folder, "concatenates", run)
+    name = max(done.held, key=lambda name: done.held[name])
+    assert name.startswith(("main (<string>) > concatenate (<string>)", "main > concatenate"))
+    # asked twenty times a second: so much of each may be missing
+    assert done.held[name] <= sum(done.took) + 0.1
+    assert done.held[name] >= sum(done.took) * 0.5
+    assert max(done.lags) <= max(done.took) + 0.5
+
+
+def test_c_code_that_keeps_the_interpreter_is_named(folder):
+    """The thread that looks cannot run meanwhile either."""
+    done = Done(folder, "serialises", PLAIN)
+    assert any("serialise" in name for name in done.held), done.held
+    assert max(done.lags) >= min(done.took) * 0.5
+
+
+def test_many_threads_that_keep_the_interpreter_are_named(folder):
+    done = Done(folder, "fans_out", PLAIN)
+    assert any("many threads in count" in name for name in done.held), done.held
+
+
+def test_a_loop_that_gives_way_is_asked_and_nobody_is_named(folder):
+    done = Done(folder, "gives_way", PLAIN)
+    assert len(done.lags) >= 10
+    # a machine without room may hold it up: then no code of the job is to blame
+    assert not any("gives_way" in name or "main" in name for name in done.held)
+
+
+def test_a_process_without_asyncio_has_no_thread_for_it(folder):
+    probe = (
+        "import sys, threading; import dfx_agent.shim as dfx; dfx.init(rank=0); dfx.set_step(1);"
+        "print([t.name for t in threading.enumerate()], 'asyncio' in sys.modules)"
+    )
+    environment = {**os.environ, "DFX_DIR": str(folder), "DFX_AGENT": "1"}
+    command = [sys.executable, "-c", probe]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['MainThread'] False"
