@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from dfx_agent.agent.kept import evidence
 from dfx_agent.assembly.observed import Observed, add_observing_arguments, observe
 from dfx_agent.durations import seconds_text
-from dfx_agent.snapshot import Blindness, Incident, RankRow, RunRow, Standing, Verdict
+from dfx_agent.snapshot import (
+    Blindness,
+    EngineNote,
+    Incident,
+    RankRow,
+    RunRow,
+    Standing,
+    Verdict,
+)
 from dfx_agent.snapshot.document import Document
 
 HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
@@ -58,6 +66,7 @@ class ToldRun:
     standing: Standing
     incidents: tuple[Incident, ...]
     verdicts: tuple[Verdict, ...]
+    engine_notes: tuple[EngineNote, ...]
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,10 @@ class Diagnosis:
 
 
 def _diagnosis(seen: Observed, run: str | None) -> Diagnosis:
-    told = (ToldRun(row.run, row.standing, row.incidents, row.verdicts) for row in seen.runs)
+    told = (
+        ToldRun(row.run, row.standing, row.incidents, row.verdicts, _engine_notes(row))
+        for row in seen.runs
+    )
     return Diagnosis(seen.source, _blind(seen, run), tuple(told))
 
 
@@ -105,6 +117,7 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
         living = sum(state in {"live", "unknown"} for state in states)
         print(f"run {run.run}: {living} of {len(states)} processes live, from {seen.source}")
         _print_standing(run)
+        _print_engines(run)
         for verdict in run.verdicts:
             _print_verdict(verdict)
             if verdict.state == "found":
@@ -132,6 +145,16 @@ def _print_standing(run: RunRow) -> None:
         _print_filled(f"  {run.standing.state}: {run.standing.reason}")
     for incident in run.incidents:
         _print_filled(f"  {incident.state}: {incident.sentence}")
+
+
+def _print_engines(run: RunRow) -> None:
+    """Who is not up, stands out or contradicts: evidence, no verdict."""
+    for note in _engine_notes(run):
+        _print_filled(f"  engine: {note.sentence}")
+
+
+def _engine_notes(run: RunRow) -> tuple[EngineNote, ...]:
+    return run.engines.notes if run.engines else ()
 
 
 def _print_filled(text: str) -> None:

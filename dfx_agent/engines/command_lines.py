@@ -12,6 +12,10 @@ _VLLM_MODULES = ("vllm.entrypoints.", "vllm/entrypoints/")
 _SGLANG_MODULES = ("sglang.launch_server", "sglang/launch_server", "sglang.srt.entrypoints.")
 # Ray tells the metrics of its workers at an agent of each node
 _RAY_AGENT = "dashboard/agent.py"
+# what engines and their actors call their processes
+_TITLES = ("VLLM::", "ray::vLLM", "ray::SGLang", "sglang::")
+# the demo's servers, which listen on a socket that is given to them
+_DEMO = "dfx_agent.demo.async_pipeline.server"
 # options of the interpreter that take the next word
 _WITH_VALUE = frozenset({"-W", "-X"})
 
@@ -27,6 +31,11 @@ class Served(NamedTuple):
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/metrics"
+
+
+def is_engine(argv: Sequence[str]) -> bool:
+    """Whether it is one by its title or its program, wherever it listens."""
+    return bool(argv) and (argv[0].startswith(_TITLES) or _program(argv)[0] == _DEMO)
 
 
 def served_by(argv: Sequence[str]) -> Served | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-from dfx_agent.engines.command_lines import Served, served_by
+from dfx_agent.engines.command_lines import Served, is_engine, served_by
 from dfx_agent.engines.endpoint import Found
 from dfx_agent.host.process_table import (
     ProcessEntry,
@@ -32,7 +32,6 @@ _LONGEST_REST_SECONDS = 600.0
 _MAX_REMEMBERED = 4096
 # a young process may be about to become another program
 _MAX_READS = 3
-_TITLES = ("VLLM::", "ray::vLLM", "ray::SGLang", "sglang::")
 _LIBRARIES = (b"/vllm/", b"/sgl_kernel/", b"/sglang/")
 # ranks of these roles may serve; all others train, and what they listen on is their peers'
 _SERVING_ROLES = frozenset({"rollout"})
@@ -188,8 +187,7 @@ def _is_raylet(pid: int) -> bool:
 
 
 def _has_engine(pid: int) -> bool:
-    argv = command_line(pid)
-    return bool(argv) and (argv[0].startswith(_TITLES) or has_mapped(pid, _LIBRARIES))
+    return is_engine(command_line(pid)) or has_mapped(pid, _LIBRARIES)
 
 
 def listened_on(pid: int, net: Sockets) -> list[Address]:

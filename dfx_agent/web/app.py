@@ -36,6 +36,7 @@ from dfx_agent.snapshot.document import Document
 from dfx_agent.web import runbook
 from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 from dfx_agent.web.compression import Compression
+from dfx_agent.web.targets import TargetGroup, target_groups
 
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
 
@@ -132,6 +133,7 @@ def create_app(
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
     app.include_router(_signals_api(source), prefix="/api/v1", tags=["runs"])
+    app.include_router(_engines_api(source), prefix="/api/v1", tags=["engines"])
     app.include_router(_alerts_api(alerts), prefix="/api/v1", tags=["alerts"])
     app.include_router(_probes(source, render_metrics))
     _add_page(app)
@@ -217,6 +219,17 @@ def _is_own(request: Request) -> bool:
     """Browsers name the site that asks, and let any site post; other clients name none."""
     origin = request.headers.get("origin")
     return origin is None or origin.partition("://")[2] == request.headers.get("host")
+
+
+def _engines_api(source: Source) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/engines/targets", response_model=tuple[TargetGroup, ...])
+    def targets() -> tuple[TargetGroup, ...]:
+        """The rollout engines of all runs as targets, for `http_sd_configs` of Prometheus."""
+        return target_groups(source.snapshot())
+
+    return router
 
 
 def _alerts_api(source: AlertSource | None) -> APIRouter:

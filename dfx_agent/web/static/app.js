@@ -4,6 +4,7 @@ import { AlertList } from "./alerts.js";
 import { Charts } from "./charts.js";
 import { CollectivePanel } from "./collectives.js";
 import { setHidden, setText } from "./element.js";
+import { EnginePanel } from "./engines.js";
 import { EventLoopPanel } from "./event_loops.js";
 import { Feed } from "./feed.js";
 import { count, duration, isLiving } from "./format.js";
@@ -32,6 +33,7 @@ class Page {
     this.ranks = new RankTable();
     this.observed = new ObservedLine();
     this.collectives = new CollectivePanel();
+    this.engines = new EnginePanel();
     this.memory = new MemoryPanel();
     this.eventLoops = new EventLoopPanel();
     this.health = new HealthPanel();
@@ -87,6 +89,7 @@ class Page {
     this.ranks.update(snapshot, run);
     this.observed.update(run);
     this.collectives.update(run);
+    this.engines.update(run);
     this.memory.update(run);
     this.eventLoops.update(run);
     this.health.update(run, snapshot.agent.detector);

@@ -13,7 +13,7 @@ from prometheus_page import rank_row
 from dfx_agent.agent.kept import evidence
 from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import diagnose
-from dfx_agent.snapshot import RunRow, Snapshot, Standing, Verdict
+from dfx_agent.snapshot import EngineNote, EnginePool, RunRow, Snapshot, Standing, Verdict
 from dfx_agent.snapshot.document import Document
 
 
@@ -43,5 +43,17 @@ def test_json_says_a_number_that_is_none_as_the_api_does():
     text = Document[diagnose.Diagnosis](diagnose.Diagnosis).dumped(diagnose._diagnosis(told, None))
     document = json.loads(text)
     assert set(document) == {"source", "blind", "runs"}
-    assert set(document["runs"][0]) == {"run", "standing", "incidents", "verdicts"}
+    told_of = {"run", "standing", "incidents", "verdicts", "engine_notes"}
+    assert set(document["runs"][0]) == told_of
     assert document["runs"][0]["verdicts"][0]["lost_seconds"] == "Infinity"
+
+
+def test_an_engine_that_stands_out_is_said_and_is_no_verdict(capsys):
+    note = EngineNote("outlier", "1", "", "replica 1 has 40 requests waiting")
+    told = seen("/dfx", state="clear", rank_state="live")
+    (run,) = told.runs
+    run = replace(run, engines=EnginePool((), notes=(note,)))
+    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
+    diagnose._print(told, None)
+    assert "  engine: replica 1 has 40 requests waiting" in capsys.readouterr().out.splitlines()
+    assert diagnose._exit_code(told, None) == 0
