@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from dfx_agent.web.access import Access
     from dfx_agent.web.server import Server
 
+_TOLD = "told.json"
+
 
 class Service:
     """Agent, alerts, trackers, exporters and web server.
@@ -171,12 +173,21 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
         dict(config.alert_labels),
         page_url,
         newest.node,
-        KeptDocument(config.directory, "told.json", memory.DOCUMENT) if is_first else None,
+        _told(config, agent) if is_first else None,
     )
     agent.await_alerts()
     live.join_incidents(agent.see_alerts)
     live.follow_symptoms(agent.signal_states)
     return live
+
+
+def _told(config: Config, agent: Agent) -> KeptDocument[dict[str, memory.Told]]:
+    """What receivers were told, by this agent and by those of before."""
+
+    def tell(problem: str) -> None:
+        agent.report("", _TOLD, f"{problem}: alerts that still fire may be told again")
+
+    return KeptDocument(config.directory, _TOLD, memory.DOCUMENT, tell)
 
 
 def _receivers(config: Config) -> list[Receiver]:

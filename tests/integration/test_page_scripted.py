@@ -181,7 +181,7 @@ def test_page_says_what_to_type_until_a_run_appears(open_page, artifacts):
         assert "dfx-agent run -- torchrun" in page.inner_text("#empty")
         page.screenshot(path=artifacts / "page-empty.png")
         source.run_names = (RUN,)
-        page.wait_for_selector("#rank-rows tr", timeout=1500)
+        page.wait_for_selector("#rank-rows tr")
         assert not page.locator("#empty").is_visible()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from typing import Generic, TypeVar
 
@@ -13,10 +14,17 @@ T = TypeVar("T")
 
 
 class KeptDocument(Generic[T]):
-    """``load`` and ``save`` do not raise; what went wrong last is in ``problem``."""
+    """``load`` and ``save`` do not raise; what went wrong last is in ``problem``, and told."""
 
-    def __init__(self, directory: str, name: str, document: Document[T]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        document: Document[T],
+        tell: Callable[[str], None] = lambda _problem: None,
+    ) -> None:
         self.problem = ""
+        self._tell = tell
         self._directory = directory
         self._name = name
         self._document = document
@@ -29,7 +37,7 @@ class KeptDocument(Generic[T]):
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            self.problem = f"cannot use {self._name} ({reason(error)})"
+            self._note(f"cannot use {self._name} ({reason(error)})")
             return None
 
     def save(self, value: T) -> None:
@@ -37,4 +45,9 @@ class KeptDocument(Generic[T]):
             with closing(open_state(self._directory)) as folder:
                 folder.write(self._name, self._document.dumped(value))
         except (OSError, ValueError, SegmentError) as error:
-            self.problem = f"cannot keep {self._name} ({error})"
+            self._note(f"cannot keep {self._name} ({error})")
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self._tell(problem)

@@ -135,9 +135,11 @@ def test_a_receiver_is_known_again_and_its_secret_is_not_kept():
 )
 def test_what_is_not_ours_is_no_memory(dfx_dir, document):
     (dfx_dir / "told.json").write_text(json.dumps(document))
-    kept = KeptDocument(str(dfx_dir), "told.json", memory.DOCUMENT)
+    said: list[str] = []
+    kept = KeptDocument(str(dfx_dir), "told.json", memory.DOCUMENT, said.append)
     assert kept.load() is None
     assert kept.problem.startswith("cannot use told.json (")
+    assert said == [kept.problem]
     assert "\n" not in kept.problem
 
 
