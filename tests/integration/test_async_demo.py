@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,6 +152,19 @@ def test_an_interrupted_run_leaves_nothing(dfx_dir, tmp_path, free_port):
     assert code == 128 + signal.SIGINT
     assert agent.process.errors == ""
     assert psutil.wait_procs(family_of_it, timeout=10)[1] == []
+
+
+def test_processes_whose_starter_is_killed_end_too(dfx_dir, tmp_path):
+    command = [sys.executable, "-m", "dfx_agent.demo.async_pipeline"]
+    with started(command, tmp_path, demo_environment(TMPDIR=str(tmp_path))) as process:
+        until(lambda: len(process.descendants()) == 5, "all processes")
+        family_of_it = process.descendants()
+        process.popen.kill()
+        until(lambda: not any(map(is_running, family_of_it)), "their end", 60)
+
+
+def is_running(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize(
