@@ -71,13 +71,14 @@ class Group:
 
 @dataclass
 class GroupFilter:
-    """What a finished group is not queued for; what was dropped is counted by reason."""
+    """What a finished group is not queued for; what a step drops is counted by reason."""
 
     dropped: Counter[str] = field(default_factory=Counter)
-    _num_equal_in_step: int = 0
 
-    def begin_step(self) -> None:
-        self._num_equal_in_step = 0
+    def end_step(self) -> Counter[str]:
+        """Reason -> groups dropped since the step before."""
+        dropped, self.dropped = self.dropped, Counter()
+        return dropped
 
     def admits(self, group: Group, version: int) -> bool:
         reason = self._reason(group, version)
@@ -88,10 +89,8 @@ class GroupFilter:
     def _reason(self, group: Group, version: int) -> str:
         if group.is_stale(version):
             return "stale"
-        if group.has_advantage or self._num_equal_in_step >= MAX_ZERO_ADVANTAGE_DROPS:
-            return ""
-        self._num_equal_in_step += 1
-        return "zero_advantage"
+        is_enough = self.dropped["zero_advantage"] >= MAX_ZERO_ADVANTAGE_DROPS
+        return "" if group.has_advantage or is_enough else "zero_advantage"
 
 
 class GroupQueue:
@@ -101,10 +100,15 @@ class GroupQueue:
         self._capacity = capacity
         self._groups: deque[Group] = deque()
         self._changed = asyncio.Condition()
-        self.evicted: Counter[int] = Counter()  # lag in versions -> groups
+        self._evicted: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def end_step(self) -> Counter[int]:
+        """Lag in versions -> groups evicted since the step before."""
+        evicted, self._evicted = self._evicted, Counter()
+        return evicted
 
     async def put(self, group: Group) -> None:
         async with self._changed:
@@ -128,7 +132,7 @@ class GroupQueue:
     def _evict(self, version: int) -> None:
         stale = [group for group in self._groups if group.is_stale(version)]
         if stale:
-            self.evicted.update(group.lag(version) for group in stale)
+            self._evicted.update(group.lag(version) for group in stale)
             kept = [group for group in self._groups if not group.is_stale(version)]
             self._groups = deque(kept)
             self._changed.notify_all()

@@ -40,6 +40,7 @@ from dfx_agent.demo.model import TinyTransformer
 from dfx_agent.demo.sampling import Responses, response_logprobs
 from dfx_agent.demo.step_metrics import StepMetrics, console_line
 
+NUM_EPOCHS = 2
 NUM_MINI_BATCHES = 2
 CLIP_RATIO = 0.2
 MAX_GRAD_NORM = 1.0
@@ -158,8 +159,8 @@ class Learner:
             dist.barrier()
 
     def _train(self, batch: Batch, metrics: StepMetrics) -> None:
-        order = torch.randperm(len(batch.prompts))
-        for rows in order.tensor_split(NUM_MINI_BATCHES):
+        orders = [torch.randperm(len(batch.prompts)) for _ in range(NUM_EPOCHS)]
+        for rows in [part for order in orders for part in order.tensor_split(NUM_MINI_BATCHES)]:
             with dfx.stage("forward"):
                 loss = self._loss(batch, rows, metrics)
             with dfx.stage("backward"):

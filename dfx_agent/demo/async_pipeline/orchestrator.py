@@ -52,6 +52,7 @@ class Orchestrator:
         self._queue = GroupQueue(QUEUE_CAPACITY)
         self._filter = GroupFilter()
         self._report = StepReport()
+        self._num_stale = 0  # groups of the whole run
         self._batches: dict[int, asyncio.Task[list[Group]]] = {}
         self._in_flight: set[asyncio.Task[None]] = set()  # and what has ended since the last look
         self._held: set[asyncio.Task[None]] = set()
@@ -106,13 +107,14 @@ class Orchestrator:
         with dfx.stage("step_boundary"):
             self._end_step(version)
         await self._version.become(version)
-        self._filter.begin_step()
         self._report = StepReport()
         dfx.policy_version(version)
         return JSONResponse({})
 
     def _end_step(self, step: int) -> None:
-        values = self._report.values(len(self._queue), self._filter.dropped, self._queue.evicted)
+        dropped, evicted = self._filter.end_step(), self._queue.end_step()
+        self._num_stale += dropped["stale"] + evicted.total()
+        values = self._report.values(len(self._queue), dropped, evicted, self._num_stale)
         values |= {
             "fully_async/monitor/active_tasks_size": len(self._in_flight),
             "fully_async/monitor/queue/pending_queue_size": self._client.num_parked,

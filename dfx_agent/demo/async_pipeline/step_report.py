@@ -53,9 +53,9 @@ class StepReport:
         self._of_environments(groups)
 
     def values(
-        self, queue_depth: int, dropped: Counter[str], evicted: Counter[int]
+        self, queue_depth: int, dropped: Counter[str], evicted: Counter[int], num_stale: int
     ) -> dict[str, float]:
-        """All of the step; ``dropped`` and ``evicted`` are of the whole run."""
+        """All of the step, with what it ``dropped`` and ``evicted``; ``num_stale``: of the run."""
         num_errors = self._errors.total()
         num_asked = self._num_finished_samples + num_errors
         by_kind = {f"errors/{kind}": number for kind, number in self._errors.items()}
@@ -67,8 +67,8 @@ class StepReport:
             | by_kind
             | {
                 "fully_async/monitor/queue/mq_queue_size": queue_depth,
-                "fully_async/count/dropped_stale_samples": dropped["stale"],
-                "training/off_policy/evicted_samples": evicted.total(),
+                "fully_async/count/dropped_stale_samples": num_stale,
+                "training/off_policy/evicted_samples": dropped["stale"] + evicted.total(),
                 "training/filter_groups/evicted_samples": dropped["zero_advantage"],
                 "training/rollout_failure/evicted_samples": dropped["error"],
                 "fully_async/rollouter/step_generated_samples": self._num_finished_samples,

@@ -51,19 +51,20 @@ def test_stale_groups_are_dropped_and_counted():
 
     assert kept.admits(group(0), MAX_LAG_VERSIONS)
     assert not kept.admits(group(0), MAX_LAG_VERSIONS + 1)
-    assert kept.dropped == {"stale": 1}
+    assert kept.end_step()["stale"] == 1
 
 
 def test_groups_of_equal_rewards_are_dropped_up_to_a_limit_in_each_step():
     kept, equal = GroupFilter(), group(0, rewards=(1.0, 1.0))
 
     first = [kept.admits(equal, 0) for _ in range(MAX_ZERO_ADVANTAGE_DROPS + 1)]
-    kept.begin_step()
+    dropped = kept.end_step()
     then = kept.admits(equal, 0)
 
     assert first == [False] * MAX_ZERO_ADVANTAGE_DROPS + [True]
     assert not then
-    assert kept.dropped == {"zero_advantage": MAX_ZERO_ADVANTAGE_DROPS + 1}
+    assert dropped == {"zero_advantage": MAX_ZERO_ADVANTAGE_DROPS}
+    assert kept.end_step() == {"zero_advantage": 1}
 
 
 def numbers(groups):
@@ -113,7 +114,7 @@ def test_what_has_become_stale_in_the_queue_is_evicted_with_its_lag():
         for number, sampled in enumerate((0, 1, 2)):
             await queue.put(group(sampled, number=number))
         taken = await queue.take(1, version)
-        return taken, queue.evicted, len(queue)
+        return taken, queue.end_step(), len(queue)
 
     taken, evicted, left = asyncio.run(scenario())
 

@@ -22,7 +22,7 @@ def told():
     groups = [group("a", [3, 3], 1.0, 4), group("b", [2, 4], 0.0, 5)]
     report.batch(groups, version=6)
     dropped = Counter(stale=2, zero_advantage=1, error=1)
-    return report.values(5, dropped, Counter({7: 2}))
+    return report.values(5, dropped, Counter({7: 2}), num_stale=9)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def told():
         ("reward/b/max", 0.0),
         ("timing/a/tool/mean", 1.0),
         ("fully_async/monitor/queue/mq_queue_size", 5),
-        ("fully_async/count/dropped_stale_samples", 2),
-        ("training/off_policy/evicted_samples", 2),
+        ("fully_async/count/dropped_stale_samples", 9),
+        ("training/off_policy/evicted_samples", 4),
         ("training/off_policy/evicted_samples_staleness/max", 7),
         ("training/filter_groups/evicted_samples", 1),
         ("response/aborted_ratio", 0.25),
@@ -52,7 +52,7 @@ def test_lags_counts_and_shares(told, name, expected):
 
 
 def test_a_step_without_a_batch_tells_no_lag():
-    told = StepReport().values(0, Counter(), Counter())
+    told = StepReport().values(0, Counter(), Counter(), num_stale=0)
 
     assert told["response/aborted_ratio"] == 0.0
     assert not any("staleness" in name for name in told)
