@@ -26,7 +26,7 @@ from grafana_foundation_sdk.models import heatmap as hm
 from grafana_foundation_sdk.models import prometheus as pm
 
 from dashboards.promql import by, of_ranks, of_role, of_run
-from dfx_agent.catalogue.balance import RANK_INFO, RANK_UP
+from dfx_agent.catalogue.per_rank import RANK_INFO, RANK_UP
 from dfx_agent.catalogue.performance import RUN_INFO
 
 SOURCE = cm.DataSourceRef(type_val="prometheus", uid="${datasource}")

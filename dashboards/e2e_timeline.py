@@ -34,7 +34,7 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import begin, by, of_ranks, of_role, of_run, rate, recent
-from dfx_agent.catalogue import balance, performance, verdicts
+from dfx_agent.catalogue import per_rank, performance, verdicts
 
 # As on the agent's page.
 STAGES = {
@@ -93,7 +93,7 @@ def annotate(made: Board) -> None:
 
 
 def lane_variable() -> Any:
-    return listed("lane", "Rank in detail", f"label_values({of_role(balance.RANK_UP)}, rank)")
+    return listed("lane", "Rank in detail", f"label_values({of_role(per_rank.RANK_UP)}, rank)")
 
 
 def step_now() -> Any:
@@ -211,10 +211,10 @@ def step_split() -> Any:
 
 
 def time_shares() -> Any:
-    wall = f"scalar(sum({rate(of_role(balance.WALL_SECONDS))}))"
-    stages = by("stage", "sum", rate(of_role(balance.STAGE_ACTIVE_SECONDS)))
-    waits = by("kind", "sum", rate(of_role(balance.WAIT_SECONDS)))
-    idle = by("role", "sum", rate(of_role(balance.IDLE_SECONDS)))
+    wall = f"scalar(sum({rate(of_role(per_rank.WALL_SECONDS))}))"
+    stages = by("stage", "sum", rate(of_role(per_rank.STAGE_ACTIVE_SECONDS)))
+    waits = by("kind", "sum", rate(of_role(per_rank.WAIT_SECONDS)))
+    idle = by("role", "sum", rate(of_role(per_rank.IDLE_SECONDS)))
     panel = stacked(
         "Share of the ranks' time",
         "Everything adds up to 100 % (more where stages overlap). Waiting above 20 % is money: "
@@ -234,11 +234,11 @@ def paint(panel: Any, colors: dict[str, str]) -> Any:
 
 
 def rank_shares() -> Any:
-    wall = by("rank", "sum", rate(of_ranks(balance.WALL_SECONDS)))
+    wall = by("rank", "sum", rate(of_ranks(per_rank.WALL_SECONDS)))
     parts = {
-        "work": by("rank", "sum", rate(of_ranks(balance.ACTIVE_SECONDS))),
-        "waiting": by("rank", "sum", rate(of_ranks(balance.WAIT_SECONDS))),
-        "idle": by("rank", "sum", rate(of_ranks(balance.IDLE_SECONDS))),
+        "work": by("rank", "sum", rate(of_ranks(per_rank.ACTIVE_SECONDS))),
+        "waiting": by("rank", "sum", rate(of_ranks(per_rank.WAIT_SECONDS))),
+        "idle": by("rank", "sum", rate(of_ranks(per_rank.IDLE_SECONDS))),
     }
     panel = rank_bars(
         "Each rank: work, waiting, idle",
@@ -291,7 +291,7 @@ def tokens() -> Any:
         "short",
     )
     return panel.with_target(
-        query(by("kind", "sum", rate(of_role(balance.RANK_TOKENS))), "{{kind}}")
+        query(by("kind", "sum", rate(of_role(per_rank.RANK_TOKENS))), "{{kind}}")
     )
 
 
@@ -336,5 +336,5 @@ def queues() -> Any:
         "full: the consumer is too slow; always empty: the producer is.",
         "short",
     )
-    depth = by("queue", "sum", of_role(balance.QUEUE_DEPTH, stat=""))
+    depth = by("queue", "sum", of_role(per_rank.QUEUE_DEPTH, stat=""))
     return panel.with_target(query(depth, "{{queue}}")).min(0)

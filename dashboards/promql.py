@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.catalogue.balance import RANK_UP
+from dfx_agent.catalogue.per_rank import RANK_UP
 from dfx_agent.catalogue.spec import Metric
 
 # Grafana makes it at least four scrapes, so that one failed scrape leaves no hole.

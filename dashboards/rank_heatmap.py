@@ -42,7 +42,7 @@ from dashboards.promql import (
     rate,
     recent,
 )
-from dfx_agent.catalogue import balance, collectives, memory, performance, verdicts
+from dfx_agent.catalogue import collectives, memory, per_rank, performance, verdicts
 from dfx_agent.catalogue.spec import Metric
 
 # Against the median: green up to 1, red from 1.35 on. Shares: bright is much.
@@ -84,11 +84,11 @@ def board() -> Board:
 
 def work_seconds() -> str:
     """Of each rank, per second: time in stages, waits taken out."""
-    return by("rank", "sum", rate(of_ranks(balance.ACTIVE_SECONDS)))
+    return by("rank", "sum", rate(of_ranks(per_rank.ACTIVE_SECONDS)))
 
 
 def wall() -> str:
-    return by("rank", "sum", rate(of_ranks(balance.WALL_SECONDS)))
+    return by("rank", "sum", rate(of_ranks(per_rank.WALL_SECONDS)))
 
 
 def share_of_wall(part: str) -> str:
@@ -101,7 +101,7 @@ def ranks_up() -> Any:
         "Processes that live, of those known. When they are fewer: the crash verdict names them.",
         "none",
     )
-    up = by("role, rank", "max", recent(of_role(balance.RANK_UP)))
+    up = by("role, rank", "max", recent(of_role(per_rank.RANK_UP)))
     panel.with_target(instant(f"sum({up})", "alive"))
     panel.with_target(instant(f"count({up}) - sum({up})", "gone", "B"))
     panel.color_scheme(by_threshold()).thresholds(limits(GREY))
@@ -127,7 +127,7 @@ def most_tokens() -> Any:
         "instead of by samples.",
         "percentunit",
     )
-    return above_median(panel, by("rank", "sum", rate(of_ranks(balance.RANK_TOKENS))))
+    return above_median(panel, by("rank", "sum", rate(of_ranks(per_rank.RANK_TOKENS))))
 
 
 def above_median(panel: Any, expression: str) -> Any:
@@ -195,7 +195,7 @@ def busiest() -> Any:
 def work_matrix() -> Any:
     labelled = (
         f"{against_median(work_seconds())} * on (rank) group_left (node, local_rank) "
-        f"{by('rank, node, local_rank', 'max', recent(of_ranks(balance.RANK_INFO)))}"
+        f"{by('rank, node, local_rank', 'max', recent(of_ranks(per_rank.RANK_INFO)))}"
     )
     panel = cells(
         "Now: node by local rank",
@@ -214,7 +214,7 @@ def work_matrix() -> Any:
 
 
 def tokens_heatmap() -> Any:
-    tokens = by("rank", "sum", rate(of_ranks(balance.RANK_TOKENS)))
+    tokens = by("rank", "sum", rate(of_ranks(per_rank.RANK_TOKENS)))
     return rank_heatmap(
         "Tokens of each rank against the median",
         "Red here and red above: the rank has more work, balance the batches by tokens. "
@@ -224,7 +224,7 @@ def tokens_heatmap() -> Any:
 
 
 def seconds_per_token_heatmap() -> Any:
-    tokens = by("rank", "sum", rate(of_ranks(balance.RANK_TOKENS)))
+    tokens = by("rank", "sum", rate(of_ranks(per_rank.RANK_TOKENS)))
     return rank_heatmap(
         "Work per token against the median",
         "Red is a rank that is slower at equal work: look at its device, its host's processes, "
@@ -234,7 +234,7 @@ def seconds_per_token_heatmap() -> Any:
 
 
 def other_waits_heatmap() -> Any:
-    waits = by("rank", "sum", rate(of_ranks(balance.WAIT_SECONDS, kind=f"!~{OWN_WAITS}")))
+    waits = by("rank", "sum", rate(of_ranks(per_rank.WAIT_SECONDS, kind=f"!~{OWN_WAITS}")))
     return rank_heatmap(
         "Waiting for data, queues, policies",
         "Share of time in waits that are no collective and no barrier. Bright is starved: see the "
@@ -244,7 +244,7 @@ def other_waits_heatmap() -> Any:
 
 
 def idle_heatmap() -> Any:
-    idle = by("rank", "sum", rate(of_ranks(balance.IDLE_SECONDS)))
+    idle = by("rank", "sum", rate(of_ranks(per_rank.IDLE_SECONDS)))
     return rank_heatmap(
         "Idle: nothing recorded",
         "Share of time outside every stage and wait. Black is normal. Bright in all ranks: the "
@@ -303,7 +303,7 @@ def in_collective() -> Any:
         "s",
     )
     now = by("rank, operation", "max", recent(of_ranks(collectives.INFLIGHT_COLLECTIVE_SECONDS)))
-    up = by("role", "max", recent(of_role(balance.RANK_UP)))
+    up = by("role", "max", recent(of_role(per_rank.RANK_UP)))
     nothing = f'label_replace(0 * {up}, "rank", "–", "", "")'
     panel.with_target(
         instant(f"topk(10, {now}) or ({nothing} unless on () {now})", "rank {{rank}} {{operation}}")
@@ -319,12 +319,12 @@ def rank_table() -> Any:
         "window; a rank that is down stays red.",
     )
     rates: tuple[tuple[str, str], ...] = (
-        ("up", by("rank", "max", recent(of_ranks(balance.RANK_UP)))),
+        ("up", by("rank", "max", recent(of_ranks(per_rank.RANK_UP)))),
         ("step", newest(performance.STEP)),
         ("step time", newest(performance.RANK_STEP_SECONDS)),
         ("work", share_of_wall(work_seconds())),
-        ("waiting", share_of_wall(by("rank", "sum", rate(of_ranks(balance.WAIT_SECONDS))))),
-        ("tokens/s", by("rank", "sum", rate(of_ranks(balance.RANK_TOKENS)))),
+        ("waiting", share_of_wall(by("rank", "sum", rate(of_ranks(per_rank.WAIT_SECONDS))))),
+        ("tokens/s", by("rank", "sum", rate(of_ranks(per_rank.RANK_TOKENS)))),
         ("host memory", newest(memory.HOST_ANONYMOUS)),
     )
     for ref, (_, text) in zip("ABCDEFG", rates, strict=True):

@@ -28,7 +28,7 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import by, lately, of_role, of_run, recent
-from dfx_agent.catalogue.balance import RANK_UP
+from dfx_agent.catalogue.per_rank import RANK_UP
 from dfx_agent.catalogue.verdicts import (
     RUN_STATE,
     STRAGGLER_LOST_SECONDS,

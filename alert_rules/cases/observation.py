@@ -1,7 +1,7 @@
 """Cases of the alerts on observation itself."""
 
 from alert_rules.cases.case import Cases, at, gone, rises
-from dfx_agent.catalogue import agent, balance
+from dfx_agent.catalogue import agent, per_rank
 from dfx_agent.catalogue.spec import Metric
 
 # Prometheus's own series about a target
@@ -23,33 +23,33 @@ CASES = {
     ),
     ("DfxAgentDown", "warning"): Cases(
         fires=(
-            (at(UP, 0), gone(balance.RANK_UP, 1)),
-            (at(UP, 0), gone(balance.RANK_UP, 1), gone(agent.JOB_ENDED, 0)),
+            (at(UP, 0), gone(per_rank.RANK_UP, 1)),
+            (at(UP, 0), gone(per_rank.RANK_UP, 1), gone(agent.JOB_ENDED, 0)),
         ),
         silent=(
-            (at(UP, 1), at(balance.RANK_UP, 1)),
-            (at(UP, 1), gone(balance.RANK_UP, 1)),
-            (at(UP, 0), gone(balance.RANK_UP, 0, before=1), ENDED),
+            (at(UP, 1), at(per_rank.RANK_UP, 1)),
+            (at(UP, 1), gone(per_rank.RANK_UP, 1)),
+            (at(UP, 0), gone(per_rank.RANK_UP, 0, before=1), ENDED),
         ),
     ),
     ("DfxAgentAbsent", "warning"): Cases(
-        fires=((at(balance.RANK_UP, 1),),),
+        fires=((at(per_rank.RANK_UP, 1),),),
         silent=((at(UP, 0),), (at(UP, 1),)),
         carries=("job",),
     ),
     ("DfxRunVanished", "critical"): Cases(
         fires=(
-            (at(UP, 0), gone(balance.RANK_UP, 1)),
-            (gone(UP, 1), gone(balance.RANK_UP, 1)),
-            (at(UP, 0), gone(balance.RANK_UP, 1), gone(agent.JOB_ENDED, 0)),
+            (at(UP, 0), gone(per_rank.RANK_UP, 1)),
+            (gone(UP, 1), gone(per_rank.RANK_UP, 1)),
+            (at(UP, 0), gone(per_rank.RANK_UP, 1), gone(agent.JOB_ENDED, 0)),
         ),
         silent=(
-            (at(UP, 1), at(balance.RANK_UP, 1)),
-            (at(UP, 1), gone(balance.RANK_UP, 1)),
-            (at(UP, 0), gone(balance.RANK_UP, 0)),
-            (at(UP, 0), gone(balance.RANK_UP, 0, before=1)),
-            (gone(UP, 1), gone(balance.RANK_UP, 1), ENDED),
-            (at(UP, 0), at(balance.RANK_UP, 1)),
+            (at(UP, 1), at(per_rank.RANK_UP, 1)),
+            (at(UP, 1), gone(per_rank.RANK_UP, 1)),
+            (at(UP, 0), gone(per_rank.RANK_UP, 0)),
+            (at(UP, 0), gone(per_rank.RANK_UP, 0, before=1)),
+            (gone(UP, 1), gone(per_rank.RANK_UP, 1), ENDED),
+            (at(UP, 0), at(per_rank.RANK_UP, 1)),
         ),
     ),
     ("DfxWatchdog", "none"): Cases(fires=((at(UP, 1),),), silent=(), carries=()),

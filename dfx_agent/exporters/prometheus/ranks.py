@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.utils import floatToGoString
 
 from dfx_agent.catalogue import agent as about_agent
-from dfx_agent.catalogue import balance, performance, training
+from dfx_agent.catalogue import per_rank, performance, training
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import Metric, Subject, Valued, by_name, valued
 from dfx_agent.snapshot import (
@@ -131,7 +131,7 @@ def _add_process(page: Page, key: Labels, rank: RankRow) -> None:
         "" if value is None else str(value) for value in (rank.local_rank, rank.world_size)
     )
     process = rank.node, local_rank, world_size, str(rank.pid), rank.source
-    page.info(balance.RANK_INFO, (*key, *process))
+    page.info(per_rank.RANK_INFO, (*key, *process))
 
 
 def _add_stamps(page: Page, key: Labels, rank: RankRow) -> None:
@@ -210,7 +210,7 @@ def _metric_of(scalar: ScalarRow) -> Metric:
 
 def _measured(key: Labels, rank: RankRow) -> set[tuple[str, Labels]]:
     """Series that the guest measures itself: what a framework says about the same is left out."""
-    queues = {(balance.QUEUE_DEPTH.name, (*key, queue, "")) for queue in rank.queue_depth}
+    queues = {(per_rank.QUEUE_DEPTH.name, (*key, queue, "")) for queue in rank.queue_depth}
     if rank.policy_version is not None:
         queues.add((performance.POLICY_VERSION.name, key))
     return queues

@@ -3,7 +3,7 @@
 ``PROMETHEUS_ALERTS`` are compiled to rules only: an agent cannot tell that it is gone itself.
 """
 
-from dfx_agent.catalogue import agent, balance
+from dfx_agent.catalogue import agent, per_rank
 from dfx_agent.rules.alert import Alert, Listing, Recording, Runbook
 from dfx_agent.rules.conditions import Compare, Either, Grows, Promql, series
 
@@ -67,11 +67,11 @@ AGENT_DOWN = Alert(
     "warning",
     "agent",
     Promql(
-        f"((max by (job, instance, run) (last_over_time({balance.RANK_UP.sample_name}[1h]))"
+        f"((max by (job, instance, run) (last_over_time({per_rank.RANK_UP.sample_name}[1h]))"
         f" * 0 + 1 and on (job, instance) {_UP} == 0)"
         f" or on (job, instance) ({_UP} == 0))"
         f" unless on (job, instance) {ENDED_LAST} == 1",
-        (balance.RANK_UP, agent.JOB_ENDED),
+        (per_rank.RANK_UP, agent.JOB_ENDED),
     ),
     "Prometheus cannot scrape an agent",
     Runbook(
@@ -106,10 +106,10 @@ RUN_VANISHED = Alert(
     "critical",
     "agent",
     Promql(
-        f"max by (job, run) (last_over_time({balance.RANK_UP.sample_name}[30m]) == 1"
+        f"max by (job, run) (last_over_time({per_rank.RANK_UP.sample_name}[30m]) == 1"
         f" unless on (job, instance) (up == 1 or last_over_time({_ENDED}[30m]) == 1))"
-        f" unless on (job, run) max by (job, run) ({balance.RANK_UP.sample_name})",
-        (balance.RANK_UP, agent.JOB_ENDED),
+        f" unless on (job, run) max by (job, run) ({per_rank.RANK_UP.sample_name})",
+        (per_rank.RANK_UP, agent.JOB_ENDED),
     ),
     "A run was there, and it went together with its agents",
     Runbook(

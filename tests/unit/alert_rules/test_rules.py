@@ -12,7 +12,7 @@ from alert_rules.build import main, render
 from alert_rules.cases import CASES
 from alert_rules.cases.case import at
 from alert_rules.promtool import test_file as promtool_tests
-from dfx_agent.catalogue import balance, signals
+from dfx_agent.catalogue import per_rank, signals
 from dfx_agent.rules.conditions import Either, Every, Promql, Unless
 from dfx_agent.rules.declared import ALERTS, PROMETHEUS_ALERTS, alerts_with, observation, thresholds
 from dfx_agent.rules.increases import Increases
@@ -73,7 +73,7 @@ def test_boards_that_alerts_open_exist():
 
 def test_a_series_of_a_case_has_the_labels_of_the_catalogue():
     with pytest.raises(ValueError, match="dfx_rank_up has no label symptom"):
-        at(balance.RANK_UP, 1, symptom="reward")
+        at(per_rank.RANK_UP, 1, symptom="reward")
 
 
 # ------------------------------------------------------------------------------------- promtool

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.catalogue import balance, native, performance, training
+from dfx_agent.catalogue import native, per_rank, performance, training
 from dfx_agent.catalogue.native import OWN_PREFIX, Native, frameworks, load
 from dfx_agent.catalogue.spec import by_name
 
@@ -15,7 +15,7 @@ LISTS = sorted((Path(__file__).parent / "keys").glob("*.txt"))
 # what the specification asks for; ROLL's and TRL's further losses have many names of their own
 LEAST_COVERED = {"trl": 0.75, "roll": 0.75}
 # the guest measures these too; the exporter leaves out what the framework says about the same
-ALSO_MEASURED = {balance.QUEUE_DEPTH.name, performance.POLICY_VERSION.name}
+ALSO_MEASURED = {per_rank.QUEUE_DEPTH.name, performance.POLICY_VERSION.name}
 # what torch.yaml maps to and no framework does
 OWN = {training.GRAD_NORM.name, training.LOSS.name}
 

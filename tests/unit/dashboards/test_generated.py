@@ -58,7 +58,7 @@ def test_the_round_trip_would_find_a_typing_error():
 def test_a_metric_or_label_that_is_not_declared_cannot_be_queried():
     sys.path.insert(0, str(ROOT))
     from dashboards.promql import of_run
-    from dfx_agent.catalogue.balance import RANK_UP
+    from dfx_agent.catalogue.per_rank import RANK_UP
 
     assert of_run(RANK_UP, rank="~$rank") == 'dfx_rank_up{run="$run",rank=~"$rank"}'
     assert of_run(RANK_UP, rank="!~a|b", role="!x").endswith('rank!~"a|b",role!="x"}')

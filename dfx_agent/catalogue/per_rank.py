@@ -1,4 +1,4 @@
-"""How the work is spread over ranks: active, waiting, idle, tokens, queues."""
+"""What each rank has done: active, waiting and idle time, tokens, queues."""
 
 from dfx_agent.catalogue.spec import PER_RANK, Metric, native
 
