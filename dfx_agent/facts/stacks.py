@@ -8,16 +8,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# What a rank may do for long while the others wait, as function names begin, or as paths hold it.
+# What a rank may do for long while the others wait, as the first word of a function's name. The
+# word is whole: `save_state` and `saveState`, not `saved_tensors`.
 _LONG_FUNCTION = re.compile(
-    r"_*(save|checkpoint|ckpt|evaluat|validat|generate|rollout|roll_out|compile)", re.IGNORECASE
+    r"_*(?i:save|saving|checkpoint|checkpointing|ckpt|evaluate|evaluation|validate|validation"
+    r"|generate|generation|rollout|roll_out|compile)(?![a-z])"
 )
+# torch says by its paths what it does: its `checkpoint` computes activations again
+_TORCH = re.compile(r"-packages/torch/|/pytorch/torch/")
 
 
+# frames that are there only while it is done: those around a compiled model stay for every step
 _LONG_PATH = re.compile(
-    r"torch/(serialization\.py|distributed/checkpoint/|_dynamo/|_inductor/)|/(safetensors|triton)/"
-    r"|-packages/(vllm|sglang)/"
+    r"torch/(serialization\.py|distributed/checkpoint/)|/safetensors/|-packages/(vllm|sglang)/"
+    r"|torch/_dynamo/convert_frame\.py"
+    r"|torch/_inductor/(graph|scheduler|async_compile|cpp_builder|autotune_process)\.py"
+    r"|torch/_inductor/(codegen|compile_worker)/"
+    r"|/triton/(compiler/|runtime/build\.py|backends/\w+/compiler\.py)"
 )
+# the same file holds what compiles and what runs the result
+_COMPILES = re.compile(r"torch/_inductor/(compile_fx|codecache|select_algorithm)\.py \w*compile")
+
+
+# what it waits for that no peer of the job does, by the file of the innermost call
+_OWN_WAITS = (
+    ("a child process", re.compile(r"/(subprocess|multiprocessing/(popen_\w+|process))\.py$")),
+    (
+        "a queue or a pipe",
+        re.compile(
+            r"/(queue|multiprocessing/(queues|connection|pool|managers|synchronize)"
+            r"|concurrent/futures/\w+|torch/utils/data/dataloader)\.py$"
+        ),
+    ),
+    (
+        "files",
+        re.compile(
+            r"/(shutil|tarfile|zipfile|gzip|bz2|lzma|pathlib|tempfile|numpy/lib/format)\.py$"
+            r"|/pathlib/|-packages/(fsspec|s3fs|gcsfs|h5py|zarr|pyarrow|boto3|botocore|s3transfer)/"
+        ),
+    ),
+    ("the network", re.compile(r"/(socket|ssl|ftplib|smtplib)\.py$|-packages/paramiko/")),
+    ("its next try", re.compile(r"-packages/(tenacity|backoff|retry|retrying)/")),
+)
+_RETRY_FUNCTION = re.compile(r"_*(?i:retry|retries|backoff|back_off)(?![a-z])")
+# how those wait inside
+_PRIMITIVES = re.compile(r"/(threading|selectors)\.py$")
 
 
 # an answer that others compute: rollouts come from servers and actors
@@ -35,6 +70,7 @@ _CLIENTS = (
 
 
 _LOOK_AT_FRAMES = 16
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d[^/]*/|^<")
 
 
 class Frame(NamedTuple):
@@ -79,8 +115,25 @@ class ProcessStacks:
 
     def is_long_function(self) -> bool:
         """The same by what it calls, whoever computes that."""
+        return self.is_named_long() or self.is_in_long_code()
+
+    def is_named_long(self) -> bool:
+        """By the names of the functions outside torch alone, which is a guess."""
         frames = self.newest_frames
-        return any(_LONG_FUNCTION.match(f.function) or _LONG_PATH.search(f.file) for f in frames)
+        return any(_LONG_FUNCTION.match(f.function) for f in frames if not _TORCH.search(f.file))
+
+    def is_in_long_code(self) -> bool:
+        """By code that does nothing but save, generate or compile."""
+        return any(
+            _LONG_PATH.search(f.file) or _COMPILES.search(f"{f.file} {f.function}")
+            for f in self.newest_frames
+        )
+
+    @property
+    def own_frame(self) -> Frame | None:
+        """The innermost call of the job's own code in the main thread."""
+        frames = self.main.frames if self.main else ()
+        return next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)
 
     @property
     def newest_frames(self) -> tuple[Frame, ...]:
@@ -95,6 +148,17 @@ def client_of(stacks: ProcessStacks) -> str:
             if path.search(frame.file):
                 return answer
     return ""
+
+
+def own_wait_of(stacks: ProcessStacks) -> str:
+    """What it waits for outside the job, as in "a child process"; "" for nothing known."""
+    frames = (f for f in reversed(stacks.newest_frames) if not _PRIMITIVES.search(f.file))
+    innermost = next(frames, None)
+    if innermost is None:
+        return ""
+    if _RETRY_FUNCTION.match(innermost.function):
+        return "its next try"
+    return next((what for what, file in _OWN_WAITS if file.search(innermost.file)), "")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dfx_agent.judge.hang.limits import Excuse
 from dfx_agent.judge.hang.remote_waits import overdue
 from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.words import behind_lines, flight_lines, ranks_text, stack_lines, waits_text
-from dfx_agent.snapshot import Verdict, VerdictState
+from dfx_agent.snapshot import Verdict
 
 
 def missed(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
@@ -55,11 +55,22 @@ def unanswered(role: Role, waiters: list[Waiter]) -> Verdict | None:
 
 
 def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
-    rank, excuse = next(iter(excuses.items()))
-    summary = (
-        f"{waits_text(waiters)} for {ranks_text([rank])}, which is {rank.place} for "
-        f"{seconds_text(rank.quiet_seconds)} of at most {excuse.limit_seconds:.0f} s"
-    )
+    rank, excuse = min(excuses.items(), key=lambda known: known[1].is_learned)
     lines = (excuse.reason, *flight_lines(role.ranks), *stack_lines(role.ranks))
-    state: VerdictState = "clear" if excuse.is_learned else "insufficient evidence"
-    return role.verdict(state, summary, evidence=lines)
+    summary = f"{waits_text(waiters)} for {ranks_text([rank])}, which "
+    quiet, limit = seconds_text(rank.quiet_seconds), f"{excuse.limit_seconds:.0f} s"
+    if excuse.is_learned:
+        summary += f"is {rank.place} for {quiet} of at most {limit}"
+        return role.verdict("clear", summary, evidence=lines)
+    summary += f"{_stands(rank)} for {quiet}: not known yet whether for ever, a hang after {limit}"
+    return role.verdict("insufficient evidence", summary, evidence=lines)
+
+
+def _stands(rank: RankFacts) -> str:
+    """As in "waits for a child process outside all stages, at upload (train.py:8),"."""
+    awaited = limits.own_wait(rank)
+    does = f"waits for {awaited}" if awaited else "is"
+    if not awaited and rank.is_at_work:
+        does = "computes or polls"
+    frame = rank.stacks.own_frame if rank.stacks is not None else None
+    return f"{does} {rank.place}" + (f", at {frame}," if frame is not None else "")

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from dfx_agent.durations import age_text
 from dfx_agent.facts.rank import IDLE, RankFacts
+from dfx_agent.facts.stacks import client_of, own_wait_of
 from dfx_agent.judge.straggler.busy_host import LEAST_SHARE
 
 FLOOR_SECONDS = 10.0
 NO_STACKS_FLOOR_SECONDS = 13.0
 UNTOLD_FLOOR_SECONDS = 60.0
+OWN_WAIT_FLOOR_SECONDS = 300.0  # a child process, a queue, a copy, a retry: uploads take minutes
 FIRST_FLOOR_SECONDS = 300.0
 LONG_FLOOR_SECONDS = 600.0
 SLEEPING_FLOOR_SECONDS = 45.0  # in a rollout: one slow tool or environment takes longer than usual
@@ -32,7 +34,8 @@ class Excuse(NamedTuple):
     """Whether a rank that has not arrived may still be at work.
 
     ``fault`` is one of ``FAULTS``, worst first; "" while it is within ``limit_seconds``.
-    ``is_learned``: whether the limit is by what was seen, or by the kind of stage.
+    ``is_learned``: whether the limit is by what was seen, or by the kind of stage. Outside all
+    stages only twice what was seen is.
     """
 
     fault: str
@@ -52,9 +55,7 @@ def excuse(rank: RankFacts, ranks: Sequence[RankFacts]) -> Excuse:
         return Excuse(
             STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
         )
-    is_long = any(map(_LONG_STAGE.match, rank.stages)) or (
-        rank.asks_since_ns is not None or (stacks is not None and stacks.is_long_work())
-    )
+    is_long = _is_long(rank)
     idle_seconds = rank.idle_seconds
     stands = stacks is not None and not is_long and not rank.is_at_work
     gap_seconds = max(other.longest_gap_seconds for other in ranks)
@@ -65,6 +66,22 @@ def excuse(rank: RankFacts, ranks: Sequence[RankFacts]) -> Excuse:
     excuse = _within(rank, ranks, gap_seconds, is_long=is_long)
     excuse = _by_processor_time(excuse, rank.processor_share)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
+
+
+def _is_long(rank: RankFacts) -> bool:
+    """Whether it saves, validates, generates or compiles, or asks a server."""
+    by_stage = any(map(_LONG_STAGE.match, rank.stages)) or rank.asks_since_ns is not None
+    return by_stage or (rank.stacks is not None and rank.stacks.is_long_work())
+
+
+def _long_floor(rank: RankFacts, num_known: int) -> float:
+    """A function's name is a guess: it outweighs by little what its stage has always taken."""
+    stacks, by_stage = rank.stacks, any(map(_LONG_STAGE.match, rank.stages))
+    is_known = rank.stage != IDLE and num_known >= _ENOUGH_DURATIONS and not by_stage
+    if not is_known or stacks is None or rank.asks_since_ns is not None:
+        return LONG_FLOOR_SECONDS
+    is_sure = stacks.is_in_long_code() or client_of(stacks)
+    return LONG_FLOOR_SECONDS if is_sure else UNTOLD_FLOOR_SECONDS
 
 
 def _by_processor_time(excuse: Excuse, share: float) -> Excuse:
@@ -91,22 +108,20 @@ def _within(
     sleeps = is_known and rank.is_idle
     at_work = stage == IDLE and rank.is_at_work
     asks = rank.asks_since_ns is not None  # how long its server may take is judged by another limit
-    if is_long and not sleeps:
-        floor = LONG_FLOOR_SECONDS
-    elif sleeps:
+    if sleeps:
         floor = SLEEPING_FLOOR_SECONDS
-    elif is_first:
-        floor = _first_floor(rank, at_work=at_work)
-    elif rank.stacks is None or at_work:
-        floor = UNTOLD_FLOOR_SECONDS if stage == IDLE else NO_STACKS_FLOOR_SECONDS
+    elif is_long:
+        floor = _long_floor(rank, len(durations))
     else:
-        floor = FLOOR_SECONDS
+        floor = _first_floor(rank, at_work=at_work) if is_first else _floor(rank)
     since = " and its main thread has computed or polled since" if at_work else ""
+    is_usual = stage != IDLE or rank.quiet_seconds <= 2 * gap_seconds
+    is_learned = not asks and (is_long or (is_usual and not is_first))
     if gap_seconds:
         limit = max(floor, 2 * gap_seconds)
         known = f"ranks were quiet or waited for up to {gap_seconds:.3g} s in the last hour"
         reason = f"idle: {known}, may be quiet for {limit:.0f} s{since}"
-        return Excuse("", limit, reason, is_learned=not asks and (is_long or not is_first))
+        return Excuse("", limit, reason, is_learned)
     typical = median(durations) if durations else 0.0
     longest = max(durations, default=0.0)
     limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)
@@ -114,7 +129,19 @@ def _within(
     usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
     since = " and it has slept since" if sleeps else since
     reason = f"{usual}, may be quiet for {limit:.0f} s{since}"
-    return Excuse("", limit, reason, is_learned=not asks and (is_long or not is_first))
+    return Excuse("", limit, reason, is_learned)
+
+
+def _floor(rank: RankFacts) -> float:
+    """Of a job that runs, doing nothing that is known as long."""
+    if rank.stage == IDLE:
+        return OWN_WAIT_FLOOR_SECONDS if own_wait(rank) else UNTOLD_FLOOR_SECONDS
+    return NO_STACKS_FLOOR_SECONDS if rank.stacks is None else FLOOR_SECONDS
+
+
+def own_wait(rank: RankFacts) -> str:
+    """What it waits for outside the job, by its stack, as in "a child process"; "" if unknown."""
+    return own_wait_of(rank.stacks) if rank.stacks is not None else ""
 
 
 def _first_floor(rank: RankFacts, *, at_work: bool) -> float:

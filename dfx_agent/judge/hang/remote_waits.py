@@ -6,7 +6,6 @@ any peer that waits. How long a step takes says how long such an answer may take
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -21,7 +20,6 @@ LONG_FLOOR_SECONDS = 600.0
 
 _FEWEST_STEPS = 3
 _TIMES_MEDIAN, _TIMES_LONGEST = 10, 4
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d[^/]*/|^<")
 
 
 class RemoteWait(NamedTuple):
@@ -66,7 +64,8 @@ def _overdue(rank: RankFacts, ranks: Sequence[RankFacts]) -> RemoteWait | None:
         return None
     usual = f"a step takes {median(steps):.3g} s (median of {len(steps)}, longest {max(steps):.3g})"
     reason = f"{ranks_text([rank])}: {usual}, an answer may take {limit:.0f} s"
-    return RemoteWait(rank, answer, seconds, median(steps), _place(stacks), reason)
+    place = stacks.own_frame if stacks is not None else None
+    return RemoteWait(rank, answer, seconds, median(steps), place, reason)
 
 
 def _seconds(rank: RankFacts) -> float:
@@ -82,9 +81,3 @@ def _answer(rank: RankFacts, stacks: ProcessStacks | None) -> str:
     """What it waits for; "" for no server. Only the stack tells which client it is."""
     seen = client_of(stacks) if stacks is not None else ""
     return seen or ("a server's answer" if rank.asks_since_ns is not None else "")
-
-
-def _place(stacks: ProcessStacks | None) -> Frame | None:
-    """The innermost call of the job's own code."""
-    frames = stacks.main.frames if stacks is not None and stacks.main else ()
-    return next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)

@@ -6,8 +6,9 @@ works within its limit is not to blame, however long the others wait: limits are
 ``max(floor, 5 x median, 2 x longest of the last 64)``, with these floors:
 
     10 s    a stage of a running job, with stacks since its last move; 13 s while there are none
-    60 s    outside every stage without stacks, or while the main thread computes or polls: it
-            may save or evaluate, untold; 600 s where it does so since before its guest came
+    60 s    outside every stage: it may save or evaluate, untold; 300 s where its stack shows a wait
+            outside the job; 600 s where it computes or polls since before its guest came. What
+            was not seen before is "insufficient evidence" meanwhile
     300 s   the first two steps, a stage never seen before (10 x median): compilation, warm-up;
             60 s in a process that was older than that when its guest came
             twice the longest that any rank was outside stages, or waited, in the last hour

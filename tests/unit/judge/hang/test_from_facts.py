@@ -72,12 +72,54 @@ def test_who_is_quiet_in_a_short_stage_is_to_blame():
         ({"stages": ("export",), "stage_durations": {}}, "insufficient evidence"),
         ({"stages": ("backward",), "stacks": stack("save_checkpoint")}, "clear"),
         ({"stages": ("backward",), "processor_share": 0.25}, "clear"),  # has no turn on this host
-        ({"stages": (), "is_at_work": True}, "clear"),
+        ({"stages": (), "is_at_work": True}, "insufficient evidence"),
         ({"stages": ("backward",), "stacks": stack("matmul")}, "found"),
     ],
 )
 def test_who_may_still_be_at_work_is_not(known, state):
     assert judged(waits(0), waits(1), rank(2, **known), waits(3)).state == state
+
+
+LIB = "/usr/lib/python3.11"
+OUTSIDE = [
+    (stack("sleep_on", "train.py"), 60, "is outside all stages, at sleep_on (train.py:7),"),
+    (stack("wait", f"{LIB}/subprocess.py"), 300, "waits for a child process outside all stages"),
+    (stack("get", f"{LIB}/multiprocessing/queues.py"), 300, "waits for a queue or a pipe"),
+    (stack("copyfileobj", f"{LIB}/shutil.py"), 300, "waits for files"),
+    (None, 60, "is outside all stages for"),
+]
+
+
+@pytest.mark.parametrize(("stacks", "limit", "words"), OUTSIDE)
+def test_the_first_long_time_outside_all_stages_is_not_known_to_be_a_hang(stacks, limit, words):
+    def after(seconds: float) -> Verdict:
+        return judged(waits(0), rank(1, seconds, stacks=stacks))
+
+    for seconds in (12, 25, limit - 1):
+        early = after(seconds)
+        assert (early.state, early.cause) == ("insufficient evidence", "long wait")
+        assert f"for rank 1, which {words}" in early.summary
+        assert f"not known yet whether for ever, a hang after {limit} s" in early.summary
+    late = after(limit + 1)
+    assert (late.state, late.cause, late.ranks) == ("found", "stuck", ("1",))
+
+
+def test_what_was_seen_outside_all_stages_is_usual_twice_as_long():
+    def after(seconds: float) -> str:
+        return judged(waits(0), rank(1, seconds, stacks=stack("f"), longest_gap_seconds=40.0)).state
+
+    assert [after(s) for s in (79, 81)] == ["clear", "found"]
+
+
+def test_a_word_on_the_stack_does_not_outweigh_what_a_stage_takes():
+    known = {"stages": ("backward",), "stage_durations": {"backward": (SECOND // 700,) * 73}}
+    named, compiles = stack("save_metrics"), stack("f", "/s/torch/_dynamo/convert_frame.py")
+
+    def after(seconds: float, stacks: ProcessStacks) -> str:
+        return judged(waits(0), rank(1, seconds, stacks=stacks, **known)).state
+
+    assert [after(s, named) for s in (59, 61)] == ["clear", "found"]
+    assert [after(s, compiles) for s in (599, 601)] == ["clear", "found"]
 
 
 def test_a_stopped_rank_explains_a_stuck_one():

@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack, merge
+from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack, merge, own_wait_of
 from dfx_agent.node.segments.stacks import _from_py_spy, dump_with_py_spy, parse, read_stacks
 
+PACKAGES = "/venv/lib/python3.11/site-packages"
 GUEST = """\
 dfx-stacks 1 42 7000 0xaa
 name 0xaa 42 MainThread
@@ -127,7 +129,15 @@ def test_ranks_at_one_place_are_one_group_and_the_largest_comes_first():
         (process("main", "_save"), True),
         (process("main", "evaluate", "forward"), True),
         (process("main", "generate_sequences"), True),
-        (process("f", file="/site/torch/_inductor/compile_fx.py"), True),
+        (process("saveState"), True),
+        (process("saved_tensors_counter"), False),
+        (process("checkpoint", file=f"{PACKAGES}/torch/utils/checkpoint.py"), False),
+        (process("compile_wrapper", "f", file=f"{PACKAGES}/torch/_dynamo/eval_frame.py"), False),
+        (process("run", file=f"{PACKAGES}/torch/_inductor/compile_fx.py"), False),
+        (process("run", file=f"{PACKAGES}/triton/runtime/jit.py"), False),
+        (process("_compile", file=f"{PACKAGES}/torch/_dynamo/convert_frame.py"), True),
+        (process("compile_fx_inner", file=f"{PACKAGES}/torch/_inductor/compile_fx.py"), True),
+        (process("f", file=f"{PACKAGES}/triton/compiler/compiler.py"), True),
         (process("f", file="/site/torch/serialization.py"), True),
         (process("main", "train", "maybe_save", "backward"), False),
         (process("main", "unsaved", "next_batch"), False),
@@ -136,6 +146,33 @@ def test_ranks_at_one_place_are_one_group_and_the_largest_comes_first():
 )
 def test_long_work_is_told_by_function_and_file(stacks, is_long):
     assert stacks.is_long_work() is is_long
+
+
+@pytest.mark.parametrize(
+    ("stacks", "awaited"),
+    [
+        (process("run", "wait", file="/usr/lib/python3.11/subprocess.py"), "a child process"),
+        (process("get", file="/usr/lib/python3.11/queue.py"), "a queue or a pipe"),
+        (process("_recv", file="/usr/lib/python3.11/multiprocessing/connection.py"),
+         "a queue or a pipe"),
+        (process("copyfileobj", file="/usr/lib/python3.11/shutil.py"), "files"),
+        (process("sleep", file=f"{PACKAGES}/tenacity/nap.py"), "its next try"),
+        (process("fetch_with", "retry"), "its next try"),
+        (process("main", "train"), ""),
+        (process("wait", file="/usr/lib/python3.11/threading.py"), ""),
+    ],
+)  # fmt: skip
+def test_what_a_thread_waits_for_is_told_by_its_innermost_file(stacks, awaited):
+    assert own_wait_of(stacks) == awaited
+    under = replace(stacks.main, frames=(*stacks.main.frames, Frame("train.py", 9, "burn")))
+    assert not own_wait_of(replace(stacks, threads=(under,)))
+
+
+def test_how_a_queue_waits_inside_is_seen_through():
+    frames = [("/lib/queue.py", "get"), ("/lib/threading.py", "wait")]
+    stack = tuple(Frame(file, 1, function) for file, function in frames)
+    main = ThreadStack("MainThread", 1, is_main=True, frames=stack)
+    assert own_wait_of(ProcessStacks("guest", 0, (main,))) == "a queue or a pipe"
 
 
 PY_SPY = [
