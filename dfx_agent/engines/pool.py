@@ -12,13 +12,13 @@ from dfx_agent.snapshot import EngineFacts, EngineNote, EnginePool, ScalarRow, S
 # how far off the others a replica is told
 OUTLIER_FACTOR = 3.0
 _MIN_WAITING = 8.0
-_MIN_LATENCY_SECONDS = 0.05
 _MIN_OBSERVATIONS = 20.0
+# latency -> (what people call it, seconds by which it has to differ to matter)
 _LATENCIES = {
-    "time_to_first_token_seconds": "time to first token",
-    "inter_token_latency_seconds": "time between tokens",
-    "queue_time_seconds": "time in queue",
-    "e2e_latency_seconds": "time of a request",
+    "time_to_first_token_seconds": ("time to first token", 0.05),
+    "inter_token_latency_seconds": ("time between tokens", 0.005),
+    "queue_time_seconds": ("time in queue", 0.05),
+    "e2e_latency_seconds": ("time of a request", 0.05),
 }
 IDLE_RATIO = "dfx_pipeline_idle_ratio"
 # apart by so much, told and seen are not the same thing
@@ -77,8 +77,8 @@ def _outliers(replicas: Sequence[EngineFacts]) -> Iterator[EngineNote]:
     for engine in up:
         others = [o for o in up if o is not engine and (o.pd, o.model) == (engine.pd, engine.model)]
         yield from _waiting_note(engine, others)
-        for name, words in _LATENCIES.items():
-            yield from _latency_note(engine, others, name, words)
+        for name in _LATENCIES:
+            yield from _latency_note(engine, others, name)
 
 
 def _waiting_note(engine: EngineFacts, others: Iterable[EngineFacts]) -> Iterator[EngineNote]:
@@ -97,14 +97,15 @@ def _waiting_note(engine: EngineFacts, others: Iterable[EngineFacts]) -> Iterato
 
 
 def _latency_note(
-    engine: EngineFacts, others: Iterable[EngineFacts], name: str, words: str
+    engine: EngineFacts, others: Iterable[EngineFacts], name: str
 ) -> Iterator[EngineNote]:
+    words, floor_seconds = _LATENCIES[name]
     value = _p50(engine, name)
     told = [p50 for other in others if (p50 := _p50(other, name)) is not None]
     if value is None or not told:
         return
     middle = median(told)
-    if value >= OUTLIER_FACTOR * middle and value - middle >= _MIN_LATENCY_SECONDS:
+    if value >= OUTLIER_FACTOR * middle and value - middle >= floor_seconds:
         sentence = (
             f"{engine.name}: {words} {seconds_text(value)} (p50), the median of the others "
             f"{seconds_text(middle)}"

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dfx_agent.engines import asking
@@ -34,6 +35,8 @@ _LOOK_SECONDS = 5.0
 _MAX_CORE_SHARE = 0.01
 _FORGET_SECONDS = 600.0
 _STOP_SECONDS = 5.0
+# a round ends within half of it: one that does not stands, maybe in a stuck process' /proc
+_STANDS_SECONDS = 30.0
 
 
 class EngineWatch:
@@ -57,7 +60,7 @@ class EngineWatch:
         self._numbers: dict[str, dict[tuple[str, str], int]] = {}
         self._facts: dict[str, tuple[EngineFacts, ...]] = {}
         self._client: httpx.AsyncClient | None = None
-        self._look_due = 0.0
+        self._look_due = self._published = 0.0
         self._wakes: Callable[[], None] = lambda: None
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dfx-engines", daemon=True)
@@ -73,8 +76,21 @@ class EngineWatch:
             self._thread.join(_STOP_SECONDS)
 
     def facts(self, run: str) -> tuple[EngineFacts, ...]:
-        """As of the newest reading, by replica and rank; waits for nothing."""
-        return self._facts.get(run, ())
+        """As of the newest reading, by replica and rank; waits for nothing.
+
+        While our own reading stands, no engine is up: nobody knows.
+        """
+        facts = self._facts.get(run, ())
+        seconds = time.monotonic() - self._published
+        if seconds < _STANDS_SECONDS:
+            return facts
+        reason = f"the agent itself has read no engine for {seconds:.0f} s"
+        since = time.time() - seconds
+        return tuple(
+            replace(row, state="slow", reason=reason, since_seconds=since)
+            if row.state == "up" else row
+            for row in facts
+        )  # fmt: skip
 
     def _run(self) -> None:
         with self._faults.guard("engines", what="their thread"):
@@ -185,6 +201,7 @@ class EngineWatch:
         by_run: dict[str, list[Endpoint]] = {}
         for endpoint in sorted(self._endpoints.values(), key=lambda one: one.found.order):
             by_run.setdefault(endpoint.found.run, []).append(endpoint)
+        self._published = time.monotonic()
         self._facts = {run: tuple(self._of_run(run, ends)) for run, ends in by_run.items()}
 
     def _of_run(self, run: str, endpoints: Iterable[Endpoint]) -> list[EngineFacts]:

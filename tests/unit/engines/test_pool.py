@@ -1,5 +1,7 @@
 """Spreads, those who stand out, and a framework's idle ratio against what the engines show."""
 
+from dataclasses import replace
+
 import pytest
 
 from dfx_agent.engines.pool import IdleCheck, pool_of
@@ -63,6 +65,16 @@ def test_a_slow_one_is_told_by_its_latency_where_enough_was_observed():
     assert notes(engine("0", ttft=1.5, num=19.0), *others) == ()
     assert notes(engine("0", ttft=0.13), engine("1", ttft=0.01)) != ()
     assert notes(engine("0", ttft=0.04), engine("1", ttft=0.01)) == ()  # too short to matter
+
+
+def test_a_few_milliseconds_between_tokens_matter():
+    def of(replica, seconds):
+        told = {"inter_token_latency_seconds": Latency(99.0, seconds, seconds, seconds)}
+        return replace(engine(replica), latencies=told)
+
+    (note,) = notes(of("0", 0.04), of("1", 0.01))
+    assert (note.quantity, note.value) == ("inter_token_latency_seconds", 0.04)
+    assert notes(of("0", 0.004), of("1", 0.001)) == ()
 
 
 def test_prefill_is_not_compared_with_decode():

@@ -185,6 +185,16 @@ def test_the_thread_reads_by_itself_and_ends():
         assert not watch._thread.is_alive()
 
 
+def test_while_our_own_reading_stands_no_engine_is_up(monkeypatch):
+    with scripted_engine() as engine, watched(engine.url) as watch:
+        assert watch.read()["0"].state == "up"
+        later = time.monotonic() + 31.0
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        (row,) = watch.watch.facts("r")
+    assert (row.state, row.num_readings) == ("slow", 1)
+    assert "the agent itself has read no engine for 31 s" in row.reason
+
+
 def test_a_watch_that_never_began_stops():
     EngineWatch(dict).stop()
 
