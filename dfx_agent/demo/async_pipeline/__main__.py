@@ -164,7 +164,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--learning-rate",
         type=_positive(float),
-        default=3e-4,
+        default=2e-4,
         metavar="RATE",
         help="default %(default)s",
     )
