@@ -20,3 +20,16 @@ class SchedTimes(NamedTuple):
         """Of a processor while it could run, 0 to 1; None when it never wanted one."""
         wanted = self.ran_ns + self.delayed_ns
         return self.ran_ns / wanted if wanted > 0 else None
+
+
+class ThreadTimes(NamedTuple):
+    """The same of one thread, and in how many turns on a processor it ran."""
+
+    ran_ns: int
+    delayed_ns: int
+    num_turns: int
+
+    def since(self, before: ThreadTimes) -> ThreadTimes:
+        """What was added since then."""
+        ran_ns, delayed_ns, num_turns = map(int.__sub__, self, before)
+        return ThreadTimes(ran_ns, delayed_ns, num_turns)

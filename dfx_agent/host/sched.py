@@ -1,26 +1,29 @@
 """What the kernel's scheduler counts of one thread: ``/proc/PID/task/TID/schedstat``.
 
 The first two numbers of the line are nanoseconds, since the thread began, on a processor and
-runnable without one: somebody else had it. Source: Documentation/scheduler/sched-stats.rst.
+runnable without one: somebody else had it. The third is how often it was given one.
+Source: Documentation/scheduler/sched-stats.rst.
 """
 
 from __future__ import annotations
 
 import os
 
-from dfx_agent.facts.processor import SchedTimes
-
-NOTHING_COUNTED = SchedTimes(0, 0)
+from dfx_agent.facts.processor import SchedTimes, ThreadTimes
 
 
-def process_times(pid: int) -> SchedTimes:
+def times_by_thread(pid: int) -> dict[int, ThreadTimes]:
     """Of all threads that it has now, as far as the kernel counts."""
     try:
         threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
-        return NOTHING_COUNTED
-    known = [times for thread in threads if (times := thread_times(pid, thread)) is not None]
-    return SchedTimes(sum(t.ran_ns for t in known), sum(t.delayed_ns for t in known))
+        return {}
+    known = {thread: _fields(pid, thread) for thread in threads}
+    return {
+        thread: ThreadTimes(*map(int, fields[:3]))
+        for thread, fields in known.items()
+        if len(fields) >= 3 and all(field.isdigit() for field in fields[:3])
+    }
 
 
 def threads_per_processor() -> float | None:
@@ -38,11 +41,16 @@ def threads_per_processor() -> float | None:
 
 def thread_times(pid: int, thread: int) -> SchedTimes | None:
     """None when the thread is gone, or the kernel does not count."""
+    return parse_schedstat(b" ".join(_fields(pid, thread)))
+
+
+def _fields(pid: int, thread: int) -> list[bytes]:
+    """Of its ``schedstat``; [] when it is gone."""
     try:
         with open(f"/proc/{pid}/task/{thread}/schedstat", "rb", buffering=0) as file:
-            return parse_schedstat(file.read(128))
+            return file.read(128).split()
     except OSError:
-        return None
+        return []
 
 
 def parse_schedstat(line: bytes) -> SchedTimes | None:

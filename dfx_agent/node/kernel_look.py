@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.host.sched import NOTHING_COUNTED, process_times, thread_times
+from dfx_agent.facts.processor import ThreadTimes
+from dfx_agent.host.sched import thread_times, times_by_thread
 from dfx_agent.host.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.node.process import Process
 
@@ -20,6 +22,8 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
 _SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
 _LEAST_SHARE = 0.02
+# who computes keeps a processor until it is taken away; who polls gives it back in microseconds
+_SHORTEST_TURN_NS = 500_000
 _POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
 
 
@@ -30,7 +34,7 @@ class _MainThread(NamedTuple):
     cpu_seconds: float
     delayed_seconds: float  # runnable without a processor; 0 where the kernel does not count
     num_waits: int
-    all_threads: SchedTimes = NOTHING_COUNTED
+    threads: Mapping[int, ThreadTimes] = MappingProxyType({})
 
 
 class KernelLook:
@@ -72,18 +76,29 @@ class KernelLook:
     def processor_share(self, moved_ns: int) -> float:
         """What it got of a processor while it computed, since it last moved; 0 to 1.
 
-        Of its main thread or of all its threads, which that one may wait for: whichever got less.
-        1 as well where they did not compute for half of the time: then it waits for something else.
+        Of its main thread, or of one that computes for it and that it may wait for: whichever got
+        less. 1 as well where none wanted to for half of the time: it waits for something else. On a
+        loaded host threads that poll stand in line for long too, and have nothing to compute.
         """
         seconds, ran, delayed, _ = self._since(moved_ns)
         if seconds < _SEEN_SECONDS:
             return 1.0
-        first, last = (look.all_threads for look in self._main_thread)
-        every = SchedTimes(last.ran_ns - first.ran_ns, last.delayed_ns - first.delayed_ns)
-        own = SchedTimes(int(ran * 1e9), int(delayed * 1e9))
-        least = _WORK_SHARE * seconds * 1e9
-        shares = [t.share for t in (own, every) if t.ran_ns + t.delayed_ns >= least]
-        return max(_LEAST_SHARE, min((share for share in shares if share is not None), default=1.0))
+        wanted = [(ran, delayed)]
+        wanted += [(t.ran_ns / 1e9, t.delayed_ns / 1e9) for t in self._computing_threads()]
+        least = _WORK_SHARE * seconds
+        shares = [ran / (ran + delayed) for ran, delayed in wanted if ran + delayed >= least]
+        return max(_LEAST_SHARE, min(shares, default=1.0))
+
+    def _computing_threads(self) -> list[ThreadTimes]:
+        """Between the first look and the last, without the main thread."""
+        first, last = (look.threads for look in self._main_thread)
+        nothing = ThreadTimes(0, 0, 0)
+        others = [
+            times.since(first.get(thread, nothing))
+            for thread, times in last.items()
+            if thread != self._process.pid
+        ]
+        return [t for t in others if t.ran_ns >= _SHORTEST_TURN_NS * max(1, t.num_turns)]
 
     def _since(self, moved_ns: int) -> tuple[float, float, float, int]:
         """(seconds, ran, delayed, number of waits) from the first look since it moved; else 0."""
@@ -117,7 +132,7 @@ def _main_thread(pid: int) -> _MainThread | None:
     had = thread_times(pid, pid)
     delayed_seconds = had.delayed_ns / 1e9 if had is not None else 0.0
     seconds = ticks / _TICKS_PER_SECOND
-    return _MainThread(time.monotonic_ns(), seconds, delayed_seconds, waits, process_times(pid))
+    return _MainThread(time.monotonic_ns(), seconds, delayed_seconds, waits, times_by_thread(pid))
 
 
 def _state(process: Process) -> tuple[str, int]:

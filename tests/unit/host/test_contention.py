@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.host.contention import _MOST_SAMPLES, ProcessorTimes
 from dfx_agent.host.sched import (
-    NOTHING_COUNTED,
     parse_schedstat,
-    process_times,
     thread_times,
     threads_per_processor,
+    times_by_thread,
 )
 
 SECOND = 10**9
@@ -150,13 +149,15 @@ def test_this_process_and_this_host_are_counted():
     thread = threading.Thread(target=stop.wait)
     thread.start()
     try:
-        whole, main = process_times(os.getpid()), thread_times(os.getpid(), os.getpid())
+        threads, main = times_by_thread(os.getpid()), thread_times(os.getpid(), os.getpid())
         assert main is not None
-        assert whole.ran_ns > main.ran_ns
+        assert threads.keys() >= {os.getpid(), thread.native_id}
+        assert 0 < threads[os.getpid()].ran_ns <= main.ran_ns
+        assert threads[thread.native_id].num_turns >= 1
     finally:
         stop.set()
         thread.join()
-    assert process_times(2**22 + 1) == NOTHING_COUNTED
+    assert times_by_thread(2**22 + 1) == {}
     crowd = threads_per_processor()
     assert crowd is not None
     assert crowd >= 0

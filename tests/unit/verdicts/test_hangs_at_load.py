@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hang_scene import SECOND, Scene, hold_in, staged
 
-from dfx_agent.host.sched import SchedTimes
+from dfx_agent.facts.processor import ThreadTimes
 from dfx_agent.node import kernel_look as progress
 
 
@@ -54,16 +54,20 @@ def test_who_computes_with_little_of_a_processor_has_as_much_longer(
     assert ("of a processor" in verdict.evidence[0]) == (factor > 1)
 
 
-def test_who_waits_for_its_own_starved_threads_has_longer_too(scene, monkeypatch):
-    """Its main thread sleeps; the threads that compute for it got a tenth of a processor."""
+@pytest.mark.parametrize(("turns_per_second", "limit"), [(20, 100), (1000, 10)])
+def test_who_waits_for_its_own_starved_threads_has_longer_too(
+    scene, monkeypatch, turns_per_second, limit
+):
+    """Its main thread sleeps; another one got a tenth of a processor, and computes or polls."""
     counted(monkeypatch, 0.01, 0.0)
     main_thread = progress._main_thread
 
     def with_others(pid: int) -> progress._MainThread:
         seen = main_thread(pid)
         num_seconds = seen.cpu_seconds / 0.01
-        every = SchedTimes(int(num_seconds * 0.1 * SECOND), int(num_seconds * 0.9 * SECOND))
-        return seen._replace(all_threads=every)
+        ran_ns, delayed_ns = int(num_seconds * 0.1 * SECOND), int(num_seconds * 0.9 * SECOND)
+        other = ThreadTimes(ran_ns, delayed_ns, int(num_seconds * turns_per_second))
+        return seen._replace(threads={7: other})
 
     monkeypatch.setattr(progress, "_main_thread", with_others)
     ranks = scene.warm_up()
@@ -71,5 +75,5 @@ def test_who_waits_for_its_own_starved_threads_has_longer_too(scene, monkeypatch
     hold_in([ranks[0], ranks[1], ranks[3]], "all_reduce@0", 5)
     ranks[2].writes_stacks("main", "train", "compute")
     scene.look(4)
-    assert scene.look(97).state == "clear"
-    assert scene.look(103).ranks == ("2",)
+    assert scene.look(limit - 3).state == "clear"
+    assert scene.look(limit + 3).ranks == ("2",)
