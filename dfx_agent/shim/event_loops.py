@@ -38,10 +38,13 @@ _NUM_THREADS_FOR_MANY = 4
 _CO_COROUTINE = 0x80 | 0x200  # inspect.CO_COROUTINE, CO_ASYNC_GENERATOR
 _ASYNCIO = f"{os.sep}asyncio{os.sep}"
 _STDLIB = os.path.dirname(os.__file__)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # where a thread stands that does nothing
 _RESTING = ("threading", "selectors", "queue", "socket", "ssl", "subprocess", "concurrent/futures")
 
 OTHERS, NO_TURN = "(other holders)", "(nobody: the loop's thread had no turn)"
+NO_PROCESSOR = "(the host: no processor for the loop's thread)"
+_LEAST_NO_ROOM = 0.1  # of the time that a loop was held, waiting for a processor
 
 
 class LoopMonitor:
@@ -125,6 +128,8 @@ class _Loop:
         self.is_late = False
         self.held_ns = 0  # when it was held last, 0 never
         self._held: list[tuple[int, int, str]] = []  # from, to, by whom; of the answer that is due
+        self._native_id = 0
+        self._delayed_ns = 0  # when it was found to be late
 
     def look(self, writer: recorder.Recorder, due_ns: int, named: Any) -> bool:
         """Ask, or see who holds it; False when it runs no more.
@@ -155,12 +160,15 @@ class _Loop:
             now_ns = time.monotonic_ns()
             lag_seconds = (now_ns - asked_ns) / 1e9
             step = writer.step_now()
+            self._native_id = writer.thread_id()
             writer.emit(asked_ns, now_ns, lag_seconds, step, 0, 0, writer.thread_id(), LOOP_LAG, 0)
             self._answered_ns, self._asked_ns = now_ns, 0
         except Exception:  # noqa: BLE001 (never into the job)
             writer.count_error()
 
     def _note(self, asked_ns: int, now_ns: int, who: str) -> None:
+        if not self._held:
+            self._delayed_ns = delayed_ns(self._native_id)
         begin_ns = self._held[-1][1] if self._held else asked_ns
         if self._held and self._held[-1][2] == who:
             begin_ns = self._held.pop()[0]
@@ -176,11 +184,31 @@ class _Loop:
         if held[-1][1] - held[0][0] < _TOLD_SECONDS * 1e9:
             return
         self.held_ns = held[-1][1]
+        begin_ns, end_ns = held[0][0], held[-1][1]
+        waited_ns = delayed_ns(self._native_id) - self._delayed_ns
+        no_room = min(1.0, max(0, waited_ns) / (end_ns - begin_ns))
+        no_room = no_room if no_room >= _LEAST_NO_ROOM else 0.0
         step = NO_STEP if writer.step is None else writer.step
-        for begin_ns, end_ns, who in held:
+        told = [(begin_ns, end_ns, NO_PROCESSOR, no_room)] if no_room else []
+        told += [(begin_ns, end_ns, who, 1.0 - no_room) for begin_ns, end_ns, who in held]
+        for begin_ns, end_ns, who, share in told:
             name_id = writer.name_id(named(who[:_MAX_CHARS]))
-            seconds = (end_ns - begin_ns) / 1e9
+            seconds = (end_ns - begin_ns) / 1e9 * share
             writer.emit(begin_ns, end_ns, seconds, step, 0, 0, 0, LOOP_HELD, name_id)
+
+
+def delayed_ns(thread: int) -> int:
+    """How long the kernel let this thread wait for a processor so far; 0 where it does not say."""
+    try:
+        fd = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return int(os.read(fd, 128).split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    finally:
+        os.close(fd)
 
 
 def running_loops() -> list[tuple[int, Any]]:
@@ -256,7 +284,7 @@ def _held_by(chain: list[CodeType]) -> str:
     if own == len(chain) or all(_ASYNCIO in code.co_filename for code in called):
         return ""
     coroutine = next((c for c in reversed(called) if c.co_flags & _CO_COROUTINE), called[-1])
-    function = next((c for c in called if not c.co_filename.startswith(_STDLIB)), called[0])
+    function = _own(called) or called[0]
     parts = dict.fromkeys(_name(code) for code in (coroutine, function, called[0]))
     return " > ".join(parts)
 
@@ -273,7 +301,7 @@ def _crowd(frames: dict[int, FrameType]) -> str:
     while frames:
         _, frame = frames.popitem()
         chain = _chain(frame)
-        own = next((code for code in chain if not code.co_filename.startswith(_STDLIB)), None)
+        own = _own(chain)
         if own is not None and not _is_resting(chain):
             running[_name(own)] += 1
     most = running.most_common(1)
@@ -285,6 +313,13 @@ def _crowd(frames: dict[int, FrameType]) -> str:
 def _is_resting(chain: list[CodeType]) -> bool:
     file = chain[0].co_filename
     return any(file.startswith(f"{_STDLIB}{os.sep}{name}") for name in _RESTING)
+
+
+def _own(chain: list[CodeType]) -> CodeType | None:
+    """The innermost code that is the job's; else of a package that it uses; else None."""
+    others = [c for c in chain if not c.co_filename.startswith((_STDLIB, "<frozen "))]
+    own = (c for c in others if not any(part in c.co_filename for part in _INSTALLED))
+    return next(own, others[0] if others else None)
 
 
 def _name(code: CodeType) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from dfx_agent.shim.event_loops import NO_PROCESSOR, _own, delayed_ns
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import LOOP_HELD, LOOP_LAG, RECORD
 
@@ -101,11 +103,12 @@ def folder(tmp_path):
 @pytest.mark.parametrize("run", [PLAIN, IN_A_THREAD], ids=["asyncio.run", "in a thread"])
 def test_python_code_that_does_not_give_way_is_named(folder, run):
     done = Done(folder, "concatenates", run)
+    no_room = done.held.pop(NO_PROCESSOR, 0.0)  # of a machine that is full
     name = max(done.held, key=lambda name: done.held[name])
-    assert name.startswith(("main (<string>) > concatenate (<string>)", "main > concatenate"))
+    assert "concatenate" in name
     # asked twenty times a second: so much of each may be missing
     assert done.held[name] <= sum(done.took) + 0.1
-    assert done.held[name] >= sum(done.took) * 0.5
+    assert done.held[name] + no_room >= sum(done.took) * 0.5
     assert max(done.lags) <= max(done.took) + 0.5
 
 
@@ -126,6 +129,22 @@ def test_a_loop_that_gives_way_is_asked_and_nobody_is_named(folder):
     assert len(done.lags) >= 10
     # a machine without room may hold it up: then no code of the job is to blame
     assert not any("gives_way" in name or "main" in name for name in done.held)
+
+
+def test_own_code_is_named_before_that_of_packages_and_of_python():
+    def code(file: str):
+        return compile("0", file, "eval")
+
+    stdlib, package = code(os.__file__), code("/env/lib/site-packages/httpx/_client.py")
+    own, frozen = code("/job/train.py"), code("<frozen importlib._bootstrap_external>")
+    assert _own([frozen, stdlib, package, own]) is own
+    assert _own([frozen, stdlib, package]) is package
+    assert _own([frozen, stdlib]) is None
+
+
+def test_the_kernel_says_how_long_a_thread_waited():
+    assert delayed_ns(threading.get_native_id()) >= 0
+    assert delayed_ns(2**31 - 1) == 0
 
 
 def test_a_process_without_asyncio_has_no_thread_for_it(folder):
