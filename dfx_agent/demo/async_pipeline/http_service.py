@@ -7,13 +7,14 @@ import traceback
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 
 def _tell(_request: Request, error: Exception) -> Response:
-    traceback.print_exception(error)
+    if not isinstance(error, ClientDisconnect):  # who asked has given up, and says so
+        traceback.print_exception(error)
     return Response(status_code=500)
 
 
