@@ -12,8 +12,10 @@ _VLLM_MODULES = ("vllm.entrypoints.", "vllm/entrypoints/")
 _SGLANG_MODULES = ("sglang.launch_server", "sglang/launch_server", "sglang.srt.entrypoints.")
 # Ray tells the metrics of its workers at an agent of each node
 _RAY_AGENT = "dashboard/agent.py"
-# what engines and their actors call their processes
-_TITLES = ("VLLM::", "ray::vLLM", "ray::SGLang", "sglang::")
+# what servers of engines and their actors call their processes
+_TITLES = ("VLLM::APIServer", "ray::vLLM", "ray::SGLang")
+# and those that compute for them: they listen for their peers (gloo, NCCL, ZeroMQ), not for HTTP
+_WORKER_TITLES = ("VLLM::", "sglang::")
 # the demo's servers, which listen on a socket that is given to them
 _DEMO = "dfx_agent.demo.async_pipeline.server"
 # options of the interpreter that take the next word
@@ -36,6 +38,11 @@ class Served(NamedTuple):
 def is_engine(argv: Sequence[str]) -> bool:
     """Whether it is one by its title or its program, wherever it listens."""
     return bool(argv) and (argv[0].startswith(_TITLES) or _program(argv)[0] == _DEMO)
+
+
+def is_worker(argv: Sequence[str]) -> bool:
+    """Whether it computes for an engine's server: a stranger's bytes may break its collectives."""
+    return bool(argv) and argv[0].startswith(_WORKER_TITLES) and not is_engine(argv)
 
 
 def served_by(argv: Sequence[str]) -> Served | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-from dfx_agent.engines.command_lines import Served, is_engine, served_by
+from dfx_agent.engines.command_lines import Served, is_engine, is_worker, served_by
 from dfx_agent.engines.endpoint import Found
 from dfx_agent.host.process_table import (
     ProcessEntry,
@@ -187,7 +187,8 @@ def _is_raylet(pid: int) -> bool:
 
 
 def _has_engine(pid: int) -> bool:
-    return is_engine(command_line(pid)) or has_mapped(pid, _LIBRARIES)
+    argv = command_line(pid)
+    return not is_worker(argv) and (is_engine(argv) or has_mapped(pid, _LIBRARIES))
 
 
 def listened_on(pid: int, net: Sockets) -> list[Address]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfx_agent.engines.command_lines import Served, served_by
+from dfx_agent.engines.command_lines import Served, is_engine, is_worker, served_by
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,17 @@ def test_others(line):
 
 def test_an_address_of_six_words_is_bracketed():
     assert Served("::1", 80).url == "http://[::1]:80/metrics"
+
+
+@pytest.mark.parametrize("title", ["VLLM::Worker_TP0", "VLLM::EngineCore", "sglang::scheduler_TP1"])
+def test_who_computes_for_a_server_is_not_asked(title):
+    """Its ports are those of gloo, NCCL and ZeroMQ."""
+    assert is_worker([title])
+    assert not is_engine([title])
+
+
+def test_servers_are_no_workers():
+    for title in ("VLLM::APIServer_0", "ray::vLLMHttpServer.generate"):
+        assert is_engine([title])
+        assert not is_worker([title])
+    assert not is_worker([])
