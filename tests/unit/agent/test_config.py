@@ -162,3 +162,18 @@ def test_a_refused_url_names_only_settings_that_exist(file):
     for key, advice in _SECRET_OF.items():
         assert key in fields
         assert {word for word in advice.split() if word.endswith("_file")} <= fields
+
+
+def test_engines_are_urls_and_the_search_for_them_can_be_off():
+    given = {"DFX_ENGINES": "http://127.0.0.1:8000, http://h:3000/engine_metrics"}
+    config = load({}, {**given, "DFX_FIND_ENGINES": "false"}, None)
+    assert config.engines == ("http://127.0.0.1:8000", "http://h:3000/engine_metrics")
+    assert config.find_engines is False
+    assert load({}, {}, None).find_engines is True
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://h:1", "http://user:secret@h:1"])
+def test_what_is_no_url_of_an_engine_is_refused_without_its_secret(url):
+    with pytest.raises(ConfigError, match="engines") as refused:
+        load({}, {"DFX_ENGINES": url}, None)
+    assert "secret" not in str(refused.value)
