@@ -272,14 +272,23 @@ class RunFold:
         }
 
     def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
-        """None for a role that nobody has any more."""
+        """None for a role that nobody has any more, or whose processes never meet."""
         ranks = [p for (r, _), p in self.processes.items() if r == role]
-        if not ranks:
+        if not ranks or (self._counts_steps_without(role) and not any(map(_meets_others, ranks))):
             return None
         return self._stragglers.verdict(watch.facts(role, ranks, self.collectives))
 
+    def _counts_steps_without(self, role: str) -> bool:
+        """Whether the job has steps, in other roles than this one."""
+        return any(p.step is not None for (r, _), p in self.processes.items() if r != role)
+
     def _living(self, role: str) -> list[Process]:
         return [p for (r, _), p in self.processes.items() if r == role and p.is_living]
+
+
+def _meets_others(process: Process) -> bool:
+    """A server has neither steps nor process groups: nobody of its role waits for it."""
+    return process.step is not None or bool(process.groups)
 
 
 def _trains(process: Process) -> bool:

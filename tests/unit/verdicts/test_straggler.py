@@ -18,8 +18,8 @@ from dfx_agent.wire.records import BLOCKING, COLLECTIVE, STAGE, STEP
 class Worker:
     """One process of a job, written with stamps of our own choosing."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        identity = Identity(run="r", role="trainer", rank=rank, world_size=3)
+    def __init__(self, folder: Path, rank: int, role: str = "trainer") -> None:
+        identity = Identity(run="r", role=role, rank=rank, world_size=3)
         self.segment = SegmentWriter(str(folder), identity, num_records=4096)
         self.names = {name: self.segment.add_name(name) for name in ("rollout", "all_reduce@0")}
         self.span = 0
@@ -74,3 +74,23 @@ def test_from_records_to_verdict(dfx_dir):
         share = peers[rank.rank] / (peers[rank.rank] + 0.05)
         assert row.peers_seconds / whole == pytest.approx(share, abs=0.01)
     agent._folder.close()
+
+
+def test_servers_that_count_no_steps_are_no_stragglers_of_each_other(dfx_dir):
+    """Beside trainers that do; alone nothing says yet that they will not."""
+    agent = Agent(Config(str(dfx_dir)))
+    for rank in range(2):
+        now = time.monotonic_ns()
+        Worker(dfx_dir, rank, "rollout").emit(STAGE, "rollout", now - 1000, now, -1)
+    agent.poll()
+    assert judged(agent) == {"rollout"}
+    for rank in range(2):
+        now = time.monotonic_ns()
+        Worker(dfx_dir, rank).emit(STEP, "", now, now, 1)
+    agent.poll()
+    agent.poll()
+    assert judged(agent) == {"trainer"}
+
+
+def judged(agent: Agent) -> set[str]:
+    return {v.role for v in run_row(agent).verdicts if v.kind == "straggler"}
