@@ -359,7 +359,7 @@ class Agent:
         fold = self._fold(process.follower.identity.run)
         replaced = fold.adopt(process)
         if replaced is not None and replaced.is_living:
-            fold.add(replaced, *replaced.finish(replaced.follower.liveness()))
+            fold.add(replaced, *replaced.finish(replaced.liveness()))
             self._ended[replaced.follower.path] = 0.0
 
     def _fold(self, run: str) -> RunFold:
@@ -379,7 +379,7 @@ class Agent:
                 self._forget(run)
 
     def _read(self, fold: RunFold, process: Process) -> None:
-        state = process.follower.liveness()
+        state = process.liveness()
         if state in ("live", "unknown"):
             process.state = state
             fold.add(process, *process.poll())

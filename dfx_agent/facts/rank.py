@@ -60,8 +60,11 @@ class RankFacts:
     newest number of each group that it took part in. ``stage_durations`` and
     ``collective_durations`` ("operation@group") are the newest 64, in nanoseconds.
     ``longest_gap_seconds``: quiet outside stages, or waiting, at most in the last hour.
-    ``processor_share``: what it got of a processor while it computed, since it last moved; 1 where
-    it did not compute. ``stacks`` and ``flight`` were written since it last moved.
+    ``alive_ns``: newest instant at which it is known to have gone on; ``gone_ns``: when it was
+    missed, its process gone or its segment closed. ``is_ending``: its segment is closed and its
+    process was still there, the last time at ``there_ns``. ``processor_share``: what it got of a
+    processor while it computed, since it last moved; 1 where it did not compute. ``stacks`` and
+    ``flight`` were written since it last moved.
     """
 
     label: str
@@ -93,7 +96,10 @@ class RankFacts:
     stage_durations: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     collective_durations: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     longest_gap_seconds: float = 0.0
+    alive_ns: int | None = None
     gone_ns: int | None = None
+    there_ns: int | None = None
+    is_ending: bool = False
     is_outlived: bool | None = None
     exit_status: ExitStatus | None = None
     was_oom_killed: bool = False
@@ -116,6 +122,11 @@ class RankFacts:
         return self.stages[-1] if self.stages else IDLE
 
     @property
+    def newest_step(self) -> int | None:
+        """The step it is in; of one that closed its segment the last one."""
+        return self.last_step if self.step is None else self.step
+
+    @property
     def place(self) -> str:
         """The stage as people read it: "in rollout", or "outside all stages"."""
         return f"in {self.stages[-1]}" if self.stages else "outside all stages"
@@ -124,6 +135,11 @@ class RankFacts:
     def quiet_seconds(self) -> float:
         """Since it last moved."""
         return (self.now_ns - self.moved_ns) / 1e9
+
+    @property
+    def ending_seconds(self) -> float:
+        """Since it closed its segment; 0 where its process is not seen to be there still."""
+        return (self.now_ns - (self.gone_ns or self.now_ns)) / 1e9 if self.is_ending else 0.0
 
     @property
     def idle_seconds(self) -> float:

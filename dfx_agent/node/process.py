@@ -87,6 +87,9 @@ class Process:
         self.label = ""
         self.filed_as = follower.identity
         self.state: Liveness = "live"
+        # on our clock, of this host: when its end was last looked for, and it was not there yet
+        self.looked_ns: int | None = None
+        self.lived_ns: int | None = None
         self.account: TimeAccount | None = None
         self._num_earlier = 0
         self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
@@ -159,9 +162,21 @@ class Process:
         """Whether it took part in this step without passing it."""
         return self.step == step
 
+    def liveness(self) -> Liveness:
+        """Asked now; when is remembered."""
+        self.looked_ns = time.monotonic_ns()
+        state = self.follower.liveness()
+        if state in ("live", "unknown"):
+            self.lived_ns = self.looked_ns
+        return state
+
     def follower_lives(self) -> bool:
         """Asked now, not at the last reading: a successor may appear before the death is seen."""
-        return self.is_living and self.follower.liveness() in ("live", "unknown")
+        return self.is_living and self.liveness() in ("live", "unknown")
+
+    def is_there(self) -> bool:
+        """Asked now: whether it lives, or has closed its segment and is still ending."""
+        return self.follower_lives() or (self.state == "exited" and self.follower.still_runs())
 
     def became(self, other: Process) -> bool:
         """Whether ``other`` is this very process after an exec, which closes no segment."""

@@ -7,6 +7,7 @@ are nanoseconds of the host's monotonic clock, which ranks on one host share.
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from typing import NamedTuple
 
@@ -36,12 +37,13 @@ _STANDS_AFTER_NS = 10 * 10**9
 
 
 class Ending(NamedTuple):
-    """How a process ended: when it was missed, by whom it was outlived, what the kernel said."""
+    """How a process ended: when it was missed, and had last been known to go on; what was said."""
 
     gone_ns: int
     is_outlived: bool | None
     exit_status: ExitStatus | None
     was_oom_killed: bool
+    alive_ns: int | None = None
 
 
 class Track:
@@ -53,7 +55,10 @@ class Track:
         self.durations: dict[str, deque[int]] = {}
         self.collective_durations: dict[str, deque[int]] = {}
         self.reached: dict[str, int] = {}
+        self.alive_ns: int | None = None
         self.gone_ns: int | None = None
+        self.there_ns: int | None = None
+        self.is_ending = False
         self.is_outlived: bool | None = None
         self.num_still = 0  # readings in a row in which it had not moved
         self.exit_status: ExitStatus | None = None
@@ -147,7 +152,10 @@ class Track:
             stage_durations={stage: tuple(known) for stage, known in self.durations.items()},
             collective_durations={k: tuple(v) for k, v in self.collective_durations.items()},
             longest_gap_seconds=self.longest_gap_seconds(now_ns),
+            alive_ns=self.alive_ns,
             gone_ns=self.gone_ns,
+            there_ns=self.there_ns,
+            is_ending=self.is_ending,
             is_outlived=self.is_outlived,
             exit_status=self.exit_status,
             was_oom_killed=process.memory.was_oom_killed,
@@ -193,7 +201,7 @@ class Track:
             if self.quiet_seconds(now_ns) >= _QUIET_SECONDS:
                 self._kernel.look_at_main_thread(self.moved_ns)
         if not process.is_living and self.gone_ns is None:
-            self.gone_ns = now_ns
+            self._note_gone(now_ns)
         if self.gone_ns is not None and self.exit_status is None:
             self._ask_how_it_ended()
 
@@ -203,17 +211,32 @@ class Track:
         if self.gone_ns is None:
             return None
         was_oom_killed = self.process.memory.was_oom_killed
-        return Ending(self.gone_ns, self.is_outlived, self.exit_status, was_oom_killed)
+        return Ending(
+            self.gone_ns, self.is_outlived, self.exit_status, was_oom_killed, self.alive_ns
+        )
 
     def resume(self, ending: Ending) -> None:
         """It ended before this agent came; another one saw it."""
         self.gone_ns, self.is_outlived, self.exit_status = ending[:3]
+        self.alive_ns = self.alive_ns if ending.alive_ns is None else ending.alive_ns
         self.process.memory.was_oom_killed = ending.was_oom_killed
         if self.exit_status is not None and self.exit_status.is_success:
             self.process.state = "exited"
 
+    def _note_gone(self, now_ns: int) -> None:
+        """Event time: it ended after its last sign of life, and before it was looked for."""
+        process = self.process
+        self.gone_ns = max(now_ns, process.looked_ns or 0)
+        signs_ns = process.follower.begin_ns, process.last_event_ns or 0, process.lived_ns or 0
+        self.alive_ns = min(self.gone_ns, max(signs_ns))
+
     def _ask_how_it_ended(self) -> None:
         """One that closed its segment may take a while to end."""
+        asked_ns = time.monotonic_ns()
+        self.is_ending = self.process.state == "exited" and self.process.follower.still_runs()
+        if self.is_ending:
+            self.there_ns = asked_ns
+            return
         self.exit_status = self.process.follower.exit_status
         self.process.memory.note_end(self.exit_status)
 

@@ -69,6 +69,8 @@ class Tracks:
         known = [t for t in tracks if t.process.is_living or t.process.attempt == attempt]
         for track in known:
             if track.gone_ns is not None and track.is_outlived is None:
-                track.is_outlived = any(other.process.follower_lives() for other in known)
+                # all are asked: who is still there now is known to have gone later
+                there = [o for o in known if o is not track and o.process.is_there()]
+                track.is_outlived = bool(there)
         ranks = [track.facts(now_ns) for track in known]
         return tuple(sorted(ranks, key=lambda rank: (len(rank.label), rank.label)))

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 from dfx_agent.facts.rank import RankFacts
 
+# from closing its records to the end of its process, which alone tells the exit code
+ENDING_SECONDS = 120.0
+
 DIED, OUT_OF_MEMORY = "died", "out of memory"
 
 # what no parent sends to a child that it is done with
@@ -57,6 +60,8 @@ def ending_text(rank: RankFacts) -> str:
     status = rank.exit_status
     if rank.was_oom_killed:
         return "was killed by the kernel's OOM killer (signal 9): memory was used up"
+    if status is None and rank.state == "exited":
+        return "closed its records and is gone, exit code unknown"
     if status is None:
         return "died: gone without closing its segment, exit code unknown"
     return f"was {status}" if status.signal else str(status)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import OUT_OF_MEMORY, cause_of, endings_text, has_crashed
+from dfx_agent.judge.crash.order import missed_groups
 from dfx_agent.judge.words import ranks_text
 from dfx_agent.snapshot import Verdict
 
@@ -28,7 +29,7 @@ def leavers(first: Sequence[RankFacts], ranks: Sequence[RankFacts]) -> list[Rank
 def left_early(role: str, left: Sequence[RankFacts], died: Sequence[RankFacts]) -> Verdict:
     """To blame is who left; ``died``: the others, later."""
     first = min(left, key=_end_ns)
-    step = _last_step(first)
+    step = first.newest_step
     at = "" if step is None else f" in step {step}"
     return Verdict(
         kind="crash",
@@ -50,7 +51,7 @@ def _is_left_behind(*, by: RankFacts, died: RankFacts) -> bool:
     if by.gone_ns is None or status is None or not status.is_success:
         return False
     is_later = by.gone_ns <= (died.gone_ns or 0) and _end_ns(by) < _end_ns(died)
-    return is_later and _fails_by_itself(died) and bool(_missed(by, died))
+    return is_later and _fails_by_itself(died) and bool(missed_groups(by, died))
 
 
 def _fails_by_itself(died: RankFacts) -> bool:
@@ -61,24 +62,15 @@ def _fails_by_itself(died: RankFacts) -> bool:
     )
 
 
-def _missed(left: RankFacts, other: RankFacts) -> list[str]:
-    """Groups of both in which the other one went further."""
-    return [g for g, n in left.reached.items() if other.reached.get(g, n) > n]
-
-
 def _lines(left: Sequence[RankFacts], other: RankFacts) -> list[str]:
     return [
         f"{ranks_text([rank])}: last collective of group {group} is #{rank.reached[group]}, "
         f"{ranks_text([other])} went on to #{other.reached[group]}"
         for rank in left
-        for group in _missed(rank, other)
+        for group in missed_groups(rank, other)
     ]
 
 
 def _end_ns(rank: RankFacts) -> int:
     """Its last sign of life."""
     return rank.last_event_ns or rank.gone_ns or 0
-
-
-def _last_step(rank: RankFacts) -> int | None:
-    return rank.last_step

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.durations import age_text, seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import (
-    OUT_OF_MEMORY,
+    ENDING_SECONDS,
     cause_of,
     ending_text,
     endings_text,
@@ -16,45 +15,51 @@ from dfx_agent.judge.crash.endings import (
     is_own_child,
 )
 from dfx_agent.judge.crash.left_early import leavers, left_early
+from dfx_agent.judge.crash.order import first_of, was_asked, was_taken_along
 from dfx_agent.judge.words import ranks_text
 from dfx_agent.snapshot import Verdict
 
 _MAX_LINES = 8
+_UNSEEN_SECONDS = 5.0  # an agent that looks all the time knows better than that when it was
 # whom a launcher tells to end, it tells all ranks; who then still lives is left behind
 _TOLD_SECONDS = 10.0
 
 
-def crash_verdict(role: str, ranks: Sequence[RankFacts], now_ns: int) -> Verdict:
+def crash_verdict(
+    role: str, ranks: Sequence[RankFacts], now_ns: int, named: Collection[int] = ()
+) -> Verdict:
     """To blame are the first to go, if somebody outlived them or it was one alone.
 
     Who ended in order before them and was missed (see left_early.py) is, rather than they.
+    ``named``: pids of those that an earlier verdict named: what is unclear now does not clear them.
     """
     died = [rank for rank in ranks if has_crashed(rank, ranks)]
     if not died:
-        return Verdict("crash", "clear", role, _no_crash(ranks))
-    blamable = [rank for rank in died if not _was_taken_along(rank, died)] or died
-    first_ns = min(rank.gone_ns or now_ns for rank in blamable)
-    first = [rank for rank in blamable if rank.gone_ns == first_ns]
+        return _none_died(role, ranks)
+    first = first_of([rank for rank in died if not was_taken_along(rank, died)] or died)
     left = leavers(first, ranks)
     if left:
         return left_early(role, left, died)
-    later = [rank for rank in died if rank not in first]
     unclear = _unclear(ranks, first, died, now_ns)
+    before = [rank for rank in died if rank.pid in named]
+    if unclear and before:
+        first, unclear = before, ""
+    later = [rank for rank in died if rank not in first]
+    lines = _lines(first, later, ranks)
     if unclear:
-        return Verdict(
-            "crash", "insufficient evidence", role, unclear, evidence=_lines(first, later, ranks)
-        )
+        return Verdict("crash", "insufficient evidence", role, unclear, evidence=lines)
     return Verdict(
         kind="crash",
         state="found",
         role=role,
-        summary=f"{ranks_text(first)} {endings_text(first)}; last seen {first[0].place}",
+        summary=f"{ranks_text(first)} {endings_text(first)}{_by_whom(first)}; "
+        f"last seen {first[0].place}",
         ranks=tuple(rank.label for rank in first),
         stage=first[0].stage,
         cause=cause_of(first[0]),
-        step=first[0].step,
-        since_seconds=first[0].epoch_seconds(first_ns),
-        evidence=_lines(first, later, ranks),
+        step=first[0].newest_step,
+        since_seconds=first[0].epoch_seconds(_since_ns(first)),
+        evidence=lines,
     )
 
 
@@ -62,11 +67,13 @@ def _unclear(
     ranks: Sequence[RankFacts], first: Sequence[RankFacts], died: Sequence[RankFacts], now_ns: int
 ) -> str:
     """Why nobody can be blamed; "" when ``first`` can."""
-    if all(rank.exit_status and rank.exit_status.was_asked_for for rank in died):
+    asked = [rank for rank in died if was_asked(rank)]
+    if all(map(was_asked, first)):
         newest_ns = max(rank.gone_ns or now_ns for rank in died)
         is_left = any(rank.is_living for rank in ranks)
-        if not is_left or (now_ns - newest_ns) / 1e9 < _TOLD_SECONDS:
-            return f"{ranks_text(died)} {endings_text(died)}: told to end from outside"
+        is_over = not is_left or (now_ns - newest_ns) / 1e9 < _TOLD_SECONDS
+        if is_over and (len(asked) > 1 or len(asked) == len(died)):
+            return f"{ranks_text(asked)} {endings_text(asked)}: told to end from outside"
     if len(first) > 1 and not any(rank.is_outlived for rank in first):
         return (
             f"{ranks_text(first)} died at the same moment: killed together, or one took the "
@@ -75,14 +82,25 @@ def _unclear(
     return ""
 
 
-def _was_taken_along(rank: RankFacts, died: Sequence[RankFacts]) -> bool:
-    """Whether it was told to end, or killed for not doing so: somebody ended the whole job."""
-    status = rank.exit_status
-    if status is None or cause_of(rank) == OUT_OF_MEMORY:
-        return False
-    told_ns = [r.gone_ns or 0 for r in died if r.exit_status and r.exit_status.was_asked_for]
-    was_late = status.signal == signal.SIGKILL and any(ns < (rank.gone_ns or 0) for ns in told_ns)
-    return status.was_asked_for or was_late
+def _by_whom(first: Sequence[RankFacts]) -> str:
+    return ": somebody or the scheduler ended it" if all(map(was_asked, first)) else ""
+
+
+def _since_ns(first: Sequence[RankFacts]) -> int:
+    """When it was last known to go on: an agent that came later misses it later."""
+    ended_ns = (r.gone_ns if r.alive_ns is None else r.alive_ns for r in first)
+    return min(filter(None, ended_ns), default=first[0].now_ns)
+
+
+def _none_died(role: str, ranks: Sequence[RankFacts]) -> Verdict:
+    """How one ends that has closed its records is not known before its process has ended."""
+    ending = [rank for rank in ranks if rank.is_ending and rank.ending_seconds < ENDING_SECONDS]
+    if ending and any(rank.is_living for rank in ranks):
+        have = "has closed its" if len(ending) == 1 else "have closed their"
+        are = "is" if len(ending) == 1 else "are"
+        text = f"{ranks_text(ending)} {have} records and {are} still ending: how is not known"
+        return Verdict("crash", "insufficient evidence", role, text)
+    return Verdict("crash", "clear", role, _no_crash(ranks))
 
 
 def _no_crash(ranks: Sequence[RankFacts]) -> str:
@@ -119,5 +137,15 @@ def _stood(rank: RankFacts) -> str:
     if rank.last_event_ns is not None and rank.gone_ns is not None:
         quiet = max(0, rank.gone_ns - rank.last_event_ns) / 1e9
         since = f", last record {seconds_text(quiet)} before it was missed"
-    step = "" if rank.step is None else f" of step {rank.step}"
+    step = "" if rank.newest_step is None else f" of step {rank.newest_step}"
+    since += _between(rank)
     return f"{ranks_text([rank])} (pid {rank.pid}): {where}{step}{since}"
+
+
+def _between(rank: RankFacts) -> str:
+    """When it ended, where nobody looked meanwhile."""
+    alive_ns, gone_ns = rank.alive_ns, rank.gone_ns
+    if alive_ns is None or gone_ns is None or gone_ns - alive_ns < _UNSEEN_SECONDS * 1e9:
+        return ""
+    ago = [age_text((rank.now_ns - ns) / 1e9) for ns in (alive_ns, gone_ns)]
+    return f"; it ended between {ago[0]} and {ago[1]} ago, nobody looked meanwhile"

@@ -32,7 +32,7 @@ def _left_behind(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[
     first = ranks[0]
     others = [waiter for waiter in waiters if waiter.rank not in ranks] or waiters
     summary = (
-        f"{ranks_text(ranks)} {limits.FAULTS[cause]} {first.place} "
+        f"{ranks_text(ranks)} {_fault_text(cause, ranks)} {first.place} "
         f"for {seconds_text(first.idle_seconds)}; {waits_text(others)} "
         f"for {seconds_text(role.age_seconds(others))}"
     )
@@ -40,6 +40,13 @@ def _left_behind(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[
     lines += [line for rank in ranks[:4] for line in behind_lines(rank, others)]
     longest = max(rank.idle_seconds for rank in ranks)
     return role.found(cause, summary, ranks, lines, role.now_ns - int(longest * 1e9))
+
+
+def _fault_text(cause: str, ranks: list[RankFacts]) -> str:
+    """Of who closed its records only that is known while its process is there."""
+    if cause == limits.LEFT and any(rank.is_ending for rank in ranks):
+        return "closed its records, is still ending, and had been"
+    return limits.FAULTS[cause]
 
 
 def unanswered(role: Role, waiters: list[Waiter]) -> Verdict | None:
@@ -58,7 +65,8 @@ def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Wait
     rank, excuse = min(excuses.items(), key=lambda known: known[1].is_learned)
     lines = (excuse.reason, *flight_lines(role.ranks), *stack_lines(role.ranks))
     summary = f"{waits_text(waiters)} for {ranks_text([rank])}, which "
-    quiet, limit = seconds_text(rank.quiet_seconds), f"{excuse.limit_seconds:.0f} s"
+    seconds = rank.ending_seconds if rank.is_ending else rank.quiet_seconds
+    quiet, limit = seconds_text(seconds), f"{excuse.limit_seconds:.0f} s"
     if excuse.is_learned:
         summary += f"is {rank.place} for {quiet} of at most {limit}"
         return role.verdict("clear", summary, evidence=lines)
@@ -68,6 +76,8 @@ def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Wait
 
 def _stands(rank: RankFacts) -> str:
     """As in "waits for a child process outside all stages, at upload (train.py:8),"."""
+    if rank.is_ending:
+        return "has closed its records and is ending"
     awaited = limits.own_wait(rank)
     does = f"waits for {awaited}" if awaited else "is"
     if not awaited and rank.is_at_work:

@@ -7,8 +7,10 @@ from functools import partial
 
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.faults import Faults
+from dfx_agent.judge.crash.endings import has_crashed
 from dfx_agent.judge.crash.verdict import crash_verdict
 from dfx_agent.judge.hang.held_up import ReadingGaps
+from dfx_agent.judge.hang.limits import LEFT
 from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.hang.unended import unended
 from dfx_agent.judge.hang.verdict import does_not_end, hang_verdict
@@ -29,6 +31,7 @@ class HangJudge:
         self._faults, self._run = faults, run
         self._gaps = ReadingGaps()
         self._found: dict[str, tuple[int, Verdict]] = {}
+        self._crashed: dict[str, frozenset[int]] = {}  # pids of those that were named
 
     def verdicts(
         self,
@@ -53,6 +56,7 @@ class HangJudge:
         judged, run = self._faults.judged, self._run
         if not ranks:
             self._found.pop(name, None)
+            self._crashed.pop(name, None)
             return [judged(run, kind, name, partial(_clear, kind, name)) for kind in KINDS]
         return [
             judged(run, "hang", name, lambda: self._hang(Role(name, ranks), quiet_seconds)),
@@ -61,6 +65,8 @@ class HangJudge:
 
     def _hang(self, role: Role, quiet_seconds: float) -> Verdict:
         since_ns, before = self._found.get(role.name, (0, None))
+        if before is not None and _has_crashed(before, role):
+            since_ns, before = 0, None
         if before is not None and role.has_ended_since(since_ns):
             return before
         stuck = unended(role.ranks)
@@ -69,14 +75,25 @@ class HangJudge:
             hang = self._gaps.doubted(hang)
         self._found.pop(role.name, None)
         if hang.state == "found":
-            self._found[role.name] = since_ns if before else role.now_ns, hang
+            self._found[role.name] = since_ns if before else role.newest_ns, hang
         return hang
 
     def _crash(self, role: Role) -> Verdict:
         since_ns, before = self._found.get(role.name, (0, None))
         if before is not None and role.has_ended_since(since_ns):
             return Verdict("crash", "clear", role.name, "the hang came first")
-        return crash_verdict(role.name, role.ranks, role.now_ns)
+        named = self._crashed.get(role.name, frozenset())
+        crash = crash_verdict(role.name, role.ranks, role.now_ns, named)
+        if crash.state == "found":
+            pids = (rank.pid for rank in role.ranks if rank.label in crash.ranks)
+            self._crashed[role.name] = frozenset(pids)
+        return crash
+
+
+def _has_crashed(hang: Verdict, role: Role) -> bool:
+    """Whether who was said to have left turns out to have failed: its exit code came later."""
+    left = [rank for rank in role.ranks if rank.label in hang.ranks and hang.cause == LEFT]
+    return any(has_crashed(rank, role.ranks) for rank in left)
 
 
 def _clear(kind: VerdictKind, role: str) -> Verdict:

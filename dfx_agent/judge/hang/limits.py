@@ -10,6 +10,7 @@ from typing import NamedTuple
 from dfx_agent.durations import age_text
 from dfx_agent.facts.rank import IDLE, RankFacts
 from dfx_agent.facts.stacks import client_of, own_wait_of
+from dfx_agent.judge.crash.endings import ENDING_SECONDS
 from dfx_agent.judge.straggler.busy_host import LEAST_SHARE
 
 FLOOR_SECONDS = 10.0
@@ -47,7 +48,7 @@ class Excuse(NamedTuple):
 def excuse(rank: RankFacts, ranks: Sequence[RankFacts]) -> Excuse:
     """Judge one rank by its state and by what all ``ranks`` of its role have taken so far."""
     if not rank.is_living:
-        return Excuse(LEFT, 0.0, "ended in an orderly way without taking part")
+        return _ended(rank)
     stacks, is_stopped = rank.stacks, rank.is_stopped
     quiet = rank.quiet_seconds
     if is_stopped and quiet >= FLOOR_SECONDS:
@@ -82,6 +83,18 @@ def _long_floor(rank: RankFacts, num_known: int) -> float:
         return LONG_FLOOR_SECONDS
     is_sure = stacks.is_in_long_code() or client_of(stacks)
     return LONG_FLOOR_SECONDS if is_sure else UNTOLD_FLOOR_SECONDS
+
+
+def _ended(rank: RankFacts) -> Excuse:
+    """A closed segment is no end yet: the exit handlers of an exception close it too."""
+    if rank.is_ending:
+        fault = LEFT if rank.ending_seconds >= ENDING_SECONDS else ""
+        ago = age_text(rank.ending_seconds)
+        reason = f"closed its records {ago} ago, and pid {rank.pid} is still there"
+        return Excuse(fault, ENDING_SECONDS, reason, is_learned=False)
+    status = rank.exit_status
+    how = "exit code unknown" if status is None else str(status)
+    return Excuse(LEFT, 0.0, f"{how}, without taking part")
 
 
 def _by_processor_time(excuse: Excuse, share: float) -> Excuse:

@@ -27,6 +27,11 @@ class Role:
         self.now_ns = ranks[0].now_ns
         self.living = [rank for rank in ranks if rank.is_living]
 
+    @property
+    def newest_ns(self) -> int:
+        """Of these facts: an end may have been looked for later than the reading began."""
+        return max(self.now_ns, *(rank.gone_ns or 0 for rank in self.ranks))
+
     def has_stood(self, labels: Collection[str]) -> bool:
         """Whether several readings in a row found these ranks, or all, where they stand."""
         ranks = [rank for rank in self.living if rank.label in labels or not labels]
@@ -98,7 +103,7 @@ class Role:
             ranks=tuple(rank.label for rank in ranks),
             stage=first.stage,
             cause=cause,
-            step=first.step,
+            step=first.newest_step,
             since_seconds=first.epoch_seconds(since_ns),
             evidence=(
                 *lines,

@@ -170,6 +170,12 @@ class Follower:
         status = self.exit_status
         return "exited" if status is not None and status.is_success else "died"
 
+    def still_runs(self) -> bool:
+        """Whether its process is there, its segment closed or not; False where that is not seen."""
+        if self.pid is None or self.preamble.boot_id != _BOOT_ID:
+            return False
+        return self._runs(self.pid)
+
     @property
     def exit_status(self) -> ExitStatus | None:
         """None while the process runs, and where its kernel does not say how it ended."""

@@ -10,7 +10,7 @@ import pytest
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import has_crashed
-from dfx_agent.judge.crash.verdict import _lines, _unclear, _was_taken_along
+from dfx_agent.judge.crash.verdict import _lines, _unclear
 
 PARENT = 77
 KILL, TERM = ExitStatus(None, signal.SIGKILL), ExitStatus(None, signal.SIGTERM)
@@ -66,25 +66,6 @@ def test_no_parent_sends_a_fault(status, expected):
     parent = rank("live", pid=PARENT)
     assert crashed(rank("died", status, parent=PARENT), parent) is expected
     assert crashed(rank("died", status, parent=PARENT, oom=True), parent), "nor the OOM killer"
-
-
-def test_who_was_killed_after_somebody_was_told_to_end_went_with_the_job():
-    told = rank("died", TERM, gone_ns=50)
-    for one, expected in (
-        (told, True),
-        (rank("died", KILL, gone_ns=60), True),
-        (rank("died", KILL, gone_ns=50), False),  # not after it
-        (rank("died", KILL, gone_ns=40), False),
-        (rank("died", SEGV, gone_ns=60), False),
-        (rank("died", None, gone_ns=60), False),
-        (rank("died", KILL, gone_ns=60, oom=True), False),
-    ):
-        assert _was_taken_along(one, [told, one]) is expected
-    one, unknown = rank("died", KILL, gone_ns=60), rank("died", None, gone_ns=1)
-    assert _was_taken_along(one, [unknown, told, one])
-    assert not _was_taken_along(one, [unknown, one])
-    alone = rank("died", KILL, gone_ns=60)
-    assert not _was_taken_along(alone, [alone, rank("died", SEGV, gone_ns=5)])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from dfx_agent.snapshot import Verdict
 
 SECOND = 10**9
 NOW = 10**6 * SECOND
+FAILED = ExitStatus(1, None)
 SEGV, TERM, KILL = (ExitStatus(None, s) for s in (signal.SIGSEGV, signal.SIGTERM, signal.SIGKILL))
 
 
@@ -29,8 +31,14 @@ def died(label: int, status: ExitStatus | None = SEGV, ago: float = 5.0, **known
     return lives(label, state="died", exit_status=status, gone_ns=gone_ns, **facts)
 
 
-def judged(*ranks: RankFacts) -> Verdict:
-    return crash_verdict("trainer", ranks, NOW)
+def failed(label: int, ago: float = 5.0, **known) -> RankFacts:
+    """By an exception: its exit handlers have closed its segment, which closed its last step."""
+    facts = {"state": "exited", "step": None, "last_step": 7, "stages": (), **known}
+    return replace(died(label, FAILED, ago), open_spans=(), **facts)
+
+
+def judged(*ranks: RankFacts, named: tuple[int, ...] = ()) -> Verdict:
+    return crash_verdict("trainer", ranks, NOW, named)
 
 
 def test_ranks_that_live_or_ended_in_order_are_clear():
@@ -86,3 +94,60 @@ def test_a_child_of_a_rank_that_lives_on_is_no_rank_that_died():
     verdict = judged(lives(0), child)
     assert verdict.state == "clear"
     assert "a child of a rank that lives on" in verdict.summary
+
+
+def test_who_was_killed_stays_to_blame_when_the_others_turn_out_to_have_failed():
+    killed = died(1, KILL)
+    assert judged(lives(0, arrivals=()), killed).ranks == ("1",)
+    found = judged(failed(0, is_outlived=False), killed)
+    assert (found.state, found.ranks) == ("found", ("1",))
+    assert "killed by signal 9 (SIGKILL)" in found.summary
+
+
+def test_what_is_unclear_later_does_not_clear_who_was_named():
+    ranks = [died(i, None, is_outlived=False) for i in (0, 1)]
+    assert judged(*ranks).state == "insufficient evidence"
+    found = judged(*ranks, named=(101,))
+    assert (found.state, found.ranks) == ("found", ("1",))
+    assert judged(*ranks, named=(77,)).state == "insufficient evidence", "another attempt"
+
+
+def test_the_step_of_one_that_raised_is_known():
+    assert judged(lives(0), failed(1)).step == 7
+
+
+def test_one_rank_that_was_told_to_end_before_all_others_is_to_blame():
+    told = died(1, TERM, reached={"0": 45})
+    others = [failed(i, reached={"0": 46}) for i in (0, 2)]
+    found = judged(*others, told)
+    assert (found.state, found.ranks) == ("found", ("1",))
+    assert "(SIGTERM): somebody or the scheduler ended it" in found.summary
+    assert "rank 0 ended with exit code 1" in found.evidence
+
+
+def test_several_that_were_told_to_end_were_told_with_the_whole_job():
+    told = [died(i, TERM, reached={"0": 45}) for i in (1, 2)]
+    verdict = judged(failed(0, reached={"0": 46}), *told)
+    assert verdict.state == "insufficient evidence"
+    assert "told to end from outside" in verdict.summary
+
+
+def test_a_closed_segment_alone_is_neither_a_crash_nor_clear():
+    ending = failed(1, exit_status=None, is_ending=True)
+    verdict = judged(lives(0), ending)
+    assert verdict.state == "insufficient evidence"
+    assert verdict.summary == "rank 1 has closed its records and is still ending: how is not known"
+    assert judged(lives(0), replace(ending, is_ending=False)).state == "clear", "as an orderly end"
+    assert judged(ending).state == "clear", "the whole job ends"
+    long_ago = replace(ending, gone_ns=NOW - 121 * SECOND)
+    assert judged(lives(0), long_ago).state == "clear", "its guest may have been detached"
+
+
+def test_a_death_that_nobody_saw_is_told_with_its_own_time():
+    alive_ns = NOW - 90 * SECOND
+    found = judged(lives(0), died(1, None, ago=30, alive_ns=alive_ns))
+    assert found.since_seconds == pytest.approx(NOW / 1e9 - 90)
+    assert "it ended between 90 s and 30 s ago, nobody looked meanwhile" in found.evidence[0]
+    seen = judged(lives(0), died(1, SEGV, ago=30, alive_ns=NOW - 31 * SECOND))
+    assert seen.since_seconds == pytest.approx(NOW / 1e9 - 31)
+    assert "nobody looked" not in seen.evidence[0]

@@ -204,3 +204,45 @@ def test_who_was_not_seen_to_stand_often_enough_is_not_accused():
     doubted = judged(*ranks, judge=judge)
     assert doubted.state == "insufficient evidence"
     assert doubted.summary.startswith("this agent was kept from reading for 60 s")
+
+
+def ending(label: int, seconds: float, **known) -> RankFacts:
+    """Its exit handlers have closed its segment; how its process ends is not known yet."""
+    facts = {"state": "exited", "gone_ns": NOW - int(seconds * SECOND), "is_ending": True, **known}
+    return rank(label, step=None, last_step=7, **facts)
+
+
+def test_who_closed_its_records_and_still_ends_has_not_left_yet():
+    hang = judged(waits(0), waits(1), ending(2, 14), waits(3))
+    assert hang.state == "insufficient evidence"
+    assert "rank 2, which has closed its records and is ending for 14 s" in hang.summary
+    late = judged(waits(0), waits(1), ending(2, 121), waits(3))
+    assert (late.state, late.cause, late.ranks, late.step) == ("found", "left", ("2",), 7)
+    assert late.summary.startswith("rank 2 closed its records, is still ending, and had been")
+
+
+def test_who_left_and_turns_out_to_have_failed_has_crashed():
+    judge = HangJudge(Faults(), "r")
+    others = [waits(0), waits(1), waits(3)]
+    assert judged(*others, ending(2, 121), judge=judge).cause == "left"
+    status = ExitStatus(1, None)
+    later = NOW + SECOND
+    ranks = [
+        *(replace(r, now_ns=later, state="exited", gone_ns=later, arrivals=()) for r in others),
+        ending(2, 121, is_ending=False, exit_status=status, is_outlived=True),
+    ]
+    hang, crash = judge.verdicts({"trainer": ranks}, 0.0, NOW / 1e9)
+    assert hang.state == "clear"
+    assert (crash.state, crash.ranks, crash.step) == ("found", ("2",), 7)
+
+
+def test_a_crash_that_was_found_is_not_taken_back_by_what_is_unclear():
+    judge = HangJudge(Faults(), "r")
+    gone = {"state": "died", "gone_ns": NOW - SECOND}
+    ranks = (rank(0), rank(1, **gone))
+    assert judge.verdicts({"trainer": ranks}, 0.0, NOW / 1e9)[1].ranks == ("1",)
+    both = (rank(0, **gone), rank(1, **gone))
+    crash = judge.verdicts({"trainer": both}, 0.0, NOW / 1e9)[1]
+    assert (crash.state, crash.ranks) == ("found", ("1",))
+    fresh = HangJudge(Faults(), "r").verdicts({"trainer": both}, 0.0, NOW / 1e9)[1]
+    assert fresh.state == "insufficient evidence"
