@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from dataclasses import replace
 from typing import NamedTuple
 
 from dfx_agent.facts.exit_status import ExitStatus
@@ -122,7 +123,7 @@ class Track:
         process, follower = self.process, self.process.follower
         windows = process.windows
         stacks, is_stopped = self.look_closer(now_ns)
-        return RankFacts(
+        facts = RankFacts(
             label=process.label,
             rank=follower.identity.rank,
             pid=process.pid,
@@ -152,12 +153,6 @@ class Track:
             stage_durations={stage: tuple(known) for stage, known in self.durations.items()},
             collective_durations={k: tuple(v) for k, v in self.collective_durations.items()},
             longest_gap_seconds=self.longest_gap_seconds(now_ns),
-            alive_ns=self.alive_ns,
-            gone_ns=self.gone_ns,
-            there_ns=self.there_ns,
-            is_ending=self.is_ending,
-            is_outlived=self.is_outlived,
-            exit_status=self.exit_status,
             was_oom_killed=process.memory.was_oom_killed,
             is_stopped=is_stopped,
             is_idle=self._kernel.is_idle(now_ns),
@@ -166,6 +161,18 @@ class Track:
             stacks=stacks,
             flight=self.recorded(),
             joining=self._joins.look(process.pid) if self._may_join(now_ns) else None,
+        )
+        return facts if self.gone_ns is None else self._with_ending(facts)
+
+    def _with_ending(self, facts: RankFacts) -> RankFacts:
+        return replace(
+            facts,
+            alive_ns=self.alive_ns,
+            gone_ns=self.gone_ns,
+            there_ns=self.there_ns,
+            is_ending=self.is_ending,
+            is_outlived=self.is_outlived,
+            exit_status=self.exit_status,
         )
 
     def may_stand(self, now_ns: int) -> bool:

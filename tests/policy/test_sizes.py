@@ -12,7 +12,7 @@ LONGER = {
     ("dfx_agent/demo/tiny_grpo.py", "_parse"): 41,
     ("dfx_agent/node/process.py", "_take"): 45,
     ("dfx_agent/node/time/sweep.py", "sums_if_nested"): 60,
-    ("dfx_agent/node/track.py", "facts"): 47,
+    ("dfx_agent/node/track.py", "facts"): 45,
     ("dfx_agent/shim/torch/collectives.py", "_numbered"): 45,
     ("tests/frameworks/test_verl.py", "test_steps_tokens_and_roles_of_a_worker"): 57,
     ("tests/integration/hook_jobs/training.py", "check_removed_in_the_middle_of_everything"): 48,

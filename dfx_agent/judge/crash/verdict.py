@@ -95,7 +95,7 @@ def _since_ns(first: Sequence[RankFacts]) -> int:
 def _none_died(role: str, ranks: Sequence[RankFacts]) -> Verdict:
     """How one ends that has closed its records is not known before its process has ended."""
     ending = [rank for rank in ranks if rank.is_ending and rank.ending_seconds < ENDING_SECONDS]
-    if ending and any(rank.is_living for rank in ranks):
+    if ending:
         have = "has closed its" if len(ending) == 1 else "have closed their"
         are = "is" if len(ending) == 1 else "are"
         text = f"{ranks_text(ending)} {have} records and {are} still ending: how is not known"
