@@ -87,9 +87,7 @@ class Process:
         self.label = ""
         self.filed_as = follower.identity
         self.state: Liveness = "live"
-        # on our clock, of this host: when its end was last looked for, and it was not there yet
-        self.looked_ns: int | None = None
-        self.lived_ns: int | None = None
+        self.looked_ns = self.lived_ns = 0  # when we looked whether it lives; the same, and it did
         self.account: TimeAccount | None = None
         self._num_earlier = 0
         self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)

@@ -233,8 +233,8 @@ class Track:
     def _note_gone(self, now_ns: int) -> None:
         """Event time: it ended after its last sign of life, and before it was looked for."""
         process = self.process
-        self.gone_ns = max(now_ns, process.looked_ns or 0)
-        signs_ns = process.follower.begin_ns, process.last_event_ns or 0, process.lived_ns or 0
+        self.gone_ns = max(now_ns, process.looked_ns)
+        signs_ns = process.follower.begin_ns, process.last_event_ns or 0, process.lived_ns
         self.alive_ns = min(self.gone_ns, max(signs_ns))
 
     def _ask_how_it_ended(self) -> None:

@@ -41,7 +41,7 @@ def crash_verdict(
     if left:
         return left_early(role, left, died)
     unclear = _unclear(ranks, first, died, now_ns)
-    before = [rank for rank in died if rank.pid in named]
+    before = [rank for rank in died if rank.pid in named and not was_asked(rank)]
     if unclear and before:
         first, unclear = before, ""
     later = [rank for rank in died if rank not in first]

@@ -63,6 +63,8 @@ def test_ranks_that_die_together_are_not_put_in_order(scene):
 def test_an_orderly_end_is_neither(scene):
     for rank in scene.warm_up():
         rank.segment.finish()
+    assert scene.look().state == "clear"
+    assert scene.look(0, "crash").state == "insufficient evidence", "no exit code yet"
     assert scene.look(1000).state == "clear"
     assert scene.look(1000, "crash").state == "clear"
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hang_scene import SECOND, WORLD_SIZE, Scene, hold_in, staged
+from hang_scene import SECOND, WORLD_SIZE, Scene, ending, hold_in, staged
 
 from dfx_agent.node import kernel_look as progress
 from dfx_agent.node import track as tracking
@@ -226,11 +226,13 @@ def test_a_process_stopped_inside_the_collective_is_named_too(scene):
 
 
 def test_a_rank_that_ended_while_the_others_wait_is_named(scene):
-    ranks = scene.warm_up()
+    ranks = scene.warm_up(runs={3: ending("os._exit(0)")})
     ranks[3].segment.finish()
+    ranks[3].ends(is_reaped=False)
     hold_in(ranks[:3], "all_reduce@0", 5)
     verdict = scene.look(11)
     assert (verdict.ranks, verdict.cause) == (("3",), "left")
+    assert "rank 3: ended with exit code 0, without taking part" in verdict.evidence
 
 
 def test_waits_that_the_job_marks_itself_are_enough(scene):
