@@ -56,9 +56,11 @@ class RankFacts:
     """One rank as of ``now_ns``; all ``*_ns`` are on its host's monotonic clock.
 
     ``rank``: its number in the job, negative where that is not known. ``moved_ns``: when it last
-    did anything that shows. ``num_still``: readings in a row in which it had not. ``reached``:
-    newest number of each group that it took part in. ``stage_durations`` and
-    ``collective_durations`` ("operation@group") are the newest 64, in nanoseconds.
+    did anything that shows, in a thread that trains; ``others_moved_ns``: in others, 0 for never.
+    ``group_moved_ns``: when it last took part in a collective of each group. ``num_still``:
+    readings in a row in which it had not. ``reached``: newest number of each group that it took
+    part in. ``stage_durations`` and ``collective_durations`` ("operation@group") are the newest
+    64, in nanoseconds.
     ``longest_gap_seconds``: quiet outside stages, or waiting, at most in the last hour.
     ``alive_ns``: newest instant at which it is known to have gone on; ``gone_ns``: when it was
     missed, its process gone or its segment closed. ``is_ending``: its segment is closed and its
@@ -78,6 +80,8 @@ class RankFacts:
     now_seconds: float = 0.0
     begin_ns: int = 0
     moved_ns: int = 0
+    others_moved_ns: int = 0
+    group_moved_ns: Mapping[str, int] = field(default_factory=dict)
     last_event_ns: int | None = None
     seconds_before_guest: float = 0.0
     step: int | None = None

@@ -27,6 +27,7 @@ from dfx_agent.node.segments.records import (
     SixFields,
     wide_record,
 )
+from dfx_agent.node.thread_moves import ThreadMoves
 from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window
 from dfx_agent.node.time.counts import StepCounts, as_told
 from dfx_agent.node.time.span_book import SpanBook
@@ -119,6 +120,7 @@ class Process:
         self.ledger: list[LedgerRecord] = []  # of the last reading
         self._spans = SpanBook()
         self.memory = ProcessMemory()
+        self.thread_moves = ThreadMoves()
         self.loop = LoopAccount()
 
     @property
@@ -366,7 +368,7 @@ class Process:
         scalars = self._take_others(account, batch.packed, others)
         self.last_event_ns = last or None
         opened = [e for e in batch.inflight if e.begin_ns <= future and e.span]
-        self._note_inflight([e for e in opened if e.kind != CALIBRATION])
+        self._note_inflight([e for e in opened if e.kind != CALIBRATION], batch.packed)
         return scalars
 
     def _take_others(
@@ -400,8 +402,9 @@ class Process:
             self.scalars_version = next(_versions)
         return scalars
 
-    def _note_inflight(self, events: list[SpanEvent]) -> None:
+    def _note_inflight(self, events: list[SpanEvent], packed: bytearray) -> None:
         self.inflight = events
+        self.thread_moves.take(packed, events, self._step_counts.thread)
         for event in events:
             self._spans.note_open(event)
             if event.kind == STAGE:
@@ -420,6 +423,7 @@ class Process:
         elif isinstance(told, LoopHeld):
             self.loop.take_held(told)
         else:
+            self.thread_moves.note_collective(told, thread)
             self._note_collective(told)
 
     def _note_collective(self, told: Collective) -> None:

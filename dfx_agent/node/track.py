@@ -64,6 +64,7 @@ class Track:
         self.num_still = 0  # readings in a row in which it had not moved
         self.exit_status: ExitStatus | None = None
         self._operations: dict[tuple[str, int], str] = {}
+        self.group_moved_ns: dict[str, int] = {}
         self._enqueued: dict[str, int] = {}
         self._newest_end_ns = 0
         self._num_learned = 0
@@ -120,9 +121,8 @@ class Track:
 
     def facts(self, now_ns: int) -> RankFacts:
         """All that is known of it as of ``now_ns``; looks closer at a process that may stand."""
-        process, follower = self.process, self.process.follower
-        windows = process.windows
-        stacks, is_stopped = self.look_closer(now_ns)
+        process, windows, kernel = self.process, self.process.windows, self._kernel
+        follower, (stacks, is_stopped) = process.follower, self.look_closer(now_ns)
         facts = RankFacts(
             label=process.label,
             rank=follower.identity.rank,
@@ -134,7 +134,9 @@ class Track:
             now_ns=now_ns,
             now_seconds=follower.epoch_seconds(now_ns),
             begin_ns=follower.begin_ns,
-            moved_ns=self.moved_ns,
+            moved_ns=min(self.moved_ns, now_ns),  # records may be younger than the reading's clock
+            others_moved_ns=min(process.thread_moves.others_ns, now_ns),
+            group_moved_ns=dict(self.group_moved_ns),
             last_event_ns=process.last_event_ns,
             seconds_before_guest=self.seconds_before_guest,
             step=process.step,
@@ -153,11 +155,10 @@ class Track:
             stage_durations={stage: tuple(known) for stage, known in self.durations.items()},
             collective_durations={k: tuple(v) for k, v in self.collective_durations.items()},
             longest_gap_seconds=self.longest_gap_seconds(now_ns),
-            was_oom_killed=process.memory.was_oom_killed,
             is_stopped=is_stopped,
-            is_idle=self._kernel.is_idle(now_ns),
-            is_at_work=self._kernel.is_at_work(self.moved_ns),
-            processor_share=self._kernel.processor_share(self.moved_ns),
+            is_idle=kernel.is_idle(now_ns),
+            is_at_work=kernel.is_at_work(self.moved_ns),
+            processor_share=kernel.processor_share(self.moved_ns),
             stacks=stacks,
             flight=self.recorded(),
             joining=self._joins.look(process.pid) if self._may_join(now_ns) else None,
@@ -173,6 +174,7 @@ class Track:
             is_ending=self.is_ending,
             is_outlived=self.is_outlived,
             exit_status=self.exit_status,
+            was_oom_killed=self.process.memory.was_oom_killed,
         )
 
     def may_stand(self, now_ns: int) -> bool:
@@ -257,7 +259,13 @@ class Track:
         return max(*newest, record.longest_gap_ns if record else 0, 0) / 1e9
 
     def quiet_seconds(self, now_ns: int) -> float:
-        return (now_ns - self.moved_ns) / 1e9
+        """Since a thread of it that trains has moved."""
+        return max(0, now_ns - self.moved_ns) / 1e9
+
+    def still_seconds(self, now_ns: int) -> float:
+        """Since any thread of it has moved."""
+        newest_ns = max(self.moved_ns, self.process.thread_moves.others_ns)
+        return max(0, now_ns - newest_ns) / 1e9
 
     def look_closer(self, now_ns: int) -> tuple[ProcessStacks | None, bool]:
         """(stacks written since it last moved, whether it is stopped); once a second at most."""
@@ -298,14 +306,16 @@ class Track:
             self._newest_end_ns = max(self._newest_end_ns, end_ns)
 
     def _learn_collectives(self) -> None:
+        has_helpers = self.process.thread_moves.has_helpers  # which collectives are theirs then
         for name, group in self.process.groups.items():
             before = self._enqueued.get(name)
             if before != group.num_enqueued:
                 self._enqueued[name] = self.reached[name] = group.num_enqueued
                 if before is not None:  # collectives that nobody records are a sign of life too
-                    self.moved_ns = max(self.moved_ns, self.process.last_event_ns or 0)
+                    at_ns = self.process.last_event_ns or 0
+                    self._note_move_in(name, at_ns, is_life=not has_helpers)
         for done in self.process.collectives[-_NEWEST_COLLECTIVES:]:
-            self.moved_ns = max(self.moved_ns, done.end_ns)
+            self._note_move_in(done.group, done.end_ns, is_life=not has_helpers)
             if done.sequence is not None:
                 self._reach(done.operation, done.group, done.sequence)
             if done.is_blocking:
@@ -317,6 +327,11 @@ class Track:
         for a in self.arrivals:
             if a.sequence is not None and a.operation != DDP_GRADIENTS:
                 self._reach(a.operation, a.group, a.sequence)
+
+    def _note_move_in(self, group: str, at_ns: int, *, is_life: bool) -> None:
+        self.group_moved_ns[group] = max(at_ns, self.group_moved_ns.get(group, 0))
+        if is_life:
+            self.moved_ns = max(self.moved_ns, at_ns)
 
     def _reach(self, operation: str, group: str, sequence: int) -> None:
         self.reached[group] = max(sequence, self.reached.get(group, -1))
@@ -333,10 +348,13 @@ class Track:
         num_tokens = sum(process.tokens.values())
         begins = [event.begin_ns for event in opened]
         step_ns = process.account.current.begin_ns if process.account else 0
-        self.moved_ns = max(self.moved_ns, self._newest_end_ns, step_ns, *begins)
         has_counted = self._num_tokens is not None and num_tokens != self._num_tokens
-        if has_counted or not self._spans <= spans:
-            self.moved_ns = max(self.moved_ns, process.last_event_ns or 0)
+        if process.thread_moves.has_helpers:
+            self.moved_ns = max(self.moved_ns, process.thread_moves.moved_ns, step_ns)
+        else:
+            self.moved_ns = max(self.moved_ns, self._newest_end_ns, step_ns, *begins)
+            if has_counted or not self._spans <= spans:
+                self.moved_ns = max(self.moved_ns, process.last_event_ns or 0)
         self._spans, self._num_tokens = spans, num_tokens
 
 

@@ -47,7 +47,7 @@ class Tracks:
 
     def quiet_seconds(self, now_ns: int) -> float:
         """How long nothing has moved anywhere in the run."""
-        living = [t.quiet_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
+        living = [t.still_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
         return min(living, default=0.0)
 
     def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...] | None]:

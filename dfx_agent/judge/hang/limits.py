@@ -66,7 +66,17 @@ def excuse(rank: RankFacts, ranks: Sequence[RankFacts]) -> Excuse:
     gap_seconds = gap_seconds if rank.stage == IDLE else 0.0
     excuse = _within(rank, ranks, gap_seconds, is_long=is_long)
     excuse = _by_processor_time(excuse, rank.processor_share)
+    excuse = _beside_others(excuse, rank)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
+
+
+def _beside_others(excuse: Excuse, rank: RankFacts) -> Excuse:
+    """Another thread goes on: who trains may leave the work to it, for a while."""
+    if not rank.others_moved_ns or rank.now_ns - rank.others_moved_ns >= FLOOR_SECONDS * 1e9:
+        return excuse
+    limit = max(excuse.limit_seconds, UNTOLD_FLOOR_SECONDS)
+    reason = f"{excuse.reason}; another thread of it goes on: {limit:.0f} s"
+    return excuse._replace(limit_seconds=limit, reason=reason, is_learned=False)
 
 
 def _is_long(rank: RankFacts) -> bool:

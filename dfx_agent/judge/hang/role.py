@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
@@ -75,8 +76,13 @@ class Role:
             return self.ranks
         return [rank for rank in self.ranks if arrival.group in rank.reached]
 
-    def excuse(self, rank: RankFacts) -> Excuse:
-        return limits.excuse(rank, self.ranks)
+    def excuse(self, rank: RankFacts, waiters: Iterable[Waiter] = ()) -> Excuse:
+        """``waiters``: who wait, maybe for it; who goes on in their groups moves."""
+        groups = {waiter.arrival.group for waiter in waiters}
+        times_ns = [ns for group, ns in rank.group_moved_ns.items() if group in groups]
+        moved_ns = min(self.now_ns, max(times_ns, default=0))
+        moving = replace(rank, moved_ns=moved_ns) if moved_ns > rank.moved_ns else rank
+        return limits.excuse(moving, self.ranks)
 
     def age_seconds(self, waiters: Iterable[Waiter]) -> float:
         return (self.now_ns - min(waiter.arrival.begin_ns for waiter in waiters)) / 1e9

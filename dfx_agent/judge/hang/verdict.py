@@ -62,7 +62,7 @@ def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
         return unanswered(role, []) or _no_progress(role, quiet_seconds)
     if has_died:
         return role.verdict("clear", "the others wait for a rank that died")
-    excuses = {rank: role.excuse(rank) for rank in absent if not rank.is_blocked}
+    excuses = {rank: role.excuse(rank, waiters) for rank in absent if not rank.is_blocked}
     stopped = {w.rank: role.excuse(w.rank) for w in waiters}
     excuses |= {rank: why for rank, why in stopped.items() if why.fault == limits.STOPPED}
     if excuses:

@@ -218,9 +218,10 @@ class Follower:
         return read_inflight(read, start + first * RECORD_BYTES, last - first + 1)
 
     def _as_open(self, record: Record) -> SpanEvent:
-        _, begin, _, _, step, span, parent, _, kind, name, _ = record
-        text, is_accounted = self.name(name), kind & KIND_MASK <= WAIT or bool(kind & BLOCKING)
-        return SpanEvent(span, parent, kind & KIND_MASK, text, begin, None, step, is_accounted)
+        _, begin, _, _, step, span, parent, thread, flagged, name, _ = record
+        kind, text = flagged & KIND_MASK, self.name(name)
+        is_accounted = kind <= WAIT or bool(flagged & BLOCKING)
+        return SpanEvent(span, parent, kind, text, begin, None, step, is_accounted, thread)
 
     def _read_identity(self) -> None:
         """It changes once or twice in a life: its first word tells."""

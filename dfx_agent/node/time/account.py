@@ -54,6 +54,7 @@ class SpanEvent(NamedTuple):
     end_ns: int | None
     step: int = NO_STEP
     is_accounted: bool = True
+    thread: int = 0  # native id, 0 unknown
 
 
 @dataclass(slots=True)

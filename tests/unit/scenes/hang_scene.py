@@ -95,12 +95,12 @@ class Rank:
     def leaves(self) -> None:
         self.segment.inflight.leave(self.open_slots.pop()[0])
 
-    def took_part(self, name: str, sequence: int, seconds: float = 0.0) -> None:
+    def took_part(self, name: str, sequence: int, seconds: float = 0.0, thread: int = 1) -> None:
         self.span += 1
         now = time.monotonic_ns()
         begin = now - int(seconds * SECOND) - 1
         kind = COLLECTIVE | BLOCKING
-        self.segment.emit(begin, now, 8.0, sequence, self.span, 0, 1, kind, self.name(name))
+        self.segment.emit(begin, now, 8.0, sequence, self.span, 0, thread, kind, self.name(name))
 
     def reports_group(self, group: str, num_enqueued: int) -> None:
         now = time.monotonic_ns()

@@ -122,6 +122,19 @@ def test_a_word_on_the_stack_does_not_outweigh_what_a_stage_takes():
     assert [after(s, compiles) for s in (599, 601)] == ["clear", "found"]
 
 
+def test_a_helper_that_goes_on_does_not_hide_who_trains_for_ever():
+    def after(seconds: float, **known) -> Verdict:
+        helped = {"others_moved_ns": NOW - SECOND, "stages": ("backward",), **known}
+        return judged(waits(0), rank(1, seconds, stacks=stack("f"), **helped))
+
+    assert after(14).state == "insufficient evidence"
+    assert "another thread of it goes on: 60 s" in after(14).evidence[0]
+    assert after(61).ranks == ("1",)
+    own_group, other_group = {"0": NOW - SECOND}, {"5": NOW - SECOND}
+    assert after(61, group_moved_ns=own_group).state != "found"  # what the others wait in goes on
+    assert after(61, group_moved_ns=other_group).ranks == ("1",)
+
+
 def test_a_stopped_rank_explains_a_stuck_one():
     stopped, stuck = rank(1, stages=("backward",), is_stopped=True), rank(2, stages=("backward",))
     found = judged(waits(0), stopped, stuck, waits(3))
