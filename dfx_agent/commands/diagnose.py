@@ -7,7 +7,7 @@ import textwrap
 import time
 from dataclasses import dataclass
 
-from dfx_agent.agent.kept import evidence
+from dfx_agent.agent.kept.findings import findings
 from dfx_agent.assembly.observed import Observed, add_observing_arguments, observe
 from dfx_agent.durations import seconds_text
 from dfx_agent.snapshot import (
@@ -110,12 +110,14 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
     for problem in seen.snapshot.agent.problems:
         print(f"refused: {problem.message}")
     if not seen.runs:
+        _print_last_kept(seen.directory)
         print(f"no observed process in {seen.directory}; {_what_to_do(seen)}")
-        _print_kept(seen.directory)
     for run in seen.runs:
         states = [rank.state for rank in run.ranks]
         living = sum(state in {"live", "unknown"} for state in states)
         print(f"run {run.run}: {living} of {len(states)} processes live, from {seen.source}")
+        if not living and run.standing.state != "found":
+            _print_last_kept(seen.directory, run.run)  # who saw it end knew more than what is left
         _print_standing(run)
         _print_engines(run)
         for verdict in run.verdicts:
@@ -126,8 +128,6 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
             _print_loop(rank)
         if not run.verdicts:
             print("  look longer with --watch")
-        if not living and run.standing.state != "found":
-            _print_kept(seen.directory, run.run)  # who saw it end knew more than what is left
 
 
 def _what_to_do(seen: Observed) -> str:
@@ -196,7 +196,14 @@ def _facts(verdict: Verdict) -> str:
     return "; ".join(facts)
 
 
-def _print_kept(directory: str, run: str = "", kind: str = "") -> None:
-    files = evidence.newest(directory, run, kind)
-    if files:
-        print(f"    kept: {files[0]}; read it: dfx-agent report FILE.html --evidence {files[0]}")
+def _print_last_kept(directory: str, run: str = "") -> None:
+    """What was found last, in the words of who saw it."""
+    for found in findings(directory, run)[:1]:
+        if found.sentence:
+            _print_filled(f"  {found.kind} found before: {found.sentence}")
+        print(f"    {found.how_to_read}")
+
+
+def _print_kept(directory: str, run: str, kind: str) -> None:
+    for found in findings(directory, run, kind)[:1]:
+        print(f"    {found.how_to_read}")

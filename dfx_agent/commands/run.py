@@ -53,10 +53,12 @@ def execute(args: argparse.Namespace) -> int:
     service, env = _observe(args, args.run or _run_name(command))
     if service is not None and args.max_overhead:
         env["DFX_MAX_OVERHEAD"] = args.max_overhead
+    begin_seconds = time.time()
     job = Job(command, env, mask)
     code = job.wait()
     if service is not None:
         _see_off(service)
+        _tell_what_was_kept(env["DFX_DIR"], env["DFX_RUN"], begin_seconds)
     return code
 
 
@@ -103,6 +105,20 @@ def _see_off(service: Service) -> None:
         service.stop()
     except Exception as error:  # noqa: BLE001 (the exit code is the job's)
         _say(f"after the job: {_told(error)}")
+
+
+def _tell_what_was_kept(directory: str, run: str, begin_seconds: float) -> None:
+    """The newest crash of this job, else the hang it ended with; CMD's exit code says neither."""
+    try:
+        from dfx_agent.agent.kept.findings import findings
+
+        kept = [f for f in findings(directory, run) if f.run == run]
+        kept = [f for f in kept if f.begin_seconds >= begin_seconds]
+        told = [f for f in kept if f.kind == "crash"] + [f for f in kept if not f.is_over]
+        for found in told[:1]:
+            _say(f"{found.kind} found: {found.sentence} {found.how_to_read}")
+    except Exception as error:  # noqa: BLE001 (as above)
+        _say(f"what was kept of the job: {_told(error)}")
 
 
 def _told(error: Exception) -> str:

@@ -318,3 +318,18 @@ def test_installed_pth_does_nothing_when_not_enabled(installed_python, dfx_dir, 
 def test_installed_guest_under_run_starts_once(installed_python):
     ended = run(installed_python, "-c", f"{RECORD}{COUNT}")
     assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
+
+
+def test_a_crash_that_was_found_is_told_when_the_job_is_over(dfx_dir):
+    job = f"{RECORD}dfx.set_step(3)\nos.kill(os.getpid(), 9)"
+    env = job_environment(RANK="0", WORLD_SIZE="1")
+    ended = run(sys.executable, "-c", job, env=env)
+    assert ended.returncode == 128 + signal.SIGKILL
+    (told,) = (line for line in ended.stderr.splitlines() if "crash found:" in line)
+    assert told.startswith("dfx-agent: crash found: rank 0 ")
+    (file,) = (Path(dfx_dir) / "evidence").glob("*-crash.json")
+    assert told.endswith(f"kept: {file}; read it: dfx-agent report FILE.html --evidence {file}")
+
+
+def test_a_job_that_ended_in_order_is_told_nothing_of():
+    assert "found" not in run(sys.executable, "-c", RECORD).stderr

@@ -1,0 +1,55 @@
+"""What an agent kept of hangs and crashes, in words for who looks after the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from dfx_agent.agent.kept import evidence
+from dfx_agent.plain_text import plain
+from dfx_agent.snapshot import IncidentEvidence
+
+
+class KeptFinding(NamedTuple):
+    """One file of evidence. Of one that cannot be read only the name is known.
+
+    ``begin_seconds``: Unix time; ``is_over``: the job went on from it.
+    """
+
+    file: Path
+    run: str = ""
+    kind: str = ""
+    sentence: str = ""
+    begin_seconds: float = 0.0
+    is_over: bool = False
+
+    @property
+    def how_to_read(self) -> str:
+        return f"kept: {self.file}; read it: dfx-agent report FILE.html --evidence {self.file}"
+
+
+def findings(directory: str, run: str = "", kind: str = "") -> list[KeptFinding]:
+    """The newest first; of one run and kind if these are given."""
+    return [_finding(file) for file in evidence.newest(directory, run, kind)]
+
+
+def _finding(file: Path) -> KeptFinding:
+    try:
+        document = evidence.DOCUMENT.read(file.read_bytes())
+    except (OSError, ValueError):
+        return KeptFinding(file)
+    return KeptFinding(
+        file,
+        document.run.run,
+        document.verdict.kind,
+        plain(_sentence(document)),
+        document.begin_seconds,
+        document.outcome == "over",
+    )
+
+
+def _sentence(document: IncidentEvidence) -> str:
+    """As the page and the pager said it when it was found."""
+    verdict = document.verdict
+    same = (i for i in document.run.incidents if (i.kind, i.role) == (verdict.kind, verdict.role))
+    return next((incident.sentence for incident in same), verdict.summary)
