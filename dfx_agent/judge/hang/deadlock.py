@@ -105,7 +105,9 @@ def _all_arrived(role: Role, waiters: list[Waiter], to_blame: list[RankFacts]) -
         return role.verdict("clear", summary)
     unseen = _unseen_text(role, first)
     if unseen:
-        return role.verdict("insufficient evidence", f"{summary}: {unseen} not seen by this agent")
+        return role.verdict("insufficient evidence", f"{summary}: {unseen}")
+    if first.peer is None and len(role.members(first)) < 2:
+        return _nobody_comes(role, summary)
     since_ns = min(waiter.arrival.begin_ns for waiter in waiters)
     summary = f"{summary}: all have arrived and it does not finish"
     if first.peer is not None:
@@ -116,11 +118,20 @@ def _all_arrived(role: Role, waiters: list[Waiter], to_blame: list[RankFacts]) -
 def _unseen_text(role: Role, arrival: Arrival) -> str:
     """Who of those that it waits for is not known here; "" when all are."""
     if arrival.peer is not None:
-        return "" if role.members(arrival) else f"rank {arrival.peer} is"
+        is_seen = bool(role.members(arrival))
+        return "" if is_seen else f"rank {arrival.peer} is not seen by this agent"
     num_unseen = role.num_unseen()
-    if num_unseen:
-        return f"{num_unseen} of its ranks are"
-    return "other members are" if len(role.members(arrival)) < 2 else ""
+    return f"{num_unseen} of the ranks are not seen by this agent" if num_unseen else ""
+
+
+def _nobody_comes(role: Role, summary: str) -> Verdict:
+    """All ranks are here, its members are not known: where all wait, nobody comes."""
+    if all(rank.is_blocked for rank in role.living):
+        ordered = [w for w in role.waiters() if w.arrival.sequence is not None]
+        if {w.rank for w in ordered} == set(role.living):
+            return _mismatched(role, ordered)
+    text = f"{summary}: which other ranks belong to its group is not known"
+    return role.verdict("insufficient evidence", text)
 
 
 def _have_other_operations(waiters: Iterable[Waiter]) -> bool:

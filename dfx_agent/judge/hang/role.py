@@ -74,7 +74,19 @@ class Role:
             return [rank for rank in self.ranks if rank.rank == arrival.peer]
         if arrival.group in {"", _DEFAULT_GROUP}:
             return self.ranks
-        return [rank for rank in self.ranks if arrival.group in rank.reached]
+        listed = self._recorded_members(arrival)
+        return [r for r in self.ranks if r.rank in listed or arrival.group in r.reached]
+
+    def _recorded_members(self, arrival: Arrival) -> set[int]:
+        """As the flight recorder of who waits in it lists them, also those who never came yet."""
+        records = [rank.flight for rank in self.ranks if rank.flight and arrival in rank.arrivals]
+        return {
+            member
+            for record in records
+            for key, group in record.groups.items()
+            if key.name == arrival.group
+            for member in group.members or ()
+        }
 
     def excuse(self, rank: RankFacts, waiters: Iterable[Waiter] = ()) -> Excuse:
         """``waiters``: who wait, maybe for it; who goes on in their groups moves."""

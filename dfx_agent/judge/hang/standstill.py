@@ -13,11 +13,14 @@ from statistics import median
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
+from dfx_agent.judge.hang.limits import excuse
 from dfx_agent.judge.words import ranks_text
 from dfx_agent.snapshot import VerdictState
 
 NO_PROGRESS_SECONDS = 120.0
 _NO_PROGRESS_STEPS = 10
+_SILENT_SECONDS = 60.0
+_MAX_TOLD = 4
 
 # of pdb, of code.interact and of what is built on them, innermost; of IPython, anywhere
 _PROMPT = re.compile(r"/(cmd\.py cmdloop|code\.py raw_input|_pyrepl/\w+\.py \w+)$")
@@ -53,6 +56,32 @@ def standstill(
         f"nothing has moved in the whole run for {quiet}, "
         f"a step takes {seconds_text(median(steps) / 1e9)}; all ranks are {places}"
     )
+
+
+def silent_alone(living: Sequence[RankFacts]) -> list[RankFacts]:
+    """Of processes that nobody waits for, as in a sweep: those quiet beyond their own habit."""
+    alone = [r for r in living if r.world_size == 1 and not r.reached and not r.arrivals]
+    if len(alone) < 2:
+        return []
+    return [rank for rank in alone if _is_silent(rank) and not waits_for_a_person(rank.stacks)]
+
+
+def _is_silent(rank: RankFacts) -> bool:
+    if len(rank.step_durations) < 2 or rank.quiet_seconds < _SILENT_SECONDS:
+        return False
+    usual_seconds = _NO_PROGRESS_STEPS * median(rank.step_durations) / 1e9
+    return rank.quiet_seconds >= usual_seconds and bool(excuse(rank, [rank]).fault)
+
+
+def silent_text(ranks: Sequence[RankFacts]) -> str:
+    """As in "rank 2 has not moved for 75 s, outside all stages (a step takes 0.1 s)"."""
+    told = [
+        f"{ranks_text([rank])} has not moved for {seconds_text(rank.quiet_seconds)}, {rank.place} "
+        f"(a step takes {seconds_text(median(rank.step_durations) / 1e9)})"
+        for rank in ranks[:_MAX_TOLD]
+    ]
+    more = [f"{len(ranks) - _MAX_TOLD} more"] if len(ranks) > _MAX_TOLD else []
+    return f"{', '.join(told + more)}; nobody waits for it, not known whether it is stuck"
 
 
 def waits_for_a_person(stacks: ProcessStacks | None) -> bool:

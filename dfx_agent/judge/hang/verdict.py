@@ -41,9 +41,10 @@ from dfx_agent.judge.hang.behind import missed, unanswered
 from dfx_agent.judge.hang.deadlock import deadlock
 from dfx_agent.judge.hang.recorded import different, recorded, waiters_of
 from dfx_agent.judge.hang.role import Role
-from dfx_agent.judge.hang.standstill import standstill
+from dfx_agent.judge.hang.standstill import silent_alone, silent_text, standstill
 from dfx_agent.judge.hang.unended import CAUSE as DOES_NOT_END
 from dfx_agent.judge.hang.unended import Unended
+from dfx_agent.judge.words import stack_lines
 from dfx_agent.snapshot import Verdict
 
 
@@ -83,6 +84,10 @@ def _no_progress(role: Role, quiet_seconds: float) -> Verdict:
     state, summary = standstill(
         role.living, quiet_seconds, lambda rank: bool(role.excuse(rank).fault)
     )
+    silent = silent_alone(role.living) if state == "clear" else []
+    if silent:
+        lines = tuple(stack_lines(silent))
+        return role.verdict("insufficient evidence", silent_text(silent), evidence=lines)
     if state != "found":
         return Verdict("hang", state, role.name, summary)
     since_ns = max(rank.moved_ns for rank in role.living)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.flight import FlightRecord, GroupKey, RecordedGroup
 from dfx_agent.facts.rank import Arrival, Joining, RankFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.faults import Faults
@@ -174,6 +175,56 @@ def test_different_collectives_under_one_number_blame_the_fewer():
     odd = replace(waits(2), arrivals=(other,), operations={("0", 42): "broadcast"})
     found = judged(waits(0), waits(1), odd, waits(3))
     assert (found.cause, found.ranks) == ("mismatched collectives", ("2",))
+
+
+def in_groups(*groups: str, **known) -> list[RankFacts]:
+    """Two ranks, each in an all_reduce of its own group, that wait for 31 s."""
+    return [
+        rank(i, 31, world_size=2, is_blocked=True, reached={"0": 41} | {group: 42},
+             arrivals=(Arrival("all_reduce", group, 42, NOW - 31 * SECOND),), **known)
+        for i, group in enumerate(groups)
+    ]  # fmt: skip
+
+
+def test_a_group_that_only_one_has_used_is_known_to_its_flight_recorder():
+    in_world, in_new = in_groups("0", "7")
+    record = RecordedGroup("", (0, 1), ())
+    flight = FlightRecord(NOW, 1, {GroupKey("gloo", "7", 1): record})
+    early = [replace(r, arrivals=(r.arrivals[0]._replace(begin_ns=NOW - 12 * SECOND),))
+             for r in (in_world, replace(in_new, flight=flight))]  # fmt: skip
+    found = judged(*early)
+    assert (found.cause, found.ranks) == ("mismatched collectives", ("0", "1"))
+    assert "rank 0 waits in all_reduce@0 #42; rank 1 waits in all_reduce@7 #42" in found.summary
+
+
+def test_where_all_ranks_wait_nobody_can_come():
+    found = judged(*in_groups("0", "7"))
+    assert (found.cause, found.ranks) == ("mismatched collectives", ("0", "1"))
+
+
+def test_members_are_not_said_to_be_elsewhere_when_all_ranks_are_here():
+    in_new, other = in_groups("7", "0")
+    works = replace(other, arrivals=(), is_blocked=False, stages=("rollout",), reached={"0": 41})
+    told = judged(in_new, works)
+    assert told.state == "insufficient evidence"
+    assert "which other ranks belong to its group is not known" in told.summary
+    part = judged(*(replace(r, world_size=8) for r in (in_new, works)))
+    assert "6 of the ranks are not seen by this agent" in part.summary
+
+
+def test_one_of_a_sweep_that_is_silent_is_told():
+    def one(label: int, quiet: float, **known) -> RankFacts:
+        return rank(label, quiet, world_size=1, reached={}, step_durations=(SECOND // 10,) * 9,
+                    **known)  # fmt: skip
+
+    others = one(0, 0.1), one(1, 0.2)
+    assert judged(*others, one(2, 59)).state == "clear"
+    silent = judged(*others, one(2, 61, stacks=stack("load")))
+    assert (silent.state, silent.cause) == ("insufficient evidence", "long wait")
+    assert "rank 2 has not moved for 61 s, outside all stages" in silent.summary
+    assert any("load (train.py:7)" in line for line in silent.evidence)
+    slow = one(2, 61, longest_gap_seconds=50.0)
+    assert judged(*others, slow).state == "clear"
 
 
 def test_nothing_moves_in_the_whole_run():
