@@ -1,0 +1,78 @@
+"""The picture of the page that the README shows, from a real demo of today.
+
+    python -m bench.page_picture --out docs/page.png
+
+It needs playwright and Chromium. Take it on a quiet machine: the page shows a busy one as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import sync_playwright
+
+from bench.served_agent import running
+
+CHROMIUM = "/usr/bin/chromium"
+WIDTH, HEIGHT = 1080, 965
+NUM_STEPS, WAIT_SECONDS = 26, 600.0
+# what is drawn anew with each snapshot has settled by then
+SETTLED_MS = 1500
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.page_picture", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--out", type=Path, default=Path("docs/page.png"), metavar="FILE")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dfx-picture-") as folder:
+        command = [sys.executable, "-m", "dfx_agent", "demo", "--no-browser", "--steps", "400"]
+        own = {**os.environ, "DFX_DIR": folder, "DFX_RUN": "tiny-grpo"}
+        with running(
+            [*command, "--listen", "127.0.0.1:0"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=own,
+        ) as demo:  # fmt: skip
+            assert demo.stderr is not None
+            url = next(found[1] for line in demo.stderr if (found := _page(line)))
+            _await_steps(url)
+            _draw(url, options.out)
+    return 0
+
+
+def _page(line: str) -> re.Match[str] | None:
+    return re.search(r"page (http://[0-9.]+:\d+)/", line)
+
+
+def _await_steps(url: str) -> None:
+    until = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < until:
+        runs = httpx.get(f"{url}/api/v1/snapshot", timeout=30).json()["runs"]
+        if any((rank["step"] or 0) >= NUM_STEPS for run in runs for rank in run["ranks"]):
+            return
+        time.sleep(0.5)
+    raise TimeoutError(f"{NUM_STEPS} steps are not over after {WAIT_SECONDS:.0f} s")
+
+
+def _draw(url: str, out: Path) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        size = {"width": WIDTH, "height": HEIGHT}
+        page = browser.new_page(viewport=size, color_scheme="dark")  # type: ignore[arg-type]
+        page.goto(url)
+        page.wait_for_selector("#rank-rows tr")
+        page.wait_for_timeout(SETTLED_MS)
+        page.screenshot(path=out)
+        browser.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
