@@ -128,10 +128,10 @@ class SignalRows:
             for signal in signals:
                 coverage.num_rows_of[signal] = coverage.num_rows_of.get(signal, 0) + 1
             yield step, signals
-        for signal, metric, labels in inputs.dump():
-            chosen = metric, labels
+        for known in inputs.kept():
+            chosen = known.metric, known.labels
             keys = [key for key, to in self._route.items() if to.source == chosen]
-            coverage.keys[signal] = [self._written.get(key, key) for key in keys]
+            coverage.keys[known.signal] = [self._written.get(key, key) for key in keys]
 
     def _add_keys(self, keys: Iterable[str]) -> None:
         """Where the values of keys go; of several keys for one source the best stands last."""

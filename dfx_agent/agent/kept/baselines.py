@@ -8,12 +8,13 @@ once, and learned anew.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from dfx_agent.judge.divergence.health import RunHealth
+from dfx_agent.judge.divergence.health import KeptHealth, RunHealth
+from dfx_agent.judge.divergence.kept import FORMAT_2
 from dfx_agent.node.segments.owned_files import (
     MAX_BYTES,
     HeldFolder,
@@ -22,6 +23,7 @@ from dfx_agent.node.segments.owned_files import (
     state_directory,
 )
 from dfx_agent.snapshot import SegmentProblem
+from dfx_agent.snapshot.document import Document, reason
 from dfx_agent.wire.segment import SegmentError
 
 FOLDER = "signals"
@@ -29,8 +31,27 @@ MAX_FILES = 64
 KEEP_SECONDS = 14 * 86400.0
 EVERY_SECONDS = 5.0
 
-_FORMAT = 2
+_FORMAT = 3
+_KNOWN_FORMATS = (2, _FORMAT)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class _Header:
+    format: int
+
+
+@dataclass(frozen=True)
+class File:
+    """Of one run; ``run`` is for people, the name of the file tells it."""
+
+    format: int
+    run: str
+    health: Annotated[KeptHealth, FORMAT_2]
+
+
+_HEADER = Document[_Header](_Header)
+FILE = Document[File](File)
 
 
 class HealthFiles:
@@ -51,11 +72,11 @@ class HealthFiles:
             if known is None:
                 return health
             restored = RunHealth(health.critical)
-            restored.load(known)
+            restored.resume(known)
         except Exception as error:  # noqa: BLE001 (whatever is in the file, the agent goes on)
-            reason = " ".join(str(error).split())[:80] or type(error).__name__
+            why = reason(error)[:80] or type(error).__name__
             path = f"{self._path}/{name}"
-            message = f"cannot use the baselines in {path} ({reason}): learning run {run} anew"
+            message = f"cannot use the baselines in {path} ({why}): learning run {run} anew"
             self.problems[run] = SegmentProblem(path, "signals", message)
             return health
         self._written[run] = time.monotonic(), restored.state
@@ -68,9 +89,9 @@ class HealthFiles:
         if health.state is state or (now - written < EVERY_SECONDS and state and not is_last):
             return
         self._written[run] = now, health.state
-        document = {"format": _FORMAT, "run": run, "health": health.dump()}
+        document = File(_FORMAT, _printable(run), health.kept())
         try:
-            self._held().write(_name(run), json.dumps(document).encode())
+            self._held().write(_name(run), FILE.dumped(document))
             if state is None:
                 self._remove_old()
         except (OSError, ValueError, SegmentError) as error:
@@ -96,11 +117,8 @@ class HealthFiles:
                 state.close()
         return self._folder
 
-    def _read(self, name: str) -> Any:
-        """The health part of a file; None when there is none, or an old one.
-
-        ValueError when it is not one of ours.
-        """
+    def _read(self, name: str) -> KeptHealth | None:
+        """None when there is none, or an old one; ValueError when it is not one of ours."""
         try:
             folder = self._folder or open_existing(self._path)
         except FileNotFoundError:
@@ -112,22 +130,27 @@ class HealthFiles:
                 folder.close()
 
     @staticmethod
-    def _health(folder: HeldFolder, name: str) -> Any:
+    def _health(folder: HeldFolder, name: str) -> KeptHealth | None:
         status = folder.status(name)
         if status is None or time.time() - status.st_mtime > KEEP_SECONDS:
             return None
         if status.st_size > MAX_BYTES:
             raise ValueError(f"larger than {MAX_BYTES} bytes")
-        document = json.loads(folder.read(name))
-        if document["format"] != _FORMAT:
-            raise ValueError(f"format {document['format']}, known is {_FORMAT}")
-        return document["health"]
+        data = folder.read(name)
+        if _HEADER.read(data).format not in _KNOWN_FORMATS:
+            raise ValueError("written by another version")
+        return FILE.read(data).health
 
     def _remove_old(self) -> None:
         folder = self._held()
         for place, (seconds, name) in enumerate(folder.newest(".json")):
             if place >= MAX_FILES or time.time() - seconds > KEEP_SECONDS:
                 folder.remove(name)
+
+
+def _printable(run: str) -> str:
+    """JSON is UTF-8; names of folders need not be."""
+    return run.encode("utf-8", "replace").decode()
 
 
 def _name(run: str) -> str:

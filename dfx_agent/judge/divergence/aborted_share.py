@@ -31,8 +31,8 @@ class AbortedShare:
     def recent_median(self) -> float | None:
         return median_low(self._recent) if len(self._recent) == NUM_STEPS else None
 
-    def dump(self) -> list[float]:
-        return list(self._recent)
+    def kept(self) -> tuple[float, ...]:
+        return tuple(self._recent)
 
-    def load(self, dumped: Iterable[float]) -> None:
-        self._recent = deque(map(float, dumped), NUM_STEPS)
+    def resume(self, kept: Iterable[float]) -> None:
+        self._recent = deque(kept, NUM_STEPS)

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from dfx_agent.judge.divergence.bands import median_of_sorted
+from dfx_agent.judge.divergence.kept import Kept
 
 ANCHOR_FACTOR = 100.0
 LEVEL_ROWS = 16
 _NEWEST_ROWS = 4
+
+
+@dataclass(frozen=True)
+class KeptAnchor(Kept):
+    """Format 2 wrote an empty row where there is none."""
+
+    rows: tuple[float, ...] = ()
+    best: float | None = None
+    is_signed: bool = False
 
 
 class Anchor:
@@ -47,14 +57,12 @@ class Anchor:
         self._rows.clear()
         self._best = None
 
-    def dump(self) -> list[Any]:
-        return [list(self._rows), self._best, self._is_signed]
+    def kept(self) -> KeptAnchor:
+        return KeptAnchor(tuple(self._rows), self._best, self._is_signed)
 
-    def load(self, dumped: Sequence[Any]) -> None:
-        """ValueError or TypeError if it is not what ``dump`` gave; () is a start."""
-        rows, best, self._is_signed = dumped or ((), None, False)
-        self._rows = deque(map(float, rows), LEVEL_ROWS)
-        self._best = None if best is None else float(best)
+    def resume(self, kept: KeptAnchor) -> None:
+        self._rows = deque(kept.rows, LEVEL_ROWS)
+        self._best, self._is_signed = kept.best, kept.is_signed
 
 
 def _median(values: Sequence[float] | deque[float]) -> float:

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from dfx_agent.judge.divergence.bands import MAD_TO_SIGMA, median_of_sorted
+from dfx_agent.judge.divergence.kept import Kept
 
 BEFORE_ROWS = 16
 LEVEL_ROWS = 3
 # fewer of before are no baseline
 LEAST_ROWS = 8
 UP_Z = 2.0
+
+
+@dataclass(frozen=True)
+class KeptAroundOnset(Kept):
+    """Values of the gradient norm's rows, oldest first."""
+
+    before: tuple[float, ...] = ()
+    first: tuple[float, ...] = ()
+    newest: tuple[float, ...] = ()
 
 
 class AroundOnset:
@@ -66,15 +76,13 @@ class AroundOnset:
         self._first.clear()
         self._newest.clear()
 
-    def dump(self) -> list[list[float]]:
-        return [list(self._before), self._first, list(self._newest)]
+    def kept(self) -> KeptAroundOnset:
+        return KeptAroundOnset(tuple(self._before), tuple(self._first), tuple(self._newest))
 
-    def load(self, dumped: Sequence[Any]) -> None:
-        """ValueError or TypeError if it is not what ``dump`` gave; () is a start."""
-        before, first, newest = dumped or ((), (), ())
-        self._before = deque(map(float, before), BEFORE_ROWS)
-        self._first = [float(value) for value in first]
-        self._newest = deque(map(float, newest), LEVEL_ROWS)
+    def resume(self, kept: KeptAroundOnset) -> None:
+        self._before = deque(kept.before, BEFORE_ROWS)
+        self._first = list(kept.first)
+        self._newest = deque(kept.newest, LEVEL_ROWS)
 
 
 def _median(values: Sequence[float] | deque[float]) -> float:

@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from dfx_agent.judge.divergence.aborted_share import AbortedShare
-from dfx_agent.judge.divergence.around_onset import AroundOnset
+from dfx_agent.judge.divergence.around_onset import AroundOnset, KeptAroundOnset
 from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
 from dfx_agent.judge.divergence.collapse import (
     ALL_TRUNCATED,
     DEAD_STEPS,
     GRAD_NORM,
     MOVED_BY_LEARNING,
+    KeptStreak,
     LowestReward,
     Streak,
 )
-from dfx_agent.judge.divergence.reward_trend import RewardTrend
+from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
+from dfx_agent.judge.divergence.reward_trend import KeptRewardTrend, RewardTrend
+from dfx_agent.judge.divergence.score_spread import KeptSpread, ScoreSpread
 from dfx_agent.judge.divergence.signal import (
     CUSUM_ALARM,
     CUSUM_SLACK,
     CUSUM_Z_CAP,
     TRUNCATION,
+    KeptSignal,
     Signal,
 )
 from dfx_agent.judge.divergence.symptoms import (
@@ -36,6 +41,7 @@ from dfx_agent.judge.divergence.symptoms import (
     CALM_STEPS,
     SIGNALS,
     Calm,
+    KeptSymptom,
     SignalSpec,
     Symptom,
 )
@@ -56,7 +62,6 @@ LATCH_SECONDS = 120.0
 # while anything fires no baseline learns, but a change that stays is normal one day
 HOLD_STEPS = 32
 NONFINITE_STEPS = 5
-LEARNING_STEPS = 8
 
 PARAMETERS = DetectorParameters(
     window_steps=WINDOW_STEPS,
@@ -73,9 +78,6 @@ PARAMETERS = DetectorParameters(
         for spec in SIGNALS
     ),
 )
-
-# the highest and lowest score of a step; equal for many steps: nothing to learn from
-SCORE_MAX, SCORE_MIN = "score_max", "score_min"
 
 # scored, such a number would overflow sums and exponents; no signal of a job comes near
 _UNBELIEVABLE = 1e100
@@ -111,50 +113,37 @@ class NonFinite:
         newest = row - NONFINITE_STEPS
         return {where: sum(r > newest for r in rows) for where, rows in self._rows.items()}
 
-    def dump(self) -> dict[str, list[int]]:
-        return {where: list(rows) for where, rows in self._rows.items()}
+    def kept(self) -> dict[str, tuple[int, ...]]:
+        return {where: tuple(rows) for where, rows in self._rows.items()}
 
-    def load(self, dumped: Mapping[str, Iterable[int]]) -> None:
-        self._rows = {where: deque(rows, NONFINITE_STEPS) for where, rows in dumped.items()}
+    def resume(self, kept: Mapping[str, Iterable[int]]) -> None:
+        self._rows = {where: deque(rows, NONFINITE_STEPS) for where, rows in kept.items()}
 
 
-class ScoreSpread:
-    """Whether the samples of a step differ in their score: without a difference nothing is learned.
+@dataclass(frozen=True)
+class KeptBank(Kept):
+    """``symptoms`` in the order of ``_families``; ``calm``: rows by "family direction".
 
-    ``num_identical`` is None until scores are reported. Where all have the best score of the run
-    the task is solved, and no signal is lost.
+    ``nonfinite``: rows by place. ``latch``: row and step. What has a default may lack in format 2.
     """
 
-    def __init__(self) -> None:
-        self.num_identical: int | None = None
-        self.num_different = 0
-        self._best: float | None = None
-        self._is_solved = False
+    EARLIER: ClassVar = {"held": "num_held"}
 
-    def observe(self, values: Mapping[str, float]) -> None:
-        highest, lowest = values.get(SCORE_MAX, math.nan), values.get(SCORE_MIN, math.nan)
-        if not (math.isfinite(highest) and math.isfinite(lowest)):
-            return
-        self._best = highest if self._best is None else max(self._best, highest)
-        self._is_solved = lowest == self._best
-        if highest == lowest:
-            self.num_identical = (self.num_identical or 0) + 1
-        else:
-            self.num_identical = 0
-            self.num_different += 1
-
-    @property
-    def had_signal(self) -> bool:
-        return self.num_different >= LEARNING_STEPS and not self._is_solved
-
-    def dump(self) -> list[Any]:
-        return [self.num_identical, self.num_different, self._best, self._is_solved]
-
-    def load(self, dumped: Sequence[Any]) -> None:
-        """Go on from what ``dump`` gave; ValueError if it is not that."""
-        self.num_identical, self.num_different, *best = dumped
-        if best:  # not in files of before 2026-11-22
-            self._best, self._is_solved = best
+    row: int
+    step: int | None
+    signals: dict[str, KeptSignal]
+    symptoms: tuple[Annotated[KeptSymptom, FORMAT_2], ...]
+    calm: dict[str, int]
+    reward: Annotated[KeptRewardTrend, FORMAT_2]
+    lowest: float | None
+    dead: Annotated[KeptStreak, FORMAT_2]
+    num_held: int
+    nonfinite: dict[str, tuple[int, ...]]
+    spread: Annotated[KeptSpread, FORMAT_2]
+    latch: tuple[int, int] | None
+    beside: dict[str, Annotated[KeptAroundOnset, FORMAT_2]] = field(default_factory=dict)
+    aborted: tuple[float, ...] = ()
+    latch_seconds: float | None = None
 
 
 class SignalBank:
@@ -230,47 +219,46 @@ class SignalBank:
         if self._step is not None:
             self._newest = self._state(self._step)
 
-    def dump(self) -> dict[str, Any]:
-        """Everything as JSON can hold it, for ``load`` after the agent was started again."""
-        return {
-            "row": self._row,
-            "step": self._step,
-            "signals": {s.spec.name: s.dump() for s in self._signals if s.is_known},
-            "symptoms": [symptom.dump() for symptom in self._symptoms.values()],
-            "calm": {" ".join(key): calm.num_rows for key, calm in self._calm.items()},
-            "reward": self._reward.dump(),
-            "beside": {name: around.dump() for name, around in self._beside.items()},
-            "lowest": self._lowest.lowest,
-            "dead": self._dead.dump(),
-            "held": self._num_held,
-            "nonfinite": self._nonfinite.dump(),
-            "spread": self._spread.dump(),
-            "aborted": self._aborted.dump(),
-            "latch": self._latch,
-            "latch_seconds": self._latch_seconds,
-        }
+    def kept(self) -> KeptBank:
+        """For ``resume`` after the agent was started again."""
+        return KeptBank(
+            row=self._row,
+            step=self._step,
+            signals={s.spec.name: s.kept() for s in self._signals if s.is_known},
+            symptoms=tuple(symptom.kept() for symptom in self._symptoms.values()),
+            calm={" ".join(key): calm.num_rows for key, calm in self._calm.items()},
+            reward=self._reward.kept(),
+            lowest=self._lowest.lowest,
+            dead=self._dead.kept(),
+            num_held=self._num_held,
+            nonfinite=self._nonfinite.kept(),
+            spread=self._spread.kept(),
+            latch=self._latch,
+            beside={name: around.kept() for name, around in self._beside.items()},
+            aborted=self._aborted.kept(),
+            latch_seconds=self._latch_seconds,
+        )
 
-    def load(self, dumped: Mapping[str, Any]) -> None:
-        """Go on from what ``dump`` gave; KeyError, TypeError or ValueError if it is not that."""
-        self._row, self._step = int(dumped["row"]), dumped["step"]
+    def resume(self, kept: KeptBank) -> None:
+        """ValueError if it is of a detector with other families."""
+        self._row, self._step = kept.row, kept.step
         for signal in self._signals:
-            if signal.spec.name in dumped["signals"]:
-                signal.load(dumped["signals"][signal.spec.name])
-        for symptom, state in zip(self._symptoms.values(), dumped["symptoms"], strict=True):
-            symptom.load(state)
-        for key, calm in self._calm.items():  # files of before 2026-11-22 have one of a family
-            calm.num_rows = int(dumped["calm"].get(" ".join(key), dumped["calm"].get(key[0], 0)))
-        self._reward.load(dumped["reward"])
-        for name, around in self._beside.items():  # not in files of before 2026-11-22
-            around.load(dumped.get("beside", {}).get(name, ()))
-        self._lowest.lowest = dumped["lowest"]
-        self._dead.load(tuple(dumped["dead"]))
-        self._num_held = int(dumped["held"])
-        self._nonfinite.load(dumped["nonfinite"])
-        self._spread.load(dumped["spread"])
-        self._aborted.load(dumped.get("aborted", ()))  # not in files of before 2026-11-22
-        self._latch = None if dumped["latch"] is None else tuple(dumped["latch"])
-        self._latch_seconds = dumped.get("latch_seconds")  # not in files of before 2026-11-22
+            if signal.spec.name in kept.signals:
+                signal.resume(kept.signals[signal.spec.name])
+        for symptom, known in zip(self._symptoms.values(), kept.symptoms, strict=True):
+            symptom.resume(known)
+        for key, calm in self._calm.items():  # format 2 may have one of a family
+            calm.num_rows = kept.calm.get(" ".join(key), kept.calm.get(key[0], 0))
+        self._reward.resume(kept.reward)
+        for name, around in self._beside.items():
+            around.resume(kept.beside.get(name, KeptAroundOnset()))
+        self._lowest.lowest = kept.lowest
+        self._dead.resume(kept.dead)
+        self._num_held = kept.num_held
+        self._nonfinite.resume(kept.nonfinite)
+        self._spread.resume(kept.spread)
+        self._aborted.resume(kept.aborted)
+        self._latch, self._latch_seconds = kept.latch, kept.latch_seconds
         self._hold_streaks(is_held=self._is_young())
         self._newest = None if self._step is None else self._state(self._step)
 

@@ -6,9 +6,11 @@ Scores are in the signal's own scale: the logarithm for positive signals, the va
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from dfx_agent.judge.divergence.bands import MAD_TO_SIGMA, Band, median_of_sorted, trend_of
+from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.symptoms import SignalSpec
 from dfx_agent.judge.divergence.value_steps import ValueSteps
 
@@ -23,6 +25,26 @@ COLD_RAW_FACTOR = 3.0
 # values of the start, counted from 0, that the drift is measured against
 _START_FROM, _START_TO = 4, 20
 RECENT_STEPS = 8
+
+
+@dataclass(frozen=True)
+class KeptBaseline(Kept):
+    """``rows``: step and score. ``values``: the different ones of a raw signal."""
+
+    rows: tuple[tuple[int, float], ...]
+    is_frozen: bool
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class KeptDrift(Kept):
+    """``start``: step and value."""
+
+    EARLIER: ClassVar = {"num": "num_values"}
+
+    num_values: int
+    start: tuple[tuple[int, float], ...]
+    recent: tuple[float, ...]
 
 
 class Baseline:
@@ -82,17 +104,13 @@ class Baseline:
         trend = trend_of(scores, spread, floor) if len(scores) >= WARM_STEPS else None
         return Band(middle, scale, trend)
 
-    def dump(self) -> dict[str, Any]:
-        return {
-            "rows": list(self._rows),
-            "is_frozen": self._is_frozen,
-            "values": self._steps.dump(),
-        }
+    def kept(self) -> KeptBaseline:
+        return KeptBaseline(tuple(self._rows), self._is_frozen, self._steps.kept())
 
-    def load(self, dumped: dict[str, Any]) -> None:
-        self._rows = deque(((int(s), float(y)) for s, y in dumped["rows"]), self._rows.maxlen)
-        self._is_frozen = bool(dumped["is_frozen"])
-        self._steps.load(dumped["values"])
+    def resume(self, kept: KeptBaseline) -> None:
+        self._rows = deque(kept.rows, self._rows.maxlen)
+        self._is_frozen = kept.is_frozen
+        self._steps.resume(kept.values)
 
     def _scores_in_use(self) -> list[float]:
         scores = [score for _, score in self._rows]
@@ -158,10 +176,10 @@ class Drift:
             self._start_median = median_of_sorted(sorted(value for _, value in self._start))
         return self._start_median
 
-    def dump(self) -> dict[str, Any]:
-        return {"num": self._num_values, "start": self._start, "recent": list(self._recent)}
+    def kept(self) -> KeptDrift:
+        return KeptDrift(self._num_values, tuple(self._start), tuple(self._recent))
 
-    def load(self, dumped: dict[str, Any]) -> None:
-        self._num_values = int(dumped["num"])
-        self._start = [(int(step), float(value)) for step, value in dumped["start"]]
-        self._recent = deque(map(float, dumped["recent"]), RECENT_STEPS)
+    def resume(self, kept: KeptDrift) -> None:
+        self._num_values = kept.num_values
+        self._start = list(kept.start)
+        self._recent = deque(kept.recent, RECENT_STEPS)

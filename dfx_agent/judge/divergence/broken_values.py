@@ -8,7 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
+
+from dfx_agent.judge.divergence.kept import Kept
+
+Place = Annotated[str, Field(pattern="^(loss|grad)$")]
 
 KEEP_STEPS = 10
 KEEP_SECONDS = 120.0  # alerts are looked at every 5 s: ten steps may pass between two looks
@@ -25,6 +31,18 @@ class Break:
     value: float
     key: str
     ranks: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class KeptBreak(Kept):
+    """Of one place; ``newest_step``: the last one that was broken."""
+
+    step: int
+    seconds: float
+    value: float
+    key: str
+    ranks: tuple[str, ...]
+    newest_step: int
 
 
 class BrokenValues:
@@ -72,19 +90,18 @@ class BrokenValues:
             del self._first[place], self._newest[place]
             self._newest_seconds.pop(place, None)
 
-    def dump(self) -> dict[str, Any]:
-        """For the next agent, as JSON can hold it."""
+    def kept(self) -> dict[Place, KeptBreak]:
         return {
-            place: [first.step, first.seconds, str(first.value), first.key, sorted(first.ranks),
-                    self._newest[place]]
+            place: KeptBreak(first.step, first.seconds, first.value, first.key,
+                             tuple(sorted(first.ranks)), self._newest[place])
             for place, first in self._first.items()
         }  # fmt: skip
 
-    def load(self, dumped: Mapping[str, Any], step: int) -> None:
-        """Go on from what ``dump`` gave, at ``step``; TypeError or ValueError if it is not that."""
-        for place, (first, seconds, value, key, ranks, newest) in dumped.items():
-            found = Break(int(first), float(seconds), float(value), str(key), set(map(str, ranks)))
-            self._first[_place(place)], self._newest[place] = found, int(newest)
+    def resume(self, kept: Mapping[Place, KeptBreak], step: int) -> None:
+        """Go on at ``step``."""
+        for place, k in kept.items():
+            self._first[place] = Break(k.step, k.seconds, k.value, k.key, set(k.ranks))
+            self._newest[place] = k.newest_step
         self._step = max([step, *self._newest.values()])
 
     def breaks(self, *, is_scaled: bool) -> list[tuple[str, Break]]:
@@ -105,12 +122,6 @@ class BrokenValues:
         if is_scaled and all(place == "grad" for place, _ in current):
             return []
         return sorted(current, key=lambda each: (each[1].step, _MADE_IN_ORDER.index(each[0])))
-
-
-def _place(text: str) -> str:
-    if text not in _WORDS:
-        raise ValueError(f"{text!r} is no place of a NaN")
-    return text
 
 
 def sentence(breaks: list[tuple[str, Break]]) -> str:

@@ -9,10 +9,10 @@ and the reward is at the lowest it has been.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from dfx_agent.judge.divergence.bands import Band
+from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.symptoms import CALM_STEPS, SignalSpec
 
 BLOW_UP_STEPS = 5
@@ -29,6 +29,16 @@ MOST_TRUNCATED = 0.5
 TRUNCATION_RISE = 0.4
 ALL_TRUNCATED = 0.9
 REWARD_FLOOR_MARGIN = 0.01
+
+
+@dataclass(frozen=True)
+class KeptStreak(Kept):
+    """``num_without``: steps in a row without the state."""
+
+    num_steps: int
+    onset_step: int | None
+    num_without: int
+    last_step: int | None = None
 
 
 class Streak:
@@ -65,13 +75,12 @@ class Streak:
         if self.onset_step is not None and self.onset_step >= step:
             self.clear()
 
-    def dump(self) -> tuple[int, int | None, int, int | None]:
-        return self.num_steps, self.onset_step, self._num_without, self.last_step
+    def kept(self) -> KeptStreak:
+        return KeptStreak(self.num_steps, self.onset_step, self._num_without, self.last_step)
 
-    def load(self, dumped: Sequence[Any]) -> None:
-        """ValueError if it is not what ``dump`` gave."""
-        self.num_steps, self.onset_step, self._num_without, *last = dumped
-        self.last_step = last[0] if last else None  # files of before 2026-11-22 hold three
+    def resume(self, kept: KeptStreak) -> None:
+        self.num_steps, self.onset_step = kept.num_steps, kept.onset_step
+        self._num_without, self.last_step = kept.num_without, kept.last_step
 
 
 def is_blown_up(spec: SignalSpec, band: Band, score: float) -> bool:

@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId
-from dfx_agent.judge.divergence.bank import SignalBank
-from dfx_agent.judge.divergence.broken_values import BrokenValues
+from dfx_agent.judge.divergence.bank import KeptBank, SignalBank
+from dfx_agent.judge.divergence.broken_values import BrokenValues, KeptBreak, Place
 from dfx_agent.judge.divergence.inputs import Source, broken_place, input_of
-from dfx_agent.judge.divergence.values import Choice, Origin, StepValues
+from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
+from dfx_agent.judge.divergence.values import Choice, KeptChoice, Origin, StepValues
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import SignalState
@@ -28,6 +30,30 @@ _MAX_OPEN_STEPS = 64
 _KEEP_STATES = 256
 # clocks of two agents read the same stamp a little differently
 _CLOCK_SECONDS = 1e-3
+
+
+@dataclass(frozen=True)
+class KeptGenerations(Kept):
+    """``places``: when its process was created (ns), and which start of the job it belongs to."""
+
+    newest: int
+    places: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class KeptHealth(Kept):
+    """Of one run: all that the next agent goes on from."""
+
+    EARLIER: ClassVar = {"last": "last_step"}
+
+    bank: Annotated[KeptBank, FORMAT_2]
+    choice: KeptChoice
+    generations: KeptGenerations
+    last_step: int | None
+    taken_seconds: float
+    is_numbered: bool
+    num_late: int
+    broken: dict[Place, Annotated[KeptBreak, FORMAT_2]] = field(default_factory=dict)
 
 
 class Generations:
@@ -55,12 +81,11 @@ class Generations:
         self.newest = max(self.newest, generation + 1)
         return is_first
 
-    def dump(self) -> dict[str, Any]:
-        return {"newest": self.newest, "places": self._places}
+    def kept(self) -> KeptGenerations:
+        return KeptGenerations(self.newest, dict(self._places))
 
-    def load(self, dumped: Mapping[str, Any]) -> None:
-        self.newest = int(dumped["newest"])
-        self._places = {p: (int(ns), int(n)) for p, (ns, n) in dumped["places"].items()}
+    def resume(self, kept: KeptGenerations) -> None:
+        self.newest, self._places = kept.newest, dict(kept.places)
 
 
 class RunHealth:
@@ -128,30 +153,29 @@ class RunHealth:
         self._bank.reset()
         self.state = self._bank.newest
 
-    def dump(self) -> dict[str, Any]:
-        """Everything that outlives the agent, as JSON can hold it."""
-        return {
-            "bank": self._bank.dump(),
-            "broken": self.broken.dump(),
-            "choice": self._choice.dump(),
-            "generations": self._generations.dump(),
-            "last": self._last,
-            "taken_seconds": self._taken_seconds,
-            "is_numbered": self._is_numbered,
-            "num_late": self.num_late,
-        }
+    def kept(self) -> KeptHealth:
+        """What outlives the agent."""
+        return KeptHealth(
+            bank=self._bank.kept(),
+            choice=self._choice.kept(),
+            generations=self._generations.kept(),
+            last_step=self._last,
+            taken_seconds=self._taken_seconds,
+            is_numbered=self._is_numbered,
+            num_late=self.num_late,
+            broken=self.broken.kept(),
+        )
 
-    def load(self, dumped: Mapping[str, Any]) -> None:
-        """Go on from what ``dump`` gave; KeyError, TypeError or ValueError if it is not that."""
-        self._bank.load(dumped["bank"])
-        self._choice.load(dumped["choice"])
-        self._generations.load(dumped["generations"])
-        self._last = None if dumped["last"] is None else int(dumped["last"])
-        self._taken_seconds = self._loaded_seconds = float(dumped["taken_seconds"])
-        self._is_numbered = bool(dumped["is_numbered"])
-        self.num_late = int(dumped["num_late"])
-        broken = dumped.get("broken", {})  # not in files of before 2026-11-22
-        self.broken.load(broken, -1 if self._last is None else self._last)
+    def resume(self, kept: KeptHealth) -> None:
+        """Go on from there; ValueError if it is of a detector with other families."""
+        self._bank.resume(kept.bank)
+        self._choice.resume(kept.choice)
+        self._generations.resume(kept.generations)
+        self._last = kept.last_step
+        self._taken_seconds = self._loaded_seconds = kept.taken_seconds
+        self._is_numbered = kept.is_numbered
+        self.num_late = kept.num_late
+        self.broken.resume(kept.broken, -1 if self._last is None else self._last)
         self.state = self._bank.newest
 
     def _take_broken(

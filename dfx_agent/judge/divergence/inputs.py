@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.judge.divergence.aborted_share import ABORTED
-from dfx_agent.judge.divergence.bank import SCORE_MAX, SCORE_MIN, StepSignals
+from dfx_agent.judge.divergence.bank import StepSignals
+from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.score_spread import SCORE_MAX, SCORE_MIN
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 
 # catalogue metric and its labels without those of the rank; empty labels are not there
@@ -161,6 +164,15 @@ class Speaker(Generic[_T]):
         return self.chosen, is_other
 
 
+@dataclass(frozen=True)
+class KeptSpeaker(Kept):
+    """The metric that speaks for a signal."""
+
+    signal: str
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+
+
 class SignalInputs:
     """Chooses the values of one run that are signals."""
 
@@ -207,17 +219,12 @@ class SignalInputs:
         self._lone[signal] = models[0], num_steps + 1 if is_alone else 0
         return before if is_alone and num_steps + 1 >= LONE_STEPS else None
 
-    def dump(self) -> list[Any]:
-        """The choices, as JSON can hold them."""
+    def kept(self) -> tuple[KeptSpeaker, ...]:
         speakers = self._speakers.items()
-        return [[signal, *s.chosen] for signal, s in speakers if s.chosen is not None]
+        return tuple(KeptSpeaker(signal, *s.chosen) for signal, s in speakers if s.chosen)
 
-    def load(self, dumped: list[Any]) -> None:
-        """Go on with what ``dump`` gave; ValueError or TypeError if it is not that."""
-        self._speakers = {
-            signal: Speaker((metric, tuple((str(name), str(text)) for name, text in labels)))
-            for signal, metric, labels in dumped
-        }
+    def resume(self, kept: Iterable[KeptSpeaker]) -> None:
+        self._speakers = {of.signal: Speaker((of.metric, of.labels)) for of in kept}
 
 
 def _with_truncation(values: Mapping[Source, float]) -> Mapping[Source, float]:

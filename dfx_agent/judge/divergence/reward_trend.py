@@ -7,10 +7,11 @@ or bad, decides nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from dfx_agent.judge.divergence.bands import median_of_sorted
+from dfx_agent.judge.divergence.kept import Kept
 
 IMPROVING_Z = 2.0
 IMPROVING_MEDIAN_Z = 1.0
@@ -27,6 +28,31 @@ _LEVEL_ROWS = 3
 _START_ROWS = 5
 _WINDOW_ROWS = 64
 _NEWEST_CHANGES = 8
+
+
+@dataclass(frozen=True)
+class KeptRewardTrend(Kept):
+    """``values`` and ``levels``: step and number."""
+
+    EARLIER: ClassVar = {
+        "known": "is_known",
+        "left": "num_rows_left",
+        "marked": "num_marked",
+        "down": "num_down",
+        "fall": "fall_step",
+    }
+
+    is_known: bool
+    zs: tuple[float, ...]
+    num_rows_left: int
+    num_marked: int
+    values: tuple[tuple[int, float], ...]
+    changes: tuple[float, ...]
+    levels: tuple[tuple[int, float], ...]
+    starts: tuple[float, ...]
+    best: float | None
+    num_down: int
+    fall_step: int | None
 
 
 class RewardTrend:
@@ -86,31 +112,31 @@ class RewardTrend:
         self._num_down = 0
         self._fall_step = None
 
-    def dump(self) -> dict[str, Any]:
-        return {
-            "known": self._is_known,
-            "zs": list(self._zs),
-            "left": self._num_rows_left,
-            "marked": self._num_marked,
-            "values": list(self._values),
-            "changes": list(self._changes),
-            "levels": list(self._levels),
-            "starts": self._starts,
-            "best": self._best,
-            "down": self._num_down,
-            "fall": self._fall_step,
-        }
+    def kept(self) -> KeptRewardTrend:
+        return KeptRewardTrend(
+            is_known=self._is_known,
+            zs=tuple(self._zs),
+            num_rows_left=self._num_rows_left,
+            num_marked=self._num_marked,
+            values=tuple(self._values),
+            changes=tuple(self._changes),
+            levels=tuple(self._levels),
+            starts=tuple(self._starts),
+            best=self._best,
+            num_down=self._num_down,
+            fall_step=self._fall_step,
+        )
 
-    def load(self, dumped: Mapping[str, Any]) -> None:
-        self._is_known = bool(dumped["known"])
-        self._zs = deque(map(float, dumped["zs"]), IMPROVING_STEPS)
-        self._num_rows_left, self._num_marked = int(dumped["left"]), int(dumped["marked"])
-        self._values = deque(((int(s), float(v)) for s, v in dumped["values"]), _LEVEL_ROWS)
-        self._changes = deque(map(float, dumped["changes"]), _WINDOW_ROWS)
-        self._levels = deque(((int(s), float(v)) for s, v in dumped["levels"]), _WINDOW_ROWS)
-        self._starts = [float(value) for value in dumped["starts"]]
-        self._best = None if dumped["best"] is None else float(dumped["best"])
-        self._num_down, self._fall_step = int(dumped["down"]), dumped["fall"]
+    def resume(self, kept: KeptRewardTrend) -> None:
+        self._is_known = kept.is_known
+        self._zs = deque(kept.zs, IMPROVING_STEPS)
+        self._num_rows_left, self._num_marked = kept.num_rows_left, kept.num_marked
+        self._values = deque(kept.values, _LEVEL_ROWS)
+        self._changes = deque(kept.changes, _WINDOW_ROWS)
+        self._levels = deque(kept.levels, _WINDOW_ROWS)
+        self._starts = list(kept.starts)
+        self._best = kept.best
+        self._num_down, self._fall_step = kept.num_down, kept.fall_step
 
     def _follow(self, step: int, level: float, smallest: float) -> None:
         floor = max(_SCALE_FLOOR, _RELATIVE_FLOOR * abs(self._best or 0.0)) / 3

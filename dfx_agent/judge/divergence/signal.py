@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from dfx_agent.judge.divergence.anchor import Anchor
+from dfx_agent.judge.divergence.anchor import Anchor, KeptAnchor
 from dfx_agent.judge.divergence.bands import Band
-from dfx_agent.judge.divergence.baseline import Baseline, Drift
+from dfx_agent.judge.divergence.baseline import Baseline, Drift, KeptBaseline, KeptDrift
 from dfx_agent.judge.divergence.collapse import (
     BLOW_UP_STEPS,
     JUMP_STEPS,
+    KeptStreak,
     Streak,
     is_blown_up,
     is_cut_off,
 )
+from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
 from dfx_agent.judge.divergence.symptoms import Direction, SignalSpec
 from dfx_agent.snapshot import SignalRow
 
@@ -23,6 +26,16 @@ CUSUM_Z_CAP = 6.0
 CUSUM_SLACK = 1.0
 CUSUM_ALARM = 8.0
 LOSS, TRUNCATION = "loss", "truncation"
+
+
+@dataclass(frozen=True)
+class KeptCusum(Kept):
+    """The sum and since when it rises; that of the newest rise, and since when."""
+
+    sum: float
+    rise_step: int | None
+    run_sum: float = 0.0
+    run_step: int | None = None
 
 
 class Cusum:
@@ -62,17 +75,37 @@ class Cusum:
         self.sum = self._run_sum = 0.0
         self._rise_step = self._run_step = None
 
-    def dump(self) -> tuple[float, int | None, float, int | None]:
-        return self.sum, self._rise_step, self._run_sum, self._run_step
+    def kept(self) -> KeptCusum:
+        return KeptCusum(self.sum, self._rise_step, self._run_sum, self._run_step)
 
-    def load(self, dumped: Sequence[Any]) -> None:
-        """KeyError, TypeError or ValueError if it is not what ``dump`` gave."""
-        self.sum, self._rise_step, *run = dumped  # files of before 2026-11-22 hold two
-        self._run_sum, self._run_step = run or (0.0, None)
+    def resume(self, kept: KeptCusum) -> None:
+        self.sum, self._rise_step = kept.sum, kept.rise_step
+        self._run_sum, self._run_step = kept.run_sum, kept.run_step
 
 
 def _never(is_far: bool) -> bool:  # noqa: ARG001, FBT001
     return False
+
+
+@dataclass(frozen=True)
+class KeptNewest(Kept):
+    """What the newest row reported."""
+
+    value: float | None = None
+    z: float | None = None
+    is_broken: bool = False
+
+
+@dataclass(frozen=True)
+class KeptSignal(Kept):
+    """Of a signal that was reported at least once; only a loss has an anchor."""
+
+    baseline: KeptBaseline
+    drift: Annotated[KeptDrift, FORMAT_2]
+    streak: Annotated[KeptStreak, FORMAT_2]
+    cusums: dict[Direction, Annotated[KeptCusum, FORMAT_2]]
+    newest: Annotated[KeptNewest, FORMAT_2] = field(default_factory=KeptNewest)
+    anchor: Annotated[KeptAnchor, FORMAT_2] = field(default_factory=KeptAnchor)
 
 
 class Signal:
@@ -162,28 +195,28 @@ class Signal:
             drift_difference=change[0] - change[1] if change and is_raw else None,
         )
 
-    def dump(self) -> dict[str, Any]:
-        return {
-            "baseline": self.baseline.dump(),
-            "drift": self.drift.dump(),
-            "streak": self.streak.dump(),
-            "cusums": {direction: cusum.dump() for direction, cusum in self.cusums.items()},
-            "newest": [self.value, self.z, self.is_broken],
-            "anchor": [] if self._anchor is None else self._anchor.dump(),
-        }
+    def kept(self) -> KeptSignal:
+        return KeptSignal(
+            self.baseline.kept(),
+            self.drift.kept(),
+            self.streak.kept(),
+            {direction: cusum.kept() for direction, cusum in self.cusums.items()},
+            KeptNewest(self.value, self.z, self.is_broken),
+            KeptAnchor() if self._anchor is None else self._anchor.kept(),
+        )
 
-    def load(self, dumped: Mapping[str, Any]) -> None:
+    def resume(self, kept: KeptSignal) -> None:
         self.is_known = True
-        self.baseline.load(dumped["baseline"])
+        self.baseline.resume(kept.baseline)
         self._band = self.baseline.band()
-        self.drift.load(dumped["drift"])
-        self.streak.load(tuple(dumped["streak"]))
+        self.drift.resume(kept.drift)
+        self.streak.resume(kept.streak)
         for direction, cusum in self.cusums.items():
-            cusum.load(tuple(dumped["cusums"][direction]))
-        # not in files of before 2026-11-22
+            cusum.resume(kept.cusums[direction])
         if self._anchor is not None:
-            self._anchor.load(dumped.get("anchor", ()))
-        self.value, self.z, self.is_broken = dumped.get("newest", (None, None, False))
+            self._anchor.resume(kept.anchor)
+        newest = kept.newest
+        self.value, self.z, self.is_broken = newest.value, newest.z, newest.is_broken
 
     def _watch_size(self, step: int, score: float) -> None:
         band = self._band

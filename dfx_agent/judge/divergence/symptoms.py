@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
+from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.snapshot import SymptomRow
 
 Direction = Literal["up", "down"]
@@ -80,6 +81,17 @@ SIGNALS = (
 _row = lru_cache(maxsize=1024)(SymptomRow)
 
 
+@dataclass(frozen=True)
+class KeptSymptom(Kept):
+    """``active_to_row``: the last row on which it is active."""
+
+    EARLIER: ClassVar = {"onset": "onset_step", "to": "active_to_row", "held": "is_held"}
+
+    onset_step: int | None
+    active_to_row: int
+    is_held: bool
+
+
 class Symptom:
     """One family in one direction, counted in rows (step reports)."""
 
@@ -120,13 +132,12 @@ class Symptom:
         onset = self.onset_step if is_active else None
         return _row(self.name, self.direction, is_active, onset)
 
-    def dump(self) -> dict[str, Any]:
-        return {"onset": self.onset_step, "to": self._active_to_row, "held": self._is_held}
+    def kept(self) -> KeptSymptom:
+        return KeptSymptom(self.onset_step, self._active_to_row, self._is_held)
 
-    def load(self, dumped: Mapping[str, Any]) -> None:
-        self.onset_step = dumped["onset"]
-        self._active_to_row = int(dumped["to"])
-        self._is_held = bool(dumped["held"])
+    def resume(self, kept: KeptSymptom) -> None:
+        self.onset_step = kept.onset_step
+        self._active_to_row, self._is_held = kept.active_to_row, kept.is_held
 
 
 class Calm:

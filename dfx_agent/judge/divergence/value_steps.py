@@ -32,11 +32,11 @@ class ValueSteps:
         elif len(values) > 1:
             self.smallest = min(b - a for a, b in pairwise(values))
 
-    def dump(self) -> list[float]:
-        return list(self._values)
+    def kept(self) -> tuple[float, ...]:
+        return tuple(self._values)
 
-    def load(self, dumped: Iterable[float]) -> None:
+    def resume(self, kept: Iterable[float]) -> None:
         self.smallest = 0.0
         self._values = []
-        for value in dumped:
-            self.add(float(value))
+        for value in kept:
+            self.add(value)

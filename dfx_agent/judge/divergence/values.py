@@ -8,13 +8,15 @@ What was learned from it is forgotten then, so that a baseline never mixes two.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 from dfx_agent.catalogue.native import OWN_PREFIX
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.judge.divergence.bank import StepSignals
-from dfx_agent.judge.divergence.inputs import SignalInputs, Source, Speaker
+from dfx_agent.judge.divergence.inputs import KeptSpeaker, SignalInputs, Source, Speaker
+from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
 
 # who trains the policy, or logs for the one who does; best first
 _POLICY_ROLES = ("driver", "orchestrator", "trainer", "learner", "actor")
@@ -68,6 +70,24 @@ class StepValues:
         return sum(values) / len(values)
 
 
+@dataclass(frozen=True)
+class KeptOrigin(Kept):
+    """Who speaks for one metric."""
+
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+    role: str
+    is_guest: bool
+
+
+@dataclass(frozen=True)
+class KeptChoice(Kept):
+    """What speaks for each signal, and who for each metric."""
+
+    inputs: tuple[Annotated[KeptSpeaker, FORMAT_2], ...]
+    origins: tuple[Annotated[KeptOrigin, FORMAT_2], ...]
+
+
 class Choice:
     """Whose values become the signals of a run; decided once for each metric."""
 
@@ -103,23 +123,17 @@ class Choice:
         """Whether everything is there that the step before had."""
         return all(step.has(source, origin) for source, origin in self._expected)
 
-    def dump(self) -> dict[str, Any]:
-        return {
-            "inputs": self._inputs.dump(),
-            "origins": [
-                [metric, labels, *o.chosen]
-                for (metric, labels), o in self._origins.items()
-                if o.chosen is not None
-            ],
-        }
+    def kept(self) -> KeptChoice:
+        chosen = [(source, o.chosen) for source, o in self._origins.items() if o.chosen is not None]
+        return KeptChoice(
+            self._inputs.kept(),
+            tuple(KeptOrigin(*source, origin.role, origin.is_guest) for source, origin in chosen),
+        )
 
-    def load(self, dumped: Mapping[str, Any]) -> None:
-        self._inputs.load(dumped["inputs"])
+    def resume(self, kept: KeptChoice) -> None:
+        self._inputs.resume(kept.inputs)
         self._origins = {
-            (metric, tuple((str(k), str(v)) for k, v in labels)): Speaker(
-                Origin(str(role), bool(is_guest))
-            )
-            for metric, labels, role, is_guest in dumped["origins"]
+            (of.metric, of.labels): Speaker(Origin(of.role, of.is_guest)) for of in kept.origins
         }
 
 

@@ -95,7 +95,7 @@ def test_a_damaged_file_is_told_and_learned_anew(learned, content):
     assert (problem.kind, problem.path) == ("signals", str(path))
     assert "learning run r anew" in problem.message
     agent.stop()
-    assert json.loads(path.read_text())["health"]["last"] == 33
+    assert json.loads(path.read_text())["health"]["last_step"] == 33
 
 
 def test_what_is_too_old_is_not_used(learned):

@@ -1,9 +1,10 @@
 """NaN and Inf as single processes report them."""
 
-import json
 import math
 
-from dfx_agent.judge.divergence.broken_values import BrokenValues, sentence
+from kept_json import through_json
+
+from dfx_agent.judge.divergence.broken_values import BrokenValues, KeptBreak, Place, sentence
 from dfx_agent.judge.divergence.verdict import broken_verdict
 
 
@@ -49,7 +50,7 @@ def test_the_next_agent_knows_since_when():
     values.observe("loss", "loss", "0", 7, math.inf, 101.0)
     values.observe("grad", "norm", "0", 15, math.nan, 110.0)
     following = BrokenValues()
-    following.load(json.loads(json.dumps(values.dump(), allow_nan=False)), 15)
+    following.resume(through_json(values.kept(), dict[Place, KeptBreak]), 15)
     following.observe("grad", "norm", "0", 16, math.nan, 111.0)
     assert sentence(following.breaks(is_scaled=False)) == (
         "the gradient norm is NaN since step 6 on rank 1, then the loss (step 7)"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 
 import pytest
+from kept_json import through_json
 from training_curves import active, healthy, signal, trained
 
 from dfx_agent.backtest.episodes import episodes
@@ -133,7 +133,7 @@ def test_they_learn_what_has_fired_for_32_steps():
     is_frozen = []
     for step in range(100, 160):
         bank.observe(step, {**healthy(rng), "entropy": 5.0, "response_length": 9000.0})
-        is_frozen.append(bank.dump()["signals"]["entropy"]["baseline"]["is_frozen"])
+        is_frozen.append(bank.kept().signals["entropy"].baseline.is_frozen)
     begin = is_frozen.index(True)
     assert is_frozen[begin : begin + HOLD_STEPS + 1] == [True] * HOLD_STEPS + [False]
 
@@ -220,7 +220,7 @@ def test_a_young_page_outlives_the_agent_and_a_clock_that_goes_back_holds_nothin
         bank.observe(step, {**healthy(rng), "grad_norm": 1e9}, 1000.0 + step)
     assert bank.newest.is_latched
     other = SignalBank()
-    other.load(bank.dump())
+    other.resume(through_json(bank.kept()))
     for each, seconds in ((bank, 1070.0), (other, 1070.0)):
         for step in range(66, 106):
             state = each.observe(step, healthy(rng), seconds)
@@ -304,7 +304,7 @@ def test_a_norm_that_blows_up_with_a_higher_loss_is_one(growth):
         state = bank.observe(step, blown)
         assert state.is_latched is (step >= 104)
     other = SignalBank()
-    other.load(json.loads(json.dumps(bank.dump())))
+    other.resume(through_json(bank.kept()))
     assert other.newest == bank.newest
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kept_json import through_json
 
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.judge.divergence.health import RunHealth
+from dfx_agent.judge.divergence.health import KeptHealth, RunHealth
+from dfx_agent.snapshot.document import Document
 
 
 class Rank:
@@ -254,10 +256,10 @@ def test_what_was_learned_outlives_the_agent_and_what_it_saw_is_not_seen_twice()
     health = RunHealth()
     rank = Rank(health)
     trained(health, rank, range(1, 31))
-    dumped = json.loads(json.dumps(health.dump()))
+    kept = through_json(health.kept())
     row = health.state.row
     again = RunHealth()
-    again.load(dumped)
+    again.resume(kept)
     assert again.state.row == row
     assert again.state.signals[0].is_baseline_ready
     rank.health = again
@@ -276,7 +278,7 @@ def test_a_job_that_was_restarted_while_no_agent_looked_is_a_restart():
     health = RunHealth()
     trained(health, Rank(health), range(1, 31))
     again = RunHealth()
-    again.load(json.loads(json.dumps(health.dump())))
+    again.resume(through_json(health.kept()))
     trained(again, Rank(again, created=99), range(1, 4))
     assert [step for step, _ in seen(again)] == [1, 2, 3]
 
@@ -292,9 +294,47 @@ def test_a_reset_takes_the_present_as_normal():
 
 
 @pytest.mark.parametrize("damage", [{}, {"bank": 3}, {"bank": {"row": "x"}}, [], None])
-def test_a_dump_that_is_none_raises_what_is_documented(damage):
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        RunHealth().load(damage)
+def test_what_no_detector_kept_is_refused(damage):
+    with pytest.raises(ValueError, match="validation error"):
+        Document[KeptHealth](KeptHealth).loaded(damage)
+
+
+KEYS = ("actor/entropy", "actor/pg_loss", "actor/grad_norm", "critic/score/mean",
+        "critic/score/max", "critic/score/min", "response_length/mean",
+        "response_length/clip_ratio")  # fmt: skip
+NUMBERS = st.one_of(
+    st.floats(0.4, 0.6),
+    st.sampled_from([0.0, 1.0, 8.0, -1.0, 1e7, 1e300, math.nan, math.inf, -math.inf]),
+)
+ROWS = st.lists(st.dictionaries(st.sampled_from(KEYS), NUMBERS), min_size=1, max_size=25)
+
+
+def concluded(health):
+    """All but the shown bands, which a new agent knows of the next row already."""
+    state = health.state and replace(health.state, signals=())
+    return repr(state), repr(health.broken.breaks(is_scaled=False))
+
+
+@settings(max_examples=30, deadline=None)
+@given(ROWS, st.integers(0, 50), st.integers(1, 50), st.booleans())
+def test_an_agent_started_anew_at_any_row_comes_to_the_same(rows, interrupted_at, back_at, is_back):
+    """25 quiet rows come first; where ``is_back`` the job goes back some steps later."""
+    quiet = [dict.fromkeys(KEYS, 0.5 + 0.01 * (step % 3)) for step in range(25)]
+    rank, other = Rank(RunHealth()), Rank(RunHealth())
+    for number, row in enumerate(quiet + rows):
+        step = number - 5 if is_back and number >= back_at else number
+        begin = Rank.clock
+        for each in (rank, other):
+            Rank.clock = begin
+            each.told = step
+            each.report_keys(step, row)
+            each.health.close({})
+        if number == interrupted_at:
+            following = RunHealth()
+            following.resume(through_json(other.health.kept()))
+            other.health = following
+        assert concluded(rank.health) == concluded(other.health)
+    assert repr(rank.health.kept()) == repr(other.health.kept())
 
 
 @settings(max_examples=150, deadline=None)

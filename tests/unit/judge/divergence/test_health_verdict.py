@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 
 import pytest
+from kept_json import through_json
 from training_curves import collapsed, healthy, trained
 
 from dfx_agent.judge.divergence.bank import SignalBank
@@ -138,6 +138,6 @@ def test_the_next_agent_shows_the_newest_values_until_a_step_closes():
     bank = steady("loss", 1.0)
     state = bank.observe(40, {"loss": 1.1})
     following = SignalBank()
-    following.load(json.loads(json.dumps(bank.dump())))
+    following.resume(through_json(bank.kept()))
     (known,), (row,) = following.newest.signals, state.signals
     assert (known.value, known.z, known.is_broken) == (row.value, row.z, False)

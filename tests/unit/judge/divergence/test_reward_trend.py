@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_json import through_json
 
 from dfx_agent.judge.divergence.reward_trend import (
     DRAWDOWN_STEPS,
@@ -142,7 +141,7 @@ def test_a_coarse_reward_may_fall_by_its_own_steps():
 def test_cleared_what_is_now_is_the_start():
     trend = of_values(rising_then(0.1, 0.1, 0.1, 0.1))
     trend.clear()
-    assert trend.dump() == RewardTrend().dump()
+    assert trend.kept() == RewardTrend().kept()
     known = scored(9, 9, 9)
     known.clear()
     assert is_improving(known) is False
@@ -153,20 +152,20 @@ def test_a_restart_takes_the_fall_back(step):
     trend = of_values(rising_then(0.1, 0.1, 0.1, 0.1))
     trend.rewind(step)
     assert trend.fall_step is None
-    rows = trend.dump()
-    assert all(row[0] < step for row in (*rows["values"], *rows["levels"]))
-    assert len(rows["levels"]) == step - 2
-    assert rows["best"] == pytest.approx(0.9)
+    kept = trend.kept()
+    assert all(row[0] < step for row in (*kept.values, *kept.levels))
+    assert len(kept.levels) == step - 2
+    assert kept.best == pytest.approx(0.9)
     trend.rewind(0)
-    assert (trend.dump()["values"], trend.dump()["best"]) == ([], None)
+    assert (trend.kept().values, trend.kept().best) == ((), None)
 
 
 @given(ROWS, ROWS)
 def test_loaded_it_goes_on_as_before(rows, later):
     trend, loaded = followed(rows), RewardTrend()
-    loaded.load(json.loads(json.dumps(trend.dump())))
-    assert json.dumps(loaded.dump()) == json.dumps(trend.dump())
+    loaded.resume(through_json(trend.kept()))
+    assert repr(loaded.kept()) == repr(trend.kept())
     for each in (trend, loaded):
         followed(later, each, first=len(rows))
-    assert json.dumps(loaded.dump()) == json.dumps(trend.dump())
+    assert repr(loaded.kept()) == repr(trend.kept())
     assert (is_improving(loaded), loaded.fall_step) == (is_improving(trend), trend.fall_step)

@@ -186,5 +186,5 @@ def test_the_share_needs_its_steps_and_survives_a_restart():
     assert share.recent_median is None
     share.observe({ABORTED: 0.5})
     again = AbortedShare()
-    again.load(share.dump())
+    again.resume(share.kept())
     assert share.recent_median == again.recent_median == 0.5

@@ -2,13 +2,14 @@
 
 import dataclasses
 import itertools
-import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kept_json import through_json
 from training_curves import HEALTHY, active, collapsed, healthy, signal, trained
 
 from dfx_agent.judge.divergence.bank import LATCH_STEPS, SignalBank
@@ -212,11 +213,10 @@ def test_what_was_counted_for_a_family_goes_on_for_both_directions():
     bank, rng = trained(100)
     for step in range(100, 110):
         bank.observe(step, collapsed(rng))
-    dumped = json.loads(json.dumps(bank.dump()))
-    dumped["calm"] = {"entropy": 7, "reward": 3}
+    kept = replace(bank.kept(), calm={"entropy": 7, "reward": 3})
     again = SignalBank()
-    again.load(dumped)
-    assert again.dump()["calm"] == {
+    again.resume(kept)
+    assert again.kept().calm == {
         "divergence up": 0, "grad_norm up": 0, "entropy up": 7, "entropy down": 7,
         "reward down": 3, "length up": 0, "length down": 0,
     }  # fmt: skip
@@ -360,7 +360,7 @@ def test_a_solved_task_loses_no_signal():
     assert solved[-1].num_identical_score_steps == 20
     assert not solved[-1].had_score_signal
     other = SignalBank()
-    other.load(json.loads(json.dumps(bank.dump())))
+    other.resume(through_json(bank.kept()))
     for one in (bank, other):
         failed = [one.observe(s, {"score_max": 0.0, "score_min": 0.0}) for s in range(40, 50)]
         assert all(state.had_score_signal for state in failed)
@@ -374,7 +374,7 @@ def test_a_bank_goes_on_where_another_ended():
         rows = [healthy(rng) if i < 100 else collapsed(rng) for i in range(160)]
         for step in range(num_before):
             bank.observe(step, rows[step])
-        other.load(json.loads(json.dumps(bank.dump())))
+        other.resume(through_json(bank.kept()))
         for step in range(num_before, 160):
             assert bank.observe(step, rows[step]) == other.observe(step, rows[step])
         assert bank.observe(160, rows[0]).is_latched
@@ -416,7 +416,7 @@ def test_nothing_makes_it_raise_and_what_it_says_is_finite(rows):
             assert 0 <= row.cusum_up <= 8
             assert 0 <= row.cusum_down <= 8
     other = SignalBank()
-    other.load(json.loads(json.dumps(bank.dump())))
+    other.resume(through_json(bank.kept()))
     assert other.observe(99, {"entropy": 1.0}) == bank.observe(99, {"entropy": 1.0})
 
 
@@ -445,7 +445,7 @@ def test_a_constant_series_with_one_outlier_never_alarms(level, name, outlier):
 
 def test_memory_is_bounded():
     bank, rng = trained(300)
-    size = len(json.dumps(bank.dump()))
+    size = len(repr(bank.kept()))
     for step in range(300, 3000):
         bank.observe(step, {**healthy(rng), "loss": math.nan, "score_max": 1.0, "score_min": 0.0})
-    assert len(json.dumps(bank.dump())) < size * 1.1
+    assert len(repr(bank.kept())) < size * 1.1

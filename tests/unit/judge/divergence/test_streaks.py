@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
+from kept_json import through_json
 
 from dfx_agent.judge.divergence.bands import Band
 from dfx_agent.judge.divergence.bank import SignalBank
@@ -55,11 +55,11 @@ def test_it_ends_after_sixteen_steps_without_once_it_lasted(states, num_steps, o
     found = streak(3, states)
     assert (found.num_steps, found.onset_step) == (num_steps, onset)
     loaded = Streak(3)
-    loaded.load(tuple(json.loads(json.dumps(found.dump()))))
-    assert loaded.dump() == found.dump()
+    loaded.resume(through_json(found.kept()))
+    assert loaded.kept() == found.kept()
     for each in (found, loaded):
         each.observe(99, holds=False)
-    assert loaded.dump() == found.dump()
+    assert loaded.kept() == found.kept()
 
 
 @pytest.mark.parametrize(("step", "is_kept"), [(1, False), (2, False), (3, True)])

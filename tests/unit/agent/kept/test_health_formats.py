@@ -1,0 +1,24 @@
+"""Files of the version before are gone on from; those of an unknown one are refused in a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dfx_agent.agent.kept.baselines import FILE
+from dfx_agent.judge.divergence.health import RunHealth
+
+FORMAT_2 = Path(__file__).with_name("format_2.json")
+
+
+def test_what_format_2_kept_is_gone_on_from():
+    """200 steps of ten metrics, a NaN loss and a blown-up norm in the newest (2026-11-22)."""
+    kept = FILE.read(FORMAT_2.read_bytes()).health
+    health = RunHealth()
+    health.resume(kept)
+    assert repr(health.kept()) == repr(kept)
+    written = json.loads(FORMAT_2.read_text())["health"]
+    assert (health.state.row, health.state.step) == (199, written["last"])
+    assert kept.bank.reward.num_rows_left == written["bank"]["reward"]["left"]
+    (place, first), *_ = health.broken.breaks(is_scaled=False)
+    assert (place, first.step, first.ranks) == ("loss", 197, {"0"})
