@@ -37,9 +37,10 @@ class ThreadMoves:
     @property
     def has_helpers(self) -> bool:
         """Whether threads that do not train record on their own."""
-        return any(self._is_helper(thread) for thread in self._times_apart)
+        return any(self.is_helper(thread) for thread in self._times_apart)
 
-    def _is_helper(self, thread: int) -> bool:
+    def is_helper(self, thread: int) -> bool:
+        """Whether it was seen to go its own way, and does not train."""
         apart = self._times_apart.get(thread, 0) >= _ENOUGH_TIMES
         return apart and thread not in self._trainers
 
@@ -83,7 +84,7 @@ class ThreadMoves:
             self.others_ns = max(self.others_ns, ns)
             if not begins and ns > own_ns and len(self._times_apart) < _MAX_THREADS:
                 self._times_apart[thread] = self._times_apart.get(thread, 0) + 1
-            elif begins and not self._is_helper(thread):
+            elif begins and not self.is_helper(thread):
                 own_ns = max(own_ns, ns)
         self.moved_ns = own_ns
 

@@ -117,7 +117,9 @@ class Track:
         events = self.process.inflight
         parents = {event.parent for event in events}
         works = any(event.kind == STAGE and event.span not in parents for event in events)
-        return bool(self.arrivals) and not works
+        helped = self.process.thread_moves.is_helper
+        waits = any(event.kind == WAIT or not helped(event.thread) for event in events)
+        return bool(self.arrivals) and waits and not works
 
     def facts(self, now_ns: int) -> RankFacts:
         """All that is known of it as of ``now_ns``; looks closer at a process that may stand."""

@@ -24,6 +24,7 @@ SLEEPING_FLOOR_SECONDS = 45.0  # in a rollout: one slow tool or environment take
 STOPPED, LEFT, STUCK = "stopped", "left", "stuck"
 FAULTS = {STOPPED: "stopped", LEFT: "ended, and had been", STUCK: "stuck"}
 
+_STACKS_DUE_SECONDS = 15.0  # a quiet guest has written them by then: they may show a checkpoint
 _FIRST_STEPS, _FIRST_DURATIONS = 2, 3
 _LONG_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test|checkpoint|ckpt|save)", re.IGNORECASE)
 # these compute; a checkpoint may sleep on a slow disk for long
@@ -138,7 +139,8 @@ def _within(
     else:
         floor = _first_floor(rank, at_work=at_work) if is_first else _floor(rank)
     since = " and its main thread has computed or polled since" if at_work else ""
-    is_usual = stage != IDLE or rank.quiet_seconds <= 2 * gap_seconds
+    usual_seconds = max(2 * gap_seconds, _STACKS_DUE_SECONDS if rank.stacks is None else 0.0)
+    is_usual = stage != IDLE or rank.quiet_seconds <= usual_seconds
     is_learned = not asks and (is_long or (is_usual and not is_first))
     if gap_seconds:
         limit = max(floor, 2 * gap_seconds)

@@ -90,7 +90,7 @@ class Role:
 
     def excuse(self, rank: RankFacts, waiters: Iterable[Waiter] = ()) -> Excuse:
         """``waiters``: who wait, maybe for it; who goes on in their groups moves."""
-        groups = {waiter.arrival.group for waiter in waiters}
+        groups = {waiter.arrival.group for waiter in waiters if waiter.rank is not rank}
         times_ns = [ns for group, ns in rank.group_moved_ns.items() if group in groups]
         moved_ns = min(self.now_ns, max(times_ns, default=0))
         moving = replace(rank, moved_ns=moved_ns) if moved_ns > rank.moved_ns else rank

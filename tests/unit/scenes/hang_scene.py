@@ -76,11 +76,13 @@ class Rank:
         begin = now - int(seconds * SECOND) - 1
         self.segment.emit(begin, now, 0.0, 0, self.span, 0, 1, STAGE, self.name(stage))
 
-    def enters(self, name: str, kind: int = STAGE, sequence: int = NO_STEP) -> None:
+    def enters(
+        self, name: str, kind: int = STAGE, sequence: int = NO_STEP, thread: int = 1
+    ) -> None:
         self.span += 1
         parent = self.open_slots[-1][1] if self.open_slots else 0
         now, name_id = time.monotonic_ns(), self.name(name)
-        slot = self.segment.inflight.enter(now, sequence, self.span, parent, 1, kind, name_id)
+        slot = self.segment.inflight.enter(now, sequence, self.span, parent, thread, kind, name_id)
         self.open_slots.append((slot, self.span, now, kind))
 
     def waits(self, name: str, sequence: int = NO_STEP) -> None:

@@ -7,6 +7,8 @@ import time
 import pytest
 from hang_scene import hold_in, staged
 
+from dfx_agent.wire.records import BLOCKING, COLLECTIVE
+
 
 @pytest.fixture
 def scene(dfx_dir):
@@ -30,3 +32,6 @@ def test_a_heartbeat_thread_does_not_hide_a_stuck_one(scene):
     verdict = scene.look(62)
     assert verdict.ranks == ("1",)
     assert verdict.cause == "stuck"
+    ranks[1].leaves()
+    ranks[1].enters("all_reduce@hb", COLLECTIVE | BLOCKING, 9, thread=2)
+    assert scene.look(62).ranks == ("1",)  # its heartbeat waits for that of another rank
