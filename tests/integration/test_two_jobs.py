@@ -41,8 +41,13 @@ def test_two_jobs_in_one_process_tree_do_not_mix(tmp_path):
 
         living = until(one_has_ended, "the end of one job", 90)
         assert {row["pid"] for row in living} < {row["pid"] for row in ranks.values()}
-        (run,) = agent.snapshot()["runs"]
-        verdicts = {verdict["kind"]: verdict for verdict in run["verdicts"]}
+
+        def told_of_every_end():
+            (run,) = agent.snapshot()["runs"]
+            verdicts = {verdict["kind"]: verdict for verdict in run["verdicts"]}
+            return None if "still ending" in verdicts["crash"]["summary"] else verdicts
+
+        verdicts = until(told_of_every_end, "the exit codes of that job", 90)
         assert verdicts["hang"]["state"] == verdicts["crash"]["state"] == "clear"
         accused = verdicts["straggler"]["ranks"]
         assert {label.partition(".")[0] for label in accused} <= {"1"}, "rank 1 is late by design"
