@@ -439,7 +439,7 @@ def test_ranks_on_other_nodes_leave_it_open(scene):
     hold_in(ranks, "all_reduce@0", 4)
     verdict = scene.look(60)
     assert verdict.state == "insufficient evidence"
-    assert "6 of its ranks are not seen" in verdict.summary
+    assert "6 of the ranks are not seen" in verdict.summary
 
 
 def test_who_only_serves_and_moves_no_more_is_neither_found_nor_clear(scene):
