@@ -29,10 +29,14 @@ class LoopAccount:
     def __init__(self) -> None:
         self._lags: deque[LoopLag] = deque(maxlen=_KEEP_LAGS)
         self._held: deque[LoopHeld] = deque(maxlen=_KEEP_HELD)
+        self._unanswered: LoopLag | None = None
         self._step: _Step | None = None
         self._last_step: _Step | None = None
 
     def take_lag(self, lag: LoopLag) -> None:
+        self._unanswered = lag if lag.held_by else None
+        if lag.held_by:
+            return
         self._lags.append(lag)
         if self._step is None or self._step.number != lag.step:
             self._last_step, self._step = self._step, _Step(lag.step, [])
@@ -45,7 +49,13 @@ class LoopAccount:
     def row(self, now_ns: int) -> EventLoopRow | None:
         """None where no loop has answered within the newest minute."""
         since_ns = now_ns - int(WINDOW_SECONDS * 1e9)
-        lags = [lag for lag in self._lags if lag.end_ns >= since_ns]
+        held = list(self._held)
+        all_of = list(self._lags)
+        if self._unanswered is not None:  # it is held still, perhaps for ever
+            all_of.append(self._unanswered)
+            name, end_ns = self._unanswered.held_by, self._unanswered.end_ns
+            held.append(LoopHeld(name, end_ns, self._unanswered.seconds))
+        lags = [lag for lag in all_of if lag.end_ns >= since_ns]
         if not lags:
             return None
         seconds = [lag.seconds for lag in lags]
@@ -56,7 +66,7 @@ class LoopAccount:
             window=lag_stats(seconds),
             step=lag_stats(last) if last else None,
             late_seconds=sum(lag for lag in seconds if lag >= LATE_SECONDS),
-            holders=_holders([held for held in self._held if held.end_ns >= since_ns]),
+            holders=_holders([each for each in held if each.end_ns >= since_ns]),
         )
 
 

@@ -23,12 +23,13 @@ from types import CodeType, FrameType
 from typing import Any
 
 from dfx_agent.shim import recorder
-from dfx_agent.wire.records import LOOP_HELD, LOOP_LAG, NO_STEP
+from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG, NO_STEP
 
 ASK_SECONDS, ASK_OFTEN_SECONDS = 0.1, 0.05
 _LATELY_SECONDS = 60.0
 _HELD_SECONDS = 0.05  # an answer that takes longer is looked into
 _LOOK_SECONDS = 0.02  # how often
+_UNANSWERED_SECONDS = 1.0
 _TOLD_SECONDS = 0.1  # who holds a loop for less is not named
 _FIND_SECONDS, _FIND_SELDOM_SECONDS = 1.0, 5.0
 _OFTEN_FOR_SECONDS = 30.0
@@ -130,6 +131,7 @@ class _Loop:
         self._held: list[tuple[int, int, str]] = []  # from, to, by whom; of the answer that is due
         self._native_id = 0
         self._delayed_ns = 0  # when it was found to be late
+        self._told_ns = 0  # when it was said last that no answer has come
 
     def look(self, writer: recorder.Recorder, due_ns: int, named: Any) -> bool:
         """Ask, or see who holds it; False when it runs no more.
@@ -144,6 +146,7 @@ class _Loop:
         if asked_ns and now_ns - asked_ns >= _HELD_SECONDS * 1e9:
             self.is_late = True
             self._note(asked_ns, now_ns, holder(self._ident))
+            self._tell_unanswered(writer, asked_ns, now_ns, named)
         elif not asked_ns:
             self._tell(writer, named)
             self.is_late = now_ns - due_ns >= _HELD_SECONDS * 1e9
@@ -158,13 +161,23 @@ class _Loop:
         """Called by the loop."""
         try:
             now_ns = time.monotonic_ns()
-            lag_seconds = (now_ns - asked_ns) / 1e9
-            step = writer.step_now()
-            self._native_id = writer.thread_id()
-            writer.emit(asked_ns, now_ns, lag_seconds, step, 0, 0, writer.thread_id(), LOOP_LAG, 0)
             self._answered_ns, self._asked_ns = now_ns, 0
+            self._native_id = thread = writer.thread_id()
+            lag_seconds, step = (now_ns - asked_ns) / 1e9, writer.step_now()
+            writer.emit(asked_ns, now_ns, lag_seconds, step, 0, 0, thread, LOOP_LAG, 0)
         except Exception:  # noqa: BLE001 (never into the job)
             writer.count_error()
+
+    def _tell_unanswered(
+        self, writer: recorder.Recorder, asked_ns: int, now_ns: int, named: Any
+    ) -> None:
+        """Of a loop that may never answer, once a second."""
+        if now_ns - max(asked_ns, self._told_ns) >= _UNANSWERED_SECONDS * 1e9:
+            self._told_ns = now_ns
+            kind, seconds = LOOP_LAG | FAILED, (now_ns - asked_ns) / 1e9
+            step = NO_STEP if writer.step is None else writer.step
+            name_id = writer.name_id(named(self._held[-1][2][:_MAX_CHARS]))
+            writer.emit(asked_ns, now_ns, seconds, step, 0, 0, 0, kind, name_id)
 
     def _note(self, asked_ns: int, now_ns: int, who: str) -> None:
         if not self._held:

@@ -73,7 +73,8 @@ LEDGER_FIELDS = (
 # it, t1 - t0 how long the device was in it since this rank's stream had arrived; step, parent and
 # name are those of the COLLECTIVE.
 DEVICE_TIME = 15
-# An event loop was asked at t0 to call back and did so at t1; value is the seconds between.
+# An event loop was asked at t0 to call back and did so at t1; value is the seconds between. With
+# FAILED it has not done so by t1, and the name is who holds it.
 LOOP_LAG = 16
 # Who held it meanwhile is the name, from t0 to t1; value is the seconds between.
 LOOP_HELD = 17

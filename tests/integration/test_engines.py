@@ -85,7 +85,9 @@ def test_diagnose_says_who_stands_out(agent, environment, run_cli):
 
 
 def test_the_page_has_a_table_of_them(agent, chromium_binary):
-    playwright_api = pytest.importorskip("playwright.sync_api")
+    playwright_api = pytest.importorskip(
+        "playwright.sync_api", reason="no playwright; pip install playwright", exc_type=ImportError
+    )
     with playwright_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_binary, args=CHROMIUM_FLAGS)
         page = browser.new_page(viewport={"width": 1440, "height": 900})

@@ -87,11 +87,15 @@ class DeviceTime(NamedTuple):
 
 
 class LoopLag(NamedTuple):
-    """An answer of an event loop, and how long it took."""
+    """An answer of an event loop, and how long it took.
+
+    With ``held_by`` there is none by ``end_ns``.
+    """
 
     end_ns: int
     seconds: float
     step: int
+    held_by: str = ""
 
 
 class LoopHeld(NamedTuple):
@@ -111,7 +115,7 @@ def wide_record(flagged: int, text: str, fields: SixFields, thread: int) -> Wide
     if kind == LEDGER:
         return _ledger_record(text, fields, thread)
     if kind in LOOP_KINDS:
-        return _loop_record(kind, text, fields)
+        return _loop_record(flagged, text, fields)
     return device_time(text, fields) if kind == DEVICE_TIME else _collective(flagged, text, fields)
 
 
@@ -133,11 +137,13 @@ def _collective(flagged: int, text: str, fields: SixFields) -> Collective:
     )  # fmt: skip
 
 
-def _loop_record(kind: int, text: str, fields: SixFields) -> LoopLag | LoopHeld | None:
+def _loop_record(flagged: int, text: str, fields: SixFields) -> LoopLag | LoopHeld | None:
     t0, t1, seconds, step, _, _ = fields
     if not 0.0 <= seconds <= (t1 - t0) / 1e9 + 1e-6:  # NaN is not either
         return None
-    return LoopLag(t1, seconds, step) if kind == LOOP_LAG else LoopHeld(text, t1, seconds)
+    if flagged & KIND_MASK != LOOP_LAG:
+        return LoopHeld(text, t1, seconds)
+    return LoopLag(t1, seconds, step, text if flagged & FAILED else "")
 
 
 def device_time(name: str, fields: SixFields) -> DeviceTime | None:

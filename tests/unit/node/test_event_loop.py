@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dfx_agent.node.event_loop import LoopAccount, lag_stats
 from dfx_agent.node.segments.records import LoopHeld, LoopLag, wide_record
-from dfx_agent.wire.records import LOOP_HELD, LOOP_LAG
+from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG
 
 S = 10**9
 
@@ -65,3 +65,22 @@ def test_a_record_that_cannot_be_is_none():
     assert wide_record(LOOP_HELD, "who", fields, 0) == LoopHeld("who", 2 * S, 1.0)
     for seconds in (-1.0, 2.0, float("nan"), float("inf")):
         assert wide_record(LOOP_LAG, "", (S, 2 * S, seconds, 3, 0, 0), 0) is None
+
+
+def test_a_loop_that_never_answers_is_told_as_long_as_it_is_held():
+    account = LoopAccount()
+    account.take_lag(LoopLag(10 * S, 0.0, 1))
+    account.take_lag(LoopLag(100 * S, 90.0, 1, "step > parse"))
+    account.take_lag(LoopLag(110 * S, 100.0, 1, "step > parse"))
+    row = account.row(110 * S)
+    assert row is not None
+    assert (row.window.num_samples, row.window.max_seconds) == (1, 100.0)
+    assert [(h.name, h.seconds) for h in row.holders] == [("step > parse", 100.0)]
+    account.take_lag(LoopLag(111 * S, 101.0, 1))
+    account.take_held(LoopHeld("step > parse", 111 * S, 101.0))
+    row = account.row(111 * S)
+    assert row is not None
+    assert (row.window.num_samples, row.late_seconds) == (1, 101.0)
+    assert [h.num_times for h in row.holders] == [1]
+    record = wide_record(LOOP_LAG | FAILED, "step > parse", (S, 2 * S, 1.0, 3, 0, 0), 0)
+    assert record == LoopLag(2 * S, 1.0, 3, "step > parse")

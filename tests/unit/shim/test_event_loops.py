@@ -15,7 +15,7 @@ import pytest
 
 from dfx_agent.shim.event_loops import NO_PROCESSOR, _own, delayed_ns
 from dfx_agent.wire import SegmentReader
-from dfx_agent.wire.records import LOOP_HELD, LOOP_LAG, RECORD
+from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG, RECORD
 
 JOB = """
 import asyncio, json, sys, threading, time
@@ -46,6 +46,11 @@ async def fans_out():
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(256) as pool:
         await asyncio.gather(*[loop.run_in_executor(pool, count) for _ in range(256)])
+
+async def stands():
+    end = time.perf_counter() + 2.5
+    while time.perf_counter() < end:
+        pass
 
 async def gives_way():
     await asyncio.sleep(0.5)
@@ -87,6 +92,8 @@ class Done:
             packed, part = packed + bytes(part), reader.ring.poll()
         records = list(RECORD.iter_unpack(packed))
         self.lags = [record[3] for record in records if record[8] == LOOP_LAG]
+        unanswered = [record for record in records if record[8] == LOOP_LAG | FAILED]
+        self.unanswered = {reader.name(record[9]) or "" for record in unanswered}
         self.held: dict[str, float] = {}
         for record in records:
             if record[8] == LOOP_HELD:
@@ -122,6 +129,11 @@ def test_c_code_that_keeps_the_interpreter_is_named(folder):
 def test_many_threads_that_keep_the_interpreter_are_named(folder):
     done = Done(folder, "fans_out", PLAIN)
     assert any("many threads in count" in name for name in done.held), done.held
+
+
+def test_a_loop_that_has_not_answered_for_a_second_is_told_before_it_does(folder):
+    done = Done(folder, "stands", PLAIN)
+    assert any("stands" in name for name in done.unanswered), done.unanswered
 
 
 def test_a_loop_that_gives_way_is_asked_and_nobody_is_named(folder):
