@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dfx_agent.snapshot.bottleneck import Bottleneck
 from dfx_agent.snapshot.dropped import DroppedRanks
 from dfx_agent.snapshot.engines import EnginePool
 from dfx_agent.snapshot.faults import Blindness, FaultRow
@@ -46,7 +47,7 @@ class RunRow:
     ``signals`` is None until the run reported a metric that a signal is made of;
     ``num_late_signals`` came after their step was judged; ``sustained_tokens_ratio`` is role ->
     tokens of the newest two steps / median before, ``judged_seconds`` kind of verdict -> Unix time.
-    ``engines`` is None for a run without rollout engines on this node.
+    ``engines`` is None for a run without rollout engines on this node, ``bottleneck`` before steps.
     ``incidents`` join verdicts and alerts; ``standing`` alone says whether anything is green.
     """
 
@@ -70,3 +71,4 @@ class RunRow:
     blind: Blindness | None = None
     dropped_ranks: tuple[DroppedRanks, ...] = ()
     engines: EnginePool | None = None
+    bottleneck: Bottleneck | None = None
