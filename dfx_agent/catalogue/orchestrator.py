@@ -1,4 +1,4 @@
-"""The process that holds an asynchronous job together: event loop, weight sync, scheduler."""
+"""The process that holds an asynchronous job together: event loop, scheduler."""
 
 from dfx_agent.catalogue.spec import native
 
@@ -11,26 +11,6 @@ METRICS = (
     native(
         "dfx_event_loop_lag_samples", "", (),
         "Samples behind dfx_event_loop_lag_seconds.",
-    ),
-    native(
-        "dfx_weight_update_seconds", "seconds", ("part",),
-        "Time of the last weight update of the inference engines, by part.",
-    ),
-    native(
-        "dfx_weight_sync_bytes", "bytes", (),
-        "Bytes of one weight synchronisation.",
-    ),
-    native(
-        "dfx_weight_sync_changed_ratio", "ratio", (),
-        "Share of the weights that a delta synchronisation sends.",
-    ),
-    native(
-        "dfx_weight_sync_changed_elements", "", (),
-        "Weights that a delta synchronisation sends.",
-    ),
-    native(
-        "dfx_weight_sync_flushes", "", (),
-        "Flushes of one weight synchronisation.",
     ),
     native(
         "dfx_concurrency", "", ("which",),

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.utils import floatToGoString
 
 from dfx_agent.catalogue import agent as about_agent
-from dfx_agent.catalogue import per_rank, performance, training
+from dfx_agent.catalogue import per_rank, performance, training, weight_sync
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import Metric, Subject, Valued, by_name, valued
 from dfx_agent.snapshot import (
@@ -213,7 +213,8 @@ def _measured(key: Labels, rank: RankRow) -> set[tuple[str, Labels]]:
     queues = {(per_rank.QUEUE_DEPTH.name, (*key, queue, "")) for queue in rank.queue_depth}
     if rank.policy_version is not None:
         queues.add((performance.POLICY_VERSION.name, key))
-    return queues
+    parts = weight_sync.part_seconds(rank.last) if rank.source == "guest" and rank.last else {}
+    return queues | {(weight_sync.UPDATE_SECONDS.name, (*key, part, "")) for part in parts}
 
 
 def _add_unknown(page: Page, key: Labels, framework: str, rows: list[ScalarRow]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.catalogue import native, per_rank, performance, training
+from dfx_agent.catalogue import native, per_rank, performance, training, weight_sync
 from dfx_agent.catalogue.native import OWN_PREFIX, Native, frameworks, load
 from dfx_agent.catalogue.spec import by_name
 
@@ -15,7 +15,11 @@ LISTS = sorted((Path(__file__).parent / "keys").glob("*.txt"))
 # what the specification asks for; ROLL's and TRL's further losses have many names of their own
 LEAST_COVERED = {"trl": 0.75, "roll": 0.75}
 # the guest measures these too; the exporter leaves out what the framework says about the same
-ALSO_MEASURED = {per_rank.QUEUE_DEPTH.name, performance.POLICY_VERSION.name}
+ALSO_MEASURED = {
+    per_rank.QUEUE_DEPTH.name,
+    performance.POLICY_VERSION.name,
+    weight_sync.UPDATE_SECONDS.name,
+}
 # what torch.yaml maps to and no framework does
 OWN = {training.GRAD_NORM.name, training.LOSS.name}
 
@@ -119,6 +123,24 @@ def test_statistics_have_one_spelling(framework, key, stat):
     found = load(framework).find(key)
     assert found is not None
     assert found.labels["stat"] == stat
+
+
+@pytest.mark.parametrize(
+    ("framework", "key", "metric", "labels"),
+    [
+        ("verl", "timing_s/weight_sync_pause", "dfx_weight_update_seconds", {"part": "pause"}),
+        (
+            "verl", "weight_sync/replica_1/transfer_seconds",
+            "dfx_weight_update_seconds", {"part": "transfer", "receiver": "1"},
+        ),
+        ("verl", "weight_sync/replica_12/bytes", "dfx_weight_sync_bytes", {"receiver": "12"}),
+        ("verl", "weight_sync/lost_receivers", "dfx_weight_sync_lost_receivers", {}),
+        ("trl", "perf/weight_sync_barrier_s", "dfx_weight_update_seconds", {"part": "barrier"}),
+        ("trl", "perf/weight_sync_s", "dfx_stage_seconds", {"stage": "weight_sync"}),
+    ],
+)  # fmt: skip
+def test_weight_sync_is_told_by_part_and_receiver(framework, key, metric, labels):
+    assert load(framework).find(key) == Native(metric, labels)
 
 
 def test_the_learner_s_waits_stay_apart():
