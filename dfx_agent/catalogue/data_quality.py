@@ -56,6 +56,14 @@ _NATIVE = (
         "Share of responses that ended by themselves; the others were cut.",
     ),
     native(
+        "dfx_stop_condition_ratio", "ratio", ("condition", "env", "subset", "agent"),
+        "Share of the trajectories that stopped, by what stopped them.",
+    ),
+    native(
+        "dfx_branches", "", ("stat", "env", "subset", "agent"),
+        "Branches per trajectory.",
+    ),
+    native(
         "dfx_response_clip_samples", "", ("which",),
         "Samples cut at the longest allowed length.",
     ),
@@ -93,7 +101,7 @@ _NATIVE = (
     ),
     native(
         "dfx_trainable_ratio", "ratio", ("which", "stat", "env", "subset", "agent"),
-        "Share of samples that are valid, admitted or trained on (which).",
+        "Share of samples that are valid, complete, admitted or trained on (which).",
     ),
     native(
         "dfx_filtered_groups", "", ("why",),

@@ -63,7 +63,8 @@ _NATIVE = (
     ),
     native(
         "dfx_policy_lag_versions", "", ("stat", "variant", "scope", "ref"),
-        "Weight updates between sampling and training, by the newest weights of a trajectory.",
+        "Weight updates between sampling and training, by the newest weights of a trajectory; "
+        "variant=in_flight: so far, of rollouts that are not done.",
     ),
     native(
         "dfx_policy_lag_worst_versions", "", ("stat",),
@@ -75,7 +76,26 @@ _NATIVE = (
     ),
     native(
         "dfx_policy_lag_share", "ratio", ("lag",),
-        "Share of the samples with this lag.",
+        "Share of the samples with this lag, by the newest weights of a trajectory.",
+    ),
+    native(
+        "dfx_policy_lag_worst_share", "ratio", ("lag",),
+        "Share of the samples with this lag by the oldest weights of a trajectory; lag is 0, 1, 2, "
+        "3, 4-7 or 8+.",
+    ),
+    native(
+        "dfx_stale_ratio", "ratio", (),
+        "Samples of the step older than may be trained on / those and the ones trained on: before "
+        "any of them is dropped or evicted.",
+    ),
+    native(
+        "dfx_mismatch_kl_lag_nats", "nats", ("lag",),
+        "dfx_mismatch_kl_k3_nats over the tokens with this lag: 0, 1, 2, 3, 4-7 or 8+ versions.",
+    ),
+    native(
+        "dfx_mismatch_kl_position_nats", "nats", ("position",),
+        "dfx_mismatch_kl_k3_nats by the place of a token in its response: its first 256 tokens "
+        "(first), of the others the last 256 (last), and what is between (middle).",
     ),
     native(
         "dfx_publication_lag_ticks", "", ("stat",),
@@ -128,18 +148,6 @@ _NATIVE = (
     native(
         "dfx_rollouter_samples", "", (),
         "Samples the rollouter generated in the step.",
-    ),
-    native(
-        "dfx_partial_rollout_ratio", "ratio", (),
-        "Share of trajectories whose weights changed while they were generated.",
-    ),
-    native(
-        "dfx_partial_rollouts", "", (),
-        "Trajectories whose weights changed while they were generated.",
-    ),
-    native(
-        "dfx_partial_span_versions", "", ("stat",),
-        "Weight versions within one trajectory; with stat: 1 when none changed, without: 0.",
     ),
 )
 # fmt: on

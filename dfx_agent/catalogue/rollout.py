@@ -42,6 +42,14 @@ METRICS = (
         "Time per output token, relayed from the inference engine.",
     ),
     native(
+        "dfx_inference_request_seconds", "seconds", ("engine", "phase", "agg"),
+        "Mean time of the requests of the interval by phase, relayed from the inference engine.",
+    ),
+    native(
+        "dfx_inference_detail", "", ("engine", "which", "agg"),
+        "Further figures relayed from the inference engine, under its own names; :rate is per s.",
+    ),
+    native(
         "dfx_request_queue_seconds", "seconds", ("stat",),
         "Time a request or sample waited in a queue.",
     ),

@@ -104,6 +104,10 @@ _NATIVE = (
         "Losses of the step that were NaN or infinite, as the framework counts them.",
     ),
     native(
+        "dfx_loss_perplexity", "", (),
+        "exp of the loss per token, as the framework reports it.",
+    ),
+    native(
         "dfx_group_zero_std_ratio", "ratio", ("which", "env", "subset", "agent"),
         "Share of prompt groups whose samples all have the same reward: they teach nothing; "
         "which: all solved, none solved.",

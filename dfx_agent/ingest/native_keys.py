@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from dfx_agent.catalogue.native import Native, NativeNames, frameworks, load
+from dfx_agent.catalogue.native import Native, NativeNames, frameworks, is_own, load
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.nan_cells import nan_lines
 from dfx_agent.ingest.run import MAX_KEYS, Notes, Row
 
-_GUEST = "torch"
 # few keys fit several frameworks: then it is the more common one
 _COMMON = ("verl", "trl")
 # an export with more of them is not known
@@ -59,8 +58,8 @@ class NativeRows:
             self._notes.add(
                 f"is named by --map, and no record has it (but {_few(self._keys)})", key
             )
-        if not self.framework and not self._map.spellings:
-            known = ", ".join(name for name in frameworks() if name != _GUEST)
+        if not self.framework and not self._map.spellings and not any(map(is_own, self._keys)):
+            known = ", ".join(frameworks())
             self._notes.add(f"no key is known (of {known}); name them: --map reward=KEY")
 
     def _learn(self) -> list[Row]:
@@ -148,10 +147,11 @@ def _place(native: Native) -> tuple[str, dict[str, str]]:
 def _best(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
     """The framework that knows most keys, and how it spells those it knows."""
     best, known = "", dict[str, str]()
-    others = [name for name in frameworks() if name not in (*_COMMON, _GUEST)]
+    theirs = [key for key in keys if not is_own(key)]
+    others = [name for name in frameworks() if name not in _COMMON]
     for framework in (*_COMMON, *others):
         names = load(framework)
-        found = {key: spelling for key in keys if (spelling := _spelling(key, names))}
+        found = {key: spelling for key in theirs if (spelling := _spelling(key, names))}
         if len(found) > len(known):
             best, known = framework, found
     return best, known

@@ -7,9 +7,10 @@ first. Several keys may mean one series (an older name, the guest's own hook): t
 is their priority, and the guest's own come last.
 
 The guest forwards keys as they are; only the agent reads these files, for live runs and for log
-files alike. The guest's own keys ("torch/...", from torch.yaml) are known under every framework.
-A framework without a file gets the names on which all files agree, but no unit: what a stranger's
-key is measured in is known only where the key says it (``_ms``, ``timing_s/``).
+files alike. Our own keys are known under every framework: the guest's hooks send "torch/..." and
+"signal/..." (torch.yaml), a pipeline of the user's own "pipeline/..." (pipeline.yaml). A framework
+without a file gets the names on which all files agree, but no unit: what a stranger's key is
+measured in is known only where the key says it (``_ms``, ``timing_s/``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ import yaml
 OWN_PREFIX = "torch/"
 # keys that a user named with --map; the rest is a signal
 MAPPED_PREFIX = "signal/"
-_OWN = "torch"
+# keys of a pipeline of the user's own, in our words
+PIPELINE_PREFIX = "pipeline/"
+_TORCH = "torch"
+# files of no framework
+_OWN = ("pipeline", _TORCH)
+_OWN_PREFIXES = (OWN_PREFIX, MAPPED_PREFIX, PIPELINE_PREFIX)
 # what trackers put in front of a framework's key, and ROLL's reducer behind it
 _TRACKER_PREFIX = "train/"
 _REDUCER = "@"
@@ -128,7 +134,7 @@ class NativeNames:
 
     def exactly(self, key: str) -> tuple[int, Native] | None:
         """The key with its place in the file, without any other spelling tried."""
-        if self._own and key.startswith((OWN_PREFIX, MAPPED_PREFIX)):
+        if self._own and is_own(key):
             found = self._own.exactly(key)
             return found and (found[0] + len(self._entries), found[1])
         return self._in_file(key)
@@ -181,27 +187,37 @@ def _has_sure_unit(key: str, native: Native) -> bool:
 def load(framework: str) -> NativeNames:
     """Names of one framework and the guest's own; what all agree on for one without a file."""
     known = framework.replace("-", "_").lower()
-    if known == _OWN or known not in frameworks():
+    if known not in frameworks():
         return _agreed()
-    return NativeNames(_read(known), NativeNames(_read(_OWN)))
+    return NativeNames(_read(known), _own_names())
+
+
+def is_own(key: str) -> bool:
+    """Whether this key is one of ours, whatever the framework."""
+    return key.startswith(_OWN_PREFIXES)
 
 
 @cache
 def _agreed() -> NativeNames:
-    others = [list(_read(name)) for name in frameworks() if name != _OWN]
-    return AgreedNames(others, NativeNames(_read(_OWN)))
+    return AgreedNames([list(_read(name)) for name in frameworks()], _own_names())
+
+
+@cache
+def _own_names() -> NativeNames:
+    return NativeNames(entry for name in _OWN for entry in _read(name))
 
 
 @cache
 def mapped_names() -> tuple[str, ...]:
     """Signals that a user may name a key for."""
-    names = (entry.name for entry in _read(_OWN) if entry.pattern is None)
+    names = (entry.name for entry in _read(_TORCH) if entry.pattern is None)
     return tuple(name[len(MAPPED_PREFIX) :] for name in names if name.startswith(MAPPED_PREFIX))
 
 
 def frameworks() -> list[str]:
-    """Frameworks that have a file here, torch itself among them."""
-    return sorted(p.name[:-5] for p in files(__name__).iterdir() if p.name.endswith(".yaml"))
+    """Frameworks that have a file here."""
+    found = (p.name[:-5] for p in files(__name__).iterdir() if p.name.endswith(".yaml"))
+    return sorted(name for name in found if name not in _OWN)
 
 
 def _spellings(key: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from dfx_agent.catalogue import native, per_rank, performance, training, weight_
 from dfx_agent.catalogue.native import OWN_PREFIX, Native, frameworks, load
 from dfx_agent.catalogue.spec import by_name
 
+ROOT = Path(__file__).parents[3]
 LISTS = sorted((Path(__file__).parent / "keys").glob("*.txt"))
 # what the specification asks for; ROLL's and TRL's further losses have many names of their own
 LEAST_COVERED = {"trl": 0.75, "roll": 0.75}
@@ -30,7 +32,7 @@ def keys_of(path: Path) -> list[str]:
 
 
 def test_every_framework_has_a_key_list():
-    assert {path.stem for path in LISTS} == set(frameworks()) - {"torch"}
+    assert {path.stem for path in LISTS} == set(frameworks())
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
@@ -82,7 +84,7 @@ def test_a_time_of_an_unknown_framework_is_what_its_key_says(path: Path):
             assert re.search(r"_ms(/|$)|_s(/|$)|_seconds|^timing_s/", key), key
 
 
-@pytest.mark.parametrize("framework", [name for name in frameworks() if name != "torch"])
+@pytest.mark.parametrize("framework", frameworks())
 def test_native_values_are_not_mixed_with_measured_ones(framework: str):
     """A key maps to a metric that only frameworks report, so no series has two sources."""
     for entry in load(framework).entries():
@@ -171,6 +173,33 @@ def test_keys_of_one_series_have_an_order():
     assert names.priority(in_order[0]) < names.priority(in_order[1])
     assert names.priority("actor/grad_norm") < names.priority("torch/actor/grad_norm")
     assert names.priority("torch/actor/grad_norm") < names.priority("nobody/knows")
+
+
+def names_of_a_pipeline() -> list[str]:
+    """Every name in the table of the page, with something for each word in capitals."""
+    page = ROOT / "docs" / "reference" / "pipeline-names.md"
+    rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    names = [name for row in rows for name in re.findall(r"`(pipeline/[^`]+)`", row)]
+    for word, text in {"ENV": "all", "STAT": "p90", "LAG": "4-7", "PART": "tool"}.items():
+        names = [re.sub(rf"\b{word}\b", text, name) for name in names]
+    return names
+
+
+def test_names_of_a_pipeline_mean_the_same_in_every_job():
+    names = names_of_a_pipeline()
+    assert len(names) > 30
+    for name in names:
+        found = [load(framework).find(name) for framework in ("", "nobody", *frameworks())]
+        assert found[0] is not None, name
+        assert found == [found[0]] * len(found)
+        assert load("verl").priority(name) > load("verl").priority("timing_s/step")
+
+
+def test_every_name_of_a_pipeline_is_on_its_page():
+    names = names_of_a_pipeline()
+    shown = {found.metric for found in map(load("").find, names) if found}
+    own = yaml.safe_load((Path(str(native.__file__)).parent / "pipeline.yaml").read_text())
+    assert shown == set(own)
 
 
 @pytest.mark.parametrize("spelling", ["prime-rl", "prime_rl", "Prime-RL"])

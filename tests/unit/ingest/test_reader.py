@@ -193,6 +193,13 @@ def test_unknown_keys_are_read_and_said(tmp_path):
     assert "no key is known" in run.warnings[-1]
 
 
+def test_names_of_a_pipeline_say_nothing_of_the_framework(tmp_path):
+    name = "pipeline/stale/ratio"
+    run = read(write(tmp_path / "m.csv", f"step,{name},foo\n1,2,3\n"))
+    assert (run.framework, run.rows) == ("", [(1, {name: 2.0, "foo": 3.0})])
+    assert run.warnings == []
+
+
 def test_many_of_a_kind_are_one_line_with_their_number(tmp_path):
     run = read(write(tmp_path / "m.jsonl", '{"step": 1, "kl": 1}\n' + "x\n" * 500))
     assert run.warnings == ["line 2 is not a JSON object: left out (499 more such)"]
