@@ -24,6 +24,7 @@ from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.devices.registry import READ_EVERY_SECONDS
 from dfx_agent.devices.registry import found as device_readers
+from dfx_agent.engines.discovery import SERVING_ROLES
 from dfx_agent.engines.watch import EngineWatch
 from dfx_agent.errors import BlindError
 from dfx_agent.faults import Faults
@@ -76,7 +77,7 @@ class Agent:
         self._num_dropped_runs = self._num_dropped_records = self._num_dropped_lost = 0
         self._faults = Faults()
         self._engines = EngineWatch(
-            self._jobs, config.engines, self._faults, finds=config.find_engines
+            self._jobs, config.engines, self._faults, finds=config.find_engines, ranks=self._serving
         )
         self._watchdog = Watchdog(self._faults, max(config.poll_seconds, _CALM_SECONDS))
         self._lock = threading.Lock()
@@ -241,6 +242,16 @@ class Agent:
             run: {p.pid: role for (role, _), p in list(fold.processes.items()) if p.is_living}
             | {outside.pid: outside.identity.role for outside in fold.outside}
             for run, fold in list(self._runs.items())
+        }
+
+    def _serving(self, run: str) -> dict[int, int]:
+        """Pid -> rank of the processes that serve rollouts in ``run``; waits for nothing."""
+        fold = self._runs.get(run)
+        served = fold.processes.items() if fold else ()
+        return {
+            p.pid: p.follower.identity.rank
+            for (role, _), p in list(served)
+            if role in SERVING_ROLES and p.is_living and p.follower.identity.rank >= 0
         }
 
     def signal_states(self) -> dict[str, SignalState | None]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dfx_agent.agent.incidents import standing_of
+from dfx_agent.agent.pipeline_facts import NUM_STEPS, pipeline_facts
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.step_rows import rank_order
 from dfx_agent.catalogue.native import load
@@ -20,6 +21,7 @@ from dfx_agent.node.scalars import token_load
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.snapshot import (
     Blindness,
+    Bottleneck,
     EngineFacts,
     HostMemory,
     OpenSpan,
@@ -27,6 +29,7 @@ from dfx_agent.snapshot import (
     RankRow,
     RunRow,
     ScalarHistory,
+    ScalarRow,
     SignalHistory,
     SignalRow,
     SignalSeries,
@@ -36,6 +39,7 @@ from dfx_agent.snapshot import (
     SymptomSeries,
     TimelineRow,
     TimeSplit,
+    Verdict,
 )
 from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import STAGE, WAIT
@@ -58,12 +62,13 @@ def run_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
     if unknown := fold.incidents.awaited(now_seconds) or unknown:
         standing = not_green(standing, unknown)
     scalars = fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework)
+    ranks = tuple(_rank_rows(fold, [process for _, process in ordered]))
     return RunRow(
         run=fold.run,
         framework=fold.framework,
         attempt=fold.attempt,
         begin_seconds=fold.begin_seconds,
-        ranks=tuple(_rank_rows(fold, [process for _, process in ordered])),
+        ranks=ranks,
         steps=fold.newest_rows(_SNAPSHOT_STEPS),
         scalars=scalars,
         num_stale_scalars=fold.store.num_stale,
@@ -79,7 +84,22 @@ def run_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
         blind=fold.faults.blindness_of(fold.run),
         dropped_ranks=fold.dropped.rows(),
         engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
+        bottleneck=_bottleneck(fold, ranks, engines, scalars, verdicts),
     )
+
+
+def _bottleneck(
+    fold: RunFold,
+    ranks: Iterable[RankRow],
+    engines: Sequence[EngineFacts],
+    scalars: Iterable[ScalarRow],
+    verdicts: Iterable[Verdict],
+) -> Bottleneck | None:
+    with fold.faults.guard("judgement", fold.run, "bottleneck"):
+        steps = fold.newest_rows(NUM_STEPS)
+        facts = pipeline_facts(steps, ranks, engines, scalars, verdicts, time.time())
+        return fold.bottleneck.verdict(facts)
+    return None
 
 
 def num_records(run: RunRow) -> int:

@@ -15,6 +15,7 @@ from dfx_agent.engines.pool import IdleCheck
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import Faults, unjudged
+from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.health import RunHealth
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
@@ -65,6 +66,7 @@ class RunFold:
         self._crossings, self.ledger = Crossings(), RunLedger()
         self.incidents = IncidentBook(run)
         self.idle_check = IdleCheck()
+        self.bottleneck = BottleneckJudge()
         self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
         self._step_rows = StepRows()
         self.scalar_rows = ScalarRows()

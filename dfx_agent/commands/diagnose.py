@@ -12,6 +12,7 @@ from dfx_agent.assembly.observed import Observed, add_observing_arguments, obser
 from dfx_agent.durations import seconds_text
 from dfx_agent.snapshot import (
     Blindness,
+    Bottleneck,
     EngineNote,
     Incident,
     RankRow,
@@ -19,6 +20,7 @@ from dfx_agent.snapshot import (
     Standing,
     Verdict,
 )
+from dfx_agent.snapshot.bottleneck import bound_text
 from dfx_agent.snapshot.document import Document
 
 HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
@@ -67,6 +69,7 @@ class ToldRun:
     incidents: tuple[Incident, ...]
     verdicts: tuple[Verdict, ...]
     engine_notes: tuple[EngineNote, ...]
+    bottleneck: Bottleneck | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,9 @@ class Diagnosis:
 
 def _diagnosis(seen: Observed, run: str | None) -> Diagnosis:
     told = (
-        ToldRun(row.run, row.standing, row.incidents, row.verdicts, _engine_notes(row))
+        ToldRun(
+            row.run, row.standing, row.incidents, row.verdicts, _engine_notes(row), row.bottleneck
+        )
         for row in seen.runs
     )
     return Diagnosis(seen.source, _blind(seen, run), tuple(told))
@@ -119,6 +124,7 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
         if not living and run.standing.state != "found":
             _print_last_kept(seen.directory, run.run)  # who saw it end knew more than what is left
         _print_standing(run)
+        _print_bottleneck(run)
         _print_engines(run)
         for verdict in run.verdicts:
             _print_verdict(verdict)
@@ -145,6 +151,25 @@ def _print_standing(run: RunRow) -> None:
         _print_filled(f"  {run.standing.state}: {run.standing.reason}")
     for incident in run.incidents:
         _print_filled(f"  {incident.state}: {incident.sentence}")
+
+
+def _print_bottleneck(run: RunRow) -> None:
+    """What the pipeline waits for: what is felt, and below it because of what."""
+    verdict = run.bottleneck
+    if verdict is None:
+        return
+    head = f"  pipeline: {verdict.state}"
+    if verdict.state != "found":
+        _print_filled(f"{head}: {verdict.summary}")
+        return
+    steps = "" if verdict.first_step is None else (
+        f", steps {verdict.first_step} to {verdict.last_step} of {verdict.role}"
+    )  # fmt: skip
+    print(f"{head}: {bound_text(verdict)}{steps}")
+    for number, sentence in enumerate(verdict.chain):
+        _print_filled(f"    {'because ' if number else ''}{sentence}")
+    if verdict.balance:
+        _print_filled(f"    {verdict.balance}")
 
 
 def _print_engines(run: RunRow) -> None:

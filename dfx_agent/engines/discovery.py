@@ -34,7 +34,7 @@ _MAX_REMEMBERED = 4096
 _MAX_READS = 3
 _LIBRARIES = (b"/vllm/", b"/sgl_kernel/", b"/sglang/")
 # ranks of these roles may serve; all others train, and what they listen on is their peers'
-_SERVING_ROLES = frozenset({"rollout"})
+SERVING_ROLES = frozenset({"rollout"})
 _RAYLET = "raylet"
 
 
@@ -128,7 +128,7 @@ class Discovery:
     ) -> Iterator[Found]:
         for pid in sorted(members):
             key = pid, table[pid].start_ticks
-            if ranks.get(pid, "rollout") not in _SERVING_ROLES:
+            if ranks.get(pid, "rollout") not in SERVING_ROLES:
                 continue
             if not self._rests.may_ask(key, at):
                 continue

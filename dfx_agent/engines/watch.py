@@ -11,7 +11,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -40,7 +40,10 @@ _STANDS_SECONDS = 30.0
 
 
 class EngineWatch:
-    """``jobs`` says which processes belong to which run now; ``configured`` are URLs."""
+    """``jobs`` says which processes belong to which run now; ``configured`` are URLs.
+
+    ``ranks``: run -> pid -> rank of those that serve, which is the number of their replica.
+    """
 
     def __init__(
         self,
@@ -50,8 +53,9 @@ class EngineWatch:
         *,
         finds: bool = True,
         answer_seconds: float = asking.ANSWER_SECONDS,
+        ranks: Callable[[str], Mapping[int, int]] = lambda _run: {},
     ) -> None:
-        self._jobs = jobs
+        self._jobs, self._ranks = jobs, ranks
         self._configured = tuple(map(metrics_url, configured))
         self._faults = faults or Faults()
         self._discovery = Discovery() if finds else None
@@ -205,11 +209,14 @@ class EngineWatch:
         self._facts = {run: tuple(self._of_run(run, ends)) for run, ends in by_run.items()}
 
     def _of_run(self, run: str, endpoints: Iterable[Endpoint]) -> list[EngineFacts]:
-        """By replica: numbers go by address, and stay with who has them."""
-        numbers = self._numbers.setdefault(run, {})
+        """By replica: numbers are the rank, else go by address, and stay with who has them."""
+        numbers, ranks = self._numbers.setdefault(run, {}), self._ranks(run)
         rows: list[EngineFacts] = []
         for endpoint in endpoints:
-            url = endpoint.found.url
+            url, rank = endpoint.found.url, ranks.get(endpoint.found.pid or 0)
+            is_new = endpoint.workers == ("",) and (url, "") not in numbers
+            if rank is not None and is_new and rank not in numbers.values():
+                numbers[url, ""] = rank
             first = numbers.pop((url, ""), None) if endpoint.workers != ("",) else None
             for worker in endpoint.workers:
                 if (url, worker) not in numbers:

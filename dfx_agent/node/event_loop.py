@@ -30,6 +30,7 @@ class LoopAccount:
         self._lags: deque[LoopLag] = deque(maxlen=_KEEP_LAGS)
         self._held: deque[LoopHeld] = deque(maxlen=_KEEP_HELD)
         self._unanswered: LoopLag | None = None
+        self._late_seconds = 0.0  # of all that have answered
         self._step: _Step | None = None
         self._last_step: _Step | None = None
 
@@ -38,6 +39,7 @@ class LoopAccount:
         if lag.held_by:
             return
         self._lags.append(lag)
+        self._late_seconds += lag.seconds if lag.seconds >= LATE_SECONDS else 0.0
         if self._step is None or self._step.number != lag.step:
             self._last_step, self._step = self._step, _Step(lag.step, [])
         if len(self._step.lags) < _KEEP_LAGS:
@@ -49,12 +51,12 @@ class LoopAccount:
     def row(self, now_ns: int) -> EventLoopRow | None:
         """None where no loop has answered within the newest minute."""
         since_ns = now_ns - int(WINDOW_SECONDS * 1e9)
-        held = list(self._held)
-        all_of = list(self._lags)
+        held, all_of, standing = list(self._held), list(self._lags), 0.0
         if self._unanswered is not None:  # it is held still, perhaps for ever
             all_of.append(self._unanswered)
             name, end_ns = self._unanswered.held_by, self._unanswered.end_ns
-            held.append(LoopHeld(name, end_ns, self._unanswered.seconds))
+            standing = self._unanswered.seconds
+            held.append(LoopHeld(name, end_ns, standing))
         lags = [lag for lag in all_of if lag.end_ns >= since_ns]
         if not lags:
             return None
@@ -67,6 +69,7 @@ class LoopAccount:
             step=lag_stats(last) if last else None,
             late_seconds=sum(lag for lag in seconds if lag >= LATE_SECONDS),
             holders=_holders([each for each in held if each.end_ns >= since_ns]),
+            late_seconds_total=self._late_seconds + standing,
         )
 
 

@@ -62,3 +62,9 @@ class Bottleneck:
     balance: str = ""
     first_step: int | None = None
     last_step: int | None = None
+
+
+def bound_text(verdict: Bottleneck) -> str:
+    """As in "rollout-bound", "stalled"; "" where it is not told."""
+    bound = verdict.bound_by or ""
+    return f"{bound}-bound" if bound not in {"", "stalled"} else bound

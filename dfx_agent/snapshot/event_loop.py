@@ -37,7 +37,8 @@ class EventLoopRow:
     """Of one process. ``window`` is the newest minute, ``step`` the newest step that is over.
 
     ``late_seconds`` of that minute the loop was late by 0.1 s or more; ``holders``, most first, for
-    that long. ``window_seconds`` is shorter than a minute where the loop was not seen so long.
+    that long. ``late_seconds_total`` is the same since it was first seen. ``window_seconds`` is
+    shorter than a minute where the loop was not seen so long.
     """
 
     window_seconds: float
@@ -45,3 +46,4 @@ class EventLoopRow:
     step: LagStats | None
     late_seconds: float
     holders: tuple[LoopHolder, ...]
+    late_seconds_total: float = 0.0

@@ -13,7 +13,15 @@ from prometheus_page import rank_row
 from dfx_agent.agent.kept import evidence
 from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import diagnose
-from dfx_agent.snapshot import EngineNote, EnginePool, RunRow, Snapshot, Standing, Verdict
+from dfx_agent.snapshot import (
+    Bottleneck,
+    EngineNote,
+    EnginePool,
+    RunRow,
+    Snapshot,
+    Standing,
+    Verdict,
+)
 from dfx_agent.snapshot.document import Document
 
 
@@ -45,7 +53,7 @@ def test_json_says_a_number_that_is_none_as_the_api_does():
     text = Document[diagnose.Diagnosis](diagnose.Diagnosis).dumped(diagnose._diagnosis(told, None))
     document = json.loads(text)
     assert set(document) == {"source", "blind", "runs"}
-    told_of = {"run", "standing", "incidents", "verdicts", "engine_notes"}
+    told_of = {"run", "standing", "incidents", "verdicts", "engine_notes", "bottleneck"}
     assert set(document["runs"][0]) == told_of
     assert document["runs"][0]["verdicts"][0]["lost_seconds"] == "Infinity"
 
@@ -58,4 +66,22 @@ def test_an_engine_that_stands_out_is_said_and_is_no_verdict(capsys):
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
     diagnose._print(told, None)
     assert "  engine: replica 1 has 40 requests waiting" in capsys.readouterr().out.splitlines()
+    assert diagnose._exit_code(told, None) == 0
+
+
+def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault(capsys):
+    bottleneck = Bottleneck(
+        "found", "", "trainer", "tool", chain=("ranks wait", "a tool call takes 0.6 s"),
+        balance="2 times", first_step=3, last_step=7,
+    )  # fmt: skip
+    told = seen("/dfx", state="clear", rank_state="live")
+    (run,) = told.runs
+    run = replace(run, bottleneck=bottleneck)
+    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
+    diagnose._print(told, None)
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("  pipeline: found: tool-bound, steps 3 to 7 of trainer")
+    assert lines[at + 1 : at + 4] == [
+        "    ranks wait", "    because a tool call takes 0.6 s", "    2 times",
+    ]  # fmt: skip
     assert diagnose._exit_code(told, None) == 0

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from scripted_engine import ScriptedEngine, scripted_engine
 
+from dfx_agent.engines.endpoint import Found
 from dfx_agent.engines.watch import EngineWatch, metrics_url
 
 JOBS = {"r": {}}
@@ -16,11 +17,12 @@ JOBS = {"r": {}}
 class Watched:
     """A watch whose rounds the test makes itself."""
 
-    def __init__(self, *urls, answer_seconds=30.0):
+    def __init__(self, *urls, answer_seconds=30.0, ranks=None):
         self.jobs = dict(JOBS)
         self.watch = EngineWatch(
-            lambda: self.jobs, urls, finds=False, answer_seconds=answer_seconds
-        )
+            lambda: self.jobs, urls, finds=False, answer_seconds=answer_seconds,
+            ranks=lambda _run: ranks or {},
+        )  # fmt: skip
         self.loop = asyncio.new_event_loop()
 
     def read(self, rounds=1):
@@ -57,6 +59,17 @@ def test_a_healthy_engine_is_read():
     assert row.rates["generation_tokens"] > 0
     assert 0.25 < row.latencies["time_to_first_token_seconds"].p50 <= 0.5
     assert (row.num_readings, row.num_failed_readings, row.num_unknown_names) == (2, 0, 0)
+
+
+def test_the_number_of_a_replica_is_the_rank_of_the_process_that_serves_it():
+    with ExitStack() as stack:
+        engines = [stack.enter_context(scripted_engine()) for _ in range(2)]
+        urls = sorted((engine.url for engine in engines), key=lambda url: int(url.split(":")[2]))
+        watch = stack.enter_context(watched(ranks={71: 1, 72: 0}))
+        for url, pid in zip(urls, (71, 72), strict=True):
+            watch.watch._join(Found(f"{url}/metrics", "r", "socket", pid))
+        rows = watch.read(rounds=2)
+    assert {row.pid: number for number, row in rows.items()} == {71: "1", 72: "0"}
 
 
 def test_proxies_of_the_environment_are_not_asked(monkeypatch):

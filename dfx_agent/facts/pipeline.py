@@ -1,0 +1,43 @@
+"""What is known of a pipeline at one instant: its steps, processes, engines and told numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dfx_agent.snapshot import EngineFacts, EventLoopRow, OpenSpan, StepRow, TimeSplit, Verdict
+
+
+class ProcessTime(NamedTuple):
+    """Where the time of one process went since it began, and what it is in now."""
+
+    role: str
+    rank: str
+    pid: int
+    totals: TimeSplit
+    inflight: tuple[OpenSpan, ...] = ()
+    event_loop: EventLoopRow | None = None
+
+
+class Told(NamedTuple):
+    """A metric of the catalogue with its labels, sorted."""
+
+    metric: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFacts:
+    """Of one run on one node, as of Unix time ``now_seconds``.
+
+    ``steps``: the newest that are closed, of all roles, oldest first. ``told``: the newest numbers
+    that frameworks tell, the mean over who tells them. ``found``: verdicts that something is wrong.
+    """
+
+    now_seconds: float
+    steps: tuple[StepRow, ...] = ()
+    processes: tuple[ProcessTime, ...] = ()
+    engines: tuple[EngineFacts, ...] = ()
+    told: Mapping[Told, float] = field(default_factory=dict)
+    found: tuple[Verdict, ...] = ()

@@ -1,0 +1,177 @@
+"""Components that cost a pipeline more than they should: by their own habit, or by their share.
+
+The order is from what holds up all others to what is only felt: an event loop that is held makes
+tools look slow, a slow tool makes samples old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from dfx_agent.durations import seconds_text
+from dfx_agent.judge.bottleneck.engine_causes import slow_engines
+from dfx_agent.judge.bottleneck.habit import Change
+from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC, weight_sync_parts
+from dfx_agent.judge.bottleneck.window import Habits, Window, told
+from dfx_agent.snapshot import EventLoopRow, PipelineCause
+
+_LATE_RATIO = 0.15  # of a step
+_GROWN_RATIO = 0.1
+_TOOL_RATIO = 0.4  # of an episode
+_SYNC_RATIO = 0.3
+_LEAST_GROUPS = 1.0
+_FEWER_RATIO = 0.5
+_NOBODY = "("  # holders that are no code of the job begin so
+
+SAMPLES, TOOL, SYNC, STALE, ACTIVE = "samples", "tool call", "weight sync", "stale", "active"
+RECEIVER_METRIC = "dfx_weight_sync_receiver_seconds"
+
+
+def observe(habits: Habits, window: Window) -> None:
+    """Note what the newest step of ``window`` was like."""
+    step, row = window.last.step, window.rows[-1]
+    habits.add(SYNC, step, sum(weight_sync_parts(row).values()))
+    for part, seconds in weight_sync_parts(row).items():
+        habits.add(part, step, seconds)
+    habits.add(TOOL, step, _call_seconds(window))
+    habits.add(STALE, step, told(window.told, "dfx_step_stale_samples", action="evicted_groups"))
+    habits.add(ACTIVE, step, told(window.told, "dfx_queue_depth", queue="active"))
+
+
+def causes(
+    window: Window, habits: Habits, waited: Change | None, named: Collection[str]
+) -> list[PipelineCause]:
+    """The one that holds up the others first.
+
+    ``waited``: how the wait for samples has changed; ``named``: components that were found last.
+    """
+    held = list(_held_loops(window))
+    found = [*held, *_weight_sync(window, habits), *slow_engines(window, named)]
+    if not held:
+        found += _tools(window, habits)
+    found += _stale(habits)
+    if not found:
+        found += _few_in_flight(habits, waited)
+    return found
+
+
+def _held_loops(window: Window) -> Iterator[PipelineCause]:
+    for first, last in window.processes():
+        if first.event_loop is None or last.event_loop is None or not window.num_steps:
+            continue
+        late = last.event_loop.late_seconds_total - first.event_loop.late_seconds_total
+        share, name = _held_by(last.event_loop)
+        seconds = late * share / window.num_steps
+        if seconds >= _LATE_RATIO * window.step_seconds:
+            sentence = (
+                f"{name} held the event loop of {last.role} {last.rank} for "
+                f"{seconds_text(seconds)} of each step"
+            )
+            yield PipelineCause("event loop", f"{last.role} event loop", sentence, seconds)
+
+
+def _held_by(loop: EventLoopRow) -> tuple[float, str]:
+    """(share of the lateness that code of the job is to blame for, which code most)."""
+    total = sum(holder.seconds for holder in loop.holders)
+    of_job = [holder for holder in loop.holders if not holder.name.startswith(_NOBODY)]
+    if not of_job:
+        return 0.0, ""
+    return sum(holder.seconds for holder in of_job) / total, of_job[0].name
+
+
+def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:
+    change = habits[SYNC].change(_GROWN_RATIO * window.step_seconds)
+    share = window.shares.ratio("weight sync")
+    if change is None and share < _SYNC_RATIO:
+        return
+    parts = weight_sync_parts(window.rows[-1])
+    part = max(parts, key=lambda name: parts[name] - (habits[name].usual or 0.0), default="")
+    told_part = part.removeprefix(WEIGHT_SYNC).strip("_") or "weight sync"
+    seconds = change.excess if change else window.shares.by_bound["weight sync"]
+    more = f", {seconds_text(change.excess)} more than before" if change else ""
+    sentence = (
+        f"weight sync takes {seconds_text(change.now if change else seconds)} of a step{more}"
+    )
+    sentence += f"; most of it is {told_part}: {seconds_text(parts.get(part, 0.0))}" if part else ""
+    slowest = _slow_receiver(window, told_part)
+    component = f"weight {told_part}"
+    if slowest:
+        component += f" to {slowest[0]}"
+        sentence += f", to {slowest[0]} {slowest[1]}"
+    since = change.since_step if change else None
+    yield PipelineCause("weight sync", component, sentence, seconds, "seconds", since)
+
+
+def _slow_receiver(window: Window, part: str) -> tuple[str, str] | None:
+    """Who takes longest in this part, if much longer than the others."""
+    seconds = {
+        dict(key.labels)["receiver"]: value
+        for key, value in window.told.items()
+        if key.metric == RECEIVER_METRIC and dict(key.labels).get("part") == part
+    }
+    if len(seconds) < 2:
+        return None
+    *others, (slowest, name) = sorted((value, receiver) for receiver, value in seconds.items())
+    usual = others[len(others) // 2][0]
+    if slowest < 2 * usual or slowest - usual < _GROWN_RATIO * window.step_seconds:
+        return None
+    return (
+        f"rollout replica {name}",
+        f"{seconds_text(slowest)}, to the others {seconds_text(usual)}",
+    )
+
+
+def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
+    tool = told(window.told, "dfx_tool_seconds", stat="mean")
+    generation = told(window.told, "dfx_request_latency_seconds", stat="mean")
+    call = _call_seconds(window)
+    if tool is None or call is None or not tool:
+        return
+    episode = tool + (generation or 0.0)
+    change = habits[TOOL].change(_GROWN_RATIO * episode)
+    if change is None and tool < _TOOL_RATIO * episode:
+        return
+    seconds = change.excess if change else call
+    before = f", {seconds_text(change.usual)} before step {change.since_step}" if change else ""
+    sentence = (
+        f"a tool call takes {seconds_text(change.now if change else call)}{before}; tools are "
+        f"{tool / episode:.0%} of an episode"
+    )
+    since = change.since_step if change else None
+    yield PipelineCause("tool", "tool", sentence, seconds, "seconds a call", since)
+
+
+def _call_seconds(window: Window) -> float | None:
+    """Of one call, where turns are told; else of a sample."""
+    tool = told(window.told, "dfx_tool_seconds", stat="mean")
+    turns = told(window.told, "dfx_turns", stat="mean")
+    if tool is None:
+        return None
+    return tool / (turns - 1) if turns is not None and turns > 1 else tool
+
+
+def _stale(habits: Habits) -> Iterator[PipelineCause]:
+    change = habits[STALE].change(_LEAST_GROUPS)
+    if change is None:
+        return
+    sentence = (
+        f"{change.now:.2g} groups of a step are thrown away: their weights are too old by the time "
+        f"that they could be trained on ({change.usual:.2g} before step {change.since_step})"
+    )
+    yield PipelineCause(
+        "rollout", "sample queue", sentence, change.excess, "groups", change.since_step
+    )
+
+
+def _few_in_flight(habits: Habits, waited: Change | None) -> Iterator[PipelineCause]:
+    active = habits[ACTIVE].usual
+    change = habits[ACTIVE].change(_FEWER_RATIO * active, falls=True) if active else None
+    if change is None or waited is None:
+        return
+    sentence = (
+        f"only {change.now:.2g} groups are rolled out at a time, {change.usual:.2g} before step "
+        f"{change.since_step}: the engines have too little to do"
+    )
+    yield PipelineCause(
+        "rollout", "rollout concurrency", sentence, waited.excess, "seconds", change.since_step
+    )

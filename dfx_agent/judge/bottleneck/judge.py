@@ -1,0 +1,122 @@
+"""One verdict on a pipeline for its newest steps: what it waits for, and because of whom."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from dfx_agent.facts.pipeline import PipelineFacts
+from dfx_agent.judge.bottleneck import words
+from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe
+from dfx_agent.judge.bottleneck.engine_causes import StillEngines
+from dfx_agent.judge.bottleneck.habit import Change
+from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role, waited_for_samples
+from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
+from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow
+
+NUM_STEPS = 3
+_ENOUGH_STEPS = 5
+_LEAST_SECONDS = 8.0
+_LONG_SECONDS = 20.0
+_MOST_STEPS = 16
+_BOUND_RATIO = 0.2
+_GROWN_RATIO = 0.1
+
+
+class BottleneckJudge:
+    """Of one run; a window is judged anew when a step of the role that trains has closed."""
+
+    def __init__(self) -> None:
+        self._moments: deque[Moment] = deque(maxlen=_MOST_STEPS + 1)
+        self._habits = Habits()
+        self._still = StillEngines()
+        self._slow: set[str] = set()  # who was named last
+        self._seen: set[tuple[str, int]] = set()
+        self._judged: Bottleneck | None = None
+
+    def verdict(self, facts: PipelineFacts) -> Bottleneck | None:
+        """None for a run that has no steps at all."""
+        still = self._still.causes(facts.engines, facts.processes, facts.now_seconds)
+        newest = {(row.role, row.step) for row in facts.steps}
+        if newest != self._seen:
+            self._seen = newest
+            self._judge_newest(facts)
+        hangs = [v for v in facts.found if v.kind == "hang"]
+        if self._judged is not None and (still or hangs):
+            return words.stalled(self._judged.role, still, hangs, facts)
+        return self._judged
+
+    def _judge_newest(self, facts: PipelineFacts) -> None:
+        role = training_role(facts.steps)
+        rows = [row for row in facts.steps if row.role == role]
+        if role is None or (self._moments and self._moments[-1].step == rows[-1].step):
+            return
+        self._moments.append(Moment.of(rows[-1].step, facts))
+        self._judged = self._of_window(role, rows, facts)
+
+    def _of_window(self, role: str, rows: Sequence[StepRow], facts: PipelineFacts) -> Bottleneck:
+        newest = self._newest(rows)
+        shares = step_shares(newest)
+        moments = [m for m in self._moments if m.step >= newest[0].step - 1]
+        window = Window(role, newest, shares, moments, facts.told)
+        observe(self._habits, window)
+        row = rows[-1]
+        waits = [waited_for_samples(cell) for cell in row.cells]
+        self._habits.add(SAMPLES, row.step, fmean(waits) if waits else None)
+        if len(newest) < NUM_STEPS:
+            return words.too_few(role, len(newest), NUM_STEPS)
+        waited = self._habits[SAMPLES].change(_GROWN_RATIO * shares.step_seconds)
+        found = [*causes(window, self._habits, waited, self._slow), *_slow_ranks(role, facts)]
+        self._slow = {cause.component for cause in found}
+        return self._concluded(window, found, waited)
+
+    def _newest(self, rows: Sequence[StepRow]) -> list[StepRow]:
+        """The newest five steps, and as many more as eight seconds need; three that are long."""
+        newest: list[StepRow] = []
+        for row in reversed(rows[-_MOST_STEPS:]):
+            seconds = newest[-1].end_seconds - newest[0].begin_seconds if newest else 0.0
+            is_many = len(newest) >= _ENOUGH_STEPS or seconds >= _LONG_SECONDS
+            if len(newest) >= NUM_STEPS and seconds >= _LEAST_SECONDS and is_many:
+                break
+            newest.insert(0, row)
+        return newest
+
+    def _concluded(
+        self, window: Window, found: Sequence[PipelineCause], waited: Change | None
+    ) -> Bottleneck:
+        bound = _bound_of(window)
+        if not found and bound is None:
+            return words.balanced(window)
+        told = found[0].bound_by if found else bound
+        assert told is not None
+        verdict = words.bound_by(window, told, found, waited)
+        return replace(verdict, causes=tuple(found))
+
+
+def _bound_of(window: Window) -> BoundBy | None:
+    """What takes most of a step beside training; training where nothing else takes much."""
+    shares = {bound: window.shares.ratio(bound) for bound in window.shares.by_bound}
+    others = {bound: share for bound, share in shares.items() if bound != "train"}
+    most = max(others, key=lambda bound: others[bound], default=None)
+    if most is not None and others[most] >= _BOUND_RATIO:
+        return most
+    is_alone = len({role for role, _ in window.last.processes}) == 1
+    return "train" if is_alone or words.rollout_waits(window) >= _BOUND_RATIO else None
+
+
+def _slow_ranks(role: str, facts: PipelineFacts) -> list[PipelineCause]:
+    """Whom the other verdicts name: they are the ones to say it."""
+    return [
+        PipelineCause(
+            "peers",
+            f"{role} rank {', '.join(verdict.ranks)}",
+            verdict.summary,
+            verdict.lost_seconds,
+            "seconds",
+            None,
+        )
+        for verdict in facts.found
+        if verdict.kind == "straggler" and verdict.role == role
+    ]

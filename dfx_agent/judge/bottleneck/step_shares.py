@@ -1,0 +1,117 @@
+"""What the steps of the role that trains go to, by what would have to be faster."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dfx_agent.snapshot import BoundBy, StepCell, StepRow, TimeSplit
+
+# stage -> what a step is bound by while it is in it; all others are "train"
+_STAGES: Mapping[str, BoundBy] = {
+    "rollout": "rollout",
+    "generate": "rollout",
+    "tool": "tool",
+    "environment": "tool",
+    "reward": "reward",
+    "h2d": "data",
+    "pack": "data",
+    "data": "data",
+}
+_TRAINS = ("actor_update", "critic_update", "backward", "optimizer", "forward", "train")
+# not part of what a step is for
+_ASIDE = ("checkpoint", "validation")
+_WAITS: Mapping[str, BoundBy] = {
+    "collector": "rollout",
+    "queue": "rollout",
+    "replay_batch": "data",
+    "policy": "policy gate",
+    "barrier": "peers",
+    "sync_coordination": "weight sync",
+}
+WEIGHT_SYNC = "weight_sync"
+
+
+@dataclass(frozen=True)
+class StepShares:
+    """Seconds of the mean step of a mean rank; ``waited`` is kind of wait -> seconds."""
+
+    num_steps: int
+    step_seconds: float
+    by_bound: Mapping[BoundBy, float]
+    waited: Mapping[str, float]
+
+    def ratio(self, bound: BoundBy) -> float:
+        return self.by_bound.get(bound, 0.0) / self.step_seconds if self.step_seconds else 0.0
+
+
+def training_role(steps: Iterable[StepRow]) -> str | None:
+    """The role whose steps train; else the one whose steps say most of where their time went."""
+    trained: defaultdict[str, float] = defaultdict(float)
+    told: defaultdict[str, float] = defaultdict(float)
+    for row in steps:
+        for cell in row.cells:
+            seconds = cell.split.stage_seconds
+            trained[row.role] += sum(seconds.get(name, 0.0) for name in _TRAINS)
+            told[row.role] += sum(seconds.values())
+    seconds_of = trained if any(trained.values()) else told
+    return max(seconds_of, key=lambda role: seconds_of[role], default=None)
+
+
+def step_shares(rows: Sequence[StepRow]) -> StepShares:
+    """Of closed steps of one role, at least one."""
+    cells = [cell for row in rows for cell in row.cells]
+    by_bound: defaultdict[BoundBy, float] = defaultdict(float)
+    waited: defaultdict[str, float] = defaultdict(float)
+    for cell in cells:
+        for bound, seconds in _of_stages(cell.split):
+            by_bound[bound] += seconds
+        for kind, places in cell.split.wait_seconds.items():
+            waited[kind] += sum(places.values())
+            for stage, seconds in places.items():
+                by_bound[_bound_of_wait(kind, stage)] += seconds
+    num = len(cells) or 1
+    return StepShares(
+        len(rows),
+        sum(cell.split.wall_seconds for cell in cells) / num,
+        {bound: seconds / num for bound, seconds in by_bound.items()},
+        {kind: seconds / num for kind, seconds in waited.items()},
+    )
+
+
+def _of_stages(split: TimeSplit) -> Iterator[tuple[BoundBy, float]]:
+    for stage, seconds in split.stage_seconds.items():
+        if not stage.startswith(_ASIDE):
+            yield bound_of_stage(stage), seconds
+
+
+def bound_of_stage(stage: str) -> BoundBy:
+    """``weight_sync_load`` is weight sync too, ``rollout_turn`` rollout."""
+    if stage.startswith(WEIGHT_SYNC):
+        return "weight sync"
+    return next((bound for name, bound in _STAGES.items() if stage.startswith(name)), "train")
+
+
+def _bound_of_wait(kind: str, stage: str) -> BoundBy:
+    """Waiting for a peer or a server within a stage is part of that stage."""
+    if kind in _WAITS:
+        return _WAITS[kind]
+    if stage:
+        return bound_of_stage(stage)
+    return "peers" if kind == "collective" else "rollout"
+
+
+def waited_for_samples(cell: StepCell) -> float:
+    """Seconds in which this rank had nothing to train on."""
+    waits = cell.split.wait_seconds
+    return sum(sum(waits.get(kind, {}).values()) for kind in ("collector", "queue"))
+
+
+def weight_sync_parts(row: StepRow) -> dict[str, float]:
+    """Part -> seconds, of the rank that spends most on bringing weights on."""
+    parts = [
+        {name: s for name, s in cell.split.stage_seconds.items() if name.startswith(WEIGHT_SYNC)}
+        for cell in row.cells
+    ]
+    return max(parts, key=lambda found: sum(found.values()), default={})

@@ -1,0 +1,178 @@
+"""A bottleneck in the words of those who wait: what is felt, and because of what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dfx_agent.durations import seconds_text
+from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
+from dfx_agent.judge.bottleneck.engine_causes import busy_ratios
+from dfx_agent.judge.bottleneck.habit import Change
+from dfx_agent.judge.bottleneck.window import Window
+from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, Verdict
+from dfx_agent.snapshot.bottleneck import bound_text
+
+_ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
+_BUSY_RATIO = 0.6
+_FELT: Mapping[BoundBy, str] = {
+    "rollout": "wait for samples",
+    "data": "wait for data",
+    "policy gate": "wait for newer weights",
+    "peers": "wait for each other",
+    "weight sync": "bring weights on",
+    "reward": "compute rewards",
+    "tool": "run tools",
+    "train": "train",
+    "event loop": "wait for the event loop",
+    "stalled": "stand still",
+}
+
+
+def too_few(role: str, num_steps: int, wanted: int) -> Bottleneck:
+    summary = f"{num_steps} of {wanted} steps of {role} have closed"
+    return Bottleneck("insufficient evidence", summary, role)
+
+
+def stalled(
+    role: str, still: Sequence[PipelineCause], hangs: Sequence[Verdict], facts: PipelineFacts
+) -> Bottleneck:
+    """Something does not move at all: that comes before all tuning."""
+    found = [
+        *still,
+        *(PipelineCause("stalled", _blamed(v), v.summary, None, "seconds", v.step) for v in hangs),
+    ]
+    felt = _open_wait(role, facts)
+    chain = (*filter(None, [felt]), *(cause.sentence for cause in found))
+    return Bottleneck(
+        state="found",
+        summary=f"stalled: {' ← '.join(chain)}",
+        role=role,
+        bound_by="stalled",
+        chain=chain,
+        causes=tuple(found),
+    )
+
+
+def _blamed(verdict: Verdict) -> str:
+    return f"{verdict.role} rank {', '.join(verdict.ranks)}" if verdict.ranks else verdict.role
+
+
+def _open_wait(role: str, facts: PipelineFacts) -> str:
+    """In what the role that trains stands now, the longest of its ranks."""
+    spans = [
+        (span.elapsed_seconds, process.rank, span.name)
+        for process in facts.processes
+        if process.role == role and process.inflight
+        for span in [process.inflight[-1]]
+    ]
+    if not spans:
+        return ""
+    seconds, rank, name = max(spans)
+    return f"{role} rank {rank} has been in {name} for {seconds_text(seconds)}"
+
+
+def balanced(window: Window) -> Bottleneck:
+    train = window.shares.ratio("train")
+    return Bottleneck(
+        state="clear",
+        summary=f"balanced: {window.role} trains in {train:.0%} of a step, and waits for nothing "
+        "for long",
+        role=window.role,
+        step_seconds=window.step_seconds,
+        first_step=window.rows[0].step,
+        last_step=window.rows[-1].step,
+    )
+
+
+def bound_by(
+    window: Window, bound: BoundBy, found: Sequence[PipelineCause], waited: Change | None
+) -> Bottleneck:
+    felt_bound, seconds = _felt(window, bound)
+    share = seconds / window.step_seconds if window.step_seconds else 0.0
+    chain = (_felt_text(window, felt_bound, seconds, waited), *(c.sentence for c in found))
+    if not found and felt_bound == "rollout":
+        chain = (*chain, *_of_engines(window))
+    verdict = Bottleneck("found", "", window.role, bound)
+    return replace(
+        verdict,
+        summary=f"{bound_text(verdict)}: {' ← '.join(chain)}",
+        cost_seconds=seconds,
+        cost_ratio=share,
+        step_seconds=window.step_seconds,
+        chain=chain,
+        balance="" if found else _balance(window, bound),
+        first_step=window.rows[0].step,
+        last_step=window.rows[-1].step,
+    )
+
+
+def _felt(window: Window, bound: BoundBy) -> tuple[BoundBy, float]:
+    """Where those who train feel it, and the seconds of a step."""
+    by_bound = window.shares.by_bound
+    if bound == "train":
+        return bound, by_bound.get("train", 0.0)
+    if bound in by_bound and bound not in {"tool", "event loop"}:
+        return bound, by_bound[bound]
+    return "rollout", by_bound.get("rollout", 0.0)
+
+
+def _felt_text(window: Window, bound: BoundBy, seconds: float, waited: Change | None) -> str:
+    share = seconds / window.step_seconds if window.step_seconds else 0.0
+    felt = _FELT[bound]
+    if bound == "rollout" and not is_waiting(window):
+        felt = "roll out"
+    text = (
+        f"ranks of {window.role} {felt} for {seconds_text(seconds)} of a step "
+        f"of {seconds_text(window.step_seconds)} ({share:.0%})"
+    )
+    if bound == "rollout" and waited is not None:
+        text += f", {seconds_text(waited.usual)} before step {waited.since_step}"
+    return text
+
+
+def is_waiting(window: Window) -> bool:
+    """Whether others roll out, and those who train wait for them."""
+    waited = sum(window.shares.waited.get(kind, 0.0) for kind in ("collector", "queue"))
+    return waited >= window.shares.by_bound.get("rollout", 0.0) / 2
+
+
+def _of_engines(window: Window) -> tuple[str, ...]:
+    ratios = busy_ratios(window)
+    if not ratios:
+        return ()
+    low, high = min(ratios.values()), max(ratios.values())
+    told = f"{low:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
+    return (f"the engines have requests in {told} of the time",)
+
+
+def rollout_waits(window: Window) -> float:
+    """Share of the time in which the rollout side waits for those who train; the least of it."""
+    shares = []
+    for first, last in window.processes():
+        if last.role in _ROLLOUT_SIDE and last.role != window.role:
+            wall = last.totals.wall_seconds - first.totals.wall_seconds
+            waited = _waited(last) - _waited(first)
+            shares.append(waited / wall if wall > 0 else 0.0)
+    return min(shares, default=0.0)
+
+
+def _waited(process: ProcessTime) -> float:
+    kinds = process.totals.wait_seconds
+    return sum(sum(kinds.get(kind, {}).values()) for kind in ("queue", "policy"))
+
+
+def _balance(window: Window, bound: BoundBy) -> str:
+    """The pools that would fit each other, if each worked as it does."""
+    wait = window.shares.by_bound.get("rollout", 0.0)
+    ratios = busy_ratios(window)
+    if bound == "rollout" and ratios and max(ratios.values()) < _BUSY_RATIO:
+        return "the engines have room: more requests at a time would help, more engines would not"
+    if bound == "rollout" and 0 < wait < window.step_seconds and is_waiting(window):
+        times = window.step_seconds / (window.step_seconds - wait)
+        return f"{times:.2g} times the rollout capacity for each trainer would end the wait"
+    if bound == "train":
+        share = rollout_waits(window)
+        if 0 < share < 1:
+            return f"{1 / (1 - share):.2g} times the training capacity would end the wait"
+    return ""

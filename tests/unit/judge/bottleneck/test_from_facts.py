@@ -1,0 +1,223 @@
+"""What a pipeline waits for, concluded from facts made by hand: no process, no file, no clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfx_agent.facts.pipeline import PipelineFacts, Told
+from dfx_agent.judge.bottleneck.judge import BottleneckJudge
+from dfx_agent.snapshot import OpenSpan, StepCell, StepRow, TimeSplit, Verdict
+from tests.unit.judge.bottleneck.pipeline import Pipeline
+
+TOOL = Told("dfx_tool_seconds", (("stat", "mean"),))
+TURNS = Told("dfx_turns", (("stat", "mean"),))
+GENERATION = Told("dfx_request_latency_seconds", (("stat", "mean"),))
+STALE = Told("dfx_step_stale_samples", (("action", "evicted_groups"),))
+ACTIVE = Told("dfx_queue_depth", (("queue", "active"),))
+
+
+def receiver(name: str, part: str = "transfer") -> Told:
+    return Told("dfx_weight_sync_receiver_seconds", (("part", part), ("receiver", name)))
+
+
+def test_without_steps_there_is_nothing_to_say():
+    assert BottleneckJudge().verdict(PipelineFacts(now_seconds=1.0)) is None
+
+
+def test_few_steps_are_too_few():
+    verdict = Pipeline().steps(2)
+    assert (verdict.state, verdict.bound_by) == ("insufficient evidence", None)
+    assert verdict.summary == "2 of 3 steps of trainer have closed"
+
+
+def test_nobody_waits_for_long_is_balanced():
+    verdict = Pipeline().steps(12)
+    assert (verdict.state, verdict.causes) == ("clear", ())
+    assert verdict.summary.startswith("balanced: trainer trains in 92% of a step")
+
+
+def test_trainers_that_wait_for_samples_are_rollout_bound_with_the_share():
+    verdict = Pipeline(wait={"collector": 1.2}).steps(12)
+    assert (verdict.state, verdict.bound_by, verdict.causes) == ("found", "rollout", ())
+    assert verdict.cost_seconds == pytest.approx(1.2)
+    assert verdict.cost_ratio == pytest.approx(0.5)
+    assert verdict.balance == "2 times the rollout capacity for each trainer would end the wait"
+
+
+def test_rollout_that_waits_for_trainers_is_train_bound():
+    verdict = Pipeline(rollout_wait=0.5).steps(12)
+    assert (verdict.state, verdict.bound_by) == ("found", "train")
+    assert verdict.balance == "2 times the training capacity would end the wait"
+
+
+def test_one_role_alone_is_bound_by_its_longest_stage():
+    stages = {"rollout": 3.0, "reward": 0.4, "actor_update": 1.0}
+    split = TimeSplit(4.4, 4.4, 0.0, stages, {})
+    rows = tuple(
+        StepRow(n, "actor", n * 4.4, n * 4.4 + 4.4, (), None, (StepCell("0", split, {}),))
+        for n in range(5)
+    )
+    verdict = BottleneckJudge().verdict(PipelineFacts(now_seconds=30.0, steps=rows))
+    assert verdict is not None
+    assert (verdict.state, verdict.bound_by) == ("found", "rollout")
+    assert verdict.cost_ratio == pytest.approx(3.0 / 4.4)
+    assert verdict.chain == ("ranks of actor roll out for 3 s of a step of 4.4 s (68%)",)
+
+
+def test_a_slow_replica_is_named_with_what_it_costs():
+    pipeline = Pipeline(wait={"collector": 1.2})
+    pipeline.steps(10)
+    pipeline.replicas[1].token_seconds *= 3
+    verdict = pipeline.steps(5)
+    (cause,) = verdict.causes
+    assert (cause.bound_by, cause.component) == ("rollout", "rollout replica 1")
+    # busy for 0.8 of 2.4 s, a third of it would do
+    assert cause.amount == pytest.approx(0.8 * 2.4 * 2 / 3, rel=0.01)
+    assert verdict.chain[0].startswith("ranks of trainer wait for samples for 1.2 s")
+    assert "replica 1 takes 0.012 s for a token, the others 0.004 s (3 times)" in verdict.chain[1]
+
+
+def test_one_slow_step_of_a_replica_names_nobody():
+    pipeline = Pipeline(wait={"collector": 1.2})
+    pipeline.steps(10)
+    pipeline.replicas[1].token_seconds *= 8
+    assert pipeline.steps(1).causes == ()
+    pipeline.replicas[1].token_seconds /= 8
+    for _ in range(6):
+        assert pipeline.steps(1).causes == ()
+
+
+def test_an_engine_that_moves_nothing_is_stalled_though_no_step_closes():
+    pipeline = Pipeline(wait={"collector": 1.2})
+    pipeline.steps(5)
+    pipeline.inflight = {"trainer": (OpenSpan("wait", "collector", 0.0, 21.0, 6),)}
+    for _ in range(4):
+        pipeline.replicas[0].num_waited_tokens += 10  # the other one goes on
+        verdict = pipeline.passes(5.0)
+    assert verdict is not None
+    assert (verdict.state, verdict.bound_by) == ("found", "stalled")
+    (cause,) = verdict.causes
+    assert (cause.component, cause.amount, cause.unit) == ("rollout replica 1", 2.0, "requests")
+    assert verdict.chain[0] == "trainer rank 1 has been in collector for 21 s"
+    assert "replica 1 holds 2 requests and has moved none of them for 20 s" in verdict.chain[1]
+
+
+def test_engines_that_are_told_to_wait_are_not_stalled():
+    pipeline = Pipeline(wait={"collector": 1.2})
+    pipeline.steps(5)
+    for _ in range(12):  # both: for new weights, or while nobody asks
+        verdict = pipeline.passes(5.0)
+    assert verdict is not None
+    assert verdict.bound_by == "rollout"
+    pipeline.replicas[1].running = 0.0
+    for _ in range(12):
+        pipeline.replicas[0].num_waited_tokens += 10
+        verdict = pipeline.passes(5.0)
+    assert verdict is not None
+    assert verdict.bound_by == "rollout"
+
+
+def test_an_event_loop_that_is_held_comes_before_the_tools_it_makes_look_slow():
+    pipeline = Pipeline(told={TOOL: 0.02, TURNS: 2.0, GENERATION: 0.3})
+    pipeline.steps(12)
+    pipeline.late_seconds, pipeline.wait = 0.8, {"collector": 0.9}
+    pipeline.told[TOOL] = 0.6
+    verdict = pipeline.steps(6)
+    assert [cause.bound_by for cause in verdict.causes] == ["event loop"]
+    (cause,) = verdict.causes
+    assert cause.amount == pytest.approx(0.8, rel=0.01)
+    assert cause.component == "orchestrator event loop"
+    assert "step_boundary > dumps (job.py) held the event loop" in cause.sentence
+
+
+def test_a_host_that_gives_no_processor_is_not_told_as_a_holder():
+    pipeline = Pipeline(holder="(the host: no processor for the loop's thread)")
+    pipeline.steps(12)
+    pipeline.late_seconds, pipeline.wait = 0.8, {"collector": 0.9}
+    assert all(cause.bound_by != "event loop" for cause in pipeline.steps(6).causes)
+
+
+def test_a_tool_call_that_takes_longer_than_before_is_told_by_the_call():
+    pipeline = Pipeline(wait={"collector": 0.8}, told={TOOL: 0.02, TURNS: 2.0, GENERATION: 0.3})
+    pipeline.steps(12)
+    pipeline.told[TOOL] = 0.62
+    verdict = pipeline.steps(5)
+    (cause,) = verdict.causes
+    assert (verdict.bound_by, cause.unit, cause.since_step) == ("tool", "seconds a call", 13)
+    assert cause.amount == pytest.approx(0.6)
+
+
+def test_tools_that_take_most_of_an_episode_are_told_without_a_habit():
+    told = {TOOL: 1.0, TURNS: 3.0, GENERATION: 0.1}
+    verdict = Pipeline(wait={"collector": 0.8}, told=told).steps(4)
+    assert (verdict.bound_by, verdict.causes[0].amount) == ("tool", 0.5)
+
+
+def test_weight_sync_that_grew_is_taken_apart_to_its_receiver():
+    told = {receiver("0"): 0.05, receiver("1"): 0.05}
+    parts = {"weight_sync_pause": 0.02, "weight_sync_transfer": 0.05}
+    pipeline = Pipeline(stage={"forward": 0.4, "backward": 0.8} | parts, told=told)
+    pipeline.steps(12)
+    pipeline.stage["weight_sync_transfer"] = 1.05
+    pipeline.told[receiver("1")] = 1.05
+    verdict = pipeline.steps(5)
+    (cause,) = verdict.causes
+    assert cause.component == "weight transfer to rollout replica 1"
+    assert (verdict.bound_by, cause.since_step) == ("weight sync", 13)
+    assert cause.amount == pytest.approx(1.0)
+
+
+def test_groups_that_are_thrown_away_are_told_against_the_habit():
+    pipeline = Pipeline(wait={"collector": 0.8}, told={STALE: 0.0})
+    pipeline.steps(12)
+    pipeline.told[STALE] = 3.0
+    (cause,) = pipeline.steps(5).causes
+    assert (cause.component, cause.amount, cause.unit) == ("sample queue", 3.0, "groups")
+
+
+def test_fewer_groups_in_flight_are_told_with_the_wait_they_add():
+    pipeline = Pipeline(wait={"collector": 0.4}, told={ACTIVE: 8.0})
+    pipeline.steps(12)
+    pipeline.told[ACTIVE], pipeline.wait = 1.0, {"collector": 1.9}
+    (cause,) = pipeline.steps(5).causes
+    assert cause.component == "rollout concurrency"
+    assert cause.amount == pytest.approx(1.5)
+
+
+def test_what_other_verdicts_name_is_taken_from_them():
+    pipeline = Pipeline(wait={"barrier": 0.6})
+    pipeline.found = (
+        Verdict("straggler", "found", "trainer", "rank 1 is slower", ("1",), lost_seconds=0.6),
+    )
+    verdict = pipeline.steps(5)
+    (cause,) = verdict.causes
+    assert (verdict.bound_by, cause.component, cause.amount) == ("peers", "trainer rank 1", 0.6)
+    pipeline.found = (Verdict("hang", "found", "trainer", "rank 0 hangs", ("0",), step=6),)
+    assert pipeline.steps(1).bound_by == "stalled"
+
+
+def test_a_fault_that_ends_is_not_told_any_more():
+    pipeline = Pipeline(wait={"collector": 0.1}, told={TOOL: 0.02, TURNS: 2.0, GENERATION: 0.3})
+    pipeline.steps(12)
+    pipeline.told[TOOL] = 0.62
+    assert pipeline.steps(40).causes
+    pipeline.told[TOOL] = 0.02
+    assert pipeline.steps(4).state == "clear"
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["forward", "rollout", "reward", "h2d", "weight_sync_load", "tool"]),
+        st.floats(0.0, 100.0),
+    ),
+    st.dictionaries(
+        st.sampled_from(["collector", "barrier", "policy", "replay_batch", "collective", "remote"]),
+        st.floats(0.0, 100.0),
+    ),
+)
+def test_what_is_lost_is_never_more_than_the_step(stages, waits):
+    pipeline = Pipeline(stage={"backward": 0.01} | stages, wait=waits)
+    verdict = pipeline.steps(4)
+    assert verdict.cost_ratio is None or 0.0 <= verdict.cost_ratio <= 1.0 + 1e-9
