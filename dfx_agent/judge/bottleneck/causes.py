@@ -24,7 +24,7 @@ _FEWER_RATIO = 0.5
 _NOBODY = "("  # holders that are no code of the job begin so
 
 SAMPLES, TOOL, SYNC, STALE, ACTIVE = "samples", "tool call", "weight sync", "stale", "active"
-RECEIVER_METRIC = "dfx_weight_sync_receiver_seconds"
+RECEIVER_METRIC = "dfx_weight_update_seconds"
 
 
 def observe(habits: Habits, window: Window) -> None:
@@ -104,11 +104,12 @@ def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:
 
 def _slow_receiver(window: Window, part: str) -> tuple[str, str] | None:
     """Who takes longest in this part, if much longer than the others."""
-    seconds = {
-        dict(key.labels)["receiver"]: value
+    of_part = {
+        dict(key.labels).get("receiver", ""): value
         for key, value in window.told.items()
-        if key.metric == RECEIVER_METRIC and dict(key.labels).get("part") == part
+        if key.metric == RECEIVER_METRIC and ("part", part) in key.labels
     }
+    seconds = {receiver: value for receiver, value in of_part.items() if receiver}
     if len(seconds) < 2:
         return None
     *others, (slowest, name) = sorted((value, receiver) for receiver, value in seconds.items())

@@ -19,7 +19,7 @@ ACTIVE = Told("dfx_queue_depth", (("queue", "active"),))
 
 
 def receiver(name: str, part: str = "transfer") -> Told:
-    return Told("dfx_weight_sync_receiver_seconds", (("part", part), ("receiver", name)))
+    return Told("dfx_weight_update_seconds", (("part", part), ("receiver", name)))
 
 
 def test_without_steps_there_is_nothing_to_say():
