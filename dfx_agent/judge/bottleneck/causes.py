@@ -80,26 +80,36 @@ def _held_by(loop: EventLoopRow) -> tuple[float, str]:
 
 
 def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:
-    change = habits[SYNC].change(_GROWN_RATIO * window.step_seconds)
-    share = window.shares.ratio("weight sync")
-    if change is None and share < _SYNC_RATIO:
-        return
+    least = _GROWN_RATIO * window.step_seconds
     parts = weight_sync_parts(window.rows[-1])
-    part = max(parts, key=lambda name: parts[name] - (habits[name].usual or 0.0), default="")
-    told_part = part.removeprefix(WEIGHT_SYNC).strip("_") or "weight sync"
-    seconds = change.excess if change else window.shares.by_bound["weight sync"]
-    more = f", {seconds_text(change.excess)} more than before" if change else ""
-    sentence = (
-        f"weight sync takes {seconds_text(change.now if change else seconds)} of a step{more}"
-    )
-    sentence += f"; most of it is {told_part}: {seconds_text(parts.get(part, 0.0))}" if part else ""
-    slowest = _slow_receiver(window, told_part)
-    component = f"weight {told_part}"
+    change = habits[SYNC].change(least)
+    grown = {part: found for part in parts if (found := habits[part].change(least / 2))}
+    seconds = sum(sum(weight_sync_parts(row).values()) for row in window.rows) / len(window.rows)
+    if change is None and seconds < _SYNC_RATIO * window.step_seconds:
+        return
+    part = max(grown, key=lambda p: grown[p].excess, default="") if change else ""
+    part = part or max(parts, key=lambda p: parts[p], default=WEIGHT_SYNC)
+    of_part = grown[part].now if part in grown else parts.get(part, 0.0)
+    yield _sync_cause(window, change, seconds, part.removeprefix(WEIGHT_SYNC).strip("_"), of_part)
+
+
+def _sync_cause(
+    window: Window, change: Change | None, seconds: float, part: str, part_seconds: float
+) -> PipelineCause:
+    now = change.now if change else seconds
+    more = f", {seconds_text(change.usual)} before step {change.since_step}" if change else ""
+    sentence = f"weight sync takes {seconds_text(now)} of a step{more}"
+    component = "weight sync"
+    if part:
+        component = f"weight {part}"
+        sentence += f"; most of it is {part}: {seconds_text(part_seconds)}"
+    slowest = _slow_receiver(window, part)
     if slowest:
         component += f" to {slowest[0]}"
         sentence += f", to {slowest[0]} {slowest[1]}"
+    amount = change.excess if change else seconds
     since = change.since_step if change else None
-    yield PipelineCause("weight sync", component, sentence, seconds, "seconds", since)
+    return PipelineCause("weight sync", component, sentence, amount, "seconds", since)
 
 
 def _slow_receiver(window: Window, part: str) -> tuple[str, str] | None:

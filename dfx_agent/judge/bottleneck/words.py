@@ -110,11 +110,11 @@ def bound_by(
 def _felt(window: Window, bound: BoundBy) -> tuple[BoundBy, float]:
     """Where those who train feel it, and the seconds of a step."""
     by_bound = window.shares.by_bound
-    if bound == "train":
-        return bound, by_bound.get("train", 0.0)
     if bound in by_bound and bound not in {"tool", "event loop"}:
         return bound, by_bound[bound]
-    return "rollout", by_bound.get("rollout", 0.0)
+    others = [(seconds, other) for other, seconds in by_bound.items() if other != "train"]
+    seconds, felt = max(others, default=(0.0, "rollout"))
+    return felt, seconds
 
 
 def _felt_text(window: Window, bound: BoundBy, seconds: float, waited: Change | None) -> str:
