@@ -251,6 +251,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
 
 def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
     """With what is measured beside its steps."""
+    last = process.windows[-1].window if process.windows else None
     return replace(
         row,
         gauges=dict(process.gauges),
@@ -259,7 +260,7 @@ def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
         ledger=fold.ledger.rows(process.filed_as.role, process.label),
         devices=device_rows(process.gauges),
         host_memory=None if row.source == "passive" else _host_memory(process),
-        event_loop=process.loop.row(time.monotonic_ns()),
+        event_loop=process.loop.row(time.monotonic_ns(), last, process.inflight),
     )
 
 

@@ -44,7 +44,7 @@ LATE_RATIO = Metric(
 HELD_SECONDS = Metric(
     "dfx_asyncio_held_seconds", "gauge", "seconds", (*PER_RANK, "holder"),
     "Time in the newest minute for which one piece of code kept the event loop from answering; "
-    "holder is coroutine > function > innermost function.", "shim",
+    "holder is task > coroutine > function > innermost function.", "shim",
     of="rank", value=_held,
 )  # fmt: skip
 

@@ -14,7 +14,10 @@ from dfx_agent.snapshot import (
     Blindness,
     Bottleneck,
     EngineNote,
+    EventLoopRow,
     Incident,
+    LoopPhase,
+    LoopStep,
     RankRow,
     RunRow,
     Standing,
@@ -38,7 +41,8 @@ ledger."""
 
 _WATCH_SECONDS = 3.0
 _WIDTH = 100
-_HOLDERS_TOLD = 5
+_HOLDERS_TOLD, _PHASES_TOLD = 5, 12
+_LEAST_LATE_SECONDS = 0.01
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +65,15 @@ def execute(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
+class ToldLoop:
+    """The event loop of one process."""
+
+    role: str
+    rank: str
+    event_loop: EventLoopRow
+
+
+@dataclass(frozen=True)
 class ToldRun:
     """What is said of one run."""
 
@@ -70,6 +83,7 @@ class ToldRun:
     verdicts: tuple[Verdict, ...]
     engine_notes: tuple[EngineNote, ...]
     bottleneck: Bottleneck | None = None
+    event_loops: tuple[ToldLoop, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,11 +98,22 @@ class Diagnosis:
 def _diagnosis(seen: Observed, run: str | None) -> Diagnosis:
     told = (
         ToldRun(
-            row.run, row.standing, row.incidents, row.verdicts, _engine_notes(row), row.bottleneck
+            run=row.run,
+            standing=row.standing,
+            incidents=row.incidents,
+            verdicts=row.verdicts,
+            engine_notes=_engine_notes(row),
+            bottleneck=row.bottleneck,
+            event_loops=_loops(row),
         )
         for row in seen.runs
     )
     return Diagnosis(seen.source, _blind(seen, run), tuple(told))
+
+
+def _loops(run: RunRow) -> tuple[ToldLoop, ...]:
+    told = ((rank.role, rank.rank, rank.event_loop) for rank in run.ranks)
+    return tuple(ToldLoop(role, rank, loop) for role, rank, loop in told if loop is not None)
 
 
 def _exit_code(seen: Observed, blind: Blindness | None) -> int:
@@ -207,6 +232,32 @@ def _print_loop(rank: RankRow) -> None:
         times = "once" if held.num_times == 1 else f"{held.num_times} times"
         longest = f"longest {seconds_text(held.longest_seconds)}"
         _print_filled(f"    - {seconds_text(held.seconds)}, {times}, {longest}: {held.name}")
+    if loop.last_step is not None and any(p.late_seconds for p in loop.last_step.phases):
+        _print_phases(rank, loop.last_step)
+
+
+def _print_phases(rank: RankRow, step: LoopStep) -> None:
+    """The longest, and those in which the loop was held; both are costs of the step."""
+    told = [p for n, p in enumerate(step.phases) if n < _PHASES_TOLD or _is_late(p)]
+    print(f"  step {step.step} of {rank.role} {rank.rank} took {seconds_text(step.seconds)}:")
+    width = max(len(_phase_name(phase)) for phase in told)
+    print(f"    {'PHASE':{width}}  {'TOOK':>8}  {'LOOP HELD':>9}  BY")
+    for phase in told:
+        late = "-" if not _is_late(phase) else seconds_text(phase.late_seconds or 0.0)
+        by = "; ".join(f"{seconds_text(h.seconds)} {h.name}" for h in phase.holders[:1])
+        name, took = _phase_name(phase), seconds_text(phase.seconds)
+        print(f"    {name:{width}}  {took:>8}  {late:>9}  {by if _is_late(phase) else ''}".rstrip())
+    if len(told) < len(step.phases) + step.num_omitted_phases:
+        rest = len(step.phases) + step.num_omitted_phases - len(told)
+        print(f"    and {rest} shorter phases")
+
+
+def _is_late(phase: LoopPhase) -> bool:
+    return (phase.late_seconds or 0.0) >= _LEAST_LATE_SECONDS
+
+
+def _phase_name(phase: LoopPhase) -> str:
+    return phase.name or "(not inside any stage)"
 
 
 def _facts(verdict: Verdict) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from statistics import fmean
 from typing import NamedTuple
 
+from dfx_agent.node.loop_phases import NewestSpans, holders, loop_step
 from dfx_agent.node.segments.records import LoopHeld, LoopLag
-from dfx_agent.snapshot.event_loop import EventLoopRow, LagStats, LoopHolder
+from dfx_agent.node.time.account import SpanEvent, Window
+from dfx_agent.node.time.sweep import Row
+from dfx_agent.snapshot.event_loop import EventLoopRow, LagStats, LoopStep
 
 WINDOW_SECONDS = 60.0
 LATE_SECONDS = 0.1
 _ASKED_SECONDS = 0.1  # between two questions of the guest, at most
-_KEEP_LAGS, _KEEP_HELD, _MAX_HOLDERS = 2048, 1024, 8
+_KEEP_LAGS, _KEEP_HELD = 2048, 1024
 _MAX_OMITTED = 6000  # of one answer: 10 minutes
 
 
@@ -33,6 +36,10 @@ class LoopAccount:
         self._late_seconds = 0.0  # of all that have answered
         self._step: _Step | None = None
         self._last_step: _Step | None = None
+        self._spans = NewestSpans()
+        self._num_held = 0
+        # the phases of a step, and what they were worked out from
+        self._phases: tuple[Window | None, int, LoopStep | None] = None, 0, None
 
     def take_lag(self, lag: LoopLag) -> None:
         self._unanswered = lag if lag.held_by else None
@@ -47,30 +54,50 @@ class LoopAccount:
 
     def take_held(self, held: LoopHeld) -> None:
         self._held.append(held)
+        self._num_held += 1
 
-    def row(self, now_ns: int) -> EventLoopRow | None:
-        """None where no loop has answered within the newest minute."""
+    def take_spans(self, spans: Mapping[int, Row], odd: Mapping[int, Row]) -> None:
+        """Of the same reading, after its lags: a process without a loop keeps none."""
+        if (spans or odd) and (self._lags or self._unanswered):
+            self._spans.take(spans, odd)
+
+    def row(
+        self, now_ns: int, last: Window | None = None, opened: Iterable[SpanEvent] = ()
+    ) -> EventLoopRow | None:
+        """None where no loop has answered within the newest minute.
+
+        ``last``: the newest step that is over; ``opened``: spans that are open now.
+        """
         since_ns = now_ns - int(WINDOW_SECONDS * 1e9)
         held, all_of, standing = list(self._held), list(self._lags), 0.0
         if self._unanswered is not None:  # it is held still, perhaps for ever
             all_of.append(self._unanswered)
             name, end_ns = self._unanswered.held_by, self._unanswered.end_ns
             standing = self._unanswered.seconds
-            held.append(LoopHeld(name, end_ns, standing))
+            held.append(LoopHeld(name, end_ns - int(standing * 1e9), end_ns, standing))
         lags = [lag for lag in all_of if lag.end_ns >= since_ns]
         if not lags:
             return None
-        seconds = [lag.seconds for lag in lags]
+        lag_seconds = [lag.seconds for lag in lags]
         begin_ns = max(since_ns, lags[0].end_ns - int(lags[0].seconds * 1e9))
-        last = self._last_step.lags if self._last_step else ()
+        of_step = self._last_step.lags if self._last_step else ()
         return EventLoopRow(
             window_seconds=(now_ns - begin_ns) / 1e9,
-            window=lag_stats(seconds),
-            step=lag_stats(last) if last else None,
-            late_seconds=sum(lag for lag in seconds if lag >= LATE_SECONDS),
-            holders=_holders([each for each in held if each.end_ns >= since_ns]),
+            window=lag_stats(lag_seconds),
+            step=lag_stats(of_step) if of_step else None,
+            late_seconds=sum(lag for lag in lag_seconds if lag >= LATE_SECONDS),
+            holders=holders((h.name, h.seconds) for h in held if h.end_ns >= since_ns),
+            last_step=None if last is None else self._phases_of(last, opened),
             late_seconds_total=self._late_seconds + standing,
         )
+
+    def _phases_of(self, last: Window, opened: Iterable[SpanEvent]) -> LoopStep | None:
+        """Anew for another step, and when somebody held the loop: that is told afterwards."""
+        window, num_held, known = self._phases
+        if window is not last or num_held != self._num_held:
+            known = loop_step(last, self._spans.within(last, opened), self._held)
+            self._phases = last, self._num_held, known
+        return known
 
 
 def lag_stats(lags: Sequence[float]) -> LagStats:
@@ -84,13 +111,3 @@ def _with_omitted(lag: float) -> list[float]:
     """The answer, and those to questions that could not be asked meanwhile."""
     num_omitted = min(_MAX_OMITTED, int(lag / _ASKED_SECONDS))
     return [lag - _ASKED_SECONDS * number for number in range(num_omitted + 1)]
-
-
-def _holders(held: list[LoopHeld]) -> tuple[LoopHolder, ...]:
-    seconds: dict[str, list[float]] = {}
-    for each in held:
-        seconds.setdefault(each.name, []).append(each.seconds)
-    found = [
-        LoopHolder(name, sum(all_of), len(all_of), max(all_of)) for name, all_of in seconds.items()
-    ]
-    return tuple(sorted(found, key=lambda holder: -holder.seconds)[:_MAX_HOLDERS])

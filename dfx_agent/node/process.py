@@ -362,13 +362,13 @@ class Process:
                 ended[text].append(row)
         account.add_new(spans)
         account.add(odd)
-        self._spans.note(spans, odd)
         for text, rows in ended.items():
             self._stamps.end(text, rows)
         scalars = self._take_others(account, batch.packed, others)
+        self.loop.take_spans(spans, odd)
+        self._spans.note(spans, odd)
         self.last_event_ns = last or None
-        opened = [e for e in batch.inflight if e.begin_ns <= future and e.span]
-        self._note_inflight([e for e in opened if e.kind != CALIBRATION], batch.packed)
+        self._note_inflight([e for e in batch.inflight if e.begin_ns <= future], batch.packed)
         return scalars
 
     def _take_others(
@@ -403,6 +403,7 @@ class Process:
         return scalars
 
     def _note_inflight(self, events: list[SpanEvent], packed: bytearray) -> None:
+        events = [event for event in events if event.span and event.kind != CALIBRATION]
         self.inflight = events
         self.thread_moves.take(packed, events, self._step_counts.thread)
         for event in events:

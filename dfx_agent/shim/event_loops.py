@@ -257,7 +257,9 @@ def _loop_of(frame: FrameType | None, owners: dict[CodeType, str]) -> Any:
 
 
 def holder(ident: int) -> str:
-    """Who runs in the thread of a loop that does not answer: ``coroutine > function > innermost``.
+    """Who runs in the thread of a late loop: ``task > coroutine > function > last``.
+
+    The task's coroutine, the innermost coroutine and function of the job's own, the innermost code.
 
     Where it only waits for its turn, what many other threads run: they hold the interpreter.
     """
@@ -296,9 +298,10 @@ def _held_by(chain: list[CodeType]) -> str:
     called = chain[:own]
     if own == len(chain) or all(_ASYNCIO in code.co_filename for code in called):
         return ""
-    coroutine = next((c for c in reversed(called) if c.co_flags & _CO_COROUTINE), called[-1])
+    coroutines = [code for code in called if code.co_flags & _CO_COROUTINE]
+    task, nearest = (coroutines or called)[-1], _own(coroutines)
     function = _own(called) or called[0]
-    parts = dict.fromkeys(_name(code) for code in (coroutine, function, called[0]))
+    parts = dict.fromkeys(map(_name, (task, nearest or task, function, called[0])))
     return " > ".join(parts)
 
 

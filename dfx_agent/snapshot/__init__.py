@@ -22,7 +22,7 @@ from dfx_agent.snapshot.engines import (
     Latency,
     Spread,
 )
-from dfx_agent.snapshot.event_loop import EventLoopRow, LagStats, LoopHolder
+from dfx_agent.snapshot.event_loop import EventLoopRow, LagStats, LoopHolder, LoopPhase, LoopStep
 from dfx_agent.snapshot.evidence import (
     EvidenceOutcome,
     IncidentEvidence,
@@ -106,6 +106,8 @@ __all__ = [
     "LedgerRow",
     "LedgerState",
     "LoopHolder",
+    "LoopPhase",
+    "LoopStep",
     "Moments",
     "OpenSpan",
     "OutsideLook",

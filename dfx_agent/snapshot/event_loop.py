@@ -24,12 +24,35 @@ class LagStats:
 
 @dataclass(frozen=True, slots=True)
 class LoopHolder:
-    """Code that kept a loop from answering: ``coroutine > function > innermost function``."""
+    """Code that kept a loop from answering: ``task > coroutine > function > innermost``."""
 
     name: str
     seconds: float
     num_times: int
     longest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPhase:
+    """A stage within one step, without the stages inside it; ``name`` is "" outside all.
+
+    For ``late_seconds`` of it the loop was late by 0.1 s or more, None where that is not known.
+    """
+
+    name: str
+    seconds: float
+    late_seconds: float | None
+    holders: tuple[LoopHolder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStep:
+    """The newest step that is over: its phases, longest first, at most 64."""
+
+    step: int
+    seconds: float
+    phases: tuple[LoopPhase, ...]
+    num_omitted_phases: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +62,7 @@ class EventLoopRow:
     ``late_seconds`` of that minute the loop was late by 0.1 s or more; ``holders``, most first, for
     that long. ``late_seconds_total`` is the same since it was first seen. ``window_seconds`` is
     shorter than a minute where the loop was not seen so long.
+    ``last_step`` is None where the process has passed no step.
     """
 
     window_seconds: float
@@ -47,3 +71,4 @@ class EventLoopRow:
     late_seconds: float
     holders: tuple[LoopHolder, ...]
     late_seconds_total: float = 0.0
+    last_step: LoopStep | None = None

@@ -99,9 +99,10 @@ class LoopLag(NamedTuple):
 
 
 class LoopHeld(NamedTuple):
-    """Who kept an event loop from answering."""
+    """Who kept an event loop from answering, for so much of the time from begin to end."""
 
     name: str
+    begin_ns: int
     end_ns: int
     seconds: float
 
@@ -142,7 +143,7 @@ def _loop_record(flagged: int, text: str, fields: SixFields) -> LoopLag | LoopHe
     if not 0.0 <= seconds <= (t1 - t0) / 1e9 + 1e-6:  # NaN is not either
         return None
     if flagged & KIND_MASK != LOOP_LAG:
-        return LoopHeld(text, t1, seconds)
+        return LoopHeld(text, t0, t1, seconds)
     return LoopLag(t1, seconds, step, text if flagged & FAILED else "")
 
 

@@ -54,6 +54,7 @@ def test_json_says_a_number_that_is_none_as_the_api_does():
     document = json.loads(text)
     assert set(document) == {"source", "blind", "runs"}
     told_of = {"run", "standing", "incidents", "verdicts", "engine_notes", "bottleneck"}
+    told_of.add("event_loops")
     assert set(document["runs"][0]) == told_of
     assert document["runs"][0]["verdicts"][0]["lost_seconds"] == "Infinity"
 

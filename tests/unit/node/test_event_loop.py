@@ -41,12 +41,12 @@ def test_only_the_newest_minute_is_told():
     account = LoopAccount()
     assert account.row(100 * S) is None
     account.take_lag(LoopLag(10 * S, 5.0, 0))
-    account.take_held(LoopHeld("old", 10 * S, 5.0))
+    account.take_held(LoopHeld("old", 5 * S, 10 * S, 5.0))
     for second in range(60, 100):
         account.take_lag(LoopLag(second * S, 0.0, 1))
     account.take_lag(LoopLag(100 * S, 2.0, 1))
     for seconds in (1.5, 0.5):
-        account.take_held(LoopHeld("new", 100 * S, seconds))
+        account.take_held(LoopHeld("new", 98 * S, 100 * S, seconds))
     row = account.row(100 * S)
     assert row is not None
     assert (row.late_seconds, row.window.num_samples) == (2.0, 41)
@@ -62,7 +62,7 @@ def test_only_the_newest_minute_is_told():
 def test_a_record_that_cannot_be_is_none():
     fields = (S, 2 * S, 1.0, 3, 0, 0)
     assert wide_record(LOOP_LAG, "", fields, 0) == LoopLag(2 * S, 1.0, 3)
-    assert wide_record(LOOP_HELD, "who", fields, 0) == LoopHeld("who", 2 * S, 1.0)
+    assert wide_record(LOOP_HELD, "who", fields, 0) == LoopHeld("who", S, 2 * S, 1.0)
     for seconds in (-1.0, 2.0, float("nan"), float("inf")):
         assert wide_record(LOOP_LAG, "", (S, 2 * S, seconds, 3, 0, 0), 0) is None
 
@@ -77,7 +77,7 @@ def test_a_loop_that_never_answers_is_told_as_long_as_it_is_held():
     assert (row.window.num_samples, row.window.max_seconds) == (1, 100.0)
     assert [(h.name, h.seconds) for h in row.holders] == [("step > parse", 100.0)]
     account.take_lag(LoopLag(111 * S, 101.0, 1))
-    account.take_held(LoopHeld("step > parse", 111 * S, 101.0))
+    account.take_held(LoopHeld("step > parse", 10 * S, 111 * S, 101.0))
     row = account.row(111 * S)
     assert row is not None
     assert (row.window.num_samples, row.late_seconds) == (1, 101.0)
