@@ -77,6 +77,12 @@ def metrics(agent: LiveAgent) -> set[str]:
     return {row["metric"] for row in rows if row["metric"]}
 
 
+def unknown_keys(agent: LiveAgent) -> set[str]:
+    """Keys of native values that the catalogue has no metric for."""
+    rows = [row for run in agent.snapshot()["runs"] for row in run["scalars"]]
+    return {row["key"] for row in rows if not row["metric"]}
+
+
 def served(url: str) -> dict:
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         return {
@@ -102,14 +108,19 @@ def test_a_healthy_run_is_seen_whole_and_leaves_nothing(dfx_dir, tmp_path, free_
                     "dfx_tool_seconds",
                     "dfx_weight_sync_bytes",
                     "dfx_reward",
+                    "dfx_turn_seconds",
+                    "dfx_slot_usage_ratio",
+                    "dfx_mismatch_kl_lag_nats",
                 }
             ),
             "native values are in the snapshot",
         )
+        unknown = unknown_keys(agent)
         family_of_it = agent.process.descendants()
 
         assert agent.process.wait(LEARNING_SECONDS) == 0
 
+    assert unknown == set()
     assert len(urls) == 2
     for of_server in families:
         assert of_server.keys() >= HISTOGRAMS | GAUGES | COUNTERS

@@ -49,6 +49,7 @@ class Group:
     replica: int
     samples: Sequence[Sample]
     finished_version: int = 0  # of the weights when its last sample came
+    begun_seconds: float = field(default_factory=time.monotonic)
     queued_seconds: float = field(default_factory=time.monotonic)
 
     @property

@@ -11,6 +11,7 @@ import argparse
 import gc
 import http.client
 import json
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from dfx_agent.demo.async_pipeline import lifeline
 from dfx_agent.demo.async_pipeline.environment import tensors
 from dfx_agent.demo.async_pipeline.faults import due
 from dfx_agent.demo.async_pipeline.groups import Sample
+from dfx_agent.demo.async_pipeline.mismatch import by_lag, by_position
 from dfx_agent.demo.async_pipeline.options import add_shared, shared
 from dfx_agent.demo.async_pipeline.settings import CONTEXT_LENGTH, GROUP_SIZE
 from dfx_agent.demo.async_pipeline.truth import WAIT_FOR_SAMPLES, TruthLog
@@ -44,6 +46,7 @@ NUM_EPOCHS = 2
 NUM_MINI_BATCHES = 2
 CLIP_RATIO = 0.2
 MAX_GRAD_NORM = 1.0
+_MISMATCH = "pipeline/mismatch_kl"
 
 
 @dataclass(frozen=True)
@@ -54,21 +57,26 @@ class Batch:
     responses: Responses
     rewards: Tensor
     advantages: Tensor
+    lags: Tensor  # (B, R): versions between the weights that chose the token and the trainer's
 
     def copied(self) -> Batch:
         """In memory of its own, as on a device."""
         r = self.responses
         responses = Responses(r.tokens.clone(), r.mask.clone(), r.logprobs.clone())
-        tensors = self.prompts.clone(), responses, self.rewards.clone(), self.advantages.clone()
-        return Batch(*tensors)
+        rewards, advantages = self.rewards.clone(), self.advantages.clone()
+        return Batch(self.prompts.clone(), responses, rewards, advantages, self.lags.clone())
 
 
-def packed(groups: list[dict[str, Any]]) -> Batch:
-    """Tensors from what the orchestrator sent."""
+def packed(groups: list[dict[str, Any]], version: int) -> Batch:
+    """Tensors from what the orchestrator sent to a trainer with weights of ``version``."""
     samples = [Sample(**sample) for group in groups for sample in group["samples"]]
     prompts, responses = tensors(samples)
     rewards = torch.tensor([sample.reward for sample in samples])
-    return Batch(prompts, responses, rewards, grpo.group_advantages(rewards, GROUP_SIZE))
+    advantages = grpo.group_advantages(rewards, GROUP_SIZE)
+    lags = torch.zeros(responses.mask.shape, dtype=torch.long)
+    for row, sample in enumerate(samples):
+        lags[row, : len(sample.versions)] = version - torch.tensor(sample.versions)
+    return Batch(prompts, responses, rewards, advantages, lags)
 
 
 class Orchestrator:
@@ -139,7 +147,7 @@ class Learner:
     def _next_batch(self, step: int) -> Batch:
         with self._timed(WAIT_FOR_SAMPLES), dfx.wait("collector"):
             groups = self._orchestrator.batch(step)
-        packing = self._packing.submit(packed, groups)
+        packing = self._packing.submit(packed, groups, step - 1)
         self._be_late(step)
         self._meet("initial_barrier_wait_seconds")
         with self._timed("replay_batch_wait_seconds"), dfx.wait("replay_batch"):
@@ -185,7 +193,12 @@ class Learner:
         metrics.mean("actor/pg_loss", terms.policy_loss[mask])
         metrics.mean("actor/pg_clipfrac", terms.clipped[mask])
         metrics.mean("actor/ppo_kl", terms.old_new_kl[mask])
-        metrics.mean("rollout_corr/k3_kl", grpo.k3_kl(behaviour, logprobs).detach()[mask])
+        mismatch = grpo.k3_kl(behaviour, logprobs).detach()
+        metrics.mean("rollout_corr/k3_kl", mismatch[mask])
+        for lag, tokens in by_lag(mask, batch.lags[rows]):
+            metrics.mean(f"{_MISMATCH}/lag/{lag}", mismatch[tokens])
+        for position, tokens in by_position(mask):
+            metrics.mean(f"{_MISMATCH}/position/{position}", mismatch[tokens])
         return terms.policy_loss[mask].mean()
 
     def _publish(self, step: int) -> dict[str, float]:
@@ -224,7 +237,7 @@ class Learner:
             waited = reduced["fully_async/total_wait_time"]
             reduced["fully_async/trainer/idle_ratio"] = waited / step_seconds
             reduced["training/global_step"] = step
-            dfx.scalars(reduced | told, step=step)
+            dfx.scalars(_without_empty_parts(reduced) | told, step=step)
             print(console_line(step, reduced), flush=True)
 
     @contextmanager
@@ -232,6 +245,15 @@ class Learner:
         begin_seconds = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - begin_seconds
+
+
+def _without_empty_parts(values: dict[str, float]) -> dict[str, float]:
+    """Of a lag or a place in the response that no token had there is nothing to tell."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not (name.startswith(_MISMATCH) and math.isnan(value))
+    }
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import dataclasses
 import itertools
+import time
 
 import httpx
 import torch
@@ -115,7 +116,9 @@ class Orchestrator:
         dropped, evicted = self._filter.end_step(), self._queue.end_step()
         self._num_stale += dropped["stale"] + evicted.total()
         values = self._report.values(len(self._queue), dropped, evicted, self._num_stale)
+        num_in_flight = sum(not group.done() for group in self._in_flight)
         values |= {
+            "pipeline/slot_usage/groups": num_in_flight / MAX_GROUPS_IN_FLIGHT,
             "fully_async/monitor/active_tasks_size": len(self._in_flight),
             "fully_async/monitor/queue/pending_queue_size": self._client.num_parked,
             "fully_async/count/current_param_version": step,
@@ -156,6 +159,7 @@ class Orchestrator:
         name = environment.ENVIRONMENTS[number // self._num_replicas % 2]
         replica = number % self._num_replicas
         prompt = task.draw_prompts(1, self._generator)[0].tolist()
+        begun_seconds = time.monotonic()
 
         async def answer(prompt: list[int]) -> Sample:
             return await self._client.answer(replica, prompt)
@@ -173,7 +177,7 @@ class Orchestrator:
         if failures:
             self._filter.dropped["error"] += 1
             return None
-        return Group(number, name, replica, samples, self._version.value)
+        return Group(number, name, replica, samples, self._version.value, begun_seconds)
 
     async def _admit(self, group: Group) -> None:
         if self._filter.admits(group, self._version.value):
