@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import _around, _partial_rollout
 from dfx_agent.shim.adapters._around import put, span
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -58,9 +58,11 @@ def _patch_maker(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _read_outputs(
-    writer: Recorder, outputs: Any, _strategy: Any, sampling_params: Any = None, *_: Any, **__: Any
+    writer: Recorder, outputs: Any, strategy: Any, sampling_params: Any = None, *_: Any, **__: Any
 ) -> None:
     """Which share of this rank's outputs is as long as it may be; lists of ids, no tensors."""
+    if _partial_rollout.is_under_budget(strategy):
+        return
     limit = _limit(sampling_params)
     lengths = [len(output["output_token_ids"]) for output in outputs]
     if limit is not None and lengths:
@@ -87,5 +89,6 @@ PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
     "trainer_vl": ("lightrft.trainer.ppo_trainer_vl", _patch_trainer("PPOTrainerVL")),
     "spmd": ("lightrft.trainer.spmd_ppo_trainer", _patch_spmd),
     "experience": ("lightrft.trainer.fast_exp_maker", _patch_maker),
+    "partial": ("lightrft.trainer.fast_exp_maker_partial", _partial_rollout.patch),
     "strategy": ("lightrft.strategy.strategy_base", _patch_strategy),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from shapes import WHERE, Shapes
 
+from dfx_agent.catalogue.native import load
+
 # call shapes of opendilab/LightRFT 49e62cb
 LIGHTRFT = Shapes(
     variable="DFX_TEST_LIGHTRFT",
@@ -69,6 +71,49 @@ LIGHTRFT = Shapes(
                     return experiences, [0.0]
                 def _compute_advantages_and_returns(self, experiences, rewards, generate_kwargs):
                     return experiences
+        """,
+        # lightrft/trainer/fast_exp_maker_partial.py:96, 142, 174, 491, 529, 601 in pull request 29
+        # (6f3c161); here half of the outputs use up the budget, and what is generated on does not
+        "lightrft/trainer/fast_exp_maker_partial.py": """
+            from types import SimpleNamespace
+            from lightrft.trainer.fast_exp_maker import FastExperienceMaker
+            class PartialFastExperienceMaker(FastExperienceMaker):
+                def __init__(self, strategy, partial_percent=0.7, max_token_budget=1024):
+                    self.strategy = strategy
+                    self.partial_percent = partial_percent
+                    self.max_token_budget = max_token_budget
+                    self.regen_buffer = {"output": [], "labels": []}
+                    self.noregen_buffer = {"output": [], "labels": []}
+                def generate_samples(
+                    self, all_prompts, all_images=None, all_videos=None, **generate_kwargs
+                ):
+                    budget = self.max_token_budget
+                    if all_prompts is not None:
+                        params = {"max_new_tokens": budget}
+                        self.strategy.gather_and_generate(params, [budget] * len(all_prompts))
+                        for prompt in all_prompts:
+                            kind = "regen" if prompt >= budget else "noregen"
+                            output = SimpleNamespace(output_token_ids=[1] * min(prompt, budget))
+                            self._add_to_buffer(kind, "output", [output])
+                            self._add_to_buffer(kind, "labels", ["label"])
+                    taken = self._get_from_buffer("noregen", 1)
+                    return taken, self._regenerate_from_buffer(1, False)
+                def _add_to_buffer(self, buffer_type, data_name, data):
+                    buffer = self.regen_buffer if buffer_type == "regen" else self.noregen_buffer
+                    buffer[data_name].extend(data)
+                def _get_from_buffer(self, buffer_type, count=None):
+                    buffer = self.regen_buffer if buffer_type == "regen" else self.noregen_buffer
+                    result = {}
+                    for key, items in buffer.items():
+                        result[key] = items[:count] if items else ()  # there: an empty tensor
+                        buffer[key] = items[count:]
+                    return result
+                def _regenerate_from_buffer(self, num_needed, is_multimodal, **kwargs):
+                    data = self._get_from_buffer("regen", num_needed)
+                    if not data["output"]:
+                        return {}
+                    data["output"][0] = SimpleNamespace(output_token_ids=[2] * 3)
+                    return data
         """,
     },
 )  # fmt: skip
@@ -144,3 +189,87 @@ strategy.gather_and_generate(SimpleNamespace(), [4])
     seen = LIGHTRFT.on_copy(job, tmp_path)
     assert seen.scalars() == {("rollout_truncated_ratio", 3): [0.25]}
     assert seen.num_errors == 0
+
+
+PARTIAL = """
+from lightrft.strategy.strategy_base import StrategyBase
+from lightrft.trainer.fast_exp_maker_partial import PartialFastExperienceMaker
+from lightrft.trainer.spmd_ppo_trainer import SPMDPPOTrainerBase
+import dfx_agent.shim as dfx
+strategy = StrategyBase()
+maker = PartialFastExperienceMaker(strategy, max_token_budget=4)
+"""
+
+
+def of_the_partial_rollout(seen, step):
+    return {
+        name.removeprefix("pipeline/partial/"): values
+        for (name, of_step), values in seen.scalars().items()
+        if of_step == step
+    }
+
+
+def test_the_buffers_of_a_partial_rollout(tmp_path, dfx_dir):
+    """Step 1: five prompts, three use up the budget. Step 3: what is left is taken."""
+    job = f"""{PARTIAL}
+dfx.set_step(1)
+assert [len(part["output"]) for part in maker.generate_samples([9, 2, 9, 3, 9])] == [1, 1]
+dfx.set_step(3)
+maker.generate_samples(None)
+"""
+    seen = LIGHTRFT.on_copy(job, tmp_path)
+    settings = {"batch_ratio": [0.7], "budget_tokens": [4.0]}
+    assert of_the_partial_rollout(seen, 1) == settings | {
+        "budget_hits": [3.0], "budget_hit_ratio": [0.6], "resumed": [1.0],
+        "regenerated_tokens": [3.0], "regen/samples": [2.0], "noregen/samples": [1.0],
+        "regen/taken_age/mean": [0.0], "regen/taken_age/max": [0.0],
+        "noregen/taken_age/mean": [0.0], "noregen/taken_age/max": [0.0],
+        "regen/waiting_age/mean": [0.0], "regen/waiting_age/max": [0.0],
+        "noregen/waiting_age/mean": [0.0], "noregen/waiting_age/max": [0.0],
+    }  # fmt: skip
+    assert of_the_partial_rollout(seen, 3) == settings | {
+        "budget_hits": [0.0], "resumed": [1.0], "regenerated_tokens": [3.0],
+        "regen/samples": [1.0], "noregen/samples": [0.0],
+        "regen/taken_age/mean": [2.0], "regen/taken_age/max": [2.0],
+        "noregen/taken_age/mean": [2.0], "noregen/taken_age/max": [2.0],
+        "regen/waiting_age/mean": [2.0], "regen/waiting_age/max": [2.0],
+    }  # fmt: skip
+    assert seen.names("stage") == ["rollout", "rollout"]
+    assert seen.parts()["partial"] == 1.0
+    assert seen.num_errors == 0
+
+
+def test_an_output_that_goes_on_later_is_not_truncated(tmp_path, dfx_dir):
+    job = f"""{PARTIAL}
+dfx.set_step(1)
+maker.generate_samples([9, 2])
+strategy.gather_and_generate({{"max_new_tokens": 4}}, [4, 4])
+StrategyBase().gather_and_generate({{"max_new_tokens": 4}}, [4, 2])
+"""
+    seen = LIGHTRFT.on_copy(job, tmp_path)
+    assert seen.scalars()["rollout_truncated_ratio", 1] == [0.5]
+
+
+def test_buffers_that_somebody_else_empties_have_no_age(tmp_path, dfx_dir):
+    job = f"""{PARTIAL}
+maker.generate_samples([9, 9, 2, 2])
+dfx.set_step(5)
+maker.regen_buffer["output"].clear()
+maker.noregen_buffer["output"].append(maker.noregen_buffer["output"][0])
+maker.generate_samples([2])
+"""
+    seen = LIGHTRFT.on_copy(job, tmp_path)
+    told = of_the_partial_rollout(seen, 5)
+    assert told["regen/samples"] == [0.0]
+    assert told["noregen/samples"] == [2.0]
+    assert not any("age" in name for name in told)
+    assert seen.num_errors == 0
+
+
+def test_what_a_partial_rollout_tells_has_a_series(tmp_path, dfx_dir):
+    seen = LIGHTRFT.on_copy(
+        f"{PARTIAL}\ndfx.set_step(1)\nmaker.generate_samples([9, 2, 9, 2])", tmp_path
+    )
+    names = {name for name, _ in seen.scalars()}
+    assert len(names) > 10
+    assert [name for name in names if load("lightrft").find(name) is None] == []
