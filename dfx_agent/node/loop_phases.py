@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dfx_agent.node.segments.records import LoopHeld
 from dfx_agent.node.time.account import SpanEvent, Split, Window
-from dfx_agent.node.time.sweep import Owner, Owners, Row, Stretches, concurrent, nested
+from dfx_agent.node.time.sweep import STILL_OPEN, Owner, Owners, Row, Stretches, concurrent, nested
 from dfx_agent.snapshot.event_loop import LoopHolder, LoopPhase, LoopStep
 from dfx_agent.wire.records import STAGE, WAIT
 
@@ -38,33 +38,24 @@ class NewestSpans:
 
     def within(self, window: Window, opened: Iterable[SpanEvent]) -> list[Row] | None:
         """Those of a step, cut at its ends; None where some of them are not known any more."""
-        begin_ns, end_ns = window.begin_ns, window.end_ns or window.begin_ns
-        if self.since_ns > begin_ns:
+        if self.since_ns > window.begin_ns:
             return None
         known = {row[1]: row for row in self.rows}
         for event in opened:
             if event.kind in (STAGE, WAIT) and event.span not in known:
-                name = event.name
-                known[event.span] = (
-                    event.begin_ns,
-                    event.span,
-                    end_ns,
-                    event.parent,
-                    event.kind,
-                    name,
-                )
-        cut = (
-            (
-                max(begin, begin_ns),
-                span,
-                min(end, end_ns),
-                parent if parent < span else 0,
-                kind,
-                name,
-            )
-            for begin, span, end, parent, kind, name in known.values()
-        )
-        return sorted(row for row in cut if row[0] < row[2])
+                begin_ns, span, parent, kind = event.begin_ns, event.span, event.parent, event.kind
+                known[span] = begin_ns, span, STILL_OPEN, parent, kind, event.name
+        return cut_to(window, known.values())
+
+
+def cut_to(window: Window, rows: Iterable[Row]) -> list[Row]:
+    """What of spans lies in a step that is over, in the order of their begins."""
+    first_ns, last_ns = window.begin_ns, window.end_ns or window.begin_ns
+    cut = (
+        (max(begin, first_ns), span, min(end, last_ns), parent if parent < span else 0, kind, name)
+        for begin, span, end, parent, kind, name in rows
+    )
+    return sorted(row for row in cut if row[0] < row[2])
 
 
 class _Held(NamedTuple):

@@ -301,7 +301,7 @@ def _held_by(chain: list[CodeType]) -> str:
     coroutines = [code for code in called if code.co_flags & _CO_COROUTINE]
     task, nearest = (coroutines or called)[-1], _own(coroutines)
     function = _own(called) or called[0]
-    parts = dict.fromkeys(map(_name, (task, nearest or task, function, called[0])))
+    parts = dict.fromkeys(map(code_name, (task, nearest or task, function, called[0])))
     return " > ".join(parts)
 
 
@@ -319,7 +319,7 @@ def _crowd(frames: dict[int, FrameType]) -> str:
         chain = _chain(frame)
         own = _own(chain)
         if own is not None and not _is_resting(chain):
-            running[_name(own)] += 1
+            running[code_name(own)] += 1
     most = running.most_common(1)
     if not most or most[0][1] < _NUM_THREADS_FOR_MANY:
         return ""
@@ -338,6 +338,6 @@ def _own(chain: list[CodeType]) -> CodeType | None:
     return next(own, others[0] if others else None)
 
 
-def _name(code: CodeType) -> str:
+def code_name(code: CodeType) -> str:
     file = os.path.basename(code.co_filename)
     return f"{getattr(code, 'co_qualname', code.co_name)} ({file})"
