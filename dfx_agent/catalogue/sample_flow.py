@@ -17,6 +17,10 @@ METRICS = (
         "Share of a prompt group's samples that came back; the others failed.",
     ),
     native(
+        "dfx_step_rollouts", "", ("outcome",),
+        "Rollouts that ended since the last report: accepted or rejected, failed ones among these.",
+    ),
+    native(
         "dfx_turn_seconds", "seconds", ("part", "stat", "env"),
         "Time of an episode in one part (generation, tool, environment, scoring) / its turns; "
         "env is all or one environment.",

@@ -25,6 +25,9 @@ from dfx_agent.ingest.values import numbers
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PRIME_RL = re.compile(r"\bStep (\d{1,18}) \| (.+)")
+# of its pull request 2608: "Step 3 phase breakdown: pretokenize=1.20s, wandb_log=0.05s"
+_PRIME_RL_PHASES = re.compile(r"\bStep (\d{1,18}) phase breakdown: (.+)")
+_PHASE = re.compile(r"([a-z0-9_]{1,100})=(\d+\.?\d*)s(?=,|\s*$)")
 _FIRST_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)")
 # prime-rl's words for its own keys; other words of the line have units that it does not tell
 _PRIME_RL_KEYS = {
@@ -52,6 +55,9 @@ def read_console_lines(
         if row is not None:
             yield from steps.rest()
             yield row
+            continue
+        if "phase breakdown" in clean and (found := _PRIME_RL_PHASES.search(clean)):
+            yield from steps.placed("Step", int(found[1]), _prime_rl_phases(found[2]))
             continue
         if " | " in clean and (found := _PRIME_RL.search(clean)):
             yield from steps.placed("Step", int(found[1]), _prime_rl(found[2]))
@@ -83,3 +89,7 @@ def _prime_rl(text: str) -> Record:
     named = ((_PRIME_RL_KEYS.get(label.strip()), value) for label, _, value in items)
     found = ((key, _FIRST_NUMBER.match(value.strip())) for key, value in named if key)
     return numbers((key, value[0]) for key, value in found if value)
+
+
+def _prime_rl_phases(text: str) -> Record:
+    return numbers((f"time/{name}", seconds) for name, seconds in _PHASE.findall(text))

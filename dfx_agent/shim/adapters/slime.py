@@ -8,6 +8,7 @@ train, eval), of which "rollout/step" is the step here. It is called without a t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -88,11 +89,34 @@ def _claim_rollout(
     _around.begin_step(writer, rollout_id)
 
 
+def _patch_samples(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "log_rollout_data", _around.before(_read_samples))
+
+
+def _read_samples(
+    writer: Recorder, rollout_id: Any, _args: Any, samples: Any, *_: Any, **__: Any
+) -> None:
+    """Whose weights changed: each call of the engine leaves its version in the sample."""
+    versions = [found for sample in samples if (found := getattr(sample, "weight_versions", None))]
+    if not versions:
+        return
+    num_partial = sum(len(set(of_sample)) > 1 for of_sample in versions)
+    told: dict[str, float] = {
+        "pipeline/partial/ratio": num_partial / len(versions),
+        "pipeline/partial/samples": num_partial,
+    }
+    with suppress(ValueError):  # an engine that nobody has told a number calls it "default"
+        numbers = [[int(version) for version in of_sample] for of_sample in versions]
+        told["pipeline/partial/max_span"] = max(max(n) - min(n) for n in numbers)
+    _around.report(writer, told, rollout_id)
+
+
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
     "logging": ("slime.observability.logging_utils", _patch_logging),
     "logging_v03": ("slime.utils.logging_utils", _patch_logging),
     "timers": ("slime.observability.timer", _patch_timers),
     "timers_v03": ("slime.utils.timer", _patch_timers),
+    "samples": ("slime.observability.rollout_metrics", _patch_samples),
     "training": ("slime.backends.megatron_utils.actor", _patch_training),
     "rollout": ("slime.rollout.base_types", _patch_rollout),
 }

@@ -8,6 +8,7 @@ import math
 
 import pytest
 
+from dfx_agent.catalogue.native import Native, load
 from dfx_agent.ingest import lines
 from dfx_agent.ingest.key_map import parse
 from dfx_agent.ingest.reader import open_logs, read
@@ -123,6 +124,25 @@ def test_prime_rl_s_two_writers_are_one_run_and_no_restart(tmp_path):
         "reward/all/mean": 0.2, "seq_len/all/mean": 142.7, "loss/mean": 0.01,
         "entropy/all/mean": 0.3, "optim/grad_norm": 0.25,
     }  # fmt: skip
+
+
+def test_the_phases_of_prime_rl_s_step_boundary(tmp_path):
+    """The line of its pull request 2608, in loguru's form, beside the one of the step."""
+    text = ""
+    for n in range(3):
+        text += f"16:43:0{n} SUCCESS Step {n} | Time: 5.23s | Reward: 0.5\n"
+        text += (
+            f"16:43:0{n}    INFO Step {n} phase breakdown: save_rollouts=9.{n}0s, wandb_log=0.05s\n"
+        )
+    run = read(write(tmp_path / "log", text))
+    assert run.framework == "prime_rl"
+    assert [step for step, _ in run.rows] == [0, 1, 2]
+    assert run.rows[2][1] == {
+        "reward/all/mean": 0.5, "time/save_rollouts": 9.2, "time/wandb_log": 0.05,
+    }  # fmt: skip
+    assert load("prime_rl").find("time/save_rollouts") == Native(
+        "dfx_stage_seconds", {"stage": "save_rollouts"}
+    )
 
 
 # -------------------------------------------------------------------------------------- notebooks

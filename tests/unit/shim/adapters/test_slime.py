@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from shapes import WHERE, Shapes
 
 # call shapes of THUDM/slime 624b824
@@ -50,6 +51,11 @@ SLIME = Shapes(
                     yield
                 finally:
                     Timer().start(name)
+        """,
+        # slime/observability/rollout_metrics.py:256
+        "slime/observability/rollout_metrics.py": """
+            def log_rollout_data(rollout_id, args, samples, rollout_extra_metrics, rollout_time):
+                return len(samples)
         """,
         # slime/rollout/base_types.py:19
         "slime/rollout/base_types.py": """
@@ -130,6 +136,35 @@ call_rollout_fn(generate, None, 4, None, evaluation=True)
     assert seen.names("stage") == ["rollout", "validation"]
     assert seen.steps() == [4]
     assert seen.identity["role"] == "rollout"
+
+
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [
+        # of four samples one has an engine that tells no version
+        (
+            ([], ["3"], ["3", "3"], ["2", "3", "5"]),
+            {"ratio": 1 / 3, "samples": 1.0, "max_span": 3.0},
+        ),
+        ((["3"], ["3"]), {"ratio": 0.0, "samples": 0.0, "max_span": 0.0}),
+        ((["default"], ["default", "1"]), {"ratio": 0.5, "samples": 1.0}),
+        (([], []), {}),
+    ],
+)
+def test_samples_whose_weights_changed(versions, told, tmp_path, dfx_dir):
+    job = f"""
+from types import SimpleNamespace as NS
+from slime.observability.rollout_metrics import log_rollout_data
+samples = [NS(weight_versions=list(each)) for each in {versions!r}]
+assert log_rollout_data(4, None, samples, None, 1.0) == len(samples)
+import dfx_agent.shim as dfx
+dfx.scalar("there", 1.0)
+"""
+    seen = SLIME.on_copy(job, tmp_path)
+    found = seen.scalars()
+    del found["there", -1]
+    assert found == {(f"pipeline/partial/{name}", 4): [value] for name, value in told.items()}
+    assert seen.num_errors == 0
 
 
 def test_training_actors_have_a_role_and_a_step(tmp_path, dfx_dir):
