@@ -1,9 +1,12 @@
 """What holds the pipeline of a run up: the verdict, its cost and its causes."""
 
-from dfx_agent.catalogue.spec import PER_NODE, Metric
-from dfx_agent.snapshot import RunRow
+from collections.abc import Callable
+
+from dfx_agent.catalogue.spec import PER_NODE, Metric, Values
+from dfx_agent.snapshot import PipelineCause, RunRow
 
 _BOUND = (*PER_NODE, "role", "bound_by")
+_CAUSE = (*_BOUND, "kind", "component", "unit")
 
 
 def _state(run: RunRow) -> dict[tuple[str, ...], float]:
@@ -28,15 +31,15 @@ def _cost_ratio(run: RunRow) -> dict[tuple[str, ...], float]:
     return {(told.role, told.bound_by or ""): told.cost_ratio}
 
 
-def _causes(run: RunRow) -> dict[tuple[str, ...], float]:
-    """Of several causes of one component in one unit the most costly, which comes first."""
+def _causes(run: RunRow, value: Callable[[PipelineCause], float | None]) -> Values:
+    """Of several of one component in one unit the most costly, which comes first."""
     told = run.bottleneck
     found: dict[tuple[str, ...], float] = {}
-    if told is not None:
-        for cause in told.causes:
-            if cause.amount is not None:
-                labels = told.role, cause.bound_by, cause.component, cause.unit
-                found.setdefault(labels, cause.amount)
+    for cause in told.causes if told is not None else ():
+        number = value(cause)
+        if told is not None and number is not None:
+            labels = told.role, cause.bound_by, cause.kind, cause.component, cause.unit
+            found.setdefault(labels, number)
     return found
 
 
@@ -59,11 +62,24 @@ COST_RATIO = Metric(
     "dfx_bottleneck_cost_seconds / the mean step.", "derived",
     of="run", value=_cost_ratio,
 )  # fmt: skip
+CAUSE_ACTIVE = Metric(
+    "dfx_bottleneck_cause_active", "gauge", "", _CAUSE,
+    "1 for each component that holds the pipeline up. kind is what is wrong with it: still engine, "
+    "slow engine, few requests, stale samples, weight sync, slow tool, held loop, slow rank or "
+    "hang.", "derived",
+    of="run", value=lambda run: _causes(run, lambda _: 1.0),
+)  # fmt: skip
 CAUSE_AMOUNT = Metric(
-    "dfx_bottleneck_cause_amount", "gauge", "", (*_BOUND, "component", "unit"),
+    "dfx_bottleneck_cause_amount", "gauge", "", _CAUSE,
     "What each component costs that holds the pipeline up, in unit (seconds, requests, groups, "
     "times as slow as others); seconds and groups are of a step.", "derived",
-    of="run", value=_causes,
+    of="run", value=lambda run: _causes(run, lambda cause: cause.amount),
+)  # fmt: skip
+CAUSE_SINCE_STEP = Metric(
+    "dfx_bottleneck_cause_since_step", "gauge", "", _CAUSE,
+    "Step since which the component costs more than it used to, by its own habit; absent where it "
+    "has none, or has always cost that.", "derived",
+    of="run", value=lambda run: _causes(run, lambda cause: cause.since_step),
 )  # fmt: skip
 
-METRICS = (STATE, COST_SECONDS, COST_RATIO, CAUSE_AMOUNT)
+METRICS = (STATE, COST_SECONDS, COST_RATIO, CAUSE_ACTIVE, CAUSE_AMOUNT, CAUSE_SINCE_STEP)

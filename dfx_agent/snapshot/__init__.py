@@ -7,7 +7,7 @@ the docstring are Unix time. ``None`` means "nobody told us" and must never be r
 
 from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source
 from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
-from dfx_agent.snapshot.bottleneck import Bottleneck, BoundBy, PipelineCause
+from dfx_agent.snapshot.bottleneck import Bottleneck, BoundBy, CauseKind, PipelineCause
 from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
 from dfx_agent.snapshot.devices import DeviceRow
 from dfx_agent.snapshot.dropped import DroppedRanks
@@ -76,6 +76,7 @@ __all__ = [
     "Blindness",
     "Bottleneck",
     "BoundBy",
+    "CauseKind",
     "CollapseRow",
     "CollectiveTime",
     "DeliveryRow",

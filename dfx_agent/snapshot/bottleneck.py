@@ -22,6 +22,20 @@ BoundBy = Literal[
     "event loop",
 ]
 
+# what is wrong with a component, whatever it is called
+CauseKind = Literal[
+    "",
+    "still engine",
+    "slow engine",
+    "few requests",
+    "stale samples",
+    "weight sync",
+    "slow tool",
+    "held loop",
+    "slow rank",
+    "hang",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineCause:
@@ -38,6 +52,7 @@ class PipelineCause:
     amount: float | None = None
     unit: str = "seconds"
     since_step: int | None = None
+    kind: CauseKind = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,9 @@ def _held_loops(window: Window) -> Iterator[PipelineCause]:
                 f"{name} held the event loop of {last.role} {last.rank} for "
                 f"{seconds_text(seconds)} of each step"
             )
-            yield PipelineCause("event loop", f"{last.role} event loop", sentence, seconds)
+            yield PipelineCause(
+                "event loop", f"{last.role} event loop", sentence, seconds, kind="held loop"
+            )
 
 
 def _held_by(loop: EventLoopRow) -> tuple[float, str]:
@@ -109,7 +111,9 @@ def _sync_cause(
         sentence += f", to {slowest[0]} {slowest[1]}"
     amount = change.excess if change else seconds
     since = change.since_step if change else None
-    return PipelineCause("weight sync", component, sentence, amount, "seconds", since)
+    return PipelineCause(
+        "weight sync", component, sentence, amount, "seconds", since, "weight sync"
+    )
 
 
 def _slow_receiver(window: Window, part: str) -> tuple[str, str] | None:
@@ -149,7 +153,7 @@ def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
         f"{tool / episode:.0%} of an episode"
     )
     since = change.since_step if change else None
-    yield PipelineCause("tool", "tool", sentence, seconds, "seconds a call", since)
+    yield PipelineCause("tool", "tool", sentence, seconds, "seconds a call", since, "slow tool")
 
 
 def _call_seconds(window: Window) -> float | None:
@@ -170,7 +174,13 @@ def _stale(habits: Habits) -> Iterator[PipelineCause]:
         f"that they could be trained on ({change.usual:.2g} before step {change.since_step})"
     )
     yield PipelineCause(
-        "rollout", "sample queue", sentence, change.excess, "groups", change.since_step
+        "rollout",
+        "sample queue",
+        sentence,
+        change.excess,
+        "groups",
+        change.since_step,
+        "stale samples",
     )
 
 
@@ -184,5 +194,11 @@ def _few_in_flight(habits: Habits, waited: Change | None) -> Iterator[PipelineCa
         f"{change.since_step}: the engines have too little to do"
     )
     yield PipelineCause(
-        "rollout", "rollout concurrency", sentence, waited.excess, "seconds", change.since_step
+        "rollout",
+        "rollout concurrency",
+        sentence,
+        waited.excess,
+        "seconds",
+        change.since_step,
+        "few requests",
     )

@@ -82,6 +82,7 @@ def _still(engine: EngineFacts, seconds: float) -> PipelineCause:
         f"them for {seconds_text(seconds)}",
         held,
         "requests",
+        kind="still engine",
     )
 
 
@@ -144,6 +145,7 @@ def _slow(engine: EngineFacts, compared: _Compared, busy_seconds: float | None) 
         f"{engine.name} takes {seconds_text(seconds)} for a token, the others "
         f"{seconds_text(usual)} ({seconds / usual:.2g} times){costs}",
         lost,
+        kind="slow engine",
     )
 
 

@@ -115,7 +115,7 @@ def _slow_ranks(role: str, facts: PipelineFacts) -> list[PipelineCause]:
             verdict.summary,
             verdict.lost_seconds,
             "seconds",
-            None,
+            kind="slow rank",
         )
         for verdict in facts.found
         if verdict.kind == "straggler" and verdict.role == role

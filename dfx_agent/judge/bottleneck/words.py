@@ -40,7 +40,10 @@ def stalled(
     """Something does not move at all: that comes before all tuning."""
     found = [
         *still,
-        *(PipelineCause("stalled", _blamed(v), v.summary, None, "seconds", v.step) for v in hangs),
+        *(
+            PipelineCause("stalled", _blamed(v), v.summary, None, "seconds", v.step, "hang")
+            for v in hangs
+        ),
     ]
     felt = _open_wait(role, facts)
     chain = (*filter(None, [felt]), *(cause.sentence for cause in found))

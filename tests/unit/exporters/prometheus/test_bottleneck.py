@@ -6,10 +6,11 @@ from dfx_agent.catalogue.bottleneck import METRICS
 from dfx_agent.exporters.prometheus.exporter import run_samples
 from dfx_agent.snapshot import Bottleneck, PipelineCause, RunRow
 
-SLOW = PipelineCause("rollout", "rollout replica 1", "replica 1 is slow", 4.2, "times")
-QUEUED = PipelineCause("rollout", "rollout replica 1", "9 requests wait", 9.0, "requests")
-AGAIN = PipelineCause("rollout", "rollout replica 1", "and later", 1.5, "times")
-UNSIZED = PipelineCause("tool", "tool calculator", "slow, by how much is not known")
+ENGINE = "rollout replica 1"
+SLOW = PipelineCause("rollout", ENGINE, "is slow", 4.2, "times", kind="slow engine")
+QUEUED = PipelineCause("rollout", ENGINE, "9 requests wait", 9.0, "requests", kind="slow engine")
+AGAIN = PipelineCause("rollout", ENGINE, "and later", 1.5, "times", kind="slow engine")
+UNSIZED = PipelineCause("tool", "tool", "slow", None, "seconds a call", 7, "slow tool")
 
 
 def samples(bottleneck):
@@ -27,12 +28,18 @@ def samples(bottleneck):
 def test_what_is_found_has_a_state_a_cost_and_causes():
     causes = (SLOW, QUEUED, AGAIN, UNSIZED)
     told = Bottleneck("found", "rollout-bound", "trainer", "rollout", 2.0, 0.5, 4.0, causes=causes)
+    of_engine = "trainer", "rollout", "slow engine", ENGINE
+    of_tool = "trainer", "tool", "slow tool", "tool", "seconds a call"
     assert samples(told) == {
-        ("state", "trainer", "rollout", "found", "rollout replica 1"): 1.0,
+        ("state", "trainer", "rollout", "found", ENGINE): 1.0,
         ("cost_seconds", "trainer", "rollout"): 2.0,
         ("cost_ratio", "trainer", "rollout"): 0.5,
-        ("cause_amount", "trainer", "rollout", "rollout replica 1", "times"): 4.2,
-        ("cause_amount", "trainer", "rollout", "rollout replica 1", "requests"): 9.0,
+        ("cause_active", *of_engine, "times"): 1.0,
+        ("cause_active", *of_engine, "requests"): 1.0,
+        ("cause_active", *of_tool): 1.0,
+        ("cause_amount", *of_engine, "times"): 4.2,
+        ("cause_amount", *of_engine, "requests"): 9.0,
+        ("cause_since_step", *of_tool): 7.0,
     }
 
 
