@@ -56,6 +56,11 @@ def rate(selector: str, window: str = WINDOW) -> str:
     return f"rate({selector}[{window}])"
 
 
+def buckets(selector: str) -> str:
+    """The buckets of a histogram, for ``histogram_quantile``."""
+    return selector.replace("{", "_bucket{", 1)
+
+
 def by(labels: str, aggregation: str, expression: str) -> str:
     """``by("rank", "max", x)``: no pod, instance or job is left, so a restart adds no row."""
     return f"{aggregation} by ({labels}) ({expression})"

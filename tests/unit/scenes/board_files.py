@@ -56,6 +56,7 @@ def filled(text: str, **variables: str) -> str:
         "window": "30s",
         "rank": ".*",
         "node": ".*",
+        "replica": ".*",
         **variables,
     }
     return re.sub(r"\$([a-z_]\w*)", lambda match: known[match[1]], text)

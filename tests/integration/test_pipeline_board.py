@@ -1,0 +1,107 @@
+"""The boards on pipelines, asked of a real Prometheus about the asynchronous demo."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from board_files import BOARDS, filled, panel_queries
+from live_processes import DFX_AGENT, LiveAgent, demo_environment, started, until, unused_port
+from test_prometheus import scraping
+
+pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
+
+NUM_STEPS = 12
+STEPS_SECONDS = 240.0
+QUERIES = [q for q in panel_queries() if q.board == "dfx-pipeline"]
+# verl's rollouter tells it, and the demo has none
+UNTOLD = {("Busy", "{{side}}, as the framework says")}
+TOLD = [q for q in QUERIES if (q.panel, q.legend) not in UNTOLD]
+pytestmark = pytest.mark.timeout(3600)
+
+
+@pytest.fixture(scope="module")
+def live(prometheus_binary, tmp_path_factory):
+    """(Prometheus, run) once the demo has made steps; from step 9 on receiver 1 is 3 s late."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    port = unused_port()
+    command = [*DFX_AGENT, "demo", "--pipeline", "async", "--no-browser", "--listen"]
+    command += [f"127.0.0.1:{port}", "--fault", "slow_weight_sync:3:9"]
+    environment = demo_environment(DFX_DIR=str(folder / "dfx"), TMPDIR=str(folder))
+    with started(command, folder, environment) as process:
+        agent = LiveAgent(process, port)
+        agent.wait_until_ready()
+        with scraping(prometheus_binary, folder, unused_port(), port) as prometheus:
+
+            def steps():
+                assert process.popen.poll() is None, process.errors
+                return [value for _, value in prometheus.query('max(dfx_step{role="trainer"})')]
+
+            until(lambda: steps() and steps()[0] > NUM_STEPS, f"{NUM_STEPS} steps", STEPS_SECONDS)
+            (run,) = agent.snapshot()["runs"]
+            yield prometheus, run["run"]
+
+
+def num_values(prometheus, text, *, is_instant):
+    if is_instant:
+        return len(prometheus.query(text))
+    now = time.time()
+    rows = prometheus.get("/api/v1/query_range", query=text, start=now - 60, end=now, step=2)
+    found = [float(value) for row in rows["result"] for _, value in row["values"]]
+    return sum(map(math.isfinite, found))
+
+
+@pytest.mark.parametrize("query", TOLD, ids=lambda q: f"{q.panel}:{q.legend}")
+def test_every_query_returns_data(live, query):
+    prometheus, run = live
+    text = filled(query.text, run=run)
+    is_instant = query.is_instant
+    until(lambda: num_values(prometheus, text, is_instant=is_instant), str(query), 10)
+
+
+def shown(live, panel, legend=None):
+    """[(labels, value)] in a panel now."""
+    prometheus, run = live
+    query = next(q for q in QUERIES if q.panel == panel and legend in (None, q.legend))
+    return prometheus.query(filled(query.text, run=run))
+
+
+def test_the_first_row_names_the_slow_receiver(live):
+    def found():
+        return [
+            labels for labels, value in shown(live, "What holds it up")
+            if labels["bound_by"] == "weight sync" and value > 1.5
+        ]  # fmt: skip
+
+    (labels,) = until(found, "weight sync is named", 60)
+    assert (labels["component"], labels["unit"]) == (
+        "weight transfer to rollout replica 1",
+        "seconds",
+    )
+
+
+def test_weight_sync_is_apart_by_part_and_receiver(live):
+    parts = {labels["part"] for labels, _ in shown(live, "Weight sync, part by part")}
+    assert parts == {"pause", "gather", "transfer", "load", "resume"}
+    sending = "transfer to {{receiver}}"
+    rows = shown(live, "Weight sync of each receiver", sending)
+    seconds = {labels["receiver"]: value for labels, value in rows}
+    assert set(seconds) == {"0", "1"}
+    assert seconds["1"] >= 3.0 > seconds["0"]
+
+
+def test_a_native_metric_has_a_panel_for_what_the_run_has(live):
+    prometheus, run = live
+    board = BOARDS["dfx-native"]
+    variables = {row["name"]: row for row in board["templating"]["list"]}
+    everything = variables["class"]["options"][0]["value"]
+    text = variables["metric"]["query"]["query"].replace("${class:raw}", everything)
+    selector = text.removeprefix("label_values(").removesuffix(", __name__)").replace("$run", run)
+    found = prometheus.get("/api/v1/series", **{"match[]": selector})
+    names = {row["__name__"] for row in found}
+    assert {"dfx_turn_seconds", "dfx_partial_rollout_ratio", "dfx_weight_sync_bytes"} <= names
+    (panel,) = (p for p in board["panels"] if p.get("repeat") == "metric")
+    for name in names:
+        expression = filled(panel["targets"][0]["expr"], run=run, metric=name)
+        assert prometheus.query(expression), name
