@@ -1,6 +1,11 @@
-"""Alerts on what holds an asynchronous pipeline together."""
+"""Alerts on what holds an asynchronous pipeline together.
 
-from dfx_agent.catalogue import event_loop
+All but the event loop's speak of the bottleneck judge's causes: it compares each figure with its
+own habit, or a replica with the others, and knows what is only felt because of something else. So
+these rules hold no sizes of their own; they wait until a cause has lasted.
+"""
+
+from dfx_agent.catalogue import bottleneck, event_loop
 from dfx_agent.rules.alert import Alert, Listing, Runbook
 from dfx_agent.rules.conditions import Compare, series
 from dfx_agent.rules.thresholds import Threshold
@@ -12,6 +17,21 @@ _LAG_SECONDS = Threshold(
 # a trainer may run its steps in its loop: nobody waits for that one
 _AWAITED = ("orchestrator", "driver", "collector", "environment", "rollout", "reward")
 _LASTING_SECONDS = 30
+_BOARD = "dfx-pipeline"
+
+
+def _amount(*kinds: str) -> Listing:
+    return Listing(series(bottleneck.CAUSE_AMOUNT, kind=kinds), "{component}: {value:.3g} {unit}")
+
+
+def _is_found(*kinds: str) -> Compare:
+    return Compare(series(bottleneck.CAUSE_ACTIVE, kind=kinds), "==", 1)
+
+
+def _has_grown(kind: str) -> Compare:
+    """Against its own habit; one that always cost much is how the job is made."""
+    return Compare(series(bottleneck.CAUSE_SINCE_STEP, kind=kind), ">=", 0)
+
 
 EVENT_LOOP_LATE = Alert(
     "DfxEventLoopLate",
@@ -31,7 +51,95 @@ EVENT_LOOP_LATE = Alert(
     ),
     for_seconds=_LASTING_SECONDS,
     listing=Listing(series(event_loop.HELD_SECONDS, role=_AWAITED), "{holder}: {value:.1f} s"),
-    board="dfx-e2e",
+    board=_BOARD,
+)
+LEARNER_STARVED = Alert(
+    "DfxLearnerStarved",
+    "warning",
+    "progress",
+    _has_grown("few requests"),
+    "The learner waits for samples, and the engines have too little to do",
+    Runbook(
+        meaning="The learner waits for samples longer than it used to, and nothing that makes them "
+        "is slow: fewer rollouts are asked for at a time than before.",
+        impact="Learner and engines both idle; each step takes longer by what stands below.",
+        diagnosis="What limits the rollouts in flight? A staleness budget that is used up, a "
+        "concurrency limit or a semaphore that is never given back, a client with too few "
+        "connections, prompts that arrive late. The board shows queues and running requests.",
+        mitigation="Raise the limit or the staleness budget; restart the orchestrator if a slot "
+        "was leaked.",
+    ),
+    for_seconds=_LASTING_SECONDS,
+    listing=_amount("few requests"),
+    board=_BOARD,
+)
+ROLLOUT_STALE = Alert(
+    "DfxRolloutStale",
+    "warning",
+    "rollout",
+    _has_grown("stale samples"),
+    "More samples than before are too old to be trained on",
+    Runbook(
+        meaning="In the newest steps more groups than before were thrown away because the weights "
+        "that made them are too old.",
+        impact="The engines work for nothing: so many groups of each step are lost, and what is "
+        "left is biased to short answers.",
+        diagnosis="Where does the lag arise (board): in flight points at long or slow requests, in "
+        "the queue at more rollouts in flight than the learner takes. Did the learner become "
+        "faster, or groups slower?",
+        mitigation="Fewer rollouts in flight, partial rollouts, or a larger bound on staleness.",
+    ),
+    for_seconds=_LASTING_SECONDS,
+    listing=_amount("stale samples"),
+    board=_BOARD,
+)
+ENGINE_DEGRADED = Alert(
+    "DfxEngineDegraded",
+    "warning",
+    "rollout",
+    _is_found("slow engine", "still engine"),
+    "A rollout replica is much slower than the others, or moves nothing",
+    Runbook(
+        meaning="One replica takes longer for a token than the others that serve the same model, "
+        "all along and not once; or it holds requests and has moved none of them while the others "
+        "went on.",
+        impact="Groups wait for their slowest sample: the learner starves, samples grow stale, "
+        "clients time out.",
+        diagnosis="`dfx-agent diagnose` names the replica and by how much. Clocks, heat and "
+        "neighbours of its node; other settings or another version; a KV cache that is full "
+        "(preemptions). A replica that moves nothing: its log, and its stacks (py-spy).",
+        mitigation="Take the replica out of the router, or restart it.",
+    ),
+    for_seconds=_LASTING_SECONDS,
+    listing=_amount("slow engine", "still engine"),
+    inhibits=("DfxLearnerStarved", "DfxRolloutStale"),
+    board=_BOARD,
+)
+WEIGHT_SYNC_GROWN = Alert(
+    "DfxWeightSyncGrown",
+    "warning",
+    "progress",
+    _has_grown("weight sync"),
+    "Bringing new weights to the engines takes longer than it used to",
+    Runbook(
+        meaning="Weight sync costs more of each step than before, by more than a tenth of a step.",
+        impact="Engines stand still meanwhile, and the learner waits: each step takes longer by "
+        "what stands below.",
+        diagnosis="Which part grew, and to which receiver (board, `dfx-agent diagnose`)? pause: "
+        "long requests are waited for; gather: ranks of the trainer; transfer to one receiver: its "
+        "network or its node; load: the engine.",
+        mitigation="Abort or resume requests instead of waiting for them; take the slow receiver "
+        "out; send deltas, or in larger parts.",
+    ),
+    for_seconds=_LASTING_SECONDS,
+    listing=_amount("weight sync"),
+    board=_BOARD,
 )
 
-ALERTS = (EVENT_LOOP_LATE,)
+ALERTS = (
+    EVENT_LOOP_LATE,
+    LEARNER_STARVED,
+    ROLLOUT_STALE,
+    ENGINE_DEGRADED,
+    WEIGHT_SYNC_GROWN,
+)
