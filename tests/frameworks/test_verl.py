@@ -280,6 +280,32 @@ Trainer().fit()
     assert seen.num_errors == 0
 
 
+def test_the_mismatch_of_a_batch_by_place_in_the_response(dfx_dir: Path) -> None:
+    seen = observe(
+        """
+import torch
+from verl import DataProto
+from verl.utils.debug.metrics import calculate_debug_metrics
+import dfx_agent.shim as dfx
+dfx.set_step(3)
+shape = (4, 300)
+tensors = {
+    "responses": torch.zeros(shape, dtype=torch.long),
+    "response_mask": torch.ones(shape, dtype=torch.long),
+    "rollout_log_probs": torch.full(shape, -1.0),
+    "old_log_probs": torch.full(shape, -1.5) + torch.rand(shape) / 8,
+}
+assert calculate_debug_metrics(DataProto.from_dict(tensors=tensors))
+"""
+    )
+    scalars = seen.scalars()
+    places = {name.rpartition("/")[2] for name, step in scalars if step == 3}
+    assert places == {"first", "last"}
+    # log ratios of -0.5 to -0.375
+    assert all(0.06 < value < 0.11 for (value,) in scalars.values())
+    assert seen.num_errors == 0
+
+
 def test_steps_tokens_and_roles_of_a_worker(dfx_dir: Path) -> None:
     """Without a number, a stage that was passed already begins the next step."""
     seen = observe(

@@ -15,7 +15,7 @@ from typing import Any
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim import recorder
-from dfx_agent.shim.adapters import _around, _verl_workers
+from dfx_agent.shim.adapters import _around, _verl_samples, _verl_workers
 from dfx_agent.shim.adapters._around import put
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
@@ -137,6 +137,8 @@ def _claim_reward(writer: Recorder, *_: Any, **__: Any) -> None:
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
     "tracking": ("verl.utils.tracking", _patch_tracking),
     "timers": ("verl.utils.profiler.performance", _patch_timers),
+    "mismatch": ("verl.utils.debug.metrics", _verl_samples.patch_debug_metrics),
+    "lags": ("verl.trainer.ppo.v1.trainer_base", _verl_samples.patch_v1),
     "methods": ("verl.single_controller.base.decorator", _verl_workers.patch_methods),
     "agent_loop": ("verl.experimental.agent_loop.agent_loop", _patch_agent_loop),
     "reward_loop": ("verl.experimental.reward_loop.reward_loop", _patch_reward_loop),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from shapes import Shapes
+
+from dfx_agent.catalogue.native import load
 
 # verl 0.9.1, verl/utils/profiler/performance.py and verl/single_controller/base
 TIMER = """
@@ -24,6 +28,19 @@ VERL = Shapes(
         "verl/utils/profiler/performance.py": TIMER.format(
             decorator="", delegate="yield from _timer(name, timing_raw)"
         ),
+        "verl/utils/debug/__init__.py": "",
+        # verl/utils/debug/metrics.py:63
+        "verl/utils/debug/metrics.py": """
+            def calculate_debug_metrics(data):
+                return {"training/rollout_probs_diff_valid": 1}
+        """,
+        "verl/trainer/ppo/v1/__init__.py": "",
+        # verl/trainer/ppo/v1/trainer_base.py:1868
+        "verl/trainer/ppo/v1/trainer_base.py": """
+            class PPOTrainer:
+                def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
+                    metrics["done"] = epoch
+        """,
     },
 )
 
@@ -81,3 +98,78 @@ contextvars.copy_context().run(left.send, None)
 left.close()
 """
     assert VERL.on_copy(job, tmp_path).names("stage") == ["rollout"]
+
+
+def test_the_mismatch_by_place_in_the_response(tmp_path, dfx_dir):
+    """Responses of 600 and 3 tokens; the policies differ by 1 nat in the last of the first."""
+    job = """
+import math, torch
+from types import SimpleNamespace as NS
+from verl.utils.debug.metrics import calculate_debug_metrics
+import dfx_agent.shim as dfx
+dfx.set_step(3)
+mask = torch.zeros(2, 700, dtype=torch.long)
+mask[0, :600], mask[1, :3] = 1, 1
+rollout = torch.full((2, 700), -2.0)
+trained = rollout.clone()
+trained[0, 599] += 1.0
+trained[:, 650:] = math.nan  # padding
+data = NS(batch={"rollout_log_probs": rollout, "old_log_probs": trained, "response_mask": mask})
+state = torch.get_rng_state()
+assert calculate_debug_metrics(data) == {"training/rollout_probs_diff_valid": 1}
+assert torch.equal(torch.get_rng_state(), state)
+data.batch["response_mask"] = mask * 0
+calculate_debug_metrics(data=data)
+for name in data.batch:
+    data.batch[name] = data.batch[name].to("meta")
+calculate_debug_metrics(data)
+"""
+    seen = VERL.on_copy(job, tmp_path)
+    told = {name.rpartition("/")[2]: values for (name, _), values in seen.scalars().items()}
+    assert told == {
+        "first": [0.0], "middle": [0.0], "last": [pytest.approx((math.e - 2) / 256, rel=1e-5)],
+    }  # fmt: skip
+    assert {step for _, step in seen.scalars()} == {3}
+    assert all(load("verl").find(name) for name, _ in seen.scalars())
+    assert seen.num_errors == 0
+
+
+def test_of_a_large_batch_evenly_spaced_rows_are_compared(tmp_path, dfx_dir):
+    job = """
+import torch
+from types import SimpleNamespace as NS
+from verl.utils.debug.metrics import calculate_debug_metrics
+rollout = torch.zeros(4096, 128)
+trained = torch.zeros(4096, 128)
+trained[1::2] = 1.0
+data = NS(batch={"rollout_log_probs": rollout, "old_log_probs": trained,
+                 "response_mask": torch.ones(4096, 128)})
+calculate_debug_metrics(data)
+"""
+    seen = VERL.on_copy(job, tmp_path)
+    assert seen.scalars() == {("pipeline/mismatch_kl/position/first", -1): [0.0]}
+
+
+def test_lags_of_v1_s_trajectories(tmp_path, dfx_dir):
+    job = """
+from types import SimpleNamespace as NS
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+pairs = [(9, 9), (9, 9), (4, 8), (0, 9)]
+tags = [{"min_global_steps": low, "max_global_steps": high} for low, high in pairs]
+tags.append({"is_padding": True})
+metrics = {}
+PPOTrainer()._compute_metrics(NS(tags=tags), metrics, {}, global_steps=10, epoch=1)
+PPOTrainer()._compute_metrics(NS(tags=tags[-1:]), metrics, timing_raw={}, global_steps=11, epoch=1)
+assert metrics == {"done": 1}
+"""
+    seen = VERL.on_copy(job, tmp_path)
+    scalars = seen.scalars()
+    told = {name.removeprefix("pipeline/lag/"): value for (name, _), (value,) in scalars.items()}
+    assert {name: share for name, share in told.items() if share} == {
+        "oldest/share/0": 0.5, "oldest/share/4-7": 0.25, "oldest/share/8+": 0.25,
+        "newest/share/0": 0.75, "newest/share/1": 0.25,
+    }  # fmt: skip
+    assert len(told) == 12
+    assert {step for _, step in scalars} == {10}
+    assert all(load("verl").find(name) for name, _ in scalars)
+    assert seen.num_errors == 0
