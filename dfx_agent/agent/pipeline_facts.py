@@ -33,5 +33,5 @@ def pipeline_facts(
             for row in scalars
             if row.metric and row.moments.count
         },
-        found=tuple(verdict for verdict in verdicts if verdict.state == "found"),
+        verdicts=tuple(verdicts),
     )

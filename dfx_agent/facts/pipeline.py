@@ -32,7 +32,7 @@ class PipelineFacts:
     """Of one run on one node, as of Unix time ``now_seconds``.
 
     ``steps``: the newest that are closed, of all roles, oldest first. ``told``: the newest numbers
-    that frameworks tell, the mean over who tells them. ``found``: verdicts that something is wrong.
+    that frameworks tell, the mean over who tells them. ``verdicts``: what others conclude.
     """
 
     now_seconds: float
@@ -40,4 +40,4 @@ class PipelineFacts:
     processes: tuple[ProcessTime, ...] = ()
     engines: tuple[EngineFacts, ...] = ()
     told: Mapping[Told, float] = field(default_factory=dict)
-    found: tuple[Verdict, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()

@@ -8,6 +8,9 @@ from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.facts.stacks import merge
 from dfx_agent.judge.unfinished import unfinished_lines
 
+# cause of a verdict that does not blame anybody for what the host did
+BUSY_HOST = "busy host"
+
 _MAX_RANKS = 8
 _MAX_OUTLIERS = 4
 _MAX_PLACES = 4

@@ -14,6 +14,7 @@ from dfx_agent.judge.bottleneck.engine_causes import StillEngines
 from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role, waited_for_samples
 from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
+from dfx_agent.judge.words import BUSY_HOST
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow
 
 NUM_STEPS = 3
@@ -43,7 +44,7 @@ class BottleneckJudge:
         if newest != self._seen:
             self._seen = newest
             self._judge_newest(facts)
-        hangs = [v for v in facts.found if v.kind == "hang"]
+        hangs = [v for v in facts.verdicts if (v.kind, v.state) == ("hang", "found")]
         if self._judged is not None and (still or hangs):
             return words.stalled(self._judged.role, still, hangs, facts)
         return self._judged
@@ -70,7 +71,7 @@ class BottleneckJudge:
         waited = self._habits[SAMPLES].change(_GROWN_RATIO * shares.step_seconds)
         found = [*causes(window, self._habits, waited, self._slow), *_slow_ranks(role, facts)]
         self._slow = {cause.component for cause in found}
-        return self._concluded(window, found, waited)
+        return self._concluded(window, found, waited, _busy_host(role, facts))
 
     def _newest(self, rows: Sequence[StepRow]) -> list[StepRow]:
         """The newest five steps, and as many more as eight seconds need; three that are long."""
@@ -84,14 +85,18 @@ class BottleneckJudge:
         return newest
 
     def _concluded(
-        self, window: Window, found: Sequence[PipelineCause], waited: Change | None
+        self,
+        window: Window,
+        found: Sequence[PipelineCause],
+        waited: Change | None,
+        busy_host: str,
     ) -> Bottleneck:
         bound = _bound_of(window)
         if not found and bound is None:
             return words.balanced(window)
         told = found[0].bound_by if found else bound
         assert told is not None
-        verdict = words.bound_by(window, told, found, waited)
+        verdict = words.bound_by(window, told, found, waited, busy_host)
         return replace(verdict, causes=tuple(found))
 
 
@@ -117,6 +122,12 @@ def _slow_ranks(role: str, facts: PipelineFacts) -> list[PipelineCause]:
             "seconds",
             kind="slow rank",
         )
-        for verdict in facts.found
-        if verdict.kind == "straggler" and verdict.role == role
+        for verdict in facts.verdicts
+        if (verdict.kind, verdict.role, verdict.state) == ("straggler", role, "found")
     ]
+
+
+def _busy_host(role: str, facts: PipelineFacts) -> str:
+    """Why ranks of ``role`` cannot be told apart, where the host is the reason."""
+    told = (v.summary for v in facts.verdicts if v.role == role and v.cause == BUSY_HOST)
+    return next(told, "")

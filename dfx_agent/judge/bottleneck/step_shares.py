@@ -35,7 +35,10 @@ WEIGHT_SYNC = "weight_sync"
 
 @dataclass(frozen=True)
 class StepShares:
-    """Seconds of the mean step of a mean rank; ``waited`` is kind of wait -> seconds."""
+    """Seconds of the mean step of a mean rank; ``waited`` is kind of wait -> seconds.
+
+    "peers" is of the rank that waits for the others most: who is late does not wait at all.
+    """
 
     num_steps: int
     step_seconds: float
@@ -72,12 +75,26 @@ def step_shares(rows: Sequence[StepRow]) -> StepShares:
             for stage, seconds in places.items():
                 by_bound[_bound_of_wait(kind, stage)] += seconds
     num = len(cells) or 1
+    mean = {bound: seconds / num for bound, seconds in by_bound.items()}
+    if "peers" in mean:
+        mean["peers"] = _longest_for_peers(rows)
     return StepShares(
         len(rows),
         sum(cell.split.wall_seconds for cell in cells) / num,
-        {bound: seconds / num for bound, seconds in by_bound.items()},
+        mean,
         {kind: seconds / num for kind, seconds in waited.items()},
     )
+
+
+def _longest_for_peers(rows: Sequence[StepRow]) -> float:
+    waited: defaultdict[str, float] = defaultdict(float)
+    for cell in (cell for row in rows for cell in row.cells):
+        for kind, places in cell.split.wait_seconds.items():
+            waited[cell.rank] += sum(
+                seconds for stage, seconds in places.items()
+                if _bound_of_wait(kind, stage) == "peers"
+            )  # fmt: skip
+    return max(waited.values()) / len(rows)
 
 
 def _of_stages(split: TimeSplit) -> Iterator[tuple[BoundBy, float]]:

@@ -15,6 +15,7 @@ from dfx_agent.snapshot.bottleneck import bound_text
 
 _ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
 _BUSY_RATIO = 0.6
+_LONG_SECONDS = 5.0
 _FELT: Mapping[BoundBy, str] = {
     "rollout": "wait for samples",
     "data": "wait for data",
@@ -72,6 +73,8 @@ def _open_wait(role: str, facts: PipelineFacts) -> str:
     if not spans:
         return ""
     seconds, rank, name = max(spans)
+    if seconds < _LONG_SECONDS:
+        return ""
     return f"{role} rank {rank} has been in {name} for {seconds_text(seconds)}"
 
 
@@ -89,13 +92,19 @@ def balanced(window: Window) -> Bottleneck:
 
 
 def bound_by(
-    window: Window, bound: BoundBy, found: Sequence[PipelineCause], waited: Change | None
+    window: Window,
+    bound: BoundBy,
+    found: Sequence[PipelineCause],
+    waited: Change | None,
+    busy_host: str,
 ) -> Bottleneck:
     felt_bound, seconds = _felt(window, bound)
     share = seconds / window.step_seconds if window.step_seconds else 0.0
     chain = (_felt_text(window, felt_bound, seconds, waited), *(c.sentence for c in found))
     if not found and felt_bound == "rollout":
         chain = (*chain, *_of_engines(window))
+    if not found and busy_host:
+        chain = (*chain, busy_host)
     verdict = Bottleneck("found", "", window.role, bound)
     return replace(
         verdict,

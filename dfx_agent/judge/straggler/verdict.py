@@ -44,7 +44,7 @@ from dfx_agent.judge.straggler.excess import (
     recurs,
     views,
 )
-from dfx_agent.judge.words import labels_text
+from dfx_agent.judge.words import BUSY_HOST, labels_text
 from dfx_agent.snapshot import Verdict
 
 _MOST_STEPS = WINDOWS[0].num_steps
@@ -99,6 +99,10 @@ def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> s
     return ""
 
 
+def _abstained(role: str, reason: str) -> Verdict:
+    return Verdict("straggler", "insufficient evidence", role, reason, cause=BUSY_HOST)
+
+
 @dataclass(frozen=True, slots=True)
 class _Suspect:
     """A rank whose excess is large and recurrent; seconds per step, means over the newest steps."""
@@ -129,7 +133,7 @@ class _Comparison:
     def verdict(self) -> Verdict:
         reason = busy_host.reason_to_abstain(self._steps, self._step_seconds)
         if reason:
-            return Verdict("straggler", "insufficient evidence", self._role, reason)
+            return _abstained(self._role, reason)
         for window in self._windows:
             suspects = [s for rank in self._excess if (s := self._suspect(rank, window))]
             if suspects:
@@ -144,7 +148,7 @@ class _Comparison:
         reason = busy_host.explained(*late) or busy_host.overshadowed(*late)
         if not reason:
             return None
-        return Verdict("straggler", "insufficient evidence", self._role, reason)
+        return _abstained(self._role, reason)
 
     def _suspect(self, rank: str, window: Window) -> _Suspect | None:
         if rank in self._named:

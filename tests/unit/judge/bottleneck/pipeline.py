@@ -49,7 +49,7 @@ class Pipeline:
     late_seconds: float = 0.0
     holder: str = "step_boundary > dumps (job.py)"
     rollout_wait: float = 0.1  # share of a step
-    found: tuple[Verdict, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
     inflight: Mapping[str, tuple[OpenSpan, ...]] = field(default_factory=dict)
     has_engines: bool = True
     now_seconds: float = BEGIN
@@ -97,7 +97,7 @@ class Pipeline:
             processes=tuple(self._processes()),
             engines=tuple(self._engines()) if self.has_engines else (),
             told=dict(self.told),
-            found=self.found,
+            verdicts=self.verdicts,
         )
 
     def _processes(self) -> Iterator[ProcessTime]:

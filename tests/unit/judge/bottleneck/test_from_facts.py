@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dfx_agent.facts.pipeline import PipelineFacts, Told
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
+from dfx_agent.judge.words import BUSY_HOST
 from dfx_agent.snapshot import OpenSpan, StepCell, StepRow, TimeSplit, Verdict
 from tests.unit.judge.bottleneck.pipeline import Pipeline
 
@@ -188,13 +189,13 @@ def test_fewer_groups_in_flight_are_told_with_the_wait_they_add():
 
 def test_what_other_verdicts_name_is_taken_from_them():
     pipeline = Pipeline(wait={"barrier": 0.6})
-    pipeline.found = (
+    pipeline.verdicts = (
         Verdict("straggler", "found", "trainer", "rank 1 is slower", ("1",), lost_seconds=0.6),
     )
     verdict = pipeline.steps(5)
     (cause,) = verdict.causes
     assert (verdict.bound_by, cause.component, cause.amount) == ("peers", "trainer rank 1", 0.6)
-    pipeline.found = (Verdict("hang", "found", "trainer", "rank 0 hangs", ("0",), step=6),)
+    pipeline.verdicts = (Verdict("hang", "found", "trainer", "rank 0 hangs", ("0",), step=6),)
     assert pipeline.steps(1).bound_by == "stalled"
 
 
@@ -221,3 +222,22 @@ def test_what_is_lost_is_never_more_than_the_step(stages, waits):
     pipeline = Pipeline(stage={"backward": 0.01} | stages, wait=waits)
     verdict = pipeline.steps(4)
     assert verdict.cost_ratio is None or 0.0 <= verdict.cost_ratio <= 1.0 + 1e-9
+
+
+def test_ranks_that_wait_for_one_that_is_late_lose_what_the_longest_waits():
+    def cell(rank: str, barrier: float) -> StepCell:
+        waits = {"barrier": {"": barrier}, "collector": {"": 0.1}}
+        work = {"backward": 2.0 - barrier}
+        return StepCell(rank, TimeSplit(2.1, 2.0 - barrier, 0.0, work, waits), {})
+
+    rows = tuple(
+        StepRow(n, "trainer", n * 2.1, n * 2.1 + 2.1, (), None, (cell("0", 0.6), cell("1", 0.0)))
+        for n in range(5)
+    )
+    judge = BottleneckJudge()
+    busy = Verdict("straggler", "insufficient evidence", "trainer", "busy", cause=BUSY_HOST)
+    verdict = judge.verdict(PipelineFacts(now_seconds=30.0, steps=rows, verdicts=(busy,)))
+    assert verdict is not None
+    assert (verdict.state, verdict.bound_by) == ("found", "peers")
+    assert verdict.cost_seconds == pytest.approx(0.6)
+    assert verdict.chain[-1] == "busy"
