@@ -6,10 +6,9 @@ tools look slow, a slow tool makes samples old.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 
 from dfx_agent.durations import seconds_text
-from dfx_agent.judge.bottleneck.engine_causes import slow_engines
 from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC, weight_sync_parts
 from dfx_agent.judge.bottleneck.window import Habits, Window, told
@@ -39,14 +38,14 @@ def observe(habits: Habits, window: Window) -> None:
 
 
 def causes(
-    window: Window, habits: Habits, waited: Change | None, named: Collection[str]
+    window: Window, habits: Habits, waited: Change | None, slow: Iterable[PipelineCause]
 ) -> list[PipelineCause]:
     """The one that holds up the others first.
 
-    ``waited``: how the wait for samples has changed; ``named``: components that were found last.
+    ``waited``: how the wait for samples has changed; ``slow``: engines that are slower than others.
     """
     held = list(_held_loops(window))
-    found = [*held, *_weight_sync(window, habits), *slow_engines(window, named)]
+    found = [*held, *_weight_sync(window, habits), *slow]
     if not held:
         found += _tools(window, habits)
     found += _stale(habits)

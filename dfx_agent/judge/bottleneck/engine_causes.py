@@ -19,8 +19,9 @@ _ALONE_STILL_SECONDS = 120.0
 
 _BETWEEN_TOKENS = "inter_token_latency_seconds"
 _LEAST_TOKENS = 20.0
+_SLOW_FOR_SECONDS, _LET_GO = 10.0, 8.0
 _SLOWER_RATIO, _STILL_SLOWER_RATIO = 1.5, 1.3
-_EACH_RATIO, _MOSTLY, _LEAST_COMPARED = 1.15, 0.75, 2
+_EACH_RATIO, _MOSTLY, _LEAST_COMPARED = 1.3, 0.75, 2
 _LEAST_SLOWER_SECONDS = 0.001
 _MOVES = ("generation_tokens", "prompt_tokens", "finished_requests")
 
@@ -86,10 +87,41 @@ def _still(engine: EngineFacts, seconds: float) -> PipelineCause:
     )
 
 
-def slow_engines(window: Window, named: Collection[str]) -> Iterator[PipelineCause]:
+class _Slow(NamedTuple):
+    """An engine that was found slow: since when, when last, and what was said then."""
+
+    since_seconds: float
+    last_seconds: float
+    cause: PipelineCause
+
+
+class SlowEngines:
+    """Who is slower than the others for a while: a busy host holds up now one, now another."""
+
+    def __init__(self) -> None:
+        self._slow: dict[str, _Slow] = {}
+
+    def causes(self, window: Window) -> list[PipelineCause]:
+        now = window.last.at_seconds
+        for cause in _slow_engines(window, self._named()):
+            known = self._slow.get(cause.component)
+            since = known.since_seconds if known else now
+            self._slow[cause.component] = _Slow(since, now, cause)
+        self._slow = {
+            name: slow for name, slow in self._slow.items() if now - slow.last_seconds < _LET_GO
+        }
+        named = self._named()
+        return [slow.cause for name, slow in self._slow.items() if name in named]
+
+    def _named(self) -> set[str]:
+        slow = self._slow.items()
+        return {n for n, s in slow if s.last_seconds - s.since_seconds >= _SLOW_FOR_SECONDS}
+
+
+def _slow_engines(window: Window, named: Collection[str]) -> Iterator[PipelineCause]:
     """Each against the median of the others that serve the same model in the same way.
 
-    All the time, not once: a busy host holds up now one, now another. Who was ``named`` needs less.
+    All along the window, not once. Who was ``named`` needs less.
     """
     pairs = {_key(last): (first, last) for first, last in window.engines()}
     for key, (first, last) in pairs.items():

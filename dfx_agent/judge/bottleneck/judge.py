@@ -10,7 +10,7 @@ from statistics import fmean
 from dfx_agent.facts.pipeline import PipelineFacts
 from dfx_agent.judge.bottleneck import words
 from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe
-from dfx_agent.judge.bottleneck.engine_causes import StillEngines
+from dfx_agent.judge.bottleneck.engine_causes import SlowEngines, StillEngines
 from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role, waited_for_samples
 from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
@@ -33,7 +33,7 @@ class BottleneckJudge:
         self._moments: deque[Moment] = deque(maxlen=_MOST_STEPS + 1)
         self._habits = Habits()
         self._still = StillEngines()
-        self._slow: set[str] = set()  # who was named last
+        self._slow = SlowEngines()
         self._seen: set[tuple[str, int]] = set()
         self._judged: Bottleneck | None = None
 
@@ -69,8 +69,8 @@ class BottleneckJudge:
         if len(newest) < NUM_STEPS:
             return words.too_few(role, len(newest), NUM_STEPS)
         waited = self._habits[SAMPLES].change(_GROWN_RATIO * shares.step_seconds)
-        found = [*causes(window, self._habits, waited, self._slow), *_slow_ranks(role, facts)]
-        self._slow = {cause.component for cause in found}
+        slow = self._slow.causes(window)
+        found = [*causes(window, self._habits, waited, slow), *_slow_ranks(role, facts)]
         return self._concluded(window, found, waited, _busy_host(role, facts))
 
     def _newest(self, rows: Sequence[StepRow]) -> list[StepRow]:

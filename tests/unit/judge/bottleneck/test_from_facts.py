@@ -71,7 +71,7 @@ def test_a_slow_replica_is_named_with_what_it_costs():
     pipeline = Pipeline(wait={"collector": 1.2})
     pipeline.steps(10)
     pipeline.replicas[1].token_seconds *= 3
-    verdict = pipeline.steps(5)
+    verdict = pipeline.steps(9)
     (cause,) = verdict.causes
     assert (cause.bound_by, cause.component) == ("rollout", "rollout replica 1")
     # busy for 0.8 of 2.4 s, a third of it would do
