@@ -50,12 +50,12 @@ class Observed:
         """Steps in the order in which they began."""
         return [record.step for record in self.records if record.kind == "step"]
 
-    def parts(self) -> dict[str, float]:
-        """part -> 1 active, 0 absent, -1 failed."""
+    def parts(self, adapter: str = "") -> dict[str, float]:
+        """part -> 1 active, 0 absent, -1 failed; of one adapter where it is named."""
         return {
             record.name.split("/")[2]: record.value
             for record in self.records
-            if record.kind == "gauge" and record.name.startswith("adapter/")
+            if record.kind == "gauge" and record.name.startswith(f"adapter/{adapter}")
         }
 
 

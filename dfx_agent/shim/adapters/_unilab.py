@@ -1,0 +1,177 @@
+"""UniLab's learner and collector, whatever package they are in: what is which wait and stage.
+
+Source: unilab-rl 0.2.0, 1.0.0 and 1.4.15 (``uni_rl``), unilab 1.5.2 (``unilab.rl``). The loggers'
+schema is closed (an unknown name raises), so metrics are read at ``_write_backend_scalars`` and
+never added; before 1.4 the tracker's hook hears them.
+
+The four waits of the learner stay four kinds: collector, replay_batch, barrier (statistics over
+ranks) and sync_coordination (handing the actions back). Logging is a wait of its own, also where
+the loop that waits for the collector refreshes a line, so it is in none of them. Native numbers of
+ranks other than 0 are 0 or averaged; the spans are each rank's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters._around import put, span, waiting
+from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.recorder import Recorder
+from dfx_agent.shim.spans import wait
+from dfx_agent.wire.layout import UNKNOWN
+
+Patch = Callable[[PatchSet, ModuleType], None]
+
+# left by uni_rl's launcher for ranks other than 0; collectors inherit them
+_RANK, _WORLD_SIZE = "UNILAB_DP_RANK", "UNILAB_DP_WORLD_SIZE"
+_WITH_SCALARS = "_write_backend_scalars"
+_READ_DEFERRED = (
+    "read_deferred_update_metrics",
+    "read_deferred_cycle_metrics",
+    "read_deferred_actor_metrics",
+)
+
+
+def patch_logger(logger: str) -> Patch:
+    def patch(patches: PatchSet, module: ModuleType) -> None:
+        put(patches, module, f"{logger}.{_WITH_SCALARS}", _around.funnel(_read_scalars))
+        put(patches, module, f"{logger}.log_step", span("logger", kind=wait, read=_next_iteration))
+        put(patches, module, f"{logger}.log_buffer_fill", waiting("logger"))
+
+    return patch
+
+
+def _read_scalars(writer: Recorder, _logger: Any, scalars: Any, iteration: Any) -> None:
+    _around.report(writer, scalars, iteration)
+
+
+def _next_iteration(writer: Recorder, _logger: Any, iteration: Any, *_: Any, **__: Any) -> None:
+    """Every rank calls it at the end of an iteration, also where no backend is due."""
+    _claim_learner(writer)
+    number = _around.step_number(iteration)
+    if number is not None:
+        _around.begin_step(writer, number + 1)
+
+
+def patch_runner(patches: PatchSet, module: ModuleType) -> None:
+    runner = "DoubleBufferOffPolicyRunner"
+    put(patches, module, f"{runner}.learn", _around.before(_claim_learner))
+    put(patches, module, f"{runner}._wait_for_inference_request", waiting("collector"))
+    put(patches, module, f"{runner}._wait_for_replay_batch_ready", waiting("replay_batch"))
+    put(patches, module, f"{runner}._release_inference_tick", waiting("sync_coordination"))
+    put(patches, module, f"{runner}._serve_learner_inference", span("inference"))
+    put(patches, module, f"{runner}._save_checkpoint", span("checkpoint"))
+
+
+def patch_dp_sync(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "DpParameterSync.allreduce_statistics", waiting("barrier"))
+    put(patches, module, "DpParameterSync.allreduce_gradients", span("param_sync"))
+    put(patches, module, "DpParameterSync.broadcast_from_rank0", span("param_sync"))
+
+
+def patch_pipeline(owner: str) -> Patch:
+    """The replay ring on the device."""
+
+    def patch(patches: PatchSet, module: ModuleType) -> None:
+        put(patches, module, f"{owner}.progress", span(_for_published_rows, kind=wait))
+        put(patches, module, f"{owner}._submit_span_copy", span(_copy_of_learner))
+        put(patches, module, f"{owner}.sample_large_batch", span("replay_sample"))
+
+    return patch
+
+
+def _for_published_rows(_pipeline: Any, *, wait: bool = False) -> str | None:
+    """Polling is no wait; else it is for rows that the collector has published."""
+    return "collector" if wait else None
+
+
+def _copy_of_learner(pipeline: Any, *_: Any, **__: Any) -> str | None:
+    """None for the copies of a thread beside the learner, which does not wait for them here."""
+    return "h2d" if getattr(pipeline, "_main_thread_submission", False) else None
+
+
+def patch_staging(patches: PatchSet, module: ModuleType) -> None:
+    """Rollouts on their way to the learner's device: tensors, before unilab-rl 1.4 numpy's."""
+    for owner, stage in (
+        ("TensorRolloutStagingPool", "stage_tensor_views"),
+        ("RolloutStagingPool", "stage_numpy_views"),
+    ):
+        put(patches, module, f"{owner}.{stage}", span("h2d"))
+        put(patches, module, f"{owner}.batch", span("replay_sample"))
+
+
+def patch_ring(owner: str) -> Patch:
+    def patch(patches: PatchSet, module: ModuleType) -> None:
+        put(patches, module, f"{owner}.wait_for_data", waiting("collector"))
+        put(patches, module, f"{owner}.signal_write_done", _around.before(_claim_collector))
+
+    return patch
+
+
+def patch_weights(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "SharedWeightSync.write_weights", span("weight_sync"))
+    put(patches, module, "SharedWeightSync.read_weights_into", span("weight_sync"))
+
+
+def patch_learner(owner: str) -> Patch:
+    """Reading deferred metrics waits for the device: it is the end of the update."""
+
+    def patch(patches: PatchSet, module: ModuleType) -> None:
+        for name in ("update_critic", "update_critic_cuda_graph"):
+            put(patches, module, f"{owner}.{name}", span("critic_update"))
+        for name in ("update_actor", "update_actor_cuda_graph", "update_cycle", *_READ_DEFERRED):
+            put(patches, module, f"{owner}.{name}", span("actor_update"))
+        put(patches, module, f"{owner}.soft_update_target", span("target_update"))
+
+    return patch
+
+
+def patch_appo(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "APPOLearner.process_batch", span("advantage"))
+    put(patches, module, "APPOLearner.update", span("actor_update"))
+
+
+def patch_replay(patches: PatchSet, module: ModuleType) -> None:
+    for name in ("add", "add_batch"):
+        put(patches, module, f"ReplayBuffer.{name}", span("replay"))
+
+
+def patch_collector(patches: PatchSet, module: ModuleType) -> None:
+    """What the process target calls: the target is pickled by name, and must stay what it was.
+
+    The environment is the user's own class; the collector shows it when it asks what it can do.
+    """
+    classes: set[type] = set()
+
+    def watch(_writer: Recorder, env: Any) -> None:
+        if type(env) not in classes:
+            classes.add(type(env))
+            put(patches, type(env), "step", span("env_step"))
+
+    tick = span("policy", kind=wait, read=_claim_collector)
+    put(patches, module, "_run_collector", _around.before(_claim_collector))
+    put(patches, module, "_wait_for_inference_tick", tick)
+    put(patches, module, "_publish_inference_tick", waiting("sync_coordination"))
+    put(patches, module, "get_algo_capabilities", _around.before(watch))
+
+
+def _claim_learner(writer: Recorder, *_: Any, **__: Any) -> None:
+    _claim(writer, "learner")
+
+
+def _claim_collector(writer: Recorder, *_: Any, **__: Any) -> None:
+    _claim(writer, "collector")
+
+
+def _claim(writer: Recorder, role: str) -> None:
+    """A rank that nobody told is the launcher's, and 0 without one, as for the framework."""
+    numbers: dict[str, int] = {}
+    if writer.identity.rank == UNKNOWN:
+        numbers["rank"] = int(os.environ.get(_RANK, "0"))
+    if writer.identity.world_size == UNKNOWN and _WORLD_SIZE in os.environ:
+        numbers["world_size"] = int(os.environ[_WORLD_SIZE])
+    _around.claim(writer, role, **numbers)
