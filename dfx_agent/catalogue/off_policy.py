@@ -123,7 +123,13 @@ _NATIVE = (
     ),
     native(
         "dfx_learner_phase_seconds", "seconds", ("phase",),
-        "Time of one phase of the learner in the step.",
+        "Time of one phase of the learner in the step; pipeline: h2d + train + param_sync + "
+        "weight_sync.",
+    ),
+    native(
+        "dfx_learner_phase_ratio", "ratio", ("phase",),
+        "Share of the learner's step that a phase had; accounted: all that have a name, other: "
+        "the rest.",
     ),
     native(
         "dfx_collector_phase_seconds", "seconds", ("phase",),
