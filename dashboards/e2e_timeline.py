@@ -34,7 +34,7 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import begin, by, of_ranks, of_role, of_run, rate, recent
-from dfx_agent.catalogue import per_rank, performance, verdicts
+from dfx_agent.catalogue import learner_time, per_rank, performance, verdicts
 
 # As on the agent's page.
 STAGES = {
@@ -76,6 +76,7 @@ def board() -> Board:
     made.line(8, (24, lanes()))
     made.row("Where the time goes")
     made.line(9, (9, step_split()), (9, time_shares()), (6, in_flight()))
+    made.line(8, (12, learner_split()), (12, collector_shares()))
     made.row("How fast")
     made.line(8, (8, step_trend()), (8, tokens()), (8, bubble()))
     made.line(8, (8, framework_stages()), (8, tokens_per_gpu()), (8, queues()))
@@ -252,6 +253,31 @@ def rank_shares() -> Any:
         panel.override_by_name(name, colored(colors[name]))
     names = {f"Value #{ref}": name for ref, name in zip("ABC", parts, strict=True)}
     return panel.transformations([*joined_by_rank(names)])
+
+
+def learner_split() -> Any:
+    panel = stacked(
+        "Off-policy learner: its last iteration",
+        "Seconds, mean over ranks; no two parts have time in common. Mostly train: the learner is "
+        "the bottleneck. collector_wait: who collects is late; replay_batch_wait: packing or "
+        "copying is; rank_barrier, param_sync: one rank is. Empty for other jobs.",
+        "s",
+    )
+    parts = by("part", "avg", of_run(learner_time.LEARNER_SECONDS))
+    return panel.with_target(query(parts, "{{part}}"))
+
+
+def collector_shares() -> Any:
+    panel = stacked(
+        "Off-policy collector: where its time goes",
+        "Share of its time. env_step: the environment is the cost. action_select: it waits for the "
+        "learner's actions, which is normal where the learner is the bottleneck. Empty for other "
+        "jobs.",
+        "percentunit",
+    )
+    seconds = rate(of_run(learner_time.COLLECTOR_SECONDS))
+    parts, wall = by("part", "sum", seconds), f"scalar(sum({seconds}))"
+    return panel.with_target(query(f"{parts} / {wall}", "{{part}}")).max(1)
 
 
 def in_flight() -> Any:
