@@ -14,6 +14,7 @@ import { Histories } from "./histories.js";
 import { Legend } from "./legend.js";
 import { MemoryPanel } from "./memory.js";
 import { ObservedLine } from "./observed.js";
+import { PipelinePanel } from "./pipeline.js";
 import { RankTable } from "./ranks.js";
 import { ScalarTable } from "./scalars.js";
 import { StepBars } from "./steps.js";
@@ -33,6 +34,7 @@ class Page {
     this.ranks = new RankTable();
     this.observed = new ObservedLine();
     this.collectives = new CollectivePanel();
+    this.pipeline = new PipelinePanel();
     this.engines = new EnginePanel();
     this.memory = new MemoryPanel();
     this.eventLoops = new EventLoopPanel();
@@ -89,6 +91,7 @@ class Page {
     this.ranks.update(snapshot, run);
     this.observed.update(run);
     this.collectives.update(run);
+    this.pipeline.update(run);
     this.engines.update(run);
     this.memory.update(run);
     this.eventLoops.update(run);
@@ -119,6 +122,7 @@ class Page {
   repaint() {
     this.ranks.repaint();
     this.collectives.repaint();
+    this.pipeline.repaint();
     this.health.repaint();
     this.legend.repaint();
     this.steps.repaint();

@@ -1,0 +1,277 @@
+// The pipeline: what holds it up and because of whom, who waits for what, and weight sync by part.
+
+import { element, reconcile, setHidden, setText } from "./element.js";
+import { count, duration, percent, scalar, toNumber } from "./format.js";
+import { meanOf } from "./histories.js";
+import { SplitBar, meanParts } from "./split.js";
+
+const STAGE_PREFIX = "weight_sync_";
+const SYNC_METRIC = "dfx_weight_update_seconds";
+const PARTS = ["pause", "gather", "transfer", "load", "resume"];
+const LEVELS = { found: "warn", clear: "note", "insufficient evidence": "quiet" };
+const WAITS_SHOWN = 3;
+const LEAST_SHARE = 0.005;
+const IN_STEPS = new Set(["seconds", "groups"]);
+/**
+ * Figures of the samples' life: label, metric, labels that must be so, text.
+ * @type {[string, string, Record<string, string>, (value: number) => string][]}
+ */
+const FIGURES = [
+  ["Policy lag", "dfx_policy_lag_versions", { stat: "mean", variant: "", scope: "", ref: "" }, scalar],
+  ["Lag of the oldest tokens", "dfx_policy_lag_worst_versions", { stat: "mean" }, scalar],
+  ["Largest lag", "dfx_policy_lag_worst_versions", { stat: "max" }, scalar],
+  ["Partial rollouts", "dfx_partial_rollout_ratio", {}, percent],
+  ["Too old", "dfx_stale_ratio", {}, percent],
+  ["Given up", "dfx_aborted_ratio", { stat: "", env: "", subset: "", agent: "" }, percent],
+];
+
+export class PipelinePanel {
+  constructor() {
+    this.node = document.getElementById("pipeline");
+    this.note = document.getElementById("pipeline-note");
+    this.bottleneck = new BottleneckView();
+    this.waits = new Rows("pipeline-waits", "pipeline-wait-rows", () => new WaitLine());
+    this.sync = new Rows("pipeline-sync", "pipeline-sync-rows", () => new SyncLine());
+    this.figures = new Rows("pipeline-figures", "pipeline-figures", () => new Figure());
+  }
+
+  update(run) {
+    const sync = weightSync(run);
+    const figures = figuresOf(run);
+    const isShown = isPipeline(run) || sync.length > 0 || figures.length > 0;
+    setHidden(this.node, !isShown);
+    if (!isShown) return;
+    setText(this.note, windowText(run.bottleneck));
+    this.bottleneck.update(run.bottleneck);
+    this.waits.update(waitsOf(run));
+    this.sync.update(sync);
+    this.figures.update(figures);
+  }
+
+  repaint() {
+    for (const line of this.waits.rows.values()) line.bar.repaint();
+  }
+}
+
+/** Engines, or several roles of which one has a bottleneck; a plain job has its own panels. */
+function isPipeline(run) {
+  const roles = new Set(run.ranks.map((rank) => rank.role));
+  return Boolean(run.engines) || (roles.size > 1 && Boolean(run.bottleneck));
+}
+
+/** A list or table body, hidden while it is empty; rows are {key, ...}. */
+class Rows {
+  constructor(id, bodyId, make) {
+    this.node = document.getElementById(id);
+    this.body = document.getElementById(bodyId);
+    this.make = make;
+    this.rows = new Map();
+  }
+
+  update(rows) {
+    setHidden(this.node, !rows.length);
+    reconcile(this.body, this.rows, rows.map((row) => row.key), this.make);
+    for (const row of rows) this.rows.get(row.key).update(row);
+  }
+}
+
+class BottleneckView {
+  constructor() {
+    this.node = document.getElementById("bottleneck");
+    this.title = document.getElementById("bottleneck-title");
+    this.cost = document.getElementById("bottleneck-cost");
+    this.chain = new Rows("bottleneck-chain", "bottleneck-chain", () => new Link());
+    this.causes = new Rows("bottleneck-causes", "bottleneck-cause-rows", () => new CauseLine());
+    this.balance = document.getElementById("bottleneck-balance");
+  }
+
+  update(told) {
+    setHidden(this.node, !told);
+    if (!told) return;
+    this.node.dataset.level = LEVELS[told.state] ?? "quiet";
+    setText(this.title, titleOf(told));
+    setText(this.cost, told.state === "found" ? costOf(told) : told.summary);
+    this.chain.update(told.chain.map((text, index) => ({ key: index, text })));
+    this.causes.update(told.causes.map((cause, index) => ({ key: index, cause })));
+    setText(this.balance, told.balance);
+    setHidden(this.balance, !told.balance);
+  }
+}
+
+/** What is felt first, each because of the next. */
+class Link {
+  constructor() {
+    this.node = element("li");
+  }
+
+  update({ text }) {
+    setText(this.node, text);
+  }
+}
+
+class CauseLine {
+  constructor() {
+    this.component = element("th", "", { scope: "row" });
+    this.amount = element("td", "c-amount num");
+    this.since = element("td", "c-since num");
+    this.node = element("tr", "", {}, this.component, this.amount, this.since);
+  }
+
+  update({ cause }) {
+    setText(this.component, cause.component);
+    this.node.title = cause.sentence;
+    setText(this.amount, amountText(cause));
+    setText(this.since, cause.since_step === null ? "–" : `step ${cause.since_step}`);
+  }
+}
+
+/** One role: its mean time as a bar, and its largest waits in words. */
+class WaitLine {
+  constructor() {
+    this.name = element("th", "c-role", { scope: "row" });
+    this.bar = new SplitBar("last");
+    this.words = element("td", "c-waits");
+    this.node = element("tr", "", {}, this.name, element("td", "c-split", {}, this.bar.node), this.words);
+  }
+
+  update({ role, parts, seconds, words, title }) {
+    setText(this.name, role);
+    this.node.title = title;
+    this.bar.show(parts, seconds);
+    setText(this.words, words);
+  }
+}
+
+class SyncLine {
+  constructor() {
+    this.name = element("th", "c-role", { scope: "row" });
+    this.cells = [...PARTS, "bytes"].map((part) => element("td", `c-${part} num`));
+    this.node = element("tr", "", {}, this.name, ...this.cells);
+  }
+
+  update({ name, parts, bytes: size }) {
+    setText(this.name, name);
+    PARTS.forEach((part, index) => setText(this.cells[index], duration(toNumber(parts[part]))));
+    setText(this.cells.at(-1), size === null ? "–" : `${scalar(size / 2 ** 20)} MiB`);
+  }
+}
+
+class Figure {
+  constructor() {
+    this.label = element("dt");
+    this.value = element("dd");
+    this.node = element("div", "", {}, this.label, this.value);
+  }
+
+  update({ key, text }) {
+    setText(this.label, key);
+    setText(this.value, text);
+  }
+}
+
+export function titleOf({ state, bound_by: bound }) {
+  if (state === "clear") return "Balanced";
+  if (state !== "found" || !bound) return "Not known yet";
+  return bound === "stalled" ? "Stalled" : `Bound by ${bound}`;
+}
+
+export function costOf({ cost_seconds: cost, cost_ratio: share, step_seconds: step }) {
+  if (cost === null || step === null) return "";
+  return `${duration(cost)} of a step of ${duration(step)} (${percent(share)})`;
+}
+
+function windowText(told) {
+  if (!told || told.first_step === null) return "";
+  return `steps ${told.first_step} to ${told.last_step} of ${told.role}`;
+}
+
+/** "2.61 s a step", "9 requests", "3.1 times"; what it costs is not always known. */
+export function amountText({ amount, unit }) {
+  if (amount === null) return "–";
+  const [base, ...rest] = unit.split(" ");
+  const number = base === "seconds" ? duration(amount) : `${scalar(amount)} ${base}`;
+  return [number, IN_STEPS.has(unit) ? "a step" : rest.join(" ")].filter(Boolean).join(" ");
+}
+
+/** Of each role: the mean of its ranks' last steps; of one that counts no steps, of all its time. */
+export function waitsOf(run) {
+  const byRole = new Map();
+  for (const rank of run.ranks.filter((r) => r.source === "guest")) {
+    byRole.set(rank.role, [...(byRole.get(rank.role) ?? []), rank]);
+  }
+  return [...byRole].map(([role, ranks]) => {
+    const inSteps = ranks.filter((rank) => rank.last);
+    const splits = inSteps.length ? inSteps.map((rank) => rank.last) : ranks.map((rank) => rank.totals);
+    const seconds = splits.reduce((sum, split) => sum + split.wall_seconds, 0) / splits.length;
+    const parts = meanParts(splits);
+    const when = inSteps.length ? "the last step" : "all its time";
+    return {
+      key: role, role, parts, seconds, title: `mean of ${count(splits.length)} in ${when}`,
+      words: waitWords(parts, seconds),
+    };
+  });
+}
+
+function waitWords(parts, seconds) {
+  const waits = parts.filter((p) => p.kind === "wait" && p.seconds >= LEAST_SHARE * seconds);
+  waits.sort((a, b) => b.seconds - a.seconds);
+  const shown = waits.slice(0, WAITS_SHOWN).map((p) => `${p.name} ${percent(p.seconds / seconds)}`);
+  return shown.length ? shown.join(" · ") : "no waits";
+}
+
+/** Rows {key, name, parts, bytes}: the sender's stages, or what is told of all; then receivers. */
+export function weightSync(run) {
+  const rows = new Map();
+  const row = (receiver) => {
+    const name = receiver ? `to replica ${receiver}` : "whole";
+    if (!rows.has(receiver)) rows.set(receiver, { key: receiver, name, parts: {}, bytes: null });
+    return rows.get(receiver);
+  };
+  for (const told of run.scalars) {
+    const { part, receiver = "" } = told.labels;
+    if (told.metric === SYNC_METRIC) row(receiver).parts[part] = meanOf(told);
+    if (told.metric === "dfx_weight_sync_bytes") row(receiver).bytes = meanOf(told);
+  }
+  for (const rank of run.ranks.filter((r) => r.last)) {
+    for (const [part, seconds] of Object.entries(partSeconds(rank.last))) {
+      row("").parts[part] = seconds;
+    }
+  }
+  const byName = (a, b) => a.key.localeCompare(b.key, "en", { numeric: true });
+  return [...rows.values()].filter((r) => Object.keys(r.parts).length).sort(byName);
+}
+
+/** As the catalogue takes them: what is waited for inside a part belongs to it. */
+function partSeconds(split) {
+  const found = {};
+  for (const byStage of [split.stage_seconds, ...Object.values(split.wait_seconds)]) {
+    for (const [stage, seconds] of Object.entries(byStage)) {
+      if (!stage.startsWith(STAGE_PREFIX)) continue;
+      const part = stage.slice(STAGE_PREFIX.length);
+      found[part] = (found[part] ?? 0) + seconds;
+    }
+  }
+  return found;
+}
+
+/** Queues and the age of samples, as far as somebody tells them. */
+export function figuresOf(run) {
+  const found = [];
+  for (const [key, metric, labels, text] of FIGURES) {
+    const told = run.scalars.find(
+      (row) =>
+        row.metric === metric &&
+        Object.entries(labels).every(([name, value]) => (row.labels[name] ?? "") === value),
+    );
+    const value = told ? meanOf(told) : null;
+    if (value !== null) found.push({ key, text: text(value) });
+  }
+  const depths = new Map();
+  for (const rank of run.ranks) {
+    for (const [queue, depth] of Object.entries(rank.queue_depth)) {
+      const key = `Queue ${queue}`;
+      depths.set(key, (depths.get(key) ?? 0) + depth);
+    }
+  }
+  return [...[...depths].map(([key, depth]) => ({ key, text: count(depth) })), ...found];
+}
