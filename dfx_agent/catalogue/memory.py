@@ -74,8 +74,8 @@ HOST_SLOPE = Metric(
 _NATIVE = (
     native(
         "dfx_gpu_mem_phase_bytes", "bytes", ("phase", "op", "what", "device"),
-        "Allocator figures (what) around one worker operation, mean over ranks; ROLL in debug "
-        "mode.",
+        "Allocator figures (what) around one operation: ROLL in debug mode, mean over ranks; "
+        "LightRFT of rank 0, driver_used is all that is in use on the device.",
     ),
     native(
         "dfx_gpu_mem_peak_allocated_bytes", "bytes", ("model",),

@@ -2,8 +2,8 @@
 
 Known forms: transformers and TRL (``{'loss': 0.1, 'reward': 0.5}``; newer versions put the numbers
 into quotes), ms-swift, OpenRLHF and slime (a dict behind "Global step 3:", "rollout 3:"), prime-rl,
-and the tables of notebooks as people paste them. A dict is a report when a framework knows one of
-its keys.
+LightRFT's times and memory, and the tables of notebooks as people paste them. A dict is a report
+when a framework knows one of its keys.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.lightrft_lines import LightRFTLines
 from dfx_agent.ingest.lines import read_lines
 from dfx_agent.ingest.native_keys import is_known_key
 from dfx_agent.ingest.printed_dicts import printed_dicts
@@ -49,6 +50,7 @@ def read_console_lines(
 ) -> Iterator[Record]:
     """Records of the reports in these lines, in their order, each with its step."""
     steps, reporters, table = ReportSteps(notes), Reporters(notes), PrintedTable()
+    lightrft = LightRFTLines()
     for line in lines:
         clean = _COLOUR.sub("", line) if "\x1b" in line else line
         row = table.record(clean)
@@ -56,11 +58,9 @@ def read_console_lines(
             yield from steps.rest()
             yield row
             continue
-        if "phase breakdown" in clean and (found := _PRIME_RL_PHASES.search(clean)):
-            yield from steps.placed("Step", int(found[1]), _prime_rl_phases(found[2]))
-            continue
-        if " | " in clean and (found := _PRIME_RL.search(clean)):
-            yield from steps.placed("Step", int(found[1]), _prime_rl(found[2]))
+        found = _of_one_framework(clean, steps, lightrft)
+        if found is not None:
+            yield from found
             continue
         for before, text, printed in printed_dicts(clean):
             if not _is_report(printed, key_map):
@@ -69,6 +69,20 @@ def read_console_lines(
             elif reporters.is_wanted(before, text, printed):
                 yield from steps.of(before, printed)
     yield from steps.rest()
+
+
+def _of_one_framework(
+    line: str, steps: ReportSteps, lightrft: LightRFTLines
+) -> Iterator[Record] | None:
+    """Records that are due with a line in one framework's own form; None for any other line."""
+    if lightrft.takes(line):
+        of_step = lightrft.step()
+        return iter(()) if of_step is None else steps.of("", of_step)
+    if "phase breakdown" in line and (found := _PRIME_RL_PHASES.search(line)):
+        return steps.placed("Step", int(found[1]), _prime_rl_phases(found[2]))
+    if " | " in line and (found := _PRIME_RL.search(line)):
+        return steps.placed("Step", int(found[1]), _prime_rl(found[2]))
+    return None
 
 
 def has_report(lines: Iterable[str], key_map: KeyMap = NO_MAP) -> bool:

@@ -61,7 +61,16 @@ def _emit_wrapper(original: Any, switch: Switch) -> Any:
 def _read_collected(writer: Recorder, collected: Any) -> None:
     _around.claim(writer, "orchestrator")
     _body, payload = collected
-    _around.report(writer, payload, None)
+    _around.report(writer, {**payload, **_slot_usage(payload)}, None)
+
+
+def _slot_usage(payload: Any) -> dict[str, float]:
+    """Train and eval share the places; more than 1 where these were made fewer meanwhile."""
+    num_places = payload.get("concurrency/max_inflight")
+    taken = [payload.get(f"dispatcher/inflight/{kind}") for kind in ("train", "eval")]
+    if not num_places or None in taken:
+        return {}
+    return {"pipeline/slot_usage/all": sum(taken) / num_places}
 
 
 def _patch_inference(patches: PatchSet, module: ModuleType) -> None:

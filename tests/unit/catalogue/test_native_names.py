@@ -248,6 +248,15 @@ def test_the_guest_s_keys_belong_to_no_framework(rest):
     assert all(load(name).find(OWN_PREFIX + rest) == own for name in frameworks())
 
 
+@pytest.mark.parametrize(
+    "path", sorted(Path(str(native.__file__)).parent.glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_a_file_names_each_metric_once(path: Path):
+    """YAML keeps the last of two: the names of the first would be lost."""
+    metrics = re.findall(r"^(\w+):", path.read_text(), re.MULTILINE)
+    assert len(set(metrics)) == len(metrics)
+
+
 def test_expressions_match_whole_keys_and_say_so():
     files = Path(str(native.__file__)).parent.glob("*.yaml")
     for path in files:

@@ -145,6 +145,34 @@ def test_the_phases_of_prime_rl_s_step_boundary(tmp_path):
     )
 
 
+def test_times_and_memory_that_lightrft_prints(tmp_path):
+    text = "MEMORY STATUS: Finished init_model_context, DRIVER_USED=9.0 GB, ALLOCATED=8.25 GB\n"
+    for n in range(3):
+        text += f"***Rollout engine generation time (global max): 4{n}.5000s\n"
+        text += "MEMORY STATUS: after offload_model, DRIVER_USED=41.5 GB, ALLOCATED=1.25 GB\n"
+        text += f"Finished sglang wakeup, TIMECOST 0.{n}1\nTIMECOST of something else\n"
+        text += f"PPO Train TIMECOST 9{n}.25\n"
+    run = read(write(tmp_path / "log", text + "Finished sglang wakeup, TIMECOST 1.0\n"))
+    assert run.framework == "lightrft"
+    assert [step for step, _ in run.rows] == [0, 1, 2]
+    assert run.rows[2][1] == {
+        "PPO Train TIMECOST": 92.25,
+        "Rollout engine generation time (global max)": 42.5,
+        "Finished sglang wakeup, TIMECOST": 0.21,
+        "MEMORY STATUS: after offload_model, DRIVER_USED": 41.5,
+        "MEMORY STATUS: after offload_model, ALLOCATED": 1.25,
+    }
+    found = [load("lightrft").find(key) for key in run.rows[2][1]]
+    assert {(n.metric, *sorted(n.labels.values()), n.scale) for n in found if n} == {
+        ("dfx_stage_seconds", "actor_update", 1.0),
+        ("dfx_stage_seconds", "rollout", 1.0),
+        ("dfx_stage_seconds", "offload", 1.0),
+        ("dfx_gpu_mem_phase_bytes", "after offload_model", "driver_used", 1e9),
+        ("dfx_gpu_mem_phase_bytes", "after offload_model", "allocated", 1e9),
+    }
+    assert "Finished init_model_context" in str(run.rows[0][1])
+
+
 # -------------------------------------------------------------------------------------- notebooks
 
 

@@ -109,6 +109,25 @@ assert calls == [1] and logger.collect is collect
     assert seen.identity["role"] == "orchestrator"
 
 
+def test_the_share_of_places_that_are_taken(tmp_path, dfx_dir):
+    job = """
+from prime_rl.orchestrator.periodic_logger import PeriodicLogger
+told = {"dispatcher/inflight/train": 6.0, "dispatcher/inflight/eval": 3.0}
+def logger(payload):
+    return PeriodicLogger(
+        name="x", collect=lambda: ("", payload), metric_keys=[], interval=1, wandb_enabled=False
+    )
+full = {**told, "concurrency/max_inflight": 12.0}
+logger(full).emit()
+assert len(full) == 4, "what the job gets has its own timestamp, and nothing of ours"
+logger({**told, "concurrency/max_inflight": 0.0}).emit()
+logger(told).emit()
+"""
+    seen = PRIME_RL.on_copy(job, tmp_path)
+    assert seen.scalars()["pipeline/slot_usage/all", -1] == [0.75]
+    assert seen.num_errors == 0
+
+
 def test_a_periodic_logger_of_another_version_works_as_before(tmp_path, dfx_dir):
     (tmp_path / "prime_rl" / "orchestrator").mkdir(parents=True)
     (tmp_path / "prime_rl" / "orchestrator" / "periodic_logger.py").write_text(
