@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
+from matched_scene import Rank
 
 from dfx_agent.facts.steps import TRANSFER
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.process import ClosedStep
-from dfx_agent.node.segments.records import Collective, DeviceTime
+from dfx_agent.node.segments.records import Collective
 from dfx_agent.node.steps import StepWatch, rank_step
 from dfx_agent.node.time.account import Window
-from dfx_agent.wire import Identity
-
-
-@dataclass
-class Follower:
-    begin_ns: int = 0
-    num_lost: int = 0
-
-    def epoch_seconds(self, monotonic_ns: int) -> float:
-        return 1000 + monotonic_ns / 1e9
-
-
-@dataclass(eq=False)
-class Rank:
-    """What a step needs of a process."""
-
-    label: str
-    follower: Follower = field(default_factory=Follower)
-    filed_as: Identity = field(default_factory=lambda: Identity(run="r", role="trainer"))
-    is_living: bool = True
-    last_event_ns: int = 0
-    collectives: list[Collective] = field(default_factory=list)
-    device_times: list[DeviceTime] = field(default_factory=list)
-    groups: dict = field(default_factory=dict)
-
-    def stage_of(self, parent: int) -> str:
-        return ""
 
 
 def passed(step: int | None, waited_ns: int = 0) -> ClosedStep:

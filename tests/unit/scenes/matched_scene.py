@@ -13,9 +13,13 @@ SECOND = 10**9
 
 @dataclass
 class Follower:
-    """When the segment of a process was created."""
+    """When the segment of a process was created, and what was lost of it."""
 
     begin_ns: int = 0
+    num_lost: int = 0
+
+    def epoch_seconds(self, monotonic_ns: int) -> float:
+        return 1000 + monotonic_ns / 1e9
 
 
 @dataclass(eq=False)
