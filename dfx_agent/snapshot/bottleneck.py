@@ -61,8 +61,8 @@ class Bottleneck:
 
     ``state`` "clear" means balanced. ``cost_seconds`` of the mean step of ``step_seconds`` are lost
     to ``bound_by``, ``cost_ratio`` is their share. ``chain``: what is felt first, each because of
-    the next. ``causes`` with the most costly first. ``balance``: how the pools would have to change
-    so that nobody waits, "" where that is not the matter.
+    the next. ``causes``: the one that is behind the others first. ``balance``: how the
+    pools would have to change so that nobody waits, "" where that is not the matter.
     """
 
     state: VerdictState

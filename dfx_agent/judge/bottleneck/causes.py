@@ -189,8 +189,8 @@ def _few_in_flight(habits: Habits, waited: Change | None) -> Iterator[PipelineCa
     if change is None or waited is None:
         return
     sentence = (
-        f"only {change.now:.2g} groups are rolled out at a time, {change.usual:.2g} before step "
-        f"{change.since_step}: the engines have too little to do"
+        f"only {change.now:.2g} instead of {change.usual:.2g} groups are rolled out at a time "
+        f"since step {change.since_step}: the engines have too little to do"
     )
     yield PipelineCause(
         "rollout",

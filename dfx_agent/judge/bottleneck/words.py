@@ -47,7 +47,7 @@ def stalled(
         ),
     ]
     felt = _open_wait(role, facts)
-    chain = (*filter(None, [felt]), *(cause.sentence for cause in found))
+    chain = (*filter(None, [felt]), *(cause.sentence for cause in reversed(found)))
     return Bottleneck(
         state="found",
         summary=f"stalled: {' ← '.join(chain)}",
@@ -100,7 +100,10 @@ def bound_by(
 ) -> Bottleneck:
     felt_bound, seconds = _felt(window, bound)
     share = seconds / window.step_seconds if window.step_seconds else 0.0
-    chain = (_felt_text(window, felt_bound, seconds, waited), *(c.sentence for c in found))
+    chain = (
+        _felt_text(window, felt_bound, seconds, waited),
+        *(c.sentence for c in reversed(found)),
+    )
     if not found and felt_bound == "rollout":
         chain = (*chain, *_of_engines(window))
     if not found and busy_host:
