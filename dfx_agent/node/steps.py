@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
 from dfx_agent.facts.steps import IDLE, LEAST_SECONDS, TRANSFER, Part, RankStep, RoleSteps, Step
+from dfx_agent.facts.wait_kinds import PEER_WAITS
 from dfx_agent.node.collectives.matching import Collectives
-from dfx_agent.node.peer_waits import PEER_WAITS
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.short_steps import ShortSteps
 

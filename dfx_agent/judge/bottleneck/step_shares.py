@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dfx_agent.facts.wait_kinds import SAMPLE_WAITS, SYNC_COORDINATION
 from dfx_agent.snapshot import BoundBy, StepCell, StepRow, TimeSplit
 
 # stage -> what a step is bound by while it is in it; all others are "train"
@@ -28,7 +29,7 @@ _WAITS: Mapping[str, BoundBy] = {
     "replay_batch": "data",
     "policy": "policy gate",
     "barrier": "peers",
-    "sync_coordination": "weight sync",
+    SYNC_COORDINATION: "weight sync",
 }
 WEIGHT_SYNC = "weight_sync"
 
@@ -122,7 +123,7 @@ def _bound_of_wait(kind: str, stage: str) -> BoundBy:
 def waited_for_samples(cell: StepCell) -> float:
     """Seconds in which this rank had nothing to train on."""
     waits = cell.split.wait_seconds
-    return sum(sum(waits.get(kind, {}).values()) for kind in ("collector", "queue"))
+    return sum(sum(waits.get(kind, {}).values()) for kind in SAMPLE_WAITS)
 
 
 def weight_sync_parts(row: StepRow) -> dict[str, float]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
+from dfx_agent.facts.wait_kinds import SAMPLE_WAITS
 from dfx_agent.judge.bottleneck.engine_causes import busy_ratios
 from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.window import Window
@@ -148,7 +149,7 @@ def _felt_text(window: Window, bound: BoundBy, seconds: float, waited: Change | 
 
 def is_waiting(window: Window) -> bool:
     """Whether others roll out, and those who train wait for them."""
-    waited = sum(window.shares.waited.get(kind, 0.0) for kind in ("collector", "queue"))
+    waited = sum(window.shares.waited.get(kind, 0.0) for kind in SAMPLE_WAITS)
     return waited >= window.shares.by_bound.get("rollout", 0.0) / 2
 
 
