@@ -7,14 +7,19 @@ tools look slow, a slow tool makes samples old.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from statistics import fmean, median
 
 from dfx_agent.durations import seconds_text
+from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC, weight_sync_parts
 from dfx_agent.judge.bottleneck.window import Habits, Window, told
 from dfx_agent.snapshot import EventLoopRow, PipelineCause
 
 _LATE_RATIO = 0.15  # of a step
+_JOB_SHARE = 0.5  # of what held a loop, else it is the host
+_LEAST_STEPS = 2
 _GROWN_RATIO = 0.1
 _TOOL_RATIO = 0.4  # of an episode
 _SYNC_RATIO = 0.3
@@ -55,20 +60,31 @@ def causes(
 
 
 def _held_loops(window: Window) -> Iterator[PipelineCause]:
-    for first, last in window.processes():
-        if first.event_loop is None or last.event_loop is None or not window.num_steps:
+    """Not what one stall of the host did: in most steps, and mostly by code of the job."""
+    for _, process in window.processes():
+        loop = process.event_loop
+        if loop is None:
             continue
-        late = last.event_loop.late_seconds_total - first.event_loop.late_seconds_total
-        share, name = _held_by(last.event_loop)
-        seconds = late * share / window.num_steps
-        if seconds >= _LATE_RATIO * window.step_seconds:
+        share, name = _held_by(loop)
+        late = [seconds * share for seconds in _late_by_step(window, process)]
+        if share < _JOB_SHARE or len(late) < _LEAST_STEPS:
+            continue
+        if median(late) >= _LATE_RATIO * window.step_seconds:
             sentence = (
-                f"{name} held the event loop of {last.role} {last.rank} for "
-                f"{seconds_text(seconds)} of each step"
+                f"{name} held the event loop of {process.role} {process.rank} for "
+                f"{seconds_text(fmean(late))} of each step"
             )
-            yield PipelineCause(
-                "event loop", f"{last.role} event loop", sentence, seconds, kind="held loop"
-            )
+            yield PipelineCause("event loop", f"{process.role} event loop", sentence, fmean(late))
+
+
+def _late_by_step(window: Window, process: ProcessTime) -> Iterator[float]:
+    """Seconds in which its loop was late, of each step between two moments."""
+    for before, after in pairwise(window.moments):
+        pair = [moment.processes.get((process.role, process.rank)) for moment in (before, after)]
+        loops = [each.event_loop for each in pair if each is not None and each.event_loop]
+        if len(loops) == 2:
+            late = loops[1].late_seconds_total - loops[0].late_seconds_total
+            yield max(0.0, late) / (after.step - before.step)
 
 
 def _held_by(loop: EventLoopRow) -> tuple[float, str]:
@@ -85,7 +101,7 @@ def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:
     parts = weight_sync_parts(window.rows[-1])
     change = habits[SYNC].change(least)
     grown = {part: found for part in parts if (found := habits[part].change(least / 2))}
-    seconds = sum(sum(weight_sync_parts(row).values()) for row in window.rows) / len(window.rows)
+    seconds = median(sum(weight_sync_parts(row).values()) for row in window.rows)
     if change is None and seconds < _SYNC_RATIO * window.step_seconds:
         return
     part = max(grown, key=lambda p: grown[p].excess, default="") if change else ""

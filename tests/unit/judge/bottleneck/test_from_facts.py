@@ -133,6 +133,16 @@ def test_an_event_loop_that_is_held_comes_before_the_tools_it_makes_look_slow():
     assert "step_boundary > dumps (job.py) held the event loop" in cause.sentence
 
 
+def test_one_stall_of_a_loop_names_nobody():
+    pipeline = Pipeline()
+    pipeline.steps(12)
+    pipeline.late_seconds = 5.0
+    assert pipeline.steps(1).causes == ()
+    pipeline.late_seconds = 0.0
+    for _ in range(6):
+        assert pipeline.steps(1).causes == ()
+
+
 def test_a_host_that_gives_no_processor_is_not_told_as_a_holder():
     pipeline = Pipeline(holder="(the host: no processor for the loop's thread)")
     pipeline.steps(12)
