@@ -25,7 +25,7 @@ def pipeline_facts(
         processes=tuple(
             ProcessTime(r.role, r.rank, r.pid, r.totals, r.inflight, r.event_loop)
             for r in ranks
-            if r.source == "guest"
+            if r.source == "guest" and r.state in ("live", "unknown")
         ),
         engines=tuple(engines),
         told={

@@ -89,6 +89,8 @@ class LoopAccount:
             holders=holders((h.name, h.seconds) for h in held if h.end_ns >= since_ns),
             last_step=None if last is None else self._phases_of(last, opened),
             late_seconds_total=self._late_seconds + standing,
+            unanswered_seconds=standing,
+            unanswered_holder=self._unanswered.held_by if self._unanswered else "",
         )
 
     def _phases_of(self, last: Window, opened: Iterable[SpanEvent]) -> LoopStep | None:

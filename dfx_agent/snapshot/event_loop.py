@@ -62,7 +62,8 @@ class EventLoopRow:
     ``late_seconds`` of that minute the loop was late by 0.1 s or more; ``holders``, most first, for
     that long. ``late_seconds_total`` is the same since it was first seen. ``window_seconds`` is
     shorter than a minute where the loop was not seen so long.
-    ``last_step`` is None where the process has passed no step.
+    ``last_step`` is None where the process has passed no step. ``unanswered_seconds``: the loop is
+    held now, for so long at least, by ``unanswered_holder``; 0 where it answers.
     """
 
     window_seconds: float
@@ -72,3 +73,5 @@ class EventLoopRow:
     holders: tuple[LoopHolder, ...]
     late_seconds_total: float = 0.0
     last_step: LoopStep | None = None
+    unanswered_seconds: float = 0.0
+    unanswered_holder: str = ""

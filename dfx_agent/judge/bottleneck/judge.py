@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from dfx_agent.facts.pipeline import PipelineFacts
-from dfx_agent.judge.bottleneck import words
+from dfx_agent.judge.bottleneck import standstill, words
 from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe
 from dfx_agent.judge.bottleneck.engine_causes import SlowEngines, StillEngines
 from dfx_agent.judge.bottleneck.habit import Change
@@ -36,6 +36,7 @@ class BottleneckJudge:
         self._slow = SlowEngines()
         self._seen: set[tuple[str, int]] = set()
         self._judged: Bottleneck | None = None
+        self._step_seconds = 0.0
 
     def verdict(self, facts: PipelineFacts) -> Bottleneck | None:
         """None for a run that has no steps at all."""
@@ -45,9 +46,12 @@ class BottleneckJudge:
             self._seen = newest
             self._judge_newest(facts)
         hangs = [v for v in facts.verdicts if (v.kind, v.state) == ("hang", "found")]
-        if self._judged is not None and (still or hangs):
-            return words.stalled(self._judged.role, still, hangs, facts)
-        return self._judged
+        still += standstill.held_loops(facts.processes)
+        if self._judged is None:
+            return None
+        if still or hangs:
+            return standstill.stalled(self._judged.role, still, hangs, facts)
+        return standstill.quiet(self._judged.role, facts, self._step_seconds) or self._judged
 
     def _judge_newest(self, facts: PipelineFacts) -> None:
         role = training_role(facts.steps)
@@ -62,6 +66,7 @@ class BottleneckJudge:
         shares = step_shares(newest)
         moments = [m for m in self._moments if m.step >= newest[0].step - 1]
         window = Window(role, newest, shares, moments, facts.told)
+        self._step_seconds = shares.step_seconds
         observe(self._habits, window)
         row = rows[-1]
         waits = [waited_for_samples(cell) for cell in row.cells]

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dfx_agent.durations import seconds_text
-from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
+from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.facts.wait_kinds import SAMPLE_WAITS
 from dfx_agent.judge.bottleneck.engine_causes import busy_ratios
 from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.window import Window
-from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, Verdict
+from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause
 from dfx_agent.snapshot.bottleneck import bound_text
 
 _ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
 _BUSY_RATIO = 0.6
-_LONG_SECONDS = 5.0
 _FELT: Mapping[BoundBy, str] = {
     "rollout": "wait for samples",
     "data": "wait for data",
@@ -34,49 +33,6 @@ _FELT: Mapping[BoundBy, str] = {
 def too_few(role: str, num_steps: int, wanted: int) -> Bottleneck:
     summary = f"{num_steps} of {wanted} steps of {role} have closed"
     return Bottleneck("insufficient evidence", summary, role)
-
-
-def stalled(
-    role: str, still: Sequence[PipelineCause], hangs: Sequence[Verdict], facts: PipelineFacts
-) -> Bottleneck:
-    """Something does not move at all: that comes before all tuning."""
-    found = [
-        *still,
-        *(
-            PipelineCause("stalled", _blamed(v), v.summary, None, "seconds", v.step, "hang")
-            for v in hangs
-        ),
-    ]
-    felt = _open_wait(role, facts)
-    chain = (*filter(None, [felt]), *(cause.sentence for cause in reversed(found)))
-    return Bottleneck(
-        state="found",
-        summary=f"stalled: {' ← '.join(chain)}",
-        role=role,
-        bound_by="stalled",
-        chain=chain,
-        causes=tuple(found),
-    )
-
-
-def _blamed(verdict: Verdict) -> str:
-    return f"{verdict.role} rank {', '.join(verdict.ranks)}" if verdict.ranks else verdict.role
-
-
-def _open_wait(role: str, facts: PipelineFacts) -> str:
-    """In what the role that trains stands now, the longest of its ranks."""
-    spans = [
-        (span.elapsed_seconds, process.rank, span.name)
-        for process in facts.processes
-        if process.role == role and process.inflight
-        for span in [process.inflight[-1]]
-    ]
-    if not spans:
-        return ""
-    seconds, rank, name = max(spans)
-    if seconds < _LONG_SECONDS:
-        return ""
-    return f"{role} rank {rank} has been in {name} for {seconds_text(seconds)}"
 
 
 def balanced(window: Window) -> Bottleneck:

@@ -76,11 +76,13 @@ def test_a_loop_that_never_answers_is_told_as_long_as_it_is_held():
     assert row is not None
     assert (row.window.num_samples, row.window.max_seconds) == (1, 100.0)
     assert [(h.name, h.seconds) for h in row.holders] == [("step > parse", 100.0)]
+    assert (row.unanswered_seconds, row.unanswered_holder) == (100.0, "step > parse")
     account.take_lag(LoopLag(111 * S, 101.0, 1))
     account.take_held(LoopHeld("step > parse", 10 * S, 111 * S, 101.0))
     row = account.row(111 * S)
     assert row is not None
     assert (row.window.num_samples, row.late_seconds) == (1, 101.0)
+    assert (row.unanswered_seconds, row.unanswered_holder) == (0.0, "")
     assert [h.num_times for h in row.holders] == [1]
     record = wide_record(LOOP_LAG | FAILED, "step > parse", (S, 2 * S, 1.0, 3, 0, 0), 0)
     assert record == LoopLag(2 * S, 1.0, 3, "step > parse")

@@ -47,6 +47,7 @@ class Pipeline:
     told: dict[Told, float] = field(default_factory=dict)
     replicas: list[Replica] = field(default_factory=lambda: [Replica(), Replica()])
     late_seconds: float = 0.0
+    unanswered_seconds: float = 0.0
     holder: str = "step_boundary > dumps (job.py)"
     rollout_wait: float = 0.1  # share of a step
     verdicts: tuple[Verdict, ...] = ()
@@ -108,7 +109,7 @@ class Pipeline:
         holders = (LoopHolder(self.holder, self.late_seconds, 1, self.late_seconds),)
         loop = EventLoopRow(
             60.0, _NO_LAG, None, self.late_seconds, holders if self.late_seconds else (),
-            self._late_total,
+            self._late_total, None, self.unanswered_seconds, self.holder,
         )  # fmt: skip
         wall = self.now_seconds - BEGIN
         waits = {"queue": {"": self._waited_total}}

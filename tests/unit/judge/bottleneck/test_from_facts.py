@@ -101,8 +101,47 @@ def test_an_engine_that_moves_nothing_is_stalled_though_no_step_closes():
     assert (verdict.state, verdict.bound_by) == ("found", "stalled")
     (cause,) = verdict.causes
     assert (cause.component, cause.amount, cause.unit) == ("rollout replica 1", 2.0, "requests")
-    assert verdict.chain[0] == "trainer rank 1 has been in collector for 21 s"
+    assert verdict.chain[0] == "rank 1 has been in collector for 21 s"
     assert "replica 1 holds 2 requests and has moved none of them for 20 s" in verdict.chain[1]
+
+
+def test_a_loop_that_never_answers_is_stalled_and_named():
+    pipeline = Pipeline(wait={"collector": 0.4})
+    pipeline.steps(8)
+    pipeline.unanswered_seconds = 12.0
+    verdict = pipeline.passes(12.0)
+    assert verdict is not None
+    assert (verdict.bound_by, verdict.causes[0].component) == ("stalled", "orchestrator event loop")
+    assert "step_boundary > dumps (job.py) has held the event loop" in verdict.chain[-1]
+    pipeline.holder = "(the host: no processor for the loop's thread)"
+    verdict = pipeline.passes(1.0)
+    assert verdict is not None
+    assert verdict.bound_by == "rollout"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "state"),
+    [
+        ("wait", "collector", "found"),
+        ("stage", "backward", "insufficient evidence"),
+        ("stage", "checkpoint", "clear"),
+    ],
+)
+def test_a_verdict_does_not_outlive_steps_that_do_not_close(kind, name, state):
+    pipeline = Pipeline()
+    pipeline.steps(8)
+    pipeline.inflight = {"trainer": (OpenSpan(kind, name, 0.0, 70.0, 9),)}
+    verdict = pipeline.passes(50.0)
+    assert verdict is not None
+    assert verdict.state == "clear"
+    verdict = pipeline.passes(20.0)
+    assert verdict is not None
+    assert verdict.state == state
+    if state == "found":
+        assert verdict.chain == (
+            "rank 1 has been in collector for 70 s",
+            "no step of trainer has closed for 70 s, one takes 1.3 s",
+        )
 
 
 def test_engines_that_are_told_to_wait_are_not_stalled():
@@ -111,13 +150,13 @@ def test_engines_that_are_told_to_wait_are_not_stalled():
     for _ in range(12):  # both: for new weights, or while nobody asks
         verdict = pipeline.passes(5.0)
     assert verdict is not None
-    assert verdict.bound_by == "rollout"
+    assert verdict.bound_by != "stalled"
     pipeline.replicas[1].running = 0.0
     for _ in range(12):
         pipeline.replicas[0].num_waited_tokens += 10
         verdict = pipeline.passes(5.0)
     assert verdict is not None
-    assert verdict.bound_by == "rollout"
+    assert verdict.bound_by != "stalled"
 
 
 def test_an_event_loop_that_is_held_comes_before_the_tools_it_makes_look_slow():

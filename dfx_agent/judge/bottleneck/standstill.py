@@ -1,0 +1,99 @@
+"""Something does not move at all: that comes before all tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dfx_agent.durations import seconds_text
+from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
+from dfx_agent.snapshot import Bottleneck, PipelineCause, Verdict
+
+_HELD_SECONDS = 10.0
+_FELT_SECONDS = 5.0
+# without a step: at least so long, and so many times what a step takes
+_QUIET_SECONDS, _QUIET_STEPS = 60.0, 10.0
+_ASIDE = ("checkpoint", "validation")
+
+
+def held_loops(processes: Iterable[ProcessTime]) -> Iterator[PipelineCause]:
+    """Loops that do not answer now; the host is no holder."""
+    for process in processes:
+        loop = process.event_loop
+        if loop is None or loop.unanswered_seconds < _HELD_SECONDS:
+            continue
+        if not loop.unanswered_holder.startswith("("):
+            sentence = (
+                f"{loop.unanswered_holder} has held the event loop of {process.role} "
+                f"{process.rank} for {seconds_text(loop.unanswered_seconds)}"
+            )
+            component = f"{process.role} event loop"
+            seconds = loop.unanswered_seconds
+            yield PipelineCause("stalled", component, sentence, seconds, kind="held loop")
+
+
+def stalled(
+    role: str, still: Sequence[PipelineCause], hangs: Iterable[Verdict], facts: PipelineFacts
+) -> Bottleneck:
+    """``still``: engines and loops; ``hangs`` are felt before them."""
+    found = [*still, *map(_hang, hangs)]
+    felt = _text(_longest(role, facts.processes), _FELT_SECONDS)
+    chain = (*filter(None, [felt]), *(cause.sentence for cause in reversed(found)))
+    return _found(role, chain, found)
+
+
+def quiet(role: str, facts: PipelineFacts, step_seconds: float) -> Bottleneck | None:
+    """Of a role that has not closed a step for much longer than one takes; None while it does.
+
+    Stalled where it waits for others all that time. In a checkpoint or a validation it is neither.
+    """
+    ends = [row.end_seconds for row in facts.steps if row.role == role]
+    seconds = facts.now_seconds - max(ends, default=facts.now_seconds)
+    limit = max(_QUIET_SECONDS, _QUIET_STEPS * step_seconds)
+    ranks = [process for process in facts.processes if process.role == role]
+    spans = [span.name for process in ranks for span in process.inflight]
+    if seconds < limit or not ranks or any(name.startswith(_ASIDE) for name in spans):
+        return None
+    longest = _longest(role, ranks)
+    summary = (
+        f"no step of {role} has closed for {seconds_text(seconds)}, one takes "
+        f"{seconds_text(step_seconds)}"
+    )
+    if longest is None or longest[0] < limit or not longest[3]:
+        return Bottleneck("insufficient evidence", summary, role, step_seconds=step_seconds)
+    return _found(role, (_text(longest, 0.0), summary), ())
+
+
+def _found(role: str, chain: Sequence[str], causes: Sequence[PipelineCause]) -> Bottleneck:
+    return Bottleneck(
+        state="found",
+        summary=f"stalled: {' ← '.join(chain)}",
+        role=role,
+        bound_by="stalled",
+        chain=tuple(chain),
+        causes=tuple(causes),
+    )
+
+
+def _hang(verdict: Verdict) -> PipelineCause:
+    ranks = f"{verdict.role} rank {', '.join(verdict.ranks)}" if verdict.ranks else verdict.role
+    return PipelineCause(
+        "stalled", ranks, verdict.summary, None, "seconds", verdict.step, kind="hang"
+    )
+
+
+def _longest(role: str, processes: Iterable[ProcessTime]) -> tuple[float, str, str, bool] | None:
+    """(seconds, rank, where, whether it waits) of the rank that stands somewhere longest."""
+    spans = [
+        (span.elapsed_seconds, process.rank, span.name, span.kind != "stage")
+        for process in processes
+        if process.role == role and process.inflight
+        for span in [process.inflight[-1]]
+    ]
+    return max(spans, default=None)
+
+
+def _text(longest: tuple[float, str, str, bool] | None, least_seconds: float) -> str:
+    if longest is None or longest[0] < least_seconds:
+        return ""
+    seconds, rank, name, _ = longest
+    return f"rank {rank} has been in {name} for {seconds_text(seconds)}"
