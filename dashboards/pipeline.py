@@ -40,8 +40,9 @@ from dfx_agent.catalogue import bottleneck, event_loop, per_rank, weight_sync
 from dfx_agent.catalogue.spec import Metric, by_name
 
 FOUND, UNSURE, CLEAR, UNJUDGED = 3, 1, 0, -1
+EARLY = "not judged yet"
 STATES = values(
-    (str(UNJUDGED), "not judged yet", GREY), (str(CLEAR), "balanced", GREEN),
+    (str(UNJUDGED), EARLY, GREY), (str(CLEAR), "balanced", GREEN),
     (str(UNSURE), "not enough evidence", GREY), (str(FOUND), "FOUND", RED),
 )  # fmt: skip
 PARTS = {"pause": "#e0787c", "gather": "#86e6d5", "transfer": "#58d2fc", "load": "#597cdf",
@@ -112,36 +113,60 @@ def causes() -> Any:
         "whom.",
     )
     found = by("bound_by, component, unit", "max", lately(of_run(bottleneck.CAUSE_AMOUNT)))
-    nothing = f'label_replace(0 * max({recent(of_run(per_rank.RANK_UP))}), "bound_by", '
-    nothing += '"nothing found", "", "")'
-    panel.with_target(as_table(instant(f"sort_desc({found}) or ({nothing} unless on () {found})")))
+    unsized = by("bound_by, component, unit", "max", lately(of_run(bottleneck.CAUSE_ACTIVE)))
+    rows = f"sort_desc({found} or {unsized} * 0)"
+    panel.with_target(as_table(instant(f"{rows} or ({_without_causes()})")))
     panel.transformations(
         [columns({"bound_by": "Bound by", "component": "Component", "Value": "How much",
                   "unit": "Unit"})]
     )  # fmt: skip
     everything = dm.RegexMap(
         options=dm.DashboardRegexMapOptions(
-            pattern=".+", result=dm.ValueMappingResult(color=RED, index=1)
+            pattern=".+", result=dm.ValueMappingResult(color=RED, index=3)
         )
     )
-    calm = values(("nothing found", "nothing found", GREEN))
+    calm = values(
+        ("clear", "balanced", GREEN), ("insufficient evidence", "not enough evidence", GREY),
+        (EARLY, EARLY, GREY),
+    )  # fmt: skip
     panel.override_by_name("Bound by", [background(), prop("mappings", [calm, everything])])
+    nothing = values(("0", "–", GREY))
+    panel.override_by_name("How much", [prop("mappings", [nothing])])
     panel.override_by_name("How much", [prop("decimals", 2), prop("custom.width", 90)])
     return panel.override_by_name("Unit", [prop("custom.width", 80)])
+
+
+def _without_causes() -> str:
+    """One row while no component is named: what is felt and its cost, or why nothing is."""
+    named = lately(of_run(bottleneck.CAUSE_ACTIVE))
+    cost = by("bound_by", "max", lately(of_run(bottleneck.COST_SECONDS)))
+    felt = f'label_replace({cost}, "unit", "seconds", "", "")'
+    state = by("state", "max", recent(of_run(bottleneck.STATE, state="!found"))) + " * 0"
+    why = by("bound_by", "max", f'label_replace({state}, "bound_by", "$1", "state", "(.*)")')
+    alive = f"0 * max({recent(of_run(per_rank.RANK_UP))})"
+    early = f'label_replace({alive}, "bound_by", "{EARLY}", "", "")'
+    any_of = " unless on () "
+    rows = f"{felt}{any_of}{named}"
+    rows += f" or ({why}{any_of}({named} or {cost}))"
+    return f"{rows} or ({early}{any_of}{lately(of_run(bottleneck.STATE))})"
 
 
 def lost_share() -> Any:
     panel = tiles(
         "Share of a step lost",
         "How much of the mean step goes to what holds the pipeline up: that much faster the job "
-        "could be at best. Below 10 % is normal. 'none': nothing is found.",
+        "could be at best. Below 10 % is normal. 'none': it is balanced; 'not known': there is not "
+        "enough evidence.",
         "percentunit",
     )
     lost = by("bound_by", "max", lately(of_run(bottleneck.COST_RATIO)))
-    nothing = f"0 * max({recent(of_run(per_rank.RANK_UP))})"
-    panel.with_target(instant(f"{lost} or ({nothing} unless on () {lost})", "{{bound_by}}"))
-    panel.color_scheme(by_threshold()).thresholds(limits(GREEN, (0.1, ORANGE), (0.3, RED)))
-    return panel.mappings([values(("0", "none", GREEN))]).decimals(0)
+    balanced = by("bound_by", "max", recent(of_run(bottleneck.STATE, state="clear"))) + " * 0"
+    alive = f"0 * max({recent(of_run(per_rank.RANK_UP))}) - 1"
+    other = f"{balanced} or ({alive} unless on () {balanced})"
+    panel.with_target(instant(f"{lost} or ({other}) unless on () ({lost})", "{{bound_by}}"))
+    panel.color_scheme(by_threshold())
+    panel.thresholds(limits(GREY, (0, GREEN), (0.1, ORANGE), (0.3, RED)))
+    return panel.mappings([values(("0", "none", GREEN), ("-1", "not known", GREY))]).decimals(0)
 
 
 def history() -> Any:
@@ -160,7 +185,7 @@ def history() -> Any:
 
 
 def waits() -> Any:
-    panel = stacked(
+    panel = lines(
         "Waits of each role",
         "Share of the processes' time spent waiting, by what for. collector: the learner waits for "
         "samples; queue: somebody waits for work, or for room; remote: for a server's answer; "
@@ -171,7 +196,7 @@ def waits() -> Any:
     waited = by("role, kind", "sum", rate(of_run(per_rank.WAIT_SECONDS)))
     wall = by("role", "sum", rate(of_run(per_rank.WALL_SECONDS)))
     share = f"{waited} / on (role) group_left () {wall}"
-    return panel.with_target(query(share, "{{role}}: {{kind}}")).fill_opacity(40)
+    return panel.with_target(query(share, "{{role}}: {{kind}}")).min(0).max(1).fill_opacity(0)
 
 
 def learner_waits() -> Any:
@@ -364,4 +389,4 @@ def given_up() -> Any:
     aborted = rate(engine_panels.of_replicas(_native("dfx_engine_aborted_requests")))
     panel.with_target(query(by("replica", "sum", aborted), "replica {{replica}}", "B"))
     panel.override_by_regexp("^replica", [*dashed(), prop("unit", "reqps")])
-    return panel.min(0).fill_opacity(0)
+    return panel.min(0).axis_soft_max(0.2).fill_opacity(0)
