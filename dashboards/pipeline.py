@@ -338,6 +338,7 @@ def holders() -> Any:
     )
     held = by("role, holder", "max", recent(of_run(event_loop.HELD_SECONDS)))
     panel.with_target(instant(f"topk(8, {held})", "{{role}}: {{holder}}"))
+    panel.no_value("nobody in the last minute")
     steps = limits(BLUE, (1, YELLOW), (5, RED))
     return panel.min(0).color_scheme(by_threshold()).thresholds(steps)
 

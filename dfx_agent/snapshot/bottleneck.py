@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dfx_agent.snapshot.verdict import VerdictState
@@ -24,7 +24,6 @@ BoundBy = Literal[
 
 # what is wrong with a component, whatever it is called
 CauseKind = Literal[
-    "",
     "still engine",
     "slow engine",
     "few requests",
@@ -52,7 +51,7 @@ class PipelineCause:
     amount: float | None = None
     unit: str = "seconds"
     since_step: int | None = None
-    kind: CauseKind = ""
+    kind: CauseKind = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

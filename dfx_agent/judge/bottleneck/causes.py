@@ -74,7 +74,8 @@ def _held_loops(window: Window) -> Iterator[PipelineCause]:
                 f"{name} held the event loop of {process.role} {process.rank} for "
                 f"{seconds_text(fmean(late))} of each step"
             )
-            yield PipelineCause("event loop", f"{process.role} event loop", sentence, fmean(late))
+            component = f"{process.role} event loop"
+            yield PipelineCause("event loop", component, sentence, fmean(late), kind="held loop")
 
 
 def _late_by_step(window: Window, process: ProcessTime) -> Iterator[float]:
@@ -127,7 +128,7 @@ def _sync_cause(
     amount = change.excess if change else seconds
     since = change.since_step if change else None
     return PipelineCause(
-        "weight sync", component, sentence, amount, "seconds", since, "weight sync"
+        "weight sync", component, sentence, amount, "seconds", since, kind="weight sync"
     )
 
 
@@ -168,7 +169,9 @@ def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
         f"{tool / episode:.0%} of an episode"
     )
     since = change.since_step if change else None
-    yield PipelineCause("tool", "tool", sentence, seconds, "seconds a call", since, "slow tool")
+    yield PipelineCause(
+        "tool", "tool", sentence, seconds, "seconds a call", since, kind="slow tool"
+    )
 
 
 def _call_seconds(window: Window) -> float | None:
@@ -195,7 +198,7 @@ def _stale(habits: Habits) -> Iterator[PipelineCause]:
         change.excess,
         "groups",
         change.since_step,
-        "stale samples",
+        kind="stale samples",
     )
 
 
@@ -215,5 +218,5 @@ def _few_in_flight(habits: Habits, waited: Change | None) -> Iterator[PipelineCa
         waited.excess,
         "seconds",
         change.since_step,
-        "few requests",
+        kind="few requests",
     )

@@ -10,7 +10,7 @@ ENGINE = "rollout replica 1"
 SLOW = PipelineCause("rollout", ENGINE, "is slow", 4.2, "times", kind="slow engine")
 QUEUED = PipelineCause("rollout", ENGINE, "9 requests wait", 9.0, "requests", kind="slow engine")
 AGAIN = PipelineCause("rollout", ENGINE, "and later", 1.5, "times", kind="slow engine")
-UNSIZED = PipelineCause("tool", "tool", "slow", None, "seconds a call", 7, "slow tool")
+UNSIZED = PipelineCause("tool", "tool", "slow", None, "seconds a call", 7, kind="slow tool")
 
 
 def samples(bottleneck):
