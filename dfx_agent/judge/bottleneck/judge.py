@@ -58,14 +58,15 @@ class BottleneckJudge:
         rows = [row for row in facts.steps if row.role == role]
         if role is None or (self._moments and self._moments[-1].step == rows[-1].step):
             return
-        self._moments.append(Moment.of(rows[-1].step, facts))
+        self._moments.append(Moment.of(rows[-1].step, role, facts))
         self._judged = self._of_window(role, rows, facts)
 
     def _of_window(self, role: str, rows: Sequence[StepRow], facts: PipelineFacts) -> Bottleneck:
         newest = self._newest(rows)
         shares = step_shares(newest)
         moments = [m for m in self._moments if m.step >= newest[0].step - 1]
-        window = Window(role, newest, shares, moments, facts.told)
+        is_alone = all(process.role == role for process in facts.processes)
+        window = Window(role, newest, shares, moments, facts.told, is_alone)
         self._step_seconds = shares.step_seconds
         observe(self._habits, window)
         row = rows[-1]
@@ -112,8 +113,7 @@ def _bound_of(window: Window) -> BoundBy | None:
     most = max(others, key=lambda bound: others[bound], default=None)
     if most is not None and others[most] >= _BOUND_RATIO:
         return most
-    is_alone = len({role for role, _ in window.last.processes}) == 1
-    return "train" if is_alone or words.rollout_waits(window) >= _BOUND_RATIO else None
+    return "train" if window.is_alone or words.rollout_waits(window) >= _BOUND_RATIO else None
 
 
 def _slow_ranks(role: str, facts: PipelineFacts) -> list[PipelineCause]:

@@ -51,10 +51,10 @@ class StepShares:
 
 
 def training_role(steps: Iterable[StepRow]) -> str | None:
-    """The role whose steps train; else the one whose steps say most of where their time went."""
+    """The role whose newest step trains; else the one whose says most of where its time went."""
     trained: defaultdict[str, float] = defaultdict(float)
     told: defaultdict[str, float] = defaultdict(float)
-    for row in steps:
+    for row in {row.role: row for row in steps}.values():
         for cell in row.cells:
             seconds = cell.split.stage_seconds
             trained[row.role] += sum(seconds.get(name, 0.0) for name in _TRAINS)

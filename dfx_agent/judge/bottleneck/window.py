@@ -16,7 +16,7 @@ EngineKey = tuple[str, str]  # replica, data parallel rank
 
 @dataclass(frozen=True)
 class Moment:
-    """What was known when a step had closed."""
+    """What was known when a step had closed, of all that is not told by the step itself."""
 
     step: int
     at_seconds: float
@@ -24,12 +24,13 @@ class Moment:
     processes: Mapping[tuple[str, str], ProcessTime]
 
     @classmethod
-    def of(cls, step: int, facts: PipelineFacts) -> Moment:
+    def of(cls, step: int, role: str, facts: PipelineFacts) -> Moment:
+        """``role`` trains: of its many ranks only those with an event loop are kept."""
         return cls(
             step,
             facts.now_seconds,
             {(e.replica, e.dp_rank): e for e in facts.engines},
-            {(p.role, p.rank): p for p in facts.processes},
+            {(p.role, p.rank): p for p in facts.processes if p.role != role or p.event_loop},
         )
 
 
@@ -42,6 +43,7 @@ class Window:
     shares: StepShares
     moments: Sequence[Moment]
     told: Mapping[Told, float]
+    is_alone: bool  # whether no other role is seen
 
     @property
     def first(self) -> Moment:
