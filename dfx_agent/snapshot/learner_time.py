@@ -82,15 +82,10 @@ def _waits(split: TimeSplit) -> Iterator[tuple[str, str, float]]:
 
 
 def _part_of_wait(kind: str, stage: str) -> str:
-    """Training is compute only: collectives in it bring the ranks' parameters together.
-
-    One outside all stages is a barrier of the loop.
-    """
+    """Training is compute only: collectives in it bring the ranks' parameters together."""
     around = _LEARNER_STAGES.get(stage, OTHER)
     if kind in _LEARNER_WAITS:
         return _LEARNER_WAITS[kind]
-    if kind == "collective" and not stage:
-        return "rank_barrier"
     if around == "train":
         return "param_sync" if kind == "collective" else OTHER
     return around

@@ -17,7 +17,24 @@ from prometheus_client.parser import text_string_to_metric_families
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 from live_processes import DFX_AGENT, LiveAgent, demo_environment, started, until
 
+from dfx_agent.snapshot import TimeSplit
+from dfx_agent.snapshot.learner_time import LEARNER_PARTS, learner_seconds
+
 LEARNING_SECONDS = 240.0
+CLOCK_SECONDS = 1e-6
+NATIVE = {
+    "dfx_policy_lag_worst_versions",
+    "dfx_partial_rollout_ratio",
+    "dfx_queue_depth",
+    "dfx_learner_wait_seconds",
+    "dfx_tool_seconds",
+    "dfx_weight_sync_bytes",
+    "dfx_reward",
+    "dfx_turn_seconds",
+    "dfx_slot_usage_ratio",
+    "dfx_mismatch_kl_lag_nats",
+}
+LearnerSteps = dict[tuple[str, int], dict[str, float]]  # (rank, step) -> part -> seconds
 # a machine that others load gets more: see ``until``
 pytestmark = pytest.mark.timeout(3600)
 HISTOGRAMS = {
@@ -77,10 +94,63 @@ def metrics(agent: LiveAgent) -> set[str]:
     return {row["metric"] for row in rows if row["metric"]}
 
 
+def samples_of(agent: LiveAgent, name: str) -> list:
+    families = text_string_to_metric_families(agent.get("/metrics"))
+    return [sample for family in families for sample in family.samples if sample.name == name]
+
+
 def unknown_keys(agent: LiveAgent) -> set[str]:
     """Keys of native values that the catalogue has no metric for."""
     rows = [row for run in agent.snapshot()["runs"] for row in run["scalars"]]
     return {row["key"] for row in rows if not row["metric"]}
+
+
+def learner_parts(agent: LiveAgent) -> LearnerSteps:
+    """(rank, step) -> where that step of the learner went, and its wall."""
+    found = {}
+    for row in (row for run in agent.snapshot()["runs"] for row in run["steps"]):
+        for cell in row["cells"] if row["role"] == "trainer" else ():
+            split = TimeSplit(**cell["split"])
+            parts = learner_seconds("trainer", split, split)
+            if parts is not None:
+                found[cell["rank"], row["step"]] = {**parts, "wall": split.wall_seconds}
+    return found
+
+
+def check_parts(parts: dict[str, float], told: dict[str, float]) -> None:
+    """No part has more than the learner measured around it; together they are the wall."""
+    measured = {
+        "collector_wait": told["collector_wait_seconds"],
+        "replay_batch_wait": told["replay_batch_wait_seconds"],
+        "rank_barrier": told["initial_barrier_wait_seconds"] + told["final_barrier_wait_seconds"],
+        "sync_coordination": told["sync_coordination_wait_seconds"],
+        "h2d": told["h2d_seconds"],
+        "weight_sync": told.get("weight_sync_seconds", 0.0),
+    }
+    for part, seconds in measured.items():
+        assert parts[part] <= seconds + CLOCK_SECONDS, part
+    assert parts["train"] + parts["param_sync"] <= told["train_seconds"] + CLOCK_SECONDS
+    assert min(parts["train"], parts["param_sync"], parts["rank_barrier"]) > 0
+    assert sum(parts.values()) - parts["wall"] == pytest.approx(parts["wall"])
+
+
+def seen_of_learner(agent: LiveAgent) -> LearnerSteps:
+    """Steps of both ranks; a scrape has every part of them."""
+    found: LearnerSteps = {}
+
+    def look() -> bool:
+        found.update(learner_parts(agent))
+        return {rank for rank, _ in found} == {"0", "1"}
+
+    until(look, "where a step of each rank of the learner went")
+    shown = {sample.labels["part"] for sample in samples_of(agent, "dfx_rank_learner_seconds")}
+    assert shown == set(LEARNER_PARTS)
+    return found
+
+
+def check_learner(seen: LearnerSteps, measured: dict) -> None:
+    for (rank, step), parts in seen.items():
+        check_parts(parts, measured[f"trainer {rank}"][str(step)])
 
 
 def served(url: str) -> dict:
@@ -98,28 +168,16 @@ def test_a_healthy_run_is_seen_whole_and_leaves_nothing(dfx_dir, tmp_path, free_
         urls = server_urls(agent)
         families = [served(url) for url in urls]
         until(
-            lambda: (
-                metrics(agent)
-                >= {
-                    "dfx_policy_lag_worst_versions",
-                    "dfx_partial_rollout_ratio",
-                    "dfx_queue_depth",
-                    "dfx_learner_wait_seconds",
-                    "dfx_tool_seconds",
-                    "dfx_weight_sync_bytes",
-                    "dfx_reward",
-                    "dfx_turn_seconds",
-                    "dfx_slot_usage_ratio",
-                    "dfx_mismatch_kl_lag_nats",
-                }
-            ),
+            lambda: metrics(agent) >= NATIVE,
             "native values are in the snapshot",
         )
         unknown = unknown_keys(agent)
+        of_learner = seen_of_learner(agent)
         family_of_it = agent.process.descendants()
 
         assert agent.process.wait(LEARNING_SECONDS) == 0
 
+    check_learner(of_learner, truth(tmp_path)["measured"])
     assert unknown == set()
     assert len(urls) == 2
     for of_server in families:
