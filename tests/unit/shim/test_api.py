@@ -380,9 +380,8 @@ def test_a_signal_handler_that_records_while_recording(guest):
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     num_written = 0
-    deadline = time.monotonic() + 1.0
     try:
-        while time.monotonic() < deadline:
+        while num_fired <= 200:
             with dfx.stage("loop"):
                 dfx.scalar(f"main-{num_written % 50}", float(num_written))
             num_written += 1
@@ -392,7 +391,6 @@ def test_a_signal_handler_that_records_while_recording(guest):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     records = guest.reader.poll()
-    assert num_fired > 50
     assert guest.num_errors == 0
     total = len(records) + guest.reader.ring.num_lost + guest.reader.ring.num_pending
     assert total == 2 * (num_written + num_fired)
