@@ -50,5 +50,5 @@ def groups() -> Any:
     for ref, stat, color in (("A", "min", BLUE), ("B", "max", ORANGE)):
         size = by("boundary", stat, of_run(ledger.GROUP_SAMPLES, stat=stat))
         panel.with_target(query(size, f"{stat}, {{{{boundary}}}}", ref))
-        panel.override_by_regexp(f"^{stat}", colored(color))
+        panel.override_by_regexp(f"{stat}, .*", colored(color))
     return panel.min(0).fill_opacity(0)

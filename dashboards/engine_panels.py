@@ -40,7 +40,7 @@ def requests() -> Any:
     )
     panel.with_target(query(_each(_told("running_requests")), f"running {REPLICA}"))
     panel.with_target(query(_each(_told("waiting_requests")), f"waiting {REPLICA}", "B"))
-    panel.override_by_regexp("^waiting", dashed())
+    panel.override_by_regexp("waiting .*", dashed())
     return panel.min(0).fill_opacity(0)
 
 
@@ -68,7 +68,7 @@ def busy() -> Any:
     panel.with_target(query(_each(BUSY_RATIO), REPLICA))
     idle = by("side", "max", of_run(by_name()["dfx_pipeline_idle_ratio"], side="~rollout|infer.*"))
     panel.with_target(query(f"1 - {idle}", "{{side}}, as the framework says", "B"))
-    panel.override_by_regexp("framework says$", dashed())
+    panel.override_by_regexp(".*framework says", dashed())
     return panel.min(0).max(1).fill_opacity(0)
 
 
@@ -90,7 +90,7 @@ def _latency(title: str, about: str, name: str) -> Any:
         panel.with_target(
             query(f"histogram_quantile({quantile}, {observed})", f"{words} {REPLICA}", ref)
         )
-    panel.override_by_regexp("^p99", [*dashed(), prop("custom.lineWidth", 1)])
+    panel.override_by_regexp("p99 .*", [*dashed(), prop("custom.lineWidth", 1)])
     return panel.min(0).fill_opacity(0)
 
 

@@ -12,6 +12,7 @@ from grafana_foundation_sdk.models import dashboard as dm
 from dashboards import alert_panels
 from dashboards.common import (
     GREEN,
+    GREY,
     SOURCE,
     YELLOW,
     Board,
@@ -102,7 +103,8 @@ def num_unknown() -> Any:
     )
     panel.with_target(instant(f"sum({recent(of_run(agent.UNMAPPED_KEYS))})", "keys"))
     panel.text_mode(cm.BigValueTextMode.VALUE).color_scheme(by_threshold())
-    return panel.thresholds(limits(GREEN, (1, YELLOW))).no_value("no framework has sent any")
+    steps = limits(GREY, (0, GREEN), (1, YELLOW))
+    return panel.thresholds(steps).no_value("no framework has sent any")
 
 
 def unknown() -> Any:

@@ -235,7 +235,7 @@ def lag() -> Any:
     oldest = of_run(_native("dfx_policy_lag_worst_versions"), stat="~mean|max")
     panel.with_target(query(by("stat", "max", newest), "{{stat}}"))
     panel.with_target(query(by("stat", "max", oldest), "{{stat}}, worst", "B"))
-    panel.override_by_regexp("^max", dashed())
+    panel.override_by_regexp("max.*", dashed())
     return panel.min(0).fill_opacity(0)
 
 
@@ -308,7 +308,7 @@ def receivers() -> Any:
     sending = of_run(weight_sync.UPDATE_SECONDS, receiver="!", part="transfer")
     panel.with_target(query(by("receiver", "sum", each), "receiver {{receiver}}"))
     panel.with_target(query(by("receiver", "max", sending), "transfer to {{receiver}}", "B"))
-    panel.override_by_regexp("^transfer", dashed())
+    panel.override_by_regexp("transfer .*", dashed())
     return panel.min(0).fill_opacity(0)
 
 
@@ -354,7 +354,7 @@ def environments() -> Any:
     )
     each = of_run(_native("dfx_turn_seconds"), stat="mean")
     panel.with_target(query(by("env, part", "max", each), "{{env}}: {{part}}"))
-    panel.override_by_regexp("^all:", [prop("custom.lineWidth", 3)])
+    panel.override_by_regexp("all: .*", [prop("custom.lineWidth", 3)])
     return panel.min(0).fill_opacity(0)
 
 
@@ -389,5 +389,5 @@ def given_up() -> Any:
                             "{{why}}"))  # fmt: skip
     aborted = rate(engine_panels.of_replicas(_native("dfx_engine_aborted_requests")))
     panel.with_target(query(by("replica", "sum", aborted), "replica {{replica}}", "B"))
-    panel.override_by_regexp("^replica", [*dashed(), prop("unit", "reqps")])
+    panel.override_by_regexp("replica .*", [*dashed(), prop("unit", "reqps")])
     return panel.min(0).axis_soft_max(0.2).fill_opacity(0)

@@ -105,3 +105,13 @@ def test_a_native_metric_has_a_panel_for_what_the_run_has(live):
     for name in names:
         expression = filled(panel["targets"][0]["expr"], run=run, metric=name)
         assert prometheus.query(expression), name
+
+
+def test_its_alert_fires_and_no_other_one_on_pipelines(live):
+    others = {"DfxLearnerStarved", "DfxRolloutStale", "DfxEngineDegraded", "DfxRolloutAborted"}
+
+    def names():
+        return {labels["alertname"] for labels, _ in shown(live, "Alerts")}
+
+    until(lambda: "DfxWeightSyncGrown" in names(), "the alert on weight sync", 120)
+    assert not others & names()

@@ -198,6 +198,21 @@ def test_a_heatmap_has_a_row_for_each_series():
         assert target["legendFormat"] in ("{{rank}}", "{{signal}}")
 
 
+def test_an_override_by_expression_fits_a_whole_name():
+    """Grafana puts ^ and $ around an expression without slashes: "^p99" alone fits no series."""
+    found = 0
+    for name, panel in EVERY_PANEL:
+        legends = [target.get("legendFormat", "") for target in panel["targets"]]
+        labels = "all", "max"  # values that some label has
+        names = [re.sub(r"{{(\w+)}}", label, legend) for legend in legends for label in labels]
+        for override in panel["fieldConfig"].get("overrides", ()):
+            if override["matcher"]["id"] == "byRegexp":
+                found += 1
+                pattern = override["matcher"]["options"]
+                assert any(re.fullmatch(pattern, text) for text in names), (name, pattern)
+    assert found >= 8
+
+
 def test_promtool_parses_every_query(promtool_binary, tmp_path):
     rules = ["groups:", "- name: boards", "  rules:"]
     for number, query in enumerate(EVERY_QUERY):
