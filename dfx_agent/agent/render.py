@@ -268,7 +268,8 @@ def _host_memory(process: Process) -> HostMemory | None:
     memory = process.memory
     if memory.anonymous_bytes is None:
         return None
-    return HostMemory(memory.anonymous_bytes, memory.trend.slope_bytes_per_step())
+    slope = memory.trend.slope_bytes_per_step()
+    return HostMemory(memory.anonymous_bytes, slope, memory.heap.now)
 
 
 def _open_spans(process: Process) -> tuple[OpenSpan, ...]:

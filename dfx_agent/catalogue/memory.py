@@ -1,7 +1,9 @@
 """Memory: the framework allocator of each device, anonymous memory of the process."""
 
+from collections.abc import Callable
+
 from dfx_agent.catalogue.spec import PER_RANK, Metric, native
-from dfx_agent.snapshot import DeviceMemory
+from dfx_agent.snapshot import DeviceMemory, GlibcHeap, RankRow
 
 
 def _fragmentation(device: DeviceMemory) -> float | None:
@@ -69,6 +71,33 @@ HOST_SLOPE = Metric(
     of="rank", value=lambda rank: rank.host_memory and rank.host_memory.slope_bytes_per_step,
 )  # fmt: skip
 
+
+def _of_heap(figure: Callable[[GlibcHeap], float | None]) -> Callable[[RankRow], float | None]:
+    def value(rank: RankRow) -> float | None:
+        heap = rank.host_memory.heap if rank.host_memory else None
+        return None if heap is None else figure(heap)
+
+    return value
+
+
+HEAP_USED = Metric(
+    "dfx_host_memory_glibc_used_bytes", "gauge", "bytes", PER_RANK,
+    "Memory that glibc's malloc has given out, large pieces that it maps one by one included; "
+    "Python's small objects are not in it.", "shim",
+    of="rank", value=_of_heap(lambda heap: heap.used_bytes),
+)  # fmt: skip
+HEAP_RETAINED = Metric(
+    "dfx_host_memory_glibc_retained_bytes", "gauge", "bytes", PER_RANK,
+    "Memory that was freed, that glibc's malloc keeps, and that is resident.", "shim",
+    of="rank", value=_of_heap(lambda heap: heap.retained_bytes),
+)  # fmt: skip
+HEAP_TRIMMABLE = Metric(
+    "dfx_host_memory_glibc_trimmable_bytes", "gauge", "bytes", PER_RANK,
+    "Of dfx_host_memory_glibc_retained_bytes about as much as malloc_trim(0) would give back: one "
+    "page less for each free piece.", "derived",
+    of="rank", value=_of_heap(lambda heap: heap.trimmable_bytes),
+)  # fmt: skip
+
 # only logged by frameworks: the mapping names them
 # fmt: off
 _NATIVE = (
@@ -123,5 +152,8 @@ METRICS = (
     DEVICE_AVAILABLE,
     HOST_ANONYMOUS,
     HOST_SLOPE,
+    HEAP_USED,
+    HEAP_RETAINED,
+    HEAP_TRIMMABLE,
     *_NATIVE,
 )

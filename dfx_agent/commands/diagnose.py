@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dfx_agent.agent.kept.findings import findings
 from dfx_agent.assembly.observed import Observed, add_observing_arguments, observe
 from dfx_agent.durations import seconds_text
+from dfx_agent.judge.memory.judge import heap_text
 from dfx_agent.snapshot import (
     Blindness,
     Bottleneck,
@@ -157,6 +158,7 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
                 _print_kept(seen.directory, run.run, verdict.kind)
         for rank in run.ranks:
             _print_loop(rank)
+            _print_heap(run, rank)
         if not run.verdicts:
             print("  look longer with --watch")
 
@@ -218,6 +220,16 @@ def _print_verdict(verdict: Verdict) -> None:
         print(f"    {_facts(verdict)}")
     for line in verdict.evidence:
         print(textwrap.fill(line, _WIDTH, initial_indent="    - ", subsequent_indent="      "))
+
+
+def _print_heap(run: RunRow, rank: RankRow) -> None:
+    """Where glibc keeps much memory, and no verdict has said so."""
+    memory, told = rank.host_memory, [v for v in run.verdicts if v.kind == "memory"]
+    if memory is None or memory.heap is None:
+        return
+    text = heap_text(memory.heap, memory.anonymous_bytes)
+    if text and not any(v.role == rank.role and rank.rank in v.ranks for v in told):
+        _print_filled(f"  memory of {rank.role} {rank.rank}: {text}")
 
 
 def _print_loop(rank: RankRow) -> None:

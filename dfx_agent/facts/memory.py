@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dfx_agent.facts.seat import ProcessId
+from dfx_agent.snapshot import GlibcHeap
 
 Samples = tuple[tuple[int, float], ...]  # (step, bytes), steps rising
 
@@ -56,3 +57,4 @@ class MemoryFacts:
     sparse_samples: tuple[Samples, ...] = ()
     limits: tuple[MemoryLimit, ...] = ()
     devices: tuple[DeviceUse, ...] = ()
+    heap: GlibcHeap | None = None

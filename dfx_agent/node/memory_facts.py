@@ -43,6 +43,7 @@ class MemoryReader:
                 DeviceUse(r.device, r.limit_bytes, r.reserved_bytes, memory.unused(r.device))
                 for r in device_rows(process.gauges)
             ),
+            heap=memory.heap.now,
         )
 
 

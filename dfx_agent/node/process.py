@@ -314,6 +314,7 @@ class Process:
     def _sample_memory(self, now_ns: int, closed: list[ClosedStep]) -> None:
         step = closed[-1].window.step if closed else None
         self.memory.sample(now_ns, self.pid, step, is_step_over=bool(closed))
+        self.memory.heap.look(now_ns, self.pid, self.gauges)
         if step is not None:
             self.memory.sample_devices(step, self.gauges)
 

@@ -23,6 +23,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from dfx_agent.shim import recorder
+from dfx_agent.shim.heap import HeapSampler
 from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG, NO_STEP
 
 ASK_SECONDS, ASK_OFTEN_SECONDS = 0.1, 0.05
@@ -57,6 +58,7 @@ class LoopMonitor:
         self._loops: dict[int, _Loop] = {}
         self._names: set[str] = set()
         self._next_find = self._began = 0.0
+        self._heap = HeapSampler()
 
     def start(self) -> None:
         if self._thread is None:
@@ -84,6 +86,8 @@ class LoopMonitor:
             if writer is not None:
                 try:
                     self._look(writer, due_ns)
+                    if "torch" not in sys.modules:  # else the thread that watches torch asks
+                        self._heap.sample(writer.gauge)
                 except Exception:  # noqa: BLE001 (never into the job)
                     writer.count_error()
 

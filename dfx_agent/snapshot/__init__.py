@@ -52,7 +52,7 @@ from dfx_agent.snapshot.incidents import (
     Standing,
 )
 from dfx_agent.snapshot.ledger import LedgerMismatches, LedgerRow, LedgerState
-from dfx_agent.snapshot.memory import DeviceMemory, HostMemory
+from dfx_agent.snapshot.memory import DeviceMemory, GlibcHeap, HostMemory
 from dfx_agent.snapshot.rank import OutsideLook, RankRow, RankSource, RankState
 from dfx_agent.snapshot.run import RunRow, StepCell, StepRow
 from dfx_agent.snapshot.scalars import Moments, ScalarHistory, ScalarRow
@@ -94,6 +94,7 @@ __all__ = [
     "EvidenceOutcome",
     "FaultPart",
     "FaultRow",
+    "GlibcHeap",
     "GroupRow",
     "Histogram",
     "HostMemory",

@@ -20,8 +20,26 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class GlibcHeap:
+    """glibc's malloc in one process. Python's small objects are not in it.
+
+    ``used_bytes`` are given out, in the caches of threads too, or mapped one by one. Of what was
+    freed ``retained_bytes`` still are in memory, and ``trimmable_bytes`` of these are whole pages:
+    what malloc_trim(0) would give back. None where the process' mappings cannot be read.
+    """
+
+    used_bytes: float
+    retained_bytes: float | None
+    trimmable_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Anonymous memory of one process; the slope is None until enough steps were seen."""
+    """Anonymous memory of one process; the slope is None until enough steps were seen.
+
+    ``heap`` is None where the guest does not ask glibc.
+    """
 
     anonymous_bytes: float
     slope_bytes_per_step: float | None = None
+    heap: GlibcHeap | None = None

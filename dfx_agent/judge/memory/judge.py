@@ -22,7 +22,7 @@ from dfx_agent.judge.memory.growth import (
     steady_bytes_per_step,
 )
 from dfx_agent.judge.words import labels_text
-from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot import GlibcHeap, Verdict
 
 HOST_LEAK, DEVICE_NEARLY_FULL = "host leak", "device nearly full"
 
@@ -31,6 +31,7 @@ MOST_SECONDS_LEFT = 3600.0
 NEARLY_FULL = 0.92
 _LEAST_GAP_GROWTH = 0.02  # of the device, over the steps looked at
 _MIB, _GIB = 2**20, 2**30
+_MUCH_BYTES, _MUCH_SHARE = 256 * _MIB, 0.05  # that glibc keeps
 
 
 class _Growing(NamedTuple):
@@ -110,7 +111,7 @@ def _leak(role: str, own: Sequence[_Growing], growing: Sequence[_Growing]) -> Ve
         ranks=ranks if is_soon else (),
         cause=HOST_LEAK if is_soon else "",
         step=first.facts.step,
-        evidence=(*map(_growth_line, own[:8]), _limit_line(limit)),
+        evidence=(*map(_growth_line, own[:8]), *_heap_lines(own), _limit_line(limit)),
     )
 
 
@@ -191,6 +192,29 @@ def _growth_line(each: _Growing) -> str:
         f"rank {each.facts.process.label}: {bytes_text(before)} after step {first}, "
         f"{bytes_text(after)} after step {last}"
     )
+
+
+def _heap_lines(own: Sequence[_Growing]) -> list[str]:
+    """Of those of which glibc keeps much."""
+    told = [(each, each.facts.heap, each.samples[-1][1]) for each in own]
+    lines = [(each.facts.process.label, heap_text(heap, used)) for each, heap, used in told if heap]
+    return [f"rank {label}: {text}" for label, text in lines if text][:8]
+
+
+def heap_text(heap: GlibcHeap, anonymous_bytes: float) -> str:
+    """What glibc keeps of a process' memory, "" where that is little; advice where it can go."""
+    retained, trimmable = heap.retained_bytes, heap.trimmable_bytes
+    if retained is None or retained < max(_MUCH_BYTES, _MUCH_SHARE * anonymous_bytes):
+        return ""
+    whole, other = anonymous_bytes, max(0.0, anonymous_bytes - heap.used_bytes - retained)
+    kept = (
+        f"of {bytes_text(whole)} glibc's malloc has given out {bytes_text(heap.used_bytes)} and "
+        f"keeps {bytes_text(retained)} that was freed; {bytes_text(other)} are not malloc's "
+        "(Python's small objects among them)"
+    )
+    if trimmable is None or trimmable < retained / 2:
+        return f"{kept}; what it keeps is in pieces of less than a page, and cannot be given back"
+    return f"{kept}; malloc_trim(0) would give back about {bytes_text(trimmable)}"
 
 
 def _limit_line(limit: MemoryLimit) -> str:

@@ -10,6 +10,7 @@ from dfx_agent.facts.memory import Samples
 from dfx_agent.host.cgroup import MemoryGroup, memory_groups
 from dfx_agent.host.memory import MemoryTrend, anonymous_bytes, num_host_oom_kills
 from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.node.memory.heap import ProcessHeap
 
 _EVERY_NS = 10**9
 
@@ -20,6 +21,7 @@ class ProcessMemory:
     def __init__(self) -> None:
         self.anonymous_bytes: int | None = None
         self.trend = MemoryTrend()
+        self.heap = ProcessHeap()
         self._gaps: dict[str, MemoryTrend] = {}
         self.groups: tuple[MemoryGroup, ...] = ()
         self.was_oom_killed = False

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from dfx_agent.shim import clients, patches, recorder
+from dfx_agent.shim.heap import HeapSampler
 from dfx_agent.shim.stacks import StackWriter
 from dfx_agent.shim.torch import collectives, group_end, modules, step_hooks
 from dfx_agent.shim.torch.flight import FlightWriter, Mark
@@ -32,6 +33,7 @@ class Watch:
         self._must_look_for_models = False
         self.thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
         self._memory = MemorySampler()
+        self._heap = HeapSampler()
         self._stacks = StackWriter()
         self._flight = FlightWriter()
         self._overhead = Overhead()
@@ -77,6 +79,7 @@ class Watch:
         self._report_hooks(writer)
         _, stage = writer.open_now()
         self._memory.sample(writer.gauge, stage)
+        self._heap.sample(writer.gauge)
         now_ns = time.monotonic_ns()
         mark = self._mark(writer)
         self._flight.note(now_ns, mark)

@@ -131,6 +131,9 @@ class MemoryLine {
         .forEach(([stage, peak]) => rows.push(peakRow(stage, peak)));
     } else {
       add("host, anonymous", host?.anonymous_bytes);
+      add("given out by glibc", host?.heap?.used_bytes);
+      add("freed, kept by glibc", host?.heap?.retained_bytes);
+      add("malloc_trim would give back", host?.heap?.trimmable_bytes);
     }
     return rows;
   }

@@ -17,6 +17,8 @@ from dfx_agent.snapshot import (
     Bottleneck,
     EngineNote,
     EnginePool,
+    GlibcHeap,
+    HostMemory,
     RunRow,
     Snapshot,
     Standing,
@@ -86,3 +88,18 @@ def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault(
         "    ranks wait", "    because a tool call takes 0.6 s", "    2 times",
     ]  # fmt: skip
     assert diagnose._exit_code(told, None) == 0
+
+
+@pytest.mark.parametrize("is_in_verdict", [True, False])
+def test_what_glibc_keeps_is_said_once(capsys, is_in_verdict):
+    heap = GlibcHeap(2.0**30, 1.3 * 2**30, 1.2 * 2**30)
+    told = seen("/dfx", state="clear", rank_state="live")
+    (run,) = told.runs
+    rank = replace(run.ranks[0], host_memory=HostMemory(3.0 * 2**30, None, heap))
+    blamed = (rank.rank,) if is_in_verdict else ()
+    verdict = Verdict("memory", "clear", rank.role, "", ranks=blamed)
+    run = replace(run, ranks=(rank,), verdicts=(verdict,))
+    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
+    diagnose._print(told, None)
+    said = "malloc_trim(0) would give back" in " ".join(capsys.readouterr().out.split())
+    assert said is not is_in_verdict

@@ -9,7 +9,7 @@ import pytest
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, MemoryLimit
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.memory.judge import MemoryJudge
-from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot import GlibcHeap, Verdict
 
 MIB, GIB = 2**20, 2**30
 
@@ -202,3 +202,28 @@ def test_a_leak_at_every_so_many_steps_is_found_and_stays_so(every, by_step):
     for step in range(700, 700 + 520):
         passes(step, 699 // every)
     assert states[-1] == "clear"
+
+
+def heap(used: float, retained: float | None, trimmable: float | None) -> GlibcHeap:
+    """In GiB."""
+    known = (None if each is None else each * GIB for each in (retained, trimmable))
+    return GlibcHeap(used * GIB, *known)
+
+
+def test_what_glibc_keeps_of_a_leak_is_evidence_and_what_can_be_done_is_said():
+    leak = rank("0", 64, 20.0, limits=(host(10),))
+    (verdict,) = judged(replace(leak, heap=heap(0.5, 1.3, 1.25)))
+    assert verdict.evidence[1] == (
+        "rank 0: of 2.25 GiB glibc's malloc has given out 512 MiB and keeps 1.3 GiB that was "
+        "freed; "
+        "461 MiB are not malloc's (Python's small objects among them); malloc_trim(0) would give "
+        "back about 1.25 GiB"
+    )
+    (verdict,) = judged(replace(leak, heap=heap(0.5, 1.3, 0.1)))
+    assert "is in pieces of less than a page, and cannot be given back" in verdict.evidence[1]
+
+
+@pytest.mark.parametrize("kept", [None, heap(2.0, 0.2, 0.2), heap(2.0, None, None)])
+def test_of_what_is_little_or_not_known_nothing_is_said(kept):
+    (verdict,) = judged(replace(rank("0", 64, 20.0, limits=(host(10),)), heap=kept))
+    assert len(verdict.evidence) == 2
