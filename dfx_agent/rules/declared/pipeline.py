@@ -96,7 +96,7 @@ ROLLOUT_STALE = Alert(
 ENGINE_DEGRADED = Alert(
     "DfxEngineDegraded",
     "warning",
-    "rollout",
+    "progress",  # a replica is one of this node
     _is_found("slow engine", "still engine"),
     "A rollout replica is much slower than the others, or moves nothing",
     Runbook(
