@@ -35,12 +35,13 @@ from dashboards.common import (
     tiles,
     values,
 )
-from dashboards.promql import by, lately, of_run, rate, recent
-from dfx_agent.catalogue import bottleneck, event_loop, per_rank, weight_sync
+from dashboards.promql import buckets, by, lately, of_run, rate, recent
+from dfx_agent.catalogue import bottleneck, engines, event_loop, per_rank, weight_sync
 from dfx_agent.catalogue.spec import Metric, by_name
 
 FOUND, UNSURE, CLEAR, UNJUDGED = 3, 1, 0, -1
 EARLY = "not judged yet"
+LOADED = "{{replica}} loaded from {{source}}, as it says"
 STATES = values(
     (str(UNJUDGED), EARLY, GREY), (str(CLEAR), "balanced", GREEN),
     (str(UNSURE), "not enough evidence", GREY), (str(FOUND), "FOUND", RED),
@@ -77,7 +78,7 @@ def board() -> Board:
     return made
 
 
-def _native(name: str) -> Metric:
+def _named(name: str) -> Metric:
     return by_name()[name]
 
 
@@ -207,7 +208,7 @@ def learner_waits() -> Any:
         "learner is the bottleneck. Growing data: see engines and queues below.",
         "s",
     )
-    cause = by("cause", "max", of_run(_native("dfx_learner_wait_seconds")))
+    cause = by("cause", "max", of_run(_named("dfx_learner_wait_seconds")))
     return panel.with_target(query(cause, "{{cause}}"))
 
 
@@ -230,9 +231,9 @@ def lag() -> Any:
         "too long (a full queue) or take too long (slow requests).",
         "none",
     )
-    newest = of_run(_native("dfx_policy_lag_versions"), stat="~mean|max", variant="", scope="",
+    newest = of_run(_named("dfx_policy_lag_versions"), stat="~mean|max", variant="", scope="",
                     ref="")  # fmt: skip
-    oldest = of_run(_native("dfx_policy_lag_worst_versions"), stat="~mean|max")
+    oldest = of_run(_named("dfx_policy_lag_worst_versions"), stat="~mean|max")
     panel.with_target(query(by("stat", "max", newest), "{{stat}}"))
     panel.with_target(query(by("stat", "max", oldest), "{{stat}}, worst", "B"))
     panel.override_by_regexp("max.*", dashed())
@@ -247,7 +248,7 @@ def lag_origin() -> Any:
         "are in flight; mostly in flight: long or slow requests.",
         "none",
     )
-    parts = by("part", "max", of_run(_native("dfx_policy_lag_queue_versions"), stat="mean"))
+    parts = by("part", "max", of_run(_named("dfx_policy_lag_queue_versions"), stat="mean"))
     return panel.with_target(query(parts, "{{part}}"))
 
 
@@ -259,7 +260,7 @@ def partial() -> Any:
         "steps; near 0 with a pause at each weight sync: nothing is resumed.",
         "percentunit",
     )
-    ratio = by("role", "max", of_run(_native("dfx_partial_rollout_ratio")))
+    ratio = by("role", "max", of_run(_named("dfx_partial_rollout_ratio")))
     return panel.with_target(query(ratio, "{{role}}")).min(0).max(1)
 
 
@@ -272,9 +273,9 @@ def dropped() -> Any:
         "none",
         is_bars=True,
     )
-    filtered = by("why", "max", of_run(_native("dfx_filtered_groups")))
-    stale = by("action", "max", of_run(_native("dfx_step_stale_samples")))
-    failed = of_run(_native("dfx_step_rollout_failures"), env="", subset="", agent="")
+    filtered = by("why", "max", of_run(_named("dfx_filtered_groups")))
+    stale = by("action", "max", of_run(_named("dfx_step_stale_samples")))
+    failed = of_run(_named("dfx_step_rollout_failures"), env="", subset="", agent="")
     panel.with_target(query(filtered, "filtered: {{why}}"))
     panel.with_target(query(stale, "stale: {{action}}", "B"))
     return panel.with_target(query(by("why", "max", failed), "failed: {{why}}", "C"))
@@ -300,7 +301,8 @@ def sync_parts() -> Any:
 def receivers() -> Any:
     panel = lines(
         "Weight sync of each receiver",
-        "Seconds of all parts, and dashed the transfer alone. All alike is normal. One far above "
+        "Seconds of all parts, dashed the transfer alone, and what an engine itself says of its "
+        "newest load (SGLang) or half of its updates (vLLM). All alike is normal. One far above "
         "the others makes all engines stand still for it: look at its network and its node.",
         "s",
     )
@@ -308,6 +310,11 @@ def receivers() -> Any:
     sending = of_run(weight_sync.UPDATE_SECONDS, receiver="!", part="transfer")
     panel.with_target(query(by("receiver", "sum", each), "receiver {{receiver}}"))
     panel.with_target(query(by("receiver", "max", sending), "transfer to {{receiver}}", "B"))
+    load = engine_panels.of_replicas(engines.WEIGHT_LOAD)
+    update = rate(buckets(engine_panels.of_replicas(_named("dfx_engine_weight_update_seconds"))))
+    half = f"histogram_quantile(0.5, {by('replica, le', 'sum', update)})"
+    panel.with_target(query(by("replica, source", "max", load), LOADED, "C"))
+    panel.with_target(query(half, "{{replica}} updated, as it says", "D"))
     panel.override_by_regexp("transfer .*", dashed())
     return panel.min(0).fill_opacity(0)
 
@@ -352,7 +359,7 @@ def environments() -> Any:
         "wait.",
         "s",
     )
-    each = of_run(_native("dfx_turn_seconds"), stat="mean")
+    each = of_run(_named("dfx_turn_seconds"), stat="mean")
     panel.with_target(query(by("env, part", "max", each), "{{env}}: {{part}}"))
     panel.override_by_regexp("all: .*", [prop("custom.lineWidth", 3)])
     return panel.min(0).fill_opacity(0)
@@ -366,9 +373,9 @@ def episodes() -> Any:
         "s",
     )
     none = {"variant": "", "env": "", "subset": "", "agent": "", "domain": ""}
-    latency = of_run(_native("dfx_request_latency_seconds"), stat="mean", phase="", **none)
-    tool = of_run(_native("dfx_tool_seconds"), stat="mean", variant="")
-    scored = of_run(_native("dfx_reward_seconds"), stat="mean", variant="", domain="")
+    latency = of_run(_named("dfx_request_latency_seconds"), stat="mean", phase="", **none)
+    tool = of_run(_named("dfx_tool_seconds"), stat="mean", variant="")
+    scored = of_run(_named("dfx_reward_seconds"), stat="mean", variant="", domain="")
     parts = {"generation": (latency, BLUE), "tools": (tool, YELLOW), "scoring": (scored, GREEN)}
     for ref, (name, (selector, color)) in zip("ABC", parts.items(), strict=True):
         panel.with_target(query(by("stat", "max", selector), name, ref))
@@ -385,9 +392,9 @@ def given_up() -> Any:
         "percentunit",
     )
     where = {"stat": "~|mean", "env": "", "subset": "", "agent": ""}
-    panel.with_target(query(by("why", "max", of_run(_native("dfx_aborted_ratio"), **where)),
+    panel.with_target(query(by("why", "max", of_run(_named("dfx_aborted_ratio"), **where)),
                             "{{why}}"))  # fmt: skip
-    aborted = rate(engine_panels.of_replicas(_native("dfx_engine_aborted_requests")))
+    aborted = rate(engine_panels.of_replicas(_named("dfx_engine_aborted_requests")))
     panel.with_target(query(by("replica", "sum", aborted), "replica {{replica}}", "B"))
     panel.override_by_regexp("replica .*", [*dashed(), prop("unit", "reqps")])
     return panel.min(0).axis_soft_max(0.2).fill_opacity(0)

@@ -15,8 +15,12 @@ pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[d
 NUM_STEPS = 12
 STEPS_SECONDS = 240.0
 QUERIES = [q for q in panel_queries() if q.board == "dfx-pipeline"]
-# verl's rollouter tells it, and the demo has none
-UNTOLD = {("Busy", "{{side}}, as the framework says")}
+# verl's rollouter and real engines tell these, and the demo has none
+UNTOLD = {
+    ("Busy", "{{side}}, as the framework says"),
+    ("Weight sync of each receiver", "{{replica}} loaded from {{source}}, as it says"),
+    ("Weight sync of each receiver", "{{replica}} updated, as it says"),
+}
 TOLD = [q for q in QUERIES if (q.panel, q.legend) not in UNTOLD]
 pytestmark = pytest.mark.timeout(3600)
 
