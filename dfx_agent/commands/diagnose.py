@@ -256,7 +256,7 @@ def _print_phases(rank: RankRow, step: LoopStep) -> None:
     print(f"    {'PHASE':{width}}  {'TOOK':>8}  {'LOOP HELD':>9}  BY")
     for phase in told:
         late = "-" if not _is_late(phase) else seconds_text(phase.late_seconds or 0.0)
-        by = "; ".join(f"{seconds_text(h.seconds)} {h.name}" for h in phase.holders[:1])
+        by = "; ".join(f"{seconds_text(h.seconds)} {h.name}" for h in phase.holders[:2])
         name, took = _phase_name(phase), seconds_text(phase.seconds)
         print(f"    {name:{width}}  {took:>8}  {late:>9}  {by if _is_late(phase) else ''}".rstrip())
     if len(told) < len(step.phases) + step.num_omitted_phases:
