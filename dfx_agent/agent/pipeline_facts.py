@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
 from dfx_agent.snapshot import EngineFacts, RankRow, ScalarRow, StepRow, Verdict
 
 NUM_STEPS = 16
+# how long these last is asked of each process
+STAGES = frozenset({"rollout", "reward", "tool", "environment"})
 
 
 def pipeline_facts(
@@ -16,16 +18,17 @@ def pipeline_facts(
     engines: Sequence[EngineFacts],
     scalars: Iterable[ScalarRow],
     verdicts: Iterable[Verdict],
+    stage_seconds: Mapping[int, Mapping[str, float]],
     now_seconds: float,
 ) -> PipelineFacts:
-    """``steps``: the newest ``NUM_STEPS`` of every role."""
+    """``steps``: the newest ``NUM_STEPS`` of every role; ``stage_seconds`` by pid."""
     return PipelineFacts(
         now_seconds=now_seconds,
         steps=tuple(steps),
         processes=tuple(
-            ProcessTime(r.role, r.rank, r.pid, r.totals, r.inflight, r.event_loop)
-            for r in ranks
-            if r.source == "guest" and r.state in ("live", "unknown")
+            _process_time(row, stage_seconds.get(row.pid, {}))
+            for row in ranks
+            if row.source == "guest" and row.state in ("live", "unknown")
         ),
         engines=tuple(engines),
         told={
@@ -35,3 +38,10 @@ def pipeline_facts(
         },
         verdicts=tuple(verdicts),
     )
+
+
+def _process_time(row: RankRow, stage_seconds: Mapping[str, float]) -> ProcessTime:
+    return ProcessTime(
+        row.role, row.rank, row.pid, row.totals, row.inflight, row.event_loop, stage_seconds,
+        row.queue_depth,
+    )  # fmt: skip

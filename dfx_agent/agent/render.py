@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dfx_agent.agent.incidents import standing_of
-from dfx_agent.agent.pipeline_facts import NUM_STEPS, pipeline_facts
+from dfx_agent.agent.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.step_rows import rank_order
 from dfx_agent.catalogue.native import load
@@ -97,7 +97,8 @@ def _bottleneck(
 ) -> Bottleneck | None:
     with fold.faults.guard("judgement", fold.run, "bottleneck"):
         steps = fold.newest_rows(NUM_STEPS)
-        facts = pipeline_facts(steps, ranks, engines, scalars, verdicts, time.time())
+        lasting = fold.hangs.tracks.stage_seconds(STAGES)
+        facts = pipeline_facts(steps, ranks, engines, scalars, verdicts, lasting, time.time())
         return fold.bottleneck.verdict(facts)
     return None
 

@@ -181,18 +181,18 @@ def _print_standing(run: RunRow) -> None:
 
 
 def _print_bottleneck(run: RunRow) -> None:
-    """What the pipeline waits for: what is felt, and below it because of what."""
+    """What the pipeline waits for: what is felt, and below it because of what. It is no fault."""
     verdict = run.bottleneck
     if verdict is None:
         return
-    head = f"  pipeline: {verdict.state}"
     if verdict.state != "found":
-        _print_filled(f"{head}: {verdict.summary}")
+        unsure = "" if verdict.state == "clear" else f"{verdict.state}: "
+        _print_filled(f"  pipeline: {unsure}{verdict.summary}")
         return
     steps = "" if verdict.first_step is None else (
         f", steps {verdict.first_step} to {verdict.last_step} of {verdict.role}"
     )  # fmt: skip
-    print(f"{head}: {bound_text(verdict)}{steps}")
+    print(f"  pipeline: {bound_text(verdict)}{steps}")
     for number, sentence in enumerate(verdict.chain):
         _print_filled(f"    {'because ' if number else ''}{sentence}")
     if verdict.balance:

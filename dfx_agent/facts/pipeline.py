@@ -10,7 +10,11 @@ from dfx_agent.snapshot import EngineFacts, EventLoopRow, OpenSpan, StepRow, Tim
 
 
 class ProcessTime(NamedTuple):
-    """Where the time of one process went since it began, and what it is in now."""
+    """Where the time of one process went since it began, and what it is in now.
+
+    ``stage_seconds`` is how long a stage lasts, from its begin to its end: the median of its newest
+    16. ``queue_depth``: as it told last, by queue.
+    """
 
     role: str
     rank: str
@@ -18,6 +22,8 @@ class ProcessTime(NamedTuple):
     totals: TimeSplit
     inflight: tuple[OpenSpan, ...] = ()
     event_loop: EventLoopRow | None = None
+    stage_seconds: Mapping[str, float] = {}
+    queue_depth: Mapping[str, float] = {}
 
 
 class Told(NamedTuple):

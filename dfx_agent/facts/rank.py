@@ -132,8 +132,11 @@ class RankFacts:
 
     @property
     def place(self) -> str:
-        """The stage as people read it: "in rollout", or "outside all stages"."""
-        return f"in {self.stages[-1]}" if self.stages else "outside all stages"
+        """As people read it: "in rollout", "waiting in queue", or "outside all stages"."""
+        if self.stages:
+            return f"in {self.stages[-1]}"
+        waits = [name for name in self.open_spans if "@" not in name]  # a collective has a group
+        return f"waiting in {waits[-1]}" if waits else "outside all stages"
 
     @property
     def quiet_seconds(self) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from statistics import median
 
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.faults import Faults
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Ending, Track
+
+_NEWEST = 16
 
 
 def facts_of(role: str) -> str:
@@ -44,6 +47,17 @@ class Tracks:
         track = self._tracks.setdefault(process, Track(process))
         track.observe(ending.gone_ns)
         track.resume(ending)
+
+    def stage_seconds(self, names: Collection[str]) -> dict[int, dict[str, float]]:
+        """Pid -> how long each of these stages lasts: the median of its newest."""
+        return {
+            process.pid: {
+                name: median(list(known)[-_NEWEST:]) / 1e9
+                for name, known in track.durations.items()
+                if name in names and known
+            }
+            for process, track in self._tracks.items()
+        }
 
     def quiet_seconds(self, now_ns: int) -> float:
         """How long nothing has moved anywhere in the run."""

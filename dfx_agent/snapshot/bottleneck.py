@@ -30,6 +30,7 @@ CauseKind = Literal[
     "stale samples",
     "weight sync",
     "slow tool",
+    "slow reward",
     "held loop",
     "slow rank",
     "hang",

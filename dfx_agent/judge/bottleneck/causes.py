@@ -6,16 +6,20 @@ tools look slow, a slow tool makes samples old.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from statistics import fmean, median
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.judge.bottleneck.habit import Change
-from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC, weight_sync_parts
+from dfx_agent.judge.bottleneck.step_shares import (
+    WEIGHT_SYNC,
+    waited_for_samples,
+    weight_sync_parts,
+)
 from dfx_agent.judge.bottleneck.window import Habits, Window, told
-from dfx_agent.snapshot import EventLoopRow, PipelineCause
+from dfx_agent.snapshot import BoundBy, CauseKind, EventLoopRow, PipelineCause, StepRow
 
 _LATE_RATIO = 0.15  # of a step
 _JOB_SHARE = 0.5  # of what held a loop, else it is the host
@@ -25,21 +29,35 @@ _TOOL_RATIO = 0.4  # of an episode
 _SYNC_RATIO = 0.3
 _LEAST_GROUPS = 1.0
 _FEWER_RATIO = 0.5
+_WAITED_RATIO = 0.2
+# stages beside which somebody waits for samples
+_MARKED: Mapping[str, BoundBy] = {"tool": "tool", "environment": "tool", "reward": "reward"}
 _NOBODY = "("  # holders that are no code of the job begin so
 
 SAMPLES, TOOL, SYNC, STALE, ACTIVE = "samples", "tool call", "weight sync", "stale", "active"
 RECEIVER_METRIC = "dfx_weight_update_seconds"
 
 
-def observe(habits: Habits, window: Window) -> None:
-    """Note what the newest step of ``window`` was like."""
-    step, row = window.last.step, window.rows[-1]
-    habits.add(SYNC, step, sum(weight_sync_parts(row).values()))
-    for part, seconds in weight_sync_parts(row).items():
-        habits.add(part, step, seconds)
+def observe(habits: Habits, window: Window, rows: Iterable[StepRow]) -> None:
+    """Note what steps were like: all that have closed, and what is told of the newest."""
+    for row in rows:
+        parts = weight_sync_parts(row)
+        habits.add(SYNC, row.step, sum(parts.values()))
+        for part, seconds in parts.items():
+            habits.add(part, row.step, seconds)
+        waits = [waited_for_samples(cell) for cell in row.cells]
+        habits.add(SAMPLES, row.step, fmean(waits) if waits else None)
+    step = window.last.step
     habits.add(TOOL, step, _call_seconds(window))
     habits.add(STALE, step, told(window.told, "dfx_step_stale_samples", action="evicted_groups"))
     habits.add(ACTIVE, step, told(window.told, "dfx_queue_depth", queue="active"))
+    for process in window.last.processes.values():
+        for stage, seconds in process.stage_seconds.items():
+            habits.add(_of_stage(process, stage), step, seconds)
+
+
+def _of_stage(process: ProcessTime, stage: str) -> str:
+    return f"{stage} of {process.role} {process.rank}"
 
 
 def causes(
@@ -52,7 +70,7 @@ def causes(
     held = list(_held_loops(window))
     found = [*held, *_weight_sync(window, habits), *slow]
     if not held:
-        found += _tools(window, habits)
+        found += list(_tools(window, habits)) or _marked(window, habits)
     found += _stale(habits)
     if not found:
         found += _few_in_flight(habits, waited)
@@ -115,7 +133,11 @@ def _sync_cause(
     window: Window, change: Change | None, seconds: float, part: str, part_seconds: float
 ) -> PipelineCause:
     now = change.now if change else seconds
-    more = f", {seconds_text(change.usual)} before step {change.since_step}" if change else ""
+    more = (
+        f"; until step {change.since_step - 1} it was {seconds_text(change.usual)}"
+        if change
+        else ""
+    )
     sentence = f"weight sync takes {seconds_text(now)} of a step{more}"
     component = "weight sync"
     if part:
@@ -163,7 +185,11 @@ def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
     if change is None and tool < _TOOL_RATIO * episode:
         return
     seconds = change.excess if change else call
-    before = f", {seconds_text(change.usual)} before step {change.since_step}" if change else ""
+    before = (
+        f"; until step {change.since_step - 1} it was {seconds_text(change.usual)}"
+        if change
+        else ""
+    )
     sentence = (
         f"a tool call takes {seconds_text(change.now if change else call)}{before}; tools are "
         f"{tool / episode:.0%} of an episode"
@@ -172,6 +198,38 @@ def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
     yield PipelineCause(
         "tool", "tool", sentence, seconds, "seconds a call", since, kind="slow tool"
     )
+
+
+def _marked(window: Window, habits: Habits) -> Iterator[PipelineCause]:
+    """Tools and rewards that a job marks as stages, while others wait for what comes of them."""
+    if window.shares.ratio("rollout") < _WAITED_RATIO:
+        return
+    for process in window.last.processes.values():
+        lasts = process.stage_seconds
+        whole = max(lasts.values(), default=0.0)
+        for stage in sorted(_MARKED.keys() & lasts):
+            change = habits[_of_stage(process, stage)].change(_GROWN_RATIO * window.step_seconds)
+            has_doubled = change is not None and change.now >= 2 * change.usual
+            is_long = lasts[stage] >= _TOOL_RATIO * max(whole, window.step_seconds)
+            if has_doubled or is_long:
+                yield _marked_cause(process, stage, lasts[stage], change if has_doubled else None)
+
+
+def _marked_cause(
+    process: ProcessTime, stage: str, seconds: float, change: Change | None
+) -> PipelineCause:
+    now = change.now if change else seconds
+    since = change.since_step if change else None
+    until = (
+        f"; until step {since - 1} it was {seconds_text(change.usual)}" if change and since else ""
+    )
+    sentence = (
+        f"{stage} of {process.role} {process.rank} takes {seconds_text(now)} each time{until}"
+    )
+    bound = _MARKED[stage]
+    amount = change.excess if change else seconds
+    kind: CauseKind = "slow reward" if bound == "reward" else "slow tool"
+    return PipelineCause(bound, stage, sentence, amount, "seconds a call", since, kind=kind)
 
 
 def _call_seconds(window: Window) -> float | None:
@@ -189,8 +247,8 @@ def _stale(habits: Habits) -> Iterator[PipelineCause]:
         return
     sentence = (
         f"{change.now:.2g} groups of a step are thrown away: their weights are too old by the time "
-        f"that they could be trained on ({change.usual:.2g} before step {change.since_step})"
-    )
+        "that they could be trained on"
+    ) + change.until(f"{change.usual:.2g}")
     yield PipelineCause(
         "rollout",
         "sample queue",

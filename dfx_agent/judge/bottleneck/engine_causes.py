@@ -52,6 +52,12 @@ class StillEngines:
             if engine.pid not in waiting and self._stands(engine, engines, now_seconds)
         ]
 
+    def all_still_seconds(self, engines: Sequence[EngineFacts], now_seconds: float) -> float:
+        """How long all engines have held requests and moved none; 0 where one goes on."""
+        seen = [self._seen.get(_key(engine)) for engine in engines if engine.num_running]
+        known = [now_seconds - each.at_seconds for each in seen if each is not None]
+        return min(known, default=0.0) if known and len(seen) == len(engines) else 0.0
+
     def _see(self, engine: EngineFacts) -> None:
         moved = tuple(engine.totals.get(name, 0.0) for name in _MOVES)
         known = self._seen.get(_key(engine))

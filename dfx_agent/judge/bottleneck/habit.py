@@ -25,6 +25,10 @@ class Change(NamedTuple):
     def excess(self) -> float:
         return self.now - self.usual
 
+    def until(self, usual: str) -> str:
+        """As in "; until step 11 it was 0.2 s"."""
+        return f"; until step {self.since_step - 1} it was {usual}"
+
 
 class Habit:
     """One figure by step. Its newest three steps are compared with those before.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import median
 
 from dfx_agent.facts.pipeline import PipelineFacts
 from dfx_agent.judge.bottleneck import standstill, words
 from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe
 from dfx_agent.judge.bottleneck.engine_causes import SlowEngines, StillEngines
 from dfx_agent.judge.bottleneck.habit import Change
-from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role, waited_for_samples
+from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role
 from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
 from dfx_agent.judge.words import BUSY_HOST
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow
@@ -22,6 +22,7 @@ _ENOUGH_STEPS = 5
 _LEAST_SECONDS = 8.0
 _LONG_SECONDS = 20.0
 _MOST_STEPS = 16
+_STOOD_STEPS = 5.0
 _BOUND_RATIO = 0.2
 _GROWN_RATIO = 0.1
 
@@ -51,7 +52,9 @@ class BottleneckJudge:
             return None
         if still or hangs:
             return standstill.stalled(self._judged.role, still, hangs, facts)
-        return standstill.quiet(self._judged.role, facts, self._step_seconds) or self._judged
+        paused = self._still.all_still_seconds(facts.engines, facts.now_seconds)
+        quiet = standstill.quiet(self._judged.role, facts, self._step_seconds, paused)
+        return quiet or self._judged
 
     def _judge_newest(self, facts: PipelineFacts) -> None:
         role = training_role(facts.steps)
@@ -62,33 +65,19 @@ class BottleneckJudge:
         self._judged = self._of_window(role, rows, facts)
 
     def _of_window(self, role: str, rows: Sequence[StepRow], facts: PipelineFacts) -> Bottleneck:
-        newest = self._newest(rows)
+        newest, left_out = newest_rows(rows)
         shares = step_shares(newest)
         moments = [m for m in self._moments if m.step >= newest[0].step - 1]
         is_alone = all(process.role == role for process in facts.processes)
-        window = Window(role, newest, shares, moments, facts.told, is_alone)
+        window = Window(role, newest, shares, moments, facts.told, is_alone, left_out)
         self._step_seconds = shares.step_seconds
-        observe(self._habits, window)
-        row = rows[-1]
-        waits = [waited_for_samples(cell) for cell in row.cells]
-        self._habits.add(SAMPLES, row.step, fmean(waits) if waits else None)
+        observe(self._habits, window, rows)
         if len(newest) < NUM_STEPS:
             return words.too_few(role, len(newest), NUM_STEPS)
         waited = self._habits[SAMPLES].change(_GROWN_RATIO * shares.step_seconds)
         slow = self._slow.causes(window)
         found = [*causes(window, self._habits, waited, slow), *_slow_ranks(role, facts)]
         return self._concluded(window, found, waited, _busy_host(role, facts))
-
-    def _newest(self, rows: Sequence[StepRow]) -> list[StepRow]:
-        """The newest five steps, and as many more as eight seconds need; three that are long."""
-        newest: list[StepRow] = []
-        for row in reversed(rows[-_MOST_STEPS:]):
-            seconds = newest[-1].end_seconds - newest[0].begin_seconds if newest else 0.0
-            is_many = len(newest) >= _ENOUGH_STEPS or seconds >= _LONG_SECONDS
-            if len(newest) >= NUM_STEPS and seconds >= _LEAST_SECONDS and is_many:
-                break
-            newest.insert(0, row)
-        return newest
 
     def _concluded(
         self,
@@ -106,6 +95,27 @@ class BottleneckJudge:
         return replace(verdict, causes=tuple(found))
 
 
+def newest_rows(rows: Sequence[StepRow]) -> tuple[list[StepRow], list[StepRow]]:
+    """The newest five steps, and as many more as eight seconds need; three that are long.
+
+    And those between them that stood: longer than five times the median, told at their time.
+    """
+    rows = rows[-_MOST_STEPS:]
+    usual = median(row.end_seconds - row.begin_seconds for row in rows)
+    newest: list[StepRow] = []
+    stood: list[StepRow] = []
+    total = 0.0
+    for row in reversed(rows):
+        is_many = len(newest) >= _ENOUGH_STEPS or total >= _LONG_SECONDS
+        if len(newest) >= NUM_STEPS and total >= _LEAST_SECONDS and is_many:
+            break
+        seconds = row.end_seconds - row.begin_seconds
+        is_usual = seconds <= _STOOD_STEPS * usual
+        (newest if is_usual else stood).insert(0, row)
+        total += seconds if is_usual else 0.0
+    return newest, stood
+
+
 def _bound_of(window: Window) -> BoundBy | None:
     """What takes most of a step beside training; training where nothing else takes much."""
     shares = {bound: window.shares.ratio(bound) for bound in window.shares.by_bound}
@@ -113,7 +123,8 @@ def _bound_of(window: Window) -> BoundBy | None:
     most = max(others, key=lambda bound: others[bound], default=None)
     if most is not None and others[most] >= _BOUND_RATIO:
         return most
-    return "train" if window.is_alone or words.rollout_waits(window) >= _BOUND_RATIO else None
+    waits = words.rollout_waits(window) >= _BOUND_RATIO or window.has_full_queue()
+    return "train" if window.is_alone or waits else None
 
 
 def _slow_ranks(role: str, facts: PipelineFacts) -> list[PipelineCause]:

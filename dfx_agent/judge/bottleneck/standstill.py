@@ -12,6 +12,8 @@ _HELD_SECONDS = 10.0
 _FELT_SECONDS = 5.0
 # without a step: at least so long, and so many times what a step takes
 _QUIET_SECONDS, _QUIET_STEPS = 60.0, 10.0
+# without one the newest verdict is too old
+_OLD_SECONDS, _OLD_STEPS = 10.0, 5.0
 _ASIDE = ("checkpoint", "validation")
 
 
@@ -41,26 +43,34 @@ def stalled(
     return _found(role, chain, found)
 
 
-def quiet(role: str, facts: PipelineFacts, step_seconds: float) -> Bottleneck | None:
-    """Of a role that has not closed a step for much longer than one takes; None while it does.
+def quiet(
+    role: str, facts: PipelineFacts, step_seconds: float, paused_seconds: float
+) -> Bottleneck | None:
+    """Of a role that has not closed a step for longer than one takes; None while it does.
 
-    Stalled where it waits for others all that time. In a checkpoint or a validation it is neither.
+    Stalled where it waits for others for very long; in a checkpoint or a validation never.
+    ``paused_seconds``: how long no engine has moved what it holds.
     """
     ends = [row.end_seconds for row in facts.steps if row.role == role]
     seconds = facts.now_seconds - max(ends, default=facts.now_seconds)
-    limit = max(_QUIET_SECONDS, _QUIET_STEPS * step_seconds)
     ranks = [process for process in facts.processes if process.role == role]
-    spans = [span.name for process in ranks for span in process.inflight]
-    if seconds < limit or not ranks or any(name.startswith(_ASIDE) for name in spans):
+    if not ranks or seconds < max(_OLD_SECONDS, _OLD_STEPS * step_seconds):
         return None
-    longest = _longest(role, ranks)
-    summary = (
+    limit = max(_QUIET_SECONDS, _QUIET_STEPS * step_seconds)
+    longest, told = _longest(role, ranks), [_text(_longest(role, ranks), 0.0)]
+    told.append(
         f"no step of {role} has closed for {seconds_text(seconds)}, one takes "
         f"{seconds_text(step_seconds)}"
     )
-    if longest is None or longest[0] < limit or not longest[3]:
+    if paused_seconds >= _HELD_SECONDS:
+        told.append(f"no engine has moved any request for {seconds_text(paused_seconds)}")
+    chain = tuple(filter(None, told))
+    names = [span.name for process in ranks for span in process.inflight]
+    is_aside = any(name.startswith(_ASIDE) for name in names)
+    if is_aside or longest is None or longest[0] < limit or not longest[3]:
+        summary = "; ".join(chain)
         return Bottleneck("insufficient evidence", summary, role, step_seconds=step_seconds)
-    return _found(role, (_text(longest, 0.0), summary), ())
+    return _found(role, chain, ())
 
 
 def _found(role: str, chain: Sequence[str], causes: Sequence[PipelineCause]) -> Bottleneck:

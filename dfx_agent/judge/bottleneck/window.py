@@ -11,6 +11,8 @@ from dfx_agent.judge.bottleneck.habit import Habit
 from dfx_agent.judge.bottleneck.step_shares import StepShares
 from dfx_agent.snapshot import EngineFacts, StepRow
 
+_HARDLY, _MOSTLY, _LEAST_MOMENTS = 0.05, 0.75, 3
+
 EngineKey = tuple[str, str]  # replica, data parallel rank
 
 
@@ -44,6 +46,7 @@ class Window:
     moments: Sequence[Moment]
     told: Mapping[Told, float]
     is_alone: bool  # whether no other role is seen
+    left_out: Sequence[StepRow] = ()  # that stood
 
     @property
     def first(self) -> Moment:
@@ -78,6 +81,21 @@ class Window:
             first = self.first.processes.get(key)
             if first is not None and first.pid == last.pid:
                 yield first, last
+
+    def has_full_queue(self) -> bool:
+        """Whether what rollout makes is there before it is asked for: a queue at its most."""
+        if self.shares.ratio("rollout") > _HARDLY or len(self.moments) < _LEAST_MOMENTS:
+            return False
+        depths: defaultdict[str, list[float]] = defaultdict(list)
+        for moment in self.moments:
+            for process in moment.processes.values():
+                for queue, depth in process.queue_depth.items():
+                    depths[queue].append(depth)
+        return any(
+            max(known) > 1 and sum(depth == max(known) for depth in known) >= _MOSTLY * len(known)
+            for known in depths.values()
+            if len(known) >= _LEAST_MOMENTS
+        )
 
     def process_of(self, engine: EngineFacts) -> tuple[ProcessTime, ProcessTime] | None:
         """The process of an engine that has a guest."""

@@ -63,6 +63,9 @@ def bound_by(
     )
     if not found and felt_bound == "rollout":
         chain = (*chain, *_of_engines(window))
+    for row in window.left_out:
+        stood = seconds_text(row.end_seconds - row.begin_seconds)
+        chain = (*chain, f"step {row.step} stood for {stood} and is left out")
     if not found and busy_host:
         chain = (*chain, busy_host)
     verdict = Bottleneck("found", "", window.role, bound)
@@ -99,7 +102,7 @@ def _felt_text(window: Window, bound: BoundBy, seconds: float, waited: Change | 
         f"of {seconds_text(window.step_seconds)} ({share:.0%})"
     )
     if bound == "rollout" and waited is not None:
-        text += f", {seconds_text(waited.usual)} before step {waited.since_step}"
+        text += waited.until(seconds_text(waited.usual))
     return text
 
 

@@ -83,7 +83,7 @@ def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault(
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
     diagnose._print(told, None)
     lines = capsys.readouterr().out.splitlines()
-    at = lines.index("  pipeline: found: tool-bound, steps 3 to 7 of trainer")
+    at = lines.index("  pipeline: tool-bound, steps 3 to 7 of trainer")
     assert lines[at + 1 : at + 4] == [
         "    ranks wait", "    because a tool call takes 0.6 s", "    2 times",
     ]  # fmt: skip

@@ -46,6 +46,8 @@ class Pipeline:
     wait: dict[str, float] = field(default_factory=lambda: {"collector": 0.1})
     told: dict[Told, float] = field(default_factory=dict)
     replicas: list[Replica] = field(default_factory=lambda: [Replica(), Replica()])
+    lasts: dict[str, float] = field(default_factory=dict)  # how long stages of the orchestrator do
+    queue_depth: dict[str, float] = field(default_factory=dict)
     late_seconds: float = 0.0
     unanswered_seconds: float = 0.0
     holder: str = "step_boundary > dumps (job.py)"
@@ -114,7 +116,8 @@ class Pipeline:
         wall = self.now_seconds - BEGIN
         waits = {"queue": {"": self._waited_total}}
         totals = TimeSplit(wall, wall - self._waited_total, 0.0, {}, waits)
-        yield ProcessTime("orchestrator", "p5", 5, totals, (), loop)
+        own = dict(self.lasts), dict(self.queue_depth)
+        yield ProcessTime("orchestrator", "p5", 5, totals, (), loop, *own)
         for number in range(len(self.replicas)):
             inflight = self.inflight.get(f"rollout {number}", ())
             yield ProcessTime("rollout", str(number), 20 + number, totals, inflight)

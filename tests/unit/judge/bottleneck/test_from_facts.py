@@ -116,7 +116,7 @@ def test_a_loop_that_never_answers_is_stalled_and_named():
     pipeline.holder = "(the host: no processor for the loop's thread)"
     verdict = pipeline.passes(1.0)
     assert verdict is not None
-    assert verdict.bound_by == "rollout"
+    assert verdict.bound_by != "stalled"
 
 
 @pytest.mark.parametrize(
@@ -124,16 +124,21 @@ def test_a_loop_that_never_answers_is_stalled_and_named():
     [
         ("wait", "collector", "found"),
         ("stage", "backward", "insufficient evidence"),
-        ("stage", "checkpoint", "clear"),
+        ("stage", "checkpoint", "insufficient evidence"),
     ],
 )
 def test_a_verdict_does_not_outlive_steps_that_do_not_close(kind, name, state):
     pipeline = Pipeline()
     pipeline.steps(8)
     pipeline.inflight = {"trainer": (OpenSpan(kind, name, 0.0, 70.0, 9),)}
-    verdict = pipeline.passes(50.0)
+    verdict = pipeline.passes(8.0)
     assert verdict is not None
     assert verdict.state == "clear"
+    pipeline.inflight = {}
+    verdict = pipeline.passes(42.0)
+    assert verdict is not None
+    assert verdict.state == "insufficient evidence"
+    pipeline.inflight = {"trainer": (OpenSpan(kind, name, 0.0, 70.0, 9),)}
     verdict = pipeline.passes(20.0)
     assert verdict is not None
     assert verdict.state == state
@@ -141,6 +146,7 @@ def test_a_verdict_does_not_outlive_steps_that_do_not_close(kind, name, state):
         assert verdict.chain == (
             "rank 1 has been in collector for 70 s",
             "no step of trainer has closed for 70 s, one takes 1.3 s",
+            "no engine has moved any request for 70 s",
         )
 
 
@@ -290,3 +296,48 @@ def test_ranks_that_wait_for_one_that_is_late_lose_what_the_longest_waits():
     assert (verdict.state, verdict.bound_by) == ("found", "peers")
     assert verdict.cost_seconds == pytest.approx(0.6)
     assert verdict.chain[-1] == "busy"
+
+
+@pytest.mark.parametrize(("stage", "bound"), [("reward", "reward"), ("tool", "tool")])
+def test_a_stage_that_others_wait_for_is_told_where_no_framework_tells_it(stage, bound):
+    pipeline = Pipeline(wait={"collector": 0.6}, lasts={"rollout": 0.5, stage: 0.05})
+    assert pipeline.steps(12).causes == ()
+    pipeline.lasts, pipeline.wait = {"rollout": 0.5, stage: 3.0}, {"collector": 2.4}
+    verdict = pipeline.steps(5)
+    (cause,) = verdict.causes
+    assert (verdict.bound_by, cause.component, cause.since_step) == (bound, stage, 13)
+    assert cause.amount == pytest.approx(2.95)
+    assert cause.sentence == (
+        f"{stage} of orchestrator p5 takes 3 s each time; until step 12 it was 0.05 s"
+    )
+
+
+def test_a_queue_that_is_full_is_train_bound_though_nobody_marks_the_wait():
+    pipeline = Pipeline(wait={"collector": 0.01}, rollout_wait=0.0, queue_depth={"groups": 8.0})
+    assert pipeline.steps(8).bound_by == "train"
+    pipeline = Pipeline(wait={"collector": 0.01}, rollout_wait=0.0, queue_depth={"groups": 0.0})
+    assert pipeline.steps(8).state == "clear"
+
+
+def test_a_step_that_stood_is_left_out_and_said():
+    pipeline = Pipeline(wait={"collector": 0.6})
+    pipeline.steps(10)
+    pipeline.wait = {"collector": 79.0}
+    pipeline.steps(1)
+    pipeline.wait = {"collector": 0.6}
+    verdict = pipeline.steps(2)
+    assert verdict.cost_seconds == pytest.approx(0.6)
+    assert verdict.chain[-1] == "step 11 stood for 80.2 s and is left out"
+
+
+def test_steps_that_closed_between_two_looks_are_part_of_the_habit():
+    pipeline = Pipeline(wait={"collector": 0.5})
+    for _ in range(12):
+        pipeline.close_step()
+    assert pipeline.judged() is not None
+    pipeline.wait = {"collector": 3.0}
+    for _ in range(4):
+        pipeline.close_step()
+    verdict = pipeline.judged()
+    assert verdict is not None
+    assert verdict.chain[0].endswith("; until step 12 it was 0.5 s")
