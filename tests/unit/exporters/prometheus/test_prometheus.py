@@ -20,6 +20,7 @@ from dfx_agent.snapshot import (
     DeviceMemory,
     DeviceRow,
     DroppedRanks,
+    GlibcHeap,
     GroupRow,
     HostMemory,
     Incident,
@@ -350,7 +351,7 @@ def full_rank() -> RankRow:
         collectives=(BY_ARRIVAL, dataclasses.replace(BY_ARRIVAL, method="duration")),
         groups=(GroupRow("0", 7, 6, 0.43),),
         devices=(DeviceMemory("cuda:0", 3.0, 4.0, 8.0, 1.0, 0.0, {"rollout": 3.5}),),
-        host_memory=HostMemory(9.0, 0.5),
+        host_memory=HostMemory(9.0, 0.5, GlibcHeap(8.0, 2.0, 1.0)),
     )  # fmt: skip
 
 
