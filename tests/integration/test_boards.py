@@ -49,7 +49,9 @@ COLLAPSING_RUN = {"run": "collapsing", "role": "trainer", "lane": "0"}
 COLLAPSED_STEP_SECONDS = 3
 # Heatmaps leave the cells with this value, or less, empty.
 NOWHERE = -1e9
-QUERIES = [*panel_queries(), *annotation_queries()]
+# of an asynchronous job, and of what frameworks send: test_pipeline_board.py
+ELSEWHERE = {"dfx-pipeline", "dfx-native"}
+QUERIES = [q for q in (*panel_queries(), *annotation_queries()) if q.board not in ELSEWHERE]
 
 
 def started_prometheus(stack, binary, folder, demo, scripted):
