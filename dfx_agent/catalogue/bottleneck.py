@@ -65,8 +65,8 @@ COST_RATIO = Metric(
 CAUSE_ACTIVE = Metric(
     "dfx_bottleneck_cause_active", "gauge", "", _CAUSE,
     "1 for each component that holds the pipeline up. kind is what is wrong with it: still engine, "
-    "slow engine, few requests, stale samples, weight sync, slow tool, slow reward, held loop, "
-    "slow rank or hang.", "derived",
+    "slow engine, lost engine, few requests, stale samples, weight sync, slow tool, slow reward, "
+    "held loop, slow rank or hang.", "derived",
     of="run", value=lambda run: _causes(run, lambda _: 1.0),
 )  # fmt: skip
 CAUSE_AMOUNT = Metric(

@@ -85,7 +85,11 @@ class LoopAccount:
             window_seconds=(now_ns - begin_ns) / 1e9,
             window=lag_stats(lag_seconds),
             step=lag_stats(of_step) if of_step else None,
-            late_seconds=sum(lag for lag in lag_seconds if lag >= LATE_SECONDS),
+            late_seconds=sum(
+                min(lag.seconds, (lag.end_ns - since_ns) / 1e9)
+                for lag in lags
+                if lag.seconds >= LATE_SECONDS
+            ),
             holders=holders((h.name, h.seconds) for h in held if h.end_ns >= since_ns),
             last_step=None if last is None else self._phases_of(last, opened),
             late_seconds_total=self._late_seconds + standing,

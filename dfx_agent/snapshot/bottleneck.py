@@ -26,6 +26,7 @@ BoundBy = Literal[
 CauseKind = Literal[
     "still engine",
     "slow engine",
+    "lost engine",
     "few requests",
     "stale samples",
     "weight sync",
@@ -62,7 +63,8 @@ class Bottleneck:
     ``state`` "clear" means balanced. ``cost_seconds`` of the mean step of ``step_seconds`` are lost
     to ``bound_by``, ``cost_ratio`` is their share. ``chain``: what is felt first, each because of
     the next. ``causes``: the one that is behind the others first. ``balance``: how the
-    pools would have to change so that nobody waits, "" where that is not the matter.
+    pools would have to change so that nobody waits, and what is left out; "" where neither is the
+    matter.
     """
 
     state: VerdictState

@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
+from dfx_agent.judge.bottleneck.engine_causes import lost_engines
 from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.step_shares import (
     WEIGHT_SYNC,
@@ -27,7 +28,7 @@ _LEAST_STEPS = 2
 _GROWN_RATIO = 0.1
 _TOOL_RATIO = 0.4  # of an episode
 _SYNC_RATIO = 0.3
-_LEAST_GROUPS = 1.0
+_LEAST_GROUPS = 2.0
 _FEWER_RATIO = 0.5
 _WAITED_RATIO = 0.2
 # stages beside which somebody waits for samples
@@ -38,8 +39,8 @@ SAMPLES, TOOL, SYNC, STALE, ACTIVE = "samples", "tool call", "weight sync", "sta
 RECEIVER_METRIC = "dfx_weight_update_seconds"
 
 
-def observe(habits: Habits, window: Window, rows: Iterable[StepRow]) -> None:
-    """Note what steps were like: all that have closed, and what is told of the newest."""
+def observe_steps(habits: Habits, rows: Iterable[StepRow]) -> None:
+    """Note what each step was like that has closed since the last time."""
     for row in rows:
         parts = weight_sync_parts(row)
         habits.add(SYNC, row.step, sum(parts.values()))
@@ -47,6 +48,10 @@ def observe(habits: Habits, window: Window, rows: Iterable[StepRow]) -> None:
             habits.add(part, row.step, seconds)
         waits = [waited_for_samples(cell) for cell in row.cells]
         habits.add(SAMPLES, row.step, fmean(waits) if waits else None)
+
+
+def observe_told(habits: Habits, window: Window) -> None:
+    """Note what is told at the newest step."""
     step = window.last.step
     habits.add(TOOL, step, _call_seconds(window))
     habits.add(STALE, step, told(window.told, "dfx_step_stale_samples", action="evicted_groups"))
@@ -69,6 +74,8 @@ def causes(
     """
     held = list(_held_loops(window))
     found = [*held, *_weight_sync(window, habits), *slow]
+    if window.shares.ratio("rollout") >= _WAITED_RATIO:
+        found = [*lost_engines(window), *found]
     if not held:
         found += list(_tools(window, habits)) or _marked(window, habits)
     found += _stale(habits)

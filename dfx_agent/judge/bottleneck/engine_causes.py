@@ -19,10 +19,12 @@ _ALONE_STILL_SECONDS = 120.0
 
 _BETWEEN_TOKENS = "inter_token_latency_seconds"
 _LEAST_TOKENS = 20.0
+_SAMPLED_SECONDS = 30.0
 _SLOW_FOR_SECONDS, _LET_GO = 10.0, 8.0
 _SLOWER_RATIO, _STILL_SLOWER_RATIO = 1.5, 1.3
 _EACH_RATIO, _MOSTLY, _LEAST_COMPARED = 1.3, 0.75, 2
 _LEAST_SLOWER_SECONDS = 0.001
+_LOST = {"gone": "gone", "slow": "too slow to answer", "garbage": "not understood"}
 _MOVES = ("generation_tokens", "prompt_tokens", "finished_requests")
 
 
@@ -71,6 +73,8 @@ class StillEngines:
         self, engine: EngineFacts, engines: Iterable[EngineFacts], now_seconds: float
     ) -> bool:
         seen = self._seen.get(_key(engine))
+        if engine.state != "up":  # what it held is of its last reading
+            return False
         if seen is None or not engine.num_running or engine.gauges.get("paused_requests"):
             return False
         still_seconds = now_seconds - seen.at_seconds
@@ -91,6 +95,14 @@ def _still(engine: EngineFacts, seconds: float) -> PipelineCause:
         "requests",
         kind="still engine",
     )
+
+
+def lost_engines(window: Window) -> Iterator[PipelineCause]:
+    """Those that have served in this run, and do not answer any more."""
+    for engine in window.last.engines.values():
+        if engine.num_readings and engine.state in {"gone", "slow", "garbage"}:
+            sentence = f"{engine.name} is {_LOST[engine.state]}: {engine.reason}"
+            yield PipelineCause("rollout", f"rollout {engine.name}", sentence, kind="lost engine")
 
 
 class _Slow(NamedTuple):
@@ -216,10 +228,14 @@ def _key(engine: EngineFacts) -> EngineKey:
 
 
 def busy_ratios(window: Window) -> Mapping[str, float]:
-    """Name of an engine -> share of the window in which it had requests."""
-    found = {}
-    for first, last in window.engines():
-        observed = last.observed_seconds - first.observed_seconds
-        if observed > 0:
-            found[last.name] = (last.busy_seconds - first.busy_seconds) / observed
-    return found
+    """Name of an engine -> share of the newest minute in which it had requests.
+
+    None of them where that is known for less than half a minute: it is sampled every 2 s.
+    """
+    engines = [last for _, last in window.engines()]
+    known = {
+        engine.name: engine.busy_ratio
+        for engine in engines
+        if engine.busy_ratio is not None and (engine.window_seconds or 0.0) >= _SAMPLED_SECONDS
+    }
+    return known if len(known) == len(engines) else {}

@@ -9,10 +9,10 @@ from statistics import median
 
 from dfx_agent.facts.pipeline import PipelineFacts
 from dfx_agent.judge.bottleneck import standstill, words
-from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe
+from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe_steps, observe_told
 from dfx_agent.judge.bottleneck.engine_causes import SlowEngines, StillEngines
 from dfx_agent.judge.bottleneck.habit import Change
-from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role
+from dfx_agent.judge.bottleneck.step_shares import aside_seconds, step_shares, training_role
 from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
 from dfx_agent.judge.words import BUSY_HOST
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow
@@ -23,6 +23,8 @@ _LEAST_SECONDS = 8.0
 _LONG_SECONDS = 20.0
 _MOST_STEPS = 16
 _STOOD_STEPS = 5.0
+_ASIDE_RATIO = 0.2
+_KNOWN_RATIO = 0.5
 _BOUND_RATIO = 0.2
 _GROWN_RATIO = 0.1
 
@@ -48,13 +50,16 @@ class BottleneckJudge:
             self._judge_newest(facts)
         hangs = [v for v in facts.verdicts if (v.kind, v.state) == ("hang", "found")]
         still += standstill.held_loops(facts.processes)
-        if self._judged is None:
+        judged = self._judged
+        if judged is None:
             return None
-        if still or hangs:
-            return standstill.stalled(self._judged.role, still, hangs, facts)
         paused = self._still.all_still_seconds(facts.engines, facts.now_seconds)
-        quiet = standstill.quiet(self._judged.role, facts, self._step_seconds, paused)
-        return quiet or self._judged
+        quiet = standstill.quiet(judged.role, facts, self._step_seconds, paused)
+        if hangs or (still and quiet is not None):
+            return standstill.stalled(judged.role, still, hangs, facts)
+        if quiet is None and still:  # the others go on
+            return words.beside(judged, still)
+        return quiet or judged
 
     def _judge_newest(self, facts: PipelineFacts) -> None:
         role = training_role(facts.steps)
@@ -66,14 +71,16 @@ class BottleneckJudge:
 
     def _of_window(self, role: str, rows: Sequence[StepRow], facts: PipelineFacts) -> Bottleneck:
         newest, left_out = newest_rows(rows)
+        if len(newest) < NUM_STEPS:
+            observe_steps(self._habits, rows)
+            return words.too_few(role, len(newest), NUM_STEPS)
         shares = step_shares(newest)
         moments = [m for m in self._moments if m.step >= newest[0].step - 1]
         is_alone = all(process.role == role for process in facts.processes)
         window = Window(role, newest, shares, moments, facts.told, is_alone, left_out)
         self._step_seconds = shares.step_seconds
-        observe(self._habits, window, rows)
-        if len(newest) < NUM_STEPS:
-            return words.too_few(role, len(newest), NUM_STEPS)
+        observe_steps(self._habits, rows)
+        observe_told(self._habits, window)
         waited = self._habits[SAMPLES].change(_GROWN_RATIO * shares.step_seconds)
         slow = self._slow.causes(window)
         found = [*causes(window, self._habits, waited, slow), *_slow_ranks(role, facts)]
@@ -87,6 +94,8 @@ class BottleneckJudge:
         busy_host: str,
     ) -> Bottleneck:
         bound = _bound_of(window)
+        if not found and bound in {None, "train"} and window.shares.known_ratio < _KNOWN_RATIO:
+            return words.unmarked(window)
         if not found and bound is None:
             return words.balanced(window)
         told = found[0].bound_by if found else bound
@@ -98,12 +107,13 @@ class BottleneckJudge:
 def newest_rows(rows: Sequence[StepRow]) -> tuple[list[StepRow], list[StepRow]]:
     """The newest five steps, and as many more as eight seconds need; three that are long.
 
-    And those between them that stood: longer than five times the median, told at their time.
+    And those between them that say nothing of the pipeline: with a checkpoint or a validation, or
+    longer than five times the median, which was told at its time.
     """
     rows = rows[-_MOST_STEPS:]
     usual = median(row.end_seconds - row.begin_seconds for row in rows)
     newest: list[StepRow] = []
-    stood: list[StepRow] = []
+    left_out: list[StepRow] = []
     total = 0.0
     for row in reversed(rows):
         is_many = len(newest) >= _ENOUGH_STEPS or total >= _LONG_SECONDS
@@ -111,9 +121,10 @@ def newest_rows(rows: Sequence[StepRow]) -> tuple[list[StepRow], list[StepRow]]:
             break
         seconds = row.end_seconds - row.begin_seconds
         is_usual = seconds <= _STOOD_STEPS * usual
-        (newest if is_usual else stood).insert(0, row)
+        is_usual = is_usual and aside_seconds(row) <= _ASIDE_RATIO * seconds
+        (newest if is_usual else left_out).insert(0, row)
         total += seconds if is_usual else 0.0
-    return newest, stood
+    return newest, left_out
 
 
 def _bound_of(window: Window) -> BoundBy | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
+from dfx_agent.judge.bottleneck.step_shares import ASIDE
 from dfx_agent.snapshot import Bottleneck, PipelineCause, Verdict
 
 _HELD_SECONDS = 10.0
@@ -14,7 +15,6 @@ _FELT_SECONDS = 5.0
 _QUIET_SECONDS, _QUIET_STEPS = 60.0, 10.0
 # without one the newest verdict is too old
 _OLD_SECONDS, _OLD_STEPS = 10.0, 5.0
-_ASIDE = ("checkpoint", "validation")
 
 
 def held_loops(processes: Iterable[ProcessTime]) -> Iterator[PipelineCause]:
@@ -66,7 +66,7 @@ def quiet(
         told.append(f"no engine has moved any request for {seconds_text(paused_seconds)}")
     chain = tuple(filter(None, told))
     names = [span.name for process in ranks for span in process.inflight]
-    is_aside = any(name.startswith(_ASIDE) for name in names)
+    is_aside = any(name.startswith(ASIDE) for name in names)
     if is_aside or longest is None or longest[0] < limit or not longest[3]:
         summary = "; ".join(chain)
         return Bottleneck("insufficient evidence", summary, role, step_seconds=step_seconds)

@@ -22,7 +22,7 @@ _STAGES: Mapping[str, BoundBy] = {
 }
 _TRAINS = ("actor_update", "critic_update", "backward", "optimizer", "forward", "train")
 # not part of what a step is for
-_ASIDE = ("checkpoint", "validation")
+ASIDE = ("checkpoint", "validation", "eval")
 _WAITS: Mapping[str, BoundBy] = {
     "collector": "rollout",
     "queue": "rollout",
@@ -45,6 +45,11 @@ class StepShares:
     step_seconds: float
     by_bound: Mapping[BoundBy, float]
     waited: Mapping[str, float]
+
+    @property
+    def known_ratio(self) -> float:
+        """Share of a step that is inside a stage or a wait; overlapping stages may make it more."""
+        return sum(self.by_bound.values()) / self.step_seconds if self.step_seconds else 0.0
 
     def ratio(self, bound: BoundBy) -> float:
         return self.by_bound.get(bound, 0.0) / self.step_seconds if self.step_seconds else 0.0
@@ -100,7 +105,7 @@ def _longest_for_peers(rows: Sequence[StepRow]) -> float:
 
 def _of_stages(split: TimeSplit) -> Iterator[tuple[BoundBy, float]]:
     for stage, seconds in split.stage_seconds.items():
-        if not stage.startswith(_ASIDE):
+        if not stage.startswith(ASIDE):
             yield bound_of_stage(stage), seconds
 
 
@@ -118,6 +123,17 @@ def _bound_of_wait(kind: str, stage: str) -> BoundBy:
     if stage:
         return bound_of_stage(stage)
     return "peers" if kind == "collective" else "rollout"
+
+
+def aside_seconds(row: StepRow) -> float:
+    """Of the rank that was longest in a checkpoint or a validation: the others wait for it."""
+    return max(
+        (
+            sum(s for name, s in cell.split.stage_seconds.items() if name.startswith(ASIDE))
+            for cell in row.cells
+        ),
+        default=0.0,
+    )
 
 
 def waited_for_samples(cell: StepCell) -> float:

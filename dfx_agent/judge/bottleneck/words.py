@@ -10,6 +10,7 @@ from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.facts.wait_kinds import SAMPLE_WAITS
 from dfx_agent.judge.bottleneck.engine_causes import busy_ratios
 from dfx_agent.judge.bottleneck.habit import Change
+from dfx_agent.judge.bottleneck.step_shares import aside_seconds
 from dfx_agent.judge.bottleneck.window import Window
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause
 from dfx_agent.snapshot.bottleneck import bound_text
@@ -33,6 +34,16 @@ _FELT: Mapping[BoundBy, str] = {
 def too_few(role: str, num_steps: int, wanted: int) -> Bottleneck:
     summary = f"{num_steps} of {wanted} steps of {role} have closed"
     return Bottleneck("insufficient evidence", summary, role)
+
+
+def unmarked(window: Window) -> Bottleneck:
+    share = 1.0 - window.shares.known_ratio
+    summary = (
+        f"{share:.0%} of a step of {window.role} is inside no marked stage and no wait that is seen"
+    )
+    return Bottleneck(
+        "insufficient evidence", summary, window.role, step_seconds=window.step_seconds
+    )
 
 
 def balanced(window: Window) -> Bottleneck:
@@ -61,13 +72,11 @@ def bound_by(
         _felt_text(window, felt_bound, seconds, waited),
         *(c.sentence for c in reversed(found)),
     )
-    if not found and felt_bound == "rollout":
+    if not found and felt_bound == "rollout" and is_waiting(window):
         chain = (*chain, *_of_engines(window))
-    for row in window.left_out:
-        stood = seconds_text(row.end_seconds - row.begin_seconds)
-        chain = (*chain, f"step {row.step} stood for {stood} and is left out")
-    if not found and busy_host:
+    if not found and felt_bound == "peers" and busy_host:
         chain = (*chain, busy_host)
+    notes = "; ".join(filter(None, ["" if found else _balance(window, bound), _left_out(window)]))
     verdict = Bottleneck("found", "", window.role, bound)
     return replace(
         verdict,
@@ -76,10 +85,19 @@ def bound_by(
         cost_ratio=share,
         step_seconds=window.step_seconds,
         chain=chain,
-        balance="" if found else _balance(window, bound),
+        balance=notes,
         first_step=window.rows[0].step,
         last_step=window.rows[-1].step,
     )
+
+
+def beside(judged: Bottleneck, still: Sequence[PipelineCause]) -> Bottleneck:
+    """``judged`` of steps that go on, though something stands."""
+    bound: BoundBy = "event loop" if still[0].kind == "held loop" else "rollout"
+    verdict = replace(judged, state="found", bound_by=bound, causes=(*still, *judged.causes))
+    chain = (*judged.chain[:1], *(cause.sentence for cause in reversed(verdict.causes)))
+    summary = f"{bound_text(verdict)}: {' ← '.join(chain)}"
+    return replace(verdict, chain=chain, summary=summary, balance="")
 
 
 def _felt(window: Window, bound: BoundBy) -> tuple[BoundBy, float]:
@@ -104,6 +122,16 @@ def _felt_text(window: Window, bound: BoundBy, seconds: float, waited: Change | 
     if bound == "rollout" and waited is not None:
         text += waited.until(seconds_text(waited.usual))
     return text
+
+
+def _left_out(window: Window) -> str:
+    """Steps between those of the window that say nothing of it."""
+    told = [
+        f"{row.step} ({seconds_text(row.end_seconds - row.begin_seconds)}, "
+        f"{'checkpoint or validation' if aside_seconds(row) else 'stood'})"
+        for row in window.left_out
+    ]
+    return f"left out: step {', '.join(told)}" if told else ""
 
 
 def is_waiting(window: Window) -> bool:
@@ -141,7 +169,7 @@ def _balance(window: Window, bound: BoundBy) -> str:
     """The pools that would fit each other, if each worked as it does."""
     wait = window.shares.by_bound.get("rollout", 0.0)
     ratios = busy_ratios(window)
-    if bound == "rollout" and ratios and max(ratios.values()) < _BUSY_RATIO:
+    if bound == "rollout" and is_waiting(window) and ratios and max(ratios.values()) < _BUSY_RATIO:
         return "the engines have room: more requests at a time would help, more engines would not"
     if bound == "rollout" and 0 < wait < window.step_seconds and is_waiting(window):
         times = window.step_seconds / (window.step_seconds - wait)

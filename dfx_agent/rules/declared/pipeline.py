@@ -97,8 +97,8 @@ ENGINE_DEGRADED = Alert(
     "DfxEngineDegraded",
     "warning",
     "progress",  # a replica is one of this node
-    _is_found("slow engine", "still engine"),
-    "A rollout replica is much slower than the others, or moves nothing",
+    _is_found("slow engine", "still engine", "lost engine"),
+    "A rollout replica is much slower than the others, moves nothing, or is gone",
     Runbook(
         meaning="One replica takes longer for a token than the others that serve the same model, "
         "all along and not once; or it holds requests and has moved none of them while the others "

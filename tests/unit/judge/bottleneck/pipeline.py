@@ -10,6 +10,7 @@ from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.snapshot import (
     Bottleneck,
     EngineFacts,
+    EngineState,
     EventLoopRow,
     Histogram,
     LagStats,
@@ -33,6 +34,7 @@ class Replica:
     token_seconds: float = 0.004
     num_tokens: int = 100
     running: float = 2.0
+    state: EngineState = "up"
     num_waited_tokens: float = 0.0
     waited_seconds: float = 0.0
     busy_seconds: float = 0.0
@@ -126,7 +128,8 @@ class Pipeline:
         for number, replica in enumerate(self.replicas):
             histogram = Histogram((), (replica.num_waited_tokens,), replica.waited_seconds)
             yield EngineFacts(
-                str(number), "", f"http://engine{number}", "up", BEGIN, model="tiny",
+                str(number), "", f"http://engine{number}", replica.state, BEGIN, model="tiny",
+                num_readings=9, reason="nobody answers" if replica.state == "gone" else "",
                 pid=120 + number, read_seconds=self.now_seconds,
                 busy_seconds=replica.busy_seconds, observed_seconds=self.now_seconds - BEGIN,
                 gauges={"running_requests": replica.running},

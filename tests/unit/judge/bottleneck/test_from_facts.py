@@ -105,6 +105,27 @@ def test_an_engine_that_moves_nothing_is_stalled_though_no_step_closes():
     assert "replica 1 holds 2 requests and has moved none of them for 20 s" in verdict.chain[1]
 
 
+def test_an_engine_that_stands_while_steps_close_holds_rollout_up():
+    pipeline = Pipeline(wait={"collector": 1.2})
+    pipeline.steps(5)
+    pipeline.replicas[1].num_tokens = 0
+    verdict = pipeline.steps(8)
+    assert (verdict.bound_by, verdict.causes[0].component) == ("rollout", "rollout replica 1")
+    assert verdict.chain[0].startswith("ranks of trainer wait for samples for 1.2 s")
+    assert "has moved none of them" in verdict.chain[-1]
+
+
+def test_an_engine_that_is_gone_is_not_told_to_stand():
+    pipeline = Pipeline(wait={"collector": 1.2})
+    pipeline.steps(5)
+    pipeline.replicas[1].num_tokens = 0
+    pipeline.replicas[1].state = "gone"
+    verdict = pipeline.steps(8)
+    (cause,) = verdict.causes
+    assert (verdict.bound_by, cause.kind) == ("rollout", "lost engine")
+    assert cause.sentence == "replica 1 is gone: nobody answers"
+
+
 def test_a_loop_that_never_answers_is_stalled_and_named():
     pipeline = Pipeline(wait={"collector": 0.4})
     pipeline.steps(8)
@@ -327,7 +348,7 @@ def test_a_step_that_stood_is_left_out_and_said():
     pipeline.wait = {"collector": 0.6}
     verdict = pipeline.steps(2)
     assert verdict.cost_seconds == pytest.approx(0.6)
-    assert verdict.chain[-1] == "step 11 stood for 80.2 s and is left out"
+    assert verdict.balance.endswith("left out: step 11 (80.2 s, stood)")
 
 
 def test_steps_that_closed_between_two_looks_are_part_of_the_habit():
@@ -341,3 +362,26 @@ def test_steps_that_closed_between_two_looks_are_part_of_the_habit():
     verdict = pipeline.judged()
     assert verdict is not None
     assert verdict.chain[0].endswith("; until step 12 it was 0.5 s")
+
+
+def test_checkpoints_are_left_out_and_said():
+    pipeline = Pipeline(wait={"collector": 0.6})
+    pipeline.steps(10)
+    pipeline.stage["checkpoint"], pipeline.wait["barrier"] = 5.0, 1.0
+    pipeline.steps(1)
+    del pipeline.stage["checkpoint"], pipeline.wait["barrier"]
+    verdict = pipeline.steps(1)
+    assert (verdict.bound_by, verdict.cost_seconds) == ("rollout", pytest.approx(0.6))
+    assert verdict.balance.endswith("left out: step 11 (7.8 s, checkpoint or validation)")
+
+
+def test_a_job_without_marks_is_not_told_to_be_bound_by_the_little_that_is_seen():
+    split = TimeSplit(0.76, 0.012, 0.748, {"optimizer": 0.012}, {})
+    rows = tuple(
+        StepRow(n, "trainer", n * 0.76, n * 0.76 + 0.76, (), None, (StepCell("0", split, {}),))
+        for n in range(16)
+    )
+    verdict = BottleneckJudge().verdict(PipelineFacts(now_seconds=12.5, steps=rows))
+    assert verdict is not None
+    assert verdict.state == "insufficient evidence"
+    assert verdict.summary.startswith("98% of a step of trainer is inside no marked stage")
