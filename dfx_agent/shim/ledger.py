@@ -12,6 +12,8 @@ Cost is bounded: columns after the 64th and rows of Python lists after the 4,096
 (``num_unread`` counts them), and columns on the host above 2**20 elements (masks 2**22, Python
 lists 2**17) are read in evenly spaced rows (``num_sampled`` counts those; they have no hashes), of
 texts the first 4,096 characters, and of the job's own objects none.
+A batch that comes in parts (micro-batches) is read as one, see ``joined``; of larger ones evenly
+spaced parts are read.
 Rows of a device tensor are summed there in the current stream and the sums fetched by an event:
 nothing waits.
 """
@@ -26,7 +28,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +61,28 @@ class _Column:
     widths: Any
     sums: Any  # of each row, or of every k-th; a tensor until it has arrived from its device
     is_whole: bool = True
+    is_list: bool = False  # of Python
+
+
+class _Parts(list[Any]):
+    """One column of a batch in parts: its values in each of them."""
+
+
+def joined(parts: Sequence[Any], columns: Iterable[str] = ()) -> dict[str, Any]:
+    """Micro-batches as one batch for ``observe``: columns of which any part has values.
+
+    ``columns``: only these, by name. A column that some parts lack cannot be read, nor can more
+    than 4,096 parts; both are counted as unread.
+    """
+    rows = [dict(_values(part)) for part in parts[: _MAX_ROWS + 1]]
+    names = columns or dict.fromkeys(name for row in rows for name in row)
+    by_name = {name: _Parts(row.get(name) for row in rows) for name in names}
+    return {n: v for n, v in by_name.items() if any(_has_rows(value) for value in v)}
+
+
+def _has_rows(value: Any) -> bool:
+    is_array = hasattr(value, "dtype") and getattr(value, "ndim", False)
+    return bool(is_array) or (isinstance(value, (list, tuple)) and bool(value))
 
 
 def observe(
@@ -105,8 +129,8 @@ def _read(batch: Any, ids: Any, groups: Any) -> tuple[dict[str, _Column], int]:
             column = _column(name, value)
             if column is not None:
                 columns[str(name)] = column
-                num_unread += column.num_rows > _MAX_ROWS and isinstance(value, (list, tuple))
-                if name in _MASKS:
+                num_unread += column.num_rows > _MAX_ROWS and column.is_list
+                if name in _MASKS and not isinstance(value, _Parts):
                     masks[name] = value
         except Exception:  # noqa: BLE001 (one strange column must not hide the others)
             num_unread += 1
@@ -149,11 +173,36 @@ def _items(batch: Any) -> Iterator[tuple[str, Any]]:
 
 def _column(name: str, value: Any) -> _Column | None:
     """None for what is no column: a number, a text, None."""
+    limit = _MAX_MASK_ELEMENTS if name in _MASKS else _MAX_ELEMENTS
+    if isinstance(value, _Parts):
+        return _of_parts(value, limit)
     if hasattr(value, "dtype") and getattr(value, "ndim", False):
         if getattr(value.dtype, "kind", "") in {"O", "S", "U"}:
             return _of_list(value.tolist())
-        return _of_array(value, _MAX_MASK_ELEMENTS if name in _MASKS else _MAX_ELEMENTS)
+        return _of_array(value, limit)
     return _of_list(value) if isinstance(value, (list, tuple)) and value else None
+
+
+def _of_parts(parts: _Parts, limit: int) -> _Column:
+    """All parts as one column; ValueError for one that some parts lack, or for too many parts."""
+    if len(parts) > _MAX_ROWS or not all(map(_has_rows, parts)):
+        raise ValueError(len(parts))
+    if isinstance(parts[0], (list, tuple)):
+        return _of_list(list(itertools.chain.from_iterable(parts)))
+    on_device, shapes = _is_on_device(parts[0]), [tuple(map(int, part.shape)) for part in parts]
+    stride = 1 if on_device else sum(map(math.prod, shapes)) // limit + 1
+    read = [_of_array(part, limit) for part in parts[::stride]]
+    sums = [column.sums for column in read]
+    widths: Any = [shape[1] for shape in shapes for _ in range(shape[0]) if len(shape) > 1] or None
+    if len(parts) == 1 and widths:
+        widths = widths[0]
+    return _Column(
+        read[0].kind,
+        sum(shape[0] for shape in shapes),
+        widths,
+        sys.modules["torch"].cat(sums) if on_device else list(itertools.chain(*sums)),
+        stride == 1 and all(column.is_whole for column in read),
+    )
 
 
 def _of_array(value: Any, limit: int) -> _Column:
@@ -176,11 +225,11 @@ def _of_list(value: Any) -> _Column:
     try:
         sums: Any = [_row_sum(row) for row in rows[::stride]]
     except TypeError:  # objects of the job
-        return _Column(type(rows[0]).__name__, len(value), widths, [], is_whole=False)
+        return _Column(type(rows[0]).__name__, len(value), widths, [], is_whole=False, is_list=True)
     if any(hasattr(each, "detach") for each in sums):
         sums = sys.modules["torch"].stack([each.detach().double() for each in sums])
         sums = sums if _is_on_device(sums) else sums.tolist()
-    return _Column(type(rows[0]).__name__, len(value), widths, sums, stride == 1)
+    return _Column(type(rows[0]).__name__, len(value), widths, sums, stride == 1, is_list=True)
 
 
 def _row_sums(value: Any) -> Any:

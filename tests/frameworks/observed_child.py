@@ -13,7 +13,18 @@ from typing import Any, ClassVar
 
 from dfx_agent.shim import bootstrap, recorder
 from dfx_agent.wire import SegmentReader
-from dfx_agent.wire.records import GAUGE, KIND_MASK, QUEUE, SCALAR, STAGE, STEP, TOKENS, WAIT
+from dfx_agent.wire.records import (
+    GAUGE,
+    KIND_MASK,
+    LEDGER,
+    LEDGER_FIELDS,
+    QUEUE,
+    SCALAR,
+    STAGE,
+    STEP,
+    TOKENS,
+    WAIT,
+)
 
 _KINDS = {
     STAGE: "stage",
@@ -23,6 +34,7 @@ _KINDS = {
     GAUGE: "gauge",
     TOKENS: "tokens",
     QUEUE: "queue",
+    LEDGER: "ledger",
 }
 
 
@@ -93,7 +105,8 @@ def end() -> None:
         for row in batch:
             kind = _KINDS.get(row[8] & KIND_MASK)
             if kind is not None:
-                rows.append((kind, reader.name(row[9]) or "", row[3], row[4]))
+                field = f"{LEDGER_FIELDS[row[7]]}/" if kind == "ledger" else ""
+                rows.append((kind, field + (reader.name(row[9]) or ""), row[3], row[4]))
     said = {
         "records": rows,
         "identity": asdict(writer.identity),

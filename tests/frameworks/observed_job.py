@@ -50,6 +50,16 @@ class Observed:
         """Steps in the order in which they began."""
         return [record.step for record in self.records if record.kind == "step"]
 
+    def ledger(self, boundary: str) -> dict[tuple[str, str], list[float]]:
+        """(field, column) -> its values at this boundary; column "" is the whole batch."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for record in self.records:
+            if record.kind == "ledger":
+                field, place, column = record.name.split("/", 2)
+                if place == boundary:
+                    found.setdefault((field, column), []).append(record.value)
+        return found
+
     def parts(self, adapter: str = "") -> dict[str, float]:
         """part -> 1 active, 0 absent, -1 failed; of one adapter where it is named."""
         return {

@@ -14,13 +14,14 @@ classes and what it calls instead.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from dfx_agent.shim import recorder
 from dfx_agent.shim.adapters import quiet_trackers
+from dfx_agent.shim.ledger import joined, observe
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.spans import wait
@@ -177,6 +178,12 @@ def report(writer: Recorder, values: Any, step: Any, *, ends_step: bool = False)
         writer.scalars(values, number)
     if ends_step and number is not None:
         begin_step(writer, number + 1)
+
+
+def crossing(writer: Recorder, boundary: str, parts: Sequence[Any], columns: Iterable[str]) -> None:
+    """Micro-batches that cross a boundary together, in the shape ledger as one batch."""
+    if parts:
+        observe(writer, boundary, joined(parts, columns))
 
 
 def begin_step(writer: Recorder, step: Any) -> None:

@@ -2,6 +2,10 @@
 
 Source: opendilab/LightRFT 49e62cb. Its report function is called on every rank with that rank's own
 numbers, so rewards are per rank here; the trackers below see rank 0 only.
+
+The shape ledger looks at a rank's experiences before advantages, all as one crossing, and at
+each micro-batch that is trained: a sum per column, where the tensors are. Packed samples have no
+mask and other rows in each column: they are left out.
 """
 
 from __future__ import annotations
@@ -15,12 +19,19 @@ from dfx_agent.shim.adapters._around import put, span
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
+# of an Experience; the rest of ``info`` is what the job logs, where NaN is no fault
+_COLUMNS = (
+    "sequences", "attention_mask", "action_mask", "action_log_probs", "base_action_log_probs",
+    "values", "returns", "advantages", "kl", "action_entropy", "info.reward",
+)  # fmt: skip
+
 
 def _patch_trainer(owner: str) -> Callable[[PatchSet, ModuleType], None]:
     def patch(patches: PatchSet, module: ModuleType) -> None:
         logs = f"{owner}.save_logs_and_checkpoints"
         put(patches, module, logs, _around.funnel(_read_logs))
         put(patches, module, f"{owner}.training_step_critic", span("critic_update"))
+        put(patches, module, f"{owner}.training_step", _around.before(_read_trained))
         put(patches, module, f"{owner}._save_checkpoint", span("checkpoint"))
         put(patches, module, f"{owner}.evaluate", span("validation"))
 
@@ -53,8 +64,19 @@ def _patch_maker(patches: PatchSet, module: ModuleType) -> None:
     put(patches, module, f"{maker}.generate_samples", span("rollout"))
     put(patches, module, f"{maker}._make_experience_list_by_model", span("old_logprob"))
     put(patches, module, f"{maker}._process_experiences", span("advantage"))
-    put(patches, module, f"{maker}._compute_advantages_and_returns", span("advantage"))
+    advantages = span("advantage", read=_read_experiences)
+    put(patches, module, f"{maker}._compute_advantages_and_returns", advantages)
     put(patches, module, "RewardComputationEngine.compute_rewards", span("reward"))
+
+
+def _read_experiences(writer: Recorder, _maker: Any, experiences: Any, *_: Any, **__: Any) -> None:
+    if all(getattr(each, "action_mask", None) is not None for each in experiences):
+        _around.crossing(writer, "advantage", experiences, _COLUMNS)
+
+
+def _read_trained(writer: Recorder, _trainer: Any, experience: Any, *_: Any, **__: Any) -> None:
+    if experience.action_mask is not None:
+        _around.crossing(writer, "actor_update", [experience], _COLUMNS)
 
 
 def _read_outputs(

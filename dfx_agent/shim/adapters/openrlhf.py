@@ -2,6 +2,9 @@
 
 Source: openrlhf 0.11.2 and OpenRLHF/OpenRLHF 3c3be62. ``PPOTrainer``, ``PolicyModelActor`` and the
 other decorated actors are pickled by value; their base classes and plain members are not.
+
+The shape ledger is recorded in the trainer's process only, where all samples are on the host:
+workers are not told the step. All micro-batches of a step are one crossing.
 """
 
 from __future__ import annotations
@@ -22,6 +25,14 @@ _MODELS = {
     "ReferenceModelActor": ("ref", "ref_logprob"),
     "RewardModelActor": ("reward", "reward"),
 }
+
+
+# of an Experience; its ``info`` holds what the job logs, where NaN is no fault
+_COLUMNS = (
+    "index", "sequences", "attention_mask", "action_mask", "action_log_probs",
+    "base_action_log_probs", "rollout_log_probs", "values", "returns", "advantages", "kl",
+    "rewards", "scores", "response_length", "total_length",
+)  # fmt: skip
 
 
 def _patch_trainer(patches: PatchSet, module: ModuleType) -> None:
@@ -60,9 +71,23 @@ def _patch_samples(patches: PatchSet, module: ModuleType) -> None:
 
 def _patch_experience(patches: PatchSet, module: ModuleType) -> None:
     """Reward, log-probabilities and values in one call that waits for all models."""
-    advantages = "RemoteExperienceMaker.compute_advantages_and_returns"
-    put(patches, module, "RemoteExperienceMaker.make_experience", span("reward"))
-    put(patches, module, advantages, span("advantage"))
+    maker = "RemoteExperienceMaker"
+    advantages = f"{maker}.compute_advantages_and_returns"
+    put(patches, module, f"{maker}.make_experience", span("reward", read=_read_samples))
+    put(patches, module, advantages, span("advantage", read=_read_experiences))
+    put(patches, module, f"{maker}.make_experience_batch", _around.after(_read_made))
+
+
+def _read_samples(writer: Recorder, _maker: Any, samples_list: Any) -> None:
+    _around.crossing(writer, "reward", samples_list, _COLUMNS)
+
+
+def _read_experiences(writer: Recorder, _maker: Any, experiences: Any) -> None:
+    _around.crossing(writer, "advantage", experiences, _COLUMNS)
+
+
+def _read_made(writer: Recorder, experiences: Any, *_: Any, **__: Any) -> None:
+    _around.crossing(writer, "actor_update", experiences, _COLUMNS)
 
 
 def _patch_workers(patches: PatchSet, module: ModuleType) -> None:

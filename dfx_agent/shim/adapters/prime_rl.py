@@ -3,6 +3,10 @@
 Source: PrimeIntellect-ai/prime-rl 559b447; up to v0.8 the funnel is ``MultiMonitor.log``. In
 both programs "time/step" comes once per step, at its end. The orchestrator has a second path on a
 time axis (event loop lag, dispatcher, watcher), which is read without wandb too.
+
+The shape ledger looks at the packed micro-batches of each trainer rank, on the host. There is no
+second boundary: packing leaves no ids and another number of rows than the orchestrator has
+samples, so that what the two had in common by chance would pass for a habit.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.adapters._around import put, span
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
+
+# of a TensorMicroBatch, what each of them has
+_PACKED = ("input_ids", "position_ids", "loss_mask", "advantages", "inference_logprobs")
 
 
 def _patch_monitors(patches: PatchSet, module: ModuleType) -> None:
@@ -97,7 +104,12 @@ def _claim_orchestrator(writer: Recorder, *_: Any, **__: Any) -> None:
     _around.claim(writer, "orchestrator")
 
 
+def _read_packed(writer: Recorder, micro_batches: Any, *_: Any, **__: Any) -> None:
+    _around.crossing(writer, "actor_update", micro_batches, _PACKED)
+
+
 def _patch_data(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "DataLoader.get_batch", _around.after(_read_packed))
     put(patches, module, "DataLoader.wait_for_batch", _around.waiting("queue"))
 
 

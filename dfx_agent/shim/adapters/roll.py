@@ -4,6 +4,9 @@ Source: alibaba/ROLL 8eb27cc. The subclasses of ``BaseTracker`` override ``log``
 tag ("actor/pg_loss@sum") inside, so it is stripped here too. After a resume the pipeline sends its
 whole history through ``log`` again, from a thread: those reports carry "system/step" and keep their
 old steps.
+
+The shape ledger looks at what a worker's method is given, at most 14 columns. A batch of which some
+columns lie in another process is left out, since reading it would fetch them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 
 from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.adapters._around import StageOnce, put, span
+from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
@@ -41,6 +45,12 @@ _TIMERS = {
     "actor_train": "actor_update",
 }
 _ROLES = {"actor_train": "actor", "actor_infer": "rollout", "reference": "ref"}
+# ``infer_logprobs`` has other widths in some pipelines
+_COLUMNS = (
+    "sample_uuid", "traj_id", "prompt_id", "traj_group_id", "response_mask", "attention_mask",
+    "input_ids", "old_log_probs", "ref_log_probs", "advantages", "returns", "values",
+    "token_level_rewards", "response_level_rewards",
+)  # fmt: skip
 
 
 def _patch_tracking(patches: PatchSet, module: ModuleType) -> None:
@@ -91,7 +101,27 @@ def _claim_role(writer: Recorder, _: None, worker: Any, *__: Any, **___: Any) ->
 
 def _patch_models(patches: PatchSet, module: ModuleType) -> None:
     for path, stage in _WORK.items():
-        put(patches, module, path, span(stage, read=_read_step))
+        put(patches, module, path, span(stage, read=_read_call(stage)))
+
+
+def _read_call(stage: _around.Name) -> _around.Read:
+    def read(writer: Recorder, worker: Any, data: Any = None, *args: Any, **kwargs: Any) -> None:
+        _read_step(writer, worker, data, *args, **kwargs)
+        columns = _columns(data)
+        if columns:
+            name = stage if isinstance(stage, str) else stage(worker)
+            observe(writer, str(name), columns)
+
+    return read
+
+
+def _columns(data: Any) -> dict[str, Any]:
+    """Of a DataProto that is here; its ``batch`` would look for other columns elsewhere."""
+    if not hasattr(data, "non_tensor_batch") or getattr(data, "_remote_batch", None) is not None:
+        return {}
+    tensors = data._batch if hasattr(data, "_batch") else data.batch  # noqa: SLF001
+    sides = [side for side in (tensors, data.non_tensor_batch) if side is not None]
+    return {name: side[name] for side in sides for name in _COLUMNS if name in side.keys()}  # noqa: SIM118
 
 
 def _stage_of_log_probs(worker: Any, *_: Any, **__: Any) -> str:

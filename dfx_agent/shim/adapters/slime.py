@@ -3,6 +3,10 @@
 Source: THUDM/slime 624b824; up to 0.3.1 the same functions are in ``slime.utils``. Every report
 goes through one function, with its step under ``step_key`` inside the dict: three axes (rollout,
 train, eval), of which "rollout/step" is the step here. It is called without a tracker too.
+
+The shape ledger looks at a rollout's samples (of a column at most 2**17 tokens are added up) and at
+what a training rank was given: a sum per sample and column on the device. Log-probabilities are
+left out there: under context parallelism a rank has a slice of them beside the whole mask.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any
 
 from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.adapters._around import StageOnce, put, span
+from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.spans import wait
@@ -29,6 +34,16 @@ _STAGES = {
     "save_model": "checkpoint",
     "sleep": "offload",
     "wake_up": "offload",
+}
+# of a Sample, and of the rollout data of a training rank by the same names
+_SAMPLED = ("index", "group_index", "tokens", "response_length", "loss_mask", "rollout_log_probs",
+            "reward")  # fmt: skip
+_TRAINED = {
+    "index": "sample_indices",
+    "tokens": "tokens",
+    "response_length": "response_lengths",
+    "loss_mask": "loss_masks",
+    "rewards": "rewards",
 }
 
 
@@ -66,11 +81,23 @@ def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
 def _patch_training(patches: PatchSet, module: ModuleType) -> None:
     """The class is decorated where it is used, so it can be patched here."""
     put(patches, module, "MegatronTrainRayActor.train", _around.before(_read_train))
+    for stage, method in {"actor_update": "train_actor", "critic_update": "train_critic"}.items():
+        put(patches, module, f"MegatronTrainRayActor.{method}", _around.before(_shared(stage)))
 
 
 def _read_train(writer: Recorder, actor: Any, rollout_id: Any, *_: Any, **__: Any) -> None:
     _around.claim(writer, actor.role)
     _around.begin_step(writer, rollout_id)
+
+
+def _shared(stage: str) -> _around.Read:
+    def read(
+        writer: Recorder, _actor: Any, _rollout_id: Any, rollout_data: Any, *_: Any, **__: Any
+    ) -> None:
+        columns = {name: rollout_data[key] for name, key in _TRAINED.items() if key in rollout_data}
+        observe(writer, stage, columns)
+
+    return read
 
 
 def _patch_rollout(patches: PatchSet, module: ModuleType) -> None:
@@ -90,7 +117,21 @@ def _claim_rollout(
 
 
 def _patch_samples(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "log_rollout_data", _around.before(_read_columns))
     put(patches, module, "log_rollout_data", _around.before(_read_samples))
+
+
+def _read_columns(
+    writer: Recorder, _rollout_id: Any, _args: Any, samples: Any, *_: Any, **__: Any
+) -> None:
+    """Only what every sample has: slime fills in the rest later, and rewards may be dicts."""
+    columns = {name: [getattr(each, name, None) for each in samples] for name in _SAMPLED}
+    whole = {n: v for n, v in columns.items() if not any(x is None or _is_dict(x) for x in v)}
+    observe(writer, "rollout", whole)
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _read_samples(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
-from dfx_agent.shim.ledger import observe  # noqa: E402
+from dfx_agent.shim.ledger import joined, observe  # noqa: E402
 from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS  # noqa: E402
 
 Fields = dict[tuple[str, str], float]
@@ -389,3 +389,45 @@ def test_a_device_tensor_is_read_when_it_has_arrived(monkeypatch):
     take(torch.cat(sums))
     assert book.num_errors == 0
     assert book.fields() == seen(batch)
+
+
+def parts_of(batch: dict, cuts: list[int]) -> list[dict]:
+    ends = [*cuts, len(batch["uid"])]
+    return [
+        {name: column[begin:end] for name, column in batch.items()}
+        for begin, end in zip([0, *cuts], ends, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("cuts", [[], [3], [1, 2, 7]])
+def test_micro_batches_say_what_their_whole_batch_says(cuts):
+    batch = a_batch()
+    whole, parts = seen(batch), seen(joined(parts_of(batch, cuts)))
+    assert {**parts, ("shapes", ""): 0} == {**whole, ("shapes", ""): 0}  # padded part by part
+
+
+def test_parts_of_other_widths_are_compared_part_by_part():
+    def part(width, log_probs):
+        return {"action_mask": torch.ones(2, width), "old_log_probs": torch.zeros(2, log_probs)}
+
+    fields = seen(joined([part(3, 3), part(5, 5)]))
+    assert fields["num_misaligned", "old_log_probs"] == 0
+    assert fields["mask_sum", "action_mask"] == fields["mask_size", "action_mask"] == 16
+    assert seen(joined([part(3, 5), part(5, 5)]))["num_misaligned", "old_log_probs"] == 2
+
+
+def test_a_column_that_some_parts_lack_is_counted_and_one_that_all_lack_is_absent():
+    parts = [{"rewards": torch.zeros(2), "values": None, "kl": None} for _ in range(2)]
+    parts[1]["kl"] = torch.zeros(2)
+    fields = seen(joined(parts))
+    assert fields["num_unread", ""] == 1
+    assert not [key for key in fields if key[1] in {"values", "kl"}]
+
+
+def test_many_and_large_parts_are_bounded():
+    large = [{"values": torch.zeros(1, 1 << 15)} for _ in range(128)]
+    fields = seen(joined(large))
+    assert fields["num_rows", ""] == 128
+    assert 20 <= fields["num_sampled", "values"] <= 32
+    assert ("aligned", "values") not in fields
+    assert seen(joined([{"values": torch.zeros(1)}] * 5000))["num_unread", ""] == 1

@@ -17,9 +17,11 @@ LIGHTRFT = Shapes(
     ),
     sources={
         "lightrft/__init__.py": "",
-        # lightrft/trainer/ppo_trainer.py:19, 610, 697
+        # lightrft/trainer/ppo_trainer.py:19, 397, 610, 697
         "lightrft/trainer/ppo_trainer.py": """
             class PPOTrainer:
+                def training_step(self, experience, global_steps, entropy_mask=None):
+                    return {}
                 def save_logs_and_checkpoints(
                     self, args, global_step, step_bar, logs_dict={}, client_states={}
                 ):
@@ -172,6 +174,58 @@ assert trainer.ppo_train(7) == {"policy_loss": 0.0}
         "offload", "weight_sync", "actor_update",
     ]  # fmt: skip
     assert seen.steps() == [7]
+
+
+EXPERIENCE = """
+import torch
+from types import SimpleNamespace as NS
+from lightrft.trainer.fast_exp_maker import FastExperienceMaker
+from lightrft.trainer.ppo_trainer import PPOTrainer
+import dfx_agent.shim as dfx
+dfx.set_step(7)
+def experience(rows, actions):  # lightrft/trainer/experience_maker.py:77
+    return NS(
+        sequences=torch.ones(rows, actions + 3, dtype=torch.long),
+        attention_mask=torch.ones(rows, actions + 3), action_mask=torch.ones(rows, actions).bool(),
+        action_log_probs=torch.zeros(rows, actions), base_action_log_probs=None, values=None,
+        returns=torch.zeros(rows, actions), advantages=torch.zeros(rows, actions), kl=None,
+        info={"reward": torch.zeros(rows), "logged": torch.full((rows,), float("nan"))},
+    )
+trainer, maker = PPOTrainer.__new__(PPOTrainer), FastExperienceMaker.__new__(FastExperienceMaker)
+"""
+
+
+def test_experiences_are_one_crossing_and_each_trained_batch_is_another(tmp_path, dfx_dir):
+    job = f"""{EXPERIENCE}
+maker._compute_advantages_and_returns([experience(2, 4), experience(1, 6)], None, {{}})
+broken = experience(2, 4)
+broken.advantages = torch.zeros(2, 5)
+broken.returns[1, 0] = float("inf")
+for batch in (experience(2, 6), broken):
+    trainer.training_step(batch, 7)
+"""
+    seen = LIGHTRFT.on_copy(job, tmp_path)
+    made, trained = seen.ledger("advantage"), seen.ledger("actor_update")
+    assert made["num_rows", ""] == [3.0]
+    assert made["mask_sum", "action_mask"] == [14.0]
+    assert made["num_misaligned", "action_log_probs"] == [0.0]
+    assert trained["mask_sum", "action_mask"] == [12.0, 8.0]
+    assert trained["num_misaligned", "advantages"] == [0.0, 2.0]
+    assert trained["num_nonfinite", "returns"] == [0.0, 1.0]
+    assert not {"values", "kl", "info.logged"} & {column for _, column in made | trained}
+    assert seen.num_errors == 0
+
+
+def test_packed_samples_are_left_out(tmp_path, dfx_dir):
+    job = f"""{EXPERIENCE}
+packed = experience(1, 9)
+packed.action_mask = None
+trainer.training_step(packed, 7)
+maker._compute_advantages_and_returns([packed], None, {{}})
+"""
+    seen = LIGHTRFT.on_copy(job, tmp_path)
+    assert seen.names("ledger") == []
+    assert seen.num_errors == 0
 
 
 @pytest.mark.parametrize("params", ["{'max_new_tokens': 4}", "SimpleNamespace(max_tokens=4)"])

@@ -53,6 +53,8 @@ PRIME_RL = Shapes(
             class DataLoader:
                 def wait_for_batch(self) -> None:
                     pass
+                def get_batch(self):
+                    return self.receiver
         """,
         # src/prime_rl/transports/weights/filesystem.py:23
         "prime_rl/transports/weights/filesystem.py": """
@@ -236,4 +238,31 @@ def test_inference_metrics_come_once_in_every_version(source, key, tmp_path, dfx
         shapes = replace(PRIME_RL, sources={**PRIME_RL.sources, name: source})
     seen = shapes.on_copy("import wandb\n" + COLLECT, tmp_path)
     assert seen.scalars() == {(key, -1): [3.0], ("there", -1): [1.0]}
+    assert seen.num_errors == 0
+
+
+def test_packed_batches_are_in_the_ledger(tmp_path, dfx_dir):
+    job = """
+import torch
+from prime_rl.trainer.rl.data import DataLoader
+import dfx_agent.shim as dfx
+dfx.set_step(2)
+def packed(width):  # trainer/rl/data.py:19
+    row = torch.zeros(1, width)
+    return dict(input_ids=row.long(), position_ids=row.long(), loss_mask=row == 0, advantages=row,
+                inference_logprobs=row.clone(), ref_logprobs=None, env_names=["env"] * width,
+                sequence_lengths=[width], seq_lens=torch.tensor([width]))
+loader = DataLoader()
+loader.receiver = [packed(8), packed(6)]
+assert loader.get_batch() is loader.receiver
+loader.receiver[1]["inference_logprobs"] = torch.full((1, 5), float("nan"))
+loader.get_batch()
+"""
+    seen = PRIME_RL.on_copy(job, tmp_path)
+    given = seen.ledger("actor_update")
+    assert given["num_rows", ""] == [2.0, 2.0]
+    assert given["mask_sum", "loss_mask"] == [14.0, 14.0]
+    assert given["num_misaligned", "inference_logprobs"] == [0.0, 1.0]
+    assert given["num_nonfinite", "inference_logprobs"] == [0.0, 1.0]
+    assert not {"env_names", "ref_logprobs"} & {column for _, column in given}
     assert seen.num_errors == 0

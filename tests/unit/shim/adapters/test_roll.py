@@ -195,3 +195,43 @@ assert asyncio.run(InferWorker(None).generate(batch)) is batch
     assert seen.steps() == [5, 6]
     assert seen.names("stage") == ["ref_logprob", "checkpoint", "offload", "rollout"]
     assert seen.num_errors == 0
+
+
+def test_what_a_worker_is_given_is_in_the_ledger_unless_it_lies_elsewhere(tmp_path, dfx_dir):
+    job = """
+import torch
+from types import SimpleNamespace as NS
+from roll.pipeline.base_worker import ActorWorker
+class Elsewhere(dict):
+    def __missing__(self, name):
+        raise SystemExit("it was fetched")
+class DataProto:  # roll/distributed/scheduler/protocol.py:165
+    def __init__(self, tensors, remote=None):
+        self._batch, self._remote_batch = tensors, remote
+        self.non_tensor_batch = {"sample_uuid": list("abcd")}
+        self.meta_info = {"global_step": 5}
+    @property
+    def batch(self):
+        return Elsewhere()
+mask = torch.ones(4, 6)
+mask[:, :2] = 0
+tensors = {
+    "response_mask": mask, "attention_mask": torch.ones(4, 6), "input_ids": torch.ones(4, 6).long(),
+    "old_log_probs": torch.zeros(4, 5), "advantages": torch.zeros(4, 5),
+    "infer_logprobs": torch.zeros(4, 6), "prompt_id": torch.tensor([0, 0, 1, 1]),
+}
+worker = ActorWorker(None)
+worker.cluster_name = "actor_train"
+worker.compute_log_probs(DataProto(tensors))
+worker.train_step(DataProto(tensors))
+worker.train_step(DataProto(None, remote=Elsewhere()))
+"""
+    seen = ROLL.on_copy(job, tmp_path)
+    assert seen.ledger("old_logprob") == seen.ledger("actor_update")
+    fields = seen.ledger("actor_update")
+    assert fields["num_rows", ""] == [4.0]
+    assert fields["mask_sum", "response_mask"] == [16.0]
+    assert fields["num_groups", "prompt_id"] == [2.0]
+    assert ("order", "sample_uuid") in fields
+    assert fields["num_misaligned", "advantages"] == [0.0]
+    assert seen.num_errors == 0

@@ -62,11 +62,17 @@ SLIME = Shapes(
             def call_rollout_fn(fn, *args, evaluation: bool, **kwargs):
                 return fn(*args, **kwargs, evaluation=evaluation)
         """,
-        # slime/backends/megatron_utils/actor.py:374, role from slime/ray/train_actor.py:49
+        # slime/backends/megatron_utils/actor.py:374-424, role from slime/ray/train_actor.py:49
         "slime/backends/megatron_utils/actor.py": """
             class MegatronTrainRayActor:
                 def train(self, rollout_id: int, rollout_data_ref, external_data=None):
+                    if rollout_data_ref is not None:
+                        self.train_actor(rollout_id, rollout_data_ref, external_data=external_data)
                     return rollout_id
+                def train_critic(self, rollout_id: int, rollout_data):
+                    return {}
+                def train_actor(self, rollout_id: int, rollout_data, external_data=None):
+                    return None
         """,
     },
 )
@@ -177,3 +183,62 @@ assert actor.train(6, None) == 6
     seen = SLIME.on_copy(job, tmp_path)
     assert seen.identity["role"] == "critic"
     assert seen.steps() == [6]
+
+
+SAMPLES = """
+from types import SimpleNamespace as NS
+import torch
+from slime.observability.rollout_metrics import log_rollout_data
+from slime.backends.megatron_utils.actor import MegatronTrainRayActor
+import dfx_agent.shim as dfx
+dfx.set_step(4)
+def sample(index, tokens, mask, log_probs, reward=1.0):  # slime/utils/types.py:94
+    return NS(index=index, group_index=index // 2, tokens=tokens, response_length=2,
+              loss_mask=mask, rollout_log_probs=log_probs, reward=reward, weight_versions=[])
+samples = [sample(i, [7, 8, 9 + i], [1, 1], [-0.5, -0.25]) for i in range(4)]
+"""
+
+
+def test_a_rollout_and_what_ranks_are_given_of_it_have_the_same_samples(tmp_path, dfx_dir):
+    job = f"""{SAMPLES}
+log_rollout_data(4, None, samples, None, 1.0)
+actor = MegatronTrainRayActor()
+actor.role = "actor"
+data = {{
+    "sample_indices": [3, 1, 2, 0], "response_lengths": [2] * 4, "rewards": [0.5] * 4,
+    "tokens": [torch.tensor(samples[i].tokens) for i in (3, 1, 2, 0)],
+    "loss_masks": [torch.ones(2, dtype=torch.int)] * 4,
+    "rollout_log_probs": [torch.zeros(1)] * 4,  # a slice, as context parallelism leaves it
+    "num_microbatches": [2],
+}}
+actor.train(4, data)
+"""
+    seen = SLIME.on_copy(job, tmp_path)
+    made, given = seen.ledger("rollout"), seen.ledger("actor_update")
+    for key in (
+        ("num_rows", ""), ("mask_sum", "loss_mask"), ("multiset", "index"), ("aligned", "tokens"),
+    ):  # fmt: skip
+        assert made[key] == given[key]
+    assert made["order", "index"] != given["order", "index"]
+    assert (made["smallest_group", "group_index"], made["num_misaligned", "rollout_log_probs"]) == (
+        [2.0],
+        [0.0],
+    )
+    assert not [key for key in given if "log_prob" in key[1]]
+    assert seen.num_errors == 0
+
+
+def test_a_rollout_without_some_columns_has_none_of_them(tmp_path, dfx_dir):
+    job = f"""{SAMPLES}
+samples[1].loss_mask, samples[2].rollout_log_probs, samples[3].reward = None, None, {{"a": 1}}
+log_rollout_data(4, None, samples, None, 1.0)
+samples[1].loss_mask, samples[2].rollout_log_probs = [1, 1], [float("nan")]
+log_rollout_data(4, None, samples, None, 1.0)
+"""
+    seen = SLIME.on_copy(job, tmp_path)
+    made = seen.ledger("rollout")
+    assert made["mask_sum", "loss_mask"] == [8.0]  # of the second only
+    assert made["num_misaligned", "rollout_log_probs"] == [1.0]
+    assert made["num_nonfinite", "rollout_log_probs"] == [1.0]
+    assert ("num_nonfinite", "reward") not in made
+    assert seen.num_errors == 0
