@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import PipelineFacts
 from dfx_agent.judge.bottleneck import standstill, words
 from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe_steps, observe_told
 from dfx_agent.judge.bottleneck.engine_causes import SlowEngines, StillEngines
 from dfx_agent.judge.bottleneck.habit import Change
-from dfx_agent.judge.bottleneck.step_shares import aside_seconds, step_shares, training_role
+from dfx_agent.judge.bottleneck.step_shares import (
+    aside_seconds,
+    late_rank,
+    step_shares,
+    training_role,
+)
 from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
 from dfx_agent.judge.words import BUSY_HOST
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow
@@ -83,7 +89,7 @@ class BottleneckJudge:
         observe_told(self._habits, window)
         waited = self._habits[SAMPLES].change(_GROWN_RATIO * shares.step_seconds)
         slow = self._slow.causes(window)
-        found = [*causes(window, self._habits, waited, slow), *_slow_ranks(role, facts)]
+        found = [*causes(window, self._habits, waited, slow), *_slow_ranks(window, facts)]
         return self._concluded(window, found, waited, _busy_host(role, facts))
 
     def _concluded(
@@ -138,20 +144,30 @@ def _bound_of(window: Window) -> BoundBy | None:
     return "train" if window.is_alone or waits else None
 
 
-def _slow_ranks(role: str, facts: PipelineFacts) -> list[PipelineCause]:
-    """Whom the other verdicts name: they are the ones to say it."""
-    return [
+def _slow_ranks(window: Window, facts: PipelineFacts) -> list[PipelineCause]:
+    """Whom the straggler verdict names, or else who comes last in every step, whyever."""
+    role = window.role
+    told = [
         PipelineCause(
             "peers",
             f"{role} rank {', '.join(verdict.ranks)}",
             verdict.summary,
             verdict.lost_seconds,
-            "seconds",
             kind="slow rank",
         )
         for verdict in facts.verdicts
         if (verdict.kind, verdict.role, verdict.state) == ("straggler", role, "found")
     ]
+    late = late_rank(window.rows, _GROWN_RATIO * window.step_seconds)
+    if told or late is None:
+        return told
+    sentence = (
+        f"rank {late.rank} of {role} comes last in each of {len(window.rows)} steps: the others "
+        f"wait {seconds_text(late.seconds)} for it"
+    )
+    sentence += f"; it is longer in {late.stage} than they are" if late.stage else ""
+    component = f"{role} rank {late.rank}"
+    return [PipelineCause("peers", component, sentence, late.seconds, kind="slow rank")]
 
 
 def _busy_host(role: str, facts: PipelineFacts) -> str:

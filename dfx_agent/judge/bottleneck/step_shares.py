@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfx_agent.facts.wait_kinds import SAMPLE_WAITS, SYNC_COORDINATION
 from dfx_agent.snapshot import BoundBy, StepCell, StepRow, TimeSplit
@@ -32,13 +33,14 @@ _WAITS: Mapping[str, BoundBy] = {
     SYNC_COORDINATION: "weight sync",
 }
 WEIGHT_SYNC = "weight_sync"
+_LEAST_ROWS = 5
 
 
 @dataclass(frozen=True)
 class StepShares:
     """Seconds of the mean step of a mean rank; ``waited`` is kind of wait -> seconds.
 
-    "peers" is of the rank that waits for the others most: who is late does not wait at all.
+    "peers" is of the rank that waits longest in each step: who is late does not wait at all.
     """
 
     num_steps: int
@@ -92,15 +94,53 @@ def step_shares(rows: Sequence[StepRow]) -> StepShares:
     )
 
 
+class LateRank(NamedTuple):
+    """The rank for which the others waited in every step, for so long in the mean."""
+
+    rank: str
+    seconds: float
+    stage: str  # in which it is longer than the others
+
+
+def late_rank(rows: Sequence[StepRow], least_seconds: float) -> LateRank | None:
+    """None where it is now one, now another, or not for ``least_seconds`` of each step."""
+    waits = [_waits_for_peers(row) for row in rows]
+    last = {min(waited, key=lambda rank: waited[rank]) for waited in waits if len(waited) > 1}
+    if len(last) != 1 or len(rows) < _LEAST_ROWS:
+        return None
+    (rank,) = last
+    lost = [max(waited.values()) - waited.get(rank, 0.0) for waited in waits]
+    if min(lost) < least_seconds:
+        return None
+    return LateRank(rank, sum(lost) / len(lost), _longer_stage(rows, rank))
+
+
+def _longer_stage(rows: Sequence[StepRow], rank: str) -> str:
+    more: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        others = len(row.cells) - 1
+        for cell in row.cells:
+            for stage, seconds in cell.split.stage_seconds.items():
+                more[stage] += seconds if cell.rank == rank else -seconds / others
+    return max(more, key=lambda stage: more[stage], default="")
+
+
+def _waits_for_peers(row: StepRow) -> dict[str, float]:
+    """Rank -> seconds outside all stages."""
+    return {
+        cell.rank: sum(
+            seconds
+            for kind, places in cell.split.wait_seconds.items()
+            for stage, seconds in places.items()
+            if _bound_of_wait(kind, stage) == "peers"
+        )
+        for cell in row.cells
+    }
+
+
 def _longest_for_peers(rows: Sequence[StepRow]) -> float:
-    waited: defaultdict[str, float] = defaultdict(float)
-    for cell in (cell for row in rows for cell in row.cells):
-        for kind, places in cell.split.wait_seconds.items():
-            waited[cell.rank] += sum(
-                seconds for stage, seconds in places.items()
-                if _bound_of_wait(kind, stage) == "peers"
-            )  # fmt: skip
-    return max(waited.values()) / len(rows)
+    """Of a step, whoever it is in each."""
+    return sum(max(_waits_for_peers(row).values(), default=0.0) for row in rows) / len(rows)
 
 
 def _of_stages(split: TimeSplit) -> Iterator[tuple[BoundBy, float]]:

@@ -300,22 +300,41 @@ def test_what_is_lost_is_never_more_than_the_step(stages, waits):
     assert verdict.cost_ratio is None or 0.0 <= verdict.cost_ratio <= 1.0 + 1e-9
 
 
-def test_ranks_that_wait_for_one_that_is_late_lose_what_the_longest_waits():
-    def cell(rank: str, barrier: float) -> StepCell:
-        waits = {"barrier": {"": barrier}, "collector": {"": 0.1}}
-        work = {"backward": 2.0 - barrier}
-        return StepCell(rank, TimeSplit(2.1, 2.0 - barrier, 0.0, work, waits), {})
+def barrier_steps(*late: int) -> tuple[StepRow, ...]:
+    """Of two ranks in which one of them, each time another, comes 0.6 s late: it packs."""
 
-    rows = tuple(
-        StepRow(n, "trainer", n * 2.1, n * 2.1 + 2.1, (), None, (cell("0", 0.6), cell("1", 0.0)))
-        for n in range(5)
-    )
-    judge = BottleneckJudge()
+    def cell(rank: int, barrier: float) -> StepCell:
+        waits = {"barrier": {"": barrier}, "collector": {"": 0.1}}
+        work = {"backward": 1.4, "pack": 0.6 - barrier}
+        return StepCell(str(rank), TimeSplit(2.1, 2.0 - barrier, 0.0, work, waits), {})
+
+    return tuple(
+        StepRow(
+            n, "trainer", n * 2.1, n * 2.1 + 2.1, (), None,
+            (cell(0, 0.6 * (rank == 1)), cell(1, 0.6 * (rank == 0))),
+        )
+        for n, rank in enumerate(late)
+    )  # fmt: skip
+
+
+def test_ranks_that_wait_for_one_that_is_late_lose_what_the_longest_waits():
+    judge, rows = BottleneckJudge(), barrier_steps(1, 1, 1, 1, 1)
     busy = Verdict("straggler", "insufficient evidence", "trainer", "busy", cause=BUSY_HOST)
-    verdict = judge.verdict(PipelineFacts(now_seconds=30.0, steps=rows, verdicts=(busy,)))
+    verdict = judge.verdict(PipelineFacts(now_seconds=11.0, steps=rows, verdicts=(busy,)))
     assert verdict is not None
     assert (verdict.state, verdict.bound_by) == ("found", "peers")
     assert verdict.cost_seconds == pytest.approx(0.6)
+    (cause,) = verdict.causes
+    assert (cause.component, cause.amount) == ("trainer rank 1", pytest.approx(0.6))
+    assert cause.sentence.endswith("wait 0.6 s for it; it is longer in pack than they are")
+
+
+def test_ranks_that_are_late_in_turn_are_not_named():
+    judge, rows = BottleneckJudge(), barrier_steps(1, 0, 1, 1, 0, 1)
+    busy = Verdict("straggler", "insufficient evidence", "trainer", "busy", cause=BUSY_HOST)
+    verdict = judge.verdict(PipelineFacts(now_seconds=13.0, steps=rows, verdicts=(busy,)))
+    assert verdict is not None
+    assert (verdict.bound_by, verdict.causes) == ("peers", ())
     assert verdict.chain[-1] == "busy"
 
 
