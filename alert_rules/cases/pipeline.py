@@ -6,10 +6,14 @@ from dfx_agent.catalogue import bottleneck, event_loop
 ENGINE, SYNC = "rollout replica 1", "weight transfer to rollout replica 1"
 
 
-def late(seconds: float, role: str, stat: str = "p99") -> Series:
+def late(
+    seconds: float, role: str, stat: str = "p99", by_code: float = 0.5, other: str = ""
+) -> Series:
+    """``by_code``: share of it that code of ``role``, or of the ``other`` role, is to blame for."""
     return (
         at(event_loop.LAG_SECONDS, seconds, stat=stat, role=role, rank="0"),
         at(event_loop.HELD_SECONDS, 12, holder="step > dumps (json.py)", role=role, rank="0"),
+        at(event_loop.CODE_RATIO, by_code, role=other or role, rank="0"),
     )
 
 
@@ -41,7 +45,13 @@ OTHERS = (
 CASES = {
     ("DfxEventLoopLate", "warning"): Cases(
         fires=(late(0.5, "orchestrator"), late(30, "rollout")),
-        silent=(late(0.49, "orchestrator"), late(9, "trainer"), late(9, "driver", "max")),
+        silent=(
+            late(0.49, "orchestrator"),
+            late(9, "trainer"),
+            late(9, "driver", "max"),
+            late(9, "orchestrator", by_code=0.49),
+            late(9, "orchestrator", other="trainer"),
+        ),
     ),
     ("DfxLearnerStarved", "warning"): Cases(
         fires=(STARVED, cause("few requests", "rollout", "rollout concurrency", since=0)),

@@ -47,5 +47,11 @@ HELD_SECONDS = Metric(
     "holder is task > coroutine > function > innermost function.", "shim",
     of="rank", value=_held,
 )  # fmt: skip
+CODE_RATIO = Metric(
+    "dfx_asyncio_held_by_code_ratio", "gauge", "ratio", PER_RANK,
+    "Of the time in the newest minute for which the event loop was held, the share by code of the "
+    "process; the rest is a host that gave its thread no processor.", "shim",
+    of="rank", value=lambda rank: rank.event_loop and rank.event_loop.code_ratio,
+)  # fmt: skip
 
-METRICS = (LAG_SECONDS, LAG_SAMPLES, LATE_RATIO, HELD_SECONDS)
+METRICS = (LAG_SECONDS, LAG_SAMPLES, LATE_RATIO, HELD_SECONDS, CODE_RATIO)

@@ -35,6 +35,8 @@ _TOLD_SECONDS = 0.1  # who holds a loop for less is not named
 _FIND_SECONDS, _FIND_SELDOM_SECONDS = 1.0, 5.0
 _OFTEN_FOR_SECONDS = 30.0
 _MAX_FRAMES, _MAX_NAMES, _MAX_CHARS = 200, 64, 150
+# those who held a loop for a second find room when library code that was in the way took the names
+_LONG_SECONDS = 1.0
 _NUM_THREADS_FOR_MANY = 4
 
 _CO_COROUTINE = 0x80 | 0x200  # inspect.CO_COROUTINE, CO_ASYNC_GENERATOR
@@ -114,9 +116,10 @@ class LoopMonitor:
             if not known.look(writer, due_ns, self._named):
                 del self._loops[ident]
 
-    def _named(self, name: str) -> str:
+    def _named(self, name: str, seconds: float) -> str:
         """The same, unless too many were named before."""
-        if name not in self._names and len(self._names) >= _MAX_NAMES:
+        room = _MAX_NAMES * (2 if seconds >= _LONG_SECONDS else 1)
+        if name not in self._names and len(self._names) >= room:
             return OTHERS
         self._names.add(name)
         return name
@@ -180,7 +183,7 @@ class _Loop:
             self._told_ns = now_ns
             kind, seconds = LOOP_LAG | FAILED, (now_ns - asked_ns) / 1e9
             step = NO_STEP if writer.step is None else writer.step
-            name_id = writer.name_id(named(self._held[-1][2][:_MAX_CHARS]))
+            name_id = writer.name_id(named(self._held[-1][2][:_MAX_CHARS], seconds))
             writer.emit(asked_ns, now_ns, seconds, step, 0, 0, 0, kind, name_id)
 
     def _note(self, asked_ns: int, now_ns: int, who: str) -> None:
@@ -209,8 +212,8 @@ class _Loop:
         told = [(begin_ns, end_ns, NO_PROCESSOR, no_room)] if no_room else []
         told += [(begin_ns, end_ns, who, 1.0 - no_room) for begin_ns, end_ns, who in held]
         for begin_ns, end_ns, who, share in told:
-            name_id = writer.name_id(named(who[:_MAX_CHARS]))
             seconds = (end_ns - begin_ns) / 1e9 * share
+            name_id = writer.name_id(named(who[:_MAX_CHARS], seconds))
             writer.emit(begin_ns, end_ns, seconds, step, 0, 0, 0, LOOP_HELD, name_id)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# what the guest says where no code of the process held a loop
+NO_CODE = ("(the host:", "(nobody:")
+
 
 @dataclass(frozen=True, slots=True)
 class LagStats:
@@ -30,6 +33,11 @@ class LoopHolder:
     seconds: float
     num_times: int
     longest_seconds: float
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is code of the process: not the host, nor nobody at all."""
+        return not self.name.startswith(NO_CODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +83,10 @@ class EventLoopRow:
     last_step: LoopStep | None = None
     unanswered_seconds: float = 0.0
     unanswered_holder: str = ""
+
+    @property
+    def code_ratio(self) -> float | None:
+        """Share of ``holders`` that is code; None where nobody held it."""
+        total = sum(holder.seconds for holder in self.holders)
+        of_code = sum(holder.seconds for holder in self.holders if holder.is_code)
+        return of_code / total if total else None

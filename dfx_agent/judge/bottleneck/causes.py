@@ -33,7 +33,6 @@ _FEWER_RATIO = 0.5
 _WAITED_RATIO = 0.2
 # stages beside which somebody waits for samples
 _MARKED: Mapping[str, BoundBy] = {"tool": "tool", "environment": "tool", "reward": "reward"}
-_NOBODY = "("  # holders that are no code of the job begin so
 
 SAMPLES, TOOL, SYNC, STALE, ACTIVE = "samples", "tool call", "weight sync", "stale", "active"
 RECEIVER_METRIC = "dfx_weight_update_seconds"
@@ -115,11 +114,8 @@ def _late_by_step(window: Window, process: ProcessTime) -> Iterator[float]:
 
 def _held_by(loop: EventLoopRow) -> tuple[float, str]:
     """(share of the lateness that code of the job is to blame for, which code most)."""
-    total = sum(holder.seconds for holder in loop.holders)
-    of_job = [holder for holder in loop.holders if not holder.name.startswith(_NOBODY)]
-    if not of_job:
-        return 0.0, ""
-    return sum(holder.seconds for holder in of_job) / total, of_job[0].name
+    name = next((holder.name for holder in loop.holders if holder.is_code), "")
+    return loop.code_ratio or 0.0, name
 
 
 def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:

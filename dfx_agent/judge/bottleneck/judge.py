@@ -31,6 +31,8 @@ _MOST_STEPS = 16
 _STOOD_STEPS = 5.0
 _ASIDE_RATIO = 0.2
 _KNOWN_RATIO = 0.5
+# by those who train themselves, beside what else they do
+_FELT_DIRECTLY = frozenset({"weight sync", "peers", "data"})
 _BOUND_RATIO = 0.2
 _GROWN_RATIO = 0.1
 
@@ -104,10 +106,13 @@ class BottleneckJudge:
             return words.unmarked(window)
         if not found and bound is None:
             return words.balanced(window)
-        told = found[0].bound_by if found else bound
-        assert told is not None
-        verdict = words.bound_by(window, told, found, waited, busy_host)
-        return replace(verdict, causes=tuple(found))
+        behind = [cause for cause in found if not _is_hidden(cause, window, bound)]
+        told = behind[0].bound_by if behind else bound
+        if told is None:
+            return replace(words.balanced(window), causes=tuple(found))
+        verdict = words.bound_by(window, told, behind, waited, busy_host)
+        others = [cause for cause in found if cause not in behind]
+        return replace(verdict, causes=(*behind, *others))
 
 
 def newest_rows(rows: Sequence[StepRow]) -> tuple[list[StepRow], list[StepRow]]:
@@ -138,10 +143,20 @@ def _bound_of(window: Window) -> BoundBy | None:
     shares = {bound: window.shares.ratio(bound) for bound in window.shares.by_bound}
     others = {bound: share for bound, share in shares.items() if bound != "train"}
     most = max(others, key=lambda bound: others[bound], default=None)
+    if window.is_alone and shares.get("train", 0.0) > max(others.values(), default=0.0):
+        return "train"
     if most is not None and others[most] >= _BOUND_RATIO:
         return most
     waits = words.rollout_waits(window) >= _BOUND_RATIO or window.has_full_queue()
     return "train" if window.is_alone or waits else None
+
+
+def _is_hidden(cause: PipelineCause, window: Window, bound: BoundBy | None) -> bool:
+    """Whether something else takes twice as much of a step as what this one is felt in."""
+    if cause.bound_by not in _FELT_DIRECTLY or bound in {None, cause.bound_by}:
+        return False
+    assert bound is not None
+    return window.shares.ratio(cause.bound_by) < window.shares.ratio(bound) / 2
 
 
 def _slow_ranks(window: Window, facts: PipelineFacts) -> list[PipelineCause]:

@@ -8,6 +8,7 @@ from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.step_shares import ASIDE
 from dfx_agent.snapshot import Bottleneck, PipelineCause, Verdict
+from dfx_agent.snapshot.event_loop import NO_CODE
 
 _HELD_SECONDS = 10.0
 _FELT_SECONDS = 5.0
@@ -23,7 +24,7 @@ def held_loops(processes: Iterable[ProcessTime]) -> Iterator[PipelineCause]:
         loop = process.event_loop
         if loop is None or loop.unanswered_seconds < _HELD_SECONDS:
             continue
-        if not loop.unanswered_holder.startswith("("):
+        if not loop.unanswered_holder.startswith(NO_CODE):
             sentence = (
                 f"{loop.unanswered_holder} has held the event loop of {process.role} "
                 f"{process.rank} for {seconds_text(loop.unanswered_seconds)}"

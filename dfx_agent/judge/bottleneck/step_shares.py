@@ -32,15 +32,17 @@ _WAITS: Mapping[str, BoundBy] = {
     "barrier": "peers",
     SYNC_COORDINATION: "weight sync",
 }
+# what a rank waits for whom its peers then wait for
+_FOR_OTHERS: tuple[BoundBy, ...] = ("rollout", "policy gate", "data", "reward", "tool")
 WEIGHT_SYNC = "weight_sync"
 _LEAST_ROWS = 5
 
 
 @dataclass(frozen=True)
 class StepShares:
-    """Seconds of the mean step of a mean rank; ``waited`` is kind of wait -> seconds.
+    """Seconds of the mean step: of stages of a mean rank, of waits of the one that waits longest.
 
-    "peers" is of the rank that waits longest in each step: who is late does not wait at all.
+    ``waited`` is kind of wait -> seconds of a mean rank.
     """
 
     num_steps: int
@@ -75,23 +77,55 @@ def step_shares(rows: Sequence[StepRow]) -> StepShares:
     cells = [cell for row in rows for cell in row.cells]
     by_bound: defaultdict[BoundBy, float] = defaultdict(float)
     waited: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        for bound, seconds in _waits_of_step(row).items():
+            by_bound[bound] += seconds / len(rows)
     for cell in cells:
         for bound, seconds in _of_stages(cell.split):
-            by_bound[bound] += seconds
+            by_bound[bound] += seconds / len(cells)
         for kind, places in cell.split.wait_seconds.items():
-            waited[kind] += sum(places.values())
-            for stage, seconds in places.items():
-                by_bound[_bound_of_wait(kind, stage)] += seconds
-    num = len(cells) or 1
-    mean = {bound: seconds / num for bound, seconds in by_bound.items()}
-    if "peers" in mean:
-        mean["peers"] = _longest_for_peers(rows)
-    return StepShares(
-        len(rows),
-        sum(cell.split.wall_seconds for cell in cells) / num,
-        mean,
-        {kind: seconds / num for kind, seconds in waited.items()},
-    )
+            waited[kind] += sum(places.values()) / len(cells)
+    wall = sum(cell.split.wall_seconds for cell in cells) / (len(cells) or 1)
+    return StepShares(len(rows), wall, by_bound, waited)
+
+
+def _waits_of_step(row: StepRow) -> dict[BoundBy, float]:
+    """Of the rank that waits longest for each, since the others wait for that one.
+
+    For peers it is what that does not explain: who comes last may have waited for somebody else.
+    """
+    longest: dict[BoundBy, float] = {}
+    for cell in row.cells:
+        for bound, seconds in _waits_of(cell).items():
+            longest[bound] = max(longest.get(bound, 0.0), seconds)
+    if "peers" in longest:
+        longest["peers"] = _last(row)[1]
+    return longest
+
+
+def _last(row: StepRow) -> tuple[str, float]:
+    """Who comes last, and for how long the first waits because of that rank itself."""
+    waits = {cell.rank: _waits_of(cell) for cell in row.cells}
+    first, last = (pick(waits, key=lambda rank: _for_peers(waits[rank])) for pick in (max, min))
+    elsewhere = _elsewhere(waits[last]) - _elsewhere(waits[first])
+    waited = _for_peers(waits[first]) - _for_peers(waits[last])
+    return last, max(0.0, waited - max(0.0, elsewhere))
+
+
+def _for_peers(waits: Mapping[BoundBy, float]) -> float:
+    return waits.get("peers", 0.0)
+
+
+def _elsewhere(waits: Mapping[BoundBy, float]) -> float:
+    return sum(waits.get(bound, 0.0) for bound in _FOR_OTHERS)
+
+
+def _waits_of(cell: StepCell) -> dict[BoundBy, float]:
+    found: defaultdict[BoundBy, float] = defaultdict(float)
+    for kind, places in cell.split.wait_seconds.items():
+        for stage, seconds in places.items():
+            found[_bound_of_wait(kind, stage)] += seconds
+    return found
 
 
 class LateRank(NamedTuple):
@@ -104,12 +138,10 @@ class LateRank(NamedTuple):
 
 def late_rank(rows: Sequence[StepRow], least_seconds: float) -> LateRank | None:
     """None where it is now one, now another, or not for ``least_seconds`` of each step."""
-    waits = [_waits_for_peers(row) for row in rows]
-    last = {min(waited, key=lambda rank: waited[rank]) for waited in waits if len(waited) > 1}
-    if len(last) != 1 or len(rows) < _LEAST_ROWS:
+    told = [_last(row) for row in rows if len(row.cells) > 1]
+    if len({rank for rank, _ in told}) != 1 or len(told) < _LEAST_ROWS:
         return None
-    (rank,) = last
-    lost = [max(waited.values()) - waited.get(rank, 0.0) for waited in waits]
+    rank, lost = told[0][0], [seconds for _, seconds in told]
     if min(lost) < least_seconds:
         return None
     return LateRank(rank, sum(lost) / len(lost), _longer_stage(rows, rank))
@@ -123,24 +155,6 @@ def _longer_stage(rows: Sequence[StepRow], rank: str) -> str:
             for stage, seconds in cell.split.stage_seconds.items():
                 more[stage] += seconds if cell.rank == rank else -seconds / others
     return max(more, key=lambda stage: more[stage], default="")
-
-
-def _waits_for_peers(row: StepRow) -> dict[str, float]:
-    """Rank -> seconds outside all stages."""
-    return {
-        cell.rank: sum(
-            seconds
-            for kind, places in cell.split.wait_seconds.items()
-            for stage, seconds in places.items()
-            if _bound_of_wait(kind, stage) == "peers"
-        )
-        for cell in row.cells
-    }
-
-
-def _longest_for_peers(rows: Sequence[StepRow]) -> float:
-    """Of a step, whoever it is in each."""
-    return sum(max(_waits_for_peers(row).values(), default=0.0) for row in rows) / len(rows)
 
 
 def _of_stages(split: TimeSplit) -> Iterator[tuple[BoundBy, float]]:

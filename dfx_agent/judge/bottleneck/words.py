@@ -76,7 +76,9 @@ def bound_by(
         chain = (*chain, *_of_engines(window))
     if not found and felt_bound == "peers" and busy_host:
         chain = (*chain, busy_host)
-    notes = "; ".join(filter(None, ["" if found else _balance(window, bound), _left_out(window)]))
+    notes = "; ".join(
+        filter(None, ["" if found or busy_host else _balance(window, bound), _left_out(window)])
+    )
     verdict = Bottleneck("found", "", window.role, bound)
     return replace(
         verdict,
@@ -169,6 +171,8 @@ def _balance(window: Window, bound: BoundBy) -> str:
     """The pools that would fit each other, if each worked as it does."""
     wait = window.shares.by_bound.get("rollout", 0.0)
     ratios = busy_ratios(window)
+    if bound == "rollout" and not ratios and any(True for _ in window.engines()):
+        return ""  # nobody knows yet whether they have room
     if bound == "rollout" and is_waiting(window) and ratios and max(ratios.values()) < _BUSY_RATIO:
         return "the engines have room: more requests at a time would help, more engines would not"
     if bound == "rollout" and 0 < wait < window.step_seconds and is_waiting(window):

@@ -7,12 +7,16 @@ these rules hold no sizes of their own; they wait until a cause has lasted.
 
 from dfx_agent.catalogue import bottleneck, event_loop
 from dfx_agent.rules.alert import Alert, Listing, Runbook
-from dfx_agent.rules.conditions import Compare, series
+from dfx_agent.rules.conditions import Compare, Every, series
 from dfx_agent.rules.thresholds import Threshold
 
 _LAG_SECONDS = Threshold(
     "event_loop_lag_seconds", 0.5, "seconds",
     "an event loop that others wait for is late by this or more in 1 % of a minute",
+)  # fmt: skip
+_BY_CODE = Threshold(
+    "event_loop_code_ratio", 0.5, "ratio",
+    "so much of what held the loop is code of the job; else its host has no processor for it",
 )  # fmt: skip
 # a trainer may run its steps in its loop: nobody waits for that one
 _AWAITED = ("orchestrator", "driver", "collector", "environment", "rollout", "reward")
@@ -37,7 +41,12 @@ EVENT_LOOP_LATE = Alert(
     "DfxEventLoopLate",
     "warning",
     "progress",
-    Compare(series(event_loop.LAG_SECONDS, stat="p99", role=_AWAITED), ">=", _LAG_SECONDS),
+    Every(
+        (
+            Compare(series(event_loop.LAG_SECONDS, stat="p99", role=_AWAITED), ">=", _LAG_SECONDS),
+            Compare(series(event_loop.CODE_RATIO, role=_AWAITED), ">=", _BY_CODE),
+        )
+    ),
     "An event loop is held up",
     Runbook(
         meaning="Code that does not give way runs in the event loop of a process, or its threads "

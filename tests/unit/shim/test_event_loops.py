@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent.shim.event_loops import NO_PROCESSOR, _own, delayed_ns
+from dfx_agent.shim.event_loops import NO_PROCESSOR, OTHERS, LoopMonitor, _own, delayed_ns
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG, RECORD
 
@@ -168,3 +168,14 @@ def test_a_process_without_asyncio_has_no_thread_for_it(folder):
     command = [sys.executable, "-c", probe]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['MainThread'] False"
+
+
+def test_who_holds_a_loop_for_long_finds_a_name_after_many_who_did_not():
+    monitor = LoopMonitor()
+    for number in range(70):
+        monitor._named(f"library {number}", 0.1)
+    assert monitor._named("library 71", 0.1) == OTHERS
+    assert monitor._named("pack_batch", 30.0) == "pack_batch"
+    for number in range(100):
+        monitor._named(f"job {number}", 2.0)
+    assert monitor._named("job 101", 2.0) == OTHERS

@@ -132,6 +132,7 @@ class Pipeline:
                 num_readings=9, reason="nobody answers" if replica.state == "gone" else "",
                 pid=120 + number, read_seconds=self.now_seconds,
                 busy_seconds=replica.busy_seconds, observed_seconds=self.now_seconds - BEGIN,
+                busy_ratio=0.8, window_seconds=60.0,
                 gauges={"running_requests": replica.running},
                 totals={"generation_tokens": replica.num_waited_tokens},
                 histograms={"inter_token_latency_seconds": histogram},

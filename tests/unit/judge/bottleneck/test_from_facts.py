@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.facts.pipeline import PipelineFacts, Told
+from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.words import BUSY_HOST
 from dfx_agent.snapshot import OpenSpan, StepCell, StepRow, TimeSplit, Verdict
@@ -53,8 +53,20 @@ def test_rollout_that_waits_for_trainers_is_train_bound():
     assert verdict.balance == "2 times the training capacity would end the wait"
 
 
-def test_one_role_alone_is_bound_by_its_longest_stage():
-    stages = {"rollout": 3.0, "reward": 0.4, "actor_update": 1.0}
+@pytest.mark.parametrize(
+    ("stages", "bound", "chain"),
+    [
+        (
+            {"rollout": 3.0, "reward": 0.4, "actor_update": 1.0}, "rollout",
+            "ranks of actor roll out for 3 s of a step of 4.4 s (68%)",
+        ),
+        (
+            {"rollout": 1.2, "reward": 0.4, "actor_update": 2.8}, "train",
+            "ranks of actor train for 2.8 s of a step of 4.4 s (64%)",
+        ),
+    ],
+)  # fmt: skip
+def test_one_role_alone_is_bound_by_its_longest_stage(stages, bound, chain):
     split = TimeSplit(4.4, 4.4, 0.0, stages, {})
     rows = tuple(
         StepRow(n, "actor", n * 4.4, n * 4.4 + 4.4, (), None, (StepCell("0", split, {}),))
@@ -62,9 +74,7 @@ def test_one_role_alone_is_bound_by_its_longest_stage():
     )
     verdict = BottleneckJudge().verdict(PipelineFacts(now_seconds=30.0, steps=rows))
     assert verdict is not None
-    assert (verdict.state, verdict.bound_by) == ("found", "rollout")
-    assert verdict.cost_ratio == pytest.approx(3.0 / 4.4)
-    assert verdict.chain == ("ranks of actor roll out for 3 s of a step of 4.4 s (68%)",)
+    assert (verdict.state, verdict.bound_by, verdict.chain) == ("found", bound, (chain,))
 
 
 def test_a_slow_replica_is_named_with_what_it_costs():
@@ -275,6 +285,17 @@ def test_what_other_verdicts_name_is_taken_from_them():
     assert pipeline.steps(1).bound_by == "stalled"
 
 
+def test_a_small_growth_does_not_hide_what_binds():
+    parts = {"weight_sync_load": 0.1}
+    pipeline = Pipeline(stage={"forward": 0.2, "backward": 0.4} | parts)
+    pipeline.steps(12)
+    pipeline.stage["weight_sync_load"], pipeline.wait = 0.5, {"collector": 2.0}
+    verdict = pipeline.steps(5)
+    assert verdict.bound_by == "rollout"
+    assert [cause.kind for cause in verdict.causes] == ["weight sync"]
+    assert not any("weight sync" in sentence for sentence in verdict.chain)
+
+
 def test_a_fault_that_ends_is_not_told_any_more():
     pipeline = Pipeline(wait={"collector": 0.1}, told={TOOL: 0.02, TURNS: 2.0, GENERATION: 0.3})
     pipeline.steps(12)
@@ -319,8 +340,10 @@ def barrier_steps(*late: int) -> tuple[StepRow, ...]:
 
 def test_ranks_that_wait_for_one_that_is_late_lose_what_the_longest_waits():
     judge, rows = BottleneckJudge(), barrier_steps(1, 1, 1, 1, 1)
+    server = ProcessTime("rollout", "0", 20, TimeSplit())
     busy = Verdict("straggler", "insufficient evidence", "trainer", "busy", cause=BUSY_HOST)
-    verdict = judge.verdict(PipelineFacts(now_seconds=11.0, steps=rows, verdicts=(busy,)))
+    facts = PipelineFacts(now_seconds=11.0, steps=rows, processes=(server,), verdicts=(busy,))
+    verdict = judge.verdict(facts)
     assert verdict is not None
     assert (verdict.state, verdict.bound_by) == ("found", "peers")
     assert verdict.cost_seconds == pytest.approx(0.6)
@@ -329,10 +352,32 @@ def test_ranks_that_wait_for_one_that_is_late_lose_what_the_longest_waits():
     assert cause.sentence.endswith("wait 0.6 s for it; it is longer in pack than they are")
 
 
+def test_a_rank_that_waits_for_a_server_makes_no_peers_bound_step():
+    """Rank 0 asks, rank 1 waits for it in a broadcast; nobody marks anything."""
+
+    def cell(rank: int, kind: str) -> StepCell:
+        waits = {kind: {"": 2.0}}
+        return StepCell(str(rank), TimeSplit(2.6, 0.6, 0.0, {"backward": 0.6}, waits), {})
+
+    rows = tuple(
+        StepRow(
+            n, "trainer", n * 2.6, n * 2.6 + 2.6, (), None,
+            (cell(0, "remote"), cell(1, "collective")),
+        )
+        for n in range(6)
+    )  # fmt: skip
+    verdict = BottleneckJudge().verdict(PipelineFacts(now_seconds=16.0, steps=rows))
+    assert verdict is not None
+    assert (verdict.bound_by, verdict.causes) == ("rollout", ())
+    assert verdict.cost_seconds == pytest.approx(2.0)
+
+
 def test_ranks_that_are_late_in_turn_are_not_named():
     judge, rows = BottleneckJudge(), barrier_steps(1, 0, 1, 1, 0, 1)
+    server = ProcessTime("rollout", "0", 20, TimeSplit())
     busy = Verdict("straggler", "insufficient evidence", "trainer", "busy", cause=BUSY_HOST)
-    verdict = judge.verdict(PipelineFacts(now_seconds=13.0, steps=rows, verdicts=(busy,)))
+    facts = PipelineFacts(now_seconds=13.0, steps=rows, processes=(server,), verdicts=(busy,))
+    verdict = judge.verdict(facts)
     assert verdict is not None
     assert (verdict.bound_by, verdict.causes) == ("peers", ())
     assert verdict.chain[-1] == "busy"
