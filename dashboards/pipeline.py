@@ -44,7 +44,7 @@ EARLY = "not judged yet"
 LOADED = "{{replica}} loaded from {{source}}, as it says"
 STATES = values(
     (str(UNJUDGED), EARLY, GREY), (str(CLEAR), "balanced", GREEN),
-    (str(UNSURE), "not enough evidence", GREY), (str(FOUND), "FOUND", RED),
+    (str(UNSURE), "not enough evidence", GREY), (str(FOUND), "HELD UP", ORANGE),
 )  # fmt: skip
 PARTS = {"pause": "#e0787c", "gather": "#86e6d5", "transfer": "#58d2fc", "load": "#597cdf",
          "resume": "#5fb98c"}  # fmt: skip
@@ -86,8 +86,8 @@ def verdict() -> Any:
     panel = tiles(
         "Bottleneck",
         "What the agent concludes from the newest steps. 'balanced' is normal: nobody waits long "
-        "for anybody. FOUND: who and by how much stands on the right; start there. 'not judged "
-        "yet': too few steps.",
+        "for anybody. HELD UP, which is no fault: who and by how much stands on the right; start "
+        "there. 'not judged yet': too few steps.",
         "none",
     )
     now = _states(lately)
@@ -123,7 +123,7 @@ def causes() -> Any:
     )  # fmt: skip
     everything = dm.RegexMap(
         options=dm.DashboardRegexMapOptions(
-            pattern=".+", result=dm.ValueMappingResult(color=RED, index=3)
+            pattern=".+", result=dm.ValueMappingResult(color=ORANGE, index=3)
         )
     )
     calm = values(
@@ -166,16 +166,16 @@ def lost_share() -> Any:
     other = f"{balanced} or ({alive} unless on () {balanced})"
     panel.with_target(instant(f"{lost} or ({other}) unless on () ({lost})", "{{bound_by}}"))
     panel.color_scheme(by_threshold())
-    panel.thresholds(limits(GREY, (0, GREEN), (0.1, ORANGE), (0.3, RED)))
+    panel.thresholds(limits(GREY, (0, GREEN), (0.1, ORANGE)))
     return panel.mappings([values(("0", "none", GREEN), ("-1", "not known", GREY))]).decimals(0)
 
 
 def history() -> Any:
     panel = states(
         "Bottleneck over time",
-        "A lane for each thing that the pipeline was bound by, red while it was found. A lane that "
+        "A lane for each thing that the pipeline was bound by, while it was. A lane that "
         "begins together with an annotation (an alert, a checkpoint) is a change; one that is "
-        "always red is how the job is cut: see the ratio of pools in `dfx-agent diagnose`.",
+        "is always there is how the job is cut: see the ratio of pools in `dfx-agent diagnose`.",
         [STATES],
     )
     found = by("bound_by", "max", f"{of_run(bottleneck.STATE, state='found')} * {FOUND}")
