@@ -1,8 +1,9 @@
 """Every query of every board, asked of a real Prometheus: about the demo, and about 64 ranks.
 
 The demo is real training on a CPU with four faults at once; what it lacks (devices, waits for data,
-several nodes, a straggler) comes from scripted_job.py through the real wire, and a collapse from
-collapsing_job.py. The first row of the right board must name each problem.
+several nodes, a straggler) comes from scripted_job.py through the real wire, a collapse from
+collapsing_job.py, and what only an off-policy job has from off_policy_job.py. The first row of the
+right board must name each problem.
 """
 
 import math
@@ -45,6 +46,7 @@ FAULTS = [word for fault in ("tokens_imbalance", "host_leak:4", "rollout_abort:0
 DEMO_RUN = {"run": "it", "role": "trainer", "lane": "0"}
 SCRIPTED_RUN = {"run": "scripted", "role": "actor", "lane": "0"}
 COLLAPSING_RUN = {"run": "collapsing", "role": "trainer", "lane": "0"}
+OFF_POLICY_RUN = {"run": "off-policy", "role": "learner", "lane": "0"}
 # The detector takes what lasts for 128 steps as normal: they must outlive the tests.
 COLLAPSED_STEP_SECONDS = 3
 # Heatmaps leave the cells with this value, or less, empty.
@@ -89,6 +91,9 @@ def prometheus(prometheus_binary, tmp_path_factory):
     with ExitStack() as stack:
         stack.enter_context(started([*job, str(NUM_RANKS), str(STRAGGLER)], folder, scripted_env))
         stack.enter_context(started(collapsing, folder, collapsing_env))
+        for role in ("learner", "collector"):
+            words = [sys.executable, str(Path(__file__).parent / "off_policy_job.py"), role]
+            stack.enter_context(started(words, folder, {**scripted_env, "DFX_RUN": "off-policy"}))
         scripted_agent = stack.enter_context(serving(folder, unused_port(), env=scripted_env))
         demo_agent = stack.enter_context(running(folder, unused_port(), demo, demo_env))
         found = started_prometheus(stack, prometheus_binary, folder, demo_agent, scripted_agent)
@@ -97,7 +102,7 @@ def prometheus(prometheus_binary, tmp_path_factory):
             steps = dict.fromkeys(("it", "scripted"), 0.0)
             for labels, value in found.query("min by (run) (dfx_step)"):
                 steps[labels["run"]] = value
-            counted = found.query(f"count(dfx_rank_info) == {NUM_RANKS + 4 + 1}")
+            counted = found.query(f"count(dfx_rank_info) == {NUM_RANKS + 4 + 1 + 2}")
             return counted and min(steps.values()) >= NUM_STEPS
 
         until(has_steps, f"{NUM_STEPS} steps of both jobs in Prometheus", 120)
@@ -122,7 +127,7 @@ def num_values(prometheus, query, variables):
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda q: f"{q.board}:{q.panel}:{q.legend}")
 def test_every_query_returns_data(prometheus, query):
-    runs = (DEMO_RUN, SCRIPTED_RUN, COLLAPSING_RUN)
+    runs = (DEMO_RUN, SCRIPTED_RUN, COLLAPSING_RUN, OFF_POLICY_RUN)
     counts = [num_values(prometheus, query, run) for run in runs]
     assert max(counts) > 0, query
 

@@ -29,11 +29,15 @@ pytestmark = pytest.mark.timeout(3600)
 
 @pytest.fixture(scope="module")
 def live(prometheus_binary, tmp_path_factory):
-    """(Prometheus, run) once the demo has made steps; from step 9 on receiver 1 is 3 s late."""
+    """(Prometheus, run) once the demo has made steps.
+
+    From step 9 on receiver 1 is 3 s late; the orchestrator holds its loop for 0.3 s in each step.
+    """
     folder = tmp_path_factory.mktemp("pipeline")
     port = unused_port()
     command = [*DFX_AGENT, "demo", "--pipeline", "async", "--no-browser", "--listen"]
-    command += [f"127.0.0.1:{port}", "--fault", "slow_weight_sync:3:9"]
+    command += [f"127.0.0.1:{port}", "--fault", "slow_weight_sync:3:9",
+                "--fault", "blocked_loop:0.3"]  # fmt: skip
     environment = demo_environment(DFX_DIR=str(folder / "dfx"), TMPDIR=str(folder))
     with started(command, folder, environment) as process:
         agent = LiveAgent(process, port)

@@ -73,6 +73,9 @@ class Job:
         self.num_enqueued = 0
         self.issue_ms = self.wait_ms = 0.0
         self.gives_work = self.does_number = True
+
+    def listen(self) -> None:
+        """To what the guest records from now on."""
         self.reader = SegmentReader(recorder.current.path)
 
     def rows(self, kind: int) -> list[Any]:
@@ -98,7 +101,7 @@ def job(request, tmp_path, monkeypatch, device) -> Iterator[Job]:
     monkeypatch.setattr(device_time, "_sampled", (0, 0))
     tmp_path.chmod(0o700)
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-    group, work = dist.ProcessGroup, dist.Work
+    job, group, work = Job(), dist.ProcessGroup, dist.Work
     all_reduce, waited = group.allreduce, work.wait
 
     def enqueue(*args: Any) -> Any:
@@ -117,7 +120,7 @@ def job(request, tmp_path, monkeypatch, device) -> Iterator[Job]:
     monkeypatch.setattr(group, "allreduce", enqueue)
     monkeypatch.setattr(work, "wait", wait)
     dfx.init(run="device", directory=str(tmp_path))
-    job = Job()
+    job.listen()
     job.num_enqueued = 1  # the communicator is there
     dfx.set_step(16)
     yield job
