@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.processor import SchedTimes
 
@@ -59,7 +60,7 @@ class RoleSteps:
     """The newest closed steps of one role, oldest first; each lasts ``LEAST_SECONDS`` or longer.
 
     ``coverage_ratio``: of the collectives of a rank that were recorded, of the rank that has the
-    least; None unknown. ``num_ranks`` are seen of ``world_size``.
+    least; None unknown. ``num_ranks`` are seen of ``world_size``. ``layout``: as far as told.
     """
 
     role: str
@@ -67,3 +68,4 @@ class RoleSteps:
     coverage_ratio: float | None
     num_ranks: int
     world_size: int
+    layout: Layout = NOT_TOLD

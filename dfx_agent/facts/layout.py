@@ -1,0 +1,79 @@
+"""How a job is laid out over its ranks: who has which part of the model and of the data.
+
+As the ranks themselves tell it, nothing inferred. Ranks are numbers in the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+# axes along which jobs are laid out: frameworks have many names for them
+PIPELINE, TENSOR, DATA = "pipeline", "tensor", "data"
+EXPERT, CONTEXT = "expert", "context"
+
+
+class Stride(NamedTuple):
+    """Ranks from ``first`` to ``last``, both included, ``stride`` apart."""
+
+    first: int
+    last: int
+    stride: int
+
+    @property
+    def num_ranks(self) -> int:
+        """At least 0, whatever was told."""
+        return max(0, (self.last - self.first) // max(1, self.stride) + 1)
+
+    def has(self, rank: int) -> bool:
+        is_between = self.first <= rank <= self.last
+        return is_between and (rank - self.first) % max(1, self.stride) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """One process group; ``num_ranks`` are in it, those that a guest had room to tell are members.
+
+    ``description`` is what its maker wrote to it, "" where that is nothing.
+    """
+
+    name: str
+    description: str
+    num_ranks: int
+    members: tuple[Stride, ...]
+
+    def has(self, rank: int) -> bool:
+        """Whether it is known to be a member."""
+        return any(stride.has(rank) for stride in self.members)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all members are known."""
+        return sum(stride.num_ranks for stride in self.members) == self.num_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank's place. ``coordinates``: by axis, from 0; only axes that were told.
+
+    ``sizes``: how many places an axis has. ``neighbours``: whom it sends to or receives from.
+    ``rank`` is -1 and ``node`` is "" where that is not known.
+    """
+
+    rank: int = -1
+    node: str = ""
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    neighbours: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Of one role: a place for each rank by its label, and the process groups that they told."""
+
+    places: Mapping[str, Place] = field(default_factory=dict)
+    groups: tuple[ProcessGroup, ...] = ()
+
+
+NOT_TOLD = Layout()
