@@ -21,12 +21,15 @@ from dfx_agent.agent.kept.evidence import Evidence
 from dfx_agent.agent.kept.incidents import IncidentsFile
 from dfx_agent.agent.kept.totals import TotalsFile
 from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.run_facts import RunTeller
+from dfx_agent.agent.telling import Teller
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.devices.registry import READ_EVERY_SECONDS
 from dfx_agent.devices.registry import found as device_readers
 from dfx_agent.engines.discovery import SERVING_ROLES
 from dfx_agent.engines.watch import EngineWatch
 from dfx_agent.errors import BlindError
+from dfx_agent.facts.run import RunFacts
 from dfx_agent.faults import Faults
 from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.node.ended import KEEP_RUNS
@@ -94,6 +97,7 @@ class Agent:
         self._reported: dict[tuple[str, str], SegmentProblem] = {}
         self._poll_elapsed = 0.0
         self._is_stale = False
+        self._teller: RunTeller | None = None
         self._is_job_ended = False
         self._awaits_alerts = False
         self._snapshot = self._render()
@@ -223,6 +227,26 @@ class Agent:
         with self._held():
             self._fold(run).outside = placed(processes)
             self._is_stale = True
+
+    def tell(self, node: str) -> None:
+        """Keep what a hub is to know of this node, which it calls so; before ``start``."""
+        self._teller = RunTeller(node)
+
+    def facts(self, *, is_full: bool = False, is_last: bool = False) -> tuple[RunFacts, ...]:
+        """Of each run, what came since it was asked last, or all; after ``tell``.
+
+        Without a run one that says so. ``is_last``: this agent leaves.
+        """
+        teller = self._teller
+        if teller is None:
+            raise BlindError("this agent was not told to tell")
+        with self._held():
+            told = [
+                teller.facts(fold, is_full=is_full, is_last=is_last)
+                for fold in self._runs.values()
+                if fold.processes
+            ]
+        return tuple(told) or (teller.nothing(is_last=is_last),)
 
     def await_alerts(self) -> None:
         """Somebody will tell what fires: until then no run is clear."""
@@ -379,6 +403,7 @@ class Agent:
             fold = self._runs[run] = RunFold(run, self._critical, self._faults)
             fold.health = self._health_files.restore(run, fold.health)
             fold.alerts = None if self._awaits_alerts else ()
+            fold.teller = None if self._teller is None else Teller()
         return fold
 
     def _refile(self) -> None:

@@ -18,6 +18,7 @@ class HangWatch:
 
     def __init__(self, faults: Faults, run: str) -> None:
         self.verdicts: tuple[Verdict, ...] = ()
+        self.now_ns = 0  # as of which they are, monotonic
         self.tracks = Tracks(faults, run)
         self._faults, self._run = faults, run
         self._judge = HangJudge(faults, run)
@@ -27,6 +28,7 @@ class HangWatch:
     ) -> tuple[Verdict, ...]:
         """A hang and a crash verdict for every role. ``processes`` by (role, label)."""
         read_seconds = time.monotonic()
+        self.now_ns = now_ns
         self.tracks.observe(processes, now_ns)
         roles, quiet_seconds = self.tracks.facts(now_ns), self.tracks.quiet_seconds(now_ns)
         known = {role: ranks for role, ranks in roles.items() if ranks is not None}

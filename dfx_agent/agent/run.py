@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from math import inf
 
 from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.agent.step_rows import StepRows
+from dfx_agent.agent.telling import Teller
 from dfx_agent.engines.pool import IdleCheck
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
+from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.faults import Faults, unjudged
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.data.ledger import RunLedger
@@ -60,10 +62,10 @@ class RunFold:
         self._fresh: list[tuple[ScalarRecord, str, int]] = []  # of this reading, label, attempt
         self.collectives = Collectives()
         self.hangs = HangWatch(self.faults, run)
-        self._memory, self._memory_judge = MemoryReader(), MemoryJudge()
+        self.memory, self._memory_judge = MemoryReader(), MemoryJudge()
         self.health = RunHealth(critical)
         self.skipped_updates = SkippedUpdates()
-        self._crossings, self.ledger = Crossings(), RunLedger()
+        self.crossings, self.ledger = Crossings(), RunLedger()
         self.incidents = IncidentBook(run)
         self.idle_check = IdleCheck()
         self.bottleneck = BottleneckJudge()
@@ -72,6 +74,7 @@ class RunFold:
         self.scalar_rows = ScalarRows()
         self._watches: dict[str, StepWatch] = {}
         self._stragglers = StragglerJudge()
+        self.teller: Teller | None = None  # what a hub is told, where there is one
 
     @property
     def rows(self) -> Mapping[tuple[str, int], StepRow]:
@@ -144,10 +147,12 @@ class RunFold:
         self.release(process)
         self.dropped.add(process)
         self.collectives.let_go(process)
-        self.ledger.let_go(process.id, self._crossings.let_go(process))
+        self.ledger.let_go(process.id, self.crossings.let_go(process))
         self.scalar_rows.let_go(role, label)
         if all(other != label for _, other in self.processes):
             self.store.let_go(label)
+        if self.teller is not None:
+            self.teller.let_go(process)
         if role in self._watches:
             self._watches[role].let_go(process)
         self._step_rows.let_go(role, label)
@@ -157,11 +162,16 @@ class RunFold:
         self._fresh += ((scalar, process.label, process.attempt) for scalar in scalars)
         if scalars:  # a run without a framework is asked in all its processes
             framework, offset_ns = self.framework_of(process), process.follower.epoch_offset_ns
-            self.health.add(ToldScalars(process.id, framework, tuple(scalars), offset_ns))
+            told = ToldScalars(process.id, framework, tuple(scalars), offset_ns)
+            self.health.add(told)
+            if self.teller is not None:
+                self.teller.add_scalars(told)
         self.collectives.add(process)
-        crossed = self._crossings.news(process)
+        crossed = self.crossings.news(process)
         if crossed is not None:
             self.ledger.add(crossed)
+        if self.teller is not None:
+            self.teller.add_reading(process, steps, crossed)
         watch = self._watches.get(process.filed_as.role)
         if watch is None:
             watch = self._watches[process.filed_as.role] = StepWatch()
@@ -177,7 +187,9 @@ class RunFold:
         with guard("judgement", run, _STEPS):
             self.collectives.settle()
             for role, watch in self._watches.items():
-                watch.close(self._living(role), self.collectives)
+                closed = watch.close(self._living(role), self.collectives)
+                if self.teller is not None:
+                    self.teller.add_steps(role, closed)
         with guard("judgement", run, "rows of steps"):
             self._step_rows.close(self.processes)
         with guard("judgement", run, _HANGS):
@@ -187,7 +199,7 @@ class RunFold:
             self.health.close(told)
             self.skipped_updates.observe(update_counts(self.processes.values()))
         with guard("judgement", run, _LEDGER):
-            reporting = self._crossings.progress(self.processes.values())
+            reporting = self.crossings.progress(self.processes.values())
             self.ledger.settle(reporting, is_whole=self._is_whole())
 
     def _store_scalars(self) -> None:
@@ -218,7 +230,7 @@ class RunFold:
         return self.faults.told(run, (*found, *verdicts(self.outside)))
 
     def _of_memory(self) -> tuple[Verdict, ...]:
-        facts = self._memory.facts(self._trained().values())
+        facts = self.memory.facts(self._trained().values())
         return self._memory_judge.verdicts(facts, time.time())
 
     def _trained(self) -> dict[tuple[str, str], Process]:
@@ -279,6 +291,16 @@ class RunFold:
         if not ranks or (self._counts_steps_without(role) and not any(map(_meets_others, ranks))):
             return None
         return self._stragglers.verdict(watch.facts(role, ranks, self.collectives))
+
+    def told(self) -> Teller:
+        """From now on what a hub is to know is kept for it."""
+        if self.teller is None:
+            self.teller = Teller()
+        return self.teller
+
+    def role_steps(self, role: str, ranks: Collection[Process]) -> RoleSteps:
+        """What is closed by now of these ranks of a role, at least one."""
+        return self._watches.setdefault(role, StepWatch()).facts(role, ranks, self.collectives)
 
     def _counts_steps_without(self, role: str) -> bool:
         """Whether the job has steps, in other roles than this one."""

@@ -66,7 +66,8 @@ class RankFacts:
     missed, its process gone or its segment closed. ``is_ending``: its segment is closed and its
     process was still there, the last time at ``there_ns``. ``processor_share``: what it got of a
     processor while it computed, since it last moved; 1 where it did not compute. ``stacks`` and
-    ``flight`` were written since it last moved.
+    ``flight`` were written since it last moved. ``opened_ns``: begins of ``open_spans``. ``node``:
+    where it runs, "" where all of the job do.
     """
 
     label: str
@@ -114,6 +115,8 @@ class RankFacts:
     stacks: ProcessStacks | None = None
     flight: FlightRecord | None = None
     joining: Joining | None = None
+    opened_ns: tuple[int, ...] = ()
+    node: str = ""
 
     @property
     def is_living(self) -> bool:

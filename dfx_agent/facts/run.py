@@ -22,11 +22,26 @@ class RunFacts:
     nothing has moved in the whole run. ``steps`` and ``memory``: the newest that are kept.
     ``scalars``, ``updates``, ``batches``: what came since the facts before; ``progress``: how far
     those are that show batches.
+
+    Facts that leave the node come one after the other, by ``number``, from one start of an
+    ``agent``. With ``is_full`` they are all that is kept; else of durations, operations, steps,
+    samples of memory and what is told only that which came since the facts before, and stacks and
+    flight records that were told stay as they are. ``now_ns`` is on the monotonic clock of the
+    host, which ``boot`` tells from others. ``is_last``: the agent leaves in order. A ``run`` of ""
+    says that this node has none. ``failing``: what cannot be read or judged there, "" for nothing.
     """
 
     run: str
     node: str
     now_seconds: float
+    now_ns: int = 0
+    boot: str = ""
+    agent: str = ""
+    number: int = 0
+    is_full: bool = True
+    is_last: bool = False
+    failing: str = ""
+    framework: str = ""
     quiet_seconds: float = 0.0
     seats: tuple[Seat, ...] = ()
     ranks: Mapping[str, tuple[RankFacts, ...]] = field(default_factory=dict)

@@ -29,7 +29,8 @@ class Seat:
     """One process of a run; -1 where a number is not known.
 
     ``label``: how it is called, "3" of rank 3, "p4711" of one without a rank. ``node``: the name
-    of its host. ``attempt``: how often the rank was started before.
+    of its host. ``attempt``: how often the rank was started before. ``rendezvous``: where its job
+    meets, "host:port", "" unknown. ``told_step``: the step that it said it is in.
     """
 
     role: str
@@ -40,6 +41,17 @@ class Seat:
     node: str = ""
     attempt: int = 0
     state: RankState = "live"
+    pid: int = 0
+    created_ns: int = 0
+    rendezvous: str = ""
+    told_step: int | None = None
+    num_records: int = 0
+    num_lost_records: int = 0
+
+    @property
+    def id(self) -> ProcessId:
+        """Which process it is, of those that had or have its place."""
+        return ProcessId(self.role, self.label, self.created_ns)
 
     @property
     def is_living(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.pairs import Pairs
@@ -18,6 +19,17 @@ TRANSFER: Part = ("transfer", "")
 LEAST_SECONDS = 0.25
 
 
+class GroupTime(NamedTuple):
+    """Collectives of one process group that one rank was blocked in during a step.
+
+    ``newest`` is the last of their numbers.
+    """
+
+    num_collectives: int
+    newest: int
+    blocked_seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class RankStep:
     """One rank in one step. ``waited_seconds`` is waiting for peers, ``parts`` is all the rest.
@@ -26,6 +38,7 @@ class RankStep:
     matched collectives. ``num_tokens`` is None when none were told, ``num_forward_tokens`` (taken
     in by forward passes that are trained on, padding included) and ``busy_seconds`` (processor time
     of the thread that trains) where they are not known, nor ``processor``, by the kernel's count.
+    ``groups``: by process group, for a judge of several nodes; empty where nobody asked.
     """
 
     wall_seconds: float
@@ -35,6 +48,7 @@ class RankStep:
     num_forward_tokens: float | None = None
     busy_seconds: float | None = None
     processor: SchedTimes | None = None
+    groups: Mapping[str, GroupTime] = field(default_factory=dict)
 
     @property
     def work_seconds(self) -> float:

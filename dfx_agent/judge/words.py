@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.facts.stacks import merge
@@ -18,8 +18,20 @@ _STACK_FRAMES = 6
 
 
 def ranks_text(ranks: Iterable[RankFacts]) -> str:
-    """As in "rank 2", "ranks 0, 1, 3", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more"."""
-    return labels_text(rank.label for rank in ranks)
+    """As in "rank 2", "ranks 0, 1, 3", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more".
+
+    Of a job on several nodes with their names.
+    """
+    return places_text({rank.label: rank.node for rank in ranks})
+
+
+def places_text(nodes: Mapping[str, str]) -> str:
+    """Label -> node, "" where there is but one: as in "ranks 2, 3 on node-b"."""
+    named = sorted(set(nodes.values()) - {""})
+    if not named:
+        return labels_text(nodes)
+    where = named[0] if len(named) == 1 else f"{len(named)} nodes"
+    return f"{labels_text(nodes)} on {where}"
 
 
 def labels_text(labels: Iterable[str]) -> str:

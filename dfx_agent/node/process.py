@@ -12,6 +12,7 @@ from math import isfinite
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.scalars import ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.facts.steps import GroupTime
 from dfx_agent.host.contention import ProcessorTimes
 from dfx_agent.node.event_loop import LoopAccount
 from dfx_agent.node.memory.use import ProcessMemory
@@ -77,6 +78,7 @@ class ClosedStep:
     num_forward_tokens: float | None = None
     busy_seconds: float | None = None
     processor: SchedTimes | None = None
+    groups: Mapping[str, GroupTime] = field(default_factory=dict)
 
 
 class Process:
@@ -146,6 +148,9 @@ class Process:
         return Seat(
             role=known.role, label=self.label, rank=known.rank, local_rank=known.local_rank,
             world_size=known.world_size, node=known.host, attempt=self.attempt, state=self.state,
+            pid=self.pid, created_ns=self.follower.preamble.created_epoch_ns,
+            told_step=self.told_step, num_records=self.follower.num_read,
+            num_lost_records=self.follower.num_lost,
         )  # fmt: skip
 
     @property

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
+from dfx_agent.facts.short_steps import ShortSteps
 from dfx_agent.facts.steps import IDLE, LEAST_SECONDS, TRANSFER, Part, RankStep, RoleSteps, Step
 from dfx_agent.facts.wait_kinds import PEER_WAITS
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.process import ClosedStep, Process
-from dfx_agent.node.short_steps import ShortSteps
 
 _KEEP_STEPS = 32
 _KEEP_OPEN = 8
@@ -48,15 +48,20 @@ class StepWatch:
             closed.pop(process, None)
         self._open = {number: closed for number, closed in self._open.items() if closed}
 
-    def close(self, living: Collection[Process], collectives: Collectives) -> None:
-        """Take the steps that all of ``living`` have passed, at the end of the job all ranks."""
-        awaited = living or self._known.values()
+    def close(self, living: Collection[Process], collectives: Collectives) -> list[Step]:
+        """Take the steps that all of ``living`` have passed, at the end of the job all ranks.
+
+        Returned as they were, short ones too.
+        """
+        awaited, taken = living or self._known.values(), []
         for number, closed in sorted(self._open.items()):
             if all(process in closed for process in awaited):
-                step = self._short.take(_step(number, self._open.pop(number), collectives))
+                taken.append(_step(number, self._open.pop(number), collectives))
+                step = self._short.take(taken[-1])
                 self.steps += [step] if step is not None else []
         for number in sorted(self._open)[:-_KEEP_OPEN]:
             del self._open[number]
+        return taken
 
     def facts(self, role: str, ranks: Collection[Process], collectives: Collectives) -> RoleSteps:
         """What is closed by now; ``ranks`` are those of the role that are seen, at least one."""
@@ -91,5 +96,6 @@ def rank_step(closed: ClosedStep, transfer_seconds: float) -> RankStep:
     waited = round(blocked - transfer, 9)  # clocks tell nanoseconds
     forward, busy = closed.num_forward_tokens, closed.busy_seconds
     return RankStep(
-        split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor
+        split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor,
+        closed.groups,
     )  # fmt: skip

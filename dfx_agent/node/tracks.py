@@ -75,9 +75,20 @@ class Tracks:
                 known[role] = self._of_role(tracks, now_ns)
         return known
 
+    def all_facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
+        """The same, also of a role in which all get on; without one of which it is not known."""
+        known: dict[str, tuple[RankFacts, ...]] = {}
+        for role, tracks in self._roles.items():
+            with self._faults.guard("judgement", self._run, facts_of(role)):
+                known[role] = self._ranks(tracks, now_ns)
+        return known
+
     def _of_role(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
         if not any(track.may_stand(now_ns) for track in tracks):
             return ()
+        return self._ranks(tracks, now_ns)
+
+    def _ranks(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
         attempt = max(track.process.attempt for track in tracks)
         # what an earlier attempt left behind is not missed by this one
         known = [t for t in tracks if t.process.is_living or t.process.attempt == attempt]

@@ -41,7 +41,8 @@ def is_own_child(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
     """Whether a rank that lives on made it, and it never took part in torch.distributed."""
     has_peers = rank.has_groups or rank.reached
     return not has_peers and any(
-        other.is_living and other.pid == rank.parent_pid for other in ranks
+        other.is_living and other.node == rank.node and other.pid == rank.parent_pid
+        for other in ranks
     )
 
 

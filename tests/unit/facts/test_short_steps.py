@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.facts.short_steps import ShortSteps
 from dfx_agent.facts.steps import LEAST_SECONDS, RankStep, Step
-from dfx_agent.node.short_steps import ShortSteps
 
 STAGE = ("stage", "train")
 

@@ -1,0 +1,284 @@
+"""One job over its nodes: what they told, put together on the clocks of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from dfx_agent.facts.ledger import LedgerNews, Progress
+from dfx_agent.facts.memory import MemoryFacts
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
+from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.faults import Faults
+from dfx_agent.job.clock import NodeClock
+from dfx_agent.job.here import Shift
+from dfx_agent.job.node_run import NodeRun
+from dfx_agent.job.places import Places
+from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, takes_part
+from dfx_agent.job.steps import JobSteps
+from dfx_agent.judge.data.ledger import RunLedger
+from dfx_agent.judge.divergence.health import RunHealth
+from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
+from dfx_agent.rules.conditions import Condition
+from dfx_agent.rules.declared.stability import DIVERGENCE
+
+# which of two ranks on two nodes died first is known no better than how long a document takes
+_ORDER_NS = 500 * 10**6
+_MOVING_NS = 10 * 10**9
+
+
+class JobFold:
+    """One job. ``take`` what its nodes tell; ``now_ns``: as of which all of them are known.
+
+    That is the oldest of what the nodes that are heard told last: what one did later than another
+    one was looked at is not held against that one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: str = "",
+        critical: Condition = DIVERGENCE.condition,
+        faults: Faults | None = None,
+    ) -> None:
+        """``name`` as its nodes call it, ``run`` as it is called beside another one of that."""
+        self.name = name
+        self.run = run or name
+        self.faults = faults or Faults()
+        self.nodes: dict[str, NodeRun] = {}
+        self.places = Places()
+        self.steps: dict[str, JobSteps] = {}
+        self.health = RunHealth(critical)
+        self.ledger = RunLedger()
+        self.skipped_updates = SkippedUpdates()
+        self.reach: dict[str, Reach] = {}
+        self.idle_nodes: frozenset[str] = frozenset()
+        self.here_ns, self.here_seconds = 0, 0.0
+        self._newest_ns: dict[tuple[str, ProcessId, str], int] = {}
+
+    def take(
+        self, node: str, facts: RunFacts, clock: NodeClock, here_ns: int, here_seconds: float
+    ) -> bool:
+        """What one node told, at this instant of the hub. False: it is to tell all again."""
+        self.at(here_ns, here_seconds)
+        known = self.nodes.get(node)
+        if known is None:
+            known = self.nodes[node] = NodeRun(node, clock, facts)
+        may_grow = known.take(facts, here_ns)
+        for role in self.places.take(node, facts.seats, self.is_heard):
+            self.steps.setdefault(role, JobSteps()).begin_anew()
+        if may_grow:
+            self._grow(known)
+        return not known.is_behind
+
+    def at(self, here_ns: int, here_seconds: float) -> None:
+        """What time it is on this host, monotonic and Unix."""
+        self.here_ns, self.here_seconds = here_ns, here_seconds
+
+    def let_go(self, node: str) -> None:
+        """It has nobody of this job any more."""
+        self.places.take(node, (), self.is_heard)
+        del self.nodes[node]
+
+    @property
+    def framework(self) -> str:
+        return next((n.facts.framework for n in self.nodes.values() if n.facts.framework), "")
+
+    @property
+    def now_ns(self) -> int:
+        return min((node.as_of_ns for node in self.heard), default=self.here_ns)
+
+    @property
+    def heard(self) -> list[NodeRun]:
+        return [node for node in self.nodes.values() if self.is_heard(node.node)]
+
+    def is_heard(self, node: str) -> bool:
+        known = self.nodes.get(node)
+        is_silent = known is None or known.silent_seconds(self.here_ns) >= SILENT_SECONDS
+        return known is not None and not is_silent and not known.has_left
+
+    def seats(self, *, of_heard: bool = True) -> Iterator[tuple[NodeRun, Seat]]:
+        """As they are called in the job; not what a dead process left that has a successor."""
+        for node in self.heard if of_heard else self.nodes.values():
+            for seat in node.seats:
+                label = self.places.label(node.node, seat.role, seat.label)
+                if label == seat.label or seat.is_living:
+                    yield node, replace(seat, label=label)
+
+    def ranks(self) -> dict[str, list[RankFacts]]:
+        """Role -> its ranks on nodes that are heard, as of ``now_ns``, in order."""
+        found: dict[str, list[RankFacts]] = {}
+        now_ns = self.now_ns
+        for node in self.heard:
+            shift, name = self.shift(node), node.node if len(self.nodes) > 1 else ""
+            for (role, label), rank in node.ranks.items():
+                called = self.places.label(node.node, role, label)
+                if called == label or rank.is_living:
+                    here = self._as_of(shift.rank(rank), now_ns)
+                    found.setdefault(role, []).append(replace(here, label=called, node=name))
+        return {role: _of_newest_attempt(_outlived(ranks)) for role, ranks in found.items()}
+
+    def silent_roles(self, node: str) -> set[str]:
+        """Of a node that is not heard: roles of its living processes."""
+        known = self.nodes[node]
+        if self.is_heard(node):
+            return set()
+        return {s.role for s in known.seats if s.label in set(self._own_labels(known))}
+
+    def role_steps(self, role: str) -> RoleSteps:
+        """What is closed by now; of a role that somebody heard has."""
+        told = [t for node in self.heard for t in node.facts.steps if t.role == role]
+        known = [t.coverage_ratio for t in told if t.coverage_ratio is not None]
+        steps = self.steps.get(role)
+        return RoleSteps(
+            role,
+            tuple(steps.steps) if steps else (),
+            min(known, default=None),
+            sum(t.num_ranks for t in told),
+            max((t.world_size for t in told), default=-1),
+        )
+
+    def close(self) -> None:
+        """Take the steps and numbers that are whole by now."""
+        seats = [seat for _, seat in self.seats()]
+        for role, steps in self.steps.items():
+            living = {s.label for s in seats if s.role == role and s.is_living}
+            steps.close(living or {s.label for s in seats if s.role == role})
+        self.health.close({seat.id: seat.told_step for seat in seats if seat.is_living})
+        self.skipped_updates.observe(self.updates())
+        self.ledger.settle(self._progress(), is_whole=self.is_whole(seats))
+
+    def memory(self) -> tuple[MemoryFacts, ...]:
+        return tuple(
+            replace(facts, process=self.places.process(node.node, facts.process))
+            for node in self.heard
+            for facts in node.memory.values()
+        )
+
+    def updates(self) -> list[UpdateCounts]:
+        return [
+            self.shift(node)
+            .updates(told)
+            ._replace(process=self.places.process(node.node, told.process))
+            for node in self.heard
+            for told in node.facts.updates
+        ]
+
+    def is_whole(self, seats: Iterable[Seat]) -> bool:
+        """Whether every rank of every role is told of."""
+        known = list(seats)
+        num = {role: sum(s.role == role for s in known) for role in {s.role for s in known}}
+        return all(seat.world_size <= num[seat.role] for seat in known)
+
+    def presences(self) -> list[Presence]:
+        """Each node of the job, and what is known of it while it is silent."""
+        elsewhere: dict[str, int] = {}
+        moved_ns = 0
+        for node in self.heard:
+            for rank in node.ranks.values():
+                moved_ns = max(moved_ns, self.shift(node).ns + rank.moved_ns)
+                for group, number in rank.reached.items():
+                    elsewhere[group] = max(number, elsewhere.get(group, -1))
+        is_moving = self.here_ns - moved_ns < _MOVING_NS
+        return [
+            Presence(
+                node.node,
+                node.silent_seconds(self.here_ns),
+                tuple(self._own_labels(node)),
+                has_left=node.has_left,
+                takes_part=takes_part(
+                    (rank.reached for rank in node.ranks.values() if rank.is_living),
+                    elsewhere,
+                    is_moving=is_moving,
+                ),
+                reach=self.reach.get(node.node),
+            )
+            for node in self.nodes.values()
+        ]
+
+    def _own_labels(self, node: NodeRun) -> Iterator[str]:
+        """Of its living processes, whose places nobody else has by now."""
+        for seat in node.seats:
+            is_own = self.places.owner(seat.role, seat.label) == node.node
+            if seat.is_living and is_own and seat.role != LOG_ROLE:
+                yield seat.label
+
+    def _grow(self, known: NodeRun) -> None:
+        node, facts, shift = known.node, known.facts, self.shift(known)
+        for told in facts.steps:
+            steps = self.steps.setdefault(told.role, JobSteps())
+            label = partial(self.places.label, node, told.role)
+            for step in told.steps:
+                steps.add(node, step, shift, label)
+        for scalars in facts.scalars:
+            fresh = self._fresh_scalars(node, scalars)
+            if fresh.scalars:
+                self.health.add(shift.scalars(fresh))
+        for news in facts.batches:
+            if self._is_fresh(node, news):
+                self.ledger.add(replace(news, process=self.places.process(node, news.process)))
+
+    def _fresh_scalars(self, node: str, told: ToldScalars) -> ToldScalars:
+        """Those that did not come in an earlier document."""
+        key = node, told.process, "scalars"
+        before_ns = self._newest_ns.get(key, -1)
+        fresh = tuple(scalar for scalar in told.scalars if scalar.time_ns > before_ns)
+        self._newest_ns[key] = max((scalar.time_ns for scalar in fresh), default=before_ns)
+        process = self.places.process(node, told.process)
+        return replace(told, process=process, scalars=fresh)
+
+    def _is_fresh(self, node: str, news: LedgerNews) -> bool:
+        """Whether its batches did not come in an earlier document; one without any is."""
+        key = node, news.process, "batches"
+        newest_ns = max((crossing.time_ns for crossing in news.crossings), default=None)
+        if newest_ns is None:
+            return True
+        is_fresh = newest_ns > self._newest_ns.get(key, -1)
+        self._newest_ns[key] = max(newest_ns, self._newest_ns.get(key, -1))
+        return is_fresh
+
+    def _progress(self) -> list[Progress]:
+        return [
+            told._replace(process=self.places.process(node.node, told.process))
+            for node in self.nodes.values()
+            for told in node.facts.progress
+        ]
+
+    def shift(self, node: NodeRun) -> Shift:
+        """To the clocks of this host."""
+        return node.shift(self.here_seconds, self.here_ns)
+
+    def _as_of(self, rank: RankFacts, now_ns: int) -> RankFacts:
+        """What it did later than that is not held against others."""
+        return replace(
+            rank,
+            now_ns=now_ns,
+            now_seconds=self.here_seconds - (self.here_ns - now_ns) / 1e9,
+            moved_ns=min(rank.moved_ns, now_ns),
+            others_moved_ns=min(rank.others_moved_ns, now_ns),
+        )
+
+
+def _of_newest_attempt(ranks: list[RankFacts]) -> list[RankFacts]:
+    """What an earlier attempt left behind is not missed by this one."""
+    attempt = max(rank.attempt for rank in ranks)
+    known = [rank for rank in ranks if rank.is_living or rank.attempt == attempt]
+    return sorted(known, key=lambda rank: (len(rank.label), rank.label))
+
+
+def _outlived(ranks: list[RankFacts]) -> list[RankFacts]:
+    """With what only all nodes know of an end: who was there later, and in which order."""
+    if len({rank.node for rank in ranks}) == 1:
+        return ranks
+    return [rank if rank.gone_ns is None else _ended(rank, ranks) for rank in ranks]
+
+
+def _ended(rank: RankFacts, ranks: list[RankFacts]) -> RankFacts:
+    elsewhere = any(other.node != rank.node and other.is_living for other in ranks)
+    is_outlived = rank.is_outlived or (elsewhere and (rank.gone_ns or 0) <= rank.now_ns)
+    alive_ns = None if rank.alive_ns is None else rank.alive_ns - _ORDER_NS
+    return replace(rank, is_outlived=is_outlived, alive_ns=alive_ns)

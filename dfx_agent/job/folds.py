@@ -1,0 +1,220 @@
+"""All jobs of a hub: which documents belong together, and what is known of each job."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dfx_agent import __version__
+from dfx_agent.facts.document import loaded
+from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.seat import Seat
+from dfx_agent.faults import Faults
+from dfx_agent.job.clock import NodeClock
+from dfx_agent.job.fold import JobFold
+from dfx_agent.job.judging import JobJudge
+from dfx_agent.job.roster import SILENT_SECONDS, Reach
+from dfx_agent.job.rows import run_row
+from dfx_agent.rules.conditions import Condition
+from dfx_agent.rules.declared.stability import DIVERGENCE
+from dfx_agent.snapshot import UNJUDGED, AgentRow, RunRow, SegmentProblem, Snapshot
+
+_LOOK_EVERY_SECONDS = 0.5
+_FORGET_SECONDS = 3600.0
+
+
+@dataclass
+class NodeCounts:
+    """Documents of one node since this hub began: taken, and refused with the newest reason."""
+
+    num_taken: int = 0
+    num_refused: int = 0
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.num_refused} documents refused, the last one: {self.problem}"
+
+
+class _Job:
+    """One job, its judge, and its newest row."""
+
+    def __init__(self, fold: JobFold) -> None:
+        self.fold = fold
+        self.judge = JobJudge(fold)
+
+    def row(self) -> RunRow:
+        self.fold.close()
+        verdicts = self.judge.verdicts()
+        return run_row(self.fold, verdicts, (), UNJUDGED)
+
+
+class JobFolds:
+    """Everything that nodes have told. Called from any thread.
+
+    Two jobs of one name are kept apart where their ranks meet at different places.
+    """
+
+    def __init__(self, critical: Condition = DIVERGENCE.condition) -> None:
+        self.counts: dict[str, NodeCounts] = {}
+        self._critical = critical
+        self._faults = Faults()
+        self._clocks: dict[str, NodeClock] = {}
+        self._idle: dict[str, int] = {}  # node without a run -> when it was heard, monotonic ns
+        self._heard: dict[str, int] = {}
+        self._jobs: list[_Job] = []
+        self._lock = threading.Lock()
+        self._begin_seconds = time.time()
+        self._looked_ns = 0
+        self._snapshot: Snapshot | None = None
+
+    def receive(
+        self,
+        document: bytes,
+        node: str = "",
+        now_ns: int | None = None,
+        now_seconds: float | None = None,
+    ) -> bool:
+        """One document of a node; False asks for all that it keeps, since some have not come.
+
+        ``node`` is who sent it, for a document that cannot be read. ValueError of one line then,
+        and it is counted. The instant is that of this host; left out it is now.
+        """
+        here_ns = time.monotonic_ns() if now_ns is None else now_ns
+        here_seconds = time.time() if now_seconds is None else now_seconds
+        with self._lock:
+            try:
+                facts = loaded(document)
+            except ValueError as error:
+                counts = self.counts.setdefault(node or "an unknown node", NodeCounts())
+                counts.num_refused, counts.problem = counts.num_refused + 1, str(error)
+                raise
+            self.counts.setdefault(facts.node, NodeCounts()).num_taken += 1
+            return self._take(facts, here_ns, here_seconds)
+
+    def probed(self, node: str, reach: Reach | None) -> None:
+        """Whether the host of a node answers, as somebody tried it; None: not known any more."""
+        with self._lock:
+            for job in self._jobs:
+                if reach is None:
+                    job.fold.reach.pop(node, None)
+                elif node in job.fold.nodes:
+                    job.fold.reach[node] = reach
+
+    def snapshot(self, now_ns: int | None = None, now_seconds: float | None = None) -> Snapshot:
+        """All jobs as of now; judged anew when the newest is half a second old."""
+        here_ns = time.monotonic_ns() if now_ns is None else now_ns
+        here_seconds = time.time() if now_seconds is None else now_seconds
+        with self._lock:
+            old_ns = here_ns - int(_LOOK_EVERY_SECONDS * 1e9)
+            if self._snapshot is None or now_ns is not None or self._looked_ns <= old_ns:
+                self._looked_ns = here_ns
+                self._snapshot = self._look(here_ns, here_seconds)
+            return self._snapshot
+
+    def _take(self, facts: RunFacts, here_ns: int, here_seconds: float) -> bool:
+        clock = self._clocks.setdefault(facts.node, NodeClock())
+        clock.see(facts.boot, facts.now_ns, here_ns)
+        self._heard[facts.node] = here_ns
+        if not facts.run:
+            self._idle[facts.node] = here_ns
+            return True
+        self._idle.pop(facts.node, None)
+        fold = self._job_of(facts).fold
+        return fold.take(facts.node, facts, clock, here_ns, here_seconds)
+
+    def _job_of(self, facts: RunFacts) -> _Job:
+        same = [job for job in self._jobs if job.fold.name == facts.run]
+        for job in same:
+            if facts.node in job.fold.nodes and not _is_apart(facts.seats, _seats(job, facts.node)):
+                return job
+        for job in same:
+            if not _is_apart(facts.seats, _seats(job)):
+                return job
+        run = facts.run if not same else f"{facts.run} ({_rendezvous(facts.seats) or facts.node})"
+        job = _Job(JobFold(facts.run, run, self._critical, self._faults))
+        self._jobs.append(job)
+        return job
+
+    def _look(self, here_ns: int, here_seconds: float) -> Snapshot:
+        rows = []
+        self._let_go(here_ns)
+        for job in self._jobs:
+            job.fold.at(here_ns, here_seconds)
+            job.fold.idle_nodes = frozenset(self._idle)
+            with self._faults.guard("rendering", job.fold.run, "row"):
+                rows.append(job.row())
+        rows.sort(key=lambda row: row.begin_seconds)
+        return Snapshot(here_seconds, self._agent_row(rows, here_seconds), tuple(rows))
+
+    def _let_go(self, here_ns: int) -> None:
+        """A node that goes on to tell, but not of a run, has none of it any more."""
+        old_ns = here_ns - int(SILENT_SECONDS * 1e9)
+        for job in self._jobs:
+            for node, known in list(job.fold.nodes.items()):
+                if known.heard_ns < old_ns <= self._heard.get(node, 0):
+                    job.fold.let_go(node)
+        forgotten_ns = here_ns - int(_FORGET_SECONDS * 1e9)
+        self._jobs = [
+            job
+            for job in self._jobs
+            if any(known.heard_ns >= forgotten_ns for known in job.fold.nodes.values())
+        ]
+        self._idle = {node: ns for node, ns in self._idle.items() if ns >= old_ns}
+
+    def _agent_row(self, runs: Sequence[RunRow], here_seconds: float) -> AgentRow:
+        ranks = [rank for run in runs for rank in run.ranks]
+        problems = (
+            SegmentProblem(node, "facts", str(counts))
+            for node, counts in self.counts.items()
+            if counts.num_refused
+        )
+        return AgentRow(
+            version=__version__,
+            pid=os.getpid(),
+            node=socket.gethostname(),
+            begin_seconds=self._begin_seconds,
+            num_polls=sum(counts.num_taken for counts in self.counts.values()),
+            poll_elapsed_seconds=0.0,
+            num_segments=sum(rank.state in ("live", "unknown") for rank in ranks),
+            num_records=sum(rank.num_records for rank in ranks),
+            num_lost_records=sum(rank.num_lost_records for rank in ranks),
+            num_reaped_segments=0,
+            num_exporter_errors=0,
+            other_agent_pid=None,
+            problems=tuple(problems),
+            read_seconds=here_seconds,
+            faults=self._faults.rows(""),
+            num_faults=dict(self._faults.num_by_part),
+        )
+
+
+def _seats(job: _Job, node: str = "") -> list[Seat]:
+    """Of one node, or of all."""
+    nodes = [job.fold.nodes[node]] if node else list(job.fold.nodes.values())
+    return [seat for known in nodes for seat in known.seats]
+
+
+def _is_apart(told: Iterable[Seat], known: Iterable[Seat]) -> bool:
+    """Whether ranks of one role and attempt meet at other places: it is another job."""
+    return any(
+        places.isdisjoint(others[key])
+        for others in [_places(known)]
+        for key, places in _places(told).items()
+        if key in others
+    )
+
+
+def _places(seats: Iterable[Seat]) -> dict[tuple[str, int], set[str]]:
+    found: dict[tuple[str, int], set[str]] = {}
+    for seat in seats:
+        if seat.rendezvous:
+            found.setdefault((seat.role, seat.attempt), set()).add(seat.rendezvous)
+    return found
+
+
+def _rendezvous(seats: Iterable[Seat]) -> str:
+    return next((seat.rendezvous.partition("@")[0] for seat in seats if seat.rendezvous), "")

@@ -1,0 +1,66 @@
+"""Facts of a node with their instants on the clocks of this host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dfx_agent.facts.flight import FlightRecord, RecordedGroup
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.stacks import ProcessStacks
+from dfx_agent.facts.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What is added to a node's monotonic instants (ns), and to its Unix times (seconds)."""
+
+    ns: int
+    seconds: float
+
+    def step(self, step: Step) -> Step:
+        return replace(step, begin_seconds=step.begin_seconds + self.seconds)
+
+    def scalars(self, told: ToldScalars) -> ToldScalars:
+        return replace(told, epoch_offset_ns=told.epoch_offset_ns + int(self.seconds * 1e9))
+
+    def updates(self, told: UpdateCounts) -> UpdateCounts:
+        return told._replace(event_seconds=told.event_seconds + self.seconds)
+
+    def rank(self, rank: RankFacts) -> RankFacts:
+        ns = self.ns
+        return replace(
+            rank,
+            now_ns=rank.now_ns + ns,
+            now_seconds=rank.now_seconds + self.seconds,
+            begin_ns=rank.begin_ns + ns,
+            moved_ns=rank.moved_ns + ns,
+            others_moved_ns=rank.others_moved_ns and rank.others_moved_ns + ns,
+            group_moved_ns={group: at + ns for group, at in rank.group_moved_ns.items()},
+            last_event_ns=self._at(rank.last_event_ns),
+            asks_since_ns=self._at(rank.asks_since_ns),
+            arrivals=tuple(a._replace(begin_ns=a.begin_ns + ns) for a in rank.arrivals),
+            alive_ns=self._at(rank.alive_ns),
+            gone_ns=self._at(rank.gone_ns),
+            there_ns=self._at(rank.there_ns),
+            opened_ns=tuple(at + ns for at in rank.opened_ns),
+            stacks=self._stacks(rank.stacks),
+            flight=self._flight(rank.flight),
+        )
+
+    def _at(self, at_ns: int | None) -> int | None:
+        return None if at_ns is None else at_ns + self.ns
+
+    def _stacks(self, stacks: ProcessStacks | None) -> ProcessStacks | None:
+        return None if stacks is None else replace(stacks, time_ns=self._at(stacks.time_ns))
+
+    def _flight(self, record: FlightRecord | None) -> FlightRecord | None:
+        if record is None:
+            return None
+        groups = {key: self._group(group) for key, group in record.groups.items()}
+        return replace(record, time_ns=record.time_ns + self.ns, groups=groups)
+
+    def _group(self, group: RecordedGroup) -> RecordedGroup:
+        apart_ns = int(self.seconds * 1e9)
+        entries = tuple(e._replace(created_ns=e.created_ns + apart_ns) for e in group.entries)
+        return replace(group, entries=entries)

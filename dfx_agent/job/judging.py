@@ -1,0 +1,156 @@
+"""The judges of one node, given the facts of all, and what a silent node leaves unsure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.seat import LOG_ROLE, Seat
+from dfx_agent.faults import unclear
+from dfx_agent.job.fold import JobFold
+from dfx_agent.job.roster import Presence, missing_text
+from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
+from dfx_agent.judge.hang.judge import HangJudge
+from dfx_agent.judge.memory.judge import MemoryJudge
+from dfx_agent.judge.part_of_job import PART_OF_JOB, only_what_is_seen
+from dfx_agent.judge.straggler.judge import StragglerJudge
+from dfx_agent.judge.words import labels_text, places_text
+from dfx_agent.snapshot import Verdict
+
+_STANDS_AFTER_NS = 10 * 10**9
+_OF_RANKS = frozenset({"hang", "straggler", "crash", "memory"})
+
+
+class JobJudge:
+    """One job; ``verdicts`` each time that somebody looks."""
+
+    def __init__(self, fold: JobFold) -> None:
+        self._fold = fold
+        self._hangs = HangJudge(fold.faults, fold.run)
+        self._stragglers = StragglerJudge()
+        self._memory = MemoryJudge()
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What is concluded as of the newest instant that all nodes that are heard have told."""
+        fold = self._fold
+        judged, run = fold.faults.judged, fold.run
+        seats = [seat for _, seat in fold.seats() if seat.role != LOG_ROLE]
+        presences = fold.presences()
+        unsure = self._unsure(seats, presences)
+        ranks = {role: known for role, known in fold.ranks().items() if role != LOG_ROLE}
+        stragglers = (
+            judged(run, "straggler", role, partial(self._straggler, role, ranks)) for role in ranks
+        )
+        of_ranks = [*self._waits(ranks, is_sure=not unsure), *filter(None, stragglers)]
+        memory = fold.faults.judged_roles(
+            run, "memory", lambda: self._memory.verdicts(fold.memory(), fold.here_seconds)
+        )
+        found = (*only_what_is_seen(of_ranks, seats), *memory)
+        told = (_with_reason(verdict, unsure.get(verdict.role, "")) for verdict in found)
+        of_run = (
+            judged(run, "divergence", "", self._divergence),
+            judged(run, "data", "", fold.ledger.verdict),
+        )
+        named = (self._named(verdict) for verdict in (*told, *filter(None, of_run)))
+        return tuple(self._where_it_fails(named))
+
+    def _waits(
+        self, ranks: Mapping[str, Sequence[RankFacts]], *, is_sure: bool
+    ) -> Iterable[Verdict]:
+        """Hangs and crashes; who has just moved cannot stand, and waits for nobody for long."""
+        fold = self._fold
+        quiet = (node.facts.quiet_seconds for node in fold.heard)
+        quiet_seconds = min(quiet, default=0.0) if is_sure else 0.0  # who is not seen may move
+        known = {role: of if any(map(_may_stand, of)) else () for role, of in ranks.items()}
+        return self._hangs.verdicts(known, quiet_seconds, fold.now_ns / 1e9)
+
+    def _straggler(self, role: str, ranks: Mapping[str, Sequence[RankFacts]]) -> Verdict | None:
+        """None for a role that nobody has any more, or whose processes never meet."""
+        of_role = ranks[role]
+        has_steps = any(
+            r.step is not None for other, of in ranks.items() if other != role for r in of
+        )
+        meets = any(rank.step is not None or rank.has_groups for rank in of_role)
+        if not of_role or (has_steps and not meets):
+            return None
+        return self._stragglers.verdict(self._fold.role_steps(role))
+
+    def _divergence(self) -> Verdict | None:
+        """None for a run that makes no steps of an optimizer: there is nothing to judge."""
+        health, updates = self._fold.health, self._fold.updates()
+        state, role = health.state, next(iter(health.roles), "")
+        breaks = health.broken.breaks(is_scaled=any(told.num_left_out for told in updates))
+        if breaks:
+            return broken_verdict(breaks, state, role)
+        skipped = self._fold.skipped_updates.verdict()
+        if skipped is not None:
+            return skipped
+        if state is None:
+            roles = (told.process.role for told in updates if told.num_made > 0)
+            trainer = min(roles, default=None)
+            return None if trainer is None else unseen_verdict(trainer)
+        return divergence_verdict(state, role, health.critical, self._checkpoints())
+
+    def _checkpoints(self) -> set[int]:
+        """Steps, of those kept, in which a rank was in the stage of that name."""
+        return {
+            step.step
+            for steps in self._fold.steps.values()
+            for step in steps.rows
+            for of in step.ranks.values()
+            if any(kind == "stage" and "checkpoint" in name for kind, name in of.parts)
+        }
+
+    def _unsure(self, seats: Sequence[Seat], presences: Sequence[Presence]) -> dict[str, str]:
+        """Role -> why not all of its ranks can be judged."""
+        fold, found = self._fold, {}
+        roles = {seat.role for _, seat in fold.seats(of_heard=False)} - {LOG_ROLE}
+        for role in roles:
+            silent = [str(each) for each in presences if role in fold.silent_roles(each.node)]
+            texts = [*filter(None, silent), missing_text(seats, role, fold.idle_nodes)]
+            if any(texts):
+                found[role] = "; ".join(dict.fromkeys(filter(None, texts)))
+        return found
+
+    def _named(self, verdict: Verdict) -> Verdict:
+        """With the nodes of the ranks that are to blame, where it says ranks alone."""
+        fold = self._fold
+        if len(fold.nodes) < 2 or not verdict.ranks:
+            return verdict
+        ranks = labels_text(verdict.ranks)
+        nodes = {label: fold.places.owner(verdict.role, label) for label in verdict.ranks}
+        named = places_text(nodes)
+        if verdict.summary.startswith(f"{ranks} ") and not verdict.summary.startswith(named):
+            return replace(verdict, summary=named + verdict.summary[len(ranks) :])
+        return verdict
+
+    def _where_it_fails(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """While a node cannot read or judge something, nothing of it is clear."""
+        failing = [node for node in self._fold.heard if node.facts.failing]
+        for verdict in verdicts:
+            reason = f"on {failing[0].node}: {failing[0].facts.failing}" if failing else ""
+            yield unclear(verdict, reason) if reason else verdict
+
+
+def _may_stand(rank: RankFacts) -> bool:
+    """Whether a judge has to look: it is gone, quiet, or waits, and not just since now."""
+    before_ns = rank.now_ns - _STANDS_AFTER_NS
+    if not rank.is_living or rank.moved_ns <= before_ns:
+        return True
+    if rank.asks_since_ns is not None and rank.asks_since_ns <= before_ns:
+        return True
+    return any(arrival.begin_ns <= before_ns for arrival in rank.arrivals)
+
+
+def _with_reason(verdict: Verdict, reason: str) -> Verdict:
+    """What is not seen of a role, where it is not clear for that alone."""
+    if not reason or verdict.kind not in _OF_RANKS or verdict.state == "found":
+        return verdict
+    if verdict.state == "clear":
+        verdict = unclear(verdict, reason)
+        return replace(verdict, cause=verdict.cause or PART_OF_JOB)
+    if verdict.cause == PART_OF_JOB:
+        return replace(verdict, summary=reason)
+    return replace(verdict, evidence=(reason, *verdict.evidence))

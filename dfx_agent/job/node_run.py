@@ -1,0 +1,134 @@
+"""What one node has told of one run: the newest of what changes, the whole of what grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.job.clock import NodeClock
+from dfx_agent.job.here import Shift
+
+_KEEP_DURATIONS, _KEEP_OPERATIONS, _KEEP_SAMPLES = 64, 256, 64
+
+
+class NodeRun:
+    """``take`` its documents in the order in which they come.
+
+    ``is_behind``: documents are missing, so that nothing that grows is taken before all is told
+    again. ``facts`` are the newest, on the node's own clocks.
+    """
+
+    def __init__(self, node: str, clock: NodeClock, facts: RunFacts) -> None:
+        self.node = node
+        self.facts = facts
+        self.heard_ns = 0
+        self.has_left = False
+        self.is_behind = True
+        self.memory: dict[ProcessId, MemoryFacts] = {}
+        self.ranks: dict[tuple[str, str], RankFacts] = {}
+        self._clock = clock
+        self._number = 0
+        self._agent = ""
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        return self.facts.seats
+
+    @property
+    def as_of_ns(self) -> int:
+        """On the clock of this host."""
+        return self.facts.now_ns + self._clock.shift_ns
+
+    def silent_seconds(self, now_ns: int) -> float:
+        """Since it was last heard."""
+        return max(0, now_ns - self.heard_ns) / 1e9
+
+    def take(self, facts: RunFacts, received_ns: int) -> bool:
+        """Whether what it says of the time since the document before may be taken as well."""
+        is_next = facts.agent == self._agent and facts.number == self._number + 1
+        if facts.agent == self._agent and facts.number <= self._number:
+            return False  # it was sent again
+        self._agent, self._number = facts.agent, facts.number
+        self.is_behind = not facts.is_full and (self.is_behind or not is_next)
+        self.facts, self.heard_ns, self.has_left = facts, received_ns, facts.is_last
+        self._take_ranks(facts)
+        self._take_memory(facts)
+        return not self.is_behind
+
+    def shift(self, here_seconds: float, here_ns: int) -> Shift:
+        """To the clocks of this host, which shows ``here_seconds`` at ``here_ns``."""
+        at_seconds = here_seconds - (here_ns - self.as_of_ns) / 1e9
+        return Shift(self._clock.shift_ns, at_seconds - self.facts.now_seconds)
+
+    def _take_ranks(self, facts: RunFacts) -> None:
+        known = {}
+        for role, ranks in facts.ranks.items():
+            for rank in ranks:
+                before = None if facts.is_full else self.ranks.get((role, rank.label))
+                is_same = before is not None and before.begin_ns == rank.begin_ns
+                known[role, rank.label] = _grown(before, rank) if before and is_same else rank
+        self.ranks = known
+
+    def _take_memory(self, facts: RunFacts) -> None:
+        before = {} if facts.is_full else self.memory
+        self.memory = {
+            told.process: _with_samples(before.get(told.process), told) for told in facts.memory
+        }
+
+
+def _grown(before: RankFacts, told: RankFacts) -> RankFacts:
+    """What was learned is added, and what was seen while it stood is kept."""
+    stands = before.moved_ns == told.moved_ns
+    operations = {**before.operations, **told.operations}
+    return replace(
+        told,
+        step_durations=_newest(before.step_durations, told.step_durations),
+        stage_durations=_newest_of(before.stage_durations, told.stage_durations),
+        collective_durations=_newest_of(before.collective_durations, told.collective_durations),
+        operations=dict(list(operations.items())[-_KEEP_OPERATIONS:]),
+        stacks=told.stacks or (before.stacks if stands else None),
+        flight=told.flight or (before.flight if stands else None),
+    )
+
+
+def _newest(before: tuple[int, ...], told: tuple[int, ...]) -> tuple[int, ...]:
+    return (*before, *told)[-_KEEP_DURATIONS:] if told else before
+
+
+def _newest_of(
+    before: Mapping[str, tuple[int, ...]], told: Mapping[str, tuple[int, ...]]
+) -> Mapping[str, tuple[int, ...]]:
+    if not told:
+        return before
+    return {**before, **{name: _newest(before.get(name, ()), new) for name, new in told.items()}}
+
+
+def _with_samples(before: MemoryFacts | None, told: MemoryFacts) -> MemoryFacts:
+    if before is None:
+        return told
+    sparse = map(_joined, _padded(before.sparse_samples, told.sparse_samples), told.sparse_samples)
+    known = {device.device: device for device in before.devices}
+    return replace(
+        told,
+        samples=_joined(before.samples, told.samples),
+        sparse_samples=tuple(sparse),
+        devices=tuple(_with_gaps(known.get(device.device), device) for device in told.devices),
+    )
+
+
+def _padded(before: tuple[Samples, ...], told: tuple[Samples, ...]) -> Iterable[Samples]:
+    return (*before, *((),) * (len(told) - len(before)))
+
+
+def _with_gaps(before: DeviceUse | None, told: DeviceUse) -> DeviceUse:
+    if before is None:
+        return told
+    return replace(told, unused_samples=_joined(before.unused_samples, told.unused_samples))
+
+
+def _joined(before: Samples, told: Samples) -> Samples:
+    return (*before, *told)[-_KEEP_SAMPLES:]

@@ -1,0 +1,77 @@
+"""Who has which place of the job: a rank that two nodes claim is shown twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dfx_agent.facts.seat import ProcessId, Seat
+
+Place = tuple[str, str]  # role, label
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    node: str
+    created_ns: int
+    is_living: bool
+
+
+class Places:
+    """Labels of ranks over all nodes. ``clashes``: a place, and who claims it beside its owner."""
+
+    def __init__(self) -> None:
+        self.clashes: dict[Place, set[str]] = {}
+        self._owners: dict[Place, _Owner] = {}
+        self._of_node: dict[str, set[Place]] = {}
+
+    def take(self, node: str, seats: Iterable[Seat], is_heard: Callable[[str], bool]) -> set[str]:
+        """What a node says of its places; returns roles in which a process was replaced."""
+        known = list(seats)
+        here = {(seat.role, seat.label) for seat in known}
+        for place in self._of_node.get(node, set()) - here:
+            self._leave(node, place)
+        self._of_node[node] = here
+        return {seat.role for seat in known if self._seat(node, seat, is_heard)}
+
+    def owner(self, role: str, label: str) -> str:
+        """The node whose process has this place; "" for nobody."""
+        owner = self._owners.get((role, label))
+        return "" if owner is None else owner.node
+
+    def label(self, node: str, role: str, label: str) -> str:
+        """In the job: as its node calls it, with the node where another one has its place."""
+        return label if self.owner(role, label) in {"", node} else f"{label}@{node}"
+
+    def own_label(self, node: str, label: str) -> str:
+        """As its node calls it."""
+        return label.removesuffix(f"@{node}")
+
+    def process(self, node: str, process: ProcessId) -> ProcessId:
+        return process._replace(label=self.label(node, process.role, process.label))
+
+    def _seat(self, node: str, seat: Seat, is_heard: Callable[[str], bool]) -> bool:
+        place, mine = (seat.role, seat.label), _Owner(node, seat.created_ns, seat.is_living)
+        owner = self._owners.get(place)
+        if owner is not None and owner.node != node:
+            if owner.is_living and is_heard(owner.node):
+                self._claim(node, place, is_living=seat.is_living)
+                return False
+            if not seat.is_living:
+                return False
+        self._claim(node, place, is_living=False)
+        self._owners[place] = mine
+        return owner is not None and owner.created_ns != seat.created_ns
+
+    def _claim(self, node: str, place: Place, *, is_living: bool) -> None:
+        if is_living:
+            self.clashes.setdefault(place, set()).add(node)
+        elif place in self.clashes:
+            self.clashes[place].discard(node)
+            if not self.clashes[place]:
+                del self.clashes[place]
+
+    def _leave(self, node: str, place: Place) -> None:
+        self._claim(node, place, is_living=False)
+        if self.owner(*place) == node:
+            del self._owners[place]
