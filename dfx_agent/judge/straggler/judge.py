@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.judge.straggler.division import Division, divided
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 from dfx_agent.snapshot import Verdict
 
@@ -12,6 +14,7 @@ class StragglerJudge:
 
     def __init__(self) -> None:
         self._judged: dict[str, tuple[RoleSteps, Verdict]] = {}
+        self._divisions: dict[str, tuple[Layout, list[str], Division]] = {}
 
     def verdict(self, facts: RoleSteps) -> Verdict | None:
         """None for a role that one rank in the whole job has."""
@@ -20,10 +23,27 @@ class StragglerJudge:
         known, before = self._judged.get(facts.role, (None, None))
         if known is None or before is None or _is_news(known, facts):
             named = before.ranks if before is not None and before.state == "found" else ()
-            before = straggler_verdict(facts.role, facts.steps, facts.coverage_ratio, named)
+            before = straggler_verdict(
+                facts.role, facts.steps, facts.coverage_ratio, named, self._division(facts)
+            )
             self._judged[facts.role] = facts, before
         return before
 
+    def _division(self, facts: RoleSteps) -> Division | None:
+        """Of the ranks in the newest step; None before there is one, or where nothing is told."""
+        if not facts.steps or facts.layout == NOT_TOLD:
+            return None
+        ranks = list(facts.steps[-1].ranks)
+        layout, known, division = self._divisions.get(facts.role, (None, None, None))
+        if division is None or known != ranks or layout != facts.layout:
+            division = divided(facts.layout, ranks)
+            self._divisions[facts.role] = facts.layout, ranks, division
+        return division
+
 
 def _is_news(known: RoleSteps, facts: RoleSteps) -> bool:
-    return known.steps[-1:] != facts.steps[-1:] or known.coverage_ratio != facts.coverage_ratio
+    return (
+        known.steps[-1:] != facts.steps[-1:]
+        or known.coverage_ratio != facts.coverage_ratio
+        or known.layout != facts.layout
+    )

@@ -133,7 +133,7 @@ def test_a_role_is_judged_once_for_each_step_and_goes_on_from_the_verdict_before
     asked = []
     known = steps(8, WORK, WORK, 1.25, WORK)
 
-    def verdict(name, told, coverage, named):
+    def verdict(name, told, coverage, named, _division):
         asked.append((len(told), coverage, named))
         return Verdict("straggler", "found", name, "slow", ranks=("2",))
 

@@ -1,0 +1,187 @@
+"""Which ranks do the same work: by what the job says of its layout, or by who sends to whom.
+
+Ranks of one pipeline stage that have the same part of each layer do the same work on different
+data. Where that leaves a rank alone, ranks with other parts of the same layers are taken in:
+those are cut to be equal. Experts are not: what is routed to them differs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from dfx_agent.facts.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layout, Place, Stride
+
+# of one more axis each: the finest that leaves nobody alone is taken
+_LEVELS = ((PIPELINE, EXPERT, TENSOR, CONTEXT), (PIPELINE, EXPERT, TENSOR), (PIPELINE, EXPERT))
+_WORDS = {
+    PIPELINE: {"pp", "pipe", "pipeline", "pipelinemodelparallel", "pipelineparallel"},
+    TENSOR: {"tp", "tensor", "model", "tensormodelparallel", "tensorparallel", "infertp"},
+    DATA: {"dp", "ddp", "data", "fsdp", "dataparallel", "dpshard", "dpreplicate"},
+    EXPERT: {"ep", "expert", "expertmodelparallel", "expertparallel"},
+    CONTEXT: {"cp", "sp", "context", "contextparallel", "ulysses"},
+}  # fmt: skip
+_AXES = {word: axis for axis, words in _WORDS.items() for word in words}
+
+_MOST_MEMBERS = 1 << 16
+
+UNCLEAR = (
+    "ranks send to each other and are no pipeline that is known: who does the same work is not told"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """``cells``: ranks that do the same work. ``stages``: by rank, from 0; empty where it is one.
+
+    ``chains``: by rank, one text for ranks that work on the same batch one after the other.
+    ``nodes``: by rank, of ranks whose node is known. ``doubt``: why ranks cannot be compared.
+    """
+
+    cells: tuple[tuple[str, ...], ...]
+    stages: Mapping[str, int] = field(default_factory=dict)
+    chains: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    doubt: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """All ranks do the same work, on one node."""
+        return len(self.cells) == 1 and not self.stages and len(set(self.nodes.values())) < 2
+
+    @property
+    def num_stages(self) -> int:
+        return len(set(self.stages.values()))
+
+
+def axis_of(description: str) -> str:
+    """Along which axis a group goes, by what its maker wrote to it; "" where it does not say."""
+    text = re.sub(r"^mesh_|_group$", "", description.lower())
+    return _AXES.get(re.sub(r"[^a-z]", "", text), "")
+
+
+def divided(layout: Layout, ranks: Iterable[str]) -> Division:
+    """Of these labels; all in one cell where nothing is told of them."""
+    labels = tuple(ranks)
+    places = {label: layout.places[label] for label in labels if label in layout.places}
+    nodes = {label: place.node for label, place in places.items() if place.node}
+    coordinates = _coordinates(layout, places)
+    axes = [set(known) for known in coordinates.values()]
+    shared = set.intersection(*axes) if axes and len(axes) == len(labels) else set()
+    if PIPELINE not in shared and any(place.neighbours for place in places.values()):
+        chains = _chains(places)
+        if chains is None:
+            return Division((labels,), nodes=nodes, doubt=UNCLEAR)
+        for chain in chains:
+            for number, label in enumerate(chain):
+                coordinates[label] = {**coordinates[label], PIPELINE: number}
+        shared |= {PIPELINE} if chains and len(places) == len(labels) else set()
+    cells = _cells(labels, coordinates, shared)
+    stages = {label: coordinates[label][PIPELINE] for label in labels if PIPELINE in shared}
+    if len(set(stages.values())) < 2:
+        stages = {}
+    return Division(cells, stages, _same_batch(labels, coordinates, stages, cells), nodes)
+
+
+def _coordinates(layout: Layout, places: Mapping[str, Place]) -> dict[str, dict[str, int]]:
+    """As told, and by the groups whose description says along which axis they go."""
+    found = {label: dict(place.coordinates) for label, place in places.items()}
+    labels = {place.rank: label for label, place in places.items() if place.rank >= 0}
+    for group in layout.groups:
+        axis = axis_of(group.description)
+        if not axis or not group.is_whole or group.num_ranks > _MOST_MEMBERS:
+            continue
+        members = sorted(rank for stride in group.members for rank in _ranks(stride))
+        for number, rank in enumerate(members):
+            if rank in labels:
+                found[labels[rank]].setdefault(axis, number)
+    return found
+
+
+def _ranks(stride: Stride) -> range:
+    return range(stride.first, stride.last + 1, max(1, stride.stride))
+
+
+def _cells(
+    labels: tuple[str, ...], coordinates: Mapping[str, Mapping[str, int]], shared: set[str]
+) -> tuple[tuple[str, ...], ...]:
+    cells: dict[tuple[int, ...], list[str]] = {}
+    for axes in _LEVELS:
+        cells = {}
+        for label in labels:
+            known = coordinates.get(label, {})
+            key = tuple(known[axis] for axis in axes if axis in shared)
+            cells.setdefault(key, []).append(label)
+        if all(len(cell) > 1 for cell in cells.values()):
+            break
+    return tuple(tuple(cell) for _, cell in sorted(cells.items()))
+
+
+def _same_batch(
+    labels: Iterable[str],
+    coordinates: Mapping[str, Mapping[str, int]],
+    stages: Mapping[str, int],
+    cells: Iterable[Iterable[str]],
+) -> dict[str, str]:
+    """By rank: those at the same place of all axes but the pipeline, or of the same chain.
+
+    Where the data place is not told, ranks stand in the same order in each stage.
+    """
+    if not stages:
+        return {}
+    if all(DATA in coordinates[label] for label in labels):
+        return {
+            label: "/".join(
+                f"{axis}{number}"
+                for axis, number in sorted(coordinates[label].items())
+                if axis != PIPELINE
+            )
+            for label in labels
+        }
+    return {label: str(number) for cell in cells for number, label in enumerate(cell)}
+
+
+def _chains(places: Mapping[str, Place]) -> list[list[str]] | None:
+    """Who sends to whom as pipelines, in order; none of ranks that send around otherwise.
+
+    A pipeline of several parts of a model for each rank is a ring. Stages stand in the order of
+    their ranks, as every framework has it. None where it is neither that nor one who serves all.
+    """
+    labels = {place.rank: label for label, place in places.items() if place.rank >= 0}
+    links: dict[int, set[int]] = {}
+    for place in places.values():
+        for other in place.neighbours:
+            if other in labels and other != place.rank and place.rank >= 0:
+                links.setdefault(place.rank, set()).add(other)
+                links.setdefault(other, set()).add(place.rank)
+    chains, left = [], set(links)
+    while left:
+        chain = _reachable(links, min(left))
+        left -= chain
+        if _is_star(links, chain):
+            return []
+        ordered = sorted(chain)
+        if not all(two in links[one] for one, two in pairwise(ordered)):
+            return None
+        if any(len(links[rank]) > 2 for rank in chain):
+            return None
+        chains.append([labels[rank] for rank in ordered])
+    is_even = len({len(chain) for chain in chains}) < 2
+    return chains if is_even and sum(map(len, chains)) == len(places) else None
+
+
+def _is_star(links: Mapping[int, set[int]], ranks: set[int]) -> bool:
+    """One rank serves all others, as one that hands out weights does."""
+    num_links = sorted(len(links[rank]) for rank in ranks)
+    return num_links[-1] > 2 and num_links[-2] == 1
+
+
+def _reachable(links: Mapping[int, set[int]], first: int) -> set[int]:
+    seen, queue = {first}, [first]
+    while queue:
+        news = links[queue.pop()] - seen
+        seen |= news
+        queue += news
+    return seen

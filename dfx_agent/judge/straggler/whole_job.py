@@ -1,0 +1,215 @@
+"""Stragglers of a job whose ranks do different work, or are on several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from dfx_agent.durations import seconds_text
+from dfx_agent.facts.steps import IDLE, Step
+from dfx_agent.judge.straggler import busy_host
+from dfx_agent.judge.straggler.causes import excess_parts
+from dfx_agent.judge.straggler.comparison import (
+    BLIND_SHARE,
+    MIN_EFFECT,
+    SMALLEST_SHARE,
+    TOGETHER_SHARE,
+    Comparison,
+    Suspect,
+    abstained,
+    span,
+    too_many,
+)
+from dfx_agent.judge.straggler.division import Division
+from dfx_agent.judge.straggler.workload import BATCHES, Finding, Workload
+from dfx_agent.judge.words import labels_text
+from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.verdict import VerdictState
+
+SLOW_NODE = "slow node"
+
+_MOST_OF_A_NODE = 0.75
+_ALL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """A suspect among its peers. ``cost_seconds``: how much longer the step is for it."""
+
+    peers: Comparison
+    suspect: Suspect
+    cost_seconds: float
+
+    @property
+    def rank(self) -> str:
+        return self.suspect.rank
+
+
+class WholeJob:
+    """Cells of peers are compared each by itself; what they cost is of the whole step."""
+
+    def __init__(
+        self, role: str, steps: Sequence[Step], named: Collection[str], division: Division
+    ) -> None:
+        self._role, self._steps, self._division = role, steps, division
+        self._cells = [
+            Comparison(role, [_only(step, cell) for step in steps], named)
+            for cell in division.cells
+            if len(cell) > 1
+        ]
+        self._workload = Workload(steps, division)
+        newest = steps[-5:]
+        self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
+
+    def verdict(self) -> Verdict:
+        reason = busy_host.reason_to_abstain(self._steps, self._step_seconds)
+        if reason:
+            return abstained(self._role, reason)
+        suspects = [(cell, suspect) for cell in self._cells for suspect in cell.suspects()]
+        slow = self._felt(suspects)
+        if slow:
+            return self._refused(slow) or self._named(slow)
+        findings = self._workload.findings(self._step_seconds)
+        if findings:
+            return self._nothing(findings)
+        single = (cell.single_steps() for cell in self._cells)
+        return next((verdict for verdict in single if verdict), None) or self._nothing(())
+
+    def _felt(self, suspects: Sequence[tuple[Comparison, Suspect]]) -> list[_Slow]:
+        """Those who make the step longer, the dearest first."""
+        if not self._division.stages:
+            slow = [_Slow(cell, suspect, suspect.lost_seconds) for cell, suspect in suspects]
+            return sorted(slow, key=lambda one: -one.cost_seconds)
+        sure = {suspect.rank: self._sure_excess(suspect) for _, suspect in suspects}
+        num_steps = min((suspect.num_steps for _, suspect in suspects), default=0)
+        costs = self._workload.cost_seconds(sure, num_steps)
+        least = SMALLEST_SHARE * self._step_seconds
+        slow = [
+            _Slow(cell, suspect, costs[suspect.rank])
+            for cell, suspect in suspects
+            if costs[suspect.rank] >= least
+            and sure[suspect.rank] >= MIN_EFFECT * suspect.excess_seconds
+        ]
+        return sorted(slow, key=lambda one: -one.cost_seconds)
+
+    def _sure_excess(self, suspect: Suspect) -> float:
+        parts = excess_parts(self._peer_steps(suspect.rank, suspect.num_steps), suspect.rank)
+        outside = parts.get(IDLE, 0.0)
+        return self._workload.sure_excess(suspect.excess_seconds, outside)
+
+    def _peer_steps(self, rank: str, num_steps: int) -> list[Step]:
+        cell = next(cell for cell in self._division.cells if rank in cell)
+        return [_only(step, cell) for step in self._steps[-num_steps:]]
+
+    def _refused(self, slow: Sequence[_Slow]) -> Verdict | None:
+        return slow[0].peers.refused([slow[0].suspect])
+
+    def _named(self, slow: Sequence[_Slow]) -> Verdict:
+        worst = slow[0]
+        together = [one for one in slow if one.cost_seconds >= TOGETHER_SHARE * worst.cost_seconds]
+        node = self._slow_node({one.rank for one in slow})
+        if node:
+            return self._node(node, worst)
+        chain = self._whole_chain({one.rank for one in slow}, worst.rank)
+        if chain:
+            return self._longer_batches(chain, worst)
+        ranks, num_ranks = [one.rank for one in together], len(self._steps[-1].ranks)
+        return too_many(self._role, ranks, num_ranks) or self._found(worst, ranks)
+
+    def _found(self, worst: _Slow, ranks: Sequence[str]) -> Verdict:
+        alone = worst.peers.found([worst.suspect])
+        cost, excess = seconds_text(worst.cost_seconds), seconds_text(worst.suspect.excess_seconds)
+        share = worst.cost_seconds / self._step_seconds
+        # when another stage is nearly as long, how much of it shows depends on who waits when
+        is_exact = worst.cost_seconds >= _ALL * worst.suspect.excess_seconds
+        up_to = "" if is_exact or not self._division.stages else "up to "
+        peers = f"{len(worst.peers.ranks) - 1} peers{self._stage_text(worst.rank)}"
+        which = "" if len(ranks) == 1 else f"rank {worst.rank} is "
+        text = (
+            f"{labels_text(ranks)} {'makes' if len(ranks) == 1 else 'make'} the others wait {up_to}"
+            f"{cost} a step ({share:.0%} of it), {which}{excess} slower than its {peers}: "
+            f"{worst.peers.cause(worst.suspect).text}"
+        )
+        findings = self._workload.findings(self._step_seconds)
+        return replace(
+            alone, ranks=tuple(ranks), summary=text, lost_seconds=worst.cost_seconds,
+            evidence=(*alone.evidence, *(finding.text for finding in findings)),
+        )  # fmt: skip
+
+    def _stage_text(self, rank: str) -> str:
+        stage = self._division.stages.get(rank)
+        if stage is None:
+            return ""
+        return f" in pipeline stage {stage + 1} of {self._division.num_stages}"
+
+    def _slow_node(self, slow: Collection[str]) -> str:
+        """The one node of all that are slow, if most of its ranks are that have peers elsewhere."""
+        nodes = self._division.nodes
+        of_slow = {nodes.get(rank, "") for rank in slow}
+        node = of_slow.pop() if len(of_slow) == 1 else ""
+        if not node or len(set(nodes.values())) < 2:
+            return ""
+        comparable = {
+            rank
+            for cell in self._division.cells
+            for rank in cell
+            if nodes.get(rank) == node and any(nodes.get(other) != node for other in cell)
+        }
+        is_most = len(comparable & set(slow)) >= max(2, _MOST_OF_A_NODE * len(comparable))
+        return node if is_most else ""
+
+    def _node(self, node: str, worst: _Slow) -> Verdict:
+        alone = worst.peers.found([worst.suspect])
+        ranks = tuple(rank for rank, on in self._division.nodes.items() if on == node)
+        cost = seconds_text(worst.cost_seconds)
+        share = worst.cost_seconds / self._step_seconds
+        summary = (
+            f"{node}: its ranks are slower than their peers on other nodes, and make them wait "
+            f"{cost} a step ({share:.0%} of it): {worst.peers.cause(worst.suspect).text}"
+        )
+        return replace(
+            alone, ranks=ranks, summary=summary, cause=SLOW_NODE, lost_seconds=worst.cost_seconds
+        )
+
+    def _whole_chain(self, slow: Collection[str], rank: str) -> list[str]:
+        """Ranks of its pipeline, if all stages of it are slow: what they were given is longer."""
+        chains = self._division.chains
+        chain = [other for other, of in chains.items() if of == chains.get(rank)]
+        return chain if len(chain) > 1 and set(chain) <= set(slow) else []
+
+    def _longer_batches(self, chain: Sequence[str], worst: _Slow) -> Verdict:
+        seconds = seconds_text(worst.cost_seconds)
+        text = f"{labels_text(chain)} have longer batches in every stage, {seconds} a step"
+        return self._nothing([Finding(BATCHES, text, worst.cost_seconds)])
+
+    def _nothing(self, findings: Sequence[Finding]) -> Verdict:
+        """Clear of faults, unless an excess would have to be huge to be seen."""
+        num_alone = sum(len(cell) == 1 for cell in self._division.cells)
+        limit = max((cell.reach_seconds() for cell in self._cells), default=0.0)
+        share = f"{seconds_text(limit)} ({limit / self._step_seconds:.0%} of a step)"
+        state: VerdictState = "insufficient evidence"
+        if num_alone:
+            said = f"{num_alone} ranks have no peer that does the same work"
+        elif limit > BLIND_SHARE * self._step_seconds:
+            said = (
+                f"in {span(self._steps)} peers differ too much by chance to see less than {share}"
+            )
+        else:
+            state, said = "clear", f"no rank is slower than its peers by more than {share}"
+        first = findings[0] if findings else Finding("", "", 0.0)
+        return Verdict(
+            "straggler",
+            state,
+            self._role,
+            "; ".join([*(finding.text for finding in findings), said]),
+            stage=first.stage,
+            cause=first.word,
+            step=self._steps[-1].step,
+            lost_seconds=first.seconds if findings else None,
+        )
+
+
+def _only(step: Step, cell: Sequence[str]) -> Step:
+    """The same of some of its ranks."""
+    return replace(step, ranks={label: step.ranks[label] for label in cell})
