@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from dfx_agent.web.delta import patched
+
 STOP_SECONDS = 10.0
 REQUEST_SECONDS = 30.0
 
@@ -93,18 +95,20 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[by
 
 @contextmanager
 def listening(port: int, take: Callable[[float, dict[str, Any]], None]) -> Iterator[None]:
-    """``take(monotonic time of arrival, snapshot)`` for every server-sent snapshot meanwhile."""
+    """``take(monotonic time of arrival, view)`` for every server-sent view meanwhile."""
     stop = threading.Event()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_SECONDS)
     connection.request("GET", "/api/v1/stream")
     response = connection.getresponse()
 
     def follow() -> None:
+        view = None
         while not stop.is_set():
             line = response.readline()
             if line.startswith(b"data: "):
-                arrival = time.monotonic()
-                take(arrival, json.loads(line[6:]))
+                arrival, told = time.monotonic(), json.loads(line[6:])
+                view = patched(view, told["patch"]) if "patch" in told else told["view"]
+                take(arrival, view)
 
     thread = threading.Thread(target=follow, name="bench-listener", daemon=True)
     thread.start()

@@ -1,13 +1,12 @@
 """Snapshot in, HTTP out: the page, ``/api/v1``, ``/metrics`` and the probes.
 
-``SnapshotStream`` turns snapshots into server-sent events, ``create_app`` lays out the routes.
+``create_app`` lays out the routes.
 JSON has no NaN: a float that is not finite travels as the string "NaN", "Infinity" or "-Infinity";
 ``null`` means absent.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -36,14 +35,14 @@ from dfx_agent.snapshot.document import Document
 from dfx_agent.web import runbook
 from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 from dfx_agent.web.compression import Compression
+from dfx_agent.web.stream import ViewStream
 from dfx_agent.web.targets import TargetGroup, target_groups
+from dfx_agent.web.view import Look
 
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
 
 STATIC = Path(__file__).parent / "static"
-REFRESH_SECONDS = 0.25
-LOOK_SECONDS = 0.05
-HEARTBEAT_SECONDS = 10.0
+MAX_OPENED_RANKS = 16
 NUM_WORKER_THREADS = 4
 PLOTLY_MAX_AGE_SECONDS = 7 * 24 * 3600
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Accept"}  # of what is made anew
@@ -58,52 +57,6 @@ _NO_TELEMETRY: Any = {
 }
 
 
-class SnapshotStream:
-    """The newest snapshot as server-sent events, serialised once for all listeners.
-
-    Each event carries the agent's clock (Unix seconds) at the moment of sending as its id, so that
-    a browser with another clock can still tell how old the snapshot is.
-    """
-
-    def __init__(self, source: Source, encode: Callable[[Snapshot], bytes]) -> None:
-        self._source = source
-        self._encode = encode
-        self._snapshot: Snapshot | None = None
-        self._body = b""
-        self._refresh_at = 0.0
-        self._closed = False
-
-    def close(self) -> None:
-        """End every open stream within ``LOOK_SECONDS``; may be called from any thread."""
-        self._closed = True
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """One event now, one per change (at most 4 per second), a comment when nothing happens."""
-        yield b"retry: 1000\n\n"
-        seen: Snapshot | None = None
-        beat_at = time.monotonic() + HEARTBEAT_SECONDS
-        while not self._closed:
-            snapshot, body = self._newest()
-            now = time.monotonic()
-            if snapshot is not seen:
-                yield b"event: snapshot\nid: %.3f\ndata: %b\n\n" % (time.time(), body)
-                seen, beat_at = snapshot, now + HEARTBEAT_SECONDS
-            elif now >= beat_at:
-                yield b": nothing new\n\n"
-                beat_at = now + HEARTBEAT_SECONDS
-            await asyncio.sleep(LOOK_SECONDS)
-
-    def _newest(self) -> tuple[Snapshot | None, bytes]:
-        now = time.monotonic()
-        if now >= self._refresh_at:
-            snapshot = self._source.snapshot()
-            if snapshot is not self._snapshot:
-                self._body = self._encode(snapshot)
-                self._snapshot = snapshot
-                self._refresh_at = now + REFRESH_SECONDS
-        return self._snapshot, self._body
-
-
 def create_app(
     source: Source,
     render_metrics: RenderMetrics,
@@ -113,7 +66,7 @@ def create_app(
     """The whole web face of one agent; without ``access`` everybody may do everything.
 
     ``render_metrics`` takes the Accept header and returns (body, content type); it runs in a worker
-    thread. ``app.state.stream`` is the ``SnapshotStream``, to be closed before the server stops.
+    thread. ``app.state.stream`` is the ``ViewStream``, to be closed before the server stops.
     """
     app = FastAPI(
         title="dfx-agent",
@@ -125,7 +78,7 @@ def create_app(
         telemetry=_NO_TELEMETRY,
     )
     encode = Document[Snapshot](Snapshot).dumped
-    app.state.stream = SnapshotStream(source, encode)
+    app.state.stream = ViewStream(source)
     app.add_middleware(Compression)
     app.add_middleware(Guard, access=access)
     app.add_exception_handler(RequestValidationError, _bad_request)
@@ -147,11 +100,12 @@ async def _few_threads(_app: FastAPI) -> AsyncIterator[None]:
     yield
 
 
+_Opened = Annotated[list[str] | None, Query(max_length=MAX_OPENED_RANKS)]
 _UNKNOWN_RUN: Any = {404: {"description": "No such run"}}
 _FOREIGN: Any = {403: {"description": "Asked for by a page of another site"}}
 
 
-def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: SnapshotStream) -> APIRouter:
+def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream) -> APIRouter:
     router = APIRouter()
     encode_history = Document[ScalarHistory](ScalarHistory).dumped
     encode_timeline = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...]).dumped
@@ -162,10 +116,16 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: SnapshotSt
         return _answer(encode(source.snapshot()))
 
     @router.get("/stream", response_class=StreamingResponse)
-    async def stream_snapshots() -> Response:
-        """Server-sent events: a `snapshot` event now and at every change, at most 4 per second."""
+    async def stream_views(run: str = "", rank: _Opened = None) -> Response:
+        """Server-sent events of one run: a `whole` view first and after a gap, then a `patch` each.
+
+        Without `run` it is the newest that lives. Of a large job few ranks are told in full; those
+        of `rank` (`ROLE/RANK`) are.
+        """
+        opened = (name.rpartition("/") for name in rank or ())
+        look = Look(run, tuple((role, label) for role, _, label in opened))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(stream.events(), 200, headers, media_type="text/event-stream")
+        return StreamingResponse(stream.events(look), 200, headers, media_type="text/event-stream")
 
     @router.get(
         "/runs/{run:path}/scalars", response_model=tuple[ScalarHistory, ...], responses=_UNKNOWN_RUN

@@ -10,14 +10,13 @@ const { PipelinePanel, amountText, figuresOf, titleOf, waitsOf, weightSync } = a
 const split = (changes = {}) => ({
   wall_seconds: 4, active_seconds: 1, idle_seconds: 0, stage_seconds: {}, wait_seconds: {}, ...changes,
 });
-const rank = (role, changes = {}) => ({
-  role, rank: "0", source: "guest", last: null, totals: split(), queue_depth: {}, ...changes,
-});
+const places = (...roles) => roles.map((role) => ({ role, rank: "0" }));
 const told = (metric, value, labels = {}) => ({
   key: metric, metric, labels, step: 7, moments: { count: 1, sum: value, min: value, max: value },
 });
 const run = (changes = {}) => ({
-  ranks: [], scalars: [], engines: null, bottleneck: null, ...changes,
+  places: [], ranks: [], roles: [], queue_depth: {}, scalars: [], engines: null, bottleneck: null,
+  ...changes,
 });
 const FOUND = {
   state: "found", summary: "weight sync-bound: a ← b", role: "trainer", bound_by: "weight sync",
@@ -54,14 +53,14 @@ const text = (id) => document.getElementById(id).textContent;
 const isHidden = (id) => document.getElementById(id).hidden;
 
 test("a plain job has no pipeline", () => {
-  panel.update(run({ ranks: [rank("trainer")], bottleneck: FOUND }));
+  panel.update(run({ places: places("trainer"), bottleneck: FOUND }));
   assert.equal(panel.node.hidden, true);
-  panel.update(run({ ranks: [rank("trainer"), rank("rollout")] }));
+  panel.update(run({ places: places("trainer", "rollout") }));
   assert.equal(panel.node.hidden, true);
 });
 
 test("the bottleneck is told with its cost, its chain and who causes it", () => {
-  panel.update(run({ ranks: [rank("trainer"), rank("rollout")], bottleneck: FOUND }));
+  panel.update(run({ places: places("trainer", "rollout"), bottleneck: FOUND }));
   assert.equal(panel.node.hidden, false);
   assert.equal(document.getElementById("bottleneck").dataset.level, "warn");
   assert.equal(text("bottleneck-title"), "Bound by weight sync");
@@ -102,14 +101,17 @@ test("amounts have their unit", () => {
 test("waits are of the last step, and of all its time where a role counts no steps", () => {
   const last = split({ wait_seconds: { collector: { "": 2 }, barrier: { train: 0.5 } }, active_seconds: 1.5 });
   const totals = split({ wall_seconds: 100, active_seconds: 40, wait_seconds: { queue: { "": 60 } } });
-  const rows = waitsOf(run({ ranks: [
-    rank("trainer", { last }), rank("rollout", { totals }),
-    rank("log", { source: "passive" }),
+  const rows = waitsOf(run({ roles: [
+    { role: "trainer", num_ranks: 2, is_of_steps: true, mean: last },
+    { role: "rollout", num_ranks: 1, is_of_steps: false, mean: totals },
   ] }));
   assert.deepEqual(rows.map((row) => [row.role, row.words]), [
     ["trainer", "collector 50 % · barrier 13 %"], ["rollout", "queue 60 %"],
   ]);
   assert.deepEqual(rows.map((row) => row.seconds), [4, 100]);
+  assert.deepEqual(rows.map((row) => row.title), [
+    "mean of 2 in the last step", "mean of 1 in all its time",
+  ]);
 });
 
 test("weight sync is by part of the sender, and by receiver", () => {
@@ -118,7 +120,7 @@ test("weight sync is by part of the sender, and by receiver", () => {
     wait_seconds: { remote: { weight_sync_transfer: 1.5 } },
   });
   const rows = weightSync(run({
-    ranks: [rank("trainer", { last })],
+    ranks: [{ role: "trainer", rank: "0", last }],
     scalars: [
       told("dfx_weight_update_seconds", 1.9, { part: "transfer", receiver: "10" }),
       told("dfx_weight_update_seconds", 0.1, { part: "transfer", receiver: "2" }),
@@ -134,7 +136,7 @@ test("weight sync is by part of the sender, and by receiver", () => {
 
 test("queues and lag are shown as far as they are told", () => {
   const figures = figuresOf(run({
-    ranks: [rank("a", { queue_depth: { groups: 2 } }), rank("b", { queue_depth: { groups: 1 } })],
+    queue_depth: { groups: 3 },
     scalars: [
       told("dfx_policy_lag_versions", 1.25, { stat: "mean" }),
       told("dfx_policy_lag_versions", 9, { stat: "mean", variant: "in_flight" }),

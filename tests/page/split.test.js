@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import "./dom.js";
 
-const { meanParts, partsOf, SplitBar, waitSeconds } = await import(
+const { partsOf, SplitBar, waitSeconds } = await import(
   "../../dfx_agent/web/static/split.js"
 );
 
@@ -46,18 +46,6 @@ test("stages that overlap are squeezed: the bar stays wall time", () => {
 test("waits are added over kinds and stages", () => {
   assert.equal(waitSeconds(split({}, { barrier: { a: 1, b: 2 }, queue: { "": 4 } })), 7);
   assert.equal(waitSeconds(split({})), 0);
-});
-
-test("a rank without a stage counts as none of it in the mean", () => {
-  const parts = meanParts([split({ rollout: 2 }), split({ rollout: 1, reward: 2 }, {}, 4)]);
-  assert.deepEqual(
-    parts.map((p) => [p.name, p.seconds]),
-    [
-      ["rollout", 1.5],
-      ["reward", 1],
-      ["idle", 2],
-    ],
-  );
 });
 
 test("the bar is updated in place, and a name with a colon keeps it", () => {

@@ -7,7 +7,7 @@ import { setHidden, setText } from "./element.js";
 import { EnginePanel } from "./engines.js";
 import { EventLoopPanel } from "./event_loops.js";
 import { Feed } from "./feed.js";
-import { count, duration, isLiving } from "./format.js";
+import { count, duration } from "./format.js";
 import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
 import { Histories } from "./histories.js";
@@ -50,6 +50,7 @@ class Page {
     });
     this.timeline = new Timeline();
     this.judgedMs = 0;
+    this.feed.look(this.picked, []);
     onThemeChange(() => this.repaint());
     document.addEventListener(
       "visibilitychange",
@@ -62,20 +63,11 @@ class Page {
   pick(name) {
     this.picked = name;
     history.replaceState(null, "", `#${new URLSearchParams({ run: name })}`);
-    this.show(this.feed.snapshot);
-  }
-
-  /** The run the reader chose, else the newest one that still has live ranks, else the newest. */
-  runOf(snapshot) {
-    const chosen = snapshot.runs.find((run) => run.run === this.picked);
-    const newest = [...snapshot.runs].sort((a, b) => b.begin_seconds - a.begin_seconds);
-    return (
-      chosen ?? newest.find((run) => run.ranks.some(isLiving)) ?? newest[0]
-    );
+    this.feed.look(name, []);
   }
 
   show(snapshot) {
-    const run = this.runOf(snapshot);
+    const run = snapshot.runs.find((row) => row.run === snapshot.in_view);
     this.run = run;
     this.header.update(snapshot, run);
     setHidden(document.getElementById("empty"), Boolean(run));

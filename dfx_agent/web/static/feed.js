@@ -1,8 +1,11 @@
-// The connection to the agent: the snapshot stream, one-off requests, and the agent's clock.
+// The connection to the agent: the stream of views, one-off requests, and the agent's clock.
+
+import { patched } from "./delta.js";
 
 const PROBE_TIMEOUT_MS = 2000;
 const REOPEN_MS = 2000;
 const STALE_SECONDS = 5;
+const STALE_GAPS = 3;
 
 /** GET a JSON answer, path relative to the page. Throws on any status but 200. */
 export async function getJson(path, timeoutMs = 10000) {
@@ -18,8 +21,9 @@ export async function post(path, timeoutMs = 10000) {
 }
 
 /**
- * Calls `onSnapshot(snapshot, isReconnect)` for each one. `state` is "connecting", "live",
- * "stale" (the agent answers but makes no new snapshots) or "lost"; the stream reopens by itself.
+ * Calls `onSnapshot(snapshot, isReconnect)` for each view (of dfx_agent/web/view.py). `state` is
+ * "connecting", "live", "stale" (the agent answers but makes no new views) or "lost"; the stream
+ * reopens by itself. A tab that nobody sees has none.
  */
 export class Feed {
   constructor(onSnapshot) {
@@ -28,24 +32,47 @@ export class Feed {
     this.state = "connecting";
     this.sentSeconds = 0;
     this.arrivedMs = 0;
+    this.gapSeconds = 0; // between the newest two views: those of a large job come seldom
     this.lostMs = null;
     this.isProbing = false;
-    this.open();
+    this.query = "";
+    document.addEventListener("visibilitychange", () => this.open());
     setInterval(() => this.watch(), 1000);
+  }
+
+  /** What the page looks at from now on: a run, "" for any, and ranks ("ROLE/RANK") in full. */
+  look(run, ranks) {
+    const query = new URLSearchParams(run ? { run } : {});
+    for (const rank of ranks) query.append("rank", rank);
+    if (this.stream && query.toString() === this.query) return;
+    this.query = query.toString();
+    this.open();
   }
 
   open() {
     this.stream?.close();
-    this.stream = new EventSource("api/v1/stream");
-    this.stream.addEventListener("snapshot", (event) => this.receive(event));
-    this.stream.addEventListener("error", () => this.lose());
+    this.version = 0;
+    if (document.hidden) return;
+    this.stream = new EventSource(`api/v1/stream?${this.query}`);
+    this.stream.addEventListener("whole", (event) => this.receive(event));
+    this.stream.addEventListener("patch", (event) => this.receive(event));
+    this.stream.addEventListener("error", (event) => event.target === this.stream && this.lose());
   }
 
   receive(event) {
+    const { version, view, patch } = JSON.parse(event.data);
+    if (event.target !== this.stream) return;
+    if (patch && version !== this.version + 1) {
+      this.open(); // a gap: ask for the whole
+      return;
+    }
     const wasLost = this.state === "lost";
-    this.snapshot = JSON.parse(event.data);
+    this.snapshot = patch ? patched(this.snapshot, patch) : view;
+    this.version = version;
     this.sentSeconds = Number(event.lastEventId);
-    this.arrivedMs = performance.now();
+    const now = performance.now();
+    this.gapSeconds = patch ? (now - this.arrivedMs) / 1000 : 0;
+    this.arrivedMs = now;
     this.lostMs = null;
     this.state = "live";
     this.onSnapshot(this.snapshot, wasLost);
@@ -67,8 +94,8 @@ export class Feed {
 
   /** Heartbeats do not reach scripts, so silence is told from a dead agent by asking. */
   async watch() {
-    if (this.state === "lost" || !this.snapshot || this.isProbing) return;
-    if (this.ageSeconds() < STALE_SECONDS) {
+    if (this.state === "lost" || !this.snapshot || this.isProbing || document.hidden) return;
+    if (this.ageSeconds() < Math.max(STALE_SECONDS, STALE_GAPS * this.gapSeconds)) {
       this.state = "live";
       return;
     }

@@ -1,7 +1,7 @@
 // The top bar: which run, how far, how fast, how many ranks, how fresh.
 
 import { element, setHidden, setText } from "./element.js";
-import { count, duration, elapsed, isLiving, percent } from "./format.js";
+import { count, duration, elapsed, percent } from "./format.js";
 
 const PACE_STEPS = 10;
 const STALLED_STEPS = 2;
@@ -47,16 +47,16 @@ export class Header {
     setText(byId("run-origin"), origin);
     const steps = leadSteps(run);
     const last = steps.at(-1);
-    const running = run.ranks.map((rank) => rank.step).filter((step) => step !== null);
+    const running = run.places.map((rank) => rank.step).filter((step) => step !== null);
     const step = running.length ? Math.max(...running) : (last?.step ?? null);
     setText(byId("fact-step"), step === null ? "–" : String(step));
     setText(byId("fact-step-time"), last ? duration(last.end_seconds - last.begin_seconds) : "–");
-    const numLive = run.ranks.filter(isLiving).length;
+    const numLive = run.num_living;
     setText(byId("fact-pace"), paceText(steps, numLive > 0, snapshot.time_seconds));
-    setText(byId("fact-ranks"), `${numLive} / ${run.ranks.length}`);
+    setText(byId("fact-ranks"), `${numLive} / ${run.places.length}`);
     byId("fact-ranks").classList.toggle(
       "bad",
-      run.ranks.some((rank) => rank.state === "died"),
+      run.places.some((rank) => rank.state === "died"),
     );
     setText(byId("fact-bubble"), percent(last?.bubble_ratio ?? null));
     document.title = step === null ? run.run : `step ${step} · ${run.run}`;

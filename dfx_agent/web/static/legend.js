@@ -11,7 +11,7 @@ export class Legend {
 
   update(run) {
     const splits = run.ranks.flatMap((rank) => [rank.current, rank.last]).filter(Boolean);
-    splits.push(...run.steps.flatMap((row) => row.cells.slice(0, 1).map((cell) => cell.split)));
+    splits.push(...run.steps.map((row) => row.mean));
     const stages = new Set(splits.flatMap((split) => Object.keys(split.stage_seconds)));
     const waits = new Set(splits.flatMap((split) => Object.keys(split.wait_seconds)));
     const keys = [...stages].sort(compareStages).map((name) => `stage:${name}`);

@@ -4,7 +4,6 @@ import { element, setHidden } from "./element.js";
 import { finePercent, rankList } from "./format.js";
 
 const PATCH = "patch/";
-const OVERHEAD = "guest/overhead_ratio";
 const GIVEN_UP = "guest/given_up";
 
 export class ObservedLine {
@@ -14,7 +13,7 @@ export class ObservedLine {
   }
 
   update(run) {
-    const parts = [...hookParts(run.ranks), ...overheadParts(run.ranks), ...givenUpParts(run.ranks)];
+    const parts = [...hookParts(run.hooks), ...overheadParts(run), ...givenUpParts(run.hooks)];
     setHidden(this.node, !parts.length);
     const said = JSON.stringify(parts);
     if (said === this.said) return;
@@ -28,13 +27,13 @@ export class ObservedLine {
 }
 
 /** Pairs [text, isBad]. */
-function hookParts(ranks) {
+function hookParts(groups) {
   const hooks = new Map();
-  for (const rank of ranks) {
-    for (const [name, value] of Object.entries(rank.gauges)) {
+  for (const { gauges, ranks } of groups) {
+    for (const [name, value] of Object.entries(gauges)) {
       if (!name.startsWith(PATCH)) continue;
       const hook = name.slice(PATCH.length);
-      hooks.set(hook, [...(hooks.get(hook) ?? []), { rank: rank.rank, value: Number(value) }]);
+      hooks.set(hook, [...(hooks.get(hook) ?? []), { ranks, value: Number(value) }]);
     }
   }
   const names = [...hooks.keys()].sort();
@@ -45,26 +44,23 @@ function hookParts(ranks) {
   for (const name of names) {
     const failed = hooks.get(name).filter(({ value }) => value < 0);
     if (failed.length) {
-      parts.push([`${name} failed on ${rankList(failed.map(({ rank }) => rank))}`, true]);
+      parts.push([`${name} failed on ${rankList(failed.flatMap(({ ranks }) => ranks))}`, true]);
     }
   }
   return parts;
 }
 
-function overheadParts(ranks) {
-  const ratios = ranks
-    .map((rank) => Number(rank.gauges[OVERHEAD] ?? Number.NaN))
-    .filter(Number.isFinite);
-  if (!ratios.length) return [];
-  const most = ratios.length > 1 ? `at most ${finePercent(Math.max(...ratios))}` : finePercent(ratios[0]);
+function overheadParts({ overhead_ratio: ratio, num_overheads: numOverheads }) {
+  if (ratio === null || !Number.isFinite(Number(ratio))) return [];
+  const most = numOverheads > 1 ? `at most ${finePercent(ratio)}` : finePercent(ratio);
   return [[`the guest costs ${most} of a step, measured by itself`, false]];
 }
 
-function givenUpParts(ranks) {
-  const poorer = ranks.filter((rank) => Number(rank.gauges[GIVEN_UP] ?? 0) > 0);
+function givenUpParts(groups) {
+  const poorer = groups.filter(({ gauges }) => Number(gauges[GIVEN_UP] ?? 0) > 0);
   if (!poorer.length) return [];
-  const all = poorer.some((rank) => Number(rank.gauges[GIVEN_UP]) > 1);
+  const all = poorer.some(({ gauges }) => Number(gauges[GIVEN_UP]) > 1);
   const what = all ? "stages within a step and collectives" : "stages within a step";
-  const who = rankList(poorer.map(({ rank }) => rank));
+  const who = rankList(poorer.flatMap(({ ranks }) => ranks));
   return [[`${what} given up on ${who}: above --max-overhead`, true]];
 }

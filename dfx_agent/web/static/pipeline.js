@@ -3,7 +3,7 @@
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { count, duration, percent, scalar, toNumber } from "./format.js";
 import { meanOf } from "./histories.js";
-import { SplitBar, meanParts } from "./split.js";
+import { SplitBar, partsOf } from "./split.js";
 
 const STAGE_PREFIX = "weight_sync_";
 const SYNC_METRIC = "dfx_weight_update_seconds";
@@ -55,7 +55,7 @@ export class PipelinePanel {
 
 /** Engines, or several roles of which one has a bottleneck; a plain job has its own panels. */
 function isPipeline(run) {
-  const roles = new Set(run.ranks.map((rank) => rank.role));
+  const roles = new Set(run.places.map((rank) => rank.role));
   return Boolean(run.engines) || (roles.size > 1 && Boolean(run.bottleneck));
 }
 
@@ -195,18 +195,12 @@ export function amountText({ amount, unit }) {
 
 /** Of each role: the mean of its ranks' last steps; of one that counts no steps, of all its time. */
 export function waitsOf(run) {
-  const byRole = new Map();
-  for (const rank of run.ranks.filter((r) => r.source === "guest")) {
-    byRole.set(rank.role, [...(byRole.get(rank.role) ?? []), rank]);
-  }
-  return [...byRole].map(([role, ranks]) => {
-    const inSteps = ranks.filter((rank) => rank.last);
-    const splits = inSteps.length ? inSteps.map((rank) => rank.last) : ranks.map((rank) => rank.totals);
-    const seconds = splits.reduce((sum, split) => sum + split.wall_seconds, 0) / splits.length;
-    const parts = meanParts(splits);
-    const when = inSteps.length ? "the last step" : "all its time";
+  return run.roles.map(({ role, num_ranks: numRanks, is_of_steps: isOfSteps, mean }) => {
+    const parts = partsOf(mean);
+    const seconds = mean.wall_seconds;
+    const when = isOfSteps ? "the last step" : "all its time";
     return {
-      key: role, role, parts, seconds, title: `mean of ${count(splits.length)} in ${when}`,
+      key: role, role, parts, seconds, title: `mean of ${count(numRanks)} in ${when}`,
       words: waitWords(parts, seconds),
     };
   });
@@ -266,12 +260,9 @@ export function figuresOf(run) {
     const value = told ? meanOf(told) : null;
     if (value !== null) found.push({ key, text: text(value) });
   }
-  const depths = new Map();
-  for (const rank of run.ranks) {
-    for (const [queue, depth] of Object.entries(rank.queue_depth)) {
-      const key = `Queue ${queue}`;
-      depths.set(key, (depths.get(key) ?? 0) + depth);
-    }
-  }
-  return [...[...depths].map(([key, depth]) => ({ key, text: count(depth) })), ...found];
+  const depths = Object.entries(run.queue_depth).map(([queue, depth]) => ({
+    key: `Queue ${queue}`,
+    text: count(depth),
+  }));
+  return [...depths, ...found];
 }

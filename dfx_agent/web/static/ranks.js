@@ -20,10 +20,8 @@ export class RankTable {
     reconcile(this.body, this.rows, keys, () => new RankLine());
     const scale = Math.max(...run.ranks.flatMap(wallSeconds), 0) || 1;
     const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
-    const cells = newestCells(run);
     run.ranks.forEach((rank, index) => {
-      const cell = cells.get(`${rank.role}/${rank.rank}`);
-      this.rows.get(keys[index]).update(rank, cell, scale, snapshot.time_seconds, showsRole);
+      this.rows.get(keys[index]).update(rank, scale, snapshot.time_seconds, showsRole);
     });
     setText(document.getElementById("ranks-scale"), `Last step · 0 to ${duration(scale)}`);
     const numLost = run.ranks.reduce((sum, rank) => sum + rank.num_lost_records, 0);
@@ -47,14 +45,6 @@ export class RankTable {
 /** The last step sets the scale; the running one only while it is not longer by far. */
 function wallSeconds(rank) {
   return rank.last ? [rank.last.wall_seconds] : [rank.current.wall_seconds];
-}
-
-function newestCells(run) {
-  const cells = new Map();
-  for (const step of run.steps) {
-    for (const cell of step.cells) cells.set(`${step.role}/${cell.rank}`, cell);
-  }
-  return cells;
 }
 
 class RankLine {
@@ -102,7 +92,7 @@ class RankLine {
     this.place = "";
   }
 
-  update(rank, cell, scale, snapshotSeconds, showsRole) {
+  update(rank, scale, snapshotSeconds, showsRole) {
     this.rank = rank;
     this.snapshotSeconds = snapshotSeconds;
     this.dot.dataset.state = rank.state;
@@ -125,8 +115,8 @@ class RankLine {
     setText(active, share(last?.active_seconds));
     setText(wait, share(last ? waitSeconds(last) : 0));
     setText(idle, share(last?.idle_seconds));
-    setText(tokens, tokensPerSecond(cell));
-    tokens.title = tokensTitle(cell);
+    setText(tokens, tokensPerSecond(rank));
+    tokens.title = tokensTitle(rank);
     setText(lost, rank.num_lost_records ? count(rank.num_lost_records) : "");
     setHidden(this.bars, rank.source === "passive" || (!last && !rank.current));
   }
@@ -220,15 +210,15 @@ function partWords(part) {
 }
 
 /** Tokens of the last closed step over its wall time; "total" counts alone where it is given. */
-function tokensPerSecond(cell) {
-  const kinds = cell ? Object.entries(cell.tokens) : [];
-  if (!kinds.length || cell.split.wall_seconds <= 0) return "–";
-  const total = cell.tokens.total ?? kinds.reduce((sum, [, tokens]) => sum + tokens, 0);
-  return count(total / cell.split.wall_seconds);
+function tokensPerSecond(rank) {
+  const kinds = Object.entries(rank.tokens);
+  if (!kinds.length || !(rank.tokens_seconds > 0)) return "–";
+  const total = rank.tokens.total ?? kinds.reduce((sum, [, tokens]) => sum + tokens, 0);
+  return count(total / rank.tokens_seconds);
 }
 
-function tokensTitle(cell) {
-  const kinds = cell ? Object.entries(cell.tokens) : [];
+function tokensTitle(rank) {
+  const kinds = Object.entries(rank.tokens);
   if (!kinds.length) return "not reported by this run";
   return kinds
     .map(([kind, tokens]) => `${kind}: ${count(tokens)} tokens in the last step`)

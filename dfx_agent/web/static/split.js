@@ -29,23 +29,6 @@ export function waitSeconds(split) {
   return sum(Object.values(split.wait_seconds).map((byStage) => sum(Object.values(byStage))));
 }
 
-/** The mean of several splits, part by part. */
-export function meanParts(splits) {
-  const byName = new Map();
-  for (const split of splits) {
-    for (const p of partsOf(split)) {
-      const known = byName.get(`${p.kind}:${p.name}`) ?? part(p.kind, p.name, 0, 0);
-      known.seconds += p.seconds / splits.length;
-      known.drawnSeconds += p.drawnSeconds / splits.length;
-      byName.set(`${p.kind}:${p.name}`, known);
-    }
-  }
-  const order = ["stage", "wait", "idle"];
-  return [...byName.values()].sort(
-    (a, b) => order.indexOf(a.kind) - order.indexOf(b.kind) || compareStages(a.name, b.name),
-  );
-}
-
 /** One horizontal stacked bar, updated in place. */
 export class SplitBar {
   constructor(className) {

@@ -3,7 +3,7 @@
 import { element, setHidden, setText } from "./element.js";
 import { duration } from "./format.js";
 import { canvasFill } from "./palette.js";
-import { meanParts } from "./split.js";
+import { partsOf } from "./split.js";
 import { drawLine, drawText, niceStep, prepareSurface } from "./surface.js";
 import { themeColors } from "./theme.js";
 import { hideTooltip, partRows, showTooltip } from "./tooltip.js";
@@ -38,7 +38,7 @@ export class StepBars {
     const roles = [...new Set(run.steps.map((row) => row.role))].sort();
     if (this.roles !== roles.join()) this.offerRoles(roles);
     const role = this.select.value || roles[0];
-    const rows = run.steps.filter((row) => row.role === role && row.cells.length);
+    const rows = run.steps.filter((row) => row.role === role && row.num_ranks);
     const owner = JSON.stringify([run.run, run.attempt, role]);
     const newest = `${owner} ${rows.at(-1)?.step} ${rows.length}`;
     if (newest === this.newest) return;
@@ -176,13 +176,11 @@ export class StepBars {
 }
 
 function barOf(row) {
-  const splits = row.cells.map((cell) => cell.split);
-  const wallSeconds = splits.reduce((sum, split) => sum + split.wall_seconds, 0) / splits.length;
   return {
     step: row.step,
-    parts: meanParts(splits),
-    wallSeconds,
-    numRanks: splits.length,
+    parts: partsOf(row.mean),
+    wallSeconds: row.mean.wall_seconds,
+    numRanks: row.num_ranks,
     missing: row.missing_ranks,
   };
 }

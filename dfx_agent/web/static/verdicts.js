@@ -6,6 +6,7 @@ import { count, duration, elapsed, isLiving, rankList } from "./format.js";
 
 const MAX_LINES = 8;
 const INCIDENT_LEVELS = { critical: "bad", warning: "warn", info: "note" };
+const [LOST, EARLIER, DROPPED] = [0, 1, 2]; // in `lost` of a place
 const LEVELS = ["bad", "warn", "note", "good"];
 
 /**
@@ -55,7 +56,7 @@ function incidentLine(run, incident, now, alerts) {
 }
 
 function incidentDetail(run, incident, now) {
-  const roles = new Set(run.ranks.map((rank) => rank.role));
+  const roles = new Set(run.places.map((rank) => rank.role));
   const { cause, step, lost_seconds: lost, since_seconds: since } = incident;
   const parts = [
     roles.size > 1 ? incident.role : "",
@@ -63,7 +64,7 @@ function incidentDetail(run, incident, now) {
     lost === null ? "" : `${duration(lost)} lost per step`,
     step === null ? "" : `since step ${step}`,
     // nothing lasts on in a job that is over
-    run.ranks.some(isLiving)
+    run.places.some(isLiving)
       ? `for ${elapsed(now - since)}`
       : `began at ${new Date(since * 1000).toLocaleTimeString()}`,
     ...incident.alerts,
@@ -83,7 +84,7 @@ function deaths(run) {
       .filter((incident) => incident.kind === "crash")
       .flatMap((incident) => incident.ranks.map((rank) => `${incident.role}/${rank}`)),
   );
-  const dead = run.ranks.filter(
+  const dead = run.places.filter(
     (rank) => rank.state === "died" && !named.has(`${rank.role}/${rank.rank}`),
   );
   if (!dead.length) return [];
@@ -103,7 +104,7 @@ function restLines(run, agent, hasProblem) {
   const isClear = run.standing.state === "clear" && !hasProblem;
   if (hasProblem && !rest.length) return [];
   const checked =
-    `Checked: ${run.ranks.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
+    `Checked: ${run.places.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
     `${count(agent.num_segments)} segments for loss and damage.`;
   const isUnsure = run.standing.state === "insufficient evidence";
   const why = isUnsure && !hasProblem ? `${sentence(run.standing.reason)}. ` : "";
@@ -119,7 +120,7 @@ function restLines(run, agent, hasProblem) {
 }
 
 function restEvidence(run, verdict) {
-  const roles = new Set(run.ranks.map((rank) => rank.role));
+  const roles = new Set(run.places.map((rank) => rank.role));
   const subject = sentence(roles.size > 1 ? `${verdict.kind} (${verdict.role})` : verdict.kind);
   const head = `${subject}: ${verdict.state}${verdict.summary ? ` (${verdict.summary})` : ""}`;
   return [head, ...verdict.evidence.map((line) => `    ${line}`)];
@@ -164,9 +165,9 @@ function losses(run) {
       detail: `The newest ended ones are. ${lossesOf(dropped)}`,
     });
   }
-  const lost = run.ranks.filter((rank) => rank.num_lost_records > 0);
+  const lost = run.places.filter((rank) => rank.lost[LOST] > 0);
   if (lost.length) {
-    const total = lost.reduce((sum, rank) => sum + rank.num_lost_records, 0);
+    const total = lost.reduce((sum, rank) => sum + rank.lost[LOST], 0);
     lines.push({
       key: "lost",
       level: "note",
@@ -175,9 +176,9 @@ function losses(run) {
         "They were overwritten before the agent read them: times and counts of these ranks are too low.",
     });
   }
-  const earlier = run.ranks.filter((rank) => rank.num_earlier_records > 0);
+  const earlier = run.places.filter((rank) => rank.lost[EARLIER] > 0);
   if (earlier.length) {
-    const total = earlier.reduce((sum, rank) => sum + rank.num_earlier_records, 0);
+    const total = earlier.reduce((sum, rank) => sum + rank.lost[EARLIER], 0);
     lines.push({
       key: "earlier",
       level: "note",
@@ -185,9 +186,9 @@ function losses(run) {
       detail: "They were overwritten before it began to read: its totals begin later than the run.",
     });
   }
-  const dropped = run.ranks.filter((rank) => rank.num_guest_drops > 0);
+  const dropped = run.places.filter((rank) => rank.lost[DROPPED] > 0);
   if (dropped.length) {
-    const total = dropped.reduce((sum, rank) => sum + rank.num_guest_drops, 0);
+    const total = dropped.reduce((sum, rank) => sum + rank.lost[DROPPED], 0);
     lines.push({
       key: "dropped",
       level: "note",
@@ -247,9 +248,9 @@ function agentLines(agent) {
 }
 
 function endings(run) {
-  const gone = run.ranks.filter((rank) => rank.state === "exited");
+  const gone = run.places.filter((rank) => rank.state === "exited");
   if (!gone.length) return [];
-  if (gone.length === run.ranks.length) {
+  if (gone.length === run.places.length) {
     return [
       {
         level: "note",
@@ -258,19 +259,19 @@ function endings(run) {
       },
     ];
   }
-  const numLiving = run.ranks.filter(isLiving).length;
+  const numLiving = run.places.filter(isLiving).length;
   return [
     {
       level: "note",
       title: `${sentence(nameOf(run, gone))} exited`,
-      detail: `${numLiving} of ${run.ranks.length} ranks are still there.`,
+      detail: `${numLiving} of ${run.places.length} ranks are still there.`,
     },
   ];
 }
 
 /** "ranks 0–2", with the role in front when the run has several. */
 function nameOf(run, ranks) {
-  const roles = new Set(run.ranks.map((rank) => rank.role));
+  const roles = new Set(run.places.map((rank) => rank.role));
   const list = rankList(ranks.map((rank) => rank.rank));
   return roles.size > 1 ? `${ranks[0].role} ${list}` : list;
 }

@@ -11,10 +11,12 @@ import httpx
 import pytest
 from scripted_source import ScriptedSource
 
-from dfx_agent.web import app as app_module
+from dfx_agent.web import stream as stream_module
 from dfx_agent.web.app import create_app
+from dfx_agent.web.delta import patched
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
+from dfx_agent.web.stream import Told
 
 
 class Clock:
@@ -46,9 +48,9 @@ def server(clock) -> Iterator[Server]:
 class StreamReader(threading.Thread):
     """Reads the stream until it ends; frames are (arrival, lines of one event)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, query: str = "") -> None:
         super().__init__(daemon=True)
-        self.url = url
+        self.url = f"{url}/api/v1/stream{query}"
         self.frames: list[tuple[float, list[str]]] = []
         self.error: httpx.HTTPError | None = None
         self.start()
@@ -56,7 +58,7 @@ class StreamReader(threading.Thread):
     def run(self) -> None:
         lines: list[str] = []
         try:
-            with httpx.stream("GET", f"{self.url}/api/v1/stream", timeout=15) as answer:
+            with httpx.stream("GET", self.url, timeout=15) as answer:
                 assert answer.headers["content-type"].startswith("text/event-stream")
                 for line in answer.iter_lines():
                     if line:
@@ -67,9 +69,20 @@ class StreamReader(threading.Thread):
         except httpx.HTTPError as error:
             self.error = error
 
+    def events(self) -> list[tuple[str, dict]]:
+        frames = [lines for _, lines in list(self.frames) if lines[0].startswith("id: ")]
+        return [
+            (event.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
+            for _, event, data in frames
+        ]
+
     def snapshots(self) -> list[dict]:
-        events = [lines for _, lines in list(self.frames) if lines[0] == "event: snapshot"]
-        return [json.loads(lines[2].removeprefix("data: ")) for lines in events]
+        """The views, put together as the page does."""
+        found: list[dict] = []
+        for event, data in self.events():
+            view = data["view"] if event == "whole" else patched(found[-1], data["patch"])
+            found.append(view)
+        return found
 
     def wait_for(self, num_snapshots: int, timeout_seconds: float = 3.0) -> float:
         """Seconds until that many snapshots had come."""
@@ -85,7 +98,7 @@ def test_first_event_comes_at_once_with_the_agents_clock(server):
     assert listener.wait_for(1) < 1.0
     retry, event = (lines for _, lines in listener.frames)
     assert retry == ["retry: 1000"]
-    assert abs(float(event[1].removeprefix("id: ")) - time.time()) < 5
+    assert abs(float(event[0].removeprefix("id: ")) - time.time()) < 5
     assert len(listener.snapshots()[0]["runs"][0]["ranks"]) == 4
 
 
@@ -110,11 +123,10 @@ def test_at_most_four_events_per_second(server, clock):
     assert time.monotonic() - begin > 6 / 4  # the first one is there, the next comes at once
 
 
-def test_listeners_share_one_serialisation(server, clock):
-    stream = server._app.state.stream
+def test_listeners_share_one_serialisation(server, clock, monkeypatch):
     encoded = []
-    encode = stream._encode
-    stream._encode = lambda snapshot: encoded.append(snapshot) or encode(snapshot)
+    encode = stream_module._ENCODE
+    monkeypatch.setattr(stream_module, "_ENCODE", lambda v: encoded.append(v) or encode(v))
     listeners = [StreamReader(server.url) for _ in range(5)]
     for listener in listeners:
         listener.wait_for(1)
@@ -126,7 +138,7 @@ def test_listeners_share_one_serialisation(server, clock):
 
 
 def test_heartbeat_keeps_a_silent_stream_open(server, monkeypatch):
-    monkeypatch.setattr(app_module, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(stream_module, "HEARTBEAT_SECONDS", 0.2)
     listener = StreamReader(server.url)
     listener.wait_for(1)
     time.sleep(1.0)
@@ -155,3 +167,51 @@ def test_listener_that_leaves_is_forgotten(server, clock):
     clock.seconds += 1
     listener = StreamReader(server.url)
     assert listener.wait_for(1) < 1.0
+
+
+def test_a_whole_view_comes_first_and_then_what_changed(server, clock):
+    listener = StreamReader(server.url)
+    listener.wait_for(1)
+    clock.seconds += 1
+    listener.wait_for(2)
+    (first, whole), (second, patch) = listener.events()
+    assert (first, second) == ("whole", "patch")
+    assert patch["version"] == whole["version"] + 1
+    other = StreamReader(server.url)
+    other.wait_for(1)
+    assert [event for event, _ in other.events()] == ["whole"]
+    assert other.snapshots() == listener.snapshots()[1:]
+
+
+def test_who_missed_one_gets_the_whole():
+    told = Told(7, b"whole", b"patch")
+    assert told.after(6) == b"event: patch\ndata: patch"
+    for version in (0, 5, 8):
+        assert told.after(version) == b"event: whole\ndata: whole"
+    assert Told(1, b"whole", b"").after(0) == b"event: whole\ndata: whole"
+
+
+def test_ranks_of_a_large_job_are_told_in_full_when_they_are_opened(clock):
+    source = ScriptedSource(96, clock=clock, num_past_steps=2)
+    app = create_app(source, lambda accept: (b"", "text/plain"))
+    server = Server(app, Listener("127.0.0.1", 0))
+    server.start()
+    try:
+        listener = StreamReader(server.url, "?rank=actor/90&rank=actor/none")
+        listener.wait_for(1)
+        (run,) = listener.snapshots()[0]["runs"]
+        assert len(run["places"]) == 96
+        assert [row["rank"] for row in run["ranks"]] == ["90", *map(str, range(16))]
+    finally:
+        server.stop()
+
+
+def test_a_costly_look_comes_less_often(server, clock, monkeypatch):
+    listener = StreamReader(server.url)
+    listener.wait_for(1)
+    monkeypatch.setattr(stream_module, "MAX_SHARE", 1e-9)
+    clock.seconds += 1
+    listener.wait_for(2)
+    clock.seconds += 1
+    (channel,) = server._app.state.stream._channels.values()
+    assert channel._refresh_at > time.monotonic() + 1000

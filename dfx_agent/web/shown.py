@@ -1,0 +1,67 @@
+"""Which ranks of a run are told in full: a page draws a bounded number of them.
+
+All of a small job. Of a large one the culprits of its incidents, those that were asked for, the
+culprits' peers, and then the first ones of every role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import chain, islice, zip_longest
+
+from dfx_agent.snapshot import RankRow, RunRow
+
+MAX_WHOLE_JOB = 64
+NUM_OF_LARGE_JOB = 16
+_MAX_CULPRITS = 4
+_MAX_GROUP = 16  # a group of more is everybody, and names no peers
+
+RankKey = tuple[str, str]  # role, rank
+
+
+def key_of(row: RankRow) -> RankKey:
+    return row.role, row.rank
+
+
+def culprits(run: RunRow) -> dict[RankKey, str]:
+    """Rank -> severity of the worst incident that blames it, the worst first."""
+    blamed: dict[RankKey, str] = {}
+    for severity in ("critical", "warning"):
+        for incident in run.incidents:
+            if incident.severity == severity:
+                for rank in incident.ranks:
+                    blamed.setdefault((incident.role, rank), severity)
+    return blamed
+
+
+def shown_ranks(run: RunRow, asked: Collection[RankKey] = ()) -> tuple[RankRow, ...]:
+    """Of a large job at most 16, and those that were ``asked`` for; the culprits first."""
+    if len(run.ranks) <= MAX_WHOLE_JOB:
+        return run.ranks
+    rows = {key_of(row): row for row in run.ranks}
+    guilty = [rows[key] for key in culprits(run) if key in rows][:_MAX_CULPRITS]
+    opened = [rows[key] for key in asked if key in rows]
+    rest = chain(*(peers(run, row) for row in guilty), _first_of_roles(run))
+    wanted = {key_of(row): row for row in chain(guilty, opened, rest)}
+    return tuple(islice(wanted.values(), NUM_OF_LARGE_JOB + len(opened)))
+
+
+def peers(run: RunRow, culprit: RankRow) -> list[RankRow]:
+    """Its smallest process group where that is small, else those of its role on its node."""
+    sizes: dict[str, list[RankRow]] = {row.group: [] for row in culprit.groups}
+    for row in run.ranks:
+        for group in row.groups if row.role == culprit.role else ():
+            if group.group in sizes:
+                sizes[group.group].append(row)
+    smallest = min((g for g in sizes.values() if len(g) > 1), key=len, default=[])
+    if smallest and len(smallest) <= _MAX_GROUP:
+        return smallest
+    return [row for row in run.ranks if (row.role, row.node) == (culprit.role, culprit.node)]
+
+
+def _first_of_roles(run: RunRow) -> Iterator[RankRow]:
+    """The first of every role, then the second of each."""
+    by_role: dict[str, list[RankRow]] = {}
+    for row in run.ranks:
+        by_role.setdefault(row.role, []).append(row)
+    return filter(None, chain.from_iterable(zip_longest(*by_role.values())))

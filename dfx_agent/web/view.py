@@ -1,0 +1,351 @@
+"""What one page looks at, of a snapshot: bounded, however many ranks the job has.
+
+Of the run in view every rank has a place of a few words, and some are shown in full
+(``shown_ranks``); steps are means over their ranks. Other runs are names. The page of a small job
+sees all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, nan
+
+from dfx_agent.snapshot import (
+    AgentRow,
+    Blindness,
+    Bottleneck,
+    CollectiveTime,
+    DeviceMemory,
+    DroppedRanks,
+    EnginePool,
+    EventLoopRow,
+    FaultRow,
+    GroupRow,
+    HostMemory,
+    Incident,
+    OpenSpan,
+    OutsideLook,
+    RankRow,
+    RankSource,
+    RankState,
+    RunRow,
+    ScalarRow,
+    SignalState,
+    Snapshot,
+    Standing,
+    StepCell,
+    StepRow,
+    TimeSplit,
+    Verdict,
+)
+from dfx_agent.web.shown import RankKey, culprits, key_of, shown_ranks
+
+# gauges of the guest about itself: which hooks work, and what it costs
+_HOOKS = ("patch/", "guest/given_up")
+_OVERHEAD = "guest/overhead_ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is looked at: a run, "" for the newest that lives, and ranks that were opened."""
+
+    run: str = ""
+    ranks: tuple[RankKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank at a glance: ``now`` is what it is in, as in "backward"; "" between stages.
+
+    ``lost`` counts its records that were lost, overwritten before the agent came, and dropped by
+    the guest; empty where there are none. ``blame`` is the severity of the worst incident that
+    blames it, "" for none.
+    """
+
+    role: str
+    rank: str
+    pid: int
+    node: str
+    local_rank: int | None
+    state: RankState
+    step: int | None
+    kind: str
+    now: str
+    blame: str
+    lost: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRank:
+    """One rank in full, as far as the page draws it. ``tokens``: of its newest closed step."""
+
+    role: str
+    rank: str
+    pid: int
+    node: str
+    state: RankState
+    step: int | None
+    inflight: tuple[OpenSpan, ...]
+    totals: TimeSplit
+    current: TimeSplit
+    last: TimeSplit | None
+    num_lost_records: int
+    collectives: tuple[CollectiveTime, ...]
+    groups: tuple[GroupRow, ...]
+    devices: tuple[DeviceMemory, ...]
+    host_memory: HostMemory | None
+    source: RankSource
+    outside: OutsideLook | None
+    event_loop: EventLoopRow | None
+    tokens: Mapping[str, float] = field(default_factory=dict)
+    tokens_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedStep:
+    """A closed step of one role: ``mean`` over its ``num_ranks``."""
+
+    key: str
+    step: int
+    role: str
+    begin_seconds: float
+    end_seconds: float
+    missing_ranks: tuple[str, ...]
+    bubble_ratio: float | None
+    num_ranks: int
+    mean: TimeSplit
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTime:
+    """Mean of the last steps of a role's ranks; of a role without steps, of all their time."""
+
+    role: str
+    num_ranks: int
+    is_of_steps: bool
+    mean: TimeSplit
+
+
+@dataclass(frozen=True, slots=True)
+class HookGroup:
+    """Ranks whose hooks are alike: the guest's gauges of them."""
+
+    gauges: Mapping[str, float]
+    ranks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedRun:
+    """The run in view; fields as in ``RunRow``. ``overhead_ratio``: the most of a rank."""
+
+    run: str
+    framework: str
+    attempt: int
+    begin_seconds: float
+    num_living: int
+    places: tuple[Place, ...] = ()
+    ranks: tuple[ShownRank, ...] = ()
+    steps: tuple[ViewedStep, ...] = ()
+    roles: tuple[RoleTime, ...] = ()
+    hooks: tuple[HookGroup, ...] = ()
+    overhead_ratio: float | None = None
+    num_overheads: int = 0
+    queue_depth: Mapping[str, float] = field(default_factory=dict)
+    scalars: tuple[ScalarRow, ...] = ()
+    num_stale_scalars: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    signals: SignalState | None = None
+    num_late_signals: int = 0
+    faults: tuple[FaultRow, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    standing: Standing | None = None
+    blind: Blindness | None = None
+    dropped_ranks: tuple[DroppedRanks, ...] = ()
+    engines: EnginePool | None = None
+    bottleneck: Bottleneck | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One page's part of a snapshot. Of the runs one alone has ranks; "" where there is none."""
+
+    time_seconds: float
+    agent: AgentRow
+    in_view: str
+    runs: tuple[ViewedRun, ...]
+
+
+class Viewer:
+    """Views of one look, in turn: what was made of a closed step is kept."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._steps: dict[str, tuple[StepRow, ViewedStep]] = {}
+
+    def view(self, snapshot: Snapshot) -> View:
+        chosen = chosen_run(snapshot.runs, self._look.run)
+        name = chosen.run if chosen else ""
+        rows = (self._viewed(run) if run is chosen else _named(run) for run in snapshot.runs)
+        return View(snapshot.time_seconds, snapshot.agent, name, tuple(rows))
+
+    def _viewed(self, run: RunRow) -> ViewedRun:
+        blamed = culprits(run)
+        cells = {(step.role, cell.rank): cell for step in run.steps for cell in step.cells}
+        overheads = [
+            r for r in (rank.gauges.get(_OVERHEAD, nan) for rank in run.ranks) if isfinite(r)
+        ]
+        return ViewedRun(
+            run=run.run,
+            framework=run.framework,
+            attempt=run.attempt,
+            begin_seconds=run.begin_seconds,
+            num_living=_num_living(run),
+            places=tuple(_place(rank, blamed.get(key_of(rank), "")) for rank in run.ranks),
+            ranks=tuple(
+                _shown(rank, cells.get(key_of(rank))) for rank in shown_ranks(run, self._look.ranks)
+            ),
+            steps=self._viewed_steps(run.steps),
+            roles=tuple(_role_times(run.ranks)),
+            hooks=_hooks(run.ranks),
+            overhead_ratio=max(overheads, default=None),
+            num_overheads=len(overheads),
+            queue_depth=_sums(rank.queue_depth for rank in run.ranks),
+            scalars=run.scalars,
+            num_stale_scalars=run.num_stale_scalars,
+            verdicts=run.verdicts,
+            signals=run.signals,
+            num_late_signals=run.num_late_signals,
+            faults=run.faults,
+            incidents=run.incidents,
+            standing=run.standing,
+            blind=run.blind,
+            dropped_ranks=run.dropped_ranks,
+            engines=run.engines,
+            bottleneck=run.bottleneck,
+        )
+
+    def _viewed_steps(self, rows: Iterable[StepRow]) -> tuple[ViewedStep, ...]:
+        before, self._steps = self._steps, {}
+        for row in rows:
+            key = f"{row.role}/{row.step}"
+            known = before.get(key)
+            is_known = known is not None and known[0] is row
+            self._steps[key] = known if known and is_known else (row, _viewed_step(key, row))
+        return tuple(step for _, step in self._steps.values())
+
+
+def chosen_run(runs: Iterable[RunRow], name: str) -> RunRow | None:
+    """The one of this name, else the newest with a living rank, else the newest."""
+    newest = sorted(runs, key=lambda run: run.begin_seconds, reverse=True)
+    named = (run for run in newest if run.run == name)
+    living = (run for run in newest if _num_living(run))
+    return next(named, None) or next(living, None) or next(iter(newest), None)
+
+
+def _named(run: RunRow) -> ViewedRun:
+    living = _num_living(run)
+    return ViewedRun(run.run, run.framework, run.attempt, run.begin_seconds, living)
+
+
+def _num_living(run: RunRow) -> int:
+    """Of a process that cannot be asked records come."""
+    return sum(rank.state in {"live", "unknown"} for rank in run.ranks)
+
+
+def _place(rank: RankRow, blame: str) -> Place:
+    span = rank.inflight[-1] if rank.inflight else None
+    lost = rank.num_lost_records, rank.num_earlier_records, rank.num_guest_drops
+    return Place(
+        rank.role, rank.rank, rank.pid, rank.node, rank.local_rank, rank.state, rank.step,
+        span.kind if span else "idle", span.name if span else "", blame,
+        lost if any(lost) else (),
+    )  # fmt: skip
+
+
+def _shown(rank: RankRow, cell: StepCell | None) -> ShownRank:
+    return ShownRank(
+        role=rank.role,
+        rank=rank.rank,
+        pid=rank.pid,
+        node=rank.node,
+        state=rank.state,
+        step=rank.step,
+        inflight=rank.inflight,
+        totals=rank.totals,
+        current=rank.current,
+        last=rank.last,
+        num_lost_records=rank.num_lost_records,
+        collectives=rank.collectives,
+        groups=rank.groups,
+        devices=rank.devices,
+        host_memory=rank.host_memory,
+        source=rank.source,
+        outside=rank.outside,
+        event_loop=rank.event_loop,
+        tokens=cell.tokens if cell else {},
+        tokens_seconds=cell.split.wall_seconds if cell else None,
+    )
+
+
+def _viewed_step(key: str, row: StepRow) -> ViewedStep:
+    mean = mean_split([cell.split for cell in row.cells])
+    return ViewedStep(
+        key, row.step, row.role, row.begin_seconds, row.end_seconds, row.missing_ranks,
+        row.bubble_ratio, len(row.cells), mean,
+    )  # fmt: skip
+
+
+def _role_times(ranks: Iterable[RankRow]) -> Iterable[RoleTime]:
+    by_role: dict[str, list[RankRow]] = {}
+    for rank in ranks:
+        if rank.source == "guest":
+            by_role.setdefault(rank.role, []).append(rank)
+    for role, rows in by_role.items():
+        lasts = [row.last for row in rows if row.last]
+        splits = lasts or [row.totals for row in rows]
+        yield RoleTime(role, len(splits), bool(lasts), mean_split(splits))
+
+
+def mean_split(splits: list[TimeSplit]) -> TimeSplit:
+    """Each part's mean; a rank without it counts as none of it. Zeros for no split."""
+    share = 1 / len(splits) if splits else 0.0
+    stages: dict[str, float] = {}
+    waits: dict[str, dict[str, float]] = {}
+    for split in splits:
+        _add(stages, split.stage_seconds, share)
+        for kind, by_stage in split.wait_seconds.items():
+            _add(waits.setdefault(kind, {}), by_stage, share)
+    return TimeSplit(
+        share * sum(split.wall_seconds for split in splits),
+        share * sum(split.active_seconds for split in splits),
+        share * sum(split.idle_seconds for split in splits),
+        stages,
+        waits,
+    )
+
+
+def _sums(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for row in rows:
+        _add(sums, row, 1.0)
+    return sums
+
+
+def _add(sums: dict[str, float], parts: Mapping[str, float], share: float) -> None:
+    for part, seconds in parts.items():
+        sums[part] = sums.get(part, 0.0) + share * seconds
+
+
+def _overhead(rank: RankRow) -> float:
+    """NaN where the guest does not measure itself."""
+    return rank.gauges.get(_OVERHEAD, nan)
+
+
+def _hooks(ranks: Iterable[RankRow]) -> tuple[HookGroup, ...]:
+    alike: dict[tuple[tuple[str, float], ...], list[str]] = {}
+    for rank in ranks:
+        found = tuple(item for item in rank.gauges.items() if item[0].startswith(_HOOKS))
+        if found:
+            alike.setdefault(found, []).append(rank.rank)
+    return tuple(HookGroup(dict(gauges), tuple(names)) for gauges, names in alike.items())

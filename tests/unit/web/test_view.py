@@ -1,0 +1,133 @@
+"""What a page is told of a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from scripted_source import ScriptedSource
+
+from dfx_agent.snapshot import GroupRow, Incident, TimeSplit
+from dfx_agent.snapshot.document import Document
+from dfx_agent.web.shown import NUM_OF_LARGE_JOB, peers, shown_ranks
+from dfx_agent.web.view import Look, View, Viewer, chosen_run, mean_split
+
+SECONDS = 1_800_000_000.0
+MANY = 1024
+
+
+def snapshot_of(num_ranks: int, **changes):
+    source = ScriptedSource(num_ranks, clock=lambda: SECONDS, num_past_steps=2)
+    snapshot = source.snapshot()
+    runs = tuple(replace(run, **changes) for run in snapshot.runs)
+    return replace(snapshot, runs=runs)
+
+
+def incident(*ranks: str, severity: str = "critical") -> Incident:
+    return Incident(
+        "i", "straggler", "found", severity, "actor", ranks, "", "", SECONDS, 1, None, "", "", "",
+        "", (), (),
+    )  # fmt: skip
+
+
+def test_a_small_job_is_shown_whole():
+    (run,) = Viewer(Look()).view(snapshot_of(16)).runs
+    assert len(run.places) == len(run.ranks) == run.num_living == 16
+    assert run.places[3].now == run.ranks[3].inflight[-1].name
+
+
+def test_the_culprits_of_a_large_job_come_first_with_their_peers():
+    snapshot = snapshot_of(MANY, incidents=(incident("9", severity="warning"), incident("700")))
+    (run,) = Viewer(Look("", (("actor", "3"),))).view(snapshot).runs
+    shown = [rank.rank for rank in run.ranks]
+    assert shown[:3] == ["700", "9", "3"]
+    assert len(shown) == NUM_OF_LARGE_JOB + 1
+    assert {place.rank: place.blame for place in run.places if place.blame} == {
+        "700": "critical",
+        "9": "warning",
+    }
+
+
+def test_peers_are_the_smallest_group_that_is_not_everybody():
+    (run,) = snapshot_of(128).runs
+    rows = tuple(
+        replace(
+            row,
+            groups=tuple(
+                GroupRow(group, 1, 1, None)
+                for group in ("world", f"tensor{int(row.rank) // 4}", f"data{int(row.rank) % 4}")
+            ),
+        )
+        for row in run.ranks
+    )
+    run = replace(run, ranks=rows)
+    assert [row.rank for row in peers(run, rows[42])] == ["40", "41", "42", "43"]
+    plain = replace(run, ranks=tuple(replace(r, groups=r.groups[:1]) for r in rows))
+    assert [row.rank for row in peers(plain, plain.ranks[2])] == list("01234567")
+
+
+def test_every_role_of_a_large_job_is_seen():
+    (run,) = snapshot_of(128).runs
+    rows = tuple(replace(r, role="actor" if int(r.rank) < 120 else "critic") for r in run.ranks)
+    shown = shown_ranks(replace(run, ranks=rows))
+    assert [(row.role, row.rank) for row in shown[:4]] == [
+        ("actor", "0"), ("critic", "120"), ("actor", "1"), ("critic", "121"),
+    ]  # fmt: skip
+
+
+def test_a_view_of_a_large_job_is_small():
+    encoded = Document[View](View).dumped(Viewer(Look()).view(snapshot_of(MANY)))
+    assert len(encoded) < 400_000
+
+
+def test_other_runs_are_names():
+    source = ScriptedSource(4, clock=lambda: SECONDS, num_past_steps=2)
+    source.run_names = ("a", "b")
+    view = Viewer(Look("b")).view(source.snapshot())
+    assert view.in_view == "b"
+    assert [(run.run, len(run.places), run.num_living) for run in view.runs] == [
+        ("a", 0, 4), ("b", 4, 4),
+    ]  # fmt: skip
+
+
+def test_the_newest_run_that_lives_is_in_view():
+    (run,) = snapshot_of(2).runs
+    dead = tuple(replace(rank, state="died") for rank in run.ranks)
+    old = replace(run, run="old", begin_seconds=1.0)
+    ended = replace(run, run="ended", begin_seconds=2.0, ranks=dead)
+    assert chosen_run((old, ended), "").run == "old"
+    assert chosen_run((old, ended), "ended").run == "ended"
+    assert chosen_run((replace(old, ranks=dead), ended), "gone").run == "ended"
+    assert chosen_run((), "") is None
+
+
+def test_queues_add_up_and_an_empty_one_stays():
+    snapshot = snapshot_of(2)
+    (run,) = snapshot.runs
+    ranks = tuple(replace(rank, queue_depth={"full": 2.0, "empty": 0.0}) for rank in run.ranks)
+    snapshot = replace(snapshot, runs=(replace(run, ranks=ranks),))
+    assert Viewer(Look()).view(snapshot).runs[0].queue_depth == {"full": 4.0, "empty": 0.0}
+
+
+def test_a_rank_without_a_part_counts_as_none_of_it():
+    one = TimeSplit(2.0, 2.0, 0.0, {"rollout": 2.0}, {})
+    other = TimeSplit(4.0, 3.0, 0.0, {"reward": 3.0}, {"barrier": {"": 1.0}})
+    mean = mean_split([one, other])
+    assert mean.stage_seconds == {"rollout": 1.0, "reward": 1.5}
+    assert (mean.wall_seconds, mean.wait_seconds["barrier"][""]) == (3.0, 0.5)
+    assert mean_split([]) == TimeSplit()
+
+
+def test_what_hooks_say_is_told_once_for_ranks_that_are_alike():
+    snapshot = snapshot_of(4)
+    (run,) = snapshot.runs
+    ranks = tuple(
+        replace(rank, gauges={"patch/ddp": -1.0 if rank.rank == "2" else 1.0,
+                              "guest/overhead_ratio": float("nan") if rank.rank == "0" else 0.01})
+        for rank in run.ranks
+    )  # fmt: skip
+    (viewed,) = Viewer(Look()).view(replace(snapshot, runs=(replace(run, ranks=ranks),))).runs
+    assert [(group.gauges, group.ranks) for group in viewed.hooks] == [
+        ({"patch/ddp": 1.0}, ("0", "1", "3")), ({"patch/ddp": -1.0}, ("2",)),
+    ]  # fmt: skip
+    assert (viewed.overhead_ratio, viewed.num_overheads) == (pytest.approx(0.01), 3)
