@@ -27,6 +27,7 @@ BENCHES = (
     "log_readers",
     "interpreter_start",
     "page_latency",
+    "page_stream",
     "scrape_time",
     "otlp_push",
     "agent_cost",

@@ -63,7 +63,12 @@ class AskedAgent:
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
         """Each rank's newest steps; NoAnswerError when there is no answer."""
-        given = self._get(f"/api/v1/runs/{quote(run, safe='')}/timeline?steps={num_steps}")
+        path = f"/api/v1/runs/{quote(run, safe='')}/timeline"
+        given: list[Any] = []
+        query = f"?steps={num_steps}"
+        while query:  # in pages, where there are many ranks
+            page, query = self._get_page(path, query)
+            given += page
         rows = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...])
         return self._loaded(rows, given)
 
@@ -80,13 +85,17 @@ class AskedAgent:
 
     def _get(self, path: str) -> Any:
         """The JSON that the agent answers with; NoAnswerError."""
+        return self._get_page(path, "")[0]
+
+    def _get_page(self, path: str, query: str) -> tuple[Any, str]:
+        """(JSON, query of the next page or ""); NoAnswerError."""
         import httpx  # noqa: PLC0415 (0.1 s that who asks no agent need not wait)
 
         try:
             with self._client() as client:
-                answer = client.get(self.url.rstrip("/") + path)
+                answer = client.get(self.url.rstrip("/") + path + query)
             if answer.is_success:
-                return answer.json()
+                return answer.json(), answer.links.get("next", {}).get("url", "")
         except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._no_answer(str(error) or type(error).__name__) from None
         if answer.status_code == 401:

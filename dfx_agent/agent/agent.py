@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from dfx_agent import __version__
@@ -183,9 +183,11 @@ class Agent:
         with self._held():
             return view.history(fold, key)
 
-    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+    def timeline(
+        self, run: str, num_steps: int, ranks: Collection[tuple[str, str]] = ()
+    ) -> tuple[TimelineRow, ...]:
         with self._held():
-            return view.timeline_rows(self._runs[run], num_steps)
+            return view.timeline_rows(self._runs[run], num_steps, ranks)
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         with self._held():

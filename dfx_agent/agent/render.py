@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dfx_agent.agent.incidents import standing_of
@@ -142,11 +142,14 @@ def with_blindness(snapshot: Snapshot, blind: Blindness | None, *, is_old: bool)
     return replace(snapshot, agent=agent, runs=runs)
 
 
-def timeline_rows(fold: RunFold, num_steps: int) -> tuple[TimelineRow, ...]:
-    """Each process' newest closed steps and the one it is in."""
+def timeline_rows(
+    fold: RunFold, num_steps: int, ranks: Collection[tuple[str, str]] = ()
+) -> tuple[TimelineRow, ...]:
+    """Each process' newest closed steps and the one it is in; of all without ``ranks``."""
     rows = []
     for process in fold.processes.values():
-        if process.follower.identity.role == LOG_ROLE:
+        role = process.follower.identity.role
+        if role == LOG_ROLE or (ranks and (role, process.label) not in ranks):
             continue
         closed = [s for s in list(process.windows) if s.window.step is not None]
         rows += [_timeline_row(process, step) for step in closed[-num_steps:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,8 +72,13 @@ class Source(Protocol):
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
         """History of the given native keys, all keys when empty. KeyError on an unknown run."""
 
-    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
-        """Each rank's newest steps, the running one included. KeyError on an unknown run."""
+    def timeline(
+        self, run: str, num_steps: int, ranks: Collection[tuple[str, str]] = ()
+    ) -> tuple[TimelineRow, ...]:
+        """Each rank's newest steps, the running one included. KeyError on an unknown run.
+
+        Of the ``ranks`` (role, rank) alone where some are given.
+        """
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         """Training health over the newest steps. KeyError on an unknown run."""

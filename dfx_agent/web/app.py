@@ -37,6 +37,7 @@ from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 from dfx_agent.web.compression import Compression
 from dfx_agent.web.stream import ViewStream
 from dfx_agent.web.targets import TargetGroup, target_groups
+from dfx_agent.web.timeline import TimelineQuery, ranks_named, timeline_page
 from dfx_agent.web.view import Look
 
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
@@ -108,7 +109,6 @@ _FOREIGN: Any = {403: {"description": "Asked for by a page of another site"}}
 def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream) -> APIRouter:
     router = APIRouter()
     encode_history = Document[ScalarHistory](ScalarHistory).dumped
-    encode_timeline = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...]).dumped
 
     @router.get("/snapshot", response_model=Snapshot)
     def snapshot() -> Response:
@@ -122,8 +122,7 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream
         Without `run` it is the newest that lives. Of a large job few ranks are told in full; those
         of `rank` (`ROLE/RANK`) are.
         """
-        opened = (name.rpartition("/") for name in rank or ())
-        look = Look(run, tuple((role, label) for role, _, label in opened))
+        look = Look(run, ranks_named(rank or ()))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream.events(look), 200, headers, media_type="text/event-stream")
 
@@ -142,11 +141,18 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream
     @router.get(
         "/runs/{run:path}/timeline", response_model=tuple[TimelineRow, ...], responses=_UNKNOWN_RUN
     )
-    def timeline(run: str, steps: Annotated[int, Query(ge=1, le=200)] = 12) -> Response:
-        """Each rank's newest steps as stretches of stage, wait and idle time."""
+    def timeline(request: Request, run: str, window: Annotated[TimelineQuery, Query()]) -> Response:
+        """Newest steps of each rank, or of `rank`, as stretches of stage, wait and idle time.
+
+        An answer ends at about 1 MiB: a `Link` header with `rel="next"` then leads to the rest.
+        """
         with _known_run(run):
-            rows = source.timeline(run, steps)
-        return _answer(encode_timeline(rows))
+            body, last = timeline_page(source, run, window.window())
+        answer = _answer(body)
+        if last is not None:
+            following = request.url.include_query_params(after="/".join(last)).query
+            answer.headers["Link"] = f'<?{following}>; rel="next"'
+        return answer
 
     return router
 

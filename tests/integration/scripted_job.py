@@ -1,6 +1,6 @@
 """A make-believe job of N ranks that writes what real guests would, through the real wire.
 
-scripted_job.py NUM_RANKS [STRAGGLER]     steps of 1 s for ever, in the segments folder $DFX_DIR
+scripted_job.py NUM_RANKS [STRAGGLER [STEP_SECONDS]]     steps (of 1 s) for ever, in $DFX_DIR
 
 One process writes all segments. It has what a demo on a CPU lacks: devices that fill up, waits for
 data, a hook that failed, a critic, several nodes, and a segment that no agent can read.
@@ -33,7 +33,6 @@ from dfx_agent.wire.records import (
 )
 from dfx_agent.wire.segment import default_directory
 
-STEP_NS = 1_000_000_000
 NO_THREAD = 1 << 23  # above any pid: whether the host let this script run says nothing of a rank
 RANKS_PER_NODE = 8
 QUEUE_NS, TRANSFER_NS, SHORT_NS = 60_000_000, 20_000_000, 30_000_000
@@ -51,7 +50,9 @@ Open = tuple[int, int, int, int, int, int]  # slot, begin, span, parent, kind, n
 class ScriptedRank:
     """One rank; ``slowness`` is what its work takes, against the others."""
 
-    def __init__(self, folder: str, rank: int, num_ranks: int, slowness: float) -> None:
+    def __init__(
+        self, folder: str, rank: int, num_ranks: int, slowness: float, step_ns: int
+    ) -> None:
         node, local = divmod(rank, RANKS_PER_NODE)
         identity = Identity(
             run="scripted", role="actor", framework="verl", host=f"node-{node:02d}", rank=rank,
@@ -60,6 +61,7 @@ class ScriptedRank:
         self.segment = SegmentWriter(folder, identity, num_records=4096)
         self.rank = rank
         self.slowness = slowness
+        self.step_ns = step_ns
         self.names: dict[str, int] = {}
         self.span = 0
         self.sequence = 0
@@ -89,7 +91,7 @@ class ScriptedRank:
         noise = random.Random(f"{self.rank}:{step}")
         found, at = [], begin + QUEUE_NS
         for stage, share in WORK.items():
-            end = at + int(share * self.slowness * noise.uniform(0.97, 1.03) * STEP_NS)
+            end = at + int(share * self.slowness * noise.uniform(0.97, 1.03) * self.step_ns)
             found.append((stage, at, end))
             at = end
         return found
@@ -171,9 +173,10 @@ def scalars(step: int) -> dict[str, float]:
 def main() -> None:
     num_ranks = int(sys.argv[1])
     straggler = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    step_ns = int(1e9 * (float(sys.argv[3]) if len(sys.argv) > 3 else 1.0))
     folder = default_directory()
     ranks = [
-        ScriptedRank(folder, rank, num_ranks, 1.25 if rank == straggler else 1.0)
+        ScriptedRank(folder, rank, num_ranks, 1.25 if rank == straggler else 1.0, step_ns)
         for rank in range(num_ranks)
     ]
     Path(folder, "1-deadbeef.seg").write_bytes(b"no segment")
@@ -187,7 +190,7 @@ def main() -> None:
         play(courses)
         for rank in ranks:
             rank.segment.add_clock_pair()
-        begin += STEP_NS
+        begin += step_ns
 
 
 def play(courses: list[tuple[int, int, Iterator[int]]]) -> None:

@@ -14,6 +14,18 @@ export async function getJson(path, timeoutMs = 10000) {
   return answer.json();
 }
 
+/** GET a list that comes in pages: each leads to the next by a `Link` header. */
+export async function getPages(path, query, timeoutMs = 10000) {
+  const rows = [];
+  for (let next = `?${query}`; next;) {
+    const answer = await fetch(path + next, { signal: AbortSignal.timeout(timeoutMs) });
+    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+    rows.push(...(await answer.json()));
+    next = /^<([^>]*)>; rel="next"$/.exec(answer.headers.get("Link") ?? "")?.[1];
+  }
+  return rows;
+}
+
 /** Asks the agent to do something, path relative to the page. Throws when it refuses. */
 export async function post(path, timeoutMs = 10000) {
   const answer = await fetch(path, { method: "POST", signal: AbortSignal.timeout(timeoutMs) });

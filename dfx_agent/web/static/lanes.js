@@ -1,6 +1,6 @@
-// What the agent told about the newest steps of every rank: one lane of pieces per rank.
+// What the agent told about the newest steps of the ranks in full: one lane of pieces per rank.
 
-import { getJson } from "./feed.js";
+import { getPages } from "./feed.js";
 
 export const NUM_STEPS = 8;
 const NUM_FRESH_STEPS = 2;
@@ -8,6 +8,7 @@ const FULL_FETCH_MS = 15000;
 const MIN_FETCH_MS = 200;
 const FETCHES_PER_WINDOW = 100;
 const GAP_SECONDS = 0.01;
+const SETTLED_SECONDS = 5; // what ended longer ago is told and does not change
 
 /** Lanes {key, role, rank, rows}; rows are the answers of /timeline, oldest first. */
 export class Lanes {
@@ -23,6 +24,7 @@ export class Lanes {
     this.lanes.clear();
     this.fetchedMs = this.fullFetchMs = -Infinity;
     this.isFetching = false;
+    this.asked = new Set(); // the ranks of the last full answer, with or without rows
   }
 
   /** Fetches what is new; `shownSeconds` is the stretch of time on show. True on another run. */
@@ -33,7 +35,7 @@ export class Lanes {
     this.ranks = new Map(run.ranks.map((rank) => [keyOf(rank), rank]));
     const pauseMs = Math.max(MIN_FETCH_MS, (1000 * shownSeconds) / FETCHES_PER_WINDOW);
     const now = performance.now();
-    const isFull = now - this.fullFetchMs > FULL_FETCH_MS || this.hasMissedSteps();
+    const isFull = now - this.fullFetchMs > FULL_FETCH_MS || this.hasMissedSteps() || this.hasNew();
     const isDue = now - this.fetchedMs >= pauseMs && (isFull || this.isNews());
     if (isDue && !this.isFetching) this.fetch(isFull);
     return isOther;
@@ -45,6 +47,11 @@ export class Lanes {
       const known = this.lanes.get(keyOf(rank))?.rows.at(-1)?.step ?? null;
       return known !== null && rank.step - known > NUM_FRESH_STEPS;
     });
+  }
+
+  /** A rank that was opened, or that came. */
+  hasNew() {
+    return [...this.ranks.keys()].some((key) => !this.asked.has(key));
   }
 
   /** Something began since the last answer, or the answer did not reach up to what is open now. */
@@ -64,15 +71,21 @@ export class Lanes {
     this.isFetching = true;
     const { run } = this;
     const places = placesOf(run);
+    const asked = new Set(this.ranks.keys());
     const steps = isFull ? NUM_STEPS + 1 : NUM_FRESH_STEPS;
-    const path = `api/v1/runs/${encodeURIComponent(run.run)}/timeline?steps=${steps}`;
+    const query = new URLSearchParams({ steps: String(steps) });
+    for (const key of asked) query.append("rank", key);
+    if (!isFull) query.set("begin", String(this.newestEnd() - SETTLED_SECONDS));
     try {
-      const rows = await getJson(path);
+      const rows = await getPages(`api/v1/runs/${encodeURIComponent(run.run)}/timeline`, query);
       if (run.run !== this.run.run) return;
       if (isFull) this.lanes.clear();
       rows.forEach((row) => this.merge(row));
       this.places = places;
-      if (isFull) this.fullFetchMs = performance.now();
+      if (isFull) {
+        this.fullFetchMs = performance.now();
+        this.asked = asked;
+      }
       this.onChange();
     } catch {
       this.places = null; // an unreachable agent is the feed's news, not ours
@@ -82,11 +95,19 @@ export class Lanes {
     }
   }
 
+  newestEnd() {
+    return Math.max(0, ...[...this.lanes.values()].map(lastEnd));
+  }
+
+  /** A row may begin in the middle of its step: what came before is known. */
   merge(row) {
     const key = keyOf(row);
     const lane = this.lanes.get(key) ?? { key, role: row.role, rank: row.rank, steps: new Map() };
     this.lanes.set(key, lane);
-    lane.steps.set(row.step, row);
+    const first = row.pieces[0]?.begin_seconds ?? Infinity;
+    const known = lane.steps.get(row.step)?.pieces ?? [];
+    const kept = known.filter((piece) => piece.begin_seconds < first);
+    lane.steps.set(row.step, { ...row, pieces: [...kept, ...row.pieces] });
     const surplus = [...lane.steps.keys()].slice(0, -(NUM_STEPS + 1));
     for (const step of surplus) lane.steps.delete(step);
     lane.rows = [...lane.steps.values()].sort((a, b) => a.begin_seconds - b.begin_seconds);

@@ -11,7 +11,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -194,13 +194,16 @@ class ScriptedSource:
             for key in wanted
         )
 
-    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+    def timeline(
+        self, run: str, num_steps: int, ranks: Collection[tuple[str, str]] = ()
+    ) -> tuple[TimelineRow, ...]:
         self._check(run)
         now = self._clock()
         running = self._running_step(now)
         return tuple(
             self._timeline_row(step, rank, now)
             for rank in range(self._num_ranks)
+            if not ranks or ("actor", str(rank)) in ranks
             for step in range(max(0, running - num_steps + 1), running + 1)
         )
 

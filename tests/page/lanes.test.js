@@ -1,0 +1,28 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const { Lanes } = await import("../../dfx_agent/web/static/lanes.js");
+
+const piece = (name, begin, end) => ({ kind: "stage", name, begin_seconds: begin, end_seconds: end });
+const row = (step, begin, end, ...pieces) => ({
+  role: "actor", rank: "0", step, begin_seconds: begin, end_seconds: end, pieces,
+});
+const names = (lanes) => lanes.lanes.get("actor/0").rows.map((r) => r.pieces.map((p) => p.name));
+
+test("what is told of the middle of a step is put behind what is known", () => {
+  const lanes = new Lanes(() => {});
+  lanes.merge(row(1, 0, null, piece("rollout", 0, 6), piece("reward", 6, 8)));
+  lanes.merge(row(1, 0, 20, piece("reward", 6, 9), piece("backward", 9, 20)));
+  lanes.merge(row(2, 20, null, piece("rollout", 20, 21)));
+  assert.deepEqual(names(lanes), [["rollout", "reward", "backward"], ["rollout"]]);
+  assert.deepEqual(lanes.lanes.get("actor/0").rows[0].pieces[1], piece("reward", 6, 9));
+  assert.equal(lanes.newestEnd(), 21);
+});
+
+test("a step of which nothing is new keeps its pieces", () => {
+  const lanes = new Lanes(() => {});
+  lanes.merge(row(1, 0, null, piece("rollout", 0, 6)));
+  lanes.merge(row(1, 0, 30));
+  assert.deepEqual(names(lanes), [["rollout"]]);
+  assert.equal(lanes.lanes.get("actor/0").rows[0].end_seconds, 30);
+});
