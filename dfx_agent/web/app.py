@@ -86,6 +86,7 @@ def create_app(
     app.add_exception_handler(BlindError, _blind)
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
+    app.include_router(_timeline_api(source), prefix="/api/v1", tags=["runs"])
     app.include_router(_signals_api(source), prefix="/api/v1", tags=["runs"])
     app.include_router(_engines_api(source), prefix="/api/v1", tags=["engines"])
     app.include_router(_alerts_api(alerts), prefix="/api/v1", tags=["alerts"])
@@ -137,6 +138,12 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream
         return StreamingResponse(
             _joined(map(encode_history, rows)), headers=_HEADERS, media_type="application/json"
         )
+
+    return router
+
+
+def _timeline_api(source: Source) -> APIRouter:
+    router = APIRouter()
 
     @router.get(
         "/runs/{run:path}/timeline", response_model=tuple[TimelineRow, ...], responses=_UNKNOWN_RUN
