@@ -32,6 +32,7 @@ from dfx_agent.errors import BlindError
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.faults import Faults
 from dfx_agent.judge.divergence.bank import PARAMETERS
+from dfx_agent.judge.divergence.history import signal_history
 from dfx_agent.node.ended import KEEP_RUNS
 from dfx_agent.node.passive import OutsideProcess, placed
 from dfx_agent.node.process import Process
@@ -191,7 +192,7 @@ class Agent:
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         with self._held():
-            return view.signal_history(self._runs[run], num_steps)
+            return signal_history(list(self._runs[run].health.states)[-num_steps:])
 
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
         """Closed steps of every role that are kept, by begin. KeyError on an unknown run."""

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from dfx_agent.agent.incidents import standing_of
 from dfx_agent.agent.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.step_rows import rank_order
@@ -15,6 +14,7 @@ from dfx_agent.catalogue.spec import by_name
 from dfx_agent.engines.pool import pool_of
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted, unclear
+from dfx_agent.incidents.book import standing_of
 from dfx_agent.node.memory.gauges import device_rows
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars import token_load
@@ -30,13 +30,9 @@ from dfx_agent.snapshot import (
     RunRow,
     ScalarHistory,
     ScalarRow,
-    SignalHistory,
-    SignalRow,
-    SignalSeries,
     Snapshot,
     SpanKind,
     StageStamp,
-    SymptomSeries,
     TimelineRow,
     TimeSplit,
     Verdict,
@@ -169,38 +165,6 @@ def history(fold: RunFold, key: str) -> ScalarHistory:
     if native.scale != 1.0:
         values = tuple(value * native.scale for value in values)
     return ScalarHistory(key, native.metric, _METRICS[native.metric].unit, steps, values)
-
-
-def signal_history(fold: RunFold, num_steps: int) -> SignalHistory:
-    """Training health over the newest steps."""
-    states = list(fold.health.states)[-num_steps:]
-    by_name = [{row.signal: row for row in state.signals} for state in states]
-    names = dict.fromkeys(name for rows in by_name for name in rows)
-    active = [
-        {(row.symptom, row.direction): row.is_active for row in state.symptoms} for state in states
-    ]
-    families = dict.fromkeys(family for rows in active for family in rows)
-    return SignalHistory(
-        tuple(state.step for state in states),
-        tuple(state.is_latched for state in states),
-        tuple(_signal_series(name, [rows.get(name) for rows in by_name]) for name in names),
-        tuple(
-            SymptomSeries(
-                name, direction, tuple(rows.get((name, direction), False) for rows in active)
-            )
-            for name, direction in families
-        ),
-    )
-
-
-def _signal_series(name: str, rows: list[SignalRow | None]) -> SignalSeries:
-    return SignalSeries(
-        name,
-        tuple(None if row is None else row.value for row in rows),
-        tuple(None if row is None else row.baseline_low for row in rows),
-        tuple(None if row is None else row.baseline_high for row in rows),
-        tuple(None if row is None else row.z for row in rows),
-    )
 
 
 def _rank_rows(fold: RunFold, processes: Iterable[Process]) -> Iterator[RankRow]:

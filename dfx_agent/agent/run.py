@@ -9,7 +9,6 @@ from functools import partial
 from math import inf
 
 from dfx_agent.agent.hang_watch import HangWatch
-from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.agent.step_rows import StepRows
 from dfx_agent.agent.telling import Teller
 from dfx_agent.engines.pool import IdleCheck
@@ -17,6 +16,7 @@ from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.faults import Faults, unjudged
+from dfx_agent.incidents.book import IncidentBook, StepTimes
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.health import RunHealth

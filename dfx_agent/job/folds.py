@@ -16,12 +16,23 @@ from dfx_agent.facts.seat import Seat
 from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.fold import JobFold
-from dfx_agent.job.judging import JobJudge
+from dfx_agent.job.job import Job
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
-from dfx_agent.job.rows import run_row
+from dfx_agent.judge.divergence.bank import PARAMETERS
+from dfx_agent.judge.divergence.history import signal_history
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
-from dfx_agent.snapshot import UNJUDGED, AgentRow, RunRow, SegmentProblem, Snapshot
+from dfx_agent.snapshot import (
+    AgentRow,
+    AlertRow,
+    RunRow,
+    ScalarHistory,
+    SegmentProblem,
+    SignalHistory,
+    SignalState,
+    Snapshot,
+    TimelineRow,
+)
 
 _LOOK_EVERY_SECONDS = 0.5
 _FORGET_SECONDS = 3600.0
@@ -39,19 +50,6 @@ class NodeCounts:
         return f"{self.num_refused} documents refused, the last one: {self.problem}"
 
 
-class _Job:
-    """One job, its judge, and its newest row."""
-
-    def __init__(self, fold: JobFold) -> None:
-        self.fold = fold
-        self.judge = JobJudge(fold)
-
-    def row(self) -> RunRow:
-        self.fold.close()
-        verdicts = self.judge.verdicts()
-        return run_row(self.fold, verdicts, (), UNJUDGED)
-
-
 class JobFolds:
     """Everything that nodes have told. Called from any thread.
 
@@ -65,8 +63,9 @@ class JobFolds:
         self._clocks: dict[str, NodeClock] = {}
         self._idle: dict[str, int] = {}  # node without a run -> when it was heard, monotonic ns
         self._heard: dict[str, int] = {}
-        self._jobs: list[_Job] = []
+        self._jobs: list[Job] = []
         self._lock = threading.Lock()
+        self._awaits_alerts = False
         self._begin_seconds = time.time()
         self._looked_ns = 0
         self._snapshot: Snapshot | None = None
@@ -115,6 +114,50 @@ class JobFolds:
                 self._snapshot = self._look(here_ns, here_seconds)
             return self._snapshot
 
+    def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
+        """None: the numbers of a rank are asked of its node. KeyError on an unknown run."""
+        del keys
+        self._job(run)
+        return ()
+
+    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+        """None: the spans of a rank are asked of its node. KeyError on an unknown run."""
+        del num_steps
+        self._job(run)
+        return ()
+
+    def signal_history(self, run: str, num_steps: int) -> SignalHistory:
+        with self._lock:
+            return signal_history(list(self._job(run).fold.health.states)[-num_steps:])
+
+    def signal_states(self) -> dict[str, SignalState | None]:
+        """Training health of each job as of its newest judged step."""
+        return {job.fold.run: job.fold.health.state for job in list(self._jobs)}
+
+    def reset_signals(self, run: str) -> None:
+        """Take the present state of ``run`` as normal. KeyError on an unknown run."""
+        with self._lock:
+            self._job(run).fold.health.reset()
+            self._snapshot = None
+
+    def await_alerts(self) -> None:
+        """Somebody will tell what fires: until then no job is clear."""
+        self._awaits_alerts = True
+
+    def see_alerts(self, rows: Sequence[AlertRow]) -> Snapshot:
+        """What fires now, of every job: part of the incidents of the snapshot that is returned."""
+        with self._lock:
+            for job in self._jobs:
+                job.alerts = tuple(row for row in rows if row.run == job.fold.run)
+            self._snapshot = None
+        return self.snapshot()
+
+    def _job(self, run: str) -> Job:
+        found = next((job for job in self._jobs if job.fold.run == run), None)
+        if found is None:
+            raise KeyError(run)
+        return found
+
     def _take(self, facts: RunFacts, here_ns: int, here_seconds: float) -> bool:
         clock = self._clocks.setdefault(facts.node, NodeClock())
         clock.see(facts.boot, facts.now_ns, here_ns)
@@ -126,7 +169,7 @@ class JobFolds:
         fold = self._job_of(facts).fold
         return fold.take(facts.node, facts, clock, here_ns, here_seconds)
 
-    def _job_of(self, facts: RunFacts) -> _Job:
+    def _job_of(self, facts: RunFacts) -> Job:
         same = [job for job in self._jobs if job.fold.name == facts.run]
         for job in same:
             if facts.node in job.fold.nodes and not _is_apart(facts.seats, _seats(job, facts.node)):
@@ -135,7 +178,8 @@ class JobFolds:
             if not _is_apart(facts.seats, _seats(job)):
                 return job
         run = facts.run if not same else f"{facts.run} ({_rendezvous(facts.seats) or facts.node})"
-        job = _Job(JobFold(facts.run, run, self._critical, self._faults))
+        job = Job(JobFold(facts.run, run, self._critical, self._faults))
+        job.alerts = None if self._awaits_alerts else ()
         self._jobs.append(job)
         return job
 
@@ -186,13 +230,14 @@ class JobFolds:
             num_exporter_errors=0,
             other_agent_pid=None,
             problems=tuple(problems),
+            detector=PARAMETERS,
             read_seconds=here_seconds,
             faults=self._faults.rows(""),
             num_faults=dict(self._faults.num_by_part),
         )
 
 
-def _seats(job: _Job, node: str = "") -> list[Seat]:
+def _seats(job: Job, node: str = "") -> list[Seat]:
     """Of one node, or of all."""
     nodes = [job.fold.nodes[node]] if node else list(job.fold.nodes.values())
     return [seat for known in nodes for seat in known.seats]

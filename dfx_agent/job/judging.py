@@ -109,7 +109,13 @@ class JobJudge:
         roles = {seat.role for _, seat in fold.seats(of_heard=False)} - {LOG_ROLE}
         for role in roles:
             silent = [str(each) for each in presences if role in fold.silent_roles(each.node)]
-            texts = [*filter(None, silent), missing_text(seats, role, fold.idle_nodes)]
+            claimed = (
+                f"{labels_text([label])} is claimed by "
+                f"{' and '.join(sorted({fold.places.owner(of, label), *nodes}))}"
+                for (of, label), nodes in fold.places.clashes.items()
+                if of == role
+            )
+            texts = [*claimed, *silent, missing_text(seats, role, fold.idle_nodes)]
             if any(texts):
                 found[role] = "; ".join(dict.fromkeys(filter(None, texts)))
         return found
@@ -153,4 +159,4 @@ def _with_reason(verdict: Verdict, reason: str) -> Verdict:
         return replace(verdict, cause=verdict.cause or PART_OF_JOB)
     if verdict.cause == PART_OF_JOB:
         return replace(verdict, summary=reason)
-    return replace(verdict, evidence=(reason, *verdict.evidence))
+    return replace(verdict, summary=f"{verdict.summary}; {reason}")

@@ -173,7 +173,7 @@ def _begin(fold: JobFold, node: NodeRun, seat: Seat) -> float:
 
 
 def _order(row: RankRow) -> tuple[str, int, str]:
-    head = row.rank.partition(".")[0]
+    head = row.rank.partition("@")[0].partition(".")[0]
     return (row.role, int(head), row.rank) if head.isdigit() else (row.role, 1 << 31, row.rank)
 
 

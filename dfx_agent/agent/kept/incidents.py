@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dfx_agent.agent.incidents import KeptIncident
 from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.agent.kept.totals import key_of
 from dfx_agent.agent.run import RunFold
+from dfx_agent.incidents.book import KeptIncident
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.snapshot.document import Document, reason

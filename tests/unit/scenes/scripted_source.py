@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from scripted_torch import CLEAR, dressed
 
-from dfx_agent.agent.incidents import IncidentBook, StepTimes, standing_of
+from dfx_agent.incidents.book import IncidentBook, StepTimes, standing_of
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from dfx_agent.agent import render as view
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.incidents import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
 from dfx_agent.agent.kept import incidents as incidents_file
 from dfx_agent.agent.kept.incidents import FILE, RUN, KeptRun
 from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.incidents.book import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
 from dfx_agent.node.segments.owned_files import state_directory
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import AlertRow, Incident, Standing, Verdict

@@ -10,11 +10,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_page import FAR_SECONDS, OPENMETRICS, SPLIT, STEPS, exporter, rank_row, samples
 
-from dfx_agent.agent.incidents import IncidentBook, StepTimes
 from dfx_agent.catalogue import agent, collectives, memory, performance, training, verdicts
 from dfx_agent.catalogue import per_rank as balance
 from dfx_agent.catalogue.spec import by_name
 from dfx_agent.catalogue.verdicts import NO_STAGE
+from dfx_agent.incidents.book import IncidentBook, StepTimes
 from dfx_agent.snapshot import (
     CollectiveTime,
     DeviceMemory,

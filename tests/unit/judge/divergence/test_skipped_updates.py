@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.agent.incident_words import action_of
 from dfx_agent.agent.run import RunFold
 from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import ProcessId
+from dfx_agent.incidents.words import action_of
 from dfx_agent.judge.divergence.skipped_updates import TOO_MANY_IN_A_ROW, SkippedUpdates
 from dfx_agent.rules.declared.stability import NO_UPDATE
 

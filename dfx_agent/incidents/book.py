@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pydantic import FiniteFloat
 
-from dfx_agent.agent.incident_words import (
+from dfx_agent.incidents.words import (
     action_of,
     cost_of,
     lasting_seconds,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.agent.incidents import IncidentBook, StepTimes, _begin, _Subject, standing_of
+from dfx_agent.incidents.book import IncidentBook, StepTimes, _begin, _Subject, standing_of
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.rules.declared import ALERTS
 from dfx_agent.rules.subjects import verdict_kind

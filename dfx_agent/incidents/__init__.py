@@ -1,0 +1,1 @@
+"""Incidents: what verdicts and alerts say of one problem, from its begin to its end."""

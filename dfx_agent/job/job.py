@@ -1,0 +1,47 @@
+"""One job as people see it: what is concluded of it, and the incidents made of that."""
+
+from __future__ import annotations
+
+from dfx_agent.facts.seat import LOG_ROLE
+from dfx_agent.faults import not_green, sighted
+from dfx_agent.incidents.book import IncidentBook, StepTimes, standing_of
+from dfx_agent.job.fold import JobFold
+from dfx_agent.job.judging import JobJudge
+from dfx_agent.job.rows import run_row
+from dfx_agent.snapshot import AlertRow, RunRow
+
+
+class Job:
+    """``fold`` takes what nodes tell; ``row`` is what is known of it now."""
+
+    def __init__(self, fold: JobFold) -> None:
+        self.fold = fold
+        self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
+        self._judge = JobJudge(fold)
+        self._incidents = IncidentBook(fold.run)
+
+    def row(self) -> RunRow:
+        """Judged anew, as of the instant of its fold."""
+        fold = self.fold
+        fold.close()
+        verdicts = self._judge.verdicts()
+        incidents = self._incidents.observe(
+            verdicts, self.alerts or (), fold.health.state, self._step_times(), fold.here_seconds
+        )
+        has_steps = any(steps.rows for steps in fold.steps.values())
+        standing = standing_of(verdicts, incidents, has_steps=has_steps)
+        if self.alerts is None:
+            standing = not_green(standing, "alerts: not evaluated yet")
+        standing = sighted(standing, fold.faults.rows(fold.run))
+        return run_row(fold, verdicts, incidents, standing)
+
+    def _step_times(self) -> StepTimes:
+        """Begins of the closed steps that are kept."""
+        return StepTimes(
+            tuple(
+                (role, step.step, step.begin_seconds)
+                for role, steps in self.fold.steps.items()
+                for step in steps.rows
+                if role != LOG_ROLE
+            )
+        )

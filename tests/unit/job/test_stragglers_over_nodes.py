@@ -1,0 +1,81 @@
+"""Stragglers between nodes: steps matched by number, waits by duration, no clock compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodes_scene import Hub, Node, stepped
+
+from dfx_agent.job.steps import by_duration
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub(Node("node-a", (0, 1)), Node("node-b", (2, 3), apart_seconds=-300.0))
+
+
+def tell(hub: Hub, step: int, of_b: tuple[float, float], **known) -> None:
+    """A step of 1 s in which ranks 0, 1 and 2 work 0.6 s."""
+    usual = (0.6, 0.4)
+    begin = 1e9 + step
+    for name, ranks in (("node-a", {"0": usual, "1": usual}), ("node-b", {"2": usual, "3": of_b})):
+        node = hub.nodes[name]
+        told = stepped(step, begin + node.apart_seconds, ranks)
+        hub.tell(node.facts(step, steps=(replace(told, num_ranks=2),), **known), step)
+
+
+def test_the_slow_rank_of_the_other_node_is_named_with_it(hub):
+    for step in range(1, 12):
+        tell(hub, step, (0.95, 0.05))
+    found = hub.verdict("straggler", 12)
+    assert (found.state, found.ranks, found.stage) == ("found", ("3",), "backward")
+    assert found.summary.startswith("rank 3 on node-b makes the others wait 0.35 s a step")
+
+
+def test_ranks_that_work_alike_are_clear(hub):
+    for step in range(1, 12):
+        tell(hub, step, (0.6, 0.4))
+    assert hub.verdict("straggler", 12).state == "clear"
+
+
+def test_a_step_is_told_twice_and_counted_once(hub):
+    for step in range(1, 6):
+        tell(hub, step, (0.6, 0.4))
+    again = [hub.nodes["node-b"].facts(6, steps=(stepped(s, 1e9 + s - 300.0, {"2": (0.6, 0.4)}),),
+                                       is_full=True) for s in range(1, 6)]  # fmt: skip
+    for facts in again:
+        hub.tell(facts, 6)
+    assert [row.step for row in hub.run(7).steps] == [1, 2, 3, 4, 5]
+
+
+def test_a_document_that_is_missing_makes_the_hub_ask_for_all(hub):
+    a = hub.nodes["node-a"]
+    assert hub.tell(a.facts(0), 0)
+    lost = a.facts(1, steps=(stepped(1, 1e9, {"0": (0.6, 0.4)}),))
+    assert lost.number == 2
+    assert not hub.tell(a.facts(2), 2)
+    assert not hub.tell(a.facts(3), 3)
+    assert hub.tell(a.facts(4, is_full=True), 4)
+    assert hub.tell(a.facts(5), 5)
+
+
+def test_a_document_that_comes_twice_is_passed_over(hub):
+    a = hub.nodes["node-a"]
+    facts = a.facts(0)
+    assert hub.tell(facts, 0)
+    assert hub.tell(facts, 1)
+
+
+def test_transfer_is_what_the_last_rank_took():
+    (steps,) = stepped(1, 0.0, {"0": (0.6, 0.4), "1": (0.95, 0.05)}).steps
+    split = by_duration(steps.ranks)
+    assert (split["0"].waited_seconds, split["0"].parts["transfer", ""]) == (0.35, 0.05)
+    assert (split["1"].waited_seconds, split["1"].parts["transfer", ""]) == (0.0, 0.05)
+
+
+def test_collectives_that_are_not_the_same_are_not_matched():
+    (steps,) = stepped(1, 0.0, {"0": (0.6, 0.4), "1": (0.95, 0.05)}).steps
+    other = {"0": steps.ranks["0"].groups["0"]._replace(newest=99)}
+    ranks = {**steps.ranks, "1": replace(steps.ranks["1"], groups=other)}
+    assert by_duration(ranks)["0"].waited_seconds == 0.4
