@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from dfx_agent import __version__
@@ -44,6 +44,7 @@ from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,
     DeviceRow,
+    HubRow,
     RunRow,
     ScalarHistory,
     SegmentProblem,
@@ -101,6 +102,7 @@ class Agent:
         self._teller: RunTeller | None = None
         self._is_job_ended = False
         self._awaits_alerts = False
+        self._hub: Callable[[], HubRow] | None = None
         self._snapshot = self._render()
 
     @property
@@ -218,6 +220,10 @@ class Agent:
         with suppress(BlindError), self._held():
             self._reported.pop((run, part), None)
             self._is_stale = True
+
+    def follow_hub(self, row: Callable[[], HubRow]) -> None:
+        """From now on it is shown how telling the hub stands."""
+        self._hub = row
 
     def reset_signals(self, run: str) -> None:
         """The operator says that the present state of ``run`` is normal. KeyError if unknown."""
@@ -489,4 +495,5 @@ class Agent:
             faults=self._faults.rows(""),
             num_faults=dict(self._faults.num_by_part),
             devices=self._device_rows,
+            hub=None if self._hub is None else self._hub(),
         )

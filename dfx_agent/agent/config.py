@@ -32,12 +32,15 @@ _SECRETS = frozenset(
         "alertmanager_token_file",
         "webhook_token_file",
         "alert_ca_file",
+        "hub_ca_file",
+        "hub_token_file",
     }
 )
 # where the secret of a URL goes instead
 _SECRET_OF = {
     "alertmanager": "put them into alertmanager_basic_auth_file",
     "webhook": "put a token into webhook_token_file",
+    "hub": "put the hub's token into hub_token_file",
     "otlp_endpoint": "put them into OTEL_EXPORTER_OTLP_HEADERS",
     "engines": "metrics of engines are read without",
 }
@@ -89,6 +92,12 @@ class Config:
     """What is pushed to it."""
     otlp_seconds: float = 15.0
     """How often metrics are pushed."""
+    hub: str | None = None
+    """URL of the hub of the job, or of a relay of OTLP before it, that this node's facts go to."""
+    hub_token_file: str | None = None
+    """File with the token that it asks for (``token_file``)."""
+    hub_ca_file: str | None = None
+    """PEM bundle that its certificate is checked against (those of certifi)."""
     engines: tuple[str, ...] = ()
     """URLs of rollout engines (vLLM, SGLang, a router, Ray's agent) whose metrics are read."""
     find_engines: bool = True
@@ -260,5 +269,6 @@ _TYPES: dict[str, Callable[[str, Any], Any]] = {
     "otlp_endpoint": _url_or_none,
     "otlp_signals": _unique,
     "engines": _urls,
+    "hub": _url_or_none,
     "find_engines": _flag,
 }

@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
 
 _DELIVERY = ("alertmanager", "webhook", "alert_labels", "otlp_endpoint")
+_HUB = ("hub", "hub_token_file", "hub_ca_file")
+_SERVER = ("listen", "token_file", "tls_cert", "tls_key")
 
 
 def add_service_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags that every serving verb has."""
-    parser.add_argument("--listen", metavar="ADDR", help="page and /metrics (127.0.0.1:9931)")
+    add_server_arguments(parser, "127.0.0.1:9931")
     parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="token that clients must show; required off loopback"
-    )
-    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate")
-    parser.add_argument("--tls-key", metavar="FILE", help="private key of --tls-cert")
+    _add_hub_arguments(parser)
     parser.add_argument(
         "--alertmanager",
         action="append",
@@ -52,7 +50,35 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="push metrics and steps to this OpenTelemetry receiver (http://HOST:4318)",
     )
+
+
+def add_server_arguments(parser: argparse.ArgumentParser, listen: str) -> None:
+    """Flags of whatever serves a page; ``listen`` is the address by default."""
+    parser.add_argument("--listen", metavar="ADDR", help=f"page and /metrics ({listen})")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="token that clients must show; required off loopback"
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key of --tls-cert")
     parser.add_argument("--config", metavar="FILE", help="settings file (dfx.yaml if it exists)")
+
+
+def _add_hub_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--join",
+        dest="hub",
+        metavar="URL",
+        help="tell the hub of a job on several nodes what this one sees (`dfx-agent hub`)",
+    )
+    parser.add_argument(
+        "--join-token-file",
+        dest="hub_token_file",
+        metavar="FILE",
+        help="token of the hub (that of --token-file)",
+    )
+    parser.add_argument(
+        "--join-ca-file", dest="hub_ca_file", metavar="FILE", help="check the hub's HTTPS with it"
+    )
 
 
 def add_budget_argument(parser: argparse.ArgumentParser) -> None:
@@ -77,9 +103,17 @@ def load_config(args: argparse.Namespace) -> Config:
     """Settings from file, environment and flags; ConfigError names the bad one."""
     from dfx_agent.agent.config import load
 
-    names = ("listen", "directory", "token_file", "tls_cert", "tls_key", *_DELIVERY)
+    names = ("directory", *_SERVER, *_DELIVERY, *_HUB)
     flags = {name: getattr(args, name) for name in names}
     return load(flags, os.environ, args.config)
+
+
+def load_hub_config(args: argparse.Namespace, listen: str) -> Config:
+    """The same for a hub, which listens elsewhere than the agent of its node."""
+    from dfx_agent.agent.config import load
+
+    flags = {name: getattr(args, name) for name in _SERVER}
+    return load({**flags, "listen": args.listen or listen}, os.environ, args.config)
 
 
 def listener_of(config: Config, listen: str | None = None) -> Listener:
@@ -98,10 +132,20 @@ def read_token(config: Config, host: str) -> str | None:
                 "or listen on 127.0.0.1"
             )
         return None
+    return _token_in(config.token_file)
+
+
+def read_hub_token(config: Config) -> str | None:
+    """What the hub must be shown: where none is given for it, the token that we ask for."""
+    file = config.hub_token_file or config.token_file
+    return None if file is None else _token_in(file)
+
+
+def _token_in(file: str) -> str:
     try:
-        token = Path(config.token_file).read_text().strip()
+        token = Path(file).read_text().strip()
     except OSError as error:
-        raise ConfigError(f"cannot read {config.token_file}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     if not token:
-        raise ConfigError(f"{config.token_file} is empty: put a token into it")
+        raise ConfigError(f"{file} is empty: put a token into it")
     return token

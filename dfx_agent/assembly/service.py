@@ -20,7 +20,8 @@ from dfx_agent.alerting.notification import Receiver
 from dfx_agent.alerting.transport import Endpoint
 from dfx_agent.alerting.webhook import webhooks
 from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
-from dfx_agent.assembly.options import listener_of, read_token
+from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
+from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
 from dfx_agent.exporters.otel.push import OtlpPush
 from dfx_agent.exporters.prometheus.exporter import (
@@ -33,7 +34,7 @@ from dfx_agent.exporters.trackers.writing import STOP_SECONDS, Trackers, open_tr
 from dfx_agent.rules.declared import ALERTS, alerts_with
 from dfx_agent.shim import imports
 from dfx_agent.web.listener import Listener
-from dfx_agent.wire import SegmentError
+from dfx_agent.wire import SegmentError, variables
 
 if TYPE_CHECKING:
     from dfx_agent.web.access import Access
@@ -59,7 +60,12 @@ class Service:
         self._linger_seconds = config.linger_seconds
         trackers = _trackers(config)
         self.otlp = _otlp(config, self._report_otlp)
+        self._join = _join(config, self._report_hub)
         self.agent = Agent(config)
+        self._node = variables.NODE.text() or self.agent.snapshot().agent.node
+        if self._join is not None:
+            self.agent.tell(self._node)
+            self.agent.follow_hub(self._join.row)
         self.trackers = Trackers(trackers, self.agent, self._report)
         self.alerts = _alerts(config, self.agent, lambda: self.url)
 
@@ -90,6 +96,8 @@ class Service:
         if self.otlp is not None:
             collect, instance = SnapshotCollector(*sources).collect, urlsplit(self.url).netloc
             self.otlp.start(self.agent, collect, instance)
+        if self._join is not None:
+            self._join.start(self.agent, self._node, self.url)
 
     def _access(self) -> Access:
         """Those whose job it is may read; what changes something takes the token."""
@@ -115,6 +123,8 @@ class Service:
     def stop(self) -> None:
         """Says on stderr which alerts and steps could not be delivered."""
         self.agent.stop()
+        if self._join is not None and not self._join.stop():
+            _say("the hub was not told everything: it does not take it in time")
         self.alerts.stop()
         for name in self.trackers.stop():
             _say(
@@ -138,6 +148,13 @@ class Service:
             _say(f"OpenTelemetry {signal} are taken again")
             self.agent.settle("", f"otlp {signal}")
 
+    def _report_hub(self, message: str, is_well: bool) -> None:  # noqa: FBT001 (of a callback)
+        if is_well:
+            _say(message)
+            self.agent.settle("", "hub")
+        else:
+            self._report("", "hub", message)
+
     def _report(self, run: str, tracker: str, message: str) -> None:
         _say(message)
         self.agent.report(run, tracker, message)
@@ -158,6 +175,12 @@ def _otlp(config: Config, report: Callable[[str, str], None]) -> OtlpPush | None
     if config.otlp_endpoint is None:
         return None
     return OtlpPush(config.otlp_endpoint, config.otlp_signals, config.otlp_seconds, report)
+
+
+def _join(config: Config, report: Callable[[str, bool], None]) -> HubJoin | None:
+    if config.hub is None:
+        return None
+    return HubJoin(config.hub, read_hub_token(config), config.hub_ca_file, report)
 
 
 def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAlerts:

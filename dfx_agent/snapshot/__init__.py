@@ -43,6 +43,7 @@ from dfx_agent.snapshot.health import (
     SymptomRow,
     SymptomSeries,
 )
+from dfx_agent.snapshot.hub import HubRow, HubState, NodeRow
 from dfx_agent.snapshot.incidents import (
     UNJUDGED,
     Incident,
@@ -98,6 +99,8 @@ __all__ = [
     "GroupRow",
     "Histogram",
     "HostMemory",
+    "HubRow",
+    "HubState",
     "Incident",
     "IncidentEvidence",
     "IncidentSeverity",
@@ -111,6 +114,7 @@ __all__ = [
     "LoopPhase",
     "LoopStep",
     "Moments",
+    "NodeRow",
     "OpenSpan",
     "OutsideLook",
     "Piece",

@@ -9,6 +9,7 @@ from typing import Protocol
 from dfx_agent.snapshot.devices import DeviceRow
 from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot.health import DetectorParameters, SignalHistory
+from dfx_agent.snapshot.hub import HubRow, NodeRow
 from dfx_agent.snapshot.run import RunRow
 from dfx_agent.snapshot.scalars import ScalarHistory
 from dfx_agent.snapshot.time import TimelineRow
@@ -29,6 +30,8 @@ class AgentRow:
 
     ``is_job_ended``: it was started with a job, which has ended; it ends soon, too.
     ``read_seconds``: when all was last read to the end. ``num_faults`` counts them by part.
+    ``hub``: how telling it stands, None of an agent that has not joined one; ``nodes``: on a hub,
+    who tells it something.
     """
 
     version: str
@@ -52,6 +55,8 @@ class AgentRow:
     num_faults: Mapping[FaultPart, int] = field(default_factory=dict)
     num_dropped_runs: int = 0
     devices: tuple[DeviceRow, ...] = ()
+    hub: HubRow | None = None
+    nodes: tuple[NodeRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

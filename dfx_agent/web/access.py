@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dfx_agent.facts import envelope
 from dfx_agent.web.local_peer import is_loopback, uid_of
 
 # a probe cannot show a token, and these say nothing about the runs
@@ -31,6 +32,9 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+# what a process of a known user may post: facts of its node, which change nothing that people set;
+# a browser asks before it sends their type, and is told no
+_TELLING_PATHS = frozenset({envelope.LOGS_PATH})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # somebody else asks through a proxy: its user says nothing about him
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
@@ -87,9 +91,12 @@ class Guard:
             return True
         if self._shows_token(connection):
             return True
-        if connection.scope["method"] not in _READING or not _is_direct(connection):
+        if not _is_direct(connection):
             return False
-        return self._access.is_open_to_local_users or await self._is_of_known_user(connection)
+        if connection.scope["method"] in _READING:
+            return self._access.is_open_to_local_users or await self._is_of_known_user(connection)
+        is_telling = connection.scope["path"] in _TELLING_PATHS
+        return is_telling and await self._is_of_known_user(connection)
 
     def _shows_token(self, connection: HTTPConnection) -> bool:
         scheme, _, given = connection.headers.get("authorization", "").partition(" ")

@@ -19,6 +19,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.routing import BaseRoute
 
 from dfx_agent import __version__
 from dfx_agent.errors import BlindError
@@ -63,11 +64,13 @@ def create_app(
     render_metrics: RenderMetrics,
     access: Access | None = None,
     alerts: AlertSource | None = None,
+    routes: Iterable[BaseRoute] = (),
 ) -> FastAPI:
     """The whole web face of one agent; without ``access`` everybody may do everything.
 
     ``render_metrics`` takes the Accept header and returns (body, content type); it runs in a worker
-    thread. ``app.state.stream`` is the ``ViewStream``, to be closed before the server stops.
+    thread. ``routes`` go before ours. ``app.state.stream`` is the ``ViewStream``, to be closed
+    before the server stops.
     """
     app = FastAPI(
         title="dfx-agent",
@@ -80,6 +83,7 @@ def create_app(
     )
     encode = Document[Snapshot](Snapshot).dumped
     app.state.stream = ViewStream(source)
+    app.router.routes.extend(routes)
     app.add_middleware(Compression)
     app.add_middleware(Guard, access=access)
     app.add_exception_handler(RequestValidationError, _bad_request)

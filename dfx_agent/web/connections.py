@@ -19,15 +19,17 @@ MAX_CONNECTIONS = 256
 class BoundedProtocol(H11Protocol):
     """A request has to be whole in ``REQUEST_SECONDS``.
 
-    Above ``MAX_CONNECTIONS`` the one that has asked for nothing longest goes, else the newest.
+    Above ``max_connections`` the one that has asked for nothing longest goes, else the newest.
     """
+
+    max_connections = MAX_CONNECTIONS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._silent_since = time.monotonic()
         self._limit: asyncio.TimerHandle | None = None
         self._expect_request()
-        if len(self.connections) > MAX_CONNECTIONS:
+        if len(self.connections) > self.max_connections:
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -64,3 +66,9 @@ class BoundedProtocol(H11Protocol):
         idle = [each for each in open_now if each is not self and each._is_idle]  # noqa: SLF001
         oldest = min(idle, key=lambda each: each._silent_since, default=self)  # noqa: SLF001
         oldest.transport.abort()
+
+
+class HubProtocol(BoundedProtocol):
+    """The same for a hub, to which each node keeps a connection."""
+
+    max_connections = 4096

@@ -26,8 +26,15 @@ class Server:
     can reach it by pointing its own name at 127.0.0.1.
     """
 
-    def __init__(self, app: FastAPI, listener: Listener, extra_hosts: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        listener: Listener,
+        extra_hosts: Collection[str] = (),
+        protocol: type[BoundedProtocol] = BoundedProtocol,
+    ) -> None:
         self._app = app
+        self._protocol = protocol
         self._listener = listener
         self._extra_hosts = extra_hosts
         self._server: uvicorn.Server | None = None
@@ -67,7 +74,7 @@ class Server:
         return uvicorn.Config(
             app,
             loop="asyncio",
-            http=BoundedProtocol,
+            http=self._protocol,
             ws="none",
             lifespan="on",
             log_config=None,

@@ -1,10 +1,11 @@
-"""Engines as Prometheus' HTTP service discovery has them: who scrapes them itself needs no file."""
+"""Targets as Prometheus' HTTP service discovery has them: engines of runs, and agents of nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from dfx_agent.loopback import is_loopback
 from dfx_agent.snapshot import EngineFacts, Snapshot
 
 
@@ -38,3 +39,28 @@ def _group(engine: EngineFacts, run: str, node: str) -> TargetGroup:
         "pd": engine.pd,
     }
     return TargetGroup((parts.netloc,), {name: text for name, text in labels.items() if text})
+
+
+def agent_group(
+    url: str, node: str, runs: tuple[str, ...], *, is_local: bool
+) -> TargetGroup | None:
+    """The agent of a node; None where ``url`` is none, or a loopback of another machine.
+
+    Its series name node and run themselves, so that these are labels for relabelling alone.
+    """
+    try:
+        parts = urlsplit(url)
+        is_found = parts.scheme in {"http", "https"} and parts.port is not None
+    except ValueError:
+        return None
+    if not is_found or parts.hostname is None:
+        return None
+    if is_loopback(parts.hostname) and not is_local:
+        return None
+    labels = {
+        "__scheme__": parts.scheme,
+        "__metrics_path__": "/metrics",
+        "__meta_dfx_node": node,
+        "__meta_dfx_runs": ",".join(("", *runs, "")),
+    }
+    return TargetGroup((parts.netloc,), labels)

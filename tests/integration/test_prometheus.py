@@ -58,9 +58,9 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(binary, folder, port, agent_port):
+def scraping(binary, folder, port, agent_port, text=CONFIG):
     config = folder / "prometheus.yml"
-    config.write_text(CONFIG.replace("AGENT", str(agent_port)))
+    config.write_text(text.replace("AGENT", str(agent_port)))
     command = [
         binary,
         f"--config.file={config}",

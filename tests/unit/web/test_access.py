@@ -131,6 +131,21 @@ def test_without_a_token_nothing_can_be_changed():
         assert client.post(RESET, params={"token": ""}).status_code == 401
 
 
+def test_a_process_of_the_same_user_may_tell_a_hub_something():
+    with serving(Access(None, uids=ME)) as address, client_of(address) as client:
+        assert client.post("/v1/logs").status_code == 404, "let in: this app has no such path"
+        forwarded = {"X-Forwarded-For": "127.0.0.1"}
+        assert client.post("/v1/logs", headers=forwarded).status_code == 401
+    with serving(Access(TOKEN)) as address, client_of(address) as client:
+        assert client.post("/v1/logs").status_code == 401
+
+
+@needs_root
+def test_another_local_user_tells_a_hub_nothing():
+    with serving(Access(None, uids=ME, is_open_to_local_users=True)) as address:
+        assert ask(address, "/v1/logs", "POST") == 401
+
+
 MAPPED = "0000000000000000FFFF00000100007F"
 
 

@@ -1,0 +1,139 @@
+"""The hub of a job, put together: what nodes tell, one page, one list of targets."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from dfx_agent.agent.config import Config
+from dfx_agent.assembly.options import listener_of, read_token
+from dfx_agent.errors import ConfigError
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
+from dfx_agent.job.folds import JobFolds
+from dfx_agent.rules.declared import alerts_with
+from dfx_agent.rules.declared.stability import DIVERGENCE
+from dfx_agent.snapshot import ScalarHistory, SignalHistory, Snapshot, TimelineRow
+from dfx_agent.web.access import Access
+from dfx_agent.web.app import create_app
+from dfx_agent.web.connections import HubProtocol
+from dfx_agent.web.otlp import endpoint, targets
+from dfx_agent.web.otlp.intake import Intake
+from dfx_agent.web.server import Server
+
+_TARGETS_EVERY_SECONDS = 1.0
+_DESCRIPTORS = 1 << 14
+
+
+class Hub:
+    """Web server and intake."""
+
+    def __init__(self, config: Config, targets_file: str | None = None) -> None:
+        self._listener = listener_of(config)
+        token = read_token(config, self._listener.host)
+        uids = frozenset() if token else frozenset({0, os.getuid()})
+        self._access = Access(token, config.token_file or "", uids)
+        (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
+        folds = JobFolds(divergence.condition)
+        self.intake = Intake(folds)
+        self._source = _Source(folds, self.intake)
+        self._file = targets.TargetsFile(targets_file) if targets_file else None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_targets, name="dfx-targets", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return self._listener.url
+
+    def start(self) -> None:
+        """Serve; ListenError when the address is taken, ConfigError for a file of targets."""
+        self._listener.bind()
+        _allow_descriptors()
+        self._is_local = self._listener.is_loopback
+        if self._file is not None:
+            self._write_targets()
+            self._thread.start()
+        routes = (
+            endpoint.route(self.intake),
+            targets.route(self.intake, is_local=self._is_local),
+        )
+        render = PrometheusExporter(self._source).render
+        app = create_app(self._source, render, self._access, routes=routes)
+        self._server = Server(app, self._listener, protocol=HubProtocol)
+        self._server.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._server.stop()
+        self._listener.close()
+
+    def _keep_targets(self) -> None:
+        is_well = True
+        while not self._stop.wait(_TARGETS_EVERY_SECONDS):
+            try:
+                self._write_targets()
+            except ConfigError as error:
+                if is_well:
+                    print(f"dfx-agent: {error}", file=sys.stderr, flush=True)
+                is_well = False
+            else:
+                is_well = True
+
+    def _write_targets(self) -> None:
+        assert self._file is not None
+        found = targets.target_groups(self.intake.targets(), is_local=self._is_local)
+        try:
+            self._file.write(found)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write the targets: {error.filename}: {error.strerror}"
+            ) from None
+
+
+class _Source:
+    """What is known of the job, and who told it."""
+
+    def __init__(self, folds: JobFolds, intake: Intake) -> None:
+        self._folds = folds
+        self._intake = intake
+
+    def snapshot(self) -> Snapshot:
+        newest, nodes = self._folds.snapshot(), self._intake.nodes()
+        num_polls = newest.agent.num_polls + 1  # it is ready before the first node comes
+        return replace(newest, agent=replace(newest.agent, num_polls=num_polls, nodes=nodes))
+
+    def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:  # noqa: ARG002
+        """Nodes have it."""
+        self._known(run)
+        return ()
+
+    def timeline(
+        self,
+        run: str,
+        num_steps: int,  # noqa: ARG002
+        ranks: Collection[tuple[str, str]] = (),  # noqa: ARG002
+    ) -> tuple[TimelineRow, ...]:
+        """Nodes have it."""
+        self._known(run)
+        return ()
+
+    def signal_history(self, run: str, num_steps: int) -> SignalHistory:  # noqa: ARG002
+        raise KeyError(run)
+
+    def reset_signals(self, run: str) -> None:
+        raise KeyError(run)
+
+    def _known(self, run: str) -> None:
+        if all(row.run != run for row in self._folds.snapshot().runs):
+            raise KeyError(run)
+
+
+def _allow_descriptors() -> None:
+    """A connection for each node: as many as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,41 @@
+"""The hub of a job on several nodes: their agents tell it what they see."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+
+from dfx_agent.assembly.options import add_server_arguments, load_hub_config
+from dfx_agent.attach.spawn import block_signals
+from dfx_agent.errors import ConfigError
+
+HELP = "be the hub of a job on several nodes, which their agents join"
+EXAMPLE = """dfx-agent hub --token-file ~/dfx-token
+  dfx-agent run --join http://HOST:9932 --join-token-file ~/dfx-token -- CMD     on each node"""
+
+LISTEN = "0.0.0.0:9932"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, LISTEN)
+    parser.add_argument(
+        "--targets-file",
+        metavar="FILE",
+        help="keep the agents of all nodes in FILE, for file_sd_configs of Prometheus",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Until SIGINT or SIGTERM."""
+    config = load_hub_config(args, LISTEN)
+    try:
+        from dfx_agent.assembly.hub import Hub
+    except ImportError as error:
+        raise ConfigError(f"hub: {error}: pip install 'dfx-agent[otel]'") from None
+    block_signals()
+    hub = Hub(config, args.targets_file)
+    hub.start()
+    print(f"dfx-agent: hub {hub.url}/  nodes: --join {hub.url}", flush=True)
+    signal.sigwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+    hub.stop()
+    return 0

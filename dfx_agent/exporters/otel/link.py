@@ -1,0 +1,133 @@
+"""How the hub answers this node: what follows for the state of the join, and what it asks for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from dfx_agent.durations import age_text
+from dfx_agent.facts.envelope import EVERY_SECONDS, HUB_ID, WANTS_ALL
+from dfx_agent.snapshot import HubRow, HubState
+
+# of a relay nobody knows which hub is behind it: so often everything is told anew
+RELAYED_ALL_SECONDS = 10.0
+# at most so often, whatever is asked for; and so often of who has refused it
+_ALL_SECONDS, _REFUSED_SECONDS = 3.0, 10.0
+_MIN_SECONDS, _MAX_SECONDS = 1.0, 30.0
+_WRONG_TOKEN = frozenset({401, 403})
+# of a server that will take it later
+_PASSING = frozenset({408, 429})
+
+# (one line for people, whether it is well again)
+Report = Callable[[str, bool], None]
+What = Literal["all", "news"]
+
+
+class HubLink:
+    """The state of one join. ``report`` is called when it changes, by whoever brings an answer."""
+
+    def __init__(self, url: str, report: Report) -> None:
+        self._lock = threading.Lock()
+        self._url, self._report = url, report
+        self._state: HubState = "joining"
+        self._since, self._message = time.time(), ""
+        self._num_sent = self._num_lost = 0
+        self._hub_id = ""
+        self._wants_all, self._all_seconds = True, float("-inf")
+        self._every_seconds = _MIN_SECONDS
+
+    @property
+    def every_seconds(self) -> float:
+        """How often the hub wishes to be told."""
+        return self._every_seconds
+
+    def row(self) -> HubRow:
+        with self._lock:
+            return HubRow(
+                self._url,
+                self._state,
+                self._since,
+                self._message,
+                self._num_sent,
+                self._num_lost,
+            )
+
+    def next(self) -> What | None:
+        """What is to be told now; a "all" that is returned counts as told."""
+        now = time.monotonic()
+        with self._lock:
+            is_relayed = self._state == "joined" and not self._hub_id
+            if not self._wants_all and not is_relayed:
+                return "news"
+            rest_seconds = RELAYED_ALL_SECONDS
+            if self._wants_all:
+                rest_seconds = _REFUSED_SECONDS if self._state == "refused" else _ALL_SECONDS
+            if now - self._all_seconds < rest_seconds:
+                return None if self._wants_all else "news"
+            self._wants_all, self._all_seconds = False, now
+            return "all"
+
+    def see_answer(self, status: int, headers: Mapping[str, str], reason: str) -> None:
+        """``headers`` by name in any case; ``reason``: what the hub says of a refusal."""
+        if 200 <= status < 300:
+            self._see_taken(headers, reason)
+        elif status in _WRONG_TOKEN:
+            remedy = "give the hub's token with --join-token-file FILE"
+            self._become("refused", f"wrong token ({status}); {remedy}")
+        elif status >= 500 or status in _PASSING:
+            self._become("lost", f"it answers {status}")
+        else:
+            self._become("refused", reason or f"it answers {status}")
+
+    def see_no_answer(self, reason: str) -> None:
+        self._become("lost", reason)
+
+    def count_sent(self, num_documents: int) -> None:
+        with self._lock:
+            self._num_sent += num_documents
+
+    def count_lost(self, num_documents: int) -> None:
+        with self._lock:
+            self._num_lost += num_documents
+            self._wants_all = True
+
+    def _see_taken(self, headers: Mapping[str, str], reason: str) -> None:
+        hub_id = headers.get(HUB_ID, "")
+        with self._lock:
+            is_other = bool(self._hub_id) and hub_id != self._hub_id
+            self._wants_all |= is_other or WANTS_ALL in headers
+            self._hub_id = hub_id
+            self._every_seconds = _seconds(headers.get(EVERY_SECONDS))
+        self._become("refused" if reason else "joined", reason)
+
+    def _become(self, state: HubState, message: str) -> None:
+        now = time.time()
+        with self._lock:
+            before, since = self._state, self._since
+            is_same = (state, message) == (before, self._message)
+            self._message = message
+            if state != before:
+                self._state, self._since = state, now
+        if not is_same and state != before:
+            said = _said(self._url, state, before, message, now - since)
+            self._report(said, state == "joined")
+
+
+def _said(url: str, state: HubState, before: HubState, message: str, seconds: float) -> str:
+    if state == "lost":
+        return f"the hub {url} does not answer ({message}): this node judges what it sees itself"
+    if state == "refused":
+        return f"the hub {url} refuses this node: {message}"
+    if before == "joining":
+        return f"joined the hub {url}"
+    return f"the hub {url} takes what this node tells again, after {age_text(seconds)}"
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        wished = float(text or "")
+    except ValueError:
+        return _MIN_SECONDS
+    return min(wished, _MAX_SECONDS) if wished > _MIN_SECONDS else _MIN_SECONDS

@@ -1,0 +1,19 @@
+"""What travels around a document of facts from node to hub: names that both ends know.
+
+A document is the body of an OTLP log record. Its attributes say whose it is; headers of the hub's
+answer say what it wishes.
+"""
+
+from __future__ import annotations
+
+LOGS_PATH = "/v1/logs"
+
+# attributes of a record
+RUN, NODE, AGENT, URL = "dfx.run", "dfx.node", "dfx.agent", "dfx.url"
+IS_LAST = "dfx.is_last"
+
+# of a request: who sends it, where its body cannot be read
+NODE_HEADER = "dfx-node"
+# of the answer: which start of the hub it is, whether it lacks something, how often it wishes
+# to be told
+HUB_ID, WANTS_ALL, EVERY_SECONDS = "dfx-hub", "dfx-wants-all", "dfx-every-seconds"

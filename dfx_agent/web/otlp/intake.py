@@ -1,0 +1,190 @@
+"""What nodes tell the hub, handed on document by document; who they are, and what was refused.
+
+Nothing is kept that they cannot tell again. A hub that begins anew asks for everything, and is
+right when each node has told it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dfx_agent.log import OncePerPlace
+from dfx_agent.snapshot import NodeRow
+from dfx_agent.web.otlp.records import FactsRecord, Request
+
+MAX_AGENTS = 20_000
+# an agent that is silent for longer is no target any more
+FORGET_SECONDS = 3600.0
+# so many agents may tell something every second; more are asked to tell it less often
+_AGENTS_PER_SECOND = 300
+_MAX_EVERY_SECONDS = 5.0
+_MAX_RUNS = 64  # of one agent, that are named
+_MAX_NAMES = 2 * MAX_AGENTS
+
+
+class FactsReceiver(Protocol):
+    """Who makes facts of the job of the documents of its nodes."""
+
+    def receive(self, document: bytes, node: str) -> bool:
+        """False asks ``node`` for all that it knows, since documents before this one are missing.
+
+        ValueError in one line where it cannot be used.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """``num_refused`` documents could not be used, the first by ``message``."""
+
+    num_refused: int
+    message: str
+    wants_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTarget:
+    """An agent of a node; ``url``: where it serves. ``runs``: those it has told of."""
+
+    node: str
+    url: str
+    runs: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Agent:
+    node: str
+    heard_seconds: float
+    url: str = ""
+    has_left: bool = False
+    runs: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Counts:
+    heard_seconds: float = 0.0
+    num_taken: int = 0
+    num_refused: int = 0
+    num_missed: int = 0
+    message: str = ""
+
+
+class Intake:
+    """``take`` may be called from several threads; the receiver is asked by one at a time."""
+
+    def __init__(self, receiver: FactsReceiver) -> None:
+        self.hub_id = uuid.uuid4().hex
+        self._receiver = receiver
+        self._lock = threading.Lock()
+        self._agents: dict[str, _Agent] = {}
+        self._counts: dict[str, _Counts] = {}
+        self._swept_seconds = 0.0
+        self._log = OncePerPlace("dfx_agent.otlp")
+
+    @property
+    def every_seconds(self) -> float:
+        """How often an agent is asked to tell something."""
+        return min(_MAX_EVERY_SECONDS, max(1.0, len(self._agents) / _AGENTS_PER_SECOND))
+
+    def take(self, request: Request, node: str) -> Taken:
+        """``node``: who sends it, where its records do not say."""
+        num_refused, message, wants_all = request.num_foreign, "", False
+        with self._lock:
+            now = time.time()
+            self._forget_silent(now)
+            if num_refused:
+                message = "a log record that no dfx-agent has written"
+                self._refuse(node, message, num_refused, now)
+            for record in request.records:
+                refusal, is_missing = self._take(record, now)
+                num_refused += bool(refusal)
+                message = message or refusal
+                wants_all |= is_missing
+        return Taken(num_refused, message, wants_all)
+
+    def refuse(self, node: str, message: str) -> None:
+        """A request of ``node`` could not be read."""
+        with self._lock:
+            self._refuse(node, message, 1, time.time())
+
+    def nodes(self) -> tuple[NodeRow, ...]:
+        """By name."""
+        with self._lock:
+            left = {agent.node: True for agent in self._agents.values()}
+            for agent in self._agents.values():
+                left[agent.node] &= agent.has_left
+            return tuple(
+                NodeRow(
+                    node,
+                    counts.heard_seconds,
+                    counts.num_taken,
+                    counts.num_refused,
+                    counts.num_missed,
+                    counts.message,
+                    left.get(node, False),
+                )
+                for node, counts in sorted(self._counts.items())
+            )
+
+    def targets(self) -> tuple[AgentTarget, ...]:
+        """Agents that have not said goodbye, by node; silent ones too, for their absence counts."""
+        with self._lock:
+            found = {
+                agent.url: AgentTarget(agent.node, agent.url, tuple(sorted(agent.runs)))
+                for agent in self._agents.values()
+                if agent.url and not agent.has_left
+            }
+        return tuple(sorted(found.values(), key=lambda target: (target.node, target.url)))
+
+    def _take(self, record: FactsRecord, now: float) -> tuple[str, bool]:
+        """(why it is refused, whether something before it is missing)."""
+        agent = self._agents.get(record.agent)
+        if agent is None and len(self._agents) >= MAX_AGENTS:
+            return self._refuse(record.node, f"more than {MAX_AGENTS:,} agents", 1, now), False
+        if agent is None:
+            agent = self._agents[record.agent] = _Agent(record.node, now)
+        agent.heard_seconds, agent.has_left = now, record.is_last
+        agent.url = record.url or agent.url
+        counts = self._of(record.node)
+        counts.heard_seconds = now
+        if record.run and len(agent.runs) < _MAX_RUNS:
+            agent.runs.add(record.run)
+        return self._hand_over(record, counts, now)
+
+    def _hand_over(self, record: FactsRecord, counts: _Counts, now: float) -> tuple[str, bool]:
+        try:
+            is_whole = self._receiver.receive(record.document, record.node)
+        except Exception as error:  # noqa: BLE001 (a strange document costs nothing but itself)
+            if not isinstance(error, ValueError):
+                self._log.error(f"facts of {record.node}", error)
+            reason = " ".join(str(error).split()) or type(error).__name__
+            return self._refuse(record.node, reason[:300], 1, now), False
+        counts.num_taken += 1
+        counts.num_missed += not is_whole
+        return "", not is_whole
+
+    def _refuse(self, node: str, message: str, num_documents: int, now: float) -> str:
+        counts = self._of(node)
+        counts.heard_seconds = now
+        counts.num_refused += num_documents
+        counts.message = message
+        return message
+
+    def _of(self, node: str) -> _Counts:
+        """Names that are one too many share a row."""
+        if node not in self._counts and len(self._counts) >= _MAX_NAMES:
+            node = "others"
+        return self._counts.setdefault(node, _Counts())
+
+    def _forget_silent(self, now: float) -> None:
+        if now - self._swept_seconds < 1.0:
+            return
+        self._swept_seconds = now
+        old = now - FORGET_SECONDS
+        gone: Iterable[str] = [a for a, agent in self._agents.items() if agent.heard_seconds < old]
+        for agent in gone:
+            del self._agents[agent]

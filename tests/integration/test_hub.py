@@ -1,0 +1,161 @@
+"""Agents join a hub: real processes, OTLP over real HTTP."""
+
+import gzip
+import json
+import signal
+import sys
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from hub import hub, join_state, joined
+from live_processes import HERE, ROOT, job_environment, started, until, unused_port
+
+OTLP = {"Content-Type": "application/x-protobuf"}
+
+
+@contextmanager
+def rank(folder, segments, num_steps="100000"):
+    """A process that marks steps until it is killed."""
+    known = {"DFX_RUN": "r", "RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(ROOT)}
+    known |= {"DFX_DIR": str(segments)}
+    command = [sys.executable, str(HERE / "rank_loop.py"), num_steps]
+    with started(command, folder, job_environment(**known)) as process:
+        yield process
+
+
+def posted(url, body, headers=OTLP):
+    """The status of the answer."""
+    request = urllib.request.Request(f"{url}/v1/logs", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def lost_row(agent):
+    row = agent.snapshot()["agent"]["hub"]
+    return row if row["num_lost"] else None
+
+
+def said(process, text):
+    return process.errors.count(text)
+
+
+def test_a_node_tells_its_hub_what_it_sees(tmp_path):
+    port = unused_port()
+    with ExitStack() as stack:
+        the_hub = stack.enter_context(hub(tmp_path, port))
+        agent = stack.enter_context(joined(tmp_path, tmp_path / "a", port))
+        stack.enter_context(rank(tmp_path, tmp_path / "a"))
+        until(lambda: join_state(agent) == "joined", "joined")
+        until(lambda: the_hub.num_taken() >= 2, "two documents")
+        until(lambda: list(the_hub.ranks()) == ["0"], "its rank on the hub")
+        (node,) = the_hub.nodes().values()
+        assert (node["num_refused"], node["num_missed"], node["message"]) == (0, 0, "")
+        assert not node["has_left"]
+        assert said(agent.process, "joined the hub") == 1
+        agent.process.send(signal.SIGTERM)
+        assert agent.process.wait() == 0
+        until(lambda: all(row["has_left"] for row in the_hub.nodes().values()), "goodbye")
+        assert the_hub.json("/api/v1/targets") == []
+
+
+def test_a_hub_that_begins_anew_is_told_everything(tmp_path):
+    port = unused_port()
+    with ExitStack() as stack:
+        agent = stack.enter_context(joined(tmp_path, tmp_path / "a", port))
+        stack.enter_context(rank(tmp_path, tmp_path / "a"))
+        until(lambda: join_state(agent) == "lost", "nobody answers")
+        for _ in range(2):
+            with hub(tmp_path, port) as the_hub:
+                until(lambda: join_state(agent) == "joined", "joined")
+                until(lambda hub=the_hub: list(hub.ranks()) == ["0"], "its rank on the hub")
+                the_hub.kill()
+            until(lambda: join_state(agent) == "lost", "its loss")
+        row = until(lambda: lost_row(agent), "what was given up")
+        assert "Connection refused" in row["message"]
+        assert said(agent.process, "does not answer") == 3
+        metrics = agent.get("/metrics")
+        assert "\ndfx_hub_joined 0.0" in metrics
+        assert "\ndfx_hub_lost_documents_total 0.0" not in metrics
+
+
+def test_a_wrong_token_is_said_once_on_its_node(tmp_path):
+    port = unused_port()
+    (tmp_path / "right").write_text("abc\n")
+    (tmp_path / "wrong").write_text("abd\n")
+    words = ("--token-file", str(tmp_path / "right"))
+    with ExitStack() as stack:
+        the_hub = stack.enter_context(hub(tmp_path, port, *words))
+        wrong = stack.enter_context(
+            joined(tmp_path, tmp_path / "a", port, DFX_HUB_TOKEN_FILE=str(tmp_path / "wrong"))
+        )
+        until(lambda: join_state(wrong) == "refused", "refused")
+        right = stack.enter_context(
+            joined(tmp_path, tmp_path / "b", port, DFX_HUB_TOKEN_FILE=str(tmp_path / "right"))
+        )
+        until(lambda: join_state(right) == "joined", "joined")
+        lost = wrong.snapshot()["agent"]["hub"]["num_lost"]
+        until(lambda: wrong.snapshot()["agent"]["hub"]["num_lost"] > lost, "another try", 60)
+        assert said(wrong.process, "wrong token (401)") == 1
+        assert posted(the_hub.url, b"") == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"\xff\xff\xff", OTLP, 400),
+        (b"{}", {"Content-Type": "application/json"}, 415),
+        (b"no gzip", OTLP | {"Content-Encoding": "gzip"}, 400),
+        (b"", OTLP | {"Content-Encoding": "zstd"}, 400),
+        (gzip.compress(bytes(65 << 20)), OTLP | {"Content-Encoding": "gzip"}, 413),
+        (bytes(9 << 20), OTLP, 413),
+    ],
+    ids=["bytes", "json", "no gzip", "zstd", "bomb", "large"],
+)
+def test_what_cannot_be_read_is_refused_and_counted(live_hub, body, headers, status):
+    before = live_hub.nodes().get("node-x", {"num_refused": 0})["num_refused"]
+    assert posted(live_hub.url, body, headers | {"dfx-node": "node-x"}) == status
+    row = live_hub.nodes()["node-x"]
+    assert row["num_refused"] == before + 1
+    assert row["message"]
+
+
+@pytest.fixture(scope="module")
+def live_hub(tmp_path_factory):
+    with hub(tmp_path_factory.mktemp("hub"), unused_port()) as found:
+        yield found
+
+
+def test_prometheus_scrapes_every_node_by_one_url(prometheus_binary, tmp_path):
+    from test_prometheus import scraping
+
+    port, file = unused_port(), tmp_path / "targets.json"
+    config = """
+global: {scrape_interval: 1s, scrape_timeout: 1s}
+scrape_configs:
+  - job_name: dfx
+    http_sd_configs: [{url: "http://127.0.0.1:AGENT/api/v1/targets", refresh_interval: 1s}]
+  - job_name: by-file
+    file_sd_configs: [{files: ["FILE"], refresh_interval: 1s}]
+""".replace("FILE", str(file))
+    with ExitStack() as stack:
+        stack.enter_context(hub(tmp_path, port, "--targets-file", str(file)))
+        agents = [
+            stack.enter_context(joined(tmp_path, tmp_path / name, port, DFX_NODE=name))
+            for name in ("a", "b")
+        ]
+        served = scraping(prometheus_binary, tmp_path, unused_port(), port, config)
+        prometheus = stack.enter_context(served)
+        ports = sorted(agent.url.partition("//")[2] for agent in agents)
+
+        def scraped(job):
+            rows = prometheus.query(f'dfx_agent_info{{job="{job}"}}')
+            return sorted(labels["instance"] for labels, _ in rows)
+
+        until(lambda: scraped("dfx") == ports, "both nodes by the URL", 60)
+        until(lambda: scraped("by-file") == ports, "both nodes by the file", 60)
+        assert len(json.loads(file.read_text())) == 2

@@ -1,0 +1,125 @@
+"""How a node takes the answers of its hub."""
+
+import pytest
+
+from dfx_agent.exporters.otel import link as module
+from dfx_agent.exporters.otel.link import HubLink
+from dfx_agent.facts.envelope import EVERY_SECONDS, HUB_ID, WANTS_ALL
+
+HUB = {HUB_ID: "first"}
+
+
+class Clock:
+    """time.time and time.monotonic, moved by hand."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def time(self):
+        return self.now
+
+    monotonic = time
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def link(clock, said):
+    return HubLink("http://hub:9932", lambda text, is_well: said.append((text, is_well)))
+
+
+def test_everything_is_told_first_and_then_what_is_new(link):
+    assert link.next() == "all"
+    link.see_answer(200, HUB, "")
+    assert [link.next() for _ in range(3)] == ["news"] * 3
+    assert link.row().state == "joined"
+
+
+@pytest.mark.parametrize(
+    "answer", [{HUB_ID: "second"}, HUB | {WANTS_ALL: "1"}], ids=["another hub", "asked for"]
+)
+def test_everything_is_told_again_when_the_hub_lacks_it(link, clock, answer):
+    link.next()
+    link.see_answer(200, HUB, "")
+    clock.now += 60
+    link.see_answer(200, answer, "")
+    assert [link.next(), link.next()] == ["all", "news"]
+
+
+def test_everything_is_told_again_after_a_loss(link, clock):
+    link.next()
+    link.see_answer(200, HUB, "")
+    clock.now += 60
+    link.count_lost(3)
+    assert link.next() == "all"
+    assert link.row().num_lost == 3
+
+
+def test_a_hub_that_asks_every_time_is_not_told_everything_every_time(link, clock):
+    told = []
+    for _ in range(30):
+        told.append(link.next())
+        link.see_answer(200, HUB | {WANTS_ALL: "1"}, "")
+        clock.now += 1
+    assert told.count("all") == 10
+    assert told.count(None) == 20
+
+
+def test_behind_a_relay_everything_is_told_every_ten_seconds(link, clock):
+    told = []
+    for _ in range(31):
+        told.append(link.next())
+        link.see_answer(200, {}, "")
+        clock.now += 1
+    assert [second for second, what in enumerate(told) if what == "all"] == [0, 10, 20, 30]
+    assert set(told) == {"all", "news"}
+
+
+def test_each_change_is_said_once(link, clock, said):
+    for _ in range(3):
+        link.see_no_answer("Connection refused")
+    clock.now += 30
+    for _ in range(3):
+        link.see_answer(200, HUB, "")
+    for _ in range(3):
+        link.see_answer(401, {}, "")
+    assert [is_well for _, is_well in said] == [False, True, False]
+    assert "does not answer (Connection refused)" in said[0][0]
+    assert "again, after 30 s" in said[1][0]
+    assert "wrong token (401)" in said[2][0]
+
+
+def test_the_row_says_since_when_it_is_lost(link, clock):
+    link.see_answer(200, HUB, "")
+    clock.now = 2000.0
+    link.see_answer(503, {}, "")
+    clock.now = 2100.0
+    link.see_no_answer("Connection refused")
+    row = link.row()
+    assert (row.state, row.since_seconds) == ("lost", 2000.0)
+    assert row.message == "Connection refused"
+
+
+def test_documents_that_it_refuses_are_no_join(link, said):
+    link.see_answer(200, HUB, "facts of version 2, this agent reads 1")
+    assert link.row().state == "refused"
+    assert "facts of version 2" in said[0][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2.5", 2.5), ("0", 1.0), ("-1", 1.0), ("nan", 1.0), ("inf", 30.0), ("x", 1.0), ("1e9", 30.0)],
+)
+def test_how_often_the_hub_wishes_to_be_told_has_bounds(link, text, seconds):
+    link.see_answer(200, HUB | {EVERY_SECONDS: text}, "")
+    assert link.every_seconds == seconds
