@@ -19,38 +19,71 @@ from dfx_agent.host.stat import EXIT_STATUS, START_TICKS, STATE, stat_fields
 _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, 11 ids, exit status: the first version's 64 bytes
 _GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, struct pidfd_info)
 _EXIT = 1 << 3
+_LOOK_CLOSELY_EVERY = 16
 
 
 class ExitWatch:
     """Waits, without blocking, for one process to end. OSError when the process is gone.
 
-    ``status`` is None as long as it runs, and for ever where the kernel does not tell.
+    ``status`` is None as long as it runs, and for ever where the kernel does not tell. Unless it
+    ``keeps`` a descriptor, the process is looked up each time, and the status of one that has been
+    reaped is never known.
     """
 
     _fd = -1
 
-    def __init__(self, pid: int, start_ticks: int) -> None:
+    def __init__(self, pid: int, start_ticks: int, *, keeps: bool = True) -> None:
         self._pid, self._start_ticks = pid, start_ticks
-        self._fd = os.pidfd_open(pid)
         self._exit = select.poll()
-        self._exit.register(self._fd, select.POLLIN)
+        self._is_over = False
+        self._num_looks = 0
         self._status: ExitStatus | None = None
+        fd = os.pidfd_open(pid)
+        if keeps:
+            self._fd = fd
+            self._exit.register(fd, select.POLLIN)
+        else:
+            os.close(fd)
 
     def has_ended(self) -> bool:
-        """2 us; a zombie has ended."""
-        return self._fd < 0 or bool(self._exit.poll(0))
+        """2 us, or 10 without a descriptor; a zombie has ended."""
+        if self._fd >= 0:
+            return bool(self._exit.poll(0))
+        self._is_over = self._is_over or self._is_gone()
+        return self._is_over
 
     @property
     def status(self) -> ExitStatus | None:
-        if self._fd >= 0 and self.has_ended():
-            self._status = zombie_status(self._pid, self._start_ticks) or reaped_status(self._fd)
+        if self._status is None and self.has_ended():
+            reaped = None if self._fd < 0 else reaped_status(self._fd)
+            self._status = zombie_status(self._pid, self._start_ticks) or reaped
             self.close()
         return self._status
+
+    def _is_gone(self) -> bool:
+        """Looked up anew. That its pid is another's by now is seen by every 16th look."""
+        self._num_looks += 1
+        try:
+            fd = os.pidfd_open(self._pid)
+        except ProcessLookupError:
+            return True
+        except OSError:  # no descriptor is free: as before
+            return False
+        exit_ = select.poll()
+        exit_.register(fd, select.POLLIN)
+        has_ended = bool(exit_.poll(0))
+        os.close(fd)
+        return has_ended or (self._num_looks % _LOOK_CLOSELY_EVERY == 0 and self._is_another())
+
+    def _is_another(self) -> bool:
+        fields = stat_fields(f"/proc/{self._pid}/stat")
+        return len(fields) <= START_TICKS or int(fields[START_TICKS]) != self._start_ticks
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self._is_over = True
 
     __del__ = close
 

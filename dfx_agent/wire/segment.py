@@ -14,6 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dfx_agent.wire import layout, variables
@@ -279,6 +280,8 @@ class SegmentReader:
 
     def __init__(self, path: str, folder: int | None = None) -> None:
         self.path = path
+        self._folder = folder
+        self._file: tuple[int, int] | None = None  # device and inode, once it was let go
         self._fd = _open_read_only(path, folder)
         try:
             self.preamble = self._read_preamble()
@@ -290,7 +293,28 @@ class SegmentReader:
         self._names_end = 0
 
     def read(self, offset: int, size: int) -> bytes:
+        if self._fd < 0:
+            with self.held() as is_there:
+                return self.read(offset, size) if is_there else b""
         return os.pread(self._fd, size, offset) if size > 0 <= offset else b""
+
+    def let_go(self) -> None:
+        """Keep no descriptor from now on: the file is opened whenever it is read."""
+        status = os.fstat(self._fd)
+        self._file = status.st_dev, status.st_ino
+        self._release()
+
+    @contextmanager
+    def held(self) -> Iterator[bool]:
+        """Open the file once for all that is read meanwhile; whether it is still there."""
+        if self._fd >= 0 or self._file is None:
+            yield self._fd >= 0
+            return
+        self._fd = self._opened_again()
+        try:
+            yield self._fd >= 0
+        finally:
+            self._release()
 
     def poll(self, limit: int = 1 << 16) -> list[Record]:
         """New records; see RingReader."""
@@ -336,7 +360,25 @@ class SegmentReader:
         return [(monotonic, epoch) for _, monotonic, epoch, _ in rows]
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._release()
+        self._file = None
+
+    def _release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _opened_again(self) -> int:
+        """-1 when another file, or none, has its name."""
+        try:
+            fd = _open_read_only(self.path, self._folder)
+        except SegmentError:
+            return -1
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) == self._file:
+            return fd
+        os.close(fd)
+        return -1
 
     def _new_names(self) -> Iterator[str]:
         used = min(self.live_words()[1], self.preamble.names_bytes)

@@ -14,6 +14,7 @@ from itertools import compress
 from typing import Literal
 
 from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.host.descriptors import Allowance, of_this_process
 from dfx_agent.host.exit_status import ExitWatch, zombie_status
 from dfx_agent.host.stat import PARENT, START_TICKS, STATE, stat_fields
 from dfx_agent.log import OncePerPlace
@@ -43,6 +44,7 @@ _PID_NAMESPACE = pid_namespace()
 _CLOCK_EVERY_NS = 5 * 10**9
 _ABANDONED_SECONDS = 60.0
 _LOOK_CLOSELY_EVERY = 8
+_KEPT_BY_EACH = 2  # a segment, and the process that writes it
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,15 @@ class Follower:
 
     ``pid`` is the process as it is seen from here, None where it is not: on another host, or in a
     container whose processes we may not see. ``folder`` is the one that the file is in, held open.
+    What has no part in the ``allowance`` of descriptors is opened for each reading.
     """
 
-    def __init__(self, path: str, folder: HeldFolder | None = None) -> None:
+    def __init__(
+        self, path: str, folder: HeldFolder | None = None, allowance: Allowance | None = None
+    ) -> None:
         self.path = path
         self.folder = folder
+        self._allowance = allowance
         self._segment = SegmentReader(path, folder.fd if folder else None)
         self.preamble = self._segment.preamble
         self.identity = self._segment.identity() or Identity()
@@ -81,6 +87,9 @@ class Follower:
         self._num_looks = 0
         self.num_guest_drops = 0
         self._read_clock()
+        self._keeps = allowance is None or allowance.take(_KEPT_BY_EACH)
+        if not self._keeps:
+            self._segment.let_go()
 
     @property
     def begin_ns(self) -> int:
@@ -136,13 +145,21 @@ class Follower:
         self._num_looks += 1
         if self._num_looks % _LOOK_CLOSELY_EVERY == 0:
             return False
-        return self._segment.ring.seems_empty() and self._read_table() == self._table
+        with self._segment.held():
+            return self._segment.ring.seems_empty() and self._read_table() == self._table
 
     def poll(self, *, is_last: bool = False, up_to: int = 0) -> Batch:
         """What is new, at once as far as record ``up_to`` where it is there.
 
-        ``is_last``: the writer is gone, read to the very end.
+        ``is_last``: the writer is gone, read to the very end. SegmentError when its file is gone
+        before it: nothing is known of it any more.
         """
+        with self._segment.held() as is_there:
+            if not is_there and not is_last:
+                raise SegmentError("gone", f"{self.path} was removed while its process runs")
+            return self._poll(is_last=is_last, up_to=up_to)
+
+    def _poll(self, *, is_last: bool, up_to: int) -> Batch:
         now = time.monotonic_ns()
         if now >= self._next_clock_ns:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
@@ -158,7 +175,9 @@ class Follower:
         return Batch(now, inflight, packed)
 
     def liveness(self) -> Liveness:
-        if self._segment.live_words()[0] == STATE_CLOSED:
+        with self._segment.held() as is_there:
+            state = self._segment.live_words()[0] if is_there else None
+        if state == STATE_CLOSED:
             return "exited"
         if self.preamble.boot_id != _BOOT_ID:
             return "died"
@@ -168,7 +187,9 @@ class Follower:
             return "live"
         # os._exit(0), as a forked child should end, runs nothing that would close a segment
         status = self.exit_status
-        return "exited" if status is not None and status.is_success else "died"
+        # whoever reaps removes at once what ended in an orderly way, and only that
+        is_orderly = status.is_success if status is not None else state is None
+        return "exited" if is_orderly else "died"
 
     def still_runs(self) -> bool:
         """Whether its process is there, its segment closed or not; False where that is not seen."""
@@ -185,8 +206,13 @@ class Follower:
 
     def finish(self) -> None:
         """The writer is gone: what is unfinished is lost, and the file can be let go."""
-        self.num_guest_drops = sum(self._segment.live_words()[2:])
+        with self._segment.held() as is_there:
+            if is_there:
+                self.num_guest_drops = sum(self._segment.live_words()[2:])
         self._segment.close()
+        if self._keeps and self._allowance is not None:
+            self._allowance.give_back(_KEPT_BY_EACH)
+        self._keeps = False
 
     def _runs(self, pid: int) -> bool:
         """Whether this very process lives. /proc is read once: it costs 100 us, a pidfd 2 us."""
@@ -194,7 +220,7 @@ class Follower:
             if not _is_running(pid, self.preamble.start_ticks):
                 return False
             try:
-                self._exit = ExitWatch(pid, self.preamble.start_ticks)
+                self._exit = ExitWatch(pid, self.preamble.start_ticks, keeps=self._keeps)
             except OSError:
                 return True
             if not _is_running(pid, self.preamble.start_ticks):
@@ -269,6 +295,7 @@ class Folder:
     def __init__(self, path: str, *, reap: bool = True) -> None:
         self._held = open_observed(path)
         self._may_reap = reap
+        self._allowance = of_this_process()
         self.path = path
         self.problems: dict[str, SegmentProblem] = {}
         self.num_reaped = 0
@@ -309,7 +336,7 @@ class Folder:
         for path in sorted(present - self._known):
             self._known.add(path)
             try:
-                yield Follower(path, self._held)
+                yield Follower(path, self._held, self._allowance)
             except SegmentError as error:
                 self.problems[path] = SegmentProblem(plain(path), error.kind, plain(str(error)))
             except Exception as error:  # noqa: BLE001 (whatever is in the folder, the rest is read)

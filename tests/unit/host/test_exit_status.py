@@ -89,3 +89,24 @@ def test_a_watch_leaves_no_descriptor_behind():
     assert watch.has_ended()
     with pytest.raises(ProcessLookupError):
         ExitWatch(child.pid, 1)
+
+
+def test_without_a_descriptor_a_process_is_looked_up():
+    script = "import sys; sys.stdin.readline(); sys.exit(3)"
+    child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
+    before = len(os.listdir("/proc/self/fd"))
+    watch = ExitWatch(child.pid, start_ticks(child.pid), keeps=False)
+    assert not watch.has_ended()
+    assert watch.status is None
+    assert len(os.listdir("/proc/self/fd")) == before
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert watch.has_ended()
+    assert watch.status == ExitStatus(3, None), "a zombie still says it"
+    child.wait()
+    assert watch.has_ended()
+
+
+def test_without_a_descriptor_a_reused_pid_is_seen_by_and_by():
+    watch = ExitWatch(os.getpid(), start_ticks(os.getpid()) + 1, keeps=False)
+    assert any(watch.has_ended() for _ in range(16))
