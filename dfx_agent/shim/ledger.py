@@ -11,7 +11,8 @@ ids, groups and masks are those that frameworks use (docs/concepts/ledger.md).
 Cost is bounded: columns after the 64th and rows of Python lists after the 4,096th are left out
 (``num_unread`` counts them), and columns on the host above 2**20 elements (masks 2**22, Python
 lists 2**17) are read in evenly spaced rows (``num_sampled`` counts those; they have no hashes), of
-texts the first 4,096 characters, and of the job's own objects none.
+texts the first 4,096 characters, and of the job's own objects none. Of more than 2**14 rows, evenly
+spaced ones are read too.
 A batch that comes in parts (micro-batches) is read as one, see ``joined``; of larger ones evenly
 spaced parts are read.
 Rows of a device tensor are summed there in the current stream and the sums fetched by an event:
@@ -38,6 +39,7 @@ from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS, LEDGER_MODULUS
 _FIELD = {name: code for code, name in enumerate(LEDGER_FIELDS)}
 _MAX_COLUMNS, _MAX_ROWS = 64, 4096
 _MAX_ELEMENTS, _MAX_MASK_ELEMENTS, _MAX_LIST_ELEMENTS = 1 << 20, 1 << 22, 1 << 17
+_MAX_SUMS = 1 << 14
 _MAX_TEXT = 4096
 
 _IDS = ("sample_uuid", "sample_ids", "sample_id", "traj_id", "index")
@@ -212,6 +214,7 @@ def _of_array(value: Any, limit: int) -> _Column:
     if is_nested and not on_device:
         widths = value.offsets().diff().tolist()
     stride = 1 if on_device or is_nested else math.prod(shape) // limit + 1
+    stride = max(stride, 1 if is_nested else -(-shape[0] // _MAX_SUMS))
     sums = _row_sums(value[::stride] if stride > 1 else value)
     kind = f"{value.dtype}:{value.ndim}"
     return _Column(kind, shape[0], widths, sums if on_device else sums.tolist(), stride == 1)

@@ -8,17 +8,23 @@ The four waits of the learner stay four kinds: collector, replay_batch, barrier 
 ranks) and sync_coordination (handing the actions back). Logging is a wait of its own, also where
 the loop that waits for the collector refreshes a line, so it is in none of them. Native numbers of
 ranks other than 0 are 0 or averaged; the spans are each rank's own.
+
+The shape ledger of APPO looks at what its learner is given and at what it trains. An off-policy
+learner draws other rows of its replay each time, so no second boundary has the same samples: what
+was drawn is looked at once in 10 s. A collector's own rows are not looked at, nor is it told a step.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.adapters._around import put, span, waiting
+from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.spans import wait
@@ -34,6 +40,12 @@ _READ_DEFERRED = (
     "read_deferred_cycle_metrics",
     "read_deferred_actor_metrics",
 )
+# of a batch of rollouts, what has one row for each step of them
+_APPO = (
+    "observations", "critic", "actions", "actions_log_prob", "rewards", "dones", "truncated",
+    "values", "returns", "advantages", "target_log_probs",
+)  # fmt: skip
+_DRAWN_SECONDS = 10.0
 
 
 def patch_logger(logger: str) -> Patch:
@@ -80,8 +92,22 @@ def patch_pipeline(owner: str) -> Patch:
         put(patches, module, f"{owner}.progress", span(_for_published_rows, kind=wait))
         put(patches, module, f"{owner}._submit_span_copy", span(_copy_of_learner))
         put(patches, module, f"{owner}.sample_large_batch", span("replay_sample"))
+        put(patches, module, f"{owner}.sample_large_batch", _around.after(_drawn()))
 
     return patch
+
+
+def _drawn() -> _around.Read:
+    next_seconds = 0.0
+
+    def read(writer: Recorder, batch: Any, *_: Any, **__: Any) -> None:
+        nonlocal next_seconds
+        now = time.monotonic()
+        if now >= next_seconds:
+            next_seconds = now + _DRAWN_SECONDS
+            observe(writer, "replay_sample", batch)
+
+    return read
 
 
 def _for_published_rows(_pipeline: Any, *, wait: bool = False) -> str | None:
@@ -131,8 +157,15 @@ def patch_learner(owner: str) -> Patch:
 
 
 def patch_appo(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "APPOLearner.process_batch", span("advantage"))
-    put(patches, module, "APPOLearner.update", span("actor_update"))
+    for name, stage in (("process_batch", "advantage"), ("update", "actor_update")):
+        put(patches, module, f"APPOLearner.{name}", span(stage, read=_read_rollouts(stage)))
+
+
+def _read_rollouts(stage: str) -> _around.Read:
+    def read(writer: Recorder, _learner: Any, batch: Any, *_: Any, **__: Any) -> None:
+        observe(writer, stage, {name: batch[name] for name in _APPO if name in batch})
+
+    return read
 
 
 def patch_replay(patches: PatchSet, module: ModuleType) -> None:

@@ -1,19 +1,27 @@
 """RLinf (0.3): a runner (driver) that logs, workers in Ray actors with a timer of their own.
 
 Source: rlinf 0.3.0 and RLinf/RLinf a3816b5. The runner sends 3 to 6 dicts per step; the one with
-"time/step" closes it.
+"time/step" closes it. Workers of embodied runs are told the step; actors of reasoning runs are not,
+so that theirs is counted: one for each training, from the checkpoint they resumed on.
+
+The shape ledger looks at what an actor has before advantages and at what it trains, all
+mini-batches of a step together. Reasoning: RLinf gives samples no id, their tokens are one.
+Embodied: a row is one step of one environment; log-probabilities, whose width is that of the model's
+tokens, and observations are left out.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.adapters._around import StageOnce, put
+from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 
@@ -44,6 +52,14 @@ _STAGES = {
     "evaluate": "validation",
     "run_eval": "validation",
 }
+_LANGUAGE = (
+    "response_mask", "is_end", "prompt_lengths", "response_lengths", "rewards", "advantages",
+    "returns", "values", "rollout_logprobs", "recomputed_logprobs", "ref_logprobs",
+)  # fmt: skip
+_EMBODIED = ("loss_mask", "rewards", "advantages", "returns", "prev_values", "dones")
+_ONE_MORE = frozenset({"prev_values", "dones"})  # what is after the last step too
+_MASKED = frozenset({"rewards", "advantages", "returns"})
+_SAVED_STEP = re.compile(r"global_step_(\d+)")
 
 
 def _patch_logger(patches: PatchSet, module: ModuleType) -> None:
@@ -117,8 +133,80 @@ def _claim_role(writer: Recorder, worker: Any) -> None:
     _around.claim(writer, group.removesuffix("Group").lower())
 
 
+def _patch_actor(patches: PatchSet, module: ModuleType) -> None:
+    """Reasoning: FSDP's actor; Megatron's worker is actor or critic."""
+    for owner in ("FSDPActor", "MegatronWorker"):
+        put(patches, module, f"{owner}.load_checkpoint", _around.before(_read_resumed))
+        put(patches, module, f"{owner}.run_training", _around.before(_read_training))
+        advantages = _around.before(_read_language("advantage"))
+        put(patches, module, f"{owner}.compute_advantages_and_returns", advantages)
+        trained = _around.before(_read_language("_update"))
+        put(patches, module, f"{owner}.training_step", trained)
+    embodied = "EmbodiedFSDPActor"
+    put(patches, module, f"{embodied}.set_global_step", _around.before(_read_step))
+    advantages = _around.before(_read_rollouts)
+    put(patches, module, f"{embodied}.compute_advantages_and_returns", advantages)
+    put(patches, module, f"{embodied}.train_micro_batch", _around.before(_read_micro_batch))
+
+
+def _patch_rollout(patches: PatchSet, module: ModuleType) -> None:
+    put(patches, module, "MultiStepRolloutWorker.set_global_step", _around.before(_read_step))
+
+
+def _read_step(writer: Recorder, _worker: Any, global_step: Any) -> None:
+    _around.begin_step(writer, global_step)
+
+
+def _read_resumed(writer: Recorder, _worker: Any, load_path: Any, *_: Any, **__: Any) -> None:
+    found = _SAVED_STEP.findall(str(load_path))
+    if found:
+        _around.begin_step(writer, int(found[-1]))
+
+
+def _read_training(writer: Recorder, *_: Any, **__: Any) -> None:
+    """Nobody has said a step before the first one."""
+    step = writer.step if writer.has_explicit_steps else None
+    _around.begin_step(writer, 1 if step is None else step + 1)
+
+
+def _read_language(stage: str) -> _around.Read:
+    def read(writer: Recorder, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
+        if not isinstance(batch, Mapping) or batch["response_mask"].ndim != 2:  # noqa: PLR2004
+            return  # an iterator that Megatron's pipeline draws from, or all were filtered out
+        columns = {name: batch[name] for name in _LANGUAGE if name in batch}
+        columns["response_mask"] = batch["response_mask"][:, -worker.response_len :]
+        name = getattr(worker, "role", "actor") + stage if stage.startswith("_") else stage
+        observe(writer, name, columns, ids=batch["input_ids"])
+
+    return read
+
+
+def _read_rollouts(writer: Recorder, actor: Any) -> None:
+    """[steps, environments, ...], as the training flattens it."""
+    batch = actor.rollout_batch
+    columns = _embodied(batch)
+    steps = {name: value[:-1] if name in _ONE_MORE else value for name, value in columns.items()}
+    observe(writer, "advantage", {name: value.flatten(0, 1) for name, value in steps.items()})
+
+
+def _read_micro_batch(writer: Recorder, _actor: Any, micro_batch: Any, *_: Any, **__: Any) -> None:
+    observe(writer, "actor_update", _embodied(micro_batch))
+
+
+def _embodied(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A mask that counts chunks of actions fits no column that counts actions: it is left out."""
+    columns = {name: batch[name] for name in _EMBODIED if batch.get(name) is not None}
+    mask = columns.get("loss_mask")
+    if mask is not None and any(columns[name].shape != mask.shape for name in _MASKED & {*columns}):
+        del columns["loss_mask"]
+    return columns
+
+
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
     "logger": ("rlinf.utils.metric_logger", _patch_logger),
     "runner_timer": ("rlinf.utils.distributed", _patch_runner_timer),
     "worker": ("rlinf.scheduler.worker.worker", _patch_worker),
+    "fsdp_actor": ("rlinf.workers.actor.fsdp_actor_worker", _patch_actor),
+    "megatron_worker": ("rlinf.workers.megatron_worker", _patch_actor),
+    "rollout": ("rlinf.workers.rollout.hf.huggingface_worker", _patch_rollout),
 }

@@ -34,7 +34,7 @@ PIPELINE = """
         _main_thread_submission = False
         def progress(self, *, wait=False): return wait
         def _submit_span_copy(self, *, start, end): return end
-        def sample_large_batch(self, tick_id): return tick_id
+        def sample_large_batch(self, tick_id, batch=()): return batch
 """
 SYNC = """
     class DpParameterSync:
@@ -241,3 +241,45 @@ def test_a_rank_that_only_unilab_numbers_has_its_number(env, rank, world_size, t
     job = "worker._wait_for_inference_tick(None)"
     seen = PACKAGES["unilab-rl 1.4"].observe(job, tmp_path, **env)
     assert (seen.identity["rank"], seen.identity["world_size"]) == (rank, world_size)
+
+
+ROLLOUTS = """
+import torch
+import dfx_agent.shim as dfx
+dfx.set_step(4)
+learns = appo.APPOLearner()
+STEPS, ENVS = 6, 3  # algos/appo/staging.py:24: [T, N, ...], and [N, ...] for what comes last
+batch = {name: torch.ones(STEPS, ENVS) for name in ("actions_log_prob", "rewards", "dones")}
+batch |= {"observations": torch.ones(STEPS, ENVS, 5), "last_obs": torch.ones(ENVS, 5)}
+learns.process_batch(batch)
+batch["advantages"] = torch.ones(STEPS, ENVS)
+batch["advantages"][2, 1] = float("nan")
+batch["_appo_process_metrics"] = {"Train/vtrace_rho_p99": 1.0}
+learns.update(batch)
+"""
+
+
+@EVERY
+def test_rollouts_are_in_the_ledger_before_and_after_advantages(package, tmp_path, dfx_dir):
+    seen = package.observe(ROLLOUTS, tmp_path)
+    before, after = seen.ledger("advantage"), seen.ledger("actor_update")
+    assert before["num_rows", ""] == after["num_rows", ""] == [6.0]
+    assert after["num_nonfinite", "advantages"] == [1.0]
+    assert not any(any(values) for (field, _), values in after.items() if field == "num_misaligned")
+    assert not {"last_obs", "_appo_process_metrics"} & {column for _, column in after}
+    assert seen.num_errors == 0
+
+
+def test_what_an_off_policy_learner_draws_is_looked_at_now_and_then(tmp_path, dfx_dir):
+    job = """
+    import torch
+    drawn = {"obs": torch.ones(40_000, 2), "rewards": torch.full((40_000,), float("inf"))}
+    ring = pipeline.RING()
+    assert all(ring.sample_large_batch(tick, drawn) is drawn for tick in range(5))
+    """
+    seen = PACKAGES["unilab 1.5"].observe(job, tmp_path)
+    given = seen.ledger("replay_sample")
+    assert given["num_rows", ""] == [40_000.0]
+    assert given["num_sampled", "rewards"] == given["num_nonfinite", "rewards"]
+    assert seen.names("stage") == ["replay_sample"] * 5
+    assert seen.num_errors == 0
