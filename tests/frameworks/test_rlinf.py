@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 from observed_job import observe
 
@@ -77,3 +81,38 @@ assert sorted(part._timer_metrics) == ["compute_rewards", "remove_below", "run_t
     assert seen.names("stage") == ["actor_update", "reward"]
     assert seen.identity["role"] == "actor"
     assert seen.num_errors == 0
+
+
+# what the ledger's hooks are called with; their modules need too many packages to be imported here
+CALLED = {
+    "workers/actor/fsdp_actor_worker.py": {
+        "FSDPActor.compute_advantages_and_returns": ["self", "batch"],
+        "FSDPActor.training_step": ["self", "batch"],
+        "FSDPActor.run_training": ["self", "input_channel", "do_offload"],
+        "EmbodiedFSDPActor.compute_advantages_and_returns": ["self"],
+        "EmbodiedFSDPActor.train_micro_batch": ["self", "micro_batch", "metrics", "is_last"],
+        "EmbodiedFSDPActor.set_global_step": ["self", "global_step"],
+    },
+    "workers/megatron_worker.py": {
+        "MegatronWorker.compute_advantages_and_returns": ["self", "batch"],
+        "MegatronWorker.training_step": ["self", "batch"],
+    },
+    "workers/rollout/hf/huggingface_worker.py": {
+        "MultiStepRolloutWorker.set_global_step": ["self", "global_step"],
+    },
+    "hybrid_engines/fsdp/fsdp_model_manager.py": {
+        "FSDPModelManager.load_checkpoint": ["self", "load_path"],
+    },
+}
+
+
+@pytest.mark.parametrize("file", CALLED)
+def test_the_ledger_hooks_are_called_as_they_expect(file):
+    (root,) = find_spec("rlinf").submodule_search_locations
+    found = {}
+    for owner in ast.parse(Path(root, file).read_text()).body:
+        for method in owner.body if isinstance(owner, ast.ClassDef) else ():
+            if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                given = [*method.args.args, *method.args.kwonlyargs]
+                found[f"{owner.name}.{method.name}"] = [each.arg for each in given]
+    assert {name: found.get(name) for name in CALLED[file]} == CALLED[file]

@@ -81,6 +81,47 @@ sync.cleanup()
     assert observe(job).names("stage") == ["weight_sync"] * 3  # the first at the start
 
 
+APPO = """
+import torch
+import uni_rl.algos.appo.learner as appo
+import dfx_agent.shim as dfx
+
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = torch.nn.Linear(5, width)
+        self.distribution = type("Scalar", (), {"std_type": "scalar", "std_param": torch.ones(2)})
+    def forward(self, inputs, stochastic_output=False):
+        self.output_mean = self.layer(inputs["policy"])
+        return self.output_mean
+    def get_output_log_prob(self, actions):
+        return -((actions - self.output_mean) ** 2).sum(-1)
+
+appo.resolve_optimizer = lambda name: torch.optim.Adam
+learner = appo.APPOLearner(Model(2), Model(1))
+STEPS, ENVS = 6, 3
+batch = {name: torch.zeros(STEPS, ENVS) for name in ("actions_log_prob", "rewards", "dones")}
+batch |= {"observations": torch.rand(STEPS, ENVS, 5), "actions": torch.rand(STEPS, ENVS, 2),
+          "last_obs": torch.rand(ENVS, 5)}
+dfx.set_step(3)
+learner.process_batch(batch)
+try:
+    learner.update(batch)
+except AttributeError:
+    pass  # of rsl_rl's models, which are not here; it was entered
+"""
+
+
+def test_a_batch_of_appo_is_in_the_ledger_before_and_after_advantages(dfx_dir):
+    seen = observe(APPO, stubs=("rsl_rl",))
+    before, after = seen.ledger("advantage"), seen.ledger("actor_update")
+    assert before["num_rows", ""] == after["num_rows", ""] == [6.0]
+    added = {column for _, column in after} - {column for _, column in before}
+    assert added == {"values", "returns", "advantages", "target_log_probs"}
+    assert not any(any(values) for (field, _), values in after.items() if field == "num_misaligned")
+    assert seen.num_errors == 0
+
+
 UNI_RL = """
 import uni_rl.logging.onpolicy, uni_rl.offpolicy.worker, uni_rl.offpolicy.double_buffer_runner
 import uni_rl.ipc.dp_sync, uni_rl.ipc.weight_sync, uni_rl.ipc.rollout_ring_buffer

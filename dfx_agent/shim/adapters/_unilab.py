@@ -11,7 +11,7 @@ ranks other than 0 are 0 or averaged; the spans are each rank's own.
 
 The shape ledger of APPO looks at what its learner is given and at what it trains. An off-policy
 learner draws other rows of its replay each time, so no second boundary has the same samples: what
-was drawn is looked at once in 10 s. A collector's own rows are not looked at, nor is it told a step.
+was drawn is looked at once in 10 s. A collector is told no step, and its rows are not looked at.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ so that theirs is counted: one for each training, from the checkpoint they resum
 
 The shape ledger looks at what an actor has before advantages and at what it trains, all
 mini-batches of a step together. Reasoning: RLinf gives samples no id, their tokens are one.
-Embodied: a row is one step of one environment; log-probabilities, whose width is that of the model's
-tokens, and observations are left out.
+Embodied: a row is one step of one environment; log-probabilities (as wide as the model's tokens)
+and observations are left out.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _read_training(writer: Recorder, *_: Any, **__: Any) -> None:
 
 def _read_language(stage: str) -> _around.Read:
     def read(writer: Recorder, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
-        if not isinstance(batch, Mapping) or batch["response_mask"].ndim != 2:  # noqa: PLR2004
+        if not isinstance(batch, Mapping) or batch["response_mask"].ndim != 2:
             return  # an iterator that Megatron's pipeline draws from, or all were filtered out
         columns = {name: batch[name] for name in _LANGUAGE if name in batch}
         columns["response_mask"] = batch["response_mask"][:, -worker.response_len :]

@@ -132,7 +132,11 @@ actor.run_training(given)
     assert after["num_rows", ""] == [4.0] * 6
     assert before["mask_sum", "response_mask"] == [24.0] * 3
     assert not any(before["num_misaligned", "rollout_logprobs"])
-    for field, column in [("multiset", "sample_ids"), ("aligned", "rewards"), ("values", "rewards")]:
+    for field, column in [
+        ("multiset", "sample_ids"),
+        ("aligned", "rewards"),
+        ("values", "rewards"),
+    ]:
         first, second = after[field, column][:2]
         assert (first + second) % LEDGER_MODULUS == before[field, column][0], (field, column)
     assert before["values", "rewards"][0] == before["values", "rewards"][1]
