@@ -3,16 +3,11 @@
 A thread of the guest's own asks each running loop ten times a second to call back, twenty times
 where it was held lately. How late the call comes is the lag. While an answer is missing the thread
 looks where the loop's thread stands. It works with any loop that has ``call_soon_threadsafe``
-(asyncio's, uvloop's), patches nothing, and finds loops that ran before it came.
-
-Not ``faulthandler``, as in stacks.py: it enters the kernel for every word, and shows 100 threads.
-``sys._current_frames`` is called with the collector off (python/cpython#106883), and the frames are
-let go before the interpreter gives anybody else a turn.
+(asyncio's, uvloop's), patches nothing, and finds loops that ran before it came (running_loops.py).
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
@@ -24,6 +19,7 @@ from typing import Any
 
 from dfx_agent.shim import recorder
 from dfx_agent.shim.heap import HeapSampler
+from dfx_agent.shim.running_loops import depth, frames_now, running_loops, thread_of
 from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG, NO_STEP
 
 ASK_SECONDS, ASK_OFTEN_SECONDS = 0.1, 0.05
@@ -108,13 +104,13 @@ class LoopMonitor:
         now = time.monotonic()
         if now >= self._next_find and "asyncio" in sys.modules:
             self._next_find = now + (_FIND_SELDOM_SECONDS if self._loops else 0.0)
-            for ident, loop in running_loops():
-                known = self._loops.get(ident)
+            for loop, ident in running_loops():
+                known = self._loops.get(id(loop))
                 if known is None or known.loop() is not loop:
-                    self._loops[ident] = _Loop(loop, ident)
-        for ident, known in list(self._loops.items()):
+                    self._loops[id(loop)] = _Loop(loop, ident)
+        for key, known in list(self._loops.items()):
             if not known.look(writer, due_ns, self._named):
-                del self._loops[ident]
+                del self._loops[key]
 
     def _named(self, name: str, seconds: float) -> str:
         """The same, unless too many were named before."""
@@ -128,9 +124,12 @@ class LoopMonitor:
 class _Loop:
     """One running loop, asked again when it has answered."""
 
-    def __init__(self, loop: Any, ident: int) -> None:
+    def __init__(self, loop: Any, ident: int | None) -> None:
         self.loop = weakref.ref(loop)
         self._ident = ident
+        # of a loop without frames of its own, known from its first answer on
+        self._has_frames = ident is not None
+        self._num_under: int | None = None
         self._asked_ns = 0  # 0: nothing is asked
         self._answered_ns = 0
         self.is_late = False
@@ -152,21 +151,29 @@ class _Loop:
         now_ns, asked_ns = time.monotonic_ns(), self._asked_ns
         if asked_ns and now_ns - asked_ns >= _HELD_SECONDS * 1e9:
             self.is_late = True
-            self._note(asked_ns, now_ns, holder(self._ident))
+            self._note(asked_ns, now_ns, self._holder(loop))
             self._tell_unanswered(writer, asked_ns, now_ns, named)
         elif not asked_ns:
             self._tell(writer, named)
             self.is_late = now_ns - due_ns >= _HELD_SECONDS * 1e9
-            who = holder(self._ident) if self.is_late else NO_TURN
+            who = self._holder(loop) if self.is_late else NO_TURN
             asked_ns = self._asked_ns = now_ns if who == NO_TURN else due_ns
             if asked_ns < now_ns:
                 self._note(asked_ns, now_ns, who)
             loop.call_soon_threadsafe(self._answer, writer, asked_ns)
         return True
 
+    def _holder(self, loop: Any) -> str:
+        if self._ident is None:
+            self._ident, self._num_under = thread_of(loop)
+        return NO_TURN if self._ident is None else holder(self._ident, self._num_under)
+
     def _answer(self, writer: recorder.Recorder, asked_ns: int) -> None:
         """Called by the loop."""
         try:
+            if not self._has_frames:
+                self._ident, self._num_under = threading.get_ident(), depth(sys._getframe(1))  # noqa: SLF001
+                self._has_frames = True
             now_ns = time.monotonic_ns()
             self._answered_ns, self._asked_ns = now_ns, 0
             self._native_id = thread = writer.thread_id()
@@ -231,63 +238,22 @@ def delayed_ns(thread: int) -> int:
         os.close(fd)
 
 
-def running_loops() -> list[tuple[int, Any]]:
-    """(thread, loop) of every event loop that runs now."""
-    base: Any = sys.modules.get("asyncio.base_events")
-    runners: Any = sys.modules.get("asyncio.runners")
-    owners: dict[CodeType, str] = {}
-    if base is not None:
-        owners[base.BaseEventLoop.run_forever.__code__] = "self"
-    if hasattr(runners, "Runner"):  # a loop that is not Python's has no frames of its own
-        owners[runners.Runner.run.__code__] = "self"
-    if hasattr(runners, "run"):
-        owners[runners.run.__code__] = "loop"
-    found = []
-    for ident, frame in _frames().items():
-        loop = _loop_of(frame, owners)
-        if loop is not None:
-            found.append((ident, loop))
-    return found
-
-
-def _loop_of(frame: FrameType | None, owners: dict[CodeType, str]) -> Any:
-    num_frames = 0
-    while frame is not None and num_frames < _MAX_FRAMES:
-        name = owners.get(frame.f_code)
-        if name is not None:
-            owner = frame.f_locals.get(name)
-            loop = getattr(owner, "_loop", owner)
-            if hasattr(loop, "call_soon_threadsafe"):
-                return loop
-        frame, num_frames = frame.f_back, num_frames + 1
-    return None
-
-
-def holder(ident: int) -> str:
+def holder(ident: int, num_under: int | None = None) -> str:
     """Who runs in the thread of a late loop: ``task > coroutine > function > last``.
 
     The task's coroutine, the innermost coroutine and function of the job's own, the innermost code.
 
     Where it only waits for its turn, what many other threads run: they hold the interpreter.
+    ``num_under``: frames under whatever the loop calls, for one that has no frames of its own.
     """
-    frames = _frames()
+    frames = frames_now()
     chain = _chain(frames.pop(ident, None))
     frames.pop(threading.get_ident(), None)
-    held_by = _held_by(chain)
+    held_by = _held_by(chain, num_under)
     if held_by and not _is_resting(chain):
         frames.clear()
         return held_by
     return _crowd(frames) or held_by or NO_TURN
-
-
-def _frames() -> dict[int, FrameType]:
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()  # noqa: SLF001 (its documented name)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _chain(frame: FrameType | None) -> list[CodeType]:
@@ -299,11 +265,14 @@ def _chain(frame: FrameType | None) -> list[CodeType]:
     return chain
 
 
-def _held_by(chain: list[CodeType]) -> str:
+def _held_by(chain: list[CodeType], num_under: int | None) -> str:
     """Nobody ("") when the loop itself is what runs: it waits, or is about to call somebody."""
-    own = next((at for at, code in enumerate(chain) if _is_of_loop(code)), len(chain))
+    if num_under is None:
+        own = next((at for at, code in enumerate(chain) if _is_of_loop(code)), len(chain))
+    else:
+        own = max(0, len(chain) - num_under)
     called = chain[:own]
-    if own == len(chain) or all(_ASYNCIO in code.co_filename for code in called):
+    if not called or len(called) == len(chain) or all(_ASYNCIO in c.co_filename for c in called):
         return ""
     coroutines = [code for code in called if code.co_flags & _CO_COROUTINE]
     task, nearest = (coroutines or called)[-1], _own(coroutines)

@@ -42,6 +42,12 @@ async def serialises():
 async def concatenates():
     concatenate()
 
+async def is_called():
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: (concatenate(), done.set()))
+    await done.wait()
+
 async def fans_out():
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(256) as pool:
@@ -73,6 +79,26 @@ loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
 asyncio.run_coroutine_threadsafe(main({phase}), loop).result()
 """
+# as Ray's actors do where uvloop is installed; no frame of Python's runs such a loop
+UVLOOP = """
+import uvloop
+loop = uvloop.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+asyncio.run_coroutine_threadsafe(main({phase}), loop).result()
+"""
+ON_UVLOOP = "import uvloop\nuvloop.run(main({phase}))"
+TWO_LOOPS = """
+import uvloop
+others = uvloop.new_event_loop()
+threading.Thread(target=others.run_forever, daemon=True).start()
+waits = asyncio.run_coroutine_threadsafe(gives_way(), others)
+asyncio.run_coroutine_threadsafe(asyncio.sleep(60), others)
+asyncio.run(main({phase}))
+waits.result()
+"""
+
+
+RUNS = ["asyncio.run", "in a thread", "uvloop.run", "uvloop in a thread", "two loops"]
 
 
 class Done:
@@ -107,9 +133,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("run", [PLAIN, IN_A_THREAD], ids=["asyncio.run", "in a thread"])
-def test_python_code_that_does_not_give_way_is_named(folder, run):
-    done = Done(folder, "concatenates", run)
+@pytest.mark.parametrize("phase", ["concatenates", "is_called"])
+@pytest.mark.parametrize("run", [PLAIN, IN_A_THREAD, ON_UVLOOP, UVLOOP, TWO_LOOPS], ids=RUNS)
+def test_python_code_that_does_not_give_way_is_named(folder, run, phase):
+    if "uvloop" in run:
+        pytest.importorskip("uvloop", reason="no uvloop; pip install '.[test]' installs it")
+    done = Done(folder, phase, run)
     no_room = done.held.pop(NO_PROCESSOR, 0.0)  # of a machine that is full
     name = max(done.held, key=lambda name: done.held[name])
     assert "concatenate" in name
@@ -152,6 +181,51 @@ def test_own_code_is_named_before_that_of_packages_and_of_python():
     assert _own([frozen, stdlib, package, own]) is own
     assert _own([frozen, stdlib, package]) is package
     assert _own([frozen, stdlib]) is None
+
+
+LEAVES = """
+import asyncio, threading, time
+import uvloop
+import dfx_agent.shim as dfx
+from dfx_agent.shim.event_loops import LoopMonitor
+from dfx_agent.shim.running_loops import running_loops
+
+dfx.init(role="orchestrator", rank=0)
+loop = uvloop.new_event_loop()
+thread = threading.Thread(target=loop.run_forever)
+thread.start()
+end = threading.Event()
+async def stays():
+    while not end.is_set():
+        await asyncio.sleep(0.05)
+run = asyncio.run_coroutine_threadsafe(stays(), loop)
+class Writer:
+    step = None
+    def thread_id(self): return 0
+    def step_now(self): return 0
+    def emit(self, *record): told.append(record)
+told, monitor = [], LoopMonitor()
+while not told:  # found by its task, asked, and its answer seen
+    monitor._look(Writer(), time.monotonic_ns())
+    time.sleep(0.01)
+assert [loop for loop, _ in running_loops()] == [loop]
+assert [known._ident for known in monitor._loops.values()] == [thread.ident]
+end.set()
+run.result()
+loop.call_soon_threadsafe(loop.stop)
+thread.join()
+loop.close()
+monitor._look(Writer(), time.monotonic_ns())
+assert not monitor._loops and not running_loops()
+threading.Thread(target=sum, args=([1],)).start()  # no asyncio in this one: nothing is claimed
+assert not running_loops()
+"""
+
+
+def test_a_loop_of_uvloop_is_found_by_its_tasks_and_forgotten_when_it_ends(folder):
+    pytest.importorskip("uvloop", reason="no uvloop; pip install '.[test]' installs it")
+    environment = {**os.environ, "DFX_DIR": str(folder), "DFX_AGENT": "1"}
+    subprocess.run([sys.executable, "-c", LEAVES], env=environment, check=True)
 
 
 def test_the_kernel_says_how_long_a_thread_waited():
