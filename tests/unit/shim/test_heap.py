@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -18,14 +20,20 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self.cost_seconds = 0.001
+        self.wait_seconds = 0.0  # for the interpreter, on a busy machine
+        self.used_seconds = 0.0
         self.num_asked = 0
 
     def monotonic(self) -> float:
         return self.now
 
+    def thread_time(self) -> float:
+        return self.used_seconds
+
     def ask(self) -> SimpleNamespace:
         self.num_asked += 1
-        self.now += self.cost_seconds
+        self.used_seconds += self.cost_seconds
+        self.now += self.cost_seconds + self.wait_seconds
         return SimpleNamespace(uordblks=5, hblkhd=4, fordblks=3, ordblks=2, smblks=1)
 
 
@@ -33,6 +41,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(heap, "time", clock)
+    monkeypatch.setenv("DFX_DISABLE_HOOKS", "")
     monkeypatch.setattr(heap, "_mallinfo2", lambda _ctypes: clock.ask)
     monkeypatch.setitem(sys.modules, "ctypes", SimpleNamespace())
     return clock
@@ -66,6 +75,31 @@ def test_what_takes_long_is_asked_seldom_and_then_no_more(clock):
     assert sampled(sampler, clock, 131.0)["heap/given_up"] == pytest.approx(0.2)
     assert sampled(sampler, clock, 10_000.0) == {}
     assert clock.num_asked == 2
+
+
+def test_a_busy_machine_is_no_reason_to_give_up(clock):
+    sampler = HeapSampler()
+    clock.wait_seconds = 0.5
+    assert sampled(sampler, clock, 20.0)
+    assert "heap/given_up" not in sampled(sampler, clock, 35.0)
+    assert sampled(sampler, clock, 50.0)
+
+
+def test_ctypes_that_is_just_being_imported_is_waited_for(clock, monkeypatch):
+    half = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))
+    monkeypatch.setitem(sys.modules, "ctypes", half)
+    sampler = HeapSampler()
+    assert sampled(sampler, clock, 20.0) == {}
+    half.__spec__._initializing = False
+    assert sampled(sampler, clock, 40.0)
+
+
+@pytest.mark.parametrize("names", ["heap", "forward,heap", "all"])
+def test_nobody_is_asked_where_the_hook_is_left_out(clock, monkeypatch, names):
+    monkeypatch.setenv("DFX_DISABLE_HOOKS", names)
+    sampler = HeapSampler()
+    assert sampled(sampler, clock, 20.0) == {}
+    assert clock.num_asked == 0
 
 
 def test_a_job_without_ctypes_is_not_given_it(clock, monkeypatch):
@@ -103,3 +137,52 @@ assert given.uordblks - before.uordblks > 90e6, (given.uordblks, before.uordblks
 assert freed.fordblks - given.fordblks > 90e6, (freed.fordblks, given.fordblks)
 """
     subprocess.run([sys.executable, "-c", probe], check=True)
+
+
+OTHER_MALLOC = """
+#include <stddef.h>
+extern void *__libc_malloc(size_t);
+void *malloc(size_t size) { return __libc_malloc(size); }
+"""
+
+
+def test_glibc_is_not_asked_where_another_malloc_is_preloaded(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to build another malloc with")
+    source, library = tmp_path / "other.c", tmp_path / "other.so"
+    source.write_text(OTHER_MALLOC)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    probe = "import ctypes; from dfx_agent.shim.heap import _mallinfo2; print(_mallinfo2(ctypes))"
+    for preloaded, answer in (("", "FuncPtr"), (str(library), "None")):
+        environment = {**os.environ, "LD_PRELOAD": preloaded}
+        command = [sys.executable, "-c", probe]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert answer in done.stdout
+
+
+TORN = """
+import ctypes, os, threading
+from dfx_agent.shim.heap import _mallinfo2
+ask, over = _mallinfo2(ctypes), threading.Event()
+def churn():
+    while not over.is_set():
+        held = [bytearray(size) for size in (600, 1500, 9000, 200_000) * 20]
+        del held[::2]
+threads = [threading.Thread(target=churn) for _ in range(10)]
+for thread in threads:
+    thread.start()
+for number in range(3000):
+    told = ask()
+    assert max(told.arena, told.uordblks, told.fordblks) < 1 << 40
+    if number % 500 == 0:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if ask().arena < 1 << 40 else 3)
+        assert os.waitpid(child, 0)[1] == 0
+over.set()
+"""
+
+
+def test_it_may_be_asked_while_other_threads_allocate_and_the_process_forks():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", TORN], check=True)
