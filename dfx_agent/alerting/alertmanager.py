@@ -8,7 +8,7 @@ cluster has an outbox of its own, as its documentation asks for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from dfx_agent.alerting.courier import Batch, Courier
@@ -91,6 +91,11 @@ class AlertmanagerOutbox:
             if key not in firing and entry.ends_seconds is None:
                 entry.ends_seconds = now_seconds
             if entry.is_over(now_seconds):
+                del self._entries[key]
+
+    def let_go(self, named: Collection[tuple[str, str]]) -> None:
+        for key, entry in list(self._entries.items()):
+            if entry.notification.named in named:
                 del self._entries[key]
 
     def next_batch(self, now_seconds: float) -> Batch | None:

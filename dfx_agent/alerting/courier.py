@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -38,6 +38,8 @@ class Outbox(Protocol):
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None: ...
 
     def resume(self, told: Mapping[str, Notification]) -> None: ...
+
+    def let_go(self, named: Collection[tuple[str, str]]) -> None: ...
 
     def told(self) -> dict[str, Notification]: ...
 
@@ -85,6 +87,10 @@ class Courier:
         with self._changed:
             self._outbox.update(firing, now_seconds)
             self._changed.notify()
+
+    def let_go(self, named: Collection[tuple[str, str]]) -> None:
+        with self._changed:
+            self._outbox.let_go(named)
 
     def row(self) -> DeliveryRow:
         with self._changed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -98,6 +98,8 @@ class LiveAlerts:
         self._rows: tuple[AlertRow, ...] = ()
         self._time_seconds = 0.0
         self._signal_states: SignalStates | None = None
+        self._is_delivered_by_hub: Callable[[], bool] | None = None
+        self._of_job = {(a.name, a.severity) for a in of_job(alerts)}
         self._symptoms: dict[str, tuple[object, ...]] = {}
         self._evaluated_seconds = -EVALUATE_SECONDS
         self._num_evaluations = self._num_errors = 0
@@ -112,6 +114,13 @@ class LiveAlerts:
     def follow_symptoms(self, signal_states: SignalStates) -> None:
         """Evaluate as soon as one comes or goes; without, every 5 s only."""
         self._signal_states = signal_states
+
+    def share(self, is_delivered_by_hub: Callable[[], bool]) -> None:
+        """Alerts on verdicts are of the job: no node is named, and the hub delivers while it can.
+
+        They have the same labels on each node and on the hub, so that they are one for a receiver.
+        """
+        self._is_delivered_by_hub = is_delivered_by_hub
 
     def start(self) -> None:
         for receiver in self._receivers:
@@ -200,12 +209,21 @@ class LiveAlerts:
     def _labels_of(self, run: RunRow, firing: Firing) -> dict[str, str]:
         alert = firing.alert
         named = {"alertname": alert.name, "severity": alert.severity, "area": alert.area}
-        node = {"node": self._node} if self._node and alert.area not in _OF_RUN else {}
+        is_shared = (
+            self._is_delivered_by_hub is not None and (alert.name, alert.severity) in self._of_job
+        )
+        is_of_node = bool(self._node) and alert.area not in _OF_RUN and not is_shared
+        node = {"node": self._node} if is_of_node else {}
         return {**self._labels, **named, **node, "run": run.run}
 
     def _tell(self, rows: Sequence[AlertRow], now: float) -> None:
         """What is inhibited is not told; what was told before goes on until it ends."""
         told = self._held.still(fingerprint(row.labels) for row in rows)
+        if self._is_delivered_by_hub is not None and self._is_delivered_by_hub():
+            for receiver in self._receivers:
+                receiver.let_go(self._of_job)
+            told = {key: each for key, each in told.items() if each.named not in self._of_job}
+            rows = [row for row in rows if (row.alert, row.severity) not in self._of_job]
         for row in rows:
             key = fingerprint(row.labels)
             if key in self._told or not row.is_inhibited:
@@ -235,6 +253,11 @@ class LiveAlerts:
             **({"incident": row.incident} if row.incident else {}),
         }
         return Notification(row.labels, annotations, row.since_seconds, url)
+
+
+def of_job(alerts: Iterable[Alert]) -> list[Alert]:
+    """Those on verdicts, which a hub judges too; of the others only the node knows."""
+    return [alert for alert in alerts if verdict_kind(alert)]
 
 
 def _symptoms(signals: SignalState) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -22,6 +22,11 @@ class Notification:
     annotations: Mapping[str, str]
     starts_seconds: FiniteFloat
     page_url: str
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The name and the severity of the alert."""
+        return self.labels.get("alertname", ""), self.labels.get("severity", "")
 
     @property
     def fingerprint(self) -> str:
@@ -59,6 +64,9 @@ class Receiver(Protocol):
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
         """Everything that fires now, by fingerprint; what was there before and is not has ended."""
+
+    def let_go(self, named: Collection[tuple[str, str]]) -> None:
+        """Somebody else tells these (name, severity) from now on: forget them, tell no end."""
 
     def row(self) -> DeliveryRow: ...
 

@@ -7,7 +7,7 @@ from Alertmanager receives from here too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,13 @@ class WebhookOutbox:
             if is_loud and key not in self._firing:
                 self._firing[key] = notification
                 self._add(_Event(notification, None))
+
+    def let_go(self, named: Collection[tuple[str, str]]) -> None:
+        for known in (self._firing, self._told):
+            for key in [key for key, each in known.items() if each.named in named]:
+                del known[key]
+        kept = (e for e in self._events if e.notification.named not in named)
+        self._events = deque(kept)
 
     def next_batch(self, now_seconds: float) -> Batch | None:  # noqa: ARG002 (time changes nothing)
         if not self._events:

@@ -6,17 +6,21 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from dfx_agent.agent.config import Config
+from dfx_agent.alerting.evaluator import metrics_read
+from dfx_agent.alerting.live import LiveAlerts, of_job
+from dfx_agent.alerting.notification import Receiver
+from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.options import listener_of, read_token
 from dfx_agent.errors import ConfigError
-from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.job.folds import JobFolds
-from dfx_agent.rules.declared import alerts_with
+from dfx_agent.rules.declared import ALERTS, alerts_with
 from dfx_agent.rules.declared.stability import DIVERGENCE
-from dfx_agent.snapshot import ScalarHistory, SignalHistory, Snapshot, TimelineRow
+from dfx_agent.snapshot import ScalarHistory, SignalHistory, Snapshot, Source, TimelineRow
 from dfx_agent.web.access import Access
 from dfx_agent.web.app import create_app
 from dfx_agent.web.connections import HubProtocol
@@ -38,8 +42,10 @@ class Hub:
         self._access = Access(token, config.token_file or "", uids)
         (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
         folds = JobFolds(divergence.condition)
-        self.intake = Intake(folds)
+        told = receivers(config)
+        self.intake = Intake(folds, delivers=bool(told))
         self._source = _Source(folds, self.intake)
+        self._alerts = _alerts(config, folds, self._source, told, lambda: self.url)
         self._file = targets.TargetsFile(targets_file) if targets_file else None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_targets, name="dfx-targets", daemon=True)
@@ -60,13 +66,15 @@ class Hub:
             endpoint.route(self.intake),
             targets.route(self.intake, is_local=self._is_local),
         )
-        render = PrometheusExporter(self._source).render
-        app = create_app(self._source, render, self._access, routes=routes)
+        render = PrometheusExporter(self._source, self._alerts).render
+        app = create_app(self._source, render, self._access, self._alerts, routes)
         self._server = Server(app, self._listener, protocol=HubProtocol)
         self._server.start()
+        self._alerts.start()
 
     def stop(self) -> None:
         self._stop.set()
+        self._alerts.stop()
         self._server.stop()
         self._listener.close()
 
@@ -105,30 +113,46 @@ class _Source:
         num_polls = newest.agent.num_polls + 1  # it is ready before the first node comes
         return replace(newest, agent=replace(newest.agent, num_polls=num_polls, nodes=nodes))
 
-    def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:  # noqa: ARG002
-        """Nodes have it."""
-        self._known(run)
-        return ()
+    def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
+        return self._folds.scalar_history(run, keys)
 
     def timeline(
         self,
         run: str,
-        num_steps: int,  # noqa: ARG002
-        ranks: Collection[tuple[str, str]] = (),  # noqa: ARG002
+        num_steps: int,
+        ranks: Collection[tuple[str, str]] = (),  # noqa: ARG002 (nodes have the spans)
     ) -> tuple[TimelineRow, ...]:
-        """Nodes have it."""
-        self._known(run)
-        return ()
+        return self._folds.timeline(run, num_steps)
 
-    def signal_history(self, run: str, num_steps: int) -> SignalHistory:  # noqa: ARG002
-        raise KeyError(run)
+    def signal_history(self, run: str, num_steps: int) -> SignalHistory:
+        return self._folds.signal_history(run, num_steps)
 
     def reset_signals(self, run: str) -> None:
-        raise KeyError(run)
+        self._folds.reset_signals(run)
 
-    def _known(self, run: str) -> None:
-        if all(row.run != run for row in self._folds.snapshot().runs):
-            raise KeyError(run)
+
+def _alerts(
+    config: Config,
+    folds: JobFolds,
+    source: Source,
+    told: Sequence[Receiver],
+    page_url: Callable[[], str],
+) -> LiveAlerts:
+    """Those on verdicts, with the labels that the agents of all nodes give them."""
+    alerts = of_job(alerts_with(dict(config.thresholds), ALERTS))
+    wanted = metrics_read(alerts)
+    live = LiveAlerts(
+        source,
+        lambda run: run_samples(run, wanted),
+        alerts,
+        told,
+        dict(config.alert_labels),
+        page_url,
+    )
+    folds.await_alerts()
+    live.join_incidents(folds.see_alerts)
+    live.follow_symptoms(folds.signal_states)
+    return live
 
 
 def _allow_descriptors() -> None:

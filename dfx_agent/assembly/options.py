@@ -18,7 +18,7 @@ from dfx_agent.web.listener import Listener, parse_listen
 if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
 
-_DELIVERY = ("alertmanager", "webhook", "alert_labels", "otlp_endpoint")
+_DELIVERY = ("alertmanager", "webhook", "alert_labels")
 _HUB = ("hub", "hub_token_file", "hub_ca_file")
 _SERVER = ("listen", "token_file", "tls_cert", "tls_key")
 
@@ -28,6 +28,17 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser, "127.0.0.1:9931")
     parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
     _add_hub_arguments(parser)
+    add_delivery_arguments(parser)
+    parser.add_argument(
+        "--otlp",
+        dest="otlp_endpoint",
+        metavar="URL",
+        help="push metrics and steps to this OpenTelemetry receiver (http://HOST:4318)",
+    )
+
+
+def add_delivery_arguments(parser: argparse.ArgumentParser) -> None:
+    """Who is told of alerts."""
     parser.add_argument(
         "--alertmanager",
         action="append",
@@ -43,12 +54,6 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME=VALUE",
         help="label on every delivered alert, as external_labels of Prometheus; repeatable",
-    )
-    parser.add_argument(
-        "--otlp",
-        dest="otlp_endpoint",
-        metavar="URL",
-        help="push metrics and steps to this OpenTelemetry receiver (http://HOST:4318)",
     )
 
 
@@ -103,7 +108,7 @@ def load_config(args: argparse.Namespace) -> Config:
     """Settings from file, environment and flags; ConfigError names the bad one."""
     from dfx_agent.agent.config import load
 
-    names = ("directory", *_SERVER, *_DELIVERY, *_HUB)
+    names = ("directory", "otlp_endpoint", *_SERVER, *_DELIVERY, *_HUB)
     flags = {name: getattr(args, name) for name in names}
     return load(flags, os.environ, args.config)
 
@@ -112,7 +117,7 @@ def load_hub_config(args: argparse.Namespace, listen: str) -> Config:
     """The same for a hub, which listens elsewhere than the agent of its node."""
     from dfx_agent.agent.config import load
 
-    flags = {name: getattr(args, name) for name in _SERVER}
+    flags = {name: getattr(args, name) for name in (*_SERVER, *_DELIVERY)}
     return load({**flags, "listen": args.listen or listen}, os.environ, args.config)
 
 

@@ -13,12 +13,9 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.alerting import memory
-from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
-from dfx_agent.alerting.notification import Receiver
-from dfx_agent.alerting.transport import Endpoint
-from dfx_agent.alerting.webhook import webhooks
+from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
 from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
 from dfx_agent.exporters.otel.join import HubJoin
@@ -68,6 +65,8 @@ class Service:
             self.agent.follow_hub(self._join.row)
         self.trackers = Trackers(trackers, self.agent, self._report)
         self.alerts = _alerts(config, self.agent, lambda: self.url)
+        if self._join is not None:
+            self.alerts.share(lambda: self._join is not None and self._join.is_delivered_by_hub)
 
     @property
     def url(self) -> str:
@@ -192,7 +191,7 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
         agent,
         lambda run: run_samples(run, wanted),
         alerts,
-        _receivers(config),
+        receivers(config),
         dict(config.alert_labels),
         page_url,
         newest.node,
@@ -211,15 +210,3 @@ def _told(config: Config, agent: Agent) -> KeptDocument[dict[str, memory.Told]]:
         agent.report("", _TOLD, f"{problem}: alerts that still fire may be told again")
 
     return KeptDocument(config.directory, _TOLD, memory.DOCUMENT, tell)
-
-
-def _receivers(config: Config) -> list[Receiver]:
-    ca = config.alert_ca_file
-    managers = [
-        Endpoint(url.rstrip("/").removesuffix(API_PATH) + API_PATH,
-                 config.alertmanager_basic_auth_file, config.alertmanager_token_file, ca)
-        for url in config.alertmanager
-    ]  # fmt: skip
-    hooks = [Endpoint(url, token_file=config.webhook_token_file, ca_file=ca)
-             for url in config.webhook]  # fmt: skip
-    return [*alertmanagers(managers), *webhooks(hooks)]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import signal
 
-from dfx_agent.assembly.options import add_server_arguments, load_hub_config
+from dfx_agent.assembly.options import (
+    add_delivery_arguments,
+    add_server_arguments,
+    load_hub_config,
+)
 from dfx_agent.attach.spawn import block_signals
 from dfx_agent.errors import ConfigError
 
@@ -18,6 +22,7 @@ LISTEN = "0.0.0.0:9932"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser, LISTEN)
+    add_delivery_arguments(parser)
     parser.add_argument(
         "--targets-file",
         metavar="FILE",

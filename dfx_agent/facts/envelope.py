@@ -15,5 +15,6 @@ IS_LAST = "dfx.is_last"
 # of a request: who sends it, where its body cannot be read
 NODE_HEADER = "dfx-node"
 # of the answer: which start of the hub it is, whether it lacks something, how often it wishes
-# to be told
+# to be told, whether it delivers alerts
 HUB_ID, WANTS_ALL, EVERY_SECONDS = "dfx-hub", "dfx-wants-all", "dfx-every-seconds"
+DELIVERS = "dfx-delivers"

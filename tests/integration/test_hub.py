@@ -9,6 +9,7 @@ import urllib.request
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from alert_receivers import alertmanager, hooked
 from hub import hub, join_state, joined
 from live_processes import HERE, ROOT, job_environment, started, until, unused_port
 
@@ -159,3 +160,26 @@ scrape_configs:
         until(lambda: scraped("dfx") == ports, "both nodes by the URL", 60)
         until(lambda: scraped("by-file") == ports, "both nodes by the file", 60)
         assert len(json.loads(file.read_text())) == 2
+
+
+def test_one_page_for_a_rank_that_dies_on_a_node(alertmanager_binary, tmp_path):
+    port, manager_port = unused_port(), unused_port()
+    url = f"http://127.0.0.1:{manager_port}"
+    with ExitStack() as stack:
+        hook = stack.enter_context(hooked())
+        served = alertmanager(alertmanager_binary, tmp_path, manager_port, hook)
+        manager = stack.enter_context(served)
+        the_hub = stack.enter_context(hub(tmp_path, port, "--alertmanager", url))
+        stack.enter_context(joined(tmp_path, tmp_path / "a", port, DFX_ALERTMANAGER=url))
+        process = stack.enter_context(rank(tmp_path, tmp_path / "a"))
+        until(lambda: "step 5" in process.output, "steps")
+        until(lambda: list(the_hub.ranks()) == ["0"], "its rank on the hub")
+        process.send(signal.SIGKILL)
+
+        def died():
+            return [a for a in manager.alerts() if a["labels"]["alertname"] == "DfxRankDied"]
+
+        (alert,) = until(died, "its death", 90)
+        assert "node" not in alert["labels"]
+        assert alert["generatorURL"].startswith(the_hub.url)
+        assert len(manager.alerts()) == 1

@@ -72,6 +72,11 @@ class HubJoin:
             self._thread.join(STOP_SECONDS)
         return not self._thread.is_alive()
 
+    @property
+    def is_delivered_by_hub(self) -> bool:
+        """Whether alerts on the job are the hub's to deliver now."""
+        return self._link.is_delivered_by_hub
+
     def row(self) -> HubRow:
         return self._link.row()
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from dfx_agent.durations import age_text
-from dfx_agent.facts.envelope import EVERY_SECONDS, HUB_ID, WANTS_ALL
+from dfx_agent.facts.envelope import DELIVERS, EVERY_SECONDS, HUB_ID, WANTS_ALL
 from dfx_agent.snapshot import HubRow, HubState
 
 # of a relay nobody knows which hub is behind it: so often everything is told anew
 RELAYED_ALL_SECONDS = 10.0
+# a hub that delivers alerts is waited for so long before its nodes deliver
+HUB_GONE_SECONDS = 60.0
 # at most so often, whatever is asked for; and so often of who has refused it
 _ALL_SECONDS, _REFUSED_SECONDS = 3.0, 10.0
 _MIN_SECONDS, _MAX_SECONDS = 1.0, 30.0
@@ -37,11 +39,19 @@ class HubLink:
         self._hub_id = ""
         self._wants_all, self._all_seconds = True, float("-inf")
         self._every_seconds = _MIN_SECONDS
+        self._delivers = False
 
     @property
     def every_seconds(self) -> float:
         """How often the hub wishes to be told."""
         return self._every_seconds
+
+    @property
+    def is_delivered_by_hub(self) -> bool:
+        """Whether alerts on the job are the hub's: it delivers, and has not been gone for long."""
+        with self._lock:
+            is_gone = self._state != "joined" and time.time() - self._since >= HUB_GONE_SECONDS
+            return self._delivers and not is_gone
 
     def row(self) -> HubRow:
         with self._lock:
@@ -100,6 +110,7 @@ class HubLink:
             self._wants_all |= is_other or WANTS_ALL in headers
             self._hub_id = hub_id
             self._every_seconds = _seconds(headers.get(EVERY_SECONDS))
+            self._delivers = DELIVERS in headers
         self._become("refused" if reason else "joined", reason)
 
     def _become(self, state: HubState, message: str) -> None:

@@ -81,6 +81,7 @@ class _Endpoint:
         headers = {
             envelope.HUB_ID: self._intake.hub_id,
             envelope.EVERY_SECONDS: f"{self._intake.every_seconds:.1f}",
+            **({envelope.DELIVERS: "1"} if self._intake.delivers else {}),
             **(more or {}),
         }
         if status == 503:

@@ -74,9 +74,13 @@ class _Counts:
 
 
 class Intake:
-    """``take`` may be called from several threads; the receiver is asked by one at a time."""
+    """``take`` may be called from several threads; the receiver is asked by one at a time.
 
-    def __init__(self, receiver: FactsReceiver) -> None:
+    ``delivers``: whether alerts on the job are delivered here.
+    """
+
+    def __init__(self, receiver: FactsReceiver, *, delivers: bool = False) -> None:
+        self.delivers = delivers
         self.hub_id = uuid.uuid4().hex
         self._receiver = receiver
         self._lock = threading.Lock()

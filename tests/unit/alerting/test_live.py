@@ -254,3 +254,44 @@ def test_the_fingerprint_is_fnv_1a_over_sorted_labels():
 def test_the_worst_comes_first():
     assert live._SEVERITIES[0] == "critical"
     assert {a.severity for a in ALERTS} <= set(live._SEVERITIES)
+
+
+BAD = ("reward", "length")
+
+
+def shared_by(node, told, hub):
+    """The alerts of a node whose hub delivers while ``hub`` holds something."""
+    alerts = LiveAlerts(None, lambda row: samples_of(row.signals), ALERTS, [told], node=node)
+    alerts.share(lambda: bool(hub))
+    return alerts
+
+
+def test_while_the_hub_delivers_its_nodes_do_not_and_then_they_take_over():
+    told, hub = Told(), ["delivers"]
+    alerts = shared_by("a", told, hub)
+    bad = run("r", state(100, *BAD))
+    look(alerts, bad)
+    assert told.firing == {}
+    assert [row.alert for row in alerts.alerts().alerts if not row.is_inhibited]
+    hub.clear()
+    look(alerts, bad)
+    assert told.names == {("DfxTrainingDivergence", "r")}
+    hub.append("is back")
+    look(alerts, bad)
+    assert told.firing == {}
+
+
+def test_an_alert_on_the_job_is_one_for_its_nodes_and_its_hub():
+    of_a, of_b, of_hub = Told(), Told(), Told()
+    hub = LiveAlerts(None, lambda row: samples_of(row.signals), live.of_job(ALERTS), [of_hub])
+    for alerts in (shared_by("a", of_a, []), shared_by("b", of_b, []), hub):
+        look(alerts, run("r", state(100, *BAD)))
+    assert of_a.firing.keys() == of_b.firing.keys() == of_hub.firing.keys()
+    assert of_a.firing
+
+
+def test_what_only_the_node_knows_it_tells_itself():
+    named = {(alert.name, alert.severity) for alert in live.of_job(ALERTS)}
+    others = {(alert.name, alert.severity) for alert in ALERTS} - named
+    assert {("DfxStepStalled", "critical"), ("DfxRankDied", "critical")} <= named
+    assert {("DfxShimDropping", "warning"), ("DfxGpuMemoryRisk", "critical")} <= others

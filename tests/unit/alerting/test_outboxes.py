@@ -3,6 +3,7 @@
 import json
 from datetime import datetime
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -249,3 +250,19 @@ def test_the_body_is_alertmanagers_own_webhook():
     (alert,) = outbox.next_batch(BEGIN).body["alerts"]
     assert alert["endsAt"] == "2027-01-15T08:00:05.000+00:00"
     assert (alert["status"], len(alert["fingerprint"])) == ("resolved", 16)
+
+
+@pytest.mark.parametrize("outbox", [AlertmanagerOutbox(), WebhookOutbox()], ids=["am", "webhook"])
+def test_what_somebody_else_tells_now_is_forgotten_and_its_end_is_not_told(outbox):
+    outbox.update(firing("theirs", "ours"), BEGIN)
+    while batch := outbox.next_batch(BEGIN):
+        outbox.taken(batch, BEGIN)
+    outbox.let_go({("theirs", "critical")})
+    assert {n.labels["alertname"] for n in outbox.told().values()} == {"ours"}
+    outbox.update({}, BEGIN + 600)
+    said = ""
+    while batch := outbox.next_batch(BEGIN + 600):
+        said += json.dumps(batch.body)
+        outbox.taken(batch, BEGIN + 600)
+    assert "ours" in said
+    assert "theirs" not in said

@@ -31,6 +31,9 @@ class Told:
     def update(self, firing, now_seconds) -> None:
         self.firing = dict(firing)
 
+    def let_go(self, named) -> None:
+        self.firing = {key: n for key, n in self.firing.items() if n.named not in named}
+
     @property
     def names(self) -> set[tuple[str, str]]:
         return {(n.labels["alertname"], n.labels["run"]) for n in self.firing.values()}

@@ -4,7 +4,7 @@ import pytest
 
 from dfx_agent.exporters.otel import link as module
 from dfx_agent.exporters.otel.link import HubLink
-from dfx_agent.facts.envelope import EVERY_SECONDS, HUB_ID, WANTS_ALL
+from dfx_agent.facts.envelope import DELIVERS, EVERY_SECONDS, HUB_ID, WANTS_ALL
 
 HUB = {HUB_ID: "first"}
 
@@ -123,3 +123,22 @@ def test_documents_that_it_refuses_are_no_join(link, said):
 def test_how_often_the_hub_wishes_to_be_told_has_bounds(link, text, seconds):
     link.see_answer(200, HUB | {EVERY_SECONDS: text}, "")
     assert link.every_seconds == seconds
+
+
+def test_a_hub_that_delivers_is_waited_for_a_minute(link, clock):
+    assert not link.is_delivered_by_hub
+    link.see_answer(200, HUB | {DELIVERS: "1"}, "")
+    assert link.is_delivered_by_hub
+    clock.now += 500
+    link.see_no_answer("Connection refused")
+    clock.now += 59
+    assert link.is_delivered_by_hub
+    clock.now += 2
+    assert not link.is_delivered_by_hub
+    link.see_answer(200, HUB | {DELIVERS: "1"}, "")
+    assert link.is_delivered_by_hub
+
+
+def test_a_hub_without_receivers_leaves_the_alerts_to_its_nodes(link):
+    link.see_answer(200, HUB, "")
+    assert not link.is_delivered_by_hub
