@@ -13,6 +13,7 @@ from dfx_agent.facts.short_steps import ShortSteps
 from dfx_agent.facts.steps import IDLE, LEAST_SECONDS, TRANSFER, Part, RankStep, RoleSteps, Step
 from dfx_agent.facts.wait_kinds import PEER_WAITS
 from dfx_agent.node.collectives.matching import Collectives
+from dfx_agent.node.layout import LayoutWatch
 from dfx_agent.node.process import ClosedStep, Process
 
 _KEEP_STEPS = 32
@@ -27,6 +28,7 @@ class StepWatch:
         self._short = ShortSteps(least_seconds)
         self._open: dict[int, dict[Process, ClosedStep]] = {}
         self._known: dict[str, Process] = {}
+        self._layout = LayoutWatch()
 
     def add(self, process: Process, closed: Iterable[ClosedStep]) -> None:
         """Steps that one process has passed."""
@@ -68,7 +70,8 @@ class StepWatch:
         ratios = [collectives.coverage_ratio(process) for process in ranks]
         coverage = min((ratio for ratio in ratios if ratio is not None), default=None)
         world_size = max(process.follower.identity.world_size for process in ranks)
-        return RoleSteps(role, tuple(self.steps), coverage, len(ranks), world_size)
+        layout = self._layout.layout(ranks)
+        return RoleSteps(role, tuple(self.steps), coverage, len(ranks), world_size, layout)
 
 
 def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collectives) -> Step:

@@ -213,6 +213,18 @@ class Recorder:
         completed = -1.0 if num_completed is None else float(num_completed)
         self.emit(now, now, completed, num_enqueued, 0, 0, 0, GROUP, self.name_id(name))
 
+    def say(self, text: str) -> None:
+        """Put it into the name table, which nothing overwrites; a full table counts what it drops.
+
+        Not for the hot path: it takes the lock of the names.
+        """
+        with self._name_lock:
+            self._naming = _ident()
+            try:
+                self._segment.add_name(text)
+            finally:
+                self._naming = 0
+
     def name_id(self, name: str) -> int:
         """Id in the name table; 0 when the table is full."""
         return self._names.get(name) or self._name_id(name)

@@ -20,6 +20,7 @@ from dfx_agent.host.stat import PARENT, START_TICKS, STATE, stat_fields
 from dfx_agent.log import OncePerPlace
 from dfx_agent.node.segments import lock
 from dfx_agent.node.segments.owned_files import HeldFolder, open_observed
+from dfx_agent.node.segments.told_layout import ToldLayout
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import SegmentProblem
@@ -83,6 +84,7 @@ class Follower:
         self._exit: ExitWatch | None = None
         self.epoch_offset_ns = 0
         self._next_clock_ns = 0
+        self.layout = ToldLayout()
         self._table = b""
         self._num_looks = 0
         self.num_guest_drops = 0
@@ -164,6 +166,7 @@ class Follower:
         if now >= self._next_clock_ns:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
             self._read_clock()
+            self.layout.take(self._segment.new_texts())
             self.num_guest_drops = sum(self._segment.live_words()[2:])
         inflight = [self._as_open(record) for record in self._inflight()]
         ring = self._segment.ring
@@ -208,6 +211,7 @@ class Follower:
         """The writer is gone: what is unfinished is lost, and the file can be let go."""
         with self._segment.held() as is_there:
             if is_there:
+                self.layout.take(self._segment.new_texts())
                 self.num_guest_drops = sum(self._segment.live_words()[2:])
         self._segment.close()
         if self._keeps and self._allowance is not None:

@@ -39,7 +39,7 @@ _BLOCKING_CALLERS = frozenset({"send", "recv"})
 _MAX_PENDING = 4096
 _MAX_GROUP_NAMES = 256
 _MAX_FRAMES = 4
-_OTHER = "other"
+OTHER = "other"
 _DEFAULT_GROUP = "0"  # the group of all ranks keeps its name, however many others came first
 
 _now = time.monotonic_ns
@@ -57,7 +57,7 @@ class Group:
     """One process group: its name, its sequence numbers, the name ids of its operations."""
 
     __slots__ = (
-        "_before", "_ranks", "count", "ids", "name", "num_apart", "ref", "seated", "writer",
+        "_before", "count", "ids", "name", "num_apart", "peers", "ref", "seated", "writer",
     )  # fmt: skip
 
     def __init__(self, process_group: Any, name: str) -> None:
@@ -69,11 +69,12 @@ class Group:
         self.seated: list[dict[int, _Seat]] = []
         # the class' function: a bound method would keep the group alive
         self.count = getattr(type(process_group), "_get_sequence_number_for_group", None)
-        if name == _OTHER:  # numbers of different groups under one name would say nothing
+        if name == OTHER:  # numbers of different groups under one name would say nothing
             self.count = None
         self.num_apart = 0
         self._before = NO_STEP
-        self._ranks: list[int] | None = None  # of the job, by rank in the group
+        # by rank in the group, of those sent to or received from: PEER - rank of the job
+        self.peers: dict[int, int] = {}
 
     def sequence(self) -> int:
         """Collectives enqueued so far, by C++ too; NO_STEP where the backend does not count."""
@@ -96,13 +97,19 @@ class Group:
 
     def peer(self, group_rank: int) -> int:
         """What a send or receive has in place of a number; NO_STEP where the rank is not known."""
-        if self._ranks is None:
-            try:
-                distributed = sys.modules["torch.distributed"]
-                self._ranks = list(distributed.get_process_group_ranks(self.ref()))
-            except Exception:  # noqa: BLE001 (a group that torch does not list)
-                self._ranks = []
-        return PEER - self._ranks[group_rank] if 0 <= group_rank < len(self._ranks) else NO_STEP
+        known = self.peers.get(group_rank)
+        return self._new_peer(group_rank) if known is None else known
+
+    def _new_peer(self, group_rank: int) -> int:
+        try:
+            distributed = sys.modules["torch.distributed"]
+            rank = int(distributed.get_process_group_ranks(self.ref())[group_rank])
+        except Exception:  # noqa: BLE001 (a group that torch does not list)
+            return NO_STEP
+        if group_rank < 0:
+            return NO_STEP
+        known = self.peers[group_rank] = PEER - rank
+        return known
 
     def id_of(self, writer: recorder.Recorder, operation: str) -> int:
         """Name id of "operation@group"."""
@@ -154,7 +161,7 @@ def _new_group(process_group: Any) -> Group:
     name = str(getattr(process_group, "group_name", "")) or "?"
     is_full = len(_group_names) >= _MAX_GROUP_NAMES
     if is_full and name not in _group_names and name != _DEFAULT_GROUP:
-        name = _OTHER  # groups made and destroyed for ever must not fill the name table
+        name = OTHER  # groups made and destroyed for ever must not fill the name table
     _group_names.add(name)
     return _groups.setdefault(id(process_group), Group(process_group, name))  # of two threads one
 

@@ -17,6 +17,7 @@ from dfx_agent.shim.heap import HeapSampler
 from dfx_agent.shim.stacks import StackWriter
 from dfx_agent.shim.torch import collectives, group_end, modules, step_hooks
 from dfx_agent.shim.torch.flight import FlightWriter, Mark
+from dfx_agent.shim.torch.job_layout import LayoutTeller
 from dfx_agent.shim.torch.memory import MemorySampler
 from dfx_agent.shim.torch.overhead import Overhead
 
@@ -36,6 +37,7 @@ class Watch:
         self._heap = HeapSampler()
         self._stacks = StackWriter()
         self._flight = FlightWriter()
+        self._layout = LayoutTeller()
         self._overhead = Overhead()
         self._num_begins = 0
         self._num_spans = 0
@@ -76,6 +78,7 @@ class Watch:
             self._overhead.begin_anew()
         modules.glimpse()
         self._report_groups(writer)
+        self._layout.look(writer)
         self._report_hooks(writer)
         _, stage = writer.open_now()
         self._memory.sample(writer.gauge, stage)

@@ -1,0 +1,68 @@
+"""What one guest has told of the layout of its job, as it comes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from dfx_agent.facts.layout import ProcessGroup, Stride
+from dfx_agent.plain_text import plain
+from dfx_agent.wire import told
+
+_MOST_GROUPS = 512
+_MOST_PEERS = 64
+_versions = itertools.count(1)
+
+
+class ToldLayout:
+    """``places``: index and size by axis; ``peers``: whom it sends to or hears from.
+
+    ``num_untold``: groups for which its guest had no room. ``version``: another one, of no other
+    rank, when something came; 0 before anything has.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.groups: dict[str, ProcessGroup] = {}
+        self.places: dict[str, tuple[int, int]] = {}
+        self.peers: tuple[int, ...] = ()
+        self.num_untold = 0
+
+    def take(self, texts: Iterable[str]) -> None:
+        """New texts of its name table; what makes no sense is passed over."""
+        for text in texts:
+            if text.startswith(told.MARK):
+                read = told.fields_of(text)
+                if read is not None and self._take(read.kind, read.fields):
+                    self.version = next(_versions)
+
+    def _take(self, kind: str, fields: tuple[str, ...]) -> bool:
+        if kind == told.GROUP:
+            return self._take_group(fields)
+        if kind == told.PLACE:
+            self.places = {plain(axis): at for axis, at in told.place_of(fields).items()}
+            return True
+        try:
+            if kind == told.PEERS:
+                rows = told.strides_of(fields[0])
+                ranks = (range(row.first, row.last + 1, row.step) for row in rows)
+                self.peers = tuple(itertools.islice(itertools.chain(*ranks), _MOST_PEERS))
+            elif kind == told.UNTOLD:
+                self.num_untold = int(fields[0])
+        except (IndexError, ValueError):
+            return False
+        return kind in {told.PEERS, told.UNTOLD}
+
+    def _take_group(self, fields: tuple[str, ...]) -> bool:
+        part = told.group_part(fields)
+        known = self.groups.get(plain(part.name)) if part is not None else None
+        if part is None or (known is None and len(self.groups) >= _MOST_GROUPS):
+            return False
+        members = tuple(Stride(*row) for row in part.members)
+        name, description = plain(part.name), plain(part.description)
+        if part.part and known is not None:
+            description, members = known.description, (*known.members, *members)
+        if len(members) > told.MAX_PARTS * 200:
+            return False
+        self.groups[name] = ProcessGroup(name, description, part.num_ranks, members)
+        return True

@@ -1,0 +1,98 @@
+"""Layouts as texts in the name table, and back, from whoever wrote them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfx_agent.node.segments.told_layout import ToldLayout
+from dfx_agent.wire import Identity, SegmentReader, SegmentWriter, told
+from dfx_agent.wire.layout import MAX_NAME_BYTES
+
+KINDS = told.GROUP, told.PLACE, told.PEERS, told.UNTOLD
+RANKS = st.sets(st.integers(0, 20_000), min_size=1, max_size=64)
+
+
+def taken(*texts):
+    layout = ToldLayout()
+    layout.take(texts)
+    return layout
+
+
+@given(RANKS)
+def test_strides_hold_the_same_ranks(ranks):
+    rows = told.strides(ranks)
+    assert sorted(r for row in rows for r in range(row.first, row.last + 1, row.step)) == sorted(
+        ranks
+    )
+    assert list(told.strides_of(",".join(map(str, rows)))) == rows
+
+
+@given(st.text(max_size=300), st.text(max_size=300), RANKS)
+def test_a_group_comes_back_as_it_was_told(name, description, ranks):
+    texts = told.group_texts(name, description, ranks)
+    assert len(texts) <= told.MAX_PARTS
+    assert all(len(text.encode()) <= MAX_NAME_BYTES for text in texts)
+    (group,) = taken(*texts).groups.values()
+    assert group.num_ranks == len(ranks)
+    assert all(rank in ranks for rank in range(20_001) if group.has(rank))
+    if group.is_whole:
+        assert all(map(group.has, ranks))
+
+
+def test_groups_of_large_jobs_are_short():
+    every = [told.group_texts("11", "TENSOR_MODEL_PARALLEL_GROUP", range(8, 16)),
+             told.group_texts("300", "DATA_PARALLEL_GROUP", range(3, 10_240, 64))]  # fmt: skip
+    assert [len(texts) for texts in every] == [1, 1]
+    assert all(taken(*texts).groups.popitem()[1].is_whole for texts in every)
+
+
+def test_a_group_that_does_not_fit_says_how_many_are_in_it():
+    odd = [n * n for n in range(3000)]
+    (group,) = taken(*told.group_texts("g", "", odd)).groups.values()
+    assert group.num_ranks == 3000
+    assert not group.is_whole
+
+
+def test_a_group_that_is_told_again_is_the_new_one():
+    layout = taken(*told.group_texts("g", "", [n * n for n in range(90)]))
+    version = layout.version
+    layout.take(told.group_texts("g", "dp", range(4)))
+    assert layout.version > version
+    assert layout.groups["g"].is_whole
+    assert layout.groups["g"].description == "dp"
+
+
+def test_places_and_peers_come_back():
+    layout = taken(told.place_text({"pipeline": (1, 4), "tensor": (0, 2)}), told.peers_text([3, 9]))
+    assert layout.places == {"pipeline": (1, 4), "tensor": (0, 2)}
+    assert layout.peers == (3, 9)
+    layout.take([told.untold_text(7)])
+    assert layout.num_untold == 7
+
+
+@given(st.lists(st.text(alphabet=st.sampled_from("|groupeaslcnt0123456789-/,=x"))))
+def test_strange_texts_are_passed_over(texts):
+    layout = ToldLayout()
+    layout.take([told.MARK + text for text in texts])
+    layout.take(
+        [told.SEPARATOR.join(["\x02peers", *texts]), told.SEPARATOR.join(["\x02group", *texts])]
+    )
+    assert len(layout.peers) <= 64
+
+
+def test_texts_survive_a_ring_that_went_round_and_take_no_place_of_names(tmp_path):
+    writer = SegmentWriter(str(tmp_path), Identity(), num_records=64)
+    first = writer.add_name("rollout")
+    for text in told.group_texts("0", "default_pg", range(4)):
+        writer.add_name(text)
+    second = writer.add_name("update")
+    for _ in range(200):
+        writer.emit(1, 2, 0.0, 0, 0, 0, 0, 1, second)
+    reader = SegmentReader(writer.path)
+    assert [reader.name(first), reader.name(second)] == ["rollout", "update"]
+    layout = taken(*reader.new_texts())
+    assert layout.groups["0"].is_whole
+    assert not reader.new_texts()
+    reader.close()
+    writer.close()
