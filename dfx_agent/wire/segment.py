@@ -290,7 +290,6 @@ class SegmentReader:
             raise
         self.ring = RingReader(self.read, self.preamble.ring_offset, self.preamble.num_records)
         self._names: list[str] = [""]
-        self._num_told = 1
         self._names_end = 0
 
     def read(self, offset: int, size: int) -> bytes:
@@ -335,11 +334,10 @@ class SegmentReader:
             self._names.extend(self._new_names())
         return self._names[name_id] if 0 < name_id < len(self._names) else None
 
-    def new_texts(self) -> list[str]:
-        """Names that came since this was asked, in order: some of them say something themselves."""
+    def texts(self, after: int) -> list[str]:
+        """Names beyond so many, in order (the first is ""): some say something themselves."""
         self._names.extend(self._new_names())
-        new, self._num_told = self._names[self._num_told :], len(self._names)
-        return new
+        return self._names[after:]
 
     def identity(self) -> Identity | None:
         """None while the guest is writing it."""

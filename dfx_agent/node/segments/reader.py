@@ -166,7 +166,7 @@ class Follower:
         if now >= self._next_clock_ns:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
             self._read_clock()
-            self.layout.take(self._segment.new_texts())
+            self.layout.take(self._segment.texts(self.layout.num_texts))
             self.num_guest_drops = sum(self._segment.live_words()[2:])
         inflight = [self._as_open(record) for record in self._inflight()]
         ring = self._segment.ring
@@ -211,7 +211,7 @@ class Follower:
         """The writer is gone: what is unfinished is lost, and the file can be let go."""
         with self._segment.held() as is_there:
             if is_there:
-                self.layout.take(self._segment.new_texts())
+                self.layout.take(self._segment.texts(self.layout.num_texts))
                 self.num_guest_drops = sum(self._segment.live_words()[2:])
         self._segment.close()
         if self._keeps and self._allowance is not None:

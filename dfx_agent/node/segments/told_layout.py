@@ -18,7 +18,7 @@ class ToldLayout:
     """``places``: index and size by axis; ``peers``: whom it sends to or hears from.
 
     ``num_untold``: groups for which its guest had no room. ``version``: another one, of no other
-    rank, when something came; 0 before anything has.
+    rank, when something came; 0 before anything has. ``num_texts``: looked at so far.
     """
 
     def __init__(self) -> None:
@@ -27,10 +27,12 @@ class ToldLayout:
         self.places: dict[str, tuple[int, int]] = {}
         self.peers: tuple[int, ...] = ()
         self.num_untold = 0
+        self.num_texts = 0
 
     def take(self, texts: Iterable[str]) -> None:
         """New texts of its name table; what makes no sense is passed over."""
         for text in texts:
+            self.num_texts += 1
             if text.startswith(told.MARK):
                 read = told.fields_of(text)
                 if read is not None and self._take(read.kind, read.fields):

@@ -91,8 +91,8 @@ def test_texts_survive_a_ring_that_went_round_and_take_no_place_of_names(tmp_pat
         writer.emit(1, 2, 0.0, 0, 0, 0, 0, 1, second)
     reader = SegmentReader(writer.path)
     assert [reader.name(first), reader.name(second)] == ["rollout", "update"]
-    layout = taken(*reader.new_texts())
+    layout = taken(*reader.texts(0))
     assert layout.groups["0"].is_whole
-    assert not reader.new_texts()
+    assert not reader.texts(layout.num_texts)
     reader.close()
     writer.close()
