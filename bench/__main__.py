@@ -30,6 +30,7 @@ BENCHES = (
     "page_stream",
     "scrape_time",
     "otlp_push",
+    "facts_bytes",
     "agent_cost",
     "poll_cost",
     "guest_cost",

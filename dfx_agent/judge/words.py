@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.facts.stacks import merge
@@ -23,6 +23,12 @@ def ranks_text(ranks: Iterable[RankFacts]) -> str:
     Of a job on several nodes with their names.
     """
     return places_text({rank.label: rank.node for rank in ranks})
+
+
+def named(ranks: Iterable[RankFacts]) -> Callable[[Iterable[str]], str]:
+    """The same for labels of these ranks."""
+    nodes = {rank.label: rank.node for rank in ranks}
+    return lambda labels: places_text({label: nodes.get(label, "") for label in labels})
 
 
 def places_text(nodes: Mapping[str, str]) -> str:
@@ -90,18 +96,20 @@ def behind_lines(rank: RankFacts, waiters: Sequence[Waiter]) -> list[str]:
 def flight_lines(ranks: Sequence[RankFacts]) -> list[str]:
     """Who has issued the collective that holds the job up, and who has not."""
     known = {rank.label: rank.flight for rank in ranks if rank.flight is not None}
-    return unfinished_lines(known, labels_text, ranks[0].now_seconds) if known else []
+    return unfinished_lines(known, named(ranks), ranks[0].now_seconds) if known else []
 
 
 def stack_lines(ranks: Iterable[RankFacts]) -> list[str]:
     """Where main threads stand: what most share, then the outliers; innermost call last."""
-    taken = {rank.label: rank.stacks for rank in ranks}
+    known = list(ranks)
+    taken = {rank.label: rank.stacks for rank in known}
     merged = merge({label: stacks for label, stacks in taken.items() if stacks is not None})
+    ranks_named = named(known)
     lines = [
-        f"stack of {labels_text(group.ranks)} (of {len(taken)}): {group.innermost(_STACK_FRAMES)}"
+        f"stack of {ranks_named(group.ranks)} (of {len(taken)}): {group.innermost(_STACK_FRAMES)}"
         for group in merged[: 1 + _MAX_OUTLIERS]
     ]
     without = [label for label, stacks in taken.items() if stacks is None]
     if without:
-        lines.append(f"no stacks of {labels_text(without)}")
+        lines.append(f"no stacks of {ranks_named(without)}")
     return lines

@@ -34,27 +34,37 @@ class TwoNodes:
         self.ranks = ranks
         self.hub = JobFolds()
         self.agents = {node: Agent(Config(str(path)), reap=False) for node, path in folders.items()}
-        self.num_bytes = 0
         self._folders, self._whole_folder = folders, whole
         self._whole = Agent(Config(str(whole)), reap=False)
         for node, agent in self.agents.items():
             agent.tell(node)
 
-    def look(self) -> None:
+    def look(self, *, is_full: bool = False) -> bool:
+        """False where the hub asks to be told all again."""
         self._mirror()
         self._whole.poll()
+        taken = []
         for node, agent in self.agents.items():
             agent.poll()
-            for facts in agent.facts():
-                self.hub.receive(dumped(facts), node)
+            told = agent.facts(is_full=is_full)
+            taken += [self.hub.receive(dumped(facts), node) for facts in told]
+        return all(taken)
 
-    def seen_by_one(self) -> RunRow:
-        (run,) = self._whole.snapshot().runs
-        return run
+    def restart_hub(self) -> None:
+        """It has kept nothing."""
+        self.hub = JobFolds()
 
-    def seen_by_hub(self) -> RunRow:
-        (run,) = self.hub.snapshot().runs
-        return run
+    def seen_by_one(self) -> RunRow | None:
+        """None before there is a rank; so of the hub."""
+        return next(iter(self._whole.snapshot().runs), None)
+
+    def seen_by_hub(self) -> RunRow | None:
+        return next(iter(self.hub.snapshot().runs), None)
+
+    def num_steps(self) -> int:
+        """The newest that both have closed."""
+        runs = self.seen_by_one(), self.seen_by_hub()
+        return min(max((row.step for row in run.steps), default=0) if run else 0 for run in runs)
 
     def until(
         self, is_over: Callable[[dict[str, Verdict], dict[str, Verdict]], bool], seconds: float
@@ -64,7 +74,7 @@ class TwoNodes:
         while True:
             self.look()
             known = [
-                {verdict.kind: verdict for verdict in run.verdicts if verdict.role != "driver"}
+                {} if run is None else {verdict.kind: verdict for verdict in run.verdicts}
                 for run in (self.seen_by_one(), self.seen_by_hub())
             ]
             if is_over(*known):

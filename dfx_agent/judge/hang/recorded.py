@@ -6,7 +6,7 @@ from dfx_agent.durations import age_text
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.judge.hang.role import WAITING_SECONDS, Role
 from dfx_agent.judge.unfinished import Unfinished, first_unfinished
-from dfx_agent.judge.words import labels_text
+from dfx_agent.judge.words import named
 from dfx_agent.snapshot import Verdict
 
 
@@ -44,7 +44,8 @@ def different(role: Role, unfinished: Unfinished) -> Verdict:
     places = unfinished.places()
     fewest = min(len(labels) for labels, _ in places)
     odd = {label for labels, _ in places if len(labels) == fewest for label in labels}
-    where = ", ".join(f"{labels_text(labels)} {what}" for labels, what in places)
+    ranks_named = named(role.ranks)
+    where = ", ".join(f"{ranks_named(labels)} {what}" for labels, what in places)
     seconds = _seconds_since(role, unfinished)
     return role.found(
         "mismatched collectives",

@@ -1,0 +1,95 @@
+"""Bytes that a node tells of each rank and step, and what telling costs it: a real training, DDP.
+
+An agent reads the ranks of the demo and tells once a second, as to a hub. Compressed is gzip over
+each document by itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+from bench.measurement import Bar, Result, of_samples, report
+from bench.rounds import TORCHRUN
+from bench.served_agent import running
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.facts.document import dumped
+
+NUM_RANKS = 8
+TELL_SECONDS = 1.0
+MAX_BYTES = 1000.0
+MAX_SECONDS = 240.0
+
+
+@dataclass
+class Told:
+    """Since the first document, which holds all: bytes, compressed, and what they were for."""
+
+    num_steps: int = 0
+    plain: list[int] = field(default_factory=list)
+    packed: list[int] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+
+
+def measure(*, quick: bool) -> list[Result]:
+    num_ranks, num_steps = (2, 4) if quick else (NUM_RANKS, 24)
+    job = ["dfx_agent.demo.tiny_grpo", "--steps", str(num_steps), "--prompts-per-rank", "1"]
+    with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
+        command = [*TORCHRUN, str(num_ranks), "-m", *job]
+        env = {**os.environ, "DFX_DIR": folder, "OMP_NUM_THREADS": "1"}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with running(command, env=env, **quiet) as process:
+            told = _followed(process, folder)
+    return _rows(told, num_ranks)
+
+
+def _followed(process: subprocess.Popen[str], folder: str) -> Told:
+    """Until it has ended."""
+    agent, told = Agent(Config(folder), reap=False), Told()
+    agent.tell("node-a")
+    end = time.monotonic() + MAX_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        agent.poll()
+        _tell(agent, told)
+        time.sleep(TELL_SECONDS)
+    return told
+
+
+def _tell(agent: Agent, told: Told) -> None:
+    begin = time.thread_time()
+    facts = agent.facts()
+    documents = [dumped(each) for each in facts]
+    seconds = time.thread_time() - begin
+    if not told.num_steps and not any(role.steps for each in facts for role in each.steps):
+        return  # it has not begun: there is no step that this would belong to
+    told.num_steps += sum(len(role.steps) for each in facts for role in each.steps)
+    told.plain.append(sum(map(len, documents)))
+    told.packed.append(sum(len(gzip.compress(document)) for document in documents))
+    told.cpu_seconds.append(seconds)
+
+
+def _rows(told: Told, num_ranks: int) -> list[Result]:
+    if not told.num_steps:
+        raise RuntimeError("the training made no step")
+    share = told.num_steps * num_ranks
+    note = f"{len(told.packed)} documents, {told.num_steps} steps of {num_ranks} ranks"
+    name = "facts of a rank and step"
+    return [
+        of_samples(f"{name}, gzip", [sum(told.packed) / share], "B", bar=Bar(MAX_BYTES), note=note),
+        of_samples(f"{name}, plain", [sum(told.plain) / share], "B", note=note),
+        of_samples(
+            f"telling a hub of {num_ranks} ranks, once",
+            [seconds * 1e3 for seconds in told.cpu_seconds],
+            "ms",
+            note="processor time of facts and JSON",
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    report(measure)
