@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
+from dfx_agent.agent import brief
 from dfx_agent.agent.run import RunFold
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
@@ -16,7 +17,7 @@ from dfx_agent.node.rendezvous import rendezvous_of
 from dfx_agent.node.updates import update_counts
 from dfx_agent.wire.segment import boot_id
 
-_BOOT = boot_id().hex()
+_BOOT = boot_id().hex()[:8]
 
 
 class RunTeller:
@@ -44,6 +45,7 @@ class RunTeller:
         trained = [p for p in processes if p.filed_as.role != LOG_ROLE]
         now_ns = fold.hangs.now_ns
         now_seconds = time.time() - (time.monotonic_ns() - now_ns) / 1e9
+        seats, left = teller.seats(map(self._seat, processes), is_full=is_full)
         ranks = {
             role: teller.ranks(role, _opened(fold, role, known), is_full=is_full)
             for role, known in fold.hangs.tracks.all_facts(now_ns).items()
@@ -53,13 +55,14 @@ class RunTeller:
             agent=self._agent, number=number, is_full=is_full, is_last=is_last,
             failing=_failing(fold),
             framework=fold.framework,
-            quiet_seconds=fold.hangs.tracks.quiet_seconds(now_ns),
-            seats=tuple(map(self._seat, processes)),
+            quiet_seconds=round(fold.hangs.tracks.quiet_seconds(now_ns), 3),
+            seats=seats,
+            left=left,
             ranks=ranks,
             steps=tuple(self._role_steps(fold, trained, is_full=is_full)),
             memory=teller.memory(fold.memory.facts(trained), is_full=is_full),
             scalars=teller.scalars(is_full=is_full),
-            updates=tuple(update_counts(processes)),
+            updates=tuple(map(brief.updates, update_counts(processes))),
             batches=teller.batches(is_full=is_full),
             progress=tuple(fold.crossings.progress(processes)),
         )  # fmt: skip
@@ -85,11 +88,16 @@ class RunTeller:
 
 
 def _opened(fold: RunFold, role: str, ranks: Iterable[RankFacts]) -> Iterable[RankFacts]:
-    """With the begins of what is open."""
+    """With the begins of what is open, and how far its records are."""
     for rank in ranks:
         process = fold.processes.get((role, rank.label))
         opened = sorted(process.inflight, key=lambda event: event.span) if process else ()
-        yield replace(rank, opened_ns=tuple(event.begin_ns for event in opened))
+        yield replace(
+            rank,
+            opened_ns=tuple(event.begin_ns for event in opened),
+            told_step=process.told_step if process else None,
+            num_records=process.follower.num_read if process else 0,
+        )
 
 
 def _failing(fold: RunFold) -> str:

@@ -13,11 +13,12 @@ from itertools import islice
 from math import isfinite
 from typing import Generic, TypeVar
 
+from dfx_agent.agent import brief
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
-from dfx_agent.facts.seat import ProcessId
+from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import Step
 from dfx_agent.judge.divergence.inputs import broken_place, input_of
@@ -26,6 +27,7 @@ from dfx_agent.node.process import ClosedStep, Process
 
 _KEEP_STEPS, _KEEP_TOLD = 64, 256
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
+_MEMORY_STEPS = 16
 
 _Item = TypeVar("_Item")
 
@@ -59,16 +61,17 @@ class Teller:
         self._batches: Told[LedgerNews] = Told(_KEEP_TOLD)
         self._ranks: dict[tuple[str, str, int], RankFacts] = {}
         self._memory: dict[ProcessId, MemoryFacts] = {}
+        self._seats: dict[ProcessId, Seat] = {}
         self._groups: dict[Process, StepGroups] = {}
 
     def add_steps(self, role: str, steps: Iterable[Step]) -> None:
-        self._steps[role].add(steps)
+        self._steps[role].add(map(brief.step, steps))
 
     def add_scalars(self, told: ToldScalars) -> None:
         """Those that a judge asks for."""
         judged = tuple(scalar for scalar in told.scalars if _is_judged(told.framework, scalar))
         if judged:
-            self._scalars.add([replace(told, scalars=judged)])
+            self._scalars.add([brief.scalars(replace(told, scalars=judged))])
 
     def add_reading(
         self, process: Process, closed: Iterable[ClosedStep], crossed: LedgerNews | None
@@ -76,7 +79,7 @@ class Teller:
         """What one reading of a process brought."""
         self._groups.setdefault(process, StepGroups()).add(process, closed)
         if crossed is not None:
-            self._batches.add([crossed])
+            self._batches.add([brief.batches(crossed)])
 
     def let_go(self, process: Process) -> None:
         """It ended long ago."""
@@ -94,24 +97,35 @@ class Teller:
     def ranks(
         self, role: str, ranks: Iterable[RankFacts], *, is_full: bool
     ) -> tuple[RankFacts, ...]:
-        """As they are now, with what was learned since they were told last."""
-        told = []
+        """As they are now; of a process that was told of, what it was and learned since."""
+        told, known = [], {}
         for rank in ranks:
-            whole = replace(rank, stacks=_main_thread(rank.stacks))
+            whole = replace(brief.rank(rank), stacks=_main_thread(rank.stacks))
             key = role, rank.label, rank.begin_ns
             before = None if is_full else self._ranks.get(key)
-            self._ranks[key] = whole
-            told.append(whole if before is None else _since(before, whole))
-        present = {(role, rank.label, rank.begin_ns) for rank in told}
-        self._ranks = {k: r for k, r in self._ranks.items() if k[0] != role or k in present}
+            known[key] = whole
+            is_known = before is not None and _constants(before) == _constants(whole)
+            told.append(_since(before, whole) if before is not None and is_known else whole)
+        others = {key: rank for key, rank in self._ranks.items() if key[0] != role}
+        self._ranks = {**others, **known}
         return tuple(told)
 
+    def seats(
+        self, seats: Iterable[Seat], *, is_full: bool
+    ) -> tuple[tuple[Seat, ...], tuple[ProcessId, ...]]:
+        """(those that are new or have changed, those that are not there any more)."""
+        known = {seat.id: seat for seat in seats}
+        before, self._seats = {} if is_full else self._seats, known
+        changed = tuple(seat for key, seat in known.items() if before.get(key) != seat)
+        return changed, tuple(key for key in before if key not in known)
+
     def memory(self, facts: Iterable[MemoryFacts], *, is_full: bool) -> tuple[MemoryFacts, ...]:
-        """Of the living processes, with the samples that are new."""
-        known = list(facts)
-        before = {} if is_full else self._memory
-        self._memory = {each.process: each for each in known}
-        return tuple(_grown(before.get(each.process), each) for each in known)
+        """Of a living process that has passed some steps since it was told of."""
+        known = {each.process: each for each in facts}
+        told = {p: each for p, each in self._memory.items() if p in known and not is_full}
+        due = [each for each in known.values() if _is_due(told.get(each.process), each)]
+        self._memory = {**told, **{each.process: each for each in due}}
+        return tuple(_grown(told.get(each.process), each) for each in due)
 
 
 def newer(before: Sequence[_Item], now: Sequence[_Item]) -> tuple[_Item, ...]:
@@ -123,10 +137,19 @@ def newer(before: Sequence[_Item], now: Sequence[_Item]) -> tuple[_Item, ...]:
     return tuple(now)
 
 
+def _constants(rank: RankFacts) -> tuple[object, ...]:
+    return rank.pid, rank.parent_pid, rank.world_size, rank.seconds_before_guest
+
+
 def _since(before: RankFacts, now: RankFacts) -> RankFacts:
+    """``begin_ns`` 0 says that what does not change was told."""
     fresh = [key for key in now.operations if key not in before.operations]
     return replace(
         now,
+        begin_ns=0,
+        parent_pid=None,
+        world_size=1,
+        seconds_before_guest=0.0,
         step_durations=newer(before.step_durations, now.step_durations),
         stage_durations=_newer_of(before.stage_durations, now.stage_durations),
         collective_durations=_newer_of(before.collective_durations, now.collective_durations),
@@ -141,6 +164,14 @@ def _newer_of(
 ) -> dict[str, tuple[int, ...]]:
     found = {name: newer(before.get(name, ()), known) for name, known in now.items()}
     return {name: known for name, known in found.items() if known}
+
+
+def _is_due(before: MemoryFacts | None, now: MemoryFacts) -> bool:
+    """Memory is judged over tens of steps."""
+    if before is None:
+        return True
+    newest = before.samples[-1][0] if before.samples else -1
+    return sum(step > newest for step, _ in now.samples) >= _MEMORY_STEPS
 
 
 def _grown(before: MemoryFacts | None, now: MemoryFacts) -> MemoryFacts:

@@ -67,7 +67,8 @@ class RankFacts:
     process was still there, the last time at ``there_ns``. ``processor_share``: what it got of a
     processor while it computed, since it last moved; 1 where it did not compute. ``stacks`` and
     ``flight`` were written since it last moved. ``opened_ns``: begins of ``open_spans``. ``node``:
-    where it runs, "" where all of the job do.
+    where it runs, "" where all of the job do. ``told_step``: the step that it said it is in, by its
+    newest record.
     """
 
     label: str
@@ -117,6 +118,8 @@ class RankFacts:
     joining: Joining | None = None
     opened_ns: tuple[int, ...] = ()
     node: str = ""
+    told_step: int | None = None
+    num_records: int = 0
 
     @property
     def is_living(self) -> bool:

@@ -9,7 +9,7 @@ from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
-from dfx_agent.facts.seat import Seat
+from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 
 
@@ -26,7 +26,9 @@ class RunFacts:
     Facts that leave the node come one after the other, by ``number``, from one start of an
     ``agent``. With ``is_full`` they are all that is kept; else of durations, operations, steps,
     samples of memory and what is told only that which came since the facts before, and stacks and
-    flight records that were told stay as they are. ``now_ns`` is on the monotonic clock of the
+    flight records that were told stay as they are; ``seats`` are those that changed, ``left`` are
+    gone, ``memory`` is of those that have news, and a rank without ``begin_ns`` is the process that
+    was told of. ``now_ns`` is on the monotonic clock of the
     host, which ``boot`` tells from others. ``is_last``: the agent leaves in order. A ``run`` of ""
     says that this node has none. ``failing``: what cannot be read or judged there, "" for nothing.
     """
@@ -44,6 +46,7 @@ class RunFacts:
     framework: str = ""
     quiet_seconds: float = 0.0
     seats: tuple[Seat, ...] = ()
+    left: tuple[ProcessId, ...] = ()
     ranks: Mapping[str, tuple[RankFacts, ...]] = field(default_factory=dict)
     steps: tuple[RoleSteps, ...] = ()
     memory: tuple[MemoryFacts, ...] = ()

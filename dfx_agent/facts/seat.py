@@ -30,7 +30,7 @@ class Seat:
 
     ``label``: how it is called, "3" of rank 3, "p4711" of one without a rank. ``node``: the name
     of its host. ``attempt``: how often the rank was started before. ``rendezvous``: where its job
-    meets, "host:port", "" unknown. ``told_step``: the step that it said it is in.
+    meets, "host:port", "" unknown.
     """
 
     role: str
@@ -44,8 +44,6 @@ class Seat:
     pid: int = 0
     created_ns: int = 0
     rendezvous: str = ""
-    told_step: int | None = None
-    num_records: int = 0
     num_lost_records: int = 0
 
     @property

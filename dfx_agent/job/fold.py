@@ -69,7 +69,7 @@ class JobFold:
         if known is None:
             known = self.nodes[node] = NodeRun(node, clock, facts)
         may_grow = known.take(facts, here_ns)
-        for role in self.places.take(node, facts.seats, self.is_heard):
+        for role in self.places.take(node, known.seats, self.is_heard):
             self.steps.setdefault(role, JobSteps()).begin_anew()
         if may_grow:
             self._grow(known)
@@ -148,9 +148,19 @@ class JobFold:
         for role, steps in self.steps.items():
             living = {s.label for s in seats if s.role == role and s.is_living}
             steps.close(living or {s.label for s in seats if s.role == role})
-        self.health.close({seat.id: seat.told_step for seat in seats if seat.is_living})
+        self.health.close(self._told_steps())
         self.skipped_updates.observe(self.updates())
         self.ledger.settle(self._progress(), is_whole=self.is_whole(seats))
+
+    def _told_steps(self) -> dict[ProcessId, int | None]:
+        """Living process -> the step that it said it is in."""
+        told = {}
+        for node, seat in self.seats():
+            if seat.is_living:
+                own = self.places.own_label(node.node, seat.label)
+                rank = node.ranks.get((seat.role, own))
+                told[seat.id] = None if rank is None else rank.told_step
+        return told
 
     def memory(self) -> tuple[MemoryFacts, ...]:
         return tuple(
@@ -215,17 +225,17 @@ class JobFold:
             for step in told.steps:
                 steps.add(node, step, shift, label)
         for scalars in facts.scalars:
-            fresh = self._fresh_scalars(node, scalars)
+            fresh = self._fresh_scalars(node, scalars, is_full=facts.is_full)
             if fresh.scalars:
                 self.health.add(shift.scalars(fresh))
         for news in facts.batches:
             if self._is_fresh(node, news):
                 self.ledger.add(replace(news, process=self.places.process(node, news.process)))
 
-    def _fresh_scalars(self, node: str, told: ToldScalars) -> ToldScalars:
+    def _fresh_scalars(self, node: str, told: ToldScalars, *, is_full: bool) -> ToldScalars:
         """Those that did not come in an earlier document."""
         key = node, told.process, "scalars"
-        before_ns = self._newest_ns.get(key, -1)
+        before_ns = self._newest_ns.get(key, -1) if is_full else -1
         fresh = tuple(scalar for scalar in told.scalars if scalar.time_ns > before_ns)
         self._newest_ns[key] = max((scalar.time_ns for scalar in fresh), default=before_ns)
         process = self.places.process(node, told.process)

@@ -63,6 +63,7 @@ class JobFolds:
         self._clocks: dict[str, NodeClock] = {}
         self._idle: dict[str, int] = {}  # node without a run -> when it was heard, monotonic ns
         self._heard: dict[str, int] = {}
+        self._assigned: dict[tuple[str, str], Job] = {}  # by node, and by the name of a run
         self._jobs: list[Job] = []
         self._lock = threading.Lock()
         self._awaits_alerts = False
@@ -170,17 +171,20 @@ class JobFolds:
         return fold.take(facts.node, facts, clock, here_ns, here_seconds)
 
     def _job_of(self, facts: RunFacts) -> Job:
-        same = [job for job in self._jobs if job.fold.name == facts.run]
-        for job in same:
-            if facts.node in job.fold.nodes and not _is_apart(facts.seats, _seats(job, facts.node)):
-                return job
-        for job in same:
-            if not _is_apart(facts.seats, _seats(job)):
-                return job
-        run = facts.run if not same else f"{facts.run} ({_rendezvous(facts.seats) or facts.node})"
-        job = Job(JobFold(facts.run, run, self._critical, self._faults))
-        job.alerts = None if self._awaits_alerts else ()
-        self._jobs.append(job)
+        """Its node's, unless it has begun to meet elsewhere; else one that meets where it does."""
+        key, told = (facts.node, facts.run), facts.seats
+        mine = self._assigned.get(key)
+        if mine in self._jobs and not _is_apart(told, _seats(mine, facts.node)):
+            return mine
+        same = [job for job in self._jobs if job.fold.name == facts.run and job is not mine]
+        job = next((job for job in same if not _is_apart(told, _seats(job))), None)
+        if job is None:
+            is_first = mine is None and not same
+            run = facts.run if is_first else f"{facts.run} ({_rendezvous(told) or facts.node})"
+            job = Job(JobFold(facts.run, run, self._critical, self._faults))
+            job.alerts = None if self._awaits_alerts else ()
+            self._jobs.append(job)
+        self._assigned[key] = job
         return job
 
     def _look(self, here_ns: int, here_seconds: float) -> Snapshot:
@@ -239,7 +243,7 @@ class JobFolds:
 
 def _seats(job: Job, node: str = "") -> list[Seat]:
     """Of one node, or of all."""
-    nodes = [job.fold.nodes[node]] if node else list(job.fold.nodes.values())
+    nodes = [known for name, known in job.fold.nodes.items() if node in {"", name}]
     return [seat for known in nodes for seat in known.seats]
 
 

@@ -10,6 +10,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.faults import unclear
 from dfx_agent.job.fold import JobFold
+from dfx_agent.job.rendezvous import rendezvous_verdict
 from dfx_agent.job.roster import Presence, missing_text
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import HangJudge
@@ -48,7 +49,8 @@ class JobJudge:
             run, "memory", lambda: self._memory.verdicts(fold.memory(), fold.here_seconds)
         )
         found = (*only_what_is_seen(of_ranks, seats), *memory)
-        told = (_with_reason(verdict, unsure.get(verdict.role, "")) for verdict in found)
+        told = [_with_reason(verdict, unsure.get(verdict.role, "")) for verdict in found]
+        told = [self._meeting(verdict, ranks, seats) for verdict in told]
         of_run = (
             judged(run, "divergence", "", self._divergence),
             judged(run, "data", "", fold.ledger.verdict),
@@ -65,6 +67,16 @@ class JobJudge:
         quiet_seconds = min(quiet, default=0.0) if is_sure else 0.0  # who is not seen may move
         known = {role: of if any(map(_may_stand, of)) else () for role, of in ranks.items()}
         return self._hangs.verdicts(known, quiet_seconds, fold.now_ns / 1e9)
+
+    def _meeting(
+        self, verdict: Verdict, ranks: Mapping[str, Sequence[RankFacts]], seats: Sequence[Seat]
+    ) -> Verdict:
+        """Of ranks that have not met, whom they wait for."""
+        role = verdict.role
+        if verdict.kind != "hang" or verdict.state == "found" or role not in ranks:
+            return verdict
+        missing = missing_text(seats, role, self._fold.idle_nodes)
+        return rendezvous_verdict(role, ranks[role], missing) or verdict
 
     def _straggler(self, role: str, ranks: Mapping[str, Sequence[RankFacts]]) -> Verdict | None:
         """None for a role that nobody has any more, or whose processes never meet."""

@@ -30,13 +30,15 @@ class NodeRun:
         self.is_behind = True
         self.memory: dict[ProcessId, MemoryFacts] = {}
         self.ranks: dict[tuple[str, str], RankFacts] = {}
+        self._seats: dict[ProcessId, Seat] = {}
         self._clock = clock
         self._number = 0
         self._agent = ""
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        return self.facts.seats
+        """Its processes, as they were told last."""
+        return tuple(self._seats.values())
 
     @property
     def as_of_ns(self) -> int:
@@ -55,6 +57,7 @@ class NodeRun:
         self._agent, self._number = facts.agent, facts.number
         self.is_behind = not facts.is_full and (self.is_behind or not is_next)
         self.facts, self.heard_ns, self.has_left = facts, received_ns, facts.is_last
+        self._take_seats(facts)
         self._take_ranks(facts)
         self._take_memory(facts)
         return not self.is_behind
@@ -64,20 +67,28 @@ class NodeRun:
         at_seconds = here_seconds - (here_ns - self.as_of_ns) / 1e9
         return Shift(self._clock.shift_ns, at_seconds - self.facts.now_seconds)
 
+    def _take_seats(self, facts: RunFacts) -> None:
+        before = {} if facts.is_full else self._seats
+        told = {seat.id: seat for seat in facts.seats}
+        self._seats = {key: s for key, s in {**before, **told}.items() if key not in facts.left}
+
     def _take_ranks(self, facts: RunFacts) -> None:
         known = {}
         for role, ranks in facts.ranks.items():
-            for rank in ranks:
-                before = None if facts.is_full else self.ranks.get((role, rank.label))
-                is_same = before is not None and before.begin_ns == rank.begin_ns
-                known[role, rank.label] = _grown(before, rank) if before and is_same else rank
+            for told in ranks:
+                before = None if facts.is_full else self.ranks.get((role, told.label))
+                rank = replace(told, now_ns=facts.now_ns, now_seconds=facts.now_seconds)
+                if told.begin_ns:
+                    known[role, told.label] = rank
+                elif before is not None and before.pid == told.pid:
+                    known[role, told.label] = _grown(before, rank)
         self.ranks = known
 
     def _take_memory(self, facts: RunFacts) -> None:
         before = {} if facts.is_full else self.memory
-        self.memory = {
-            told.process: _with_samples(before.get(told.process), told) for told in facts.memory
-        }
+        told = {m.process: _with_samples(before.get(m.process), m) for m in facts.memory}
+        living = {seat.id for seat in self.seats if seat.is_living}
+        self.memory = {p: m for p, m in {**before, **told}.items() if p in living}
 
 
 def _grown(before: RankFacts, told: RankFacts) -> RankFacts:
@@ -86,6 +97,10 @@ def _grown(before: RankFacts, told: RankFacts) -> RankFacts:
     operations = {**before.operations, **told.operations}
     return replace(
         told,
+        begin_ns=before.begin_ns,
+        parent_pid=before.parent_pid,
+        world_size=before.world_size,
+        seconds_before_guest=before.seconds_before_guest,
         step_durations=_newest(before.step_durations, told.step_durations),
         stage_durations=_newest_of(before.stage_durations, told.stage_durations),
         collective_durations=_newest_of(before.collective_durations, told.collective_durations),

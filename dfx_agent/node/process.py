@@ -149,7 +149,6 @@ class Process:
             role=known.role, label=self.label, rank=known.rank, local_rank=known.local_rank,
             world_size=known.world_size, node=known.host, attempt=self.attempt, state=self.state,
             pid=self.pid, created_ns=self.follower.preamble.created_epoch_ns,
-            told_step=self.told_step, num_records=self.follower.num_read,
             num_lost_records=self.follower.num_lost,
         )  # fmt: skip
 

@@ -1,0 +1,114 @@
+"""Facts as closely as a judge asks for, and no closer: digits of chance cannot be compressed.
+
+Instants to 0.1 ms, durations and seconds to four or five digits, told values to nine. Counts and
+checksums stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+
+from dfx_agent.facts.ledger import LedgerNews
+from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.steps import RankStep, Step
+
+_INSTANT_NS = 10**5
+_DIGITS = 4
+
+
+def rank(facts: RankFacts) -> RankFacts:
+    """``now_ns`` and ``now_seconds`` are those of its node."""
+    return replace(
+        facts,
+        now_ns=0,
+        now_seconds=0.0,
+        begin_ns=_instant(facts.begin_ns),
+        moved_ns=_instant(facts.moved_ns),
+        others_moved_ns=_instant(facts.others_moved_ns),
+        group_moved_ns={group: _instant(at) for group, at in facts.group_moved_ns.items()},
+        last_event_ns=_instant_or_none(facts.last_event_ns),
+        seconds_before_guest=round(facts.seconds_before_guest, 2),
+        step_durations=_durations(facts.step_durations),
+        arrivals=tuple(a._replace(begin_ns=_instant(a.begin_ns)) for a in facts.arrivals),
+        asks_since_ns=_instant_or_none(facts.asks_since_ns),
+        stage_durations=_durations_of(facts.stage_durations),
+        collective_durations=_durations_of(facts.collective_durations),
+        longest_gap_seconds=round(facts.longest_gap_seconds, 2),
+        processor_share=round(facts.processor_share, 3),
+        opened_ns=tuple(map(_instant, facts.opened_ns)),
+    )
+
+
+def step(told: Step) -> Step:
+    ranks = {label: _rank_step(of) for label, of in told.ranks.items()}
+    return replace(told, begin_seconds=round(told.begin_seconds, 4), ranks=ranks)
+
+
+def scalars(told: ToldScalars) -> ToldScalars:
+    brief = tuple(
+        s._replace(value=_value(s.value), time_ns=_instant(s.time_ns)) for s in told.scalars
+    )
+    return replace(told, scalars=brief)
+
+
+def batches(news: LedgerNews) -> LedgerNews:
+    """Its checksums are exact."""
+    crossings = tuple(replace(c, time_ns=_instant(c.time_ns)) for c in news.crossings)
+    return replace(news, crossings=crossings)
+
+
+def updates(told: UpdateCounts) -> UpdateCounts:
+    return told._replace(event_seconds=round(told.event_seconds, 3))
+
+
+def _rank_step(of: RankStep) -> RankStep:
+    digits = 5 if of.wall_seconds >= 1 else 6
+    return RankStep(
+        round(of.wall_seconds, digits),
+        round(of.waited_seconds, digits),
+        {part: round(seconds, digits) for part, seconds in of.parts.items()},
+        of.num_tokens,
+        of.num_forward_tokens,
+        None if of.busy_seconds is None else round(of.busy_seconds, digits),
+        _processor(of.processor),
+        {
+            name: time._replace(blocked_seconds=round(time.blocked_seconds, digits))
+            for name, time in of.groups.items()
+        },
+    )
+
+
+def _processor(times: SchedTimes | None) -> SchedTimes | None:
+    if times is None:
+        return None
+    crowd = None if times.crowd is None else round(times.crowd, 2)
+    return SchedTimes(_instant(times.ran_ns), _instant(times.delayed_ns), crowd)
+
+
+def _instant(at_ns: int) -> int:
+    return at_ns - at_ns % _INSTANT_NS
+
+
+def _instant_or_none(at_ns: int | None) -> int | None:
+    return None if at_ns is None else _instant(at_ns)
+
+
+def _durations(known: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(_duration, known))
+
+
+def _durations_of(known: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {name: _durations(of) for name, of in known.items()}
+
+
+def _duration(ns: int) -> int:
+    """Four digits of it."""
+    return round(ns, _DIGITS - len(str(ns))) if ns >= 10**_DIGITS else ns
+
+
+def _value(value: float) -> float:
+    return float(f"{value:.9g}") if isfinite(value) else value
