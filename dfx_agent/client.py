@@ -89,7 +89,7 @@ class AskedAgent:
 
     def _get_page(self, path: str, query: str) -> tuple[Any, str]:
         """(JSON, query of the next page or ""); NoAnswerError."""
-        import httpx  # noqa: PLC0415 (0.1 s that who asks no agent need not wait)
+        from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
         try:
             with self._client() as client:
@@ -103,7 +103,7 @@ class AskedAgent:
         raise self._no_answer(f"HTTP {answer.status_code} {answer.reason_phrase}")
 
     def _client(self) -> httpx.Client:
-        import httpx  # noqa: PLC0415 (as above)
+        from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
         is_https = self.url.startswith("https:")
         return httpx.Client(

@@ -57,7 +57,7 @@ class Endpoint:
 
     def post(self, body: Any) -> None:
         """DeliveryError unless the receiver answers 2xx; waits ``EXCHANGE_SECONDS`` at most."""
-        import httpx  # noqa: PLC0415 (0.1 s of every start; most agents deliver nothing)
+        from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
         data = json.dumps(body, allow_nan=False).encode()
         try:
@@ -75,7 +75,7 @@ class Endpoint:
             raise DeliveryError(text) from None
 
     def _client(self) -> httpx.Client:
-        import httpx  # noqa: PLC0415 (as above)
+        from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
         parts = urlsplit(self.url)
         return httpx.Client(

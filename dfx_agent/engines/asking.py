@@ -28,7 +28,7 @@ class NoReadingError(Exception):
 
 def client(seconds: float = ANSWER_SECONDS) -> httpx.AsyncClient:
     """Asks the address itself: what the environment says of proxies is not for it."""
-    import httpx  # noqa: PLC0415 (0.1 s of every start; most agents see no engine)
+    from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
     return httpx.AsyncClient(
         trust_env=False, follow_redirects=False, timeout=seconds, headers=_HEADERS
@@ -37,7 +37,7 @@ def client(seconds: float = ANSWER_SECONDS) -> httpx.AsyncClient:
 
 async def ask(client: httpx.AsyncClient, url: str, seconds: float) -> str:
     """The whole text. NoReadingError where there is none."""
-    import httpx  # noqa: PLC0415 (as above)
+    from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
     try:
         return await asyncio.wait_for(_text(client, url), seconds)
