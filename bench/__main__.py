@@ -32,6 +32,7 @@ BENCHES = (
     "otlp_push",
     "facts_bytes",
     "agent_cost",
+    "join_cost",
     "poll_cost",
     "guest_cost",
     "ledger_cost",

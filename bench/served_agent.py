@@ -50,11 +50,12 @@ class ServedAgent:
 
 
 @contextmanager
-def serving() -> Iterator[ServedAgent]:
+def serving(env: dict[str, str] | None = None) -> Iterator[ServedAgent]:
     """An agent over a new folder in shared memory; both are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as directory:
         command = [sys.executable, "-m", "dfx_agent", "serve", "--listen", "127.0.0.1:0"]
-        with running([*command, "--dir", directory], stdout=subprocess.PIPE, text=True) as agent:
+        options = {"stdout": subprocess.PIPE, "text": True, "env": env}
+        with running([*command, "--dir", directory], **options) as agent:
             assert agent.stdout is not None
             found = re.search(r":(\d+)/", agent.stdout.readline())
             if found is None:

@@ -19,6 +19,7 @@ from dfx_agent.wire import default_directory, variables
 
 # of the guest and of the command line; the rest of DFX_* is configuration
 _NOT_OURS = {*(variable.name for variable in variables.ALL), "DFX_LOG_LEVEL"} - {variables.DIR.name}
+AUTO = re.compile(r"auto(?::(\d{1,5}))?")
 _NAMES = {variables.DIR.name: "directory"}
 _MAY_BE_ZERO = frozenset({"linger_seconds"})
 # what Prometheus and Alertmanager take as the name of a label
@@ -93,7 +94,8 @@ class Config:
     otlp_seconds: float = 15.0
     """How often metrics are pushed."""
     hub: str | None = None
-    """URL of the hub of the job, or of a relay of OTLP before it, that this node's facts go to."""
+    """URL of the hub of the job, or of a relay of OTLP before it, that this node's facts go to;
+    ``auto`` under ``run``: it is beside node rank 0."""
     hub_token_file: str | None = None
     """File with the token that it asks for (``token_file``)."""
     hub_ca_file: str | None = None
@@ -196,6 +198,11 @@ def _url_or_none(key: str, value: Any) -> str | None:
     return _url(key, str(value)) if value else None
 
 
+def _hub(key: str, value: Any) -> str | None:
+    """A URL, or "auto" and "auto:PORT"."""
+    return str(value) if AUTO.fullmatch(str(value)) else _url_or_none(key, value)
+
+
 def _url(key: str, text: str) -> str:
     try:
         parts = urlsplit(text)
@@ -269,6 +276,6 @@ _TYPES: dict[str, Callable[[str, Any], Any]] = {
     "otlp_endpoint": _url_or_none,
     "otlp_signals": _unique,
     "engines": _urls,
-    "hub": _url_or_none,
+    "hub": _hub,
     "find_engines": _flag,
 }

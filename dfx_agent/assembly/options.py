@@ -18,6 +18,8 @@ from dfx_agent.web.listener import Listener, parse_listen
 if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
 
+HUB_PORT = 9932
+HUB_LISTEN = f"0.0.0.0:{HUB_PORT}"
 _DELIVERY = ("alertmanager", "webhook", "alert_labels")
 _HUB = ("hub", "hub_token_file", "hub_ca_file")
 _SERVER = ("listen", "token_file", "tls_cert", "tls_key")
@@ -73,7 +75,8 @@ def _add_hub_arguments(parser: argparse.ArgumentParser) -> None:
         "--join",
         dest="hub",
         metavar="URL",
-        help="tell the hub of a job on several nodes what this one sees (`dfx-agent hub`)",
+        help="tell the hub of a job on several nodes what this one sees (`dfx-agent hub`); "
+        "auto under `run`: beside node rank 0",
     )
     parser.add_argument(
         "--join-token-file",

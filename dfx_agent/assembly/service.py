@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from dfx_agent.agent import folder_token
 from dfx_agent.agent.agent import Agent
-from dfx_agent.agent.config import Config
+from dfx_agent.agent.config import AUTO, Config
 from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.alerting import memory
 from dfx_agent.alerting.evaluator import metrics_read
@@ -18,6 +18,7 @@ from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
 from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
+from dfx_agent.errors import ConfigError
 from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
 from dfx_agent.exporters.otel.push import OtlpPush
@@ -179,6 +180,8 @@ def _otlp(config: Config, report: Callable[[str, str], None]) -> OtlpPush | None
 def _join(config: Config, report: Callable[[str, bool], None]) -> HubJoin | None:
     if config.hub is None:
         return None
+    if AUTO.fullmatch(config.hub):
+        raise ConfigError("hub auto: only `run` finds it; give its URL with --join URL")
     return HubJoin(config.hub, read_hub_token(config), config.hub_ca_file, report)
 
 

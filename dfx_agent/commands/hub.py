@@ -5,23 +5,22 @@ from __future__ import annotations
 import argparse
 import signal
 
+from dfx_agent.assembly.auto_hub import hub_of
 from dfx_agent.assembly.options import (
+    HUB_LISTEN,
     add_delivery_arguments,
     add_server_arguments,
     load_hub_config,
 )
 from dfx_agent.attach.spawn import block_signals
-from dfx_agent.errors import ConfigError
 
 HELP = "be the hub of a job on several nodes, which their agents join"
 EXAMPLE = """dfx-agent hub --token-file ~/dfx-token
   dfx-agent run --join http://HOST:9932 --join-token-file ~/dfx-token -- CMD     on each node"""
 
-LISTEN = "0.0.0.0:9932"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_server_arguments(parser, LISTEN)
+    add_server_arguments(parser, HUB_LISTEN)
     add_delivery_arguments(parser)
     parser.add_argument(
         "--targets-file",
@@ -32,13 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Until SIGINT or SIGTERM."""
-    config = load_hub_config(args, LISTEN)
-    try:
-        from dfx_agent.assembly.hub import Hub
-    except ImportError as error:
-        raise ConfigError(f"hub: {error}: pip install 'dfx-agent[otel]'") from None
+    config = load_hub_config(args, HUB_LISTEN)
     block_signals()
-    hub = Hub(config, args.targets_file)
+    hub = hub_of(config, args.targets_file)
     hub.start()
     print(f"dfx-agent: hub {hub.url}/  nodes: --join {hub.url}", flush=True)
     signal.sigwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from dfx_agent.wire import SegmentError
 # What serves is imported in _observe: a dependency that is missing or broken must not stop the job.
 if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
+    from dfx_agent.assembly.hub import Hub
     from dfx_agent.assembly.service import Service
 
 HELP = "start CMD with the guest in it and in every Python child; exit code is CMD's"
@@ -50,29 +52,43 @@ def execute(args: argparse.Namespace) -> int:
     if args.listen:
         parse_listen(args.listen)
     mask = block_signals()
-    service, env = _observe(args, args.run or _run_name(command))
+    service, hub, env = _observe(args, args.run or _run_name(command), command)
     if service is not None and args.max_overhead:
         env["DFX_MAX_OVERHEAD"] = args.max_overhead
     begin_seconds = time.time()
     job = Job(command, env, mask)
     code = job.wait()
     if service is not None:
-        _see_off(service)
+        _see_off(service, hub)
         _tell_what_was_kept(env["DFX_DIR"], env["DFX_RUN"], begin_seconds)
     return code
 
 
-def _observe(args: argparse.Namespace, run: str) -> tuple[Service | None, dict[str, str]]:
-    """Start serving; (service or None, environment of the job)."""
+def _observe(
+    args: argparse.Namespace, run: str, command: Sequence[str]
+) -> tuple[Service | None, Hub | None, dict[str, str]]:
+    """Start serving; (service or None, the hub if it is here, environment of the job)."""
+    hub = None
     try:
-        config = load_config(args)
+        config, hub = _settled(load_config(args), command)
         service = _serve(config)
         env = environment(os.environ, config.directory, run)
     except Exception as error:  # noqa: BLE001 (the job does not depend on us)
         _say(f"{_told(error)}; CMD runs unobserved")
-        return None, dict(os.environ)
+        if hub is not None:
+            hub.stop()
+        return None, None, dict(os.environ)
     _say(f"page {service.url}/  metrics {service.url}/metrics  run {run}")
-    return service, env
+    return service, hub, env
+
+
+def _settled(config: Config, command: Sequence[str]) -> tuple[Config, Hub | None]:
+    """With the hub found, and begun where it is beside this node."""
+    if config.hub is None:
+        return config, None
+    from dfx_agent.assembly.auto_hub import settled
+
+    return settled(config, command, _say)
 
 
 def _serve(config: Config) -> Service:
@@ -98,11 +114,13 @@ def _started(service: Service) -> Service:
     return service
 
 
-def _see_off(service: Service) -> None:
+def _see_off(service: Service, hub: Hub | None) -> None:
     """The job has ended: its exit code stands, whatever happens here."""
     try:
         service.see_job_off()
         service.stop()
+        if hub is not None:
+            hub.stop()
     except Exception as error:  # noqa: BLE001 (the exit code is the job's)
         _say(f"after the job: {_told(error)}")
 

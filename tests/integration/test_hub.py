@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from alert_receivers import alertmanager, hooked
 from hub import hub, join_state, joined
-from live_processes import HERE, ROOT, job_environment, started, until, unused_port
+from live_processes import DFX_AGENT, HERE, ROOT, job_environment, started, until, unused_port
 
 OTLP = {"Content-Type": "application/x-protobuf"}
 
@@ -183,3 +183,34 @@ def test_one_page_for_a_rank_that_dies_on_a_node(alertmanager_binary, tmp_path):
         assert "node" not in alert["labels"]
         assert alert["generatorURL"].startswith(the_hub.url)
         assert len(manager.alerts()) == 1
+
+
+def test_the_hub_is_found_where_the_ranks_meet(tmp_path):
+    """Two nodes as they would be started, both here: the first one is the hub as well."""
+    port = unused_port()
+    (tmp_path / "token").write_text("abc\n")
+    command = [sys.executable, str(HERE / "rank_loop.py"), "100000"]
+    with ExitStack() as stack:
+        jobs = []
+        for name in ("a", "b"):
+            known = {"DFX_HUB": f"auto:{port}", "DFX_TOKEN_FILE": str(tmp_path / "token")}
+            known |= {"DFX_DIR": str(tmp_path / name), "DFX_NODE": name, "PYTHONPATH": str(ROOT)}
+            known |= {"MASTER_ADDR": "127.0.0.1", "RANK": str(len(jobs)), "WORLD_SIZE": "2"}
+            known |= {"DFX_LINGER_SECONDS": "0"}
+            words = ["run", "--run", "two", "--listen", "127.0.0.1:0", "--", *command]
+            env = job_environment(**known)
+            jobs.append(stack.enter_context(started([*DFX_AGENT, *words], tmp_path, env)))
+            until(lambda job=jobs[-1]: "joined the hub" in job.errors, f"{name} has joined")
+        assert f"hub http://127.0.0.1:{port}/" in jobs[0].errors
+        assert "joining what is there" in jobs[1].errors, "both are beside node rank 0 here"
+        url = f"http://127.0.0.1:{port}/api/v1/snapshot?token=abc"
+
+        def ranks():
+            with urllib.request.urlopen(url, timeout=10) as response:
+                runs = json.load(response)["runs"]
+            return {row["rank"]: row["node"] for run in runs for row in run["ranks"]}
+
+        until(lambda: ranks() == {"0": "a", "1": "b"}, "one run with both ranks")
+        for job in reversed(jobs):
+            job.send(signal.SIGTERM)
+            job.wait()

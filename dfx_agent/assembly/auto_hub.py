@@ -1,0 +1,63 @@
+"""``--join auto``: the agent beside node rank 0 is the hub, and all find it where ranks meet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dfx_agent.agent.config import AUTO, Config
+from dfx_agent.assembly.meeting import meeting_of
+from dfx_agent.assembly.options import HUB_PORT
+from dfx_agent.errors import ConfigError, ListenError
+
+if TYPE_CHECKING:
+    from dfx_agent.assembly.hub import Hub
+
+
+def hub_of(config: Config, targets_file: str | None = None) -> Hub:
+    """A hub, not started. ConfigError where what reads OTLP is missing."""
+    try:
+        from dfx_agent.assembly.hub import Hub
+    except ImportError as error:
+        raise ConfigError(f"hub: {error}: pip install 'dfx-agent[otel]'") from None
+    return Hub(config, targets_file)
+
+
+def settled(
+    config: Config, command: Sequence[str], say: Callable[[str], None]
+) -> tuple[Config, Hub | None]:
+    """``config`` with the URL of the hub in place of "auto", and the hub where it is this node's.
+
+    It serves already. Without a place to meet there is no hub, and it is said. ConfigError where no
+    token is given.
+    """
+    asked = AUTO.fullmatch(config.hub or "")
+    if asked is None:
+        return config, None
+    port = int(asked[1] or HUB_PORT)
+    meeting = meeting_of(command, os.environ)
+    if meeting is None:
+        say("no hub: neither MASTER_ADDR, --rdzv-endpoint nor a scheduler says where nodes meet")
+        return replace(config, hub=None), None
+    host = f"[{meeting.host}]" if ":" in meeting.host else meeting.host
+    url = f"{'https' if config.tls_cert else 'http'}://{host}:{port}"
+    listening = replace(config, listen=f"0.0.0.0:{port}")
+    hub = _begun(listening, url, say) if meeting.is_here else None
+    return replace(config, hub=url), hub
+
+
+def _begun(config: Config, url: str, say: Callable[[str], None]) -> Hub | None:
+    """None where somebody else listens there: it may be the hub of all jobs of this host."""
+    token_file = config.hub_token_file or config.token_file
+    if token_file is None:
+        raise ConfigError("hub auto: give a token that all nodes can read with --join-token-file")
+    hub = hub_of(replace(config, token_file=token_file))
+    try:
+        hub.start()
+    except ListenError as error:
+        say(f"{error}: joining what is there")
+        return None
+    say(f"hub {url}/")
+    return hub

@@ -1,0 +1,84 @@
+"""Where the nodes of a job meet, by what its launcher was told: the hub is beside node rank 0."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from dfx_agent.loopback import is_loopback
+
+_HOST_OPTIONS = ("master-addr", "rdzv-endpoint")
+_RANK_OPTION = "node-rank"
+# in this order: the first that is told counts
+_RANK_VARIABLES = ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID")
+_FIRST_HOST = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?")
+
+
+class Meeting(NamedTuple):
+    """``host`` of node rank 0; ``is_here``: it is this machine."""
+
+    host: str
+    is_here: bool
+
+
+def meeting_of(command: Sequence[str], environ: Mapping[str, str]) -> Meeting | None:
+    """Of the job that ``command`` starts; None where nobody says it."""
+    host = _host(command, environ)
+    if not host:
+        return None
+    rank = _option(command, _RANK_OPTION) or next(_told(environ, _RANK_VARIABLES), "")
+    if rank.isdecimal() and not is_loopback(host):
+        return Meeting(host, int(rank) == 0)
+    return Meeting(host, _is_this_machine(host))
+
+
+def _host(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Torchrun's options, then what launchers and schedulers export: Slurm's first host, Ray's."""
+    for option in _HOST_OPTIONS:
+        if text := _option(command, option):
+            return _without_port(text)
+    if host := environ.get("MASTER_ADDR", ""):
+        return host
+    if found := _FIRST_HOST.match(environ.get("SLURM_JOB_NODELIST", "")):
+        return "".join(part or "" for part in found.groups())
+    address = environ.get("RAY_ADDRESS", "").rpartition("://")[2]
+    return _without_port(address) if ":" in address else ""
+
+
+def _option(command: Sequence[str], name: str) -> str:
+    """``--name value`` or ``--name=value``, with - or _; "" where it is not given."""
+    for number, word in enumerate(command):
+        head, sign, tail = word.partition("=")
+        if head.startswith("-") and head.lstrip("-").replace("_", "-") == name:
+            return tail if sign else "".join(command[number + 1 : number + 2])
+    return ""
+
+
+def _told(environ: Mapping[str, str], names: Sequence[str]) -> Iterator[str]:
+    return (environ[name] for name in names if environ.get(name))
+
+
+def _without_port(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    return host.strip("[]") if colon and port.isdecimal() else text
+
+
+def _is_this_machine(host: str) -> bool:
+    """Whether an address of the name is one of ours: only those can be bound."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_is_ours(family, address) for family, _, _, _, address in found)
+
+
+def _is_ours(family: int, address: tuple[object, ...]) -> bool:
+    try:
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
