@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from dfx_agent.facts.layout import Layout
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
@@ -16,6 +17,7 @@ from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.here import Shift
+from dfx_agent.job.layout import merged
 from dfx_agent.job.node_run import NodeRun
 from dfx_agent.job.places import Places
 from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, takes_part
@@ -140,6 +142,15 @@ class JobFold:
             min(known, default=None),
             sum(t.num_ranks for t in told),
             max((t.world_size for t in told), default=-1),
+            self._layout(role),
+        )
+
+    def _layout(self, role: str) -> Layout:
+        return merged(
+            (node.node, told.layout, partial(self.places.label, node.node, role))
+            for node in self.heard
+            for told in node.facts.steps
+            if told.role == role
         )
 
     def close(self) -> None:

@@ -124,7 +124,8 @@ class WholeJob:
         # when another stage is nearly as long, how much of it shows depends on who waits when
         is_exact = worst.cost_seconds >= _ALL * worst.suspect.excess_seconds
         up_to = "" if is_exact or not self._division.stages else "up to "
-        peers = f"{len(worst.peers.ranks) - 1} peers{self._stage_text(worst.rank)}"
+        num_peers = len(worst.peers.ranks) - 1
+        peers = f"{num_peers} peer{'s' * (num_peers > 1)}{self._stage_text(worst.rank)}"
         which = "" if len(ranks) == 1 else f"rank {worst.rank} is "
         text = (
             f"{labels_text(ranks)} {'makes' if len(ranks) == 1 else 'make'} the others wait {up_to}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from nodes_scene import Hub, Node, stepped
 
+from dfx_agent.facts.layout import DATA, PIPELINE, Layout, Place
 from dfx_agent.job.steps import by_duration
 
 
@@ -79,3 +80,27 @@ def test_collectives_that_are_not_the_same_are_not_matched():
     other = {"0": steps.ranks["0"].groups["0"]._replace(newest=99)}
     ranks = {**steps.ranks, "1": replace(steps.ranks["1"], groups=other)}
     assert by_duration(ranks)["0"].waited_seconds == 0.4
+
+
+def tell_pipeline(hub: Hub, step: int, seconds: dict[str, float]) -> None:
+    """Rank 0 and 1 are the first stage, 2 and 3 the second; data place 0 is on node-a."""
+    for place, (name, ranks) in enumerate((("node-a", ("0", "2")), ("node-b", ("1", "3")))):
+        node = hub.nodes[name]
+        of = {rank: (seconds[rank], 1.0 - seconds[rank]) for rank in ranks}
+        told = stepped(step, 1e9 + step + node.apart_seconds, of)
+        coordinates = {rank: {PIPELINE: int(rank) // 2, DATA: place} for rank in ranks}
+        layout = Layout({r: Place(int(r), "", at) for r, at in coordinates.items()})
+        hub.tell(node.facts(step, steps=(replace(told, num_ranks=2, layout=layout),)), step)
+
+
+def test_the_layout_is_of_all_nodes():
+    hub = Hub(Node("node-a", (0, 2)), Node("node-b", (1, 3), apart_seconds=-300.0))
+    for step in range(1, 12):
+        tell_pipeline(hub, step, {"0": 0.4, "1": 0.4, "2": 0.8, "3": 0.8})
+    clear = hub.verdict("straggler", 12)
+    assert (clear.state, clear.ranks, clear.cause) == ("clear", (), "partition")
+    for step in range(12, 30):
+        tell_pipeline(hub, step, {"0": 0.98, "1": 0.4, "2": 0.8, "3": 0.8})
+    found = hub.verdict("straggler", 30)
+    assert (found.state, found.ranks) == ("found", ("0",))
+    assert "than its 1 peer in pipeline stage 1 of 2" in found.summary
