@@ -34,6 +34,16 @@ def culprits(run: RunRow) -> dict[RankKey, str]:
     return blamed
 
 
+def blames(run: RunRow) -> dict[RankKey, str]:
+    """The same, and "peer" of who is a peer of the first culprits."""
+    found = culprits(run)
+    rows = {key_of(row): row for row in run.ranks if found}
+    for key in list(found)[:_MAX_CULPRITS]:
+        for row in peers(run, rows[key]) if key in rows else ():
+            found.setdefault(key_of(row), "peer")
+    return found
+
+
 def shown_ranks(run: RunRow, asked: Collection[RankKey] = ()) -> tuple[RankRow, ...]:
     """Of a large job at most 16, and those that were ``asked`` for; the culprits first."""
     if len(run.ranks) <= MAX_WHOLE_JOB:

@@ -39,7 +39,7 @@ from dfx_agent.snapshot import (
     TimeSplit,
     Verdict,
 )
-from dfx_agent.web.shown import RankKey, culprits, key_of, shown_ranks
+from dfx_agent.web.shown import RankKey, blames, key_of, shown_ranks
 
 # gauges of the guest about itself: which hooks work, and what it costs
 _HOOKS = ("patch/", "guest/given_up")
@@ -60,7 +60,7 @@ class Place:
 
     ``lost`` counts its records that were lost, overwritten before the agent came, and dropped by
     the guest; empty where there are none. ``blame`` is the severity of the worst incident that
-    blames it, "" for none.
+    blames it, "peer" of a peer of such a rank, "" for none.
     """
 
     role: str
@@ -190,7 +190,7 @@ class Viewer:
         return View(snapshot.time_seconds, snapshot.agent, name, tuple(rows))
 
     def _viewed(self, run: RunRow) -> ViewedRun:
-        blamed = culprits(run)
+        blamed = blames(run)
         cells = {(step.role, cell.rank): cell for step in run.steps for cell in step.cells}
         overheads = [
             r for r in (rank.gauges.get(_OVERHEAD, nan) for rank in run.ranks) if isfinite(r)

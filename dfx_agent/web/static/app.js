@@ -11,6 +11,7 @@ import { count, duration } from "./format.js";
 import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
 import { Histories } from "./histories.js";
+import { JobGrid } from "./job.js";
 import { Legend } from "./legend.js";
 import { MemoryPanel } from "./memory.js";
 import { ObservedLine } from "./observed.js";
@@ -24,6 +25,7 @@ import { VerdictStrip } from "./verdict_strip.js";
 
 const TICK_MS = 100;
 const VERDICT_MS = 1000;
+const MAX_OPENED = 8;
 
 class Page {
   constructor() {
@@ -31,6 +33,8 @@ class Page {
     this.header = new Header((name) => this.pick(name));
     this.verdicts = new VerdictStrip();
     this.alerts = new AlertList();
+    this.job = new JobGrid((key) => this.open(key));
+    this.opened = new Set();
     this.ranks = new RankTable();
     this.observed = new ObservedLine();
     this.collectives = new CollectivePanel();
@@ -63,7 +67,20 @@ class Page {
   pick(name) {
     this.picked = name;
     history.replaceState(null, "", `#${new URLSearchParams({ run: name })}`);
+    this.opened.clear();
     this.feed.look(name, []);
+  }
+
+  /** A rank is shown in full, or no longer; "ROLE/RANK". */
+  open(key) {
+    if (!this.opened.delete(key)) {
+      this.opened.add(key);
+      this.ranks.reveal(key);
+    }
+    for (const oldest of [...this.opened].slice(0, -MAX_OPENED)) this.opened.delete(oldest);
+    const isWhole = this.run.ranks.length === this.run.places.length;
+    if (!isWhole) this.feed.look(this.run.run, this.opened);
+    this.show(this.feed.snapshot);
   }
 
   show(snapshot) {
@@ -80,7 +97,8 @@ class Page {
     this.judge();
     this.alerts.update(run);
     if (!run || document.hidden) return;
-    this.ranks.update(snapshot, run);
+    this.job.update(run, this.opened);
+    this.ranks.update(snapshot, run, this.opened);
     this.observed.update(run);
     this.collectives.update(run);
     this.pipeline.update(run);
@@ -112,6 +130,7 @@ class Page {
   }
 
   repaint() {
+    this.job.repaint();
     this.ranks.repaint();
     this.collectives.repaint();
     this.pipeline.repaint();

@@ -1,7 +1,7 @@
 // Collectives of each rank: how long it was blocked for its peers and for the transfer itself.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
-import { bytes, count, duration, percent } from "./format.js";
+import { bytes, count, duration, percent, shownWords } from "./format.js";
 import { paint } from "./palette.js";
 import { SplitBar } from "./split.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
@@ -46,17 +46,17 @@ export class CollectivePanel {
       this.rows.get(keys[index]).update(rank, sums[index], scale, showsRole),
     );
     setText(this.scale, longest ? `Blocked · 0 to ${duration(longest)}` : "Blocked");
-    this.sayCoverage(ranks);
+    this.sayCoverage(ranks, shownWords(run, " · "));
   }
 
   /** What the guest cannot see must not be taken for idle time. */
-  sayCoverage(ranks) {
+  sayCoverage(ranks, shown) {
     const seen = coverageOf(ranks.flatMap((rank) => rank.groups));
     const isPartial = seen !== null && seen < FULL_COVERAGE;
     this.note.classList.toggle("warn", isPartial);
     setText(
       this.note,
-      isPartial ? `collectives: partial, ${percent(seen)} seen` : "since the agent came",
+      (isPartial ? `collectives: partial, ${percent(seen)} seen` : "since the agent came") + shown,
     );
     this.note.title = isPartial
       ? "The groups counted more collectives than the guest saw: some are issued where it cannot look (compiled graphs, functional collectives)."

@@ -102,6 +102,13 @@ export function unitText(unit) {
   return unit === "1" || !unit ? "" : unit;
 }
 
+/** Which of the ranks of a large job are listed; "" where all are. */
+export function shownWords(run, before = "") {
+  const { ranks, places } = run;
+  if (ranks.length >= places.length) return "";
+  return `${before}${ranks.length} of ${count(places.length)} ranks, who is blamed and peers first`;
+}
+
 /** ["0","1","2","5"] -> "ranks 0–2, 5"; one alone -> "rank 0". */
 export function rankList(ranks) {
   const names = [...ranks];

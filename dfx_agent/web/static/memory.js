@@ -1,7 +1,7 @@
 // Memory of each rank: its devices' allocators, and what the process itself keeps.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
-import { bytes, count, signedBytes } from "./format.js";
+import { bytes, count, shownWords, signedBytes } from "./format.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
 
 const MAX_TOOLTIP_ROWS = 12;
@@ -12,6 +12,7 @@ export class MemoryPanel {
     this.body = document.getElementById("memory-rows");
     this.table = this.body.closest("table");
     this.scale = document.getElementById("memory-scale");
+    this.note = document.getElementById("memory-note");
     this.rows = new Map();
   }
 
@@ -31,6 +32,7 @@ export class MemoryPanel {
       "shows-ooms",
       lines.some(({ device }) => (device?.num_ooms ?? 0) + (device?.num_alloc_retries ?? 0) > 0),
     );
+    setText(this.note, shownWords(run));
     setText(this.scale, hasDevices ? "Device · 0 to limit" : `Host · 0 to ${bytes(hostScale)}`);
   }
 }

@@ -1,7 +1,7 @@
 // One line per rank: what it does now, and where its last step went, on one scale for all.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
-import { count, duration, elapsed, percent } from "./format.js";
+import { count, duration, elapsed, percent, shownWords } from "./format.js";
 import { inkOf, paint } from "./palette.js";
 import { SplitBar, waitSeconds } from "./split.js";
 import { hideTooltip, partRows, showTooltip } from "./tooltip.js";
@@ -13,23 +13,35 @@ export class RankTable {
     this.body = document.getElementById("rank-rows");
     this.table = this.body.closest("table");
     this.rows = new Map();
+    this.awaited = null;
   }
 
-  update(snapshot, run) {
+  /** The rank's line is scrolled to, as soon as it is there. */
+  reveal(key) {
+    this.awaited = key;
+  }
+
+  update(snapshot, run, opened) {
     const keys = run.ranks.map((rank) => `${rank.role}/${rank.rank}/${rank.pid}`);
     reconcile(this.body, this.rows, keys, () => new RankLine());
     const scale = Math.max(...run.ranks.flatMap(wallSeconds), 0) || 1;
     const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
     run.ranks.forEach((rank, index) => {
-      this.rows.get(keys[index]).update(rank, scale, snapshot.time_seconds, showsRole);
+      const row = this.rows.get(keys[index]);
+      row.update(rank, scale, snapshot.time_seconds, showsRole);
+      const key = `${rank.role}/${rank.rank}`;
+      row.node.classList.toggle("opened", opened.has(key));
+      if (key !== this.awaited) return;
+      this.awaited = null;
+      row.node.scrollIntoView({ block: "nearest" });
     });
     setText(document.getElementById("ranks-scale"), `Last step · 0 to ${duration(scale)}`);
     const numLost = run.ranks.reduce((sum, rank) => sum + rank.num_lost_records, 0);
     this.table.classList.toggle("shows-lost", numLost > 0);
-    const nodes = new Set(run.ranks.map((rank) => rank.node));
+    const nodes = new Set(run.places.map((rank) => rank.node));
     const role = showsRole ? "" : `${run.ranks[0]?.role ?? ""} · `;
     const where = nodes.size === 1 ? [...nodes][0] : `${nodes.size} nodes`;
-    setText(document.getElementById("ranks-note"), `${role}${where}`);
+    setText(document.getElementById("ranks-note"), `${role}${where}${shownWords(run, " · ")}`);
     this.table.classList.toggle("one-node", nodes.size === 1);
   }
 

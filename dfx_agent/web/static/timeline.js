@@ -1,7 +1,7 @@
 // The newest steps of every rank on one time axis whose right edge is now.
 
 import { setText } from "./element.js";
-import { axisSeconds, duration } from "./format.js";
+import { axisSeconds, duration, shownWords } from "./format.js";
 import { Lanes, lastEnd, NUM_STEPS } from "./lanes.js";
 import { canvasFill } from "./palette.js";
 import { AXIS_FONT, drawLine, drawText, niceStep, prepareSurface } from "./surface.js";
@@ -181,7 +181,8 @@ export class Timeline {
   sayOmitted(lanes) {
     const rows = lanes.flatMap((lane) => lane.rows);
     const omitted = rows.reduce((sum, row) => sum + row.num_omitted_pieces, 0);
-    setText(this.note, omitted ? `${omitted} short pieces are not drawn` : "");
+    const words = omitted ? `${omitted} short pieces are not drawn` : "";
+    setText(this.note, [shownWords(this.run), words].filter(Boolean).join(" · "));
   }
 
   // Pointing: with the mouse, or with the arrow keys.

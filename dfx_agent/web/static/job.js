@@ -1,0 +1,205 @@
+// The job at a glance: nodes x local ranks, each rank one square. What it is in is its colour; who is
+// blamed, dead, gone or cannot be asked has a sign. Nodes of culprits stand first, then their peers'.
+
+import { element, reconcile, setHidden, setText } from "./element.js";
+import { count } from "./format.js";
+import { paint } from "./palette.js";
+
+const MIN_RANKS = 17; // fewer on one node are seen at once in the table
+const STATE_WORDS = { live: "live", exited: "exited", died: "died", unknown: "state unknown" };
+const STATE_SIGNS = { live: "", exited: "", died: "✕", unknown: "?" };
+const BLAME_WORDS = { critical: "blamed", warning: "blamed", peer: "peer of who is blamed" };
+const BLAMES = ["critical", "warning", "peer", ""];
+const byName = new Intl.Collator("en", { numeric: true }).compare;
+
+export class JobGrid {
+  /** `onOpen(key)` is called with "ROLE/RANK" when a rank is chosen. */
+  constructor(onOpen) {
+    this.card = document.getElementById("job");
+    this.body = document.getElementById("job-nodes");
+    this.note = document.getElementById("job-note");
+    this.nodes = new Map();
+    this.order = [];
+    this.body.addEventListener("click", (event) => {
+      const cell = cellAt(event.target);
+      if (cell) onOpen(cell.dataset.key);
+    });
+    this.body.addEventListener("keydown", (event) => this.walk(event));
+  }
+
+  /** `opened` are the keys of ranks that were chosen. */
+  update(run, opened) {
+    const nodes = nodesOf(run.places);
+    setHidden(this.card, run.places.length < MIN_RANKS && nodes.length < 2);
+    if (this.card.hidden) return;
+    const names = nodes.map((node) => node.name);
+    reconcile(this.body, this.nodes, names, () => new NodeLine());
+    for (const node of nodes) this.nodes.get(node.name).update(node, opened);
+    setText(this.note, noteOf(run.places, nodes.length));
+    this.keepOneInTabOrder();
+  }
+
+  repaint() {
+    for (const node of this.nodes.values()) node.repaint();
+  }
+
+  /** One square alone is reached by Tab; arrow keys go on from there. */
+  keepOneInTabOrder() {
+    if (this.body.querySelector('[tabindex="0"]')) return;
+    const first = this.body.querySelector("button");
+    if (first) first.tabIndex = 0;
+  }
+
+  walk(event) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+    const cell = cellAt(event.target);
+    if (!cell || !(event.key in steps || event.key === "ArrowUp" || event.key === "ArrowDown")) return;
+    event.preventDefault();
+    const cells = [...this.body.querySelectorAll("button")];
+    const here = cells.indexOf(cell);
+    const there = event.key in steps ? here + steps[event.key] : besides(cells, here, event.key);
+    const next = cells[Math.min(Math.max(there, 0), cells.length - 1)];
+    cell.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  }
+}
+
+/** The square above or below: the nearest in the next row of squares. */
+function besides(cells, here, key) {
+  const at = cells[here].getBoundingClientRect();
+  const way = key === "ArrowDown" ? 1 : -1;
+  let best = here;
+  let least = Infinity;
+  cells.forEach((cell, index) => {
+    const box = cell.getBoundingClientRect();
+    const down = way * (box.top - at.top);
+    const distance = 4 * down + Math.abs(box.left - at.left);
+    if (down > 1 && distance < least) [best, least] = [index, distance];
+  });
+  return best;
+}
+
+function cellAt(target) {
+  return target instanceof Element ? target.closest("button") : null;
+}
+
+/** Nodes {name, places}, the worst first, then by name; pure. */
+export function nodesOf(places) {
+  const byNode = new Map();
+  for (const place of places) {
+    const known = byNode.get(place.node);
+    if (known) known.push(place);
+    else byNode.set(place.node, [place]);
+  }
+  const nodes = [...byNode].map(([name, rows]) => ({
+    name,
+    places: rows.sort(byLocalRank),
+    worst: Math.min(...rows.map(badness)),
+  }));
+  return nodes.sort((a, b) => a.worst - b.worst || byName(a.name, b.name));
+}
+
+function byLocalRank(a, b) {
+  return (
+    byName(a.role, b.role) ||
+    (a.local_rank ?? Infinity) - (b.local_rank ?? Infinity) ||
+    byName(a.rank, b.rank)
+  );
+}
+
+/** 0 for who is to blame most, 4 for who is well. */
+function badness(place) {
+  const blame = BLAMES.indexOf(place.blame);
+  if (place.state === "died") return Math.min(blame, 2);
+  return blame < 2 ? blame : blame + 1;
+}
+
+function noteOf(places, numNodes) {
+  const number = (words, is) => {
+    const found = places.filter(is).length;
+    return found ? `${count(found)} ${words}` : "";
+  };
+  return [
+    `${count(places.length)} ranks on ${numNodes === 1 ? "1 node" : `${count(numNodes)} nodes`}`,
+    number("▲ blamed", (place) => place.blame === "critical" || place.blame === "warning"),
+    number("✕ died", (place) => place.state === "died"),
+    number("exited", (place) => place.state === "exited"),
+    number("? state unknown", (place) => place.state === "unknown"),
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+/** "actor rank 9 on node-01, local rank 1: live, blamed, step 4, backward"; pure. */
+export function wordsOf(place) {
+  const local = place.local_rank === null ? "" : `, local rank ${place.local_rank}`;
+  const now = place.kind === "wait" ? `waits: ${place.now}` : place.now;
+  const parts = [
+    STATE_WORDS[place.state],
+    BLAME_WORDS[place.blame],
+    place.step === null ? "" : `step ${place.step}`,
+    now || "between stages",
+  ];
+  const role = place.role ? `${place.role} ` : "";
+  return `${role}rank ${place.rank} on ${place.node}${local}: ${parts.filter(Boolean).join(", ")}`;
+}
+
+class NodeLine {
+  constructor() {
+    this.name = element("span", "node-name");
+    this.cells = element("div", "cells");
+    this.node = element("div", "node", {}, this.name, this.cells);
+    this.node.setAttribute("role", "group");
+    this.known = new Map();
+  }
+
+  update({ name, places }, opened) {
+    setText(this.name, name);
+    if (this.name.title !== name) this.name.title = name;
+    const label = `${name}: ${places.length} ranks`;
+    if (this.node.ariaLabel !== label) this.node.ariaLabel = label;
+    const keys = places.map((place) => `${place.role}/${place.rank}`);
+    reconcile(this.cells, this.known, keys, (key) => new Cell(key));
+    places.forEach((place, index) => this.known.get(keys[index]).update(place, opened));
+  }
+
+  repaint() {
+    for (const cell of this.known.values()) cell.repaint();
+  }
+}
+
+class Cell {
+  constructor(key) {
+    this.node = element("button", "cell", { type: "button", tabIndex: -1 });
+    this.node.dataset.key = key;
+    this.place = null;
+    this.wasOpen = null;
+  }
+
+  /** Places that did not change are the very same: most have nothing to do. */
+  update(place, opened) {
+    const isOpen = opened.has(this.node.dataset.key);
+    if (place === this.place && isOpen === this.wasOpen) return;
+    const before = this.place;
+    this.place = place;
+    this.wasOpen = isOpen;
+    const words = wordsOf(place);
+    if (this.node.title !== words) this.node.title = this.node.ariaLabel = words;
+    this.node.setAttribute("aria-pressed", String(isOpen));
+    this.node.dataset.state = place.state;
+    this.node.dataset.blame = place.blame;
+    const isBlamed = place.blame === "critical" || place.blame === "warning";
+    setText(this.node, STATE_SIGNS[place.state] || (isBlamed ? "▲" : ""));
+    if (before?.kind !== place.kind || before?.now !== place.now || before?.state !== place.state) {
+      this.repaint();
+    }
+  }
+
+  repaint() {
+    const { kind, now, state } = this.place;
+    if (state !== "live" && state !== "unknown") this.node.style.background = "";
+    else if (kind === "collective") paint(this.node, "wait", "collective");
+    else paint(this.node, kind, now);
+  }
+}
