@@ -31,6 +31,7 @@ from dfx_agent.rules.declared.stability import DIVERGENCE
 # which of two ranks on two nodes died first is known no better than how long a document takes
 _ORDER_NS = 500 * 10**6
 _MOVING_NS = 10 * 10**9
+_STANDS_AFTER_NS = 10 * 10**9
 
 
 class JobFold:
@@ -108,21 +109,40 @@ class JobFold:
         for node in self.heard if of_heard else self.nodes.values():
             for seat in node.seats:
                 label = self.places.label(node.node, seat.role, seat.label)
-                if label == seat.label or seat.is_living:
+                if label == seat.label:
+                    yield node, seat
+                elif seat.is_living:
                     yield node, replace(seat, label=label)
 
     def ranks(self) -> dict[str, list[RankFacts]]:
-        """Role -> its ranks on nodes that are heard, as of ``now_ns``, in order."""
+        """Role -> its ranks on nodes that are heard, as of ``now_ns``, in order.
+
+        Empty for a role in which all of them get on, as of when each was told of.
+        """
         found: dict[str, list[RankFacts]] = {}
-        now_ns = self.now_ns
-        for node in self.heard:
+        now_ns, heard = self.now_ns, self.heard
+        standing = self._standing(heard)
+        for node in heard:
             shift, name = self.shift(node), node.node if len(self.nodes) > 1 else ""
             for (role, label), rank in node.ranks.items():
+                known = found.setdefault(role, [])
                 called = self.places.label(node.node, role, label)
-                if called == label or rank.is_living:
+                if role in standing and (called == label or rank.is_living):
                     here = self._as_of(shift.rank(rank), now_ns)
-                    found.setdefault(role, []).append(replace(here, label=called, node=name))
+                    known.append(replace(here, label=called, node=name))
         return {role: _of_newest_attempt(_outlived(ranks)) for role, ranks in found.items()}
+
+    def _standing(self, heard: Iterable[NodeRun]) -> set[str]:
+        """Roles in which somebody may stand."""
+        return {role for node in heard for (role, _), rank in node.ranks.items() if may_stand(rank)}
+
+    def counts_steps(self) -> tuple[set[str], set[str]]:
+        """Roles of which a rank is in a step, and of which one is in a process group."""
+        known = [item for node in self.heard for item in node.ranks.items()]
+        return (
+            {role for (role, _), rank in known if rank.step is not None},
+            {role for (role, _), rank in known if rank.has_groups},
+        )
 
     def silent_roles(self, node: str) -> set[str]:
         """Of a node that is not heard: roles of its living processes."""
@@ -284,22 +304,34 @@ class JobFold:
         )
 
 
+def may_stand(rank: RankFacts) -> bool:
+    """Whether a judge has to look: it is gone, quiet, or waits, and not just since now."""
+    before_ns = rank.now_ns - _STANDS_AFTER_NS
+    if not rank.is_living or rank.moved_ns <= before_ns:
+        return True
+    if rank.asks_since_ns is not None and rank.asks_since_ns <= before_ns:
+        return True
+    return any(arrival.begin_ns <= before_ns for arrival in rank.arrivals)
+
+
 def _of_newest_attempt(ranks: list[RankFacts]) -> list[RankFacts]:
     """What an earlier attempt left behind is not missed by this one."""
-    attempt = max(rank.attempt for rank in ranks)
+    attempt = max((rank.attempt for rank in ranks), default=0)
     known = [rank for rank in ranks if rank.is_living or rank.attempt == attempt]
     return sorted(known, key=lambda rank: (len(rank.label), rank.label))
 
 
 def _outlived(ranks: list[RankFacts]) -> list[RankFacts]:
     """With what only all nodes know of an end: who was there later, and in which order."""
-    if len({rank.node for rank in ranks}) == 1:
+    if len({rank.node for rank in ranks}) <= 1:
         return ranks
-    return [rank if rank.gone_ns is None else _ended(rank, ranks) for rank in ranks]
+    living = {rank.node for rank in ranks if rank.is_living}
+    return [rank if rank.gone_ns is None else _ended(rank, living) for rank in ranks]
 
 
-def _ended(rank: RankFacts, ranks: list[RankFacts]) -> RankFacts:
-    elsewhere = any(other.node != rank.node and other.is_living for other in ranks)
+def _ended(rank: RankFacts, living: set[str]) -> RankFacts:
+    """``living``: nodes that have a living rank."""
+    elsewhere = bool(living - {rank.node})
     is_outlived = rank.is_outlived or (elsewhere and (rank.gone_ns or 0) <= rank.now_ns)
     alive_ns = None if rank.alive_ns is None else rank.alive_ns - _ORDER_NS
     return replace(rank, is_outlived=is_outlived, alive_ns=alive_ns)

@@ -7,7 +7,7 @@ from dfx_agent.faults import not_green, sighted
 from dfx_agent.incidents.book import IncidentBook, StepTimes, standing_of
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.judging import JobJudge
-from dfx_agent.job.rows import run_row
+from dfx_agent.job.rows import JobRows
 from dfx_agent.snapshot import AlertRow, RunRow
 
 
@@ -18,6 +18,7 @@ class Job:
         self.fold = fold
         self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
         self._judge = JobJudge(fold)
+        self._rows = JobRows(fold)
         self._incidents = IncidentBook(fold.run)
 
     def row(self) -> RunRow:
@@ -33,7 +34,7 @@ class Job:
         if self.alerts is None:
             standing = not_green(standing, "alerts: not evaluated yet")
         standing = sighted(standing, fold.faults.rows(fold.run))
-        return run_row(fold, verdicts, incidents, standing)
+        return self._rows.run(verdicts, incidents, standing)
 
     def _step_times(self) -> StepTimes:
         """Begins of the closed steps that are kept."""

@@ -20,7 +20,6 @@ from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.judge.words import labels_text, places_text
 from dfx_agent.snapshot import Verdict
 
-_STANDS_AFTER_NS = 10 * 10**9
 _OF_RANKS = frozenset({"hang", "straggler", "crash", "memory"})
 
 
@@ -42,7 +41,7 @@ class JobJudge:
         unsure = self._unsure(seats, presences)
         ranks = {role: known for role, known in fold.ranks().items() if role != LOG_ROLE}
         stragglers = (
-            judged(run, "straggler", role, partial(self._straggler, role, ranks)) for role in ranks
+            judged(run, "straggler", role, partial(self._straggler, role)) for role in ranks
         )
         of_ranks = [*self._waits(ranks, is_sure=not unsure), *filter(None, stragglers)]
         memory = fold.faults.judged_roles(
@@ -65,27 +64,22 @@ class JobJudge:
         fold = self._fold
         quiet = (node.facts.quiet_seconds for node in fold.heard)
         quiet_seconds = min(quiet, default=0.0) if is_sure else 0.0  # who is not seen may move
-        known = {role: of if any(map(_may_stand, of)) else () for role, of in ranks.items()}
-        return self._hangs.verdicts(known, quiet_seconds, fold.now_ns / 1e9)
+        return self._hangs.verdicts(ranks, quiet_seconds, fold.now_ns / 1e9)
 
     def _meeting(
         self, verdict: Verdict, ranks: Mapping[str, Sequence[RankFacts]], seats: Sequence[Seat]
     ) -> Verdict:
         """Of ranks that have not met, whom they wait for."""
         role = verdict.role
-        if verdict.kind != "hang" or verdict.state == "found" or role not in ranks:
+        if verdict.kind != "hang" or verdict.state == "found" or not ranks.get(role):
             return verdict
         missing = missing_text(seats, role, self._fold.idle_nodes)
         return rendezvous_verdict(role, ranks[role], missing) or verdict
 
-    def _straggler(self, role: str, ranks: Mapping[str, Sequence[RankFacts]]) -> Verdict | None:
-        """None for a role that nobody has any more, or whose processes never meet."""
-        of_role = ranks[role]
-        has_steps = any(
-            r.step is not None for other, of in ranks.items() if other != role for r in of
-        )
-        meets = any(rank.step is not None or rank.has_groups for rank in of_role)
-        if not of_role or (has_steps and not meets):
+    def _straggler(self, role: str) -> Verdict | None:
+        """None for a role whose processes never meet, while others make steps."""
+        stepping, grouped = self._fold.counts_steps()
+        if stepping - {role} and role not in stepping | grouped:
             return None
         return self._stragglers.verdict(self._fold.role_steps(role))
 
@@ -107,13 +101,7 @@ class JobJudge:
 
     def _checkpoints(self) -> set[int]:
         """Steps, of those kept, in which a rank was in the stage of that name."""
-        return {
-            step.step
-            for steps in self._fold.steps.values()
-            for step in steps.rows
-            for of in step.ranks.values()
-            if any(kind == "stage" and "checkpoint" in name for kind, name in of.parts)
-        }
+        return {number for steps in self._fold.steps.values() for number in steps.checkpoints}
 
     def _unsure(self, seats: Sequence[Seat], presences: Sequence[Presence]) -> dict[str, str]:
         """Role -> why not all of its ranks can be judged."""
@@ -150,16 +138,6 @@ class JobJudge:
         for verdict in verdicts:
             reason = f"on {failing[0].node}: {failing[0].facts.failing}" if failing else ""
             yield unclear(verdict, reason) if reason else verdict
-
-
-def _may_stand(rank: RankFacts) -> bool:
-    """Whether a judge has to look: it is gone, quiet, or waits, and not just since now."""
-    before_ns = rank.now_ns - _STANDS_AFTER_NS
-    if not rank.is_living or rank.moved_ns <= before_ns:
-        return True
-    if rank.asks_since_ns is not None and rank.asks_since_ns <= before_ns:
-        return True
-    return any(arrival.begin_ns <= before_ns for arrival in rank.arrivals)
 
 
 def _with_reason(verdict: Verdict, reason: str) -> Verdict:

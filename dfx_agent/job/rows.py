@@ -25,39 +25,53 @@ from dfx_agent.snapshot import (
 _NUM_STEPS = 8
 
 
-def run_row(
-    fold: JobFold,
-    verdicts: tuple[Verdict, ...],
-    incidents: tuple[Incident, ...],
-    standing: Standing,
-) -> RunRow:
-    """``verdicts`` and what was made of them, as of now."""
-    seats = list(fold.seats(of_heard=False))
-    newest = _newest_steps(fold)
-    return RunRow(
-        run=fold.run,
-        framework=fold.framework,
-        attempt=max((seat.attempt for _, seat in seats), default=0),
-        begin_seconds=min((_begin(fold, node, seat) for node, seat in seats), default=0.0),
-        ranks=tuple(sorted(_rank_rows(fold, seats, newest), key=_order)),
-        steps=tuple(step_rows(fold)),
-        scalars=(),
-        verdicts=verdicts,
-        signals=fold.health.state,
-        ledger=fold.ledger.state(),
-        num_late_signals=fold.health.num_late,
-        faults=fold.faults.rows(fold.run),
-        judged_seconds=fold.faults.judged_seconds(fold.run),
-        incidents=incidents,
-        standing=standing,
-    )
+class JobRows:
+    """One job; closed steps are made into rows once."""
 
+    def __init__(self, fold: JobFold) -> None:
+        self._fold = fold
+        self._steps: dict[tuple[str, int, float], StepRow] = {}
 
-def step_rows(fold: JobFold) -> Iterator[StepRow]:
-    """The newest closed steps of every role, oldest first."""
-    for role, steps in fold.steps.items():
-        for step in list(steps.rows)[-_NUM_STEPS:]:
-            yield _step_row(role, step)
+    def run(
+        self,
+        verdicts: tuple[Verdict, ...],
+        incidents: tuple[Incident, ...],
+        standing: Standing,
+    ) -> RunRow:
+        """``verdicts`` and what was made of them, as of now."""
+        fold = self._fold
+        seats, steps = list(fold.seats(of_heard=False)), self._newest_steps()
+        newest = {(row.role, cell.rank): cell.split for row in steps for cell in row.cells}
+        return RunRow(
+            run=fold.run,
+            framework=fold.framework,
+            attempt=max((seat.attempt for _, seat in seats), default=0),
+            begin_seconds=min((_begin(fold, node, seat) for node, seat in seats), default=0.0),
+            ranks=tuple(sorted(_rank_rows(fold, seats, newest), key=_order)),
+            steps=steps,
+            scalars=(),
+            verdicts=verdicts,
+            signals=fold.health.state,
+            ledger=fold.ledger.state(),
+            num_late_signals=fold.health.num_late,
+            faults=fold.faults.rows(fold.run),
+            judged_seconds=fold.faults.judged_seconds(fold.run),
+            incidents=incidents,
+            standing=standing,
+        )
+
+    def _newest_steps(self) -> tuple[StepRow, ...]:
+        """Closed steps of every role, oldest first."""
+        shown = {
+            (role, step.step, step.begin_seconds): step
+            for role, steps in self._fold.steps.items()
+            for step in list(steps.rows)[-_NUM_STEPS:]
+        }
+        before = self._steps
+        self._steps = {
+            key: before.get(key) or _step_row(key[0], step) for key, step in shown.items()
+        }
+        return tuple(sorted(self._steps.values(), key=lambda row: row.begin_seconds))
 
 
 def _step_row(role: str, step: Step) -> StepRow:
@@ -87,20 +101,10 @@ def split_of(of: RankStep) -> TimeSplit:
     return TimeSplit(of.wall_seconds, active, idle, stages, waits)
 
 
-def _newest_steps(fold: JobFold) -> dict[tuple[str, str], RankStep]:
-    """(role, label) -> its newest closed step."""
-    return {
-        (role, label): of
-        for role, steps in fold.steps.items()
-        for step in steps.rows
-        for label, of in step.ranks.items()
-    }
-
-
 def _rank_rows(
     fold: JobFold,
     seats: Iterable[tuple[NodeRun, Seat]],
-    newest: dict[tuple[str, str], RankStep],
+    newest: dict[tuple[str, str], TimeSplit],
 ) -> Iterator[RankRow]:
     for node, seat in seats:
         own = fold.places.own_label(node.node, seat.label)
@@ -110,10 +114,10 @@ def _rank_rows(
 
 
 def _rank_row(
-    fold: JobFold, node: NodeRun, seat: Seat, known: RankFacts | None, last: RankStep | None
+    fold: JobFold, node: NodeRun, seat: Seat, known: RankFacts | None, last: TimeSplit | None
 ) -> RankRow:
     """Of a node that is not heard: as it was told last, in a state that nobody knows."""
-    here = None if known is None else fold.shift(node).rank(known)
+    apart_seconds = fold.shift(node).seconds
     is_unknown = seat.is_living and not fold.is_heard(node.node)
     return RankRow(
         role=seat.role,
@@ -125,19 +129,19 @@ def _rank_row(
         attempt=seat.attempt,
         state="unknown" if is_unknown else seat.state,
         begin_seconds=_begin(fold, node, seat),
-        last_event_seconds=_last_event(here),
-        step=here.step if here else None,
+        last_event_seconds=_last_event(known, apart_seconds),
+        step=known.step if known else None,
         step_begin_seconds=None,
-        inflight=tuple(_open_spans(here)) if here and not is_unknown else (),
+        inflight=tuple(_open_spans(known, apart_seconds)) if known and not is_unknown else (),
         totals=TimeSplit(),
         current=TimeSplit(),
-        last=None if last is None else split_of(last),
+        last=last,
         tokens_total={},
         queue_depth={},
         policy_version=None,
         scalars=(),
         stamps=(),
-        num_records=here.num_records if here else 0,
+        num_records=known.num_records if known else 0,
         num_lost_records=seat.num_lost_records,
         num_late_records=0,
         num_guest_drops=0,
@@ -145,8 +149,8 @@ def _rank_row(
     )
 
 
-def _open_spans(rank: RankFacts) -> Iterator[OpenSpan]:
-    """As of the instant at which its node looked."""
+def _open_spans(rank: RankFacts, apart_seconds: float) -> Iterator[OpenSpan]:
+    """As of the instant at which its node looked; ``apart_seconds`` to our Unix time."""
     numbers = {f"{a.operation}@{a.group}": a.sequence for a in rank.arrivals}
     stages = set(rank.stages)
     for name, begin_ns in zip(rank.open_spans, rank.opened_ns, strict=False):
@@ -155,17 +159,17 @@ def _open_spans(rank: RankFacts) -> Iterator[OpenSpan]:
         yield OpenSpan(
             kind=kind,
             name=name,
-            begin_seconds=rank.epoch_seconds(begin_ns),
+            begin_seconds=rank.epoch_seconds(begin_ns) + apart_seconds,
             elapsed_seconds=max(0.0, (rank.now_ns - begin_ns) / 1e9),
             step=rank.step if kind != "collective" else None,
             sequence=numbers.get(name),
         )
 
 
-def _last_event(rank: RankFacts | None) -> float | None:
+def _last_event(rank: RankFacts | None, apart_seconds: float) -> float | None:
     if rank is None or rank.last_event_ns is None:
         return None
-    return rank.epoch_seconds(rank.last_event_ns)
+    return rank.epoch_seconds(rank.last_event_ns) + apart_seconds
 
 
 def _begin(fold: JobFold, node: NodeRun, seat: Seat) -> float:

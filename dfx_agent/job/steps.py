@@ -34,6 +34,7 @@ class JobSteps:
     def __init__(self) -> None:
         self.steps: deque[Step] = deque(maxlen=_KEEP_STEPS)
         self.rows: deque[Step] = deque(maxlen=_KEEP_ROWS)
+        self.checkpoints: deque[int] = deque(maxlen=_KEEP_ROWS)  # steps with a stage of that name
         self._short = ShortSteps()
         self._open: dict[int, _Open] = {}
         self._newest: dict[str, tuple[int, float]] = {}  # node -> its newest step and its begin
@@ -63,10 +64,16 @@ class JobSteps:
             if awaited and all(label in known.ranks for label in awaited):
                 step = _closed(number, self._open.pop(number))
                 self.rows.append(step)
+                if any(map(_has_saved, step.ranks.values())):
+                    self.checkpoints.append(number)
                 taken = self._short.take(step)
                 self.steps += [taken] if taken is not None else []
         for number in sorted(self._open)[:-_KEEP_OPEN]:
             del self._open[number]
+
+
+def _has_saved(of: RankStep) -> bool:
+    return any(kind == "stage" and "checkpoint" in name for kind, name in of.parts)
 
 
 def _closed(number: int, known: _Open) -> Step:
