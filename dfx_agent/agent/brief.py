@@ -1,7 +1,7 @@
 """Facts as closely as a judge asks for, and no closer: digits of chance cannot be compressed.
 
-Instants to 0.1 ms, durations and seconds to four or five digits, told values to nine. Counts and
-checksums stay as they are.
+Instants to 0.1 ms, durations to three digits, seconds of a step to four, told values to nine.
+Counts and checksums stay as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.steps import RankStep, Step
 
 _INSTANT_NS = 10**5
-_DIGITS = 4
+_DIGITS = 3
 
 
 def rank(facts: RankFacts) -> RankFacts:
@@ -66,7 +66,7 @@ def updates(told: UpdateCounts) -> UpdateCounts:
 
 
 def _rank_step(of: RankStep) -> RankStep:
-    digits = 5 if of.wall_seconds >= 1 else 6
+    digits = 4 if of.wall_seconds >= 1 else 5 if of.wall_seconds >= 0.1 else 6
     return RankStep(
         round(of.wall_seconds, digits),
         round(of.waited_seconds, digits),
@@ -106,7 +106,7 @@ def _durations_of(known: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
 
 
 def _duration(ns: int) -> int:
-    """Four digits of it."""
+    """Three digits of it."""
     return round(ns, _DIGITS - len(str(ns))) if ns >= 10**_DIGITS else ns
 
 

@@ -83,8 +83,8 @@ class RunTeller:
         known = list(trained)
         for role in dict.fromkeys(process.filed_as.role for process in known):
             ranks = [process for process in known if process.filed_as.role == role]
-            steps = fold.told().steps(role, is_full=is_full)
-            yield replace(fold.role_steps(role, ranks), steps=steps)
+            told = fold.told().role(fold.role_steps(role, ranks), is_full=is_full)
+            yield replace(told, steps=fold.told().steps(role, is_full=is_full))
 
 
 def _opened(fold: RunFold, role: str, ranks: Iterable[RankFacts]) -> Iterable[RankFacts]:

@@ -14,13 +14,14 @@ from math import isfinite
 from typing import Generic, TypeVar
 
 from dfx_agent.agent import brief
+from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.stacks import ProcessStacks
-from dfx_agent.facts.steps import Step
+from dfx_agent.facts.steps import RoleSteps, Step
 from dfx_agent.judge.divergence.inputs import broken_place, input_of
 from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.process import ClosedStep, Process
@@ -62,6 +63,7 @@ class Teller:
         self._ranks: dict[tuple[str, str, int], RankFacts] = {}
         self._memory: dict[ProcessId, MemoryFacts] = {}
         self._seats: dict[ProcessId, Seat] = {}
+        self._layouts: dict[str, Layout] = {}
         self._groups: dict[Process, StepGroups] = {}
 
     def add_steps(self, role: str, steps: Iterable[Step]) -> None:
@@ -87,6 +89,15 @@ class Teller:
 
     def steps(self, role: str, *, is_full: bool) -> tuple[Step, ...]:
         return self._steps[role].news(is_full=is_full)
+
+    def role(self, facts: RoleSteps, *, is_full: bool) -> RoleSteps:
+        """Its layout only where that is news."""
+        known = self._layouts.get(facts.role)
+        self._layouts[facts.role] = facts.layout
+        coverage = facts.coverage_ratio
+        whole = replace(facts, coverage_ratio=None if coverage is None else round(coverage, 3))
+        is_told = not is_full and known == facts.layout
+        return replace(whole, layout=NOT_TOLD) if is_told else whole
 
     def scalars(self, *, is_full: bool) -> tuple[ToldScalars, ...]:
         return self._scalars.news(is_full=is_full)

@@ -24,13 +24,13 @@ class RunFacts:
     those are that show batches.
 
     Facts that leave the node come one after the other, by ``number``, from one start of an
-    ``agent``. With ``is_full`` they are all that is kept; else of durations, operations, steps,
-    samples of memory and what is told only that which came since the facts before, and stacks and
-    flight records that were told stay as they are; ``seats`` are those that changed, ``left`` are
-    gone, ``memory`` is of those that have news, and a rank without ``begin_ns`` is the process that
-    was told of. ``now_ns`` is on the monotonic clock of the
-    host, which ``boot`` tells from others. ``is_last``: the agent leaves in order. A ``run`` of ""
-    says that this node has none. ``failing``: what cannot be read or judged there, "" for nothing.
+    ``agent``. With ``is_full`` they are all that is kept. Else what is told of durations,
+    operations, steps, samples of memory and numbers is what came since the facts before; stacks,
+    flight records and layouts that were told stay as they are; ``seats`` are those that changed,
+    ``left`` are gone; and a rank without ``begin_ns`` is the process that was told of. ``now_ns``
+    is on the monotonic clock of the host, which ``boot`` tells from others. ``is_last``: the agent
+    leaves in order. A ``run`` of "" says that this node has none. ``failing``: what cannot be read
+    or judged there, "" for nothing.
     """
 
     run: str

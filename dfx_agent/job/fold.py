@@ -167,10 +167,9 @@ class JobFold:
 
     def _layout(self, role: str) -> Layout:
         return merged(
-            (node.node, told.layout, partial(self.places.label, node.node, role))
+            (node.node, node.layouts[role], partial(self.places.label, node.node, role))
             for node in self.heard
-            for told in node.facts.steps
-            if told.role == role
+            if role in node.layouts
         )
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from dfx_agent.job.roster import Presence, missing_text
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.judge.memory.judge import MemoryJudge
-from dfx_agent.judge.part_of_job import PART_OF_JOB, only_what_is_seen
+from dfx_agent.judge.part_of_job import HERE_ONLY, PART_OF_JOB, only_what_is_seen
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.judge.words import labels_text, places_text
 from dfx_agent.snapshot import Verdict
@@ -142,6 +142,8 @@ class JobJudge:
 
 def _with_reason(verdict: Verdict, reason: str) -> Verdict:
     """What is not seen of a role, where it is not clear for that alone."""
+    if verdict.cause == PART_OF_JOB and not reason:
+        return replace(verdict, summary=verdict.summary.removeprefix(HERE_ONLY))
     if not reason or verdict.kind not in _OF_RANKS or verdict.state == "found":
         return verdict
     if verdict.state == "clear":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
@@ -30,6 +31,7 @@ class NodeRun:
         self.is_behind = True
         self.memory: dict[ProcessId, MemoryFacts] = {}
         self.ranks: dict[tuple[str, str], RankFacts] = {}
+        self.layouts: dict[str, Layout] = {}
         self._seats: dict[ProcessId, Seat] = {}
         self._clock = clock
         self._number = 0
@@ -56,6 +58,7 @@ class NodeRun:
             return False  # it was sent again
         self._agent, self._number = facts.agent, facts.number
         self.is_behind = not facts.is_full and (self.is_behind or not is_next)
+        self._take_layouts(facts)
         self.facts, self.heard_ns, self.has_left = facts, received_ns, facts.is_last
         self._take_seats(facts)
         self._take_ranks(facts)
@@ -66,6 +69,11 @@ class NodeRun:
         """To the clocks of this host, which shows ``here_seconds`` at ``here_ns``."""
         at_seconds = here_seconds - (here_ns - self.as_of_ns) / 1e9
         return Shift(self._clock.shift_ns, at_seconds - self.facts.now_seconds)
+
+    def _take_layouts(self, facts: RunFacts) -> None:
+        """What is not told again stays."""
+        told = {role.role: role.layout for role in facts.steps if role.layout != NOT_TOLD}
+        self.layouts = told if facts.is_full else {**self.layouts, **told}
 
     def _take_seats(self, facts: RunFacts) -> None:
         before = {} if facts.is_full else self._seats

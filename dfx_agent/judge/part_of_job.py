@@ -9,6 +9,7 @@ from dfx_agent.facts.seat import Seat
 from dfx_agent.snapshot import Verdict
 
 PART_OF_JOB = "part of the job"
+HERE_ONLY = "of this node only: "
 # what a rank elsewhere may do unseen; a divergence or a batch is judged from what is reported here
 _OF_ALL_RANKS = frozenset({"hang", "straggler", "crash"})
 
@@ -36,7 +37,7 @@ def _unsure(verdict: Verdict, missing: str) -> Verdict:
 
 
 def _missing(seats: list[Seat]) -> dict[str, str]:
-    """Role -> "4 of 8 ranks are seen here", for roles of which some are not."""
+    """Role -> "of this node only: 4 of 8 ranks are seen here", for roles of which some are not."""
     newest = _newest_attempt(seats)
     found: dict[str, str] = {}
     for role in {seat.role for seat in newest}:
@@ -46,7 +47,7 @@ def _missing(seats: list[Seat]) -> dict[str, str]:
         of_world = [seat for seat in newest if seat.world_size == world_size]
         num_seen = max(_num_ranks(of_role), _num_ranks(of_world))
         if num_seen < world_size:
-            found[role] = f"{num_seen} of {world_size} ranks are seen here"
+            found[role] = f"{HERE_ONLY}{num_seen} of {world_size} ranks are seen here"
     return found
 
 
