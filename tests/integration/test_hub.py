@@ -3,6 +3,7 @@
 import gzip
 import json
 import signal
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -214,3 +215,30 @@ def test_the_hub_is_found_where_the_ranks_meet(tmp_path):
         for job in reversed(jobs):
             job.send(signal.SIGTERM)
             job.wait()
+
+
+def localhost_certificate(folder):
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+def test_nodes_check_the_certificate_of_their_hub(tmp_path):
+    cert, key = localhost_certificate(tmp_path)
+    port = unused_port()
+    url = f"https://localhost:{port}"
+    words = ("hub", "--listen", f"localhost:{port}", "--tls-cert", cert, "--tls-key", key)
+    with ExitStack() as stack:
+        served = stack.enter_context(started([*DFX_AGENT, *words], tmp_path, job_environment()))
+        until(lambda: f"hub {url}/" in served.output, "the hub")
+        known = {"DFX_HUB": url, "DFX_HUB_CA_FILE": cert}
+        right = stack.enter_context(joined(tmp_path, tmp_path / "a", port, **known))
+        wrong = stack.enter_context(joined(tmp_path, tmp_path / "b", port, DFX_HUB=url))
+        until(lambda: join_state(right) == "joined", "joined")
+        until(lambda: join_state(wrong) == "lost", "refused by the node itself")
+        assert "certificate verify failed" in wrong.snapshot()["agent"]["hub"]["message"]

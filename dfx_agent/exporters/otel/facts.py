@@ -16,7 +16,7 @@ import requests
 from certifi import where
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
-from opentelemetry._logs.severity import SeverityNumber
+from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
@@ -33,6 +33,11 @@ from dfx_agent.exporters.otel.link import HubLink
 from dfx_agent.exporters.otel.resource import SCOPE, resource_of
 from dfx_agent.exporters.otel.session import BoundedSession
 from dfx_agent.plain_text import plain
+
+try:  # until opentelemetry-sdk 1.38
+    from opentelemetry.sdk._logs import LogRecord as OldRecord  # type: ignore[attr-defined]
+except ImportError:
+    OldRecord = None
 
 # of one exchange with all of its tries: a hub that is back is found as soon
 _EXCHANGE_SECONDS = 5.0
@@ -115,17 +120,13 @@ def _record(run: str, document: bytes, attributes: Attributes, resource: Any) ->
         "attributes": {k: plain(v) if isinstance(v, str) else v for k, v in attributes.items()},
     }
     trace_id = int.from_bytes(blake2b(plain(run).encode(), digest_size=16).digest(), "big") or 1
-    try:  # until opentelemetry-sdk 1.38
-        from opentelemetry.sdk._logs import (  # type: ignore[attr-defined]  # noqa: PLC0415
-            LogRecord as OldRecord,
+    if OldRecord is not None:
+        flags = TraceFlags.get_default()
+        return OldRecord(
+            **known, resource=resource, trace_id=trace_id, span_id=1, trace_flags=flags
         )
-    except ImportError:
-        from opentelemetry._logs import LogRecord  # noqa: PLC0415
-
-        span = NonRecordingSpan(SpanContext(trace_id, 1, is_remote=False))
-        return LogRecord(**known, context=set_span_in_context(span))
-    flags = TraceFlags.get_default()
-    return OldRecord(**known, resource=resource, trace_id=trace_id, span_id=1, trace_flags=flags)
+    span = NonRecordingSpan(SpanContext(trace_id, 1, is_remote=False))
+    return LogRecord(**known, context=set_span_in_context(span))
 
 
 class _Exporter(OTLPLogExporter):
