@@ -67,7 +67,7 @@ class WholeJob:
         if reason:
             return abstained(self._role, reason)
         suspects = [(cell, suspect) for cell in self._cells for suspect in cell.suspects()]
-        slow = self._felt(suspects)
+        slow = self._felt(suspects) if suspects else []
         if slow:
             return self._refused(slow) or self._named(slow)
         findings = self._workload.findings(self._step_seconds)
@@ -213,4 +213,5 @@ class WholeJob:
 
 def _only(step: Step, cell: Sequence[str]) -> Step:
     """The same of some of its ranks."""
-    return replace(step, ranks={label: step.ranks[label] for label in cell})
+    ranks = {label: step.ranks[label] for label in cell}
+    return Step(step.step, step.begin_seconds, step.num_lost, ranks, step.num_steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean, median
 
 from dfx_agent.durations import seconds_text
@@ -16,7 +17,7 @@ from dfx_agent.judge.straggler.excess import middle_mean
 PARTITION, BATCHES = "partition", "batches"
 
 _LEAST_RATIO = 1.1
-_FEWEST_STEPS = 5
+_FEWEST_STEPS, _MOST_STEPS = 5, 20
 _MOST_OFTEN = 0.5  # of the steps, that the same ranks are longest: more is no matter of batches
 _ALIKE = 0.5  # correlation of the stages of a pipeline, of which all work on the same batches
 _MARKED = 0.5
@@ -40,22 +41,26 @@ class Workload:
     """
 
     def __init__(self, steps: Sequence[Step], division: Division) -> None:
-        self._steps = steps
+        self._steps = steps[-_MOST_STEPS:]
         self._division = division
-        rows = [of for step in steps for of in step.ranks.values()]
+        rows = [of for step in steps[-_FEWEST_STEPS:] for of in step.ranks.values()]
         worked = sum(of.work_seconds for of in rows)
         self.is_marked = sum(map(_in_stages, rows)) >= _MARKED * worked
-        self.table = {
-            label: [self._sure(step.ranks[label]) for step in steps] for label in steps[-1].ranks
+
+    @cached_property
+    def _table(self) -> dict[str, list[float]]:
+        """By rank, oldest step first; only made where it is asked: a plain job needs none."""
+        return {
+            label: [self._sure(step.ranks[label]) for step in self._steps]
+            for label in self._steps[-1].ranks
         }
-        self.typical = {label: middle_mean(row) for label, row in self.table.items()}
 
     def cost_seconds(self, excess: Mapping[str, float], num_steps: int) -> dict[str, float]:
         """How much of the excess of each of these ranks makes the newest steps longer.
 
         Who works less than another stage in any case holds nobody up with a part of it.
         """
-        lately = {label: middle_mean(row[-num_steps:]) for label, row in self.table.items()}
+        lately = {label: middle_mean(row[-num_steps:]) for label, row in self._table.items()}
         others = max(
             seconds - max(0.0, excess.get(label, 0.0)) for label, seconds in lately.items()
         )
@@ -70,62 +75,57 @@ class Workload:
 
     def findings(self, step_seconds: float) -> list[Finding]:
         """Of those that cost a step enough, the dearest first."""
-        found = [self._partition(), self._batches()]
         least = SMALLEST_SHARE * step_seconds
-        told = [finding for finding in found if finding is not None and finding.seconds >= least]
+        found = [self._partition(least), self._batches(least)]
+        told = [finding for finding in found if finding is not None]
         return sorted(told, key=lambda finding: -finding.seconds)
 
     def _sure(self, of: RankStep) -> float:
-        return of.work_seconds - (of.parts.get(IDLE, 0.0) if self.is_marked else 0.0)
+        outside = of.parts.get(IDLE, 0.0) if self.is_marked else 0.0
+        return of.wall_seconds - of.waited_seconds - outside
 
-    def _partition(self) -> Finding | None:
+    def _partition(self, least_seconds: float) -> Finding | None:
         """One stage of the pipeline has more to do than the mean of all."""
         by_stage: dict[int, list[float]] = {}
         for label, stage in self._division.stages.items():
-            by_stage.setdefault(stage, []).append(self.typical[label])
-        if len(by_stage) < 2:
+            by_stage.setdefault(stage, []).append(middle_mean(self._table[label]))
+        if not by_stage:
             return None
         had = {stage: median(seconds) for stage, seconds in by_stage.items()}
         worst = max(had, key=lambda stage: had[stage])
         others = fmean(seconds for stage, seconds in had.items() if stage != worst)
         more = had[worst] - fmean(had.values())
-        if had[worst] < _LEAST_RATIO * others:
+        if had[worst] < _LEAST_RATIO * others or more < least_seconds:
             return None
         name = f"pipeline stage {sorted(had).index(worst) + 1} of {len(had)}"
         ratio = f"{had[worst] / others:.2g} times the work" if others > 0 else "all the work"
         text = f"{name} has {ratio} of the others, {seconds_text(more)} a step"
         return Finding(PARTITION, text, more, name)
 
-    def _batches(self) -> Finding | None:
+    def _batches(self, least_seconds: float) -> Finding | None:
         """Each step another rank is longest: what they were given differs, not they."""
-        num_steps = len(self._steps)
-        if num_steps < _FEWEST_STEPS:
+        has_tokens = all(of.num_tokens for of in self._steps[-1].ranks.values())
+        chains = self._division.chains
+        if len(self._steps) < _FEWEST_STEPS or not (has_tokens or chains):
             return None
-        usual = [
-            max(median(self.table[label][at] for label in cell) for cell in self._division.cells)
-            for at in range(num_steps)
-        ]
-        longest = [
-            max(self.table, key=lambda label, at=at: self.table[label][at])  # type: ignore[misc]
-            for at in range(num_steps)
-        ]
-        more = middle_mean(self.table[label][at] - usual[at] for at, label in enumerate(longest))
-        chains = Counter(self._division.chains.get(label, label) for label in longest)
-        if max(chains.values()) > _MOST_OFTEN * num_steps:
+        longest, beyond = [], []
+        for at in range(len(self._steps)):
+            row = {label: seconds[at] for label, seconds in self._table.items()}
+            longest.append(max(row, key=row.__getitem__))
+            usual = max(median(map(row.__getitem__, cell)) for cell in self._division.cells)
+            beyond.append(row[longest[-1]] - usual)
+        more, often = middle_mean(beyond), Counter(chains.get(label, label) for label in longest)
+        if more < least_seconds or max(often.values()) > _MOST_OFTEN * len(self._steps):
             return None
-        why = self._why_batches()
+        why = self._why_batches(has_tokens=has_tokens)
         if not why:
             return None
         text = f"batches differ: each step another rank is longest, {seconds_text(more)} a step"
         return Finding(BATCHES, f"{text} ({why})", more)
 
-    def _why_batches(self) -> str:
+    def _why_batches(self, *, has_tokens: bool) -> str:
         """How it is known that it is the batches; "" where it is not."""
-        tokens = [
-            (of.num_tokens, self._sure(of)) for step in self._steps for of in step.ranks.values()
-        ]
-        known = [(count, seconds) for count, seconds in tokens if count]
-        if len(known) == len(tokens) and self._by_tokens() >= _ALIKE:
+        if has_tokens and self._by_tokens() >= _ALIKE:
             return "who has more tokens works longer"
         if self._division.chains and self._by_stages() >= _ALIKE:
             return "all stages that a batch passes are longer together"
@@ -136,7 +136,7 @@ class Workload:
         for cell in self._division.cells:
             for at, step in enumerate(self._steps):
                 counts = [step.ranks[label].num_tokens or 0.0 for label in cell]
-                seconds = [self.table[label][at] for label in cell]
+                seconds = [self._table[label][at] for label in cell]
                 pairs += zip(_apart(counts), _apart(seconds), strict=True)
         return _correlation(pairs)
 
@@ -145,7 +145,7 @@ class Workload:
         own: dict[tuple[str, int], list[float]] = {}
         for cell in self._division.cells:
             columns = [
-                _apart([self.table[label][at] for label in cell]) for at in range(len(self._steps))
+                _apart([self._table[label][at] for label in cell]) for at in range(len(self._steps))
             ]
             for label, row in zip(cell, zip(*columns, strict=True), strict=True):
                 key = self._division.chains[label], self._division.stages[label]
