@@ -107,7 +107,8 @@ def _slowed_rows(name: str, known: list[Work], *, quick: bool) -> list[Result]:
         label = label_of(job[0], place)
         seen = looks(steps_of(job), told(job[0]))
         wrong += any(set(look.verdict.ranks) - {label} for look in seen)
-        hits = [look for look in seen if look.verdict.ranks == (label,) and look.num_steps > SINCE]
+        found = [look for look in seen if look.verdict.state == "found"]
+        hits = [look for look in found if look.verdict.ranks == (label,)]
         if cost < 0.05 * mean_seconds(known):
             num_hidden += 1
         elif not hits:
