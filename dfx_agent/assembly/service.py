@@ -18,6 +18,7 @@ from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
 from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
+from dfx_agent.assembly.own_memory import OwnMemory
 from dfx_agent.errors import ConfigError
 from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
@@ -54,6 +55,7 @@ class Service:
         self._token = read_token(config, self._listener.host)
         self._server: Server | None = None
         self._scrapes = Scrapes()
+        self._memory = OwnMemory()
         self._certificate = os.path.abspath(config.tls_cert) if config.tls_cert else ""
         self._linger_seconds = config.linger_seconds
         trackers = _trackers(config)
@@ -93,6 +95,7 @@ class Service:
         self.agent.start()
         self.alerts.start()
         self.trackers.start()
+        self._memory.start()
         if self.otlp is not None:
             collect, instance = SnapshotCollector(*sources).collect, urlsplit(self.url).netloc
             self.otlp.start(self.agent, collect, instance)
@@ -122,6 +125,7 @@ class Service:
 
     def stop(self) -> None:
         """Says on stderr which alerts and steps could not be delivered."""
+        self._memory.stop()
         self.agent.stop()
         if self._join is not None and not self._join.stop():
             _say("the hub was not told everything: it does not take it in time")

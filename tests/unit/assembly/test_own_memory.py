@@ -1,0 +1,37 @@
+"""What the agent has freed between pieces that it still uses goes back to the kernel."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+JOB = """
+import threading, time
+from dfx_agent.assembly.own_memory import OwnMemory
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+blocks = [bytearray(20_000) for _ in range(10_000)]
+del blocks[::2]
+before, end = resident_bytes(), time.monotonic() + 120
+memory = OwnMemory(first_seconds=0.01)
+memory.start()
+while resident_bytes() > before - 50_000_000:
+    assert time.monotonic() < end, (before, resident_bytes())
+    time.sleep(0.01)
+assert [len(block) for block in blocks] == [20_000] * 5_000
+(thread,) = (each for each in threading.enumerate() if each.name == "dfx-own-memory")
+memory.stop()
+thread.join(60)
+assert not thread.is_alive()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is asked")
+def test_pages_between_pieces_in_use_are_given_back():
+    subprocess.run([sys.executable, "-c", JOB], check=True)
