@@ -14,6 +14,7 @@ from math import isfinite
 from typing import Generic, TypeVar
 
 from dfx_agent.agent import brief
+from dfx_agent.agent.step_chunks import StepChunks
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
@@ -63,11 +64,13 @@ class Teller:
         self._ranks: dict[tuple[str, str, int], RankFacts] = {}
         self._memory: dict[ProcessId, MemoryFacts] = {}
         self._seats: dict[ProcessId, Seat] = {}
+        self._chunks: dict[str, StepChunks] = {}
         self._layouts: dict[str, Layout] = {}
         self._groups: dict[Process, StepGroups] = {}
 
     def add_steps(self, role: str, steps: Iterable[Step]) -> None:
-        self._steps[role].add(map(brief.step, steps))
+        whole = self._chunks.setdefault(role, StepChunks()).told(steps)
+        self._steps[role].add(map(brief.step, whole))
 
     def add_scalars(self, told: ToldScalars) -> None:
         """Those that a judge asks for."""

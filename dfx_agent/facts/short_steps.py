@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import LEAST_SECONDS, Part, RankStep, Step
+from dfx_agent.facts.steps import LEAST_SECONDS, GroupTime, Part, RankStep, Step
 
 
 class ShortSteps:
@@ -55,7 +55,22 @@ def _mean(of: list[RankStep]) -> RankStep:
         _known_mean([each.num_forward_tokens for each in of]),
         _known_mean([each.busy_seconds for each in of]),
         _mean_times([each.processor for each in of]),
+        _mean_groups([each.groups for each in of]),
     )
+
+
+def _mean_groups(groups: list[Mapping[str, GroupTime]]) -> dict[str, GroupTime]:
+    """Seconds of the mean step; the number of all collectives, and the last of their numbers."""
+    names = dict.fromkeys(name for each in groups for name in each)
+    known = {name: [each[name] for each in groups if name in each] for name in names}
+    return {
+        name: GroupTime(
+            sum(time.num_collectives for time in times),
+            max(time.newest for time in times),
+            sum(time.blocked_seconds for time in times) / len(groups),
+        )
+        for name, times in known.items()
+    }
 
 
 def _mean_parts(parts: list[Mapping[Part, float]]) -> dict[Part, float]:
