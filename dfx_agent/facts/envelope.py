@@ -18,3 +18,7 @@ NODE_HEADER = "dfx-node"
 # to be told, whether it delivers alerts
 HUB_ID, WANTS_ALL, EVERY_SECONDS = "dfx-hub", "dfx-wants-all", "dfx-every-seconds"
 DELIVERS = "dfx-delivers"
+
+# how often a node tells something while no hub asks for another pace: most of the cost of telling
+# is that of each time
+TELL_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""Tells the hub of the job what this node knows, once a second, in a thread of its own.
+"""Tells the hub of the job what this node knows, every two seconds, in a thread of its own.
 
 A hub that is slow or gone delays nobody. While it does not take what is told, news wait with who
 knows them; when it does again, or is another one, everything is told anew. The library is imported

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from dfx_agent.durations import age_text
-from dfx_agent.facts.envelope import DELIVERS, EVERY_SECONDS, HUB_ID, WANTS_ALL
+from dfx_agent.facts.envelope import DELIVERS, EVERY_SECONDS, HUB_ID, TELL_SECONDS, WANTS_ALL
 from dfx_agent.snapshot import HubRow, HubState
 
 # of a relay nobody knows which hub is behind it: so often everything is told anew
@@ -38,7 +38,7 @@ class HubLink:
         self._num_sent = self._num_lost = 0
         self._hub_id = ""
         self._wants_all, self._all_seconds = True, float("-inf")
-        self._every_seconds = _MIN_SECONDS
+        self._every_seconds = TELL_SECONDS
         self._delivers = False
 
     @property
@@ -140,5 +140,5 @@ def _seconds(text: str | None) -> float:
     try:
         wished = float(text or "")
     except ValueError:
-        return _MIN_SECONDS
+        return TELL_SECONDS
     return min(wished, _MAX_SECONDS) if wished > _MIN_SECONDS else _MIN_SECONDS

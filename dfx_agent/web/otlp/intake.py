@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dfx_agent.facts.envelope import TELL_SECONDS
 from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import NodeRow
 from dfx_agent.web.otlp.records import FactsRecord, Request
@@ -20,7 +21,7 @@ from dfx_agent.web.otlp.records import FactsRecord, Request
 MAX_AGENTS = 20_000
 # an agent that is silent for longer is no target any more
 FORGET_SECONDS = 3600.0
-# so many agents may tell something every second; more are asked to tell it less often
+# so many agents may tell something in a second; more are asked to tell it less often
 _AGENTS_PER_SECOND = 300
 _MAX_EVERY_SECONDS = 5.0
 _MAX_RUNS = 64  # of one agent, that are named
@@ -92,7 +93,7 @@ class Intake:
     @property
     def every_seconds(self) -> float:
         """How often an agent is asked to tell something."""
-        return min(_MAX_EVERY_SECONDS, max(1.0, len(self._agents) / _AGENTS_PER_SECOND))
+        return min(_MAX_EVERY_SECONDS, max(TELL_SECONDS, len(self._agents) / _AGENTS_PER_SECOND))
 
     def take(self, request: Request, node: str) -> Taken:
         """``node``: who sends it, where its records do not say."""

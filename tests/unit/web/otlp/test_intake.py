@@ -86,7 +86,7 @@ def test_an_agent_is_a_target_from_its_greeting_to_its_goodbye(intake):
 
 
 def test_many_agents_are_asked_to_tell_less_often(intake):
-    assert intake.every_seconds == 1.0
+    assert intake.every_seconds == 2.0
     for number in range(1200):
         told(intake, known(agent=str(number), node=f"n{number}"))
     assert intake.every_seconds == 4.0
