@@ -26,7 +26,7 @@ REFRESH_SECONDS = 0.25
 LOOK_SECONDS = 0.05
 HEARTBEAT_SECONDS = 10.0
 # of a core, for all pages: a large job is shown less often, not at the price of its machine
-MAX_SHARE = 0.1
+MAX_SHARE = 0.15
 
 _ENCODE = Document[View](View).dumped
 
@@ -64,14 +64,14 @@ class Channel:
             return
         self._is_refreshing = True
         try:
-            busy_seconds = await to_thread.run_sync(self._look)
+            busy_seconds = await to_thread.run_sync(self.look)
             if busy_seconds:
                 pause = max(REFRESH_SECONDS, num_looks * busy_seconds / MAX_SHARE)
                 self._refresh_at = time.monotonic() + pause
         finally:
             self._is_refreshing = False
 
-    def _look(self) -> float:
+    def look(self) -> float:
         """Processor seconds that a new view took; 0 when there is nothing new."""
         begin = time.thread_time()
         snapshot = self._source.snapshot()
