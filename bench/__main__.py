@@ -38,6 +38,7 @@ BENCHES = (
     "ledger_cost",
     "verdicts",
     "stragglers",
+    "pipeline_stragglers",
     "divergence",
     "injections",
     "attach_soak",
