@@ -83,22 +83,38 @@ asyncio.run_coroutine_threadsafe(main({phase}), loop).result()
 UVLOOP = """
 import uvloop
 loop = uvloop.new_event_loop()
-threading.Thread(target=loop.run_forever, daemon=True).start()
+thread = threading.Thread(target=loop.run_forever, daemon=True)
+thread.start()
 asyncio.run_coroutine_threadsafe(main({phase}), loop).result()
+loop.call_soon_threadsafe(loop.stop)
+thread.join()
 """
 ON_UVLOOP = "import uvloop\nuvloop.run(main({phase}))"
 TWO_LOOPS = """
 import uvloop
 others = uvloop.new_event_loop()
-threading.Thread(target=others.run_forever, daemon=True).start()
-waits = asyncio.run_coroutine_threadsafe(gives_way(), others)
-asyncio.run_coroutine_threadsafe(asyncio.sleep(60), others)
+thread = threading.Thread(target=others.run_forever, daemon=True)
+thread.start()
+over = threading.Event()
+async def waits():
+    while not over.is_set():
+        await gives_way()
+waiting = asyncio.run_coroutine_threadsafe(waits(), others)
 asyncio.run(main({phase}))
-waits.result()
+over.set()
+waiting.result()
+others.call_soon_threadsafe(others.stop)
+thread.join()
 """
 
 
-RUNS = ["asyncio.run", "in a thread", "uvloop.run", "uvloop in a thread", "two loops"]
+RUNS = {
+    "asyncio.run": PLAIN,
+    "in a thread": IN_A_THREAD,
+    "uvloop.run": ON_UVLOOP,
+    "uvloop in a thread": UVLOOP,
+    "two loops": TWO_LOOPS,
+}
 
 
 class Done:
@@ -133,8 +149,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("phase", ["concatenates", "is_called"])
-@pytest.mark.parametrize("run", [PLAIN, IN_A_THREAD, ON_UVLOOP, UVLOOP, TWO_LOOPS], ids=RUNS)
+@pytest.mark.parametrize(
+    ("run", "phase"),
+    [*((run, "concatenates") for run in RUNS.values()), (UVLOOP, "is_called")],
+    ids=[*RUNS, "a callback of uvloop"],
+)
 def test_python_code_that_does_not_give_way_is_named(folder, run, phase):
     if "uvloop" in run:
         pytest.importorskip("uvloop", reason="no uvloop; pip install '.[test]' installs it")
