@@ -28,6 +28,8 @@ from typing import Any
 
 import httpx
 
+from dfx_agent.judge.bottleneck.habit import NUM_COMPARED
+
 HERE = Path(__file__).resolve().parent
 HEALTHY = "healthy"
 # fault -> the component that has to be named
@@ -131,8 +133,10 @@ def _named(run: Mapping[str, Any], step: int, now: float) -> Iterator[Named]:
     for cause in verdict["causes"]:
         steps = None
         if verdict["first_step"] is not None:
-            since = cause["since_step"] or verdict["first_step"]
-            steps = max(since, verdict["first_step"]), verdict["last_step"]
+            first, last = verdict["first_step"], verdict["last_step"]
+            if cause["since_step"]:  # told against what was usual before
+                first = max(cause["since_step"], last - NUM_COMPARED + 1)
+            steps = first, last
         yield Named(
             now, step, cause["component"], cause["sentence"], cause["amount"], cause["unit"], steps
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ from dfx_agent.demo.faults import Fault
 from dfx_agent.demo.model import TinyTransformer
 from dfx_agent.demo.sampling import Decoding
 
-MAX_BATCH_SIZE = 16
+MAX_BATCH_SIZE = 8
 # so long a request waits for others to share its batch: none can join one that has begun
 BATCH_WINDOW_SECONDS = 0.01
 
@@ -183,21 +183,21 @@ class Engine:
         for request in batch:
             self.metrics.begin(now - request.arrived_seconds, len(request.tokens))
         dfx.tokens("prompt", sum(len(request.tokens) for request in batch))
-        inputs = torch.tensor([request.tokens for request in batch])
+        inputs = _padded(batch)
         decoding = Decoding(self._model, inputs, batch[0].max_tokens, task.END, self._generator)
         unanswered = list(range(len(batch)))
         while unanswered:
-            self._advance(decoding)
+            self._advance(decoding, len(batch))
             unanswered = self._answered(batch, decoding, unanswered)
             self.metrics.running.set(len(unanswered))
             used = len(unanswered) * (inputs.shape[1] + decoding.num_columns)
             self.metrics.kv_cache_usage.set(used / (MAX_BATCH_SIZE * CONTEXT_LENGTH))
             self._obey()
 
-    def _advance(self, decoding: Decoding) -> None:
+    def _advance(self, decoding: Decoding, num_requests: int) -> None:
         """One token of each response, as slowly as the faults want it."""
         for fault in due(self._faults, "stuck_server", self.step):
-            self._truth.injected(fault, self.step, len(decoding.responses.tokens))
+            self._truth.injected(fault, self.step, num_requests)
             while True:
                 time.sleep(3600)
         begin_seconds, begin_busy = time.perf_counter(), time.thread_time()
@@ -235,3 +235,12 @@ class Engine:
             logprobs = decoding.responses.logprobs[row, :end].tolist()
             request.answer.set_result(Completion(tokens, logprobs, request.versions, is_finished))
         return going_on
+
+
+def _padded(batch: Sequence[Request]) -> torch.Tensor:
+    """(MAX_BATCH_SIZE, P): as engines pad to what their CUDA graphs were captured with.
+
+    A token then takes as long however many requests share the batch.
+    """
+    rows = [request.tokens for request in batch]
+    return torch.tensor([*rows, *(rows[:1] * (MAX_BATCH_SIZE - len(rows)))])

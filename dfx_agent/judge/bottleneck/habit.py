@@ -10,6 +10,7 @@ _KEEP_STEPS = 64
 _LEAST_BEFORE = 6
 _WARM_UP_STEPS = 2  # of a run: they compile, allocate, and find their queues empty or full
 NUM_NEW = 3
+NUM_COMPARED = 2 * NUM_NEW  # newest steps, at most, whose mean is told
 _SPREADS = 4.0
 _MAD_TO_SIGMA = 1.4826
 
@@ -68,7 +69,7 @@ class Habit:
 
     def _since(self, since: int) -> list[float]:
         """The newest values, none of before the change."""
-        return [value for step, value in self._values if step >= since][-2 * NUM_NEW :]
+        return [value for step, value in self._values if step >= since][-NUM_COMPARED:]
 
     def _new_change(self, least: float, sign: float) -> tuple[float, int, float] | None:
         values = list(self._values)
