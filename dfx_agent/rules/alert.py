@@ -26,18 +26,18 @@ class Listing:
     """The part of a description that names ranks, stages or steps: one text per series.
 
     ``text`` holds ``{label}`` and ``{value:FORMAT}``; FORMAT is one that Python and Go both know
-    (``.0f``, ``.3g``). Series that are 0 have nothing to say.
+    (``.0f``, ``.3g``). Series that are 0 have nothing to say; ``num_largest``: only so many.
     """
 
     series: Series
     text: str
+    num_largest: int | None = None
 
     def lines(self, samples: Samples) -> list[str]:
-        return [
-            self.text.format(value=value, **labels)
-            for labels, value in self.series.select(samples)
-            if value
-        ]
+        told = [(labels, value) for labels, value in self.series.select(samples) if value]
+        if self.num_largest is not None:
+            told = sorted(told, key=lambda row: -row[1])[: self.num_largest]
+        return [self.text.format(value=value, **labels) for labels, value in told]
 
 
 @dataclass(frozen=True)

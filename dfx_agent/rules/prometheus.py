@@ -123,7 +123,10 @@ def _query(listing: Listing) -> str:
     inside = text.partition("{")[2].removesuffix("}")
     matchers = ",".join(part for part in (inside, "job=%q,run=%q") if part)
     name = listing.series.metric.sample_name
-    return f"(printf `{name}{{{matchers}}} != 0` $labels.job $labels.run)"
+    found = f"{name}{{{matchers}}} != 0"
+    if listing.num_largest is not None:
+        found = f"topk({listing.num_largest}, {found})"
+    return f"(printf `{found}` $labels.job $labels.run)"
 
 
 def _place(match: re.Match[str]) -> str:

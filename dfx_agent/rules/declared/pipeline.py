@@ -59,7 +59,9 @@ EVENT_LOOP_LATE = Alert(
         "it into parts, or use fewer threads.",
     ),
     for_seconds=_LASTING_SECONDS,
-    listing=Listing(series(event_loop.HELD_SECONDS, role=_AWAITED), "{holder}: {value:.1f} s"),
+    listing=Listing(
+        series(event_loop.HELD_SECONDS, role=_AWAITED), "{holder}: {value:.1f} s", num_largest=3
+    ),
     board=_BOARD,
 )
 LEARNER_STARVED = Alert(

@@ -10,6 +10,8 @@ from dfx_agent.catalogue import signals
 from dfx_agent.catalogue.spec import by_name
 from dfx_agent.rules.conditions import Agree, Compare, Either, Every, Grows, Unless, series
 from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.declared.pipeline import EVENT_LOOP_LATE
+from dfx_agent.rules.prometheus import Links, rule_files
 from dfx_agent.rules.samples import samples_of
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 
@@ -232,3 +234,13 @@ def test_a_warning_that_becomes_a_page_is_both_and_its_singles_are_quiet():
         ("DfxTrainingDivergence", 32),
         ("DfxSymptomLength", 34),
     ]
+
+
+def test_an_event_loop_alert_names_the_three_that_held_it_longest_and_so_does_its_rule():
+    held = {"send": 0.1, "pack": 42.0, "tokenize": 1.5, "idle": 0.0, "log": 0.4}
+    name = EVENT_LOOP_LATE.listing.series.sample_name
+    samples = {name: [({"holder": h, "role": "orchestrator"}, held[h]) for h in held]}
+    lines = EVENT_LOOP_LATE.listing.lines(samples)
+    assert lines == ["pack: 42.0 s", "tokenize: 1.5 s", "log: 0.4 s"]
+    (rules,) = rule_files((EVENT_LOOP_LATE,), Links()).values()
+    assert f"topk(3, {name}" in rules
