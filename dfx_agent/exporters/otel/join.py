@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from dfx_agent import __version__
-from dfx_agent.errors import ConfigError
+from dfx_agent.errors import BlindError, ConfigError
 from dfx_agent.exporters.otel.link import HubLink, Report
 from dfx_agent.facts import envelope
 from dfx_agent.facts.document import dumped
@@ -28,7 +28,10 @@ class FactsSource(Protocol):
     """Whose facts are told: the agent."""
 
     def facts(self, *, is_full: bool, is_last: bool) -> tuple[RunFacts, ...]:
-        """Of each run all that is known, or what is new; at least one, that says there is none."""
+        """Of each run all that is known, or what is new; at least one, that says there is none.
+
+        BlindError while nothing can be asked of it.
+        """
 
 
 class HubJoin:
@@ -94,7 +97,12 @@ class HubJoin:
         what = self._link.next()
         if what is None:
             return
-        for facts in self._source.facts(is_full=what == "all", is_last=is_last):
+        try:
+            told = self._source.facts(is_full=what == "all", is_last=is_last)
+        except BlindError:  # the agent says so itself; what is new waits with it
+            self._link.put_off(what)
+            return
+        for facts in told:
             known = {**self._known, envelope.RUN: facts.run, envelope.IS_LAST: is_last}
             self._sender.add(facts.run, dumped(facts), known)
         self._sender.flush()

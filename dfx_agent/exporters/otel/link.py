@@ -79,6 +79,11 @@ class HubLink:
             self._wants_all, self._all_seconds = False, now
             return "all"
 
+    def put_off(self, what: What) -> None:
+        """``next`` gave this, and it could not be told now."""
+        with self._lock:
+            self._wants_all |= what == "all"
+
     def see_answer(self, status: int, headers: Mapping[str, str], reason: str) -> None:
         """``headers`` by name in any case; ``reason``: what the hub says of a refusal."""
         if 200 <= status < 300:

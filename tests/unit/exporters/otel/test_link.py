@@ -65,6 +65,16 @@ def test_everything_is_told_again_after_a_loss(link, clock):
     assert link.row().num_lost == 3
 
 
+def test_what_could_not_be_told_is_still_wanted(link, clock):
+    assert link.next() == "all"
+    link.put_off("all")
+    assert link.next() is None
+    clock.now += 3
+    assert link.next() == "all"
+    link.put_off("news")
+    assert link.next() == "news"
+
+
 def test_a_hub_that_asks_every_time_is_not_told_everything_every_time(link, clock):
     told = []
     for _ in range(30):
