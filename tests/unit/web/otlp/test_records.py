@@ -46,6 +46,7 @@ def test_a_bomb_is_read_to_its_bound():
         (gzip.compress(b"abc")[:-4], "gzip", "without its end"),
         (b"", "br\n", r"br\\n: only gzip"),
     ],
+    ids=["damaged", "not packed", "cut off", "another packing"],
 )
 def test_why_it_cannot_be_read(sent, encoding, reason):
     with pytest.raises(ValueError, match=reason):
