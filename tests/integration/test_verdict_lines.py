@@ -8,8 +8,8 @@ JUDGE = """async () => {
   const { verdictsOf } = await import("./static/verdicts.js");
   const now = 100;
   const rank = { role: "actor", rank: "0", node: "n", pid: 1, state: "live", step: 9,
-    last_event_seconds: 40, inflight: [], num_lost_records: 0, num_guest_drops: 0 };
-  const run = { run: "r", ranks: [rank], scalars: [], steps: [], verdicts: [], incidents: [],
+    last_event_seconds: 40, inflight: [], lost: [] };
+  const run = { run: "r", places: [rank], scalars: [], steps: [], verdicts: [], incidents: [],
     dropped_ranks: [], standing: { state: "clear", reason: "" } };
   const found = { id: "1", kind: "straggler", state: "found", severity: "warning", role: "actor",
     summary: "rank 0 is slow", sentence: "Rank 0 is slow.", ranks: ["0"], stage: "", cause: "",
@@ -42,7 +42,7 @@ JUDGE = """async () => {
         ("rank.state = 'died'; run.standing = missing",
          [("note", "Rank 0 died"), ("quiet", "Insufficient evidence")]),
         ("rank.state = 'died'; run.incidents = [crash]", [("bad", "OOM")]),
-        (("rank.state = 'died'; run.ranks.push({ ...rank, rank: '1' });"
+        (("rank.state = 'died'; run.places.push({ ...rank, rank: '1' });"
          "run.incidents = [crash]"),
          [("bad", "OOM"), ("note", "Rank 1 died")]),
         (("for (let k = 0; k < 12; k++) run.scalars.push("
@@ -68,7 +68,7 @@ def test_the_worst_comes_first(module_page, changes, expected):
         ("Object.assign(found, { cause: 'more tokens', step: 7, lost_seconds: 0.5 })",
          "more tokens · 0.50 s lost per step · since step 7 · for 40.0 s"),
         ("found.since_seconds = 90", "for 10.0 s"),
-        ("run.ranks.push({ ...rank, role: 'critic' })", "actor · for 40.0 s"),
+        ("run.places.push({ ...rank, role: 'critic' })", "actor · for 40.0 s"),
         ("run.incidents = []; run.verdicts = [unsure]; run.standing = missing",
          "3 of 8 steps. Straggler: insufficient evidence."),
         (("run.incidents = []; run.standing = missing;"
@@ -82,7 +82,7 @@ def test_details_say_what_is_known(module_page, changes, expected):
 
 
 def test_nothing_lasts_on_in_a_job_that_is_over(module_page):
-    over = "run.incidents = [found]; for (const one of run.ranks) one.state = 'exited'"
+    over = "run.incidents = [found]; for (const one of run.places) one.state = 'exited'"
     (_, _, detail), *_ = module_page.evaluate(JUDGE.replace("CHANGES", over))
     assert detail.startswith("began at ")
     assert "for " not in detail
