@@ -44,7 +44,7 @@ from bench.transplant import functions_by_file, transplant
 ROOT = Path(__file__).resolve().parent.parent
 # rooms in which all modules conclude something, and single modules beside them
 ROOMS = ("judge", "facts", "node/time", "node/collectives", "node/memory", "rules")
-SINGLE = ("node.track", "node.ended", "host.contention", "agent.incidents", "agent.run",
+SINGLE = ("node.track", "node.ended", "host.contention", "incidents.book", "agent.run",
           "wire.ring", "wire.segment", "wire.layout")  # fmt: skip
 
 
