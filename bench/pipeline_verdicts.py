@@ -43,6 +43,7 @@ COMPONENTS = {
     "starved_learner": "rollout concurrency",
     "slow_weight_sync:1.0": "weight transfer to rollout replica 1",
     "leak:20": "memory of orchestrator",
+    "leak:150": "memory of orchestrator",
     HEALTHY: "",
 }
 _ASK_SECONDS, _ANSWER_SECONDS, _END_SECONDS = 1.0, 10.0, 30.0

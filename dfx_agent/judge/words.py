@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
@@ -15,6 +16,7 @@ _MAX_RANKS = 8
 _MAX_OUTLIERS = 4
 _MAX_PLACES = 4
 _STACK_FRAMES = 6
+_PROCESS = re.compile(r"p(\d+)(?:\.\d+)?")  # the label of a process without a rank
 
 
 def ranks_text(ranks: Iterable[RankFacts]) -> str:
@@ -41,11 +43,17 @@ def places_text(nodes: Mapping[str, str]) -> str:
 
 
 def labels_text(labels: Iterable[str]) -> str:
-    """The same for labels; each is named once."""
+    """The same for labels, each named once; processes without a rank as in "process 4711"."""
     ordered = sorted(set(labels), key=lambda label: (len(label), label))
-    named = ", ".join(ordered[:_MAX_RANKS])
-    more = f" and {len(ordered) - _MAX_RANKS} more" if len(ordered) > _MAX_RANKS else ""
-    return f"rank{'s' if len(ordered) > 1 else ''} {named}{more}"
+    pids = [found[1] for label in ordered if (found := _PROCESS.fullmatch(label))]
+    if pids and len(pids) == len(ordered):
+        return f"process{'es' if len(pids) > 1 else ''} {_first_of(pids)}"
+    return f"rank{'s' if len(ordered) > 1 else ''} {_first_of(ordered)}"
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_RANKS} more" if len(names) > _MAX_RANKS else ""
+    return f"{', '.join(names[:_MAX_RANKS])}{more}"
 
 
 def waits_text(waiters: Sequence[Waiter]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
-from dfx_agent.judge.bottleneck.step_shares import ASIDE
+from dfx_agent.judge.bottleneck.step_shares import ASIDE, WEIGHT_SYNC
 from dfx_agent.snapshot import Bottleneck, PipelineCause, Verdict
 from dfx_agent.snapshot.event_loop import NO_CODE
 
@@ -37,11 +37,27 @@ def held_loops(processes: Iterable[ProcessTime]) -> Iterator[PipelineCause]:
 def stalled(
     role: str, still: Sequence[PipelineCause], hangs: Iterable[Verdict], facts: PipelineFacts
 ) -> Bottleneck:
-    """``still``: engines and loops; ``hangs`` are felt before them."""
-    found = [*still, *map(_hang, hangs)]
+    """``still``: engines and loops; ``hangs`` are felt before them.
+
+    Who stands while it brings new weights to an engine that does not move is no cause beside that.
+    """
+    told = list(hangs)
     felt = _text(_longest(role, facts.processes), _FELT_SECONDS)
-    chain = (*filter(None, [felt]), *(cause.sentence for cause in reversed(found)))
-    return _found(role, chain, found)
+    sentences = [cause.sentence for cause in [*still, *map(_hang, told)]]
+    own = told
+    if any(cause.kind == "still engine" for cause in still):
+        own = [verdict for verdict in told if not _brings_weights(verdict, facts.processes)]
+    chain = (*filter(None, [felt]), *reversed(sentences))
+    return _found(role, chain, [*still, *map(_hang, own)])
+
+
+def _brings_weights(verdict: Verdict, processes: Iterable[ProcessTime]) -> bool:
+    """Whether all that it names are in a part of a weight sync."""
+    known = {p.rank: p.inflight for p in processes if p.role == verdict.role}
+    return bool(verdict.ranks) and all(
+        any(span.name.startswith(WEIGHT_SYNC) for span in known.get(rank, ()))
+        for rank in verdict.ranks
+    )
 
 
 def quiet(

@@ -2,7 +2,8 @@
 
 Host: a process whose anonymous memory grows step after step, or at every so many, and the limit of
 its control group, or the host itself, is reached within 10,000 steps or an hour. All processes of
-the run that share a limit use it up together. Device: the allocator holds nearly all of it, and
+the run that share a limit use it up together. By 16 steps already where it is reached within ten
+times as many. Device: the allocator holds nearly all of it, and
 what it holds without using it grows: the next step is a retried allocation or the end.
 """
 
@@ -19,7 +20,9 @@ from dfx_agent.judge.memory.growth import (
     MIN_STEPS,
     RISE_TO_STAY,
     SMALLEST_RISE,
+    URGENT_STEPS,
     steady_bytes_per_step,
+    urgent_bytes_per_step,
 )
 from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import GlibcHeap, Verdict
@@ -28,6 +31,7 @@ HOST_LEAK, DEVICE_NEARLY_FULL = "host leak", "device nearly full"
 
 MOST_STEPS_LEFT = 10_000
 MOST_SECONDS_LEFT = 3600.0
+_URGENT_STEPS_LEFT = 10 * URGENT_STEPS
 NEARLY_FULL = 0.92
 _LEAST_GAP_GROWTH = 0.02  # of the device, over the steps looked at
 _MIB, _GIB = 2**20, 2**30
@@ -71,9 +75,9 @@ class MemoryJudge:
         now_seconds: float,
     ) -> Verdict | None:
         ranks = [facts for facts in living if facts.process.role == role]
-        if not any(len(facts.samples) >= MIN_STEPS for facts in ranks):
-            return None
         own = [each for each in growing if each.facts.process.role == role]
+        if not own and not any(len(facts.samples) >= MIN_STEPS for facts in ranks):
+            return None
         own.sort(key=lambda each: (len(each.facts.process.label), each.facts.process.label))
         verdict = _device_verdict(role, ranks) or _leak(role, own, growing)
         for key in [k for k in self._since if k[0] == role and k[1] != verdict.cause]:
@@ -137,7 +141,17 @@ def _growing(facts: MemoryFacts, *, is_known: bool) -> _Growing | None:
         per_step = steady_bytes_per_step(samples, smallest_rise=least_rise)
         if per_step:
             return _Growing(facts, per_step, facts.step_seconds, samples)
-    return None
+    return _urgent(facts, facts.step_seconds)
+
+
+def _urgent(facts: MemoryFacts, step_seconds: float) -> _Growing | None:
+    """By its newest 16 steps: where a limit is so near that more of them cannot be waited for."""
+    before = [sample for samples in facts.sparse_samples for sample in samples]
+    per_step = urgent_bytes_per_step(facts.samples, before)
+    free_bytes = min((limit.free_bytes for limit in facts.limits), default=None)
+    if not per_step or free_bytes is None or free_bytes > _URGENT_STEPS_LEFT * per_step:
+        return None
+    return _Growing(facts, per_step, step_seconds, facts.samples[-URGENT_STEPS:])
 
 
 def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
@@ -168,7 +182,7 @@ def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
 def _gap_line(facts: MemoryFacts, device: DeviceUse, share: float) -> str:
     more = bytes_text(steady_bytes_per_step(device.unused_samples, 0.0) or 0.0)
     return (
-        f"rank {facts.process.label}: {share:.1%} of {device.device} held, "
+        f"{labels_text([facts.process.label])}: {share:.1%} of {device.device} held, "
         f"{more} a step more not in use"
     )
 
@@ -189,7 +203,7 @@ def _full_share(device: DeviceUse) -> float | None:
 def _growth_line(each: _Growing) -> str:
     (first, before), (last, after) = each.samples[0], each.samples[-1]
     return (
-        f"rank {each.facts.process.label}: {bytes_text(before)} after step {first}, "
+        f"{labels_text([each.facts.process.label])}: {bytes_text(before)} after step {first}, "
         f"{bytes_text(after)} after step {last}"
     )
 
@@ -198,7 +212,7 @@ def _heap_lines(own: Sequence[_Growing]) -> list[str]:
     """Of those of which glibc keeps much."""
     told = [(each, each.facts.heap, each.samples[-1][1]) for each in own]
     lines = [(each.facts.process.label, heap_text(heap, used)) for each, heap, used in told if heap]
-    return [f"rank {label}: {text}" for label, text in lines if text][:8]
+    return [f"{labels_text([label])}: {text}" for label, text in lines if text][:8]
 
 
 def heap_text(heap: GlibcHeap, anonymous_bytes: float) -> str:

@@ -115,6 +115,25 @@ def test_an_engine_that_moves_nothing_is_stalled_though_no_step_closes():
     assert "replica 1 holds 2 requests and has moved none of them for 20 s" in verdict.chain[1]
 
 
+def test_who_brings_weights_to_an_engine_that_stands_is_no_cause_beside_it():
+    pipeline = Pipeline()
+    pipeline.steps(6)
+    hang = Verdict("hang", "found", "trainer", "rank 0 stuck in weight_sync_pause", ("0",), step=6)
+    pipeline.verdicts = (hang,)
+    pipeline.replicas[1].num_tokens = 0
+    for _ in range(6):
+        pipeline.replicas[0].num_waited_tokens += 100
+        pipeline.inflight = {"trainer": (OpenSpan("stage", "weight_sync_pause", 0.0, 21.0, 6),)}
+        verdict = pipeline.passes(5.0)
+    assert verdict is not None
+    assert [cause.component for cause in verdict.causes] == ["rollout replica 1"]
+    assert verdict.chain[1] == "rank 0 stuck in weight_sync_pause"
+    pipeline.inflight = {"trainer": (OpenSpan("stage", "backward", 0.0, 21.0, 6),)}
+    verdict = pipeline.judged()
+    assert verdict is not None
+    assert [cause.kind for cause in verdict.causes] == ["still engine", "hang"]
+
+
 def test_an_engine_that_stands_while_steps_close_holds_rollout_up():
     pipeline = Pipeline(wait={"collector": 1.2})
     pipeline.steps(5)

@@ -62,6 +62,22 @@ def test_a_leak_of_20_mib_a_step_is_found_by_the_steps_until_the_host_is_full():
     assert verdict.since_seconds == 100.0
 
 
+def test_a_limit_that_is_near_is_told_after_16_steps_and_one_that_is_not_after_48():
+    assert judged(rank("0", 15, 150.0, limits=(host(10),))) == []
+    (verdict,) = judged(rank("0", 16, 150.0, limits=(host(10),)))
+    assert (verdict.state, verdict.ranks) == ("found", ("0",))
+    assert verdict.summary.startswith(
+        "rank 0 keeps 150 MiB more a step: the host's memory is used up in about 68 steps"
+    )
+    assert judged(rank("0", 47, 150.0, limits=(host(30),))) == []
+    (verdict,) = judged(rank("0", 48, 150.0, limits=(host(30),)))
+    assert verdict.state == "found"
+
+
+def test_what_grows_from_16_steps_on_is_not_told_where_its_limit_is_unknown():
+    assert judged(rank("0", 16, 150.0, limits=())) == []
+
+
 def test_ranks_on_one_host_use_it_up_together_and_those_on_another_do_not():
     leaks = [rank(str(n), 64, 20.0, limits=(host(10),)) for n in (3, 1, 0, 2)]
     (verdict,) = judged(*leaks)

@@ -8,7 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dfx_agent.judge.memory.growth import MIN_STEPS, steady_bytes_per_step
+from dfx_agent.judge.memory.growth import (
+    MIN_STEPS,
+    URGENT_STEPS,
+    steady_bytes_per_step,
+    urgent_bytes_per_step,
+)
 
 MIB = 2**20
 BASE = 400 * MIB
@@ -100,3 +105,28 @@ def test_each_quarter_must_rise_by_most_of_the_mean_rise(late, is_leak):
     rises = [0.0, (3 - late) / 2, 3 - late, 3.0]
     samples = [(n + 1, BASE + 320 * MIB * rises[n // 16]) for n in range(64)]
     assert (steady_bytes_per_step(samples) > 0) is is_leak
+
+
+def test_what_grows_for_16_steps_to_where_it_has_not_been_is_urgent():
+    leak = grown(lambda n: 20 * n)
+    assert urgent_bytes_per_step(leak[: URGENT_STEPS - 1], ()) == 0.0
+    assert urgent_bytes_per_step(leak[:URGENT_STEPS], ()) == pytest.approx(20 * MIB)
+    late = grown(lambda n: 20 * max(0, n - 30))
+    assert urgent_bytes_per_step(late[:47], ()) == pytest.approx(20 * MIB)
+
+
+def test_what_comes_to_where_it_was_is_not_urgent():
+    """Samples of a pool that is filled over 30 steps and emptied; seen before, or longer ago."""
+    pool = grown(lambda n: 50 * (n % 30))
+    assert urgent_bytes_per_step(pool[:58], ()) == 0.0
+    again = pool[30:58]
+    assert urgent_bytes_per_step(again, ()) == pytest.approx(50 * MIB)
+    assert urgent_bytes_per_step(again, pool[:30:8]) == 0.0
+
+
+def test_noise_is_not_urgent():
+    found = [
+        urgent_bytes_per_step(grown(lambda n: 0, 64, noise=200.0, seed=seed), ())
+        for seed in range(1000)
+    ]
+    assert not any(found)
