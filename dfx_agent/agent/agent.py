@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dfx_agent import __version__
 from dfx_agent.agent import render as view
 from dfx_agent.agent.config import Config
+from dfx_agent.agent.device_watch import DeviceWatch
 from dfx_agent.agent.kept.baselines import HealthFiles
 from dfx_agent.agent.kept.evidence import Evidence
 from dfx_agent.agent.kept.incidents import IncidentsFile
@@ -24,7 +25,6 @@ from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.agent.telling import Teller
 from dfx_agent.agent.watchdog import Watchdog
-from dfx_agent.devices.registry import READ_EVERY_SECONDS
 from dfx_agent.devices.registry import found as device_readers
 from dfx_agent.engines.discovery import SERVING_ROLES
 from dfx_agent.engines.watch import EngineWatch
@@ -43,7 +43,6 @@ from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,
-    DeviceRow,
     HubRow,
     RunRow,
     ScalarHistory,
@@ -93,9 +92,7 @@ class Agent:
         self._begin = time.time()
         self._num_polls = 0
         self._num_errors = 0
-        self._devices = device_readers()
-        self._device_rows: tuple[DeviceRow, ...] = ()
-        self._devices_due = 0.0
+        self._devices = DeviceWatch(device_readers(), self._faults)
         self._reported: dict[tuple[str, str], SegmentProblem] = {}
         self._poll_elapsed = 0.0
         self._is_stale = False
@@ -117,15 +114,13 @@ class Agent:
     def start(self) -> None:
         self._watchdog.follow(self._thread)
         self._thread.start()
-        for device in self._devices:
-            device.start()
+        self._devices.start()
         self._engines.start()
 
     def stop(self) -> None:
         """Read once more and let the folder go; not of a reader that does not come back."""
         self._stop.set()
-        for device in self._devices:
-            device.stop()
+        self._devices.stop()
         self._engines.stop()
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
@@ -307,24 +302,13 @@ class Agent:
                 self._keep()
             with guard("folder", what="ended processes"):
                 self._let_go()
-            self._see_devices(time.monotonic())
+            self._devices.look(time.monotonic(), self._runs.values())
             self._is_calm = self._calm()
             self._num_polls += 1
             self._is_stale = True
             self._watchdog.end()
         self._poll_elapsed = time.perf_counter() - begin
         self._polled_seconds = time.monotonic()
-
-    def _see_devices(self, now: float) -> None:
-        """What was read of each kind lately; they are read in threads of their own."""
-        if now < self._devices_due:
-            return
-        self._devices_due = now + READ_EVERY_SECONDS
-        rows: list[DeviceRow] = []
-        for device in self._devices:
-            with self._faults.guard("device", what=device.name):
-                rows += device.newest()
-        self._device_rows = tuple(rows)
 
     def _keep(self, *, is_last: bool = False) -> None:
         """What the agent after this one goes on from."""
@@ -494,6 +478,6 @@ class Agent:
             read_seconds=self._watchdog.read_seconds,
             faults=self._faults.rows(""),
             num_faults=dict(self._faults.num_by_part),
-            devices=self._device_rows,
+            devices=self._devices.rows,
             hub=None if self._hub is None else self._hub(),
         )

@@ -18,7 +18,9 @@ from dfx_agent.rules.thresholds import checked_values
 from dfx_agent.wire import default_directory, variables
 
 # of the guest and of the command line; the rest of DFX_* is configuration
-_NOT_OURS = {*(variable.name for variable in variables.ALL), "DFX_LOG_LEVEL"} - {variables.DIR.name}
+_NOT_OURS = {*(v.name for v in variables.ALL), "DFX_LOG_LEVEL", "DFX_DCGM_URL"} - {
+    variables.DIR.name
+}
 AUTO = re.compile(r"auto(?::(\d{1,5}))?")
 _NAMES = {variables.DIR.name: "directory"}
 _MAY_BE_ZERO = frozenset({"linger_seconds"})

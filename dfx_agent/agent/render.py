@@ -227,6 +227,9 @@ def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
         groups=fold.collectives.group_rows(process),
         ledger=fold.ledger.rows(process.filed_as.role, process.label),
         devices=device_rows(process.gauges),
+        device_names=process.devices.names,
+        device_bytes=dict(process.devices.own_bytes),
+        device_stages=process.devices.rows(),
         host_memory=None if row.source == "passive" else _host_memory(process),
         event_loop=process.loop.row(time.monotonic_ns(), last, process.inflight),
     )

@@ -12,6 +12,7 @@ from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.step_rows import StepRows
 from dfx_agent.agent.telling import Teller
 from dfx_agent.engines.pool import IdleCheck
+from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.facts.steps import RoleSteps
@@ -25,6 +26,7 @@ from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdic
 from dfx_agent.judge.hang.judge import KINDS
 from dfx_agent.judge.memory.judge import MemoryJudge
 from dfx_agent.judge.part_of_job import only_what_is_seen
+from dfx_agent.judge.reported import with_reported
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.crossings import Crossings
@@ -58,6 +60,7 @@ class RunFold:
         self.processes: dict[tuple[str, str], Process] = {}
         self.dropped = DroppedProcesses()
         self.outside: tuple[OutsideProcess, ...] = ()
+        self.reported: tuple[Reported, ...] = ()  # by devices of this machine
         self.store = ScalarStore()
         self._fresh: list[tuple[ScalarRecord, str, int]] = []  # of this reading, label, attempt
         self.collectives = Collectives()
@@ -226,7 +229,7 @@ class RunFold:
         memory = self.faults.judged_roles(run, "memory", self._of_memory)
         of_ranks = *self._waits(), *filter(None, stragglers)
         seen = only_what_is_seen(of_ranks, (p.seat for p in self._trained().values()))
-        found = *seen, *memory, *filter(None, of_run)
+        found = *with_reported(seen, self.reported), *memory, *filter(None, of_run)
         return self.faults.told(run, (*found, *verdicts(self.outside)))
 
     def _of_memory(self) -> tuple[Verdict, ...]:

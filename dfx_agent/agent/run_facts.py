@@ -65,6 +65,7 @@ class RunTeller:
             updates=tuple(map(brief.updates, update_counts(processes))),
             batches=teller.batches(is_full=is_full),
             progress=tuple(fold.crossings.progress(processes)),
+            reported=fold.reported,
         )  # fmt: skip
 
     def _next(self, run: str) -> int:

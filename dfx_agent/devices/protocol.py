@@ -18,7 +18,14 @@ class Backend(Protocol):
         """Whether there are such devices here; asked once, before anything else."""
 
     def read(self) -> tuple[DeviceRow, ...]:
-        """Each of them as it is now; None in a field is what it does not tell."""
+        """Each of them as it is now; None in a field is what it does not tell.
+
+        What one device cannot be asked is in its ``problems``.
+        """
 
     def close(self) -> None:
         """It is not asked any more."""
+
+
+class DeviceError(Exception):
+    """A kind of device that is here and cannot be read: what is so, and what to do."""

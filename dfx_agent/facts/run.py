@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
@@ -21,7 +22,7 @@ class RunFacts:
     has been quiet, and missing for one of which that is not known. ``quiet_seconds``: how long
     nothing has moved in the whole run. ``steps`` and ``memory``: the newest that are kept.
     ``scalars``, ``updates``, ``batches``: what came since the facts before; ``progress``: how far
-    those are that show batches.
+    those are that show batches. ``reported``: by devices of the node, the newest.
 
     Facts that leave the node come one after the other, by ``number``, from one start of an
     ``agent``. With ``is_full`` they are all that is kept. Else what is told of durations,
@@ -54,3 +55,4 @@ class RunFacts:
     updates: tuple[UpdateCounts, ...] = ()
     batches: tuple[LedgerNews, ...] = ()
     progress: tuple[Progress, ...] = ()
+    reported: tuple[Reported, ...] = ()

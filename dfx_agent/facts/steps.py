@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dfx_agent.facts.devices import DeviceState
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.processor import SchedTimes
@@ -75,6 +76,7 @@ class RoleSteps:
 
     ``coverage_ratio``: of the collectives of a rank that were recorded, of the rank that has the
     least; None unknown. ``num_ranks`` are seen of ``world_size``. ``layout``: as far as told.
+    ``devices``: of each rank that has some, by its label.
     """
 
     role: str
@@ -83,3 +85,4 @@ class RoleSteps:
     num_ranks: int
     world_size: int
     layout: Layout = NOT_TOLD
+    devices: Mapping[str, DeviceState] = field(default_factory=dict)

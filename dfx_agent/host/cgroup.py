@@ -58,11 +58,34 @@ def memory_groups(pid: int, mount: str = MOUNT) -> tuple[MemoryGroup, ...]:
     return ()
 
 
-def parse_cgroup(text: str) -> tuple[str, bool] | None:
+def processor_quota(pid: int, mount: str = MOUNT) -> tuple[float | None, float | None]:
+    """(processors that the tightest group allows, seconds in which it held its threads back).
+
+    Version 2 alone; None where there is no quota.
+    """
+    found = parse_cgroup(_read(f"/proc/{pid}", "cgroup"), "cpu")
+    if found is None or not found[1]:
+        return None, None
+    parts = [part for part in found[0].split("/") if part]
+    groups = ["/".join((mount, *parts[:n])) for n in range(len(parts), -1, -1)]
+    quotas = [(quota, group) for group in groups if (quota := _quota(_read(group, "cpu.max")))]
+    if not quotas:
+        return None, None
+    quota, group = min(quotas)
+    micros = parse_counts(_read(group, "cpu.stat")).get("throttled_usec")
+    return quota, None if micros is None else micros / 1e6
+
+
+def _quota(text: str) -> float | None:
+    quota, _, period = text.strip().partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def parse_cgroup(text: str, controller: str = "memory") -> tuple[str, bool] | None:
     """(path of the group that limits memory, whether it is version 2) of ``/proc/PID/cgroup``."""
     rows = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
     for _, controllers, path in rows:
-        if "memory" in controllers.split(","):
+        if controller in controllers.split(","):
             return None if "/.." in path else (path, False)
     for number, controllers, path in rows:
         if number == "0" and not controllers:

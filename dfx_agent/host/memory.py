@@ -91,6 +91,11 @@ def num_host_oom_kills() -> int | None:
     return _host_counts("/proc/vmstat").get("oom_kill")
 
 
+def num_major_faults() -> int | None:
+    """Pages that had to be read from a disk since the boot, of all processes."""
+    return _host_counts("/proc/vmstat").get("pgmajfault")
+
+
 def available_bytes() -> int | None:
     """What the host could still give out without swapping; None where it does not say."""
     return _host_counts("/proc/meminfo").get("MemAvailable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -47,6 +48,13 @@ def environment_value(pid: int, name: str) -> str:
         if entry.startswith(head):
             return entry[len(head) :].decode("utf-8", "replace")
     return ""
+
+
+def environment_values(pid: int, names: Collection[str]) -> dict[str, str]:
+    """The same of several; only those that were set."""
+    entries = _read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT_BYTES).split(b"\0")
+    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in entries)
+    return {name: value for name, sign, value in pairs if sign and name in names}
 
 
 def has_mapped(pid: int, parts_of_path: tuple[bytes, ...]) -> bool:

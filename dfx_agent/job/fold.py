@@ -163,6 +163,7 @@ class JobFold:
             sum(t.num_ranks for t in told),
             max((t.world_size for t in told), default=-1),
             self._layout(role),
+            {rank: state for t in told for rank, state in t.devices.items()},
         )
 
     def _layout(self, role: str) -> Layout:

@@ -16,6 +16,7 @@ from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdic
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.judge.memory.judge import MemoryJudge
 from dfx_agent.judge.part_of_job import HERE_ONLY, PART_OF_JOB, only_what_is_seen
+from dfx_agent.judge.reported import with_reported
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.judge.words import labels_text, places_text
 from dfx_agent.snapshot import Verdict
@@ -47,7 +48,8 @@ class JobJudge:
         memory = fold.faults.judged_roles(
             run, "memory", lambda: self._memory.verdicts(fold.memory(), fold.here_seconds)
         )
-        found = (*only_what_is_seen(of_ranks, seats), *memory)
+        reported = [event for node in fold.heard for event in node.facts.reported]
+        found = (*with_reported(only_what_is_seen(of_ranks, seats), reported), *memory)
         told = [_with_reason(verdict, unsure.get(verdict.role, "")) for verdict in found]
         told = [self._meeting(verdict, ranks, seats) for verdict in told]
         of_run = (

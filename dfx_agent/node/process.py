@@ -14,6 +14,7 @@ from dfx_agent.facts.scalars import ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import GroupTime
 from dfx_agent.host.contention import ProcessorTimes
+from dfx_agent.node.device_stages import DeviceStages
 from dfx_agent.node.event_loop import LoopAccount
 from dfx_agent.node.memory.use import ProcessMemory
 from dfx_agent.node.segments.reader import Batch, Follower, Liveness
@@ -57,7 +58,6 @@ from dfx_agent.wire.records import (
     WAIT,
 )
 
-# what is counted goes up, by no more than this at once: no sum of it leaves the finite numbers
 _KEEP_WINDOWS = 64
 _KEEP_PIECES = 4096
 _LOOK_EVERY_NS = 2 * 10**9
@@ -121,7 +121,7 @@ class Process:
         self.device_times: list[DeviceTime] = []  # of the last reading
         self.ledger: list[LedgerRecord] = []  # of the last reading
         self._spans = SpanBook()
-        self.memory = ProcessMemory()
+        self.memory, self.devices = ProcessMemory(), DeviceStages()
         self.thread_moves = ThreadMoves()
         self.loop = LoopAccount()
 
@@ -244,7 +244,7 @@ class Process:
         else:
             scalars = self._take_again(batch, kept)
             account = self._account(batch)
-        account.advance(self._before_ns)  # one reading behind: spans begun before are known then
+        self.devices.advance(account, self._before_ns)  # spans begun before that are known
         self._due_ns, self._before_ns = self._before_ns, batch.time_ns
         self._is_settled = not batch.packed
         self.num_readings_with_news += 1
@@ -270,7 +270,7 @@ class Process:
     def catch_up(self) -> None:
         """Account the time of readings without news: up to one reading ago, as ever."""
         if self.account is not None:
-            self.account.advance(self._due_ns)
+            self.devices.advance(self.account, self._due_ns)
 
     def _take_again(self, batch: Batch, kept: KeptTotals) -> list[ScalarRecord]:
         """Our first reading, of which another agent has counted all up to ``kept``.

@@ -71,7 +71,9 @@ class StepWatch:
         coverage = min((ratio for ratio in ratios if ratio is not None), default=None)
         world_size = max(process.follower.identity.world_size for process in ranks)
         layout = self._layout.layout(ranks)
-        return RoleSteps(role, tuple(self.steps), coverage, len(ranks), world_size, layout)
+        states = {p.label: state for p in ranks if (state := p.devices.state()) is not None}
+        steps = tuple(self.steps)
+        return RoleSteps(role, steps, coverage, len(ranks), world_size, layout, states)
 
 
 def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collectives) -> Step:

@@ -9,7 +9,13 @@ from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source
 from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
 from dfx_agent.snapshot.bottleneck import Bottleneck, BoundBy, CauseKind, PipelineCause
 from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
-from dfx_agent.snapshot.devices import DeviceRow
+from dfx_agent.snapshot.devices import (
+    DeviceEvent,
+    DeviceProcess,
+    DeviceRow,
+    HostUse,
+    StageDevice,
+)
 from dfx_agent.snapshot.dropped import DroppedRanks
 from dfx_agent.snapshot.engines import (
     EngineFacts,
@@ -82,7 +88,9 @@ __all__ = [
     "CollectiveTime",
     "DeliveryRow",
     "DetectorParameters",
+    "DeviceEvent",
     "DeviceMemory",
+    "DeviceProcess",
     "DeviceRow",
     "DroppedRanks",
     "EngineFacts",
@@ -99,6 +107,7 @@ __all__ = [
     "GroupRow",
     "Histogram",
     "HostMemory",
+    "HostUse",
     "HubRow",
     "HubState",
     "Incident",
@@ -141,6 +150,7 @@ __all__ = [
     "Source",
     "SpanKind",
     "Spread",
+    "StageDevice",
     "StageStamp",
     "Standing",
     "StepCell",

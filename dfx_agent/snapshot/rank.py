@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
+from dfx_agent.snapshot.devices import StageDevice
 from dfx_agent.snapshot.event_loop import EventLoopRow
 from dfx_agent.snapshot.ledger import LedgerRow
 from dfx_agent.snapshot.memory import DeviceMemory, HostMemory
@@ -43,6 +44,8 @@ class RankRow:
     ``source`` is "passive" for a log that is followed and for a process that is only seen from
     ``outside``: neither has steps, stages or times, and zeros in those fields mean nothing.
     ``num_earlier_records`` were overwritten before this agent began to read: not lost by it.
+    ``devices`` are by its framework's allocator; ``device_names`` those of the machine that it
+    uses, ``device_bytes`` what their driver says that it has on them.
     """
 
     role: str
@@ -77,6 +80,9 @@ class RankRow:
     groups: tuple[GroupRow, ...] = ()
     ledger: tuple[LedgerRow, ...] = ()
     devices: tuple[DeviceMemory, ...] = ()
+    device_names: tuple[str, ...] = ()
+    device_bytes: Mapping[str, float] = field(default_factory=dict)
+    device_stages: tuple[StageDevice, ...] = ()
     host_memory: HostMemory | None = None
     source: RankSource = "guest"
     outside: OutsideLook | None = None

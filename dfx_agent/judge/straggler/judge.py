@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.judge.straggler.devices import with_device
 from dfx_agent.judge.straggler.division import Division, divided
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 from dfx_agent.snapshot import Verdict
@@ -27,7 +28,7 @@ class StragglerJudge:
                 facts.role, facts.steps, facts.coverage_ratio, named, self._division(facts)
             )
             self._judged[facts.role] = facts, before
-        return before
+        return with_device(before, facts.devices)
 
     def _division(self, facts: RoleSteps) -> Division | None:
         """Of the ranks in the newest step; None before there is one, or where nothing is told."""

@@ -11,6 +11,7 @@ import pytest
 from prometheus_page import samples
 
 from dfx_agent.agent import agent as agent_module
+from dfx_agent.agent import device_watch
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.devices import backends, registry
@@ -67,10 +68,11 @@ def fail() -> None:
 
 
 def test_what_lies_in_the_folder_is_found_and_nothing_else_names_it(tmp_path, monkeypatch):
-    assert [reader.name for reader in registry.found()] == ["host"]
+    kinds = ["amd", "ascend", "host", "nvidia"]
+    assert [reader.name for reader in registry.found()] == kinds
     (tmp_path / "tpu.py").write_text("class Backend:\n    probe = lambda self: False\n")
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
-    assert [reader.name for reader in registry.found()] == ["host", "tpu"]
+    assert [reader.name for reader in registry.found()] == [*kinds, "tpu"]
 
 
 def test_rows_are_what_was_read_last_and_a_stop_closes(started):
@@ -128,12 +130,33 @@ def test_a_driver_that_never_answers_is_late(started, monkeypatch):
     assert until(lambda: not raised(reader) and reader.newest()) == (ROW,)
 
 
+def test_what_cannot_be_used_is_tried_anew(started, monkeypatch):
+    monkeypatch.setattr(registry, "RETRY_SECONDS", 0.01)
+    failures = [fail, fail]
+
+    def make() -> Scripted:
+        if failures:
+            failures.pop()()
+        return Scripted()
+
+    reader = started(make)
+    assert until(lambda: not raised(reader) and reader.newest()) == (ROW,)
+
+
+def test_a_reading_says_over_which_time_it_is(started, monkeypatch):
+    monkeypatch.setattr(registry, "READ_EVERY_SECONDS", 0.01)
+    reader = started(Scripted)
+    first = until(lambda: reader.newest_reading() if reader.num_told else None)
+    later = until(lambda: r if (r := reader.newest_reading()).end_ns > first.end_ns else None)
+    assert first.begin_ns <= first.end_ns <= later.begin_ns < later.end_ns
+
+
 @pytest.fixture
 def agent(dfx_dir, monkeypatch):
     """An agent of three kinds: one fails, one hangs, one is well."""
     gate = threading.Event()
     monkeypatch.setattr(registry, "LATE_SECONDS", 0.05)
-    monkeypatch.setattr(agent_module, "READ_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(device_watch, "READ_EVERY_SECONDS", 0.0)
     readers = (
         DeviceReader("broken", lambda: Scripted(fail)),
         DeviceReader("hanging", lambda: Scripted(gate.wait)),

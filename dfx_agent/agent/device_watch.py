@@ -1,0 +1,171 @@
+"""Devices of this machine, which rank of which run uses them, and what they did in its stages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from dfx_agent.agent.run import RunFold
+from dfx_agent.devices.owners import VARIABLES, Sight, devices_of
+from dfx_agent.devices.registry import READ_EVERY_SECONDS, DeviceReader, Reading
+from dfx_agent.facts.devices import Reported
+from dfx_agent.facts.seat import LOG_ROLE
+from dfx_agent.faults import Faults
+from dfx_agent.host.namespaces import is_in_container, sees_host_pids
+from dfx_agent.host.process_table import environment_values
+from dfx_agent.node.device_stages import Figures, Sample, merged
+from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.node.process import Process
+from dfx_agent.snapshot import DeviceRow
+
+_MOST_REPORTED = 64
+
+
+class DeviceProblemError(Exception):
+    """Something of a device that is here cannot be read: what, and what to do."""
+
+
+class DeviceWatch:
+    """All kinds of devices; ``look`` at each reading of the agent, which waits for none of them."""
+
+    def __init__(self, readers: Sequence[DeviceReader], faults: Faults) -> None:
+        self._readers = readers
+        self._faults = faults
+        self._rows: dict[str, tuple[DeviceRow, ...]] = {}
+        self._told: dict[str, int] = {}
+        self._due = 0.0
+        self._with_problems: set[str] = set()
+        self._sights: dict[Process, Sight] = {}
+        self._node = os.uname().nodename
+        self._sees_host_pids = sees_host_pids()
+
+    @property
+    def rows(self) -> tuple[DeviceRow, ...]:
+        """What was read last, of all kinds."""
+        return tuple(row for rows in self._rows.values() for row in rows)
+
+    def start(self) -> None:
+        for reader in self._readers:
+            reader.start()
+
+    def stop(self) -> None:
+        """Waits for nobody."""
+        for reader in self._readers:
+            reader.stop()
+
+    def look(self, now: float, runs: Iterable[RunFold]) -> None:
+        """Take what is new; ``now`` is monotonic."""
+        is_due = now >= self._due
+        if is_due:
+            self._due = now + READ_EVERY_SECONDS
+        fresh = [
+            reading
+            for reader in self._readers
+            if is_due or reader.num_told != self._told.get(reader.name)
+            if (reading := self._taken(reader)) is not None
+        ]
+        if fresh:
+            self._note_problems()
+            with self._faults.guard("device", what="stages"):
+                self._share(runs, fresh)
+
+    def _taken(self, reader: DeviceReader) -> Reading | None:
+        """Its newest reading where that is news."""
+        before, self._told[reader.name] = self._told.get(reader.name), reader.num_told
+        rows: tuple[DeviceRow, ...] = ()
+        reading = None
+        with self._faults.guard("device", what=reader.name):
+            reading = reader.newest_reading()
+            rows = reading.rows
+        self._rows[reader.name] = rows
+        return reading if reading and rows and reader.num_told != before else None
+
+    def _note_problems(self) -> None:
+        """Of each device that is read and is not well: a fault of its own, until it is well."""
+        problems = {row.device: row.problems for row in self.rows if row.problems}
+        for device in sorted(problems.keys() | self._with_problems):
+            with self._faults.guard("device", what=device):
+                if device in problems:
+                    raise DeviceProblemError("; ".join(problems[device]))
+        self._with_problems = set(problems)
+
+    def _share(self, runs: Iterable[RunFold], fresh: Sequence[Reading]) -> None:
+        rows = [row for row in self.rows if row.is_accelerator]
+        sights = {}
+        for fold in runs:
+            users: dict[str, list[tuple[str, str]]] = {}
+            for (role, label), process in fold.processes.items():
+                if role == LOG_ROLE or not process.is_living or not rows:
+                    continue
+                sight = sights[process] = self._sight(process)
+                process.devices.use(devices_of(sight, rows), _own_bytes(sight, rows))
+                for device in process.devices.names:
+                    users.setdefault(device, []).append((role, label))
+                _add_sample(process, fresh)
+            fold.reported = self._reported(fold.reported, rows, users)
+        self._sights = sights
+
+    def _sight(self, process: Process) -> Sight:
+        """What it was started with does not change; what it uses does."""
+        known = self._sights.get(process)
+        used = [row.device for row in device_rows(process.gauges)]
+        if known is not None and list(known.used) == used:
+            return known
+        pid = process.follower.pid or 0 if self._sees_host_pids else 0
+        return Sight(
+            pid, environment_values(process.pid, VARIABLES), is_in_container(process.pid), used,
+            process.filed_as.local_rank,
+        )  # fmt: skip
+
+    def _reported(
+        self,
+        known: tuple[Reported, ...],
+        rows: Iterable[DeviceRow],
+        users: dict[str, list[tuple[str, str]]],
+    ) -> tuple[Reported, ...]:
+        """``known``, and what came since, with who used the device then."""
+        newest = max((event.time_seconds for event in known), default=0.0)
+        fresh = [
+            Reported(
+                event.device, event.name, event.meaning, event.time_seconds, self._node,
+                tuple(users.get(event.device, ())),
+            )
+            for row in rows
+            for event in row.events
+            if event.time_seconds > newest
+        ]  # fmt: skip
+        return (*known, *fresh)[-_MOST_REPORTED:]
+
+
+def _own_bytes(sight: Sight, rows: Iterable[DeviceRow]) -> dict[str, float]:
+    """What the driver says that the process has on each device."""
+    return {
+        row.device: told.used_bytes
+        for row in rows
+        for told in row.processes
+        if told.pid == sight.pid and told.used_bytes is not None
+    }
+
+
+def _add_sample(process: Process, fresh: Sequence[Reading]) -> None:
+    """Of all devices that the process uses and that were read just now."""
+    for reading in fresh:
+        used = [row for row in reading.rows if row.device in process.devices.names]
+        if used and reading.begin_ns < reading.end_ns:
+            own = process.devices.own_bytes
+            reasons = tuple(dict.fromkeys(why for row in used for why in row.throttles))
+            figures = merged([_figures(row, own.get(row.device)) for row in used])
+            process.devices.add(Sample(reading.begin_ns, reading.end_ns, figures, reasons))
+
+
+def _figures(row: DeviceRow, own_bytes: float | None) -> Figures:
+    clock = row.clock_hertz.get("sm")
+    return Figures(
+        row.utilization_ratio,
+        row.active_ratio.get("sm"),
+        row.active_ratio.get("tensor"),
+        row.power_watts,
+        row.used_bytes if own_bytes is None else own_bytes,
+        clock,
+        None if clock is None else float(bool(row.throttles)),
+    )

@@ -1,0 +1,122 @@
+"""Which devices a process of the job uses: by the driver's list of processes, else by what it sees.
+
+The driver lists processes by the pids of the host. Inside a container those mean nothing, and it
+may list none: then the variables that the process was started with say which devices it sees, and
+its allocator or local rank which of those it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dfx_agent.snapshot import DeviceRow
+
+# vendor -> variables that hide devices, the outermost first; each counts what the one before left
+VISIBLE = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    "ascend": ("ASCEND_RT_VISIBLE_DEVICES",),
+}
+# what a container was given, by its runtime; of use where the agent itself is outside
+GIVEN = {
+    "nvidia": "NVIDIA_VISIBLE_DEVICES",
+    "amd": "AMD_VISIBLE_DEVICES",
+    "ascend": "ASCEND_VISIBLE_DEVICES",
+}
+VARIABLES = (*(name for names in VISIBLE.values() for name in names), *GIVEN.values())
+# where it is not set, another one means the same
+_INSTEAD = {"HIP_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES"}
+# names of torch's devices -> vendor; ROCm says cuda too
+_KINDS = {"cuda": ("nvidia", "amd"), "hip": ("amd",), "npu": ("ascend",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is known of a process. ``pid``: the host's, 0 where that is not known.
+
+    ``environment``: of VARIABLES, as it was started. ``is_inside``: in a container that the agent
+    is not in. ``used``: devices of its allocator by torch's name ("cuda:0"); empty where it tells
+    none. ``local_rank`` is negative where that is not known.
+    """
+
+    pid: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_inside: bool = False
+    used: Collection[str] = ()
+    local_rank: int = -1
+
+
+def devices_of(sight: Sight, rows: Sequence[DeviceRow]) -> tuple[str, ...]:
+    """Names of the rows that it uses; a MIG part instead of the GPU that it is part of."""
+    rows = [row for row in rows if row.is_accelerator]
+    listed = [row for row in rows if any(p.pid == sight.pid for p in row.processes)]
+    if listed:
+        parts = {row.device.partition("/")[0] for row in listed if "/" in row.device}
+        return tuple(row.device for row in listed if row.device not in parts)
+    found: list[str] = []
+    for vendor in dict.fromkeys(row.vendor for row in rows):
+        seen = visible(vendor, sight, [row for row in rows if row.vendor == vendor])
+        found += [seen[place] for place in _places(vendor, sight, len(seen)) if place < len(seen)]
+    return tuple(found)
+
+
+def visible(vendor: str, sight: Sight, rows: Sequence[DeviceRow]) -> list[str]:
+    """Names of the vendor's devices in the order in which the process counts them."""
+    parents = [row for row in rows if row.place is not None]
+    chosen: list[DeviceRow] = sorted(parents, key=lambda row: row.place or 0)
+    if sight.is_inside:
+        chosen = _chosen(sight.environment.get(GIVEN[vendor]), chosen, rows)
+    for name in VISIBLE[vendor]:
+        value = sight.environment.get(name, sight.environment.get(_INSTEAD.get(name, "")))
+        chosen = _chosen(value, chosen, rows)
+    return [row.device for row in chosen]
+
+
+def _places(vendor: str, sight: Sight, num_seen: int) -> list[int]:
+    """Which of those that it sees it uses."""
+    used = [
+        int(index)
+        for kind, _, index in (name.partition(":") for name in sight.used)
+        if vendor in _KINDS.get(kind, ()) and index.isdigit()
+    ]
+    if used:
+        return sorted(used)
+    if num_seen == 1:
+        return [0]
+    return [sight.local_rank] if sight.local_rank >= 0 else []
+
+
+def _chosen(
+    value: str | None, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]
+) -> list[DeviceRow]:
+    """Those that one variable leaves of ``seen``, in its order; the first that is wrong ends it."""
+    if value is None or value.strip() == "all":
+        return list(seen)
+    found = []
+    for word in _words(value):
+        row = _named(word.strip(), seen, rows)
+        if row is None:
+            break
+        found.append(row)
+    return found
+
+
+def _words(value: str) -> Iterator[str]:
+    """Ascend's runtime takes ranges, as in 0-3,6."""
+    for word in (part.strip() for part in value.split(",")):
+        first, sign, last = word.partition("-")
+        if sign and first.isdigit() and last.isdigit():
+            yield from map(str, range(int(first), int(last) + 1))
+        else:
+            yield word
+
+
+def _named(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> DeviceRow | None:
+    """By index among ``seen``, or by the begin of a UUID, which may be of a MIG part."""
+    if not word:
+        return None
+    if word.isdigit():
+        return seen[int(word)] if int(word) < len(seen) else None
+    matching = [row for row in rows if row.uuid.lower().startswith(word.lower())]
+    return matching[0] if len(matching) == 1 else None

@@ -1,0 +1,89 @@
+"""Which devices a process uses: by the driver's list, else by what it was started with."""
+
+from __future__ import annotations
+
+import pytest
+
+from dfx_agent.devices.owners import Sight, devices_of
+from dfx_agent.snapshot import DeviceProcess, DeviceRow
+
+
+def gpus(number: int = 8, vendor: str = "nvidia", pids: dict[int, int] | None = None):
+    """``pids``: pid -> index of the device that the driver lists it on."""
+    return [
+        DeviceRow(
+            f"{vendor}:{n}", vendor=vendor, place=n, uuid=f"GPU-{n}abc-{n}",
+            processes=tuple(DeviceProcess(pid) for pid, at in (pids or {}).items() if at == n),
+        )
+        for n in range(number)
+    ]  # fmt: skip
+
+
+PART = DeviceRow("nvidia:1/mig:0", vendor="nvidia", uuid="MIG-1f00-9")
+
+
+def test_who_the_driver_lists_is_there_whatever_was_set():
+    rows = gpus(pids={500: 3, 501: 3})
+    sight = Sight(500, {"CUDA_VISIBLE_DEVICES": "0"}, local_rank=0)
+    assert devices_of(sight, rows) == ("nvidia:3",)
+    assert devices_of(Sight(501), rows) == ("nvidia:3",), "two ranks on one device"
+
+
+def test_who_is_listed_nowhere_else_is_there_by_its_pid_on_the_host():
+    assert devices_of(Sight(7310), gpus(pids={7310: 5})) == ("nvidia:5",)
+
+
+def test_a_process_on_a_part_is_on_the_part_and_not_on_its_gpu():
+    part = DeviceRow("nvidia:0/mig:1", vendor="nvidia", processes=(DeviceProcess(9),))
+    rows = [*gpus(2, pids={9: 0}), part]
+    assert devices_of(Sight(9), rows) == ("nvidia:0/mig:1",)
+
+
+@pytest.mark.parametrize(
+    ("environment", "used", "expected"),
+    [
+        ({}, ("cuda:2",), ("nvidia:2",)),
+        ({"CUDA_VISIBLE_DEVICES": "6"}, ("cuda:0",), ("nvidia:6",)),
+        ({"CUDA_VISIBLE_DEVICES": "6,4"}, ("cuda:1",), ("nvidia:4",)),
+        ({"CUDA_VISIBLE_DEVICES": "6,4"}, ("cuda:0", "cuda:1"), ("nvidia:6", "nvidia:4")),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-5abc"}, (), ("nvidia:5",)),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1f00-9"}, (), ("nvidia:1/mig:0",)),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,2"}, (), ("nvidia:1",)),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ("cuda:0",), ()),
+        ({"CUDA_VISIBLE_DEVICES": "99"}, ("cuda:0",), ()),
+    ],
+    ids=["index", "one", "second", "both", "uuid", "part", "first wrong one", "hidden", "unknown"],
+)
+def test_what_is_visible_counts_from_zero(environment, used, expected):
+    assert devices_of(Sight(1, environment, used=used), [*gpus(), PART]) == expected
+
+
+def test_without_an_allocator_the_local_rank_says_it():
+    assert devices_of(Sight(1, local_rank=3), gpus()) == ("nvidia:3",)
+    assert devices_of(Sight(1), gpus()) == (), "nothing is guessed"
+
+
+def test_a_container_was_given_some_of_the_machines_devices():
+    given = {"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "1"}
+    inside = Sight(1, given, is_inside=True, used=("cuda:0",))
+    assert devices_of(inside, gpus()) == ("nvidia:3",)
+    beside = Sight(1, given, is_inside=False, used=("cuda:0",))
+    assert devices_of(beside, gpus()) == ("nvidia:1",), "an agent inside counts as it does"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "4,5,6", "HIP_VISIBLE_DEVICES": "2"}, ("amd:6",)),
+        ({"HIP_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": "2"}, ("amd:2",)),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, ("amd:7",)),
+    ],
+)
+def test_rocm_counts_what_the_runtime_below_it_left(environment, expected):
+    assert devices_of(Sight(1, environment, used=("cuda:0",)), gpus(vendor="amd")) == expected
+
+
+def test_ascend_takes_ranges_in_what_a_container_is_given():
+    given = {"ASCEND_VISIBLE_DEVICES": "2-4,7", "ASCEND_RT_VISIBLE_DEVICES": "3"}
+    sight = Sight(1, given, is_inside=True, used=("npu:0",))
+    assert devices_of(sight, gpus(vendor="ascend")) == ("ascend:7",)
