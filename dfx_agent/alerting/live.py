@@ -101,6 +101,8 @@ class LiveAlerts:
         self._is_delivered_by_hub: Callable[[], bool] | None = None
         self._of_job = {(a.name, a.severity) for a in of_job(alerts)}
         self._symptoms: dict[str, tuple[object, ...]] = {}
+        self._sees_verdicts = False
+        self._found: frozenset[tuple[object, ...]] = frozenset()
         self._evaluated_seconds = -EVALUATE_SECONDS
         self._num_evaluations = self._num_errors = 0
         self._log = OncePerPlace("dfx_agent.alerting")
@@ -114,6 +116,10 @@ class LiveAlerts:
     def follow_symptoms(self, signal_states: SignalStates) -> None:
         """Evaluate as soon as one comes or goes; without, every 5 s only."""
         self._signal_states = signal_states
+
+    def follow_verdicts(self) -> None:
+        """Evaluate as soon as one finds something else; without, every 5 s only."""
+        self._sees_verdicts = True
 
     def share(self, is_delivered_by_hub: Callable[[], bool]) -> None:
         """Alerts on verdicts are of the job: no node is named, and the hub delivers while it can.
@@ -170,13 +176,25 @@ class LiveAlerts:
             self._look()
 
     def _look(self) -> None:
-        """Evaluate where it is time to, or where the symptoms are others than at the last look."""
+        """Evaluate where it is time to, or where what is seen is other than at the last look."""
         states = self._signal_states() if self._signal_states is not None else {}
         symptoms = {run: _symptoms(state) for run, state in states.items() if state is not None}
+        found = self._found_now()
         now = time.monotonic()
-        if symptoms != self._symptoms or now - self._evaluated_seconds >= EVALUATE_SECONDS:
-            self._symptoms, self._evaluated_seconds = symptoms, now
+        is_same = symptoms == self._symptoms and found == self._found
+        if not is_same or now - self._evaluated_seconds >= EVALUATE_SECONDS:
+            self._symptoms, self._found, self._evaluated_seconds = symptoms, found, now
             self._guarded_evaluate()
+
+    def _found_now(self) -> frozenset[tuple[object, ...]]:
+        """What verdicts have found, by run; as before where nothing can be seen."""
+        if not self._sees_verdicts:
+            return self._found
+        try:
+            return frozenset(map(_found_by, self._source.snapshot().runs))
+        except Exception as error:  # noqa: BLE001 (the next evaluation counts it)
+            self._log.error("looking at verdicts", error)
+            return self._found
 
     def _guarded_evaluate(self) -> None:
         """A failure is counted and shown; alerts stay as they were until the next attempt."""
@@ -258,6 +276,11 @@ class LiveAlerts:
 def of_job(alerts: Iterable[Alert]) -> list[Alert]:
     """Those on verdicts, which a hub judges too; of the others only the node knows."""
     return [alert for alert in alerts if verdict_kind(alert)]
+
+
+def _found_by(run: RunRow) -> tuple[object, ...]:
+    found = (verdict for verdict in run.verdicts if verdict.state == "found")
+    return run.run, *((verdict.kind, verdict.role, verdict.ranks) for verdict in found)
 
 
 def _symptoms(signals: SignalState) -> tuple[object, ...]:

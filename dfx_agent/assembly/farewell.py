@@ -9,7 +9,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dfx_agent.assembly.ending import told_to_end
 
@@ -19,6 +19,7 @@ Render = Callable[[str | None], tuple[bytes, str]]
 _SCRAPER_MARK = "version="
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 _LOOK_SECONDS = 0.1
+_MOST_NAMED = 4
 
 
 class Scrapes:
@@ -68,5 +69,18 @@ def wait_for_scrape(scrapes: Scrapes, limit_seconds: float, say: Callable[[str],
     if end - begin >= 1:
         say(f"Prometheus may see the end: up to {end - begin:.0f} s (Ctrl-C: at once)")
     while time.monotonic() < end and not scrapes.came_since(begin):
+        if told_to_end(_ENDING, _LOOK_SECONDS):
+            return
+
+
+def wait_for_nodes(
+    present: Callable[[], Sequence[str]], limit_seconds: float, say: Callable[[str], None]
+) -> None:
+    """Until nobody is ``present`` any more, ``limit_seconds`` at most. Signals as above."""
+    begin = time.monotonic()
+    if (nodes := present()) and limit_seconds >= 1:
+        wait = f"up to {limit_seconds:.0f} s (Ctrl-C: at once)"
+        say(f"the hub waits for the last news of {', '.join(nodes[:_MOST_NAMED])}: {wait}")
+    while time.monotonic() - begin < limit_seconds and present():
         if told_to_end(_ENDING, _LOOK_SECONDS):
             return

@@ -14,7 +14,9 @@ from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.alerting.notification import Receiver
 from dfx_agent.assembly.delivery import receivers
+from dfx_agent.assembly.farewell import wait_for_nodes
 from dfx_agent.assembly.options import listener_of, read_token
+from dfx_agent.assembly.probing import Probing
 from dfx_agent.errors import ConfigError
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.job.folds import JobFolds
@@ -30,6 +32,7 @@ from dfx_agent.web.server import Server
 
 _TARGETS_EVERY_SECONDS = 1.0
 _DESCRIPTORS = 1 << 14
+_SEE_OFF_SECONDS = 10.0
 
 
 class Hub:
@@ -44,6 +47,7 @@ class Hub:
         folds = JobFolds(divergence.condition)
         told = receivers(config)
         self.intake = Intake(folds, delivers=bool(told))
+        self._probing = Probing(folds, self.intake.targets)
         self._source = _Source(folds, self.intake)
         self._alerts = _alerts(config, folds, self._source, told, lambda: self.url)
         self._file = targets.TargetsFile(targets_file) if targets_file else None
@@ -71,9 +75,15 @@ class Hub:
         self._server = Server(app, self._listener, protocol=HubProtocol)
         self._server.start()
         self._alerts.start()
+        self._probing.start(is_local=self._is_local)
+
+    def see_nodes_off(self) -> None:
+        """The job has ended here: what ended it may be known elsewhere, a few seconds later."""
+        wait_for_nodes(self.intake.present, _SEE_OFF_SECONDS, _say)
 
     def stop(self) -> None:
         self._stop.set()
+        self._probing.stop()
         self._alerts.stop()
         self._server.stop()
         self._listener.close()
@@ -85,7 +95,7 @@ class Hub:
                 self._write_targets()
             except ConfigError as error:
                 if is_well:
-                    print(f"dfx-agent: {error}", file=sys.stderr, flush=True)
+                    _say(str(error))
                 is_well = False
             else:
                 is_well = True
@@ -152,7 +162,12 @@ def _alerts(
     folds.await_alerts()
     live.join_incidents(folds.see_alerts)
     live.follow_symptoms(folds.signal_states)
+    live.follow_verdicts()
     return live
+
+
+def _say(text: str) -> None:
+    print(f"dfx-agent: {text}", file=sys.stderr, flush=True)
 
 
 def _allow_descriptors() -> None:

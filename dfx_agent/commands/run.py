@@ -120,6 +120,7 @@ def _see_off(service: Service, hub: Hub | None) -> None:
         service.see_job_off()
         service.stop()
         if hub is not None:
+            hub.see_nodes_off()
             hub.stop()
     except Exception as error:  # noqa: BLE001 (the exit code is the job's)
         _say(f"after the job: {_told(error)}")

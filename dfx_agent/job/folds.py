@@ -105,6 +105,17 @@ class JobFolds:
                 elif node in job.fold.nodes:
                     job.fold.reach[node] = reach
 
+    def silent_nodes(self, now_ns: int | None = None) -> frozenset[str]:
+        """Nodes of a job that tell nothing for a while, and have not said goodbye."""
+        here_ns = time.monotonic_ns() if now_ns is None else now_ns
+        with self._lock:
+            return frozenset(
+                known.node
+                for job in self._jobs
+                for known in job.fold.nodes.values()
+                if known.silent_seconds(here_ns) >= SILENT_SECONDS and not known.has_left
+            )
+
     def snapshot(self, now_ns: int | None = None, now_seconds: float | None = None) -> Snapshot:
         """All jobs as of now; judged anew when the newest is half a second old.
 

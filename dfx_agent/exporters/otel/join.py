@@ -73,7 +73,9 @@ class HubJoin:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
-        return not self._thread.is_alive()
+        is_told = not self._thread.is_alive()
+        self._link.see_end(is_told=is_told)
+        return is_told
 
     @property
     def is_delivered_by_hub(self) -> bool:

@@ -40,6 +40,7 @@ class HubLink:
         self._wants_all, self._all_seconds = True, float("-inf")
         self._every_seconds = TELL_SECONDS
         self._delivers = False
+        self._is_over = self._is_told = False
 
     @property
     def every_seconds(self) -> float:
@@ -48,9 +49,14 @@ class HubLink:
 
     @property
     def is_delivered_by_hub(self) -> bool:
-        """Whether alerts on the job are the hub's: it delivers, and has not been gone for long."""
+        """Whether alerts on the job are the hub's: it delivers, and has not been gone for long.
+
+        At the end it is not waited for: what it has not taken then nobody else would deliver.
+        """
         with self._lock:
-            is_gone = self._state != "joined" and time.time() - self._since >= HUB_GONE_SECONDS
+            patience_seconds = 0.0 if self._is_over else HUB_GONE_SECONDS
+            is_gone = self._state != "joined" and time.time() - self._since >= patience_seconds
+            is_gone |= self._is_over and not self._is_told
             return self._delivers and not is_gone
 
     def row(self) -> HubRow:
@@ -98,6 +104,11 @@ class HubLink:
 
     def see_no_answer(self, reason: str) -> None:
         self._become("lost", reason)
+
+    def see_end(self, *, is_told: bool) -> None:
+        """Nothing more is told; ``is_told``: what was new has been given to the hub in time."""
+        with self._lock:
+            self._is_over, self._is_told = True, is_told
 
     def count_sent(self, num_documents: int) -> None:
         with self._lock:

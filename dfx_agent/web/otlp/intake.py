@@ -21,6 +21,8 @@ from dfx_agent.web.otlp.records import FactsRecord, Request
 MAX_AGENTS = 20_000
 # an agent that is silent for longer is no target any more
 FORGET_SECONDS = 3600.0
+# one that is silent for longer is not waited for
+PRESENT_SECONDS = 15.0
 # so many agents may tell something in a second; more are asked to tell it less often
 _AGENTS_PER_SECOND = 300
 _MAX_EVERY_SECONDS = 5.0
@@ -133,6 +135,15 @@ class Intake:
                     left.get(node, False),
                 )
                 for node, counts in sorted(self._counts.items())
+            )
+
+    def present(self) -> tuple[str, ...]:
+        """Nodes of which an agent has told something lately, and has not said goodbye."""
+        since = time.time() - PRESENT_SECONDS
+        with self._lock:
+            agents = self._agents.values()
+            return tuple(
+                sorted({a.node for a in agents if not a.has_left and a.heard_seconds >= since})
             )
 
     def targets(self) -> tuple[AgentTarget, ...]:

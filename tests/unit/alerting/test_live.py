@@ -19,7 +19,7 @@ from dfx_agent.rules.alert import Alert, Runbook
 from dfx_agent.rules.conditions import Compare, Every, Grows, series
 from dfx_agent.rules.declared import ALERTS
 from dfx_agent.rules.samples import samples_of
-from dfx_agent.snapshot import RunRow, Snapshot
+from dfx_agent.snapshot import RunRow, Snapshot, Verdict
 
 
 @pytest.fixture
@@ -41,9 +41,11 @@ class Stepping:
 
     def __init__(self) -> None:
         self.signals = state(100)
+        self.verdicts: tuple[Verdict, ...] = ()
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(0.0, AGENT, (run("a", self.signals),))
+        row = replace(run("a", self.signals), verdicts=self.verdicts)
+        return Snapshot(0.0, AGENT, (row,))
 
 
 def test_a_symptom_is_evaluated_at_the_next_look_and_a_sound_step_is_not(told, monkeypatch):
@@ -57,6 +59,22 @@ def test_a_symptom_is_evaluated_at_the_next_look_and_a_sound_step_is_not(told, m
         alerts._look()
         seen.append((alerts.alerts().num_evaluations, len(told.firing)))
     assert seen == [(1, 0), (1, 0), (2, 1), (3, 0)]
+
+
+def test_a_verdict_that_finds_something_is_evaluated_at_the_next_look(told, monkeypatch):
+    monkeypatch.setattr(live, "EVALUATE_SECONDS", 3600.0)
+    source = Stepping()
+    alerts = LiveAlerts(source, lambda row: samples_of(row.signals), ALERTS, [told])
+    alerts.follow_verdicts()
+    looks = []
+    for verdicts in (
+        (), (Verdict("hang", "clear", "a", "s"),), (Verdict("hang", "found", "a", "s", ("3",)),),
+        (Verdict("hang", "found", "a", "other words", ("3",)),), (),
+    ):  # fmt: skip
+        source.verdicts = verdicts
+        alerts._look()
+        looks.append(alerts.alerts().num_evaluations)
+    assert looks == [1, 1, 2, 2, 3]
 
 
 def test_each_run_has_its_own_alerts_with_labels_and_links(alerts, told):

@@ -152,3 +152,17 @@ def test_a_hub_that_delivers_is_waited_for_a_minute(link, clock):
 def test_a_hub_without_receivers_leaves_the_alerts_to_its_nodes(link):
     link.see_answer(200, HUB, "")
     assert not link.is_delivered_by_hub
+
+
+@pytest.mark.parametrize(
+    ("is_taken", "is_told", "is_of_hub"),
+    [(True, True, True), (False, True, False), (True, False, False)],
+    ids=["taken", "not taken", "not told in time"],
+)
+def test_at_the_end_a_node_delivers_what_its_hub_has_not_taken(link, is_taken, is_told, is_of_hub):
+    link.see_answer(200, HUB | {DELIVERS: "1"}, "")
+    if not is_taken:
+        link.see_no_answer("Connection refused")
+    assert link.is_delivered_by_hub
+    link.see_end(is_told=is_told)
+    assert link.is_delivered_by_hub == is_of_hub

@@ -111,3 +111,12 @@ def test_who_is_silent_for_an_hour_is_forgotten(intake, monkeypatch):
     monkeypatch.setattr(module.time, "time", lambda: now + module.FORGET_SECONDS + 1)
     told(intake, known(node="b", agent="2", **{envelope.URL: "http://b:1"}))
     assert [target.node for target in intake.targets()] == ["b"]
+
+
+def test_present_are_those_who_told_something_lately_and_have_not_left(intake, monkeypatch):
+    told(intake, known(agent="1"), known(node="node-b", agent="2"))
+    assert intake.present() == ("node-a", "node-b")
+    told(intake, known(agent="1", **{envelope.IS_LAST: True}))
+    assert intake.present() == ("node-b",)
+    monkeypatch.setattr(module, "PRESENT_SECONDS", 0.0)
+    assert intake.present() == ()

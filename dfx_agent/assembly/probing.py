@@ -1,0 +1,165 @@
+"""Whether the hosts of silent nodes answer: a TCP connect to where the agent of each one served.
+
+A host that refuses is there, and nobody listens on it. One that does not answer is gone, or cut off
+from this hub. Only who is silent is tried, in a thread of its own, some at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from dfx_agent.job.folds import JobFolds
+from dfx_agent.job.roster import Reach
+from dfx_agent.log import OncePerPlace
+from dfx_agent.loopback import is_loopback
+from dfx_agent.web.otlp.intake import AgentTarget
+
+EVERY_SECONDS = 3.0
+ANSWER_SECONDS = 2.0
+# so many at a time; looking up their names takes no longer than this, the others come next
+_AT_ONCE, _NAMES_SECONDS = 64, 5.0
+_WELL: tuple[Reach, ...] = ("answers", "refused")
+
+Address = tuple[int, tuple[object, ...]]  # family, as the system takes it
+
+
+class Probing:
+    """``targets``: where agents serve, by node; of a node that is heard again nothing is known."""
+
+    def __init__(self, folds: JobFolds, targets: Callable[[], Iterable[AgentTarget]]) -> None:
+        self._folds, self._targets = folds, targets
+        self._is_local = False
+        self._known: dict[str, Reach] = {}
+        self._turns: deque[str] = deque()
+        self._addresses: dict[str, Address] = {}
+        self._log = OncePerPlace("dfx_agent.job")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="dfx-probes", daemon=True)
+
+    def start(self, *, is_local: bool) -> None:
+        """``is_local``: all nodes are on this machine, so that their loopback is ours."""
+        self._is_local = is_local
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def probe(self) -> None:
+        """Try those that are silent now, and tell what is found of them."""
+        silent = self._folds.silent_nodes()
+        for node in self._known.keys() - silent:
+            self._tell(node, None)
+        for node, reach in answers(self._addresses_of(self._next(silent))).items():
+            self._tell(node, reach)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(EVERY_SECONDS):
+            try:
+                self.probe()
+            except Exception as error:  # noqa: BLE001 (a fault of ours: logged, and it goes on)
+                self._log.error("asking whether hosts answer", error)
+
+    def _tell(self, node: str, reach: Reach | None) -> None:
+        if reach is None:
+            self._known.pop(node, None)
+        else:
+            self._known[node] = reach
+        self._folds.probed(node, reach)
+
+    def _next(self, silent: Iterable[str]) -> list[str]:
+        """Whose turn it is: those that were not tried for longest."""
+        known = set(silent)
+        waiting = [node for node in self._turns if node in known]
+        self._turns = deque(sorted(known - set(waiting)) + waiting)
+        taken = [self._turns.popleft() for _ in range(min(_AT_ONCE, len(self._turns)))]
+        self._turns += taken
+        return taken
+
+    def _addresses_of(self, nodes: Iterable[str]) -> dict[str, list[Address]]:
+        """Of those whose address is known."""
+        urls: dict[str, list[str]] = {}
+        for target in self._targets():
+            urls.setdefault(target.node, []).append(target.url)
+        end = time.monotonic() + _NAMES_SECONDS
+        found = {}
+        for node in nodes:
+            if time.monotonic() < end:
+                known = [self._address(url) for url in urls.get(node, ())]
+                found[node] = [address for address in known if address is not None]
+        return found
+
+    def _address(self, url: str) -> Address | None:
+        """None of one that cannot be looked up, or that only its own machine reaches."""
+        if url not in self._addresses:
+            with suppress(OSError, ValueError):
+                parts = urlsplit(url)
+                if parts.hostname and parts.port and self._may_ask(parts.hostname):
+                    info = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+                    self._addresses[url] = info[0][0], info[0][4]
+        return self._addresses.get(url)
+
+    def _may_ask(self, host: str) -> bool:
+        return self._is_local or not is_loopback(host)
+
+
+def answers(addresses: Mapping[str, Iterable[Address]]) -> dict[str, Reach]:
+    """Node -> how the best of its addresses answers; all are tried at once."""
+    found: dict[str, Reach] = {}
+    with selectors.DefaultSelector() as selector:
+        for node, tried in addresses.items():
+            for address in tried:
+                _begin(selector, node, address, found)
+        _wait(selector, found)
+    return found
+
+
+def _begin(
+    selector: selectors.BaseSelector, node: str, address: Address, found: dict[str, Reach]
+) -> None:
+    family, where = address
+    found.setdefault(node, "no answer")
+    try:
+        probe = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:  # no descriptor is left: nothing is known of it
+        del found[node]
+        return
+    probe.setblocking(False)  # noqa: FBT003 (its only argument)
+    number = probe.connect_ex(where)  # type: ignore[arg-type]
+    if number in {errno.EINPROGRESS, errno.EALREADY}:
+        selector.register(probe, selectors.EVENT_WRITE, node)
+    else:
+        _see(found, node, number)
+        probe.close()
+
+
+def _wait(selector: selectors.BaseSelector, found: dict[str, Reach]) -> None:
+    """Until all have answered, or the time is over."""
+    end = time.monotonic() + ANSWER_SECONDS
+    while selector.get_map() and (rest := end - time.monotonic()) > 0:
+        for key, _ in selector.select(rest):
+            probe = key.fileobj
+            assert isinstance(probe, socket.socket)
+            _see(found, key.data, probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            selector.unregister(probe)
+            probe.close()
+    for key in list((selector.get_map() or {}).values()):
+        assert isinstance(key.fileobj, socket.socket)
+        key.fileobj.close()
+
+
+def _see(found: dict[str, Reach], node: str, number: int) -> None:
+    reach: Reach = "no answer"
+    if number == 0:
+        reach = "answers"
+    elif number == errno.ECONNREFUSED:
+        reach = "refused"
+    if reach in _WELL and found[node] != "answers":
+        found[node] = reach
