@@ -132,7 +132,7 @@ def _begin(
         del found[node]
         return
     probe.setblocking(False)  # noqa: FBT003 (its only argument)
-    number = probe.connect_ex(where)  # type: ignore[arg-type]
+    number = probe.connect_ex(where)
     if number in {errno.EINPROGRESS, errno.EALREADY}:
         selector.register(probe, selectors.EVENT_WRITE, node)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -117,14 +117,16 @@ class JobFold:
     def ranks(self) -> dict[str, list[RankFacts]]:
         """Role -> its ranks on nodes that are heard, as of ``now_ns``, in order.
 
-        Empty for a role in which all of them get on, as of when each was told of.
+        Those of a node that has said goodbye too, where they had ended. Empty for a role in which
+        all of them get on, as of when each was told of.
         """
         found: dict[str, list[RankFacts]] = {}
-        now_ns, heard = self.now_ns, self.heard
-        standing = self._standing(heard)
-        for node in heard:
+        now_ns = self.now_ns
+        told = [(node, _told_by(node)) for node in self.nodes.values() if self._is_known(node)]
+        standing = _standing(ranks for _, ranks in told)
+        for node, ranks in told:
             shift, name = self.shift(node), node.node if len(self.nodes) > 1 else ""
-            for (role, label), rank in node.ranks.items():
+            for (role, label), rank in ranks.items():
                 known = found.setdefault(role, [])
                 called = self.places.label(node.node, role, label)
                 if role in standing and (called == label or rank.is_living):
@@ -132,9 +134,8 @@ class JobFold:
                     known.append(replace(here, label=called, node=name))
         return {role: _of_newest_attempt(_outlived(ranks)) for role, ranks in found.items()}
 
-    def _standing(self, heard: Iterable[NodeRun]) -> set[str]:
-        """Roles in which somebody may stand."""
-        return {role for node in heard for (role, _), rank in node.ranks.items() if may_stand(rank)}
+    def _is_known(self, node: NodeRun) -> bool:
+        return node.has_left or self.is_heard(node.node)
 
     def counts_steps(self) -> tuple[set[str], set[str]]:
         """Roles of which a rank is in a step, and of which one is in a process group."""
@@ -302,6 +303,18 @@ class JobFold:
             moved_ns=min(rank.moved_ns, now_ns),
             others_moved_ns=min(rank.others_moved_ns, now_ns),
         )
+
+
+def _told_by(node: NodeRun) -> Mapping[tuple[str, str], RankFacts]:
+    """Of one that has said goodbye nobody knows how those do that lived then."""
+    if not node.has_left:
+        return node.ranks
+    return {key: rank for key, rank in node.ranks.items() if not rank.is_living}
+
+
+def _standing(told: Iterable[Mapping[tuple[str, str], RankFacts]]) -> set[str]:
+    """Roles in which somebody may stand."""
+    return {role for ranks in told for (role, _), rank in ranks.items() if may_stand(rank)}
 
 
 def may_stand(rank: RankFacts) -> bool:

@@ -42,7 +42,8 @@ class JobJudge:
         unsure = self._unsure(seats, presences)
         ranks = {role: known for role, known in fold.ranks().items() if role != LOG_ROLE}
         stragglers = (
-            judged(run, "straggler", role, partial(self._straggler, role)) for role in ranks
+            judged(run, "straggler", role, partial(self._straggler, role))
+            for role in (ranks if fold.heard else ())
         )
         of_ranks = [*self._waits(ranks, is_sure=not unsure), *filter(None, stragglers)]
         memory = fold.faults.judged_roles(

@@ -98,6 +98,29 @@ def test_a_dead_process_is_a_crash_with_its_node(hub):
     assert found.summary.startswith("rank 3 on node-b was killed by signal 9 (SIGKILL)")
 
 
+def test_who_died_stays_known_when_the_node_says_goodbye(hub):
+    """Its launcher ends with the rank; others end a little later, because of it."""
+    a, b = hub.nodes.values()
+    gone_ns = b.at(4)
+    b.stands(
+        3, 4, state="died", gone_ns=gone_ns, alive_ns=gone_ns - 10**8,
+        exit_status=ExitStatus(None, 9), is_outlived=True,
+    )  # fmt: skip
+    hub.hear(5)
+    hub.tell(b.facts(6, is_last=True), 6)
+    for rank in (0, 1):
+        gone_ns = a.at(6)
+        a.stands(
+            rank, 6, state="died", gone_ns=gone_ns, alive_ns=gone_ns - 10**8,
+            exit_status=ExitStatus(1, None),
+        )  # fmt: skip
+    for second in (7, 8):
+        hub.hear(second, without="node-b")
+        assert hub.verdict("crash", second).ranks == ("3",)
+    hub.tell(a.facts(9, is_last=True), 9)
+    assert hub.verdict("crash", 10).ranks == ("3",)
+
+
 def test_a_node_that_comes_back_is_judged_again(hub):
     hub.follow(4, 30, without="node-b")
     hub.follow(30, 33)
