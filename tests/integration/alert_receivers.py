@@ -12,7 +12,7 @@ from live_processes import started, until
 CONFIG = """
 route:
   receiver: hook
-  group_by: [job, run]
+  group_by: [GROUP_BY]
   group_wait: 200ms
   group_interval: 1s
   repeat_interval: 24h
@@ -82,9 +82,9 @@ def hooked():
 class Alertmanager:
     """A client of a real one."""
 
-    def __init__(self, process, port: int) -> None:
+    def __init__(self, process, port: int, host="127.0.0.1") -> None:
         self.process = process
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
 
     def alerts(self) -> list[dict]:
         with urlopen(f"{self.url}/api/v2/alerts", timeout=10) as response:
@@ -100,18 +100,24 @@ class Alertmanager:
 
 
 @contextmanager
-def alertmanager(binary: str, folder: Path, port: int, hook: Hook):
-    """Running with its data in ``folder``: the next one there remembers what it has told."""
+def alertmanager(
+    binary: str, folder: Path, port: int, hook: Hook, host="127.0.0.1", group_by="job, run"
+):
+    """Running with its data in ``folder``: the next one there remembers what it has told.
+
+    Grouped by "..." each alert is a message of its own.
+    """
     config = folder / "alertmanager.yml"
-    config.write_text(CONFIG.replace("HOOK", hook.url))
+    group_by = f"'{group_by}'" if group_by == "..." else group_by
+    config.write_text(CONFIG.replace("HOOK", hook.url).replace("GROUP_BY", group_by))
     command = [
         binary,
         f"--config.file={config}",
         f"--storage.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
+        f"--web.listen-address={host}:{port}",
         "--cluster.listen-address=",
     ]
     with started(command, folder) as process:
-        manager = Alertmanager(process, port)
+        manager = Alertmanager(process, port, host)
         until(manager.is_ready, "Alertmanager is ready")
         yield manager
