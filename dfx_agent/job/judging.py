@@ -39,7 +39,7 @@ class JobJudge:
         judged, run = fold.faults.judged, fold.run
         seats = [seat for _, seat in fold.seats() if seat.role != LOG_ROLE]
         presences = fold.presences()
-        unsure = self._unsure(seats, presences)
+        unsure = self._unsure(presences)
         ranks = {role: known for role, known in fold.ranks().items() if role != LOG_ROLE}
         stragglers = (
             judged(run, "straggler", role, partial(self._straggler, role))
@@ -106,10 +106,11 @@ class JobJudge:
         """Steps, of those kept, in which a rank was in the stage of that name."""
         return {number for steps in self._fold.steps.values() for number in steps.checkpoints}
 
-    def _unsure(self, seats: Sequence[Seat], presences: Sequence[Presence]) -> dict[str, str]:
-        """Role -> why not all of its ranks can be judged."""
+    def _unsure(self, presences: Sequence[Presence]) -> dict[str, str]:
+        """Role -> why not all of its ranks can be judged. Who is silent had joined."""
         fold, found = self._fold, {}
-        roles = {seat.role for _, seat in fold.seats(of_heard=False)} - {LOG_ROLE}
+        everybody = [s for _, s in fold.seats(of_heard=False) if s.role != LOG_ROLE]
+        roles = {seat.role for seat in everybody}
         for role in roles:
             silent = [str(each) for each in presences if role in fold.silent_roles(each.node)]
             claimed = (
@@ -118,7 +119,7 @@ class JobJudge:
                 for (of, label), nodes in fold.places.clashes.items()
                 if of == role
             )
-            texts = [*claimed, *silent, missing_text(seats, role, fold.idle_nodes)]
+            texts = [*claimed, *silent, missing_text(everybody, role, fold.idle_nodes)]
             if any(texts):
                 found[role] = "; ".join(dict.fromkeys(filter(None, texts)))
         return found

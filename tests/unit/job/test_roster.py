@@ -47,6 +47,7 @@ def test_a_silent_agent_is_no_dead_rank(hub):
     said = unsure(hub, 30)
     assert "the agent of node-b has told nothing for 27" in said
     assert "whether ranks 2, 3 run is not known" in said
+    assert "never joined" not in said
     assert hub.verdict("crash", 30).ranks == ()
 
 
