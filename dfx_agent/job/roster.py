@@ -55,7 +55,7 @@ class Presence:
         if self.reach == "no answer":
             return (
                 f"{self.node} is gone, or cut off from everybody, since {for_seconds}: neither its "
-                f"host nor {whose} answers"
+                f"host nor {whose} {'answer' if len(self.labels) > 1 else 'answers'}"
             )
         said = f"the agent of {self.node} has told nothing for {for_seconds}"
         return f"{said}: {runs if self.takes_part else unknown}"

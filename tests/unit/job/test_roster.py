@@ -77,7 +77,7 @@ def test_a_host_that_does_not_answer_with_ranks_that_do_not_come_may_be_gone(hub
     hub.folds.probed("node-b", "no answer")
     said = unsure(hub, 60)
     assert "node-b is gone, or cut off from everybody" in said
-    assert "neither its host nor ranks 2, 3 answer" in said
+    assert "neither its host nor ranks 2, 3 answer;" in f"{said};"
 
 
 def test_an_agent_that_ended_in_order_says_so(hub):

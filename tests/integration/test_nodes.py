@@ -1,0 +1,121 @@
+"""A job on two hosts, started by the two lines of docs/how-to/many_nodes.md: one page, one judge.
+
+Hosts are namespaces. One job takes one fault after the other; the last one ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import ExitStack
+
+import pytest
+from alert_receivers import alertmanager, hooked
+from live_processes import unused_port
+from namespaces import hosts, needs_hosts
+from node_jobs import HUB_PORT, RUN, NodesJob, started_job, steady, stop
+
+pytestmark = needs_hosts
+
+LATE_SECONDS = 120.0
+
+
+class Scene:
+    """The job, and what the pager was told: each alert is a message of its own."""
+
+    def __init__(self, job, hook):
+        self.job, self.hook = job, hook
+
+    def paged(self):
+        """Every page that was sent, in order; none is of another run."""
+        assert {run for _, _, run in self.hook.told} <= {RUN}
+        return [name for status, name, _ in self.hook.told if status == "firing"]
+
+
+@pytest.fixture(scope="module")
+def scene(alertmanager_binary, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nodes")
+    with ExitStack() as stack:
+        found = stack.enter_context(hosts(folder, "node-a", "node-b"))
+        hook, here = stack.enter_context(hooked()), found[0].here
+        served = alertmanager(
+            alertmanager_binary, folder, unused_port(), hook, host=here, group_by="..."
+        )
+        job = NodesJob(folder, found, found[0])
+        told = {"DFX_ALERTMANAGER": stack.enter_context(served).url}
+        stack.enter_context(started_job(job, "auto", ["node-a", "node-b"], 0.6, told))
+        yield Scene(job, hook)
+
+
+def test_one_page_shows_all_ranks(scene):
+    job = scene.job
+    whose = {"0": "node-a", "1": "node-a", "2": "node-b", "3": "node-b"}
+    job.until(lambda: job.ranks() == whose, "four ranks", LATE_SECONDS)
+    steady(job)
+    assert {row["node"] for row in job.asked()["agent"]["nodes"]} == {"node-a", "node-b"}
+    urls = sorted(group["targets"][0] for group in job.asked("/api/v1/targets"))
+    assert urls == ["node-a:9931", "node-b:9931"]
+    assert f"joined the hub http://node-a:{HUB_PORT}" in job.launchers["node-b"].errors
+
+
+def named(job, rank):
+    """The straggler verdict once it is found, or has abstained for long since the host is busy."""
+    found = job.found()
+    assert {(kind, *row["ranks"]) for kind, row in found.items()} <= {("straggler", rank)}
+    verdict = job.verdicts().get("straggler", {"state": "", "cause": ""})
+    is_busy = verdict["cause"] == "busy host" and job.step() >= job.first_step("slow") + 20
+    return verdict if verdict["state"] == "found" or is_busy else None
+
+
+def diagnosed(job, run_cli):
+    """What `dfx-agent diagnose` says of each kind, asked of the hub; something was found."""
+    url = f"http://{job.hub.address}:{HUB_PORT}"
+    words = ("--json", "--watch", "30", "--url", url, "--token-file", str(job.token_file))
+    done = run_cli("diagnose", *words, env={**os.environ, "NO_PROXY": "*"})
+    assert done.returncode == 1, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    return {verdict["kind"]: verdict["summary"] for verdict in run["verdicts"]}
+
+
+def test_a_slow_rank_on_the_second_host(scene, run_cli):
+    job = scene.job
+    job.order("slow 3 1.3")
+    row = job.until(lambda: named(job, "3"), "the straggler", LATE_SECONDS)
+    if row["state"] != "found":
+        job.order("")
+        pytest.skip(f"this machine is busy with others, so that nobody is named: {row['summary']}")
+    assert row["summary"].startswith("rank 3 on node-b makes the others wait")
+    assert row["stage"] == "forward"
+    assert "rank 3 on node-b makes the others wait" in diagnosed(job, run_cli)["straggler"]
+    job.until(lambda: scene.paged() == ["DfxStraggler"], "its page", LATE_SECONDS)
+    job.order("")
+
+
+def test_a_rank_that_is_stopped_on_the_second_host(scene, run_cli):
+    job = scene.job
+    steady(job)
+    before = scene.paged()
+    go_on = stop(job, 3)
+    row = job.until(job.found, "the hang", LATE_SECONDS)
+    assert set(row) == {"hang"}
+    assert row["hang"]["ranks"] == ["3"]
+    assert row["hang"]["summary"].startswith("rank 3 on node-b stopped")
+    assert diagnosed(job, run_cli)["hang"].startswith("rank 3 on node-b stopped")
+    job.until(lambda: scene.paged() == [*before, "DfxStepStalled"], "its page", LATE_SECONDS)
+    go_on()
+    steady(job, 4)
+    assert scene.paged() == [*before, "DfxStepStalled"]
+
+
+def test_a_rank_that_is_killed_on_the_second_host_ends_the_job(scene):
+    """The hub ends with the job, and not before it was told who died."""
+    job = scene.job
+    before = scene.paged()
+    os.kill(job.pid(3), signal.SIGKILL)
+    for process in job.launchers.values():
+        assert process.wait(LATE_SECONDS) != 0
+    job.until(lambda: scene.paged() == [*before, "DfxRankDied"], "its page")
+    (alert,) = [a for body in scene.hook.bodies for a in body["alerts"]
+                if a["labels"]["alertname"] == "DfxRankDied"]  # fmt: skip
+    assert "rank 3 on node-b was killed by signal 9" in alert["annotations"]["description"]
