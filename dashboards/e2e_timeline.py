@@ -6,7 +6,7 @@ from typing import Any
 
 from grafana_foundation_sdk.models import dashboard as dm
 
-from dashboards import alert_panels, verdict_row
+from dashboards import alert_panels, device_panels, verdict_row
 from dashboards.common import (
     BLUE,
     CLEAR,
@@ -77,6 +77,11 @@ def board() -> Board:
     made.row("Where the time goes")
     made.line(9, (9, step_split()), (9, time_shares()), (6, in_flight()))
     made.line(8, (12, learner_split()), (12, collector_shares()))
+    made.row("What the devices do")
+    made.line(
+        9, (13, device_panels.stage_matrix()), (7, device_panels.stage_bars()),
+        (4, device_panels.held_down()),
+    )  # fmt: skip
     made.row("How fast")
     made.line(8, (8, step_trend()), (8, tokens()), (8, bubble()))
     made.line(8, (8, framework_stages()), (8, tokens_per_gpu()), (8, queues()))

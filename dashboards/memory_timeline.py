@@ -6,7 +6,7 @@ from typing import Any
 
 from grafana_foundation_sdk.models import common as cm
 
-from dashboards import alert_panels
+from dashboards import alert_panels, device_panels
 from dashboards.common import (
     BLUE,
     GREEN,
@@ -55,6 +55,11 @@ def board() -> Board:
     made.line(9, (9, allocator()), (9, stage_peaks()), (6, fullest()))
     made.line(9, (12, reserved_heatmap()), (12, fragmentation()))
     made.line(8, (12, gap()), (12, retries()))
+    made.row("Devices and host, by their own account")
+    made.line(
+        8, (9, device_panels.driver_memory()), (7, device_panels.stage_memory()),
+        (8, device_panels.shared_memory()),
+    )  # fmt: skip
     return made
 
 

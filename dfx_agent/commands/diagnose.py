@@ -25,6 +25,7 @@ from dfx_agent.snapshot import (
     Verdict,
 )
 from dfx_agent.snapshot.bottleneck import bound_text
+from dfx_agent.snapshot.devices import device_text, stage_text
 from dfx_agent.snapshot.document import Document
 
 HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
@@ -42,7 +43,7 @@ ledger."""
 
 _WATCH_SECONDS = 3.0
 _WIDTH = 100
-_HOLDERS_TOLD, _PHASES_TOLD = 5, 12
+_HOLDERS_TOLD, _PHASES_TOLD, _STAGES_TOLD = 5, 12, 6
 _LEAST_LATE_SECONDS = 0.01
 
 
@@ -159,6 +160,7 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
         for rank in run.ranks:
             _print_loop(rank)
             _print_heap(run, rank)
+        _print_devices(run)
         if not run.verdicts:
             print("  look longer with --watch")
 
@@ -230,6 +232,16 @@ def _print_heap(run: RunRow, rank: RankRow) -> None:
     text = heap_text(memory.heap, memory.anonymous_bytes)
     if text and not any(v.role == rank.role and rank.rank in v.ranks for v in told):
         _print_filled(f"  memory of {rank.role} {rank.rank}: {text}")
+
+
+def _print_devices(run: RunRow) -> None:
+    """What the devices of each rank did in its stages, the longest stage first."""
+    for rank in run.ranks:
+        if not rank.device_stages:
+            continue
+        names = ", ".join(map(device_text, rank.device_names))
+        told = "; ".join(filter(None, map(stage_text, rank.device_stages[:_STAGES_TOLD])))
+        _print_filled(f"  devices of {rank.role} {rank.rank} ({names}): {told}")
 
 
 def _print_loop(rank: RankRow) -> None:

@@ -121,3 +121,20 @@ def device_text(device: str) -> str:
         return device
     word = f"{'NPU' if vendor == 'ascend' else 'GPU'} {index}"
     return f"{word} (MIG {part.removeprefix('mig:')})" if part else word
+
+
+def stage_text(row: StageDevice) -> str:
+    """As in "rollout: SM active 8 %, 41.2 GiB, 310 W"; "" where nothing was told."""
+    busy = ("SM active", row.sm_active_ratio)
+    if row.sm_active_ratio is None:
+        busy = ("in use", row.utilization_ratio)
+    told = [f"{name} {ratio:.0%}" for name, ratio in (busy,) if ratio is not None]
+    if row.tensor_active_ratio is not None:
+        told.append(f"tensor cores {row.tensor_active_ratio:.0%}")
+    if row.used_bytes is not None:
+        told.append(f"{row.used_bytes / 2**30:.1f} GiB")
+    if row.power_watts is not None:
+        told.append(f"{row.power_watts:.0f} W")
+    if row.throttled_ratio:
+        told.append(f"clocks held down {row.throttled_ratio:.0%} of it")
+    return f"{row.stage or 'outside all stages'}: {', '.join(told)}" if told else ""

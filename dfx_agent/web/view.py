@@ -33,6 +33,7 @@ from dfx_agent.snapshot import (
     ScalarRow,
     SignalState,
     Snapshot,
+    StageDevice,
     Standing,
     StepCell,
     StepRow,
@@ -94,6 +95,8 @@ class ShownRank:
     collectives: tuple[CollectiveTime, ...]
     groups: tuple[GroupRow, ...]
     devices: tuple[DeviceMemory, ...]
+    device_names: tuple[str, ...]
+    device_stages: tuple[StageDevice, ...]
     host_memory: HostMemory | None
     source: RankSource
     outside: OutsideLook | None
@@ -279,6 +282,8 @@ def _shown(rank: RankRow, cell: StepCell | None) -> ShownRank:
         collectives=rank.collectives,
         groups=rank.groups,
         devices=rank.devices,
+        device_names=rank.device_names,
+        device_stages=rank.device_stages,
         host_memory=rank.host_memory,
         source=rank.source,
         outside=rank.outside,

@@ -20,7 +20,8 @@ def main() -> None:
     for step in range(1, 100_000):
         is_bad = step >= COLLAPSE_STEP
         dfx.set_step(step)
-        time.sleep(bad_seconds if is_bad else STEP_SECONDS)
+        with dfx.stage("actor_update"):
+            time.sleep(bad_seconds if is_bad else STEP_SECONDS)
         values = {
             "actor/grad_norm": 0.4 * rng.lognormvariate(0, 0.15),
             "actor/entropy": 0.3 * rng.lognormvariate(0, 0.08),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from board_files import ROOT, annotation_queries, filled, panel_queries
+from device_library import Script, build
 from live_processes import (
     DEMO,
     TORCHRUN,
@@ -56,6 +57,14 @@ ELSEWHERE = {"dfx-pipeline", "dfx-native"}
 QUERIES = [q for q in (*panel_queries(), *annotation_queries()) if q.board not in ELSEWHERE]
 
 
+def scripted_devices(folder):
+    """Eight GPUs for an agent, one of them held down, by a library with NVML's interface."""
+    script = Script(folder / "script")
+    script.say(count=8, reasons__5=4, utilization__5=40, metric2__5=30)
+    library = build(folder / "nvml", "nvidia")
+    return {"LD_LIBRARY_PATH": str(library), "DFX_TEST_SCRIPT": str(script.path)}
+
+
 def started_prometheus(stack, binary, folder, demo, scripted):
     config = folder / "prometheus.yml"
     config.write_text(
@@ -84,7 +93,8 @@ def prometheus(prometheus_binary, tmp_path_factory):
     job = [sys.executable, str(Path(__file__).parent / "scripted_job.py")]
     collapsing = [sys.executable, str(Path(__file__).parent / "collapsing_job.py"),
                   str(COLLAPSED_STEP_SECONDS)]  # fmt: skip
-    collapsing_env = {**scripted_env, "DFX_RUN": "collapsing", "DFX_ROLE": "trainer"}
+    collapsing_env = {**scripted_env, "DFX_RUN": "collapsing", "DFX_ROLE": "trainer",
+                      "CUDA_VISIBLE_DEVICES": "5"}  # fmt: skip
     # nobody listens: notifications that fail are counted
     demo_env["DFX_WEBHOOK"] = f"http://127.0.0.1:{unused_port()}/"
     demo = [*TORCHRUN, "4", *DEMO, "--steps", "1000", "--checkpoint-every", "5", *FAULTS]
@@ -94,7 +104,8 @@ def prometheus(prometheus_binary, tmp_path_factory):
         for role in ("learner", "collector"):
             words = [sys.executable, str(Path(__file__).parent / "off_policy_job.py"), role]
             stack.enter_context(started(words, folder, {**scripted_env, "DFX_RUN": "off-policy"}))
-        scripted_agent = stack.enter_context(serving(folder, unused_port(), env=scripted_env))
+        devices = {**scripted_env, **scripted_devices(folder)}
+        scripted_agent = stack.enter_context(serving(folder, unused_port(), env=devices))
         demo_agent = stack.enter_context(running(folder, unused_port(), demo, demo_env))
         found = started_prometheus(stack, prometheus_binary, folder, demo_agent, scripted_agent)
 

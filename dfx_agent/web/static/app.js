@@ -3,6 +3,7 @@
 import { AlertList } from "./alerts.js";
 import { Charts } from "./charts.js";
 import { CollectivePanel } from "./collectives.js";
+import { DevicePanel } from "./devices.js";
 import { setHidden, setText } from "./element.js";
 import { EnginePanel } from "./engines.js";
 import { EventLoopPanel } from "./event_loops.js";
@@ -40,6 +41,7 @@ class Page {
     this.collectives = new CollectivePanel();
     this.pipeline = new PipelinePanel();
     this.engines = new EnginePanel();
+    this.devices = new DevicePanel();
     this.memory = new MemoryPanel();
     this.eventLoops = new EventLoopPanel();
     this.health = new HealthPanel();
@@ -103,6 +105,7 @@ class Page {
     this.collectives.update(run);
     this.pipeline.update(run);
     this.engines.update(run);
+    this.devices.update(run);
     this.memory.update(run);
     this.eventLoops.update(run);
     this.health.update(run, snapshot.agent.detector);

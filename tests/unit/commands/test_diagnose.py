@@ -21,6 +21,7 @@ from dfx_agent.snapshot import (
     HostMemory,
     RunRow,
     Snapshot,
+    StageDevice,
     Standing,
     Verdict,
 )
@@ -103,3 +104,22 @@ def test_what_glibc_keeps_is_said_once(capsys, is_in_verdict):
     diagnose._print(told, None)
     said = "malloc_trim(0) would give back" in " ".join(capsys.readouterr().out.split())
     assert said is not is_in_verdict
+
+
+def test_what_the_devices_did_in_each_stage_is_said(capsys):
+    told = seen("/dfx", state="clear", rank_state="live")
+    (run,) = told.runs
+    stages = (
+        StageDevice("actor_update", 40, 40.0, 1.0, 0.62, 0.41, 655.0, 70 * 2.0**30, 1.7e9, 0.0),
+        StageDevice("rollout", 20, 20.0, 0.9, None, throttled_ratio=0.5),
+        StageDevice("", 1, 1.0),
+    )
+    rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
+    told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, ranks=(rank,)),)))
+    diagnose._print(told, None)
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "(GPU 3): actor_update: SM active 62%, tensor cores 41%, 70.0 GiB, 655 W; "
+        "rollout: in use 90%, clocks held down 50% of it"
+    ) in text
+    assert "outside all stages" not in text, "what nobody told is left out"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 from device_library import WatchingAgent, environment
+
+from dfx_agent.host.namespaces import sees_host_pids
+from dfx_agent.wire import Identity, SegmentWriter
+from dfx_agent.wire.records import STAGE, STEP
 
 DEADLINE_SECONDS = 120.0
 
@@ -19,6 +24,17 @@ def agent(libraries, script, tmp_path):
     )
     yield watching
     watching.close()
+
+
+def rank_in_a_stage(folder, rank: int, stage: str) -> SegmentWriter:
+    """One rank of this process that is in a stage for the next seconds, and says so beforehand."""
+    segment = SegmentWriter(
+        str(folder), Identity(run="r", role="trainer", rank=rank, local_rank=rank)
+    )
+    now, name = time.monotonic_ns(), segment.add_name(stage)
+    segment.emit(now, now, 0.0, 1, 0, 0, 0, STEP, 0)
+    segment.emit(now, now + 9 * 10**9, 0.0, 1, 1, 0, 1, STAGE, name)
+    return segment
 
 
 def until(agent, is_seen):
@@ -48,3 +64,26 @@ def test_a_device_that_is_lost_is_a_fault_until_it_is_back(agent, script):
     script.say()
     back = until(agent, lambda seen: not seen["faults"])
     assert back["devices"] == ["host", "nvidia:0"]
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "by what it sees"])
+def test_two_ranks_on_one_device_are_told_what_it_did_in_their_stages(
+    agent, script, tmp_path, is_listed
+):
+    if is_listed and not sees_host_pids():
+        pytest.skip("pids of this container are not the host's: the driver's list is not taken")
+    of_pid = {"processes": 1, "pid0": os.getpid(), "process_used": 5e9} if is_listed else {}
+    script.say(metric2=8, **of_pid)
+    until(agent, lambda seen: seen["devices"] == ["host", "nvidia:0"])
+    stages = {"0": "rollout", "1": "actor_update"}
+    segments = [rank_in_a_stage(tmp_path / "dfx", int(r), stage) for r, stage in stages.items()]
+    try:
+        seen = until(agent, lambda seen: len([r for r in seen["ranks"].values() if r["busy"]]) == 2)
+    finally:
+        for segment in segments:
+            segment.close()
+    for rank, stage in stages.items():
+        told = seen["ranks"][rank]
+        assert told["devices"] == ["nvidia:0"]
+        assert told["bytes"] == ({"nvidia:0": 5e9} if is_listed else {})
+        assert told["busy"][stage] == 0.08

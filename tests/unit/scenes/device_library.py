@@ -158,11 +158,20 @@ for line in sys.stdin:
         agent.stop()
         print(json.dumps({"stopped": True}), flush=True)
         break
-    row = agent.snapshot().agent
+    snapshot = agent.snapshot()
+    row = snapshot.agent
     print(json.dumps({
         "devices": [device.device for device in row.devices],
         "faults": {fault.what: fault.message for fault in row.faults},
         "polls": row.num_polls,
+        "ranks": {
+            rank.rank: {
+                "devices": rank.device_names,
+                "bytes": rank.device_bytes,
+                "busy": {stage.stage: stage.sm_active_ratio for stage in rank.device_stages},
+            }
+            for run in snapshot.runs for rank in run.ranks
+        },
     }), flush=True)
 """
 

@@ -1,0 +1,121 @@
+// What the devices of each rank did in its stages: a row for each rank, a column for each stage.
+
+import { element, reconcile, setHidden, setText } from "./element.js";
+import { bytes, count, duration, percent, shownWords } from "./format.js";
+
+const OUTSIDE = "outside stages";
+const MOST_STAGES = 8;
+const FULL_PERCENT = 70;
+
+export class DevicePanel {
+  constructor() {
+    this.node = document.getElementById("devices");
+    this.head = document.getElementById("devices-head");
+    this.body = document.getElementById("devices-rows");
+    this.note = document.getElementById("devices-note");
+    this.heads = new Map();
+    this.rows = new Map();
+  }
+
+  update(run) {
+    const ranks = run.ranks.filter((rank) => rank.device_stages.length);
+    setHidden(this.node, !ranks.length);
+    if (!ranks.length) return;
+    const stages = stagesOf(ranks);
+    const figure = figureOf(ranks);
+    const showsRole = new Set(ranks.map((rank) => rank.role)).size > 1;
+    const titles = ["Rank", "Device", ...stages.map((stage) => stage || OUTSIDE)];
+    reconcile(this.head, this.heads, titles, (title) => ({
+      node: element("th", headClass(title), { scope: "col" }, title),
+    }));
+    const keys = ranks.map((rank) => `${rank.role}/${rank.rank}`);
+    reconcile(this.body, this.rows, keys, () => new DeviceLine());
+    ranks.forEach((rank, index) =>
+      this.rows.get(keys[index]).update(rank, stages, figure, showsRole),
+    );
+    const words = figure === "sm_active_ratio" ? "SM activity" : "utilisation, not SM activity";
+    setText(this.note, `${words}, mean of 15 minutes${shownWords(run, " · ")}`);
+  }
+}
+
+class DeviceLine {
+  constructor() {
+    this.name = element("th", "c-rank", { scope: "row" });
+    this.devices = element("td", "c-device");
+    this.node = element("tr", "", {}, this.name, this.devices);
+    this.others = new Map();
+  }
+
+  update(rank, stages, figure, showsRole) {
+    setText(this.name, showsRole ? `${rank.role} ${rank.rank}` : rank.rank);
+    setText(this.devices, rank.device_names.map(deviceWords).join(", "));
+    this.node.classList.toggle("gone", rank.state !== "live");
+    const keys = ["name", "devices", ...stages.map((stage) => `stage ${stage}`)];
+    this.others.set("name", { node: this.name }).set("devices", { node: this.devices });
+    reconcile(this.node, this.others, keys, () => ({ node: element("td", "busy") }));
+    stages.forEach((stage) => {
+      const told = rank.device_stages.find((row) => row.stage === stage);
+      fill(this.others.get(`stage ${stage}`).node, told, figure);
+    });
+  }
+}
+
+/** How busy, as a number and as depth of colour; what else is known is in the title. */
+function fill(cell, told, figure) {
+  const ratio = told ? told[figure] : null;
+  setText(cell, ratio === null || ratio === undefined ? "–" : percent(ratio));
+  const depth = Math.round(FULL_PERCENT * Math.min(1, ratio ?? 0));
+  const color = `color-mix(in srgb, var(--accent) ${depth}%, transparent)`;
+  if (cell.dataset.depth !== `${depth}`) {
+    cell.dataset.depth = `${depth}`;
+    cell.style.background = color;
+  }
+  const title = told ? titleOf(told) : "no sample lay in this stage for the most part";
+  if (cell.title !== title) cell.title = title;
+}
+
+function titleOf(told) {
+  const lines = [`${count(told.num_samples)} samples, ${duration(told.seconds)}`];
+  const add = (name, value, text) => {
+    if (value !== null && value !== undefined) lines.push(`${name} ${text(value)}`);
+  };
+  add("SM active", told.sm_active_ratio, percent);
+  add("tensor cores", told.tensor_active_ratio, percent);
+  add("utilisation", told.utilization_ratio, percent);
+  add("memory", told.used_bytes, bytes);
+  add("power", told.power_watts, (watts) => `${Math.round(watts)} W`);
+  add("clock", told.clock_hertz, (hertz) => `${Math.round(hertz / 1e6)} MHz`);
+  add("clocks held down", told.throttled_ratio, percent);
+  return lines.join("\n");
+}
+
+/** The longest stages of all ranks, what is outside of stages last. */
+function stagesOf(ranks) {
+  const seconds = new Map();
+  for (const row of ranks.flatMap((rank) => rank.device_stages)) {
+    seconds.set(row.stage, (seconds.get(row.stage) ?? 0) + row.seconds);
+  }
+  const named = [...seconds.keys()].filter(Boolean);
+  named.sort((a, b) => seconds.get(b) - seconds.get(a));
+  return [...named.slice(0, MOST_STAGES), ...(seconds.has("") ? [""] : [])];
+}
+
+/** SM activity where some device tells it; utilisation is something else and is named so. */
+function figureOf(ranks) {
+  const rows = ranks.flatMap((rank) => rank.device_stages);
+  const hasSm = rows.some((row) => row.sm_active_ratio !== null);
+  return hasSm ? "sm_active_ratio" : "utilization_ratio";
+}
+
+function headClass(title) {
+  if (title === "Rank") return "c-rank";
+  return title === "Device" ? "c-device" : "num";
+}
+
+/** As people call it: "GPU 3", "NPU 7", "GPU 3 (MIG 0)". */
+export function deviceWords(name) {
+  const [device, part] = name.split("/");
+  const [vendor, index] = device.split(":");
+  const words = `${vendor === "ascend" ? "NPU" : "GPU"} ${index}`;
+  return part ? `${words} (MIG ${part.replace("mig:", "")})` : words;
+}
