@@ -60,6 +60,15 @@ class DeviceReader:
         """Waits for nobody: a driver may hang."""
         self._stop.set()
 
+    @property
+    def is_over(self) -> bool:
+        """It has found that there are no such devices."""
+        return self._asked_at is None and not self.num_told
+
+    @property
+    def has_failed(self) -> bool:
+        return self._error is not None
+
     def newest(self) -> tuple[DeviceRow, ...]:
         """What was read last; raises what was raised then, or LateDeviceError."""
         return self.newest_reading().rows

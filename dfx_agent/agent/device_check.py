@@ -1,0 +1,50 @@
+"""Devices of this machine, asked once: what is here, and why what is not is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dfx_agent.devices.registry import DeviceReader, found
+from dfx_agent.snapshot import DeviceRow
+
+_PAUSE_SECONDS = 0.02
+
+
+class KindOfDevice(NamedTuple):
+    """``rows`` are empty where there are none; ``problem`` says why they cannot be read."""
+
+    name: str
+    rows: tuple[DeviceRow, ...]
+    problem: str
+
+
+def check_devices(
+    patience_seconds: float, readers: Sequence[DeviceReader] | None = None
+) -> tuple[KindOfDevice, ...]:
+    """Of each kind, by name; some figures need two looks. Who does not answer is waited for."""
+    readers = found() if readers is None else readers
+    for reader in readers:
+        reader.start()
+    deadline = time.monotonic() + patience_seconds
+    while not all(_has_looked(reader) for reader in readers) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+    told = tuple(_told(reader, patience_seconds) for reader in readers)
+    for reader in readers:
+        reader.stop()
+    return told
+
+
+def _has_looked(reader: DeviceReader) -> bool:
+    return reader.is_over or reader.has_failed or reader.num_told >= 2
+
+
+def _told(reader: DeviceReader, patience_seconds: float) -> KindOfDevice:
+    if not _has_looked(reader) and not reader.num_told:
+        text = f"no answer for {patience_seconds:.0f} s: its driver hangs; look into dmesg"
+        return KindOfDevice(reader.name, (), text)
+    try:
+        return KindOfDevice(reader.name, reader.newest(), "")
+    except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+        return KindOfDevice(reader.name, (), str(error))

@@ -1,0 +1,67 @@
+"""Devices: which are here, whether SM activity is measured, and what cannot be read of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from dfx_agent.agent.device_check import KindOfDevice, check_devices
+from dfx_agent.assembly.doctor.finding import Finding
+from dfx_agent.snapshot import DeviceRow
+from dfx_agent.snapshot.devices import device_text
+
+_PATIENCE_SECONDS = 10.0
+_NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "ascend": "Ascend", "host": "host"}
+_SOURCES = {"nvml_gpm": "GPM", "dcgm": "a dcgm-exporter", "dcmi": "DCMI", "amdsmi": "amdsmi"}
+
+
+def findings(kinds: Sequence[KindOfDevice] | None = None) -> Iterator[Finding]:
+    for kind in check_devices(_PATIENCE_SECONDS) if kinds is None else kinds:
+        name = _NAMES.get(kind.name, kind.name)
+        if kind.problem:
+            text, _, remedy = kind.problem.partition("; ")
+            yield Finding(name, "problem", text, remedy)
+        elif not kind.rows:
+            yield Finding(name, "absent", "no such device and no driver for one here")
+        else:
+            yield from _of_rows(name, kind.rows)
+
+
+def _of_rows(name: str, rows: Sequence[DeviceRow]) -> Iterator[Finding]:
+    devices = [row for row in rows if row.is_accelerator]
+    if not devices:
+        yield from map(_host, rows)
+        return
+    models = Counter(row.model or "unknown model" for row in devices)
+    yield Finding(name, "ok", ", ".join(f"{number} × {model}" for model, number in models.items()))
+    yield _activity(name, devices)
+    for row in devices:
+        for problem in row.problems:
+            text, _, remedy = problem.partition("; ")
+            yield Finding(device_text(row.device), "problem", text, remedy)
+
+
+def _activity(name: str, devices: Sequence[DeviceRow]) -> Finding:
+    """SM activity is what tells a busy device from one that runs something."""
+    sources = {row.active_source for row in devices if "sm" in row.active_ratio}
+    subject = f"{name}, activity"
+    if sources:
+        by = ", ".join(sorted(_SOURCES.get(source, source) for source in sources))
+        return Finding(subject, "ok", f"SM activity is measured by {by}")
+    text = "SM activity is not measured: utilisation alone, which is higher"
+    remedy = ""
+    if name == "NVIDIA":
+        remedy = "before Hopper start a dcgm-exporter and name it in DFX_DCGM_URL"
+    return Finding(subject, "absent", text, remedy)
+
+
+def _host(row: DeviceRow) -> Finding:
+    use = row.host
+    told = [f"{(row.total_bytes or 0) / 2**30:.0f} GiB of memory"]
+    if use is not None and use.limit_bytes is not None:
+        told.append(f"of which the container may use {use.limit_bytes / 2**30:.1f} GiB")
+    if use is not None and use.cpu_limit is not None:
+        told.append(f"{use.cpu_limit:g} processors for the container")
+    if use is not None:
+        told.append("stalls are told (PSI)" if use.stalled_ratio else "no stalls: without PSI")
+    return Finding("host", "ok", ", ".join(told))
