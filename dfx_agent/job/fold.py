@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.layout import Layout
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
@@ -200,6 +201,12 @@ class JobFold:
             for node in self.heard
             for facts in node.memory.values()
         )
+
+    def reported(self) -> list[Reported]:
+        """By devices of the nodes that are heard."""
+        return [
+            self.shift(node).reported(event) for node in self.heard for event in node.facts.reported
+        ]
 
     def updates(self) -> list[UpdateCounts]:
         return [

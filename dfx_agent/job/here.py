@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.flight import FlightRecord, RecordedGroup
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
@@ -20,6 +21,9 @@ class Shift:
 
     def step(self, step: Step) -> Step:
         return replace(step, begin_seconds=step.begin_seconds + self.seconds)
+
+    def reported(self, event: Reported) -> Reported:
+        return replace(event, time_seconds=event.time_seconds + self.seconds)
 
     def scalars(self, told: ToldScalars) -> ToldScalars:
         return replace(told, epoch_offset_ns=told.epoch_offset_ns + int(self.seconds * 1e9))

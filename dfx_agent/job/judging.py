@@ -49,8 +49,7 @@ class JobJudge:
         memory = fold.faults.judged_roles(
             run, "memory", lambda: self._memory.verdicts(fold.memory(), fold.here_seconds)
         )
-        reported = [event for node in fold.heard for event in node.facts.reported]
-        found = (*with_reported(only_what_is_seen(of_ranks, seats), reported), *memory)
+        found = (*with_reported(only_what_is_seen(of_ranks, seats), fold.reported()), *memory)
         told = [_with_reason(verdict, unsure.get(verdict.role, "")) for verdict in found]
         told = [self._meeting(verdict, ranks, seats) for verdict in told]
         of_run = (

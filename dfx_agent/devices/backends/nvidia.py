@@ -7,6 +7,7 @@ kernel ran, under its own name.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections import Counter, deque
@@ -44,10 +45,7 @@ class Backend:
     """All GPUs that the driver shows here, and the MIG parts of those that have some."""
 
     def __init__(self) -> None:
-        try:
-            self._nvml: Any = import_module("pynvml")
-        except ImportError:
-            self._nvml = None
+        self._nvml: Any = None
         self._gpus: dict[int, _Gpu] = {}
         self._exporter = dcgm.Exporter()
         self._events: Any = None
@@ -55,13 +53,9 @@ class Backend:
     def probe(self) -> bool:
         """DeviceError where there is a driver that cannot be asked."""
         is_here = any(map(os.path.exists, DRIVER_FILES))
-        if self._nvml is None:
-            if is_here:
-                raise DeviceError(
-                    "there is an NVIDIA driver, and nvidia-ml-py to ask it is not installed; run "
-                    "pip install 'dfx-agent[nvidia]'"
-                )
-            return False
+        if not (is_here or _has_library()):
+            return False  # the binding is large: who has no GPU is spared it
+        self._nvml = _imported()
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -311,6 +305,25 @@ class _Gpu:
             processes=self._processes(part),
             problems=ask.problems,
         )
+
+
+def _has_library() -> bool:
+    """As in WSL, which has no driver files."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _imported() -> Any:
+    try:
+        return import_module("pynvml")
+    except ImportError:
+        raise DeviceError(
+            "there is an NVIDIA driver, and nvidia-ml-py to ask it is not installed; run "
+            "pip install 'dfx-agent[nvidia]'"
+        ) from None
 
 
 def text(told: Any) -> str:

@@ -214,3 +214,9 @@ def test_a_library_that_does_not_fit_its_driver_says_what_to_do(reading, script)
     script.say(nvmlInitWithFlags=18)
     with pytest.raises(AssertionError, match="different versions; load the driver anew"):
         reading("nvidia").probe()
+
+
+def test_a_driver_without_the_package_says_what_to_install(reading, tmp_path):
+    (tmp_path / "pynvml.py").write_text("raise ImportError")
+    with pytest.raises(AssertionError, match=r"pip install 'dfx-agent\[nvidia\]'"):
+        reading("nvidia", PYTHONPATH=str(tmp_path)).probe()
