@@ -15,6 +15,7 @@ from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.steps import RankStep, Step
+from dfx_agent.snapshot import TimeSplit
 
 _INSTANT_NS = 10**5
 _DIGITS = 3
@@ -40,6 +41,7 @@ def rank(facts: RankFacts) -> RankFacts:
         longest_gap_seconds=round(facts.longest_gap_seconds, 2),
         processor_share=round(facts.processor_share, 3),
         opened_ns=tuple(map(_instant, facts.opened_ns)),
+        totals=None if facts.totals is None else _split(facts.totals),
     )
 
 
@@ -78,6 +80,20 @@ def _rank_step(of: RankStep) -> RankStep:
         {
             name: time._replace(blocked_seconds=round(time.blocked_seconds, digits))
             for name, time in of.groups.items()
+        },
+    )
+
+
+def _split(of: TimeSplit) -> TimeSplit:
+    """To 10 ms, of hours."""
+    return TimeSplit(
+        round(of.wall_seconds, 2),
+        round(of.active_seconds, 2),
+        round(of.idle_seconds, 2),
+        {name: round(seconds, 2) for name, seconds in of.stage_seconds.items()},
+        {
+            kind: {stage: round(seconds, 2) for stage, seconds in places.items()}
+            for kind, places in of.wait_seconds.items()
         },
     )
 

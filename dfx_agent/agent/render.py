@@ -6,15 +6,14 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from dfx_agent.agent.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.step_rows import rank_order
-from dfx_agent.catalogue.native import load
-from dfx_agent.catalogue.spec import by_name
+from dfx_agent.curves.rows import scalar_history
 from dfx_agent.engines.pool import pool_of
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted, unclear
 from dfx_agent.incidents.book import standing_of
+from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.node.memory.gauges import device_rows
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars import token_load
@@ -41,7 +40,6 @@ from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import STAGE, WAIT
 
 _SNAPSHOT_STEPS = 8
-_METRICS = by_name()
 _SPAN_KINDS: dict[int, SpanKind] = {STAGE: "stage", WAIT: "wait"}
 
 
@@ -81,6 +79,7 @@ def run_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
         dropped_ranks=fold.dropped.rows(),
         engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
         bottleneck=_bottleneck(fold, ranks, engines, scalars, verdicts),
+        part=fold.part(),
     )
 
 
@@ -158,20 +157,16 @@ def timeline_rows(
 
 def history(fold: RunFold, key: str) -> ScalarHistory:
     """One native key over steps, in the unit of its metric. KeyError for an unknown key."""
-    steps, values = fold.store.history(key)
-    native = load(fold.framework).find(key)
-    if native is None:
-        return ScalarHistory(key, None, "", steps, values)
-    if native.scale != 1.0:
-        values = tuple(value * native.scale for value in values)
-    return ScalarHistory(key, native.metric, _METRICS[native.metric].unit, steps, values)
+    return scalar_history(fold.framework, fold.store, key)
 
 
 def _rank_rows(fold: RunFold, processes: Iterable[Process]) -> Iterator[RankRow]:
     """Of those that can be shown; of the others the run says what is wrong."""
+    places = fold.places()
     for process in processes:
         with fold.faults.guard("rendering", fold.run, f"rank {process.label}"):
-            yield _measured(fold, process, _rank_row(fold, process))
+            place = places.get(process.filed_as.role, {}).get(process.label, {})
+            yield replace(_measured(fold, process, _rank_row(fold, process)), place=place)
     for outside in fold.outside:
         with fold.faults.guard("rendering", fold.run, f"rank {outside.label}"):
             yield outside.row()

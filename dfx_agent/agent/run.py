@@ -11,6 +11,7 @@ from math import inf
 from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.step_rows import StepRows
 from dfx_agent.agent.telling import Teller
+from dfx_agent.curves.store import ScalarStore
 from dfx_agent.engines.pool import IdleCheck
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
@@ -25,9 +26,10 @@ from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import KINDS
 from dfx_agent.judge.memory.judge import MemoryJudge
-from dfx_agent.judge.part_of_job import only_what_is_seen
+from dfx_agent.judge.part_of_job import only_what_is_seen, part_text
 from dfx_agent.judge.reported import with_reported
 from dfx_agent.judge.straggler.judge import StragglerJudge
+from dfx_agent.judge.straggler.places import Places, RankPlaces
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.crossings import Crossings
 from dfx_agent.node.ended import DroppedProcesses, surplus
@@ -35,7 +37,6 @@ from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars.rows import ScalarRows
-from dfx_agent.node.scalars.store import ScalarStore
 from dfx_agent.node.steps import StepWatch
 from dfx_agent.node.updates import update_counts
 from dfx_agent.rules.conditions import Condition
@@ -77,6 +78,7 @@ class RunFold:
         self.scalar_rows = ScalarRows()
         self._watches: dict[str, StepWatch] = {}
         self._stragglers = StragglerJudge()
+        self._places: dict[str, RankPlaces] = {}
         self.teller: Teller | None = None  # what a hub is told, where there is one
 
     @property
@@ -232,6 +234,10 @@ class RunFold:
         found = *with_reported(seen, self.reported), *memory, *filter(None, of_run)
         return self.faults.told(run, (*found, *verdicts(self.outside)))
 
+    def part(self) -> str:
+        """What part of its job is seen here, in words; "" for all of it."""
+        return part_text(process.seat for process in self._trained().values())
+
     def _of_memory(self) -> tuple[Verdict, ...]:
         facts = self.memory.facts(self._trained().values())
         return self._memory_judge.verdicts(facts, time.time())
@@ -304,6 +310,16 @@ class RunFold:
     def role_steps(self, role: str, ranks: Collection[Process]) -> RoleSteps:
         """What is closed by now of these ranks of a role, at least one."""
         return self._watches.setdefault(role, StepWatch()).facts(role, ranks, self.collectives)
+
+    def places(self) -> dict[str, Places]:
+        """Role -> where its ranks stand in the layout of the job, as they told it."""
+        found: dict[str, Places] = {}
+        for role, watch in self._watches.items():
+            ranks = [p for (r, _), p in self.processes.items() if r == role]
+            labels = [process.label for process in ranks]
+            known = self._places.setdefault(role, RankPlaces())
+            found[role] = known.of([watch.layout(ranks)], labels, partial(watch.layout, ranks))
+        return found
 
     def _counts_steps_without(self, role: str) -> bool:
         """Whether the job has steps, in other roles than this one."""

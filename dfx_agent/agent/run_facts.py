@@ -12,6 +12,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.judge.bottleneck.words import ROLLOUT_SIDE
 from dfx_agent.node.process import Process
 from dfx_agent.node.rendezvous import rendezvous_of
 from dfx_agent.node.updates import update_counts
@@ -89,7 +90,7 @@ class RunTeller:
 
 
 def _opened(fold: RunFold, role: str, ranks: Iterable[RankFacts]) -> Iterable[RankFacts]:
-    """With the begins of what is open, and how far its records are."""
+    """With begins of what is open, how far records are, and what a pipeline is judged by."""
     for rank in ranks:
         process = fold.processes.get((role, rank.label))
         opened = sorted(process.inflight, key=lambda event: event.span) if process else ()
@@ -98,6 +99,10 @@ def _opened(fold: RunFold, role: str, ranks: Iterable[RankFacts]) -> Iterable[Ra
             opened_ns=tuple(event.begin_ns for event in opened),
             told_step=process.told_step if process else None,
             num_records=process.follower.num_read if process else 0,
+            totals=process.totals().split.as_seconds()
+            if process and role in ROLLOUT_SIDE
+            else None,
+            queue_depth=dict(process.queues) if process else {},
         )
 
 

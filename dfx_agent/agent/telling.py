@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from math import isfinite
 from typing import Generic, TypeVar
 
 from dfx_agent.agent import brief
 from dfx_agent.agent.step_chunks import StepChunks
+from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
@@ -23,6 +24,7 @@ from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import RoleSteps, Step
+from dfx_agent.judge.bottleneck.causes import TOLD_METRICS
 from dfx_agent.judge.divergence.inputs import broken_place, input_of
 from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.process import ClosedStep, Process
@@ -30,6 +32,9 @@ from dfx_agent.node.process import ClosedStep, Process
 _KEEP_STEPS, _KEEP_TOLD = 64, 256
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
 _MEMORY_STEPS = 16
+
+# all ranks have the same one
+_DRAWN, _FIRST = frozenset({"dfx_learning_rate"}), frozenset({"0"})
 
 _Item = TypeVar("_Item")
 
@@ -73,8 +78,14 @@ class Teller:
         self._steps[role].add(map(brief.step, whole))
 
     def add_scalars(self, told: ToldScalars) -> None:
-        """Those that a judge asks for."""
-        judged = tuple(scalar for scalar in told.scalars if _is_judged(told.framework, scalar))
+        """Those that a judge asks for, and of one rank what is drawn beside them."""
+        is_first = told.process.label in _FIRST
+        judged = tuple(
+            scalar
+            for scalar in told.scalars
+            if _is_judged(told.framework, scalar)
+            or (is_first and _metric_of(told.framework, scalar.key) in _DRAWN)
+        )
         if judged:
             self._scalars.add([brief.scalars(replace(told, scalars=judged))])
 
@@ -223,7 +234,15 @@ def _main_thread(stacks: ProcessStacks | None) -> ProcessStacks | None:
     return replace(stacks, threads=(main,))
 
 
+@lru_cache(maxsize=4096)
+def _metric_of(framework: str, key: str) -> str | None:
+    native = native_names(framework).find(key)
+    return native.metric if native else None
+
+
 def _is_judged(framework: str, scalar: ScalarRecord) -> bool:
     if input_of(framework, scalar.key) is not None:
+        return True
+    if _metric_of(framework, scalar.key) in TOLD_METRICS:
         return True
     return not isfinite(scalar.value) and broken_place(framework, scalar.key) is not None

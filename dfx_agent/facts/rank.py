@@ -10,7 +10,7 @@ from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.stacks import ProcessStacks
-from dfx_agent.snapshot import RankState
+from dfx_agent.snapshot import RankState, TimeSplit
 from dfx_agent.wire.records import DDP_GRADIENTS
 
 SEND, RECEIVE = "send", "recv"
@@ -68,7 +68,8 @@ class RankFacts:
     processor while it computed, since it last moved; 1 where it did not compute. ``stacks`` and
     ``flight`` were written since it last moved. ``opened_ns``: begins of ``open_spans``. ``node``:
     where it runs, "" where all of the job do. ``told_step``: the step that it said it is in, by its
-    newest record.
+    newest record. ``totals``: where its time went since it began, told of who makes samples alone;
+    ``queue_depth``: as it told last, by queue.
     """
 
     label: str
@@ -120,6 +121,8 @@ class RankFacts:
     node: str = ""
     told_step: int | None = None
     num_records: int = 0
+    totals: TimeSplit | None = None
+    queue_depth: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_living(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from statistics import median
 
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.layout import Layout
@@ -17,6 +18,7 @@ from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
+from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.here import Shift
 from dfx_agent.job.layout import merged
 from dfx_agent.job.node_run import NodeRun
@@ -32,6 +34,7 @@ from dfx_agent.rules.declared.stability import DIVERGENCE
 # which of two ranks on two nodes died first is known no better than how long a document takes
 _ORDER_NS = 500 * 10**6
 _MOVING_NS = 10 * 10**9
+_NEWEST_STAGES = 16
 _STANDS_AFTER_NS = 10 * 10**9
 
 
@@ -57,6 +60,7 @@ class JobFold:
         self.places = Places()
         self.steps: dict[str, JobSteps] = {}
         self.health = RunHealth(critical)
+        self.curves = JobCurves()
         self.ledger = RunLedger()
         self.skipped_updates = SkippedUpdates()
         self.reach: dict[str, Reach] = {}
@@ -153,6 +157,19 @@ class JobFold:
             return set()
         return {s.role for s in known.seats if s.label in set(self._own_labels(known))}
 
+    def stage_seconds(self, names: Collection[str]) -> dict[tuple[str, str], dict[str, float]]:
+        """(role, rank) -> how long each of these stages lasts: the median of its newest."""
+        return {
+            (role, self.places.label(node.node, role, label)): {
+                name: median(rank.stage_durations[name][-_NEWEST_STAGES:]) / 1e9
+                for name in names
+                if rank.stage_durations.get(name)
+            }
+            for node in self.heard
+            for (role, label), rank in node.ranks.items()
+            if not rank.stage_durations.keys().isdisjoint(names)
+        }
+
     def role_steps(self, role: str) -> RoleSteps:
         """What is closed by now; of a role that somebody heard has."""
         told = [t for node in self.heard for t in node.facts.steps if t.role == role]
@@ -164,11 +181,12 @@ class JobFold:
             min(known, default=None),
             sum(t.num_ranks for t in told),
             max((t.world_size for t in told), default=-1),
-            self._layout(role),
+            self.layout(role),
             {rank: state for t in told for rank, state in t.devices.items()},
         )
 
-    def _layout(self, role: str) -> Layout:
+    def layout(self, role: str) -> Layout:
+        """As all nodes that are heard tell it."""
         return merged(
             (node.node, node.layouts[role], partial(self.places.label, node.node, role))
             for node in self.heard
@@ -266,7 +284,9 @@ class JobFold:
         for scalars in facts.scalars:
             fresh = self._fresh_scalars(node, scalars, is_full=facts.is_full)
             if fresh.scalars:
-                self.health.add(shift.scalars(fresh))
+                here = shift.scalars(fresh)
+                self.health.add(here)
+                self.curves.add(here, known.attempt(scalars.process))
         for news in facts.batches:
             if self._is_fresh(node, news):
                 self.ledger.add(replace(news, process=self.places.process(node, news.process)))

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfx_agent import __version__
 from dfx_agent.facts.document import loaded
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.seat import Seat
+from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.fold import JobFold
@@ -31,12 +32,24 @@ from dfx_agent.snapshot import (
     SignalHistory,
     SignalState,
     Snapshot,
-    TimelineRow,
 )
 
 _LOOK_EVERY_NS = 500 * 10**6
 _COSTS_APART = 16  # of many ranks a look is long: one takes so much of the time
 _FORGET_SECONDS = 3600.0
+
+
+class Seated(NamedTuple):
+    """A rank of a job and where to ask about it: on ``node``, as ``label`` of ``run``.
+
+    ``apart_seconds`` is added to Unix times of that node.
+    """
+
+    rank: tuple[str, str]  # role, and how the job calls it
+    node: str
+    run: str
+    label: str
+    apart_seconds: float
 
 
 @dataclass
@@ -132,16 +145,26 @@ class JobFolds:
             return self._snapshot
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
-        """None: the numbers of a rank are asked of its node. KeyError on an unknown run."""
-        del keys
-        self._job(run)
-        return ()
+        """Of the numbers that nodes tell, all for none. KeyError on an unknown run."""
+        with self._lock:
+            fold = self._job(run).fold
+            return fold.curves.histories(fold.framework, keys)
 
-    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
-        """None: the spans of a rank are asked of its node. KeyError on an unknown run."""
-        del num_steps
-        self._job(run)
-        return ()
+    def seated(self, run: str) -> tuple[Seated, ...]:
+        """Who is where, for who asks a node about a rank. KeyError on an unknown run."""
+        with self._lock:
+            fold = self._job(run).fold
+            return tuple(
+                Seated(
+                    (seat.role, seat.label),
+                    node.node,
+                    fold.name,
+                    fold.places.own_label(node.node, seat.label),
+                    fold.shift(node).seconds,
+                )
+                for node, seat in fold.seats(of_heard=False)
+                if seat.role != LOG_ROLE
+            )
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         with self._lock:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted
 from dfx_agent.incidents.book import IncidentBook, StepTimes, standing_of
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.rows import JobRows
-from dfx_agent.snapshot import AlertRow, RunRow
+from dfx_agent.judge.bottleneck.judge import BottleneckJudge
+from dfx_agent.judge.bottleneck.pipeline_facts import STAGES, pipeline_facts
+from dfx_agent.snapshot import AlertRow, Bottleneck, RunRow
 
 
 class Job:
@@ -19,6 +23,7 @@ class Job:
         self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
         self._judge = JobJudge(fold)
         self._rows = JobRows(fold)
+        self._bottleneck = BottleneckJudge()
         self._incidents = IncidentBook(fold.run)
 
     def row(self) -> RunRow:
@@ -34,7 +39,19 @@ class Job:
         if self.alerts is None:
             standing = not_green(standing, "alerts: not evaluated yet")
         standing = sighted(standing, fold.faults.rows(fold.run))
-        return self._rows.run(verdicts, incidents, standing)
+        row = self._rows.run(verdicts, incidents, standing)
+        return replace(row, bottleneck=self._pipeline(row))
+
+    def _pipeline(self, row: RunRow) -> Bottleneck | None:
+        """What the job waits for, by what its nodes tell: engines they do not."""
+        fold = self.fold
+        with fold.faults.guard("judgement", fold.run, "bottleneck"):
+            steps, lasting = self._rows.newest_steps(), fold.stage_seconds(STAGES)
+            facts = pipeline_facts(
+                steps, row.ranks, (), row.scalars, row.verdicts, lasting, fold.here_seconds
+            )
+            return self._bottleneck.verdict(facts)
+        return None
 
     def _step_times(self) -> StepTimes:
         """Begins of the closed steps that are kept."""

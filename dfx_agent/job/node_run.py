@@ -42,6 +42,11 @@ class NodeRun:
         """Its processes, as they were told last."""
         return tuple(self._seats.values())
 
+    def attempt(self, process: ProcessId) -> int:
+        """How often its place was taken before; 0 of one that is not there any more."""
+        seat = self._seats.get(process)
+        return 0 if seat is None else seat.attempt
+
     @property
     def as_of_ns(self) -> int:
         """On the clock of this host."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
 
+from dfx_agent.facts.layout import NOT_TOLD
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, Step
 from dfx_agent.job.fold import JobFold
+from dfx_agent.job.memory_rows import MemoryRow, MemoryRows
 from dfx_agent.job.node_run import NodeRun
+from dfx_agent.judge.straggler.places import Places, RankPlaces
 from dfx_agent.snapshot import (
     Incident,
     OpenSpan,
@@ -23,6 +28,8 @@ from dfx_agent.snapshot import (
 )
 
 _NUM_STEPS = 8
+# what a pipeline is judged by, of a job whose steps may be short
+_NUM_KEPT_STEPS, _MANY_RANKS = 16, 256
 
 
 class JobRows:
@@ -31,6 +38,8 @@ class JobRows:
     def __init__(self, fold: JobFold) -> None:
         self._fold = fold
         self._steps: dict[tuple[str, int, float], StepRow] = {}
+        self._memory: dict[str, MemoryRows] = {}  # by node
+        self._places: dict[str, RankPlaces] = {}  # by role
 
     def run(
         self,
@@ -40,16 +49,17 @@ class JobRows:
     ) -> RunRow:
         """``verdicts`` and what was made of them, as of now."""
         fold = self._fold
-        seats, steps = list(fold.seats(of_heard=False)), self._newest_steps()
+        seats, steps = list(fold.seats(of_heard=False)), self.newest_steps(_NUM_STEPS)
         newest = {(row.role, cell.rank): cell.split for row in steps for cell in row.cells}
         return RunRow(
             run=fold.run,
             framework=fold.framework,
             attempt=max((seat.attempt for _, seat in seats), default=0),
             begin_seconds=min((_begin(fold, node, seat) for node, seat in seats), default=0.0),
-            ranks=tuple(sorted(_rank_rows(fold, seats, newest), key=_order)),
+            ranks=tuple(sorted(self._ranks(seats, newest), key=_order)),
             steps=steps,
-            scalars=(),
+            scalars=fold.curves.rows(fold.framework),
+            num_stale_scalars=fold.curves.num_stale,
             verdicts=verdicts,
             signals=fold.health.state,
             ledger=fold.ledger.state(),
@@ -60,18 +70,60 @@ class JobRows:
             standing=standing,
         )
 
-    def _newest_steps(self) -> tuple[StepRow, ...]:
-        """Closed steps of every role, oldest first."""
-        shown = {
-            (role, step.step, step.begin_seconds): step
-            for role, steps in self._fold.steps.items()
-            for step in list(steps.rows)[-_NUM_STEPS:]
+    def newest_steps(self, num_steps: int = _NUM_KEPT_STEPS) -> tuple[StepRow, ...]:
+        """Closed steps of every role, oldest first; fewer where there are many ranks."""
+        found: list[StepRow] = []
+        before, self._steps = self._steps, {}
+        for role, steps in self._fold.steps.items():
+            kept = list(steps.rows)
+            if kept and len(kept[-1].ranks) > _MANY_RANKS:
+                kept = kept[-_NUM_STEPS:]
+            for step in kept:
+                key = role, step.step, step.begin_seconds
+                self._steps[key] = before.get(key) or _step_row(role, step)
+            found += (self._steps[role, s.step, s.begin_seconds] for s in kept[-num_steps:])
+        return tuple(sorted(found, key=lambda row: row.begin_seconds))
+
+    def _ranks(
+        self, seats: Iterable[tuple[NodeRun, Seat]], newest: Mapping[tuple[str, str], TimeSplit]
+    ) -> Iterator[RankRow]:
+        fold = self._fold
+        memory = {
+            node.node: self._memory.setdefault(node.node, MemoryRows()).of(node.memory)
+            for node in fold.nodes.values()
         }
-        before = self._steps
-        self._steps = {
-            key: before.get(key) or _step_row(key[0], step) for key, step in shown.items()
-        }
-        return tuple(sorted(self._steps.values(), key=lambda row: row.begin_seconds))
+        places = self._rank_places()
+        for node, seat in seats:
+            own = fold.places.own_label(node.node, seat.label)
+            told = _Told(
+                node.ranks.get((seat.role, own)),
+                newest.get((seat.role, seat.label)),
+                memory[node.node].get(seat.id._replace(label=own)),
+                places.get(seat.role, {}).get(seat.label, {}),
+            )
+            yield _rank_row(fold, node, seat, told)
+
+    def _rank_places(self) -> dict[str, Places]:
+        """By role; of a node that is not heard none."""
+        fold, labels = self._fold, dict[str, list[str]]()
+        for _, seat in fold.seats():
+            labels.setdefault(seat.role, []).append(seat.label)
+        heard = fold.heard
+        found: dict[str, Places] = {}
+        for role, names in labels.items():
+            told = [node.layouts.get(role, NOT_TOLD) for node in heard]
+            known = self._places.setdefault(role, RankPlaces())
+            found[role] = known.of(told, names, partial(fold.layout, role))
+        return found
+
+
+class _Told(NamedTuple):
+    """Of one rank: where it is now, its last step, what it holds, where it stands."""
+
+    now: RankFacts | None
+    last: TimeSplit | None
+    memory: MemoryRow | None
+    place: Mapping[str, int]
 
 
 def _step_row(role: str, step: Step) -> StepRow:
@@ -101,22 +153,9 @@ def split_of(of: RankStep) -> TimeSplit:
     return TimeSplit(of.wall_seconds, active, idle, stages, waits)
 
 
-def _rank_rows(
-    fold: JobFold,
-    seats: Iterable[tuple[NodeRun, Seat]],
-    newest: dict[tuple[str, str], TimeSplit],
-) -> Iterator[RankRow]:
-    for node, seat in seats:
-        own = fold.places.own_label(node.node, seat.label)
-        known = node.ranks.get((seat.role, own))
-        last = newest.get((seat.role, seat.label))
-        yield _rank_row(fold, node, seat, known, last)
-
-
-def _rank_row(
-    fold: JobFold, node: NodeRun, seat: Seat, known: RankFacts | None, last: TimeSplit | None
-) -> RankRow:
+def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
     """Of a node that is not heard: as it was told last, in a state that nobody knows."""
+    known, memory = told.now, told.memory
     apart_seconds = fold.shift(node).seconds
     is_unknown = seat.is_living and not fold.is_heard(node.node)
     return RankRow(
@@ -133,11 +172,11 @@ def _rank_row(
         step=known.step if known else None,
         step_begin_seconds=None,
         inflight=tuple(_open_spans(known, apart_seconds)) if known and not is_unknown else (),
-        totals=TimeSplit(),
+        totals=(known and known.totals) or TimeSplit(),
         current=TimeSplit(),
-        last=last,
+        last=told.last,
         tokens_total={},
-        queue_depth={},
+        queue_depth=known.queue_depth if known else {},
         policy_version=None,
         scalars=(),
         stamps=(),
@@ -145,7 +184,10 @@ def _rank_row(
         num_lost_records=seat.num_lost_records,
         num_late_records=0,
         num_guest_drops=0,
+        host_memory=memory.host if memory else None,
+        devices=memory.devices if memory else (),
         source="passive" if seat.role == LOG_ROLE else "guest",
+        place=told.place,
     )
 
 

@@ -28,6 +28,11 @@ def only_what_is_seen(verdicts: Iterable[Verdict], seats: Iterable[Seat]) -> tup
     )
 
 
+def part_text(seats: Iterable[Seat]) -> str:
+    """As in "of this node only: 4 of 8 ranks are seen here"; "" where all of the job are."""
+    return "; ".join(dict.fromkeys(_missing(list(seats)).values()))
+
+
 def _unsure(verdict: Verdict, missing: str) -> Verdict:
     evidence = (*([f"of these: {verdict.summary}"] if verdict.summary else []), *verdict.evidence)
     return replace(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
+from dfx_agent.facts.layout import Layout
 from dfx_agent.facts.short_steps import ShortSteps
 from dfx_agent.facts.steps import IDLE, LEAST_SECONDS, TRANSFER, Part, RankStep, RoleSteps, Step
 from dfx_agent.facts.wait_kinds import PEER_WAITS
@@ -70,10 +71,13 @@ class StepWatch:
         ratios = [collectives.coverage_ratio(process) for process in ranks]
         coverage = min((ratio for ratio in ratios if ratio is not None), default=None)
         world_size = max(process.follower.identity.world_size for process in ranks)
-        layout = self._layout.layout(ranks)
         states = {p.label: state for p in ranks if (state := p.devices.state()) is not None}
-        steps = tuple(self.steps)
+        steps, layout = tuple(self.steps), self.layout(ranks)
         return RoleSteps(role, steps, coverage, len(ranks), world_size, layout, states)
+
+    def layout(self, ranks: Collection[Process]) -> Layout:
+        """As these ranks have told it; the same value until somebody tells something new."""
+        return self._layout.layout(ranks)
 
 
 def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collectives) -> Step:

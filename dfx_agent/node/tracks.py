@@ -48,10 +48,10 @@ class Tracks:
         track.observe(ending.gone_ns)
         track.resume(ending)
 
-    def stage_seconds(self, names: Collection[str]) -> dict[int, dict[str, float]]:
-        """Pid -> how long each of these stages lasts: the median of its newest."""
+    def stage_seconds(self, names: Collection[str]) -> dict[tuple[str, str], dict[str, float]]:
+        """(role, rank) -> how long each of these stages lasts: the median of its newest."""
         return {
-            process.pid: {
+            (process.filed_as.role, process.label): {
                 name: median(list(known)[-_NEWEST:]) / 1e9
                 for name, known in track.durations.items()
                 if name in names and known

@@ -46,6 +46,8 @@ class RankRow:
     ``num_earlier_records`` were overwritten before this agent began to read: not lost by it.
     ``devices`` are by its framework's allocator; ``device_names`` those of the machine that it
     uses, ``device_bytes`` what their driver says that it has on them.
+    ``place``: axis of the job's layout ("pipeline", "tensor", "data") -> its number along it, of
+    axes along which ranks of its role differ.
     """
 
     role: str
@@ -87,3 +89,4 @@ class RankRow:
     source: RankSource = "guest"
     outside: OutsideLook | None = None
     event_loop: EventLoopRow | None = None
+    place: Mapping[str, int] = field(default_factory=dict)

@@ -49,6 +49,8 @@ class RunRow:
     tokens of the newest two steps / median before, ``judged_seconds`` kind of verdict -> Unix time.
     ``engines`` is None for a run without rollout engines on this node, ``bottleneck`` before steps.
     ``incidents`` join verdicts and alerts; ``standing`` alone says whether anything is green.
+    ``part``: of what part of the job all this is, as in "of this node only: 4 of 8 ranks are seen
+    here"; "" of the whole.
     """
 
     run: str
@@ -72,3 +74,4 @@ class RunRow:
     dropped_ranks: tuple[DroppedRanks, ...] = ()
     engines: EnginePool | None = None
     bottleneck: Bottleneck | None = None
+    part: str = ""

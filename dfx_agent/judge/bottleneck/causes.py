@@ -36,6 +36,11 @@ _MARKED: Mapping[str, BoundBy] = {"tool": "tool", "environment": "tool", "reward
 
 SAMPLES, TOOL, SYNC, STALE, ACTIVE = "samples", "tool call", "weight sync", "stale", "active"
 RECEIVER_METRIC = "dfx_weight_update_seconds"
+# what is asked of the numbers that frameworks tell
+TOLD_METRICS = frozenset(
+    {"dfx_step_stale_samples", "dfx_queue_depth", "dfx_tool_seconds", "dfx_turns",
+     "dfx_request_latency_seconds", RECEIVER_METRIC}
+)  # fmt: skip
 
 
 def observe_steps(habits: Habits, rows: Iterable[StepRow]) -> None:

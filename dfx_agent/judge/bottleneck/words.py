@@ -15,7 +15,7 @@ from dfx_agent.judge.bottleneck.window import Window
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause
 from dfx_agent.snapshot.bottleneck import bound_text
 
-_ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
+ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
 _BUSY_RATIO = 0.6
 _FELT: Mapping[BoundBy, str] = {
     "rollout": "wait for samples",
@@ -155,7 +155,7 @@ def rollout_waits(window: Window) -> float:
     """Share of the time in which the rollout side waits for those who train; the least of it."""
     shares = []
     for first, last in window.processes():
-        if last.role in _ROLLOUT_SIDE and last.role != window.role:
+        if last.role in ROLLOUT_SIDE and last.role != window.role:
             wall = last.totals.wall_seconds - first.totals.wall_seconds
             waited = _waited(last) - _waited(first)
             shares.append(waited / wall if wall > 0 else 0.0)

@@ -67,22 +67,51 @@ def divided(layout: Layout, ranks: Iterable[str]) -> Division:
     labels = tuple(ranks)
     places = {label: layout.places[label] for label in labels if label in layout.places}
     nodes = {label: place.node for label, place in places.items() if place.node}
-    coordinates = _coordinates(layout, places)
-    axes = [set(known) for known in coordinates.values()]
-    shared = set.intersection(*axes) if axes and len(axes) == len(labels) else set()
-    if PIPELINE not in shared and any(place.neighbours for place in places.values()):
-        chains = _chains(places)
-        if chains is None:
-            return Division((labels,), nodes=nodes, doubt=UNCLEAR)
-        for chain in chains:
-            for number, label in enumerate(chain):
-                coordinates[label] = {**coordinates[label], PIPELINE: number}
-        shared |= {PIPELINE} if chains and len(places) == len(labels) else set()
+    known = _placed(layout, labels, places)
+    if known is None:
+        return Division((labels,), nodes=nodes, doubt=UNCLEAR)
+    coordinates, shared = known
     cells = _cells(labels, coordinates, shared)
     stages = {label: coordinates[label][PIPELINE] for label in labels if PIPELINE in shared}
     if len(set(stages.values())) < 2:
         stages = {}
     return Division(cells, stages, _same_batch(labels, coordinates, stages, cells), nodes)
+
+
+def coordinates_of(layout: Layout, ranks: Iterable[str]) -> dict[str, dict[str, int]]:
+    """By rank: its number along each axis along which these ranks differ; {} where none is told."""
+    labels = tuple(ranks)
+    places = {label: layout.places[label] for label in labels if label in layout.places}
+    known = _placed(layout, labels, places)
+    if known is None:
+        return {}
+    numbers: dict[str, set[int]] = {}
+    for place in known[0].values():
+        for axis, number in place.items():
+            numbers.setdefault(axis, set()).add(number)
+    told = {axis for axis, found in numbers.items() if len(found) > 1}
+    return {
+        label: {axis: number for axis, number in sorted(place.items()) if axis in told}
+        for label, place in known[0].items()
+    }
+
+
+def _placed(
+    layout: Layout, labels: tuple[str, ...], places: Mapping[str, Place]
+) -> tuple[dict[str, dict[str, int]], set[str]] | None:
+    """(coordinates, axes that all have); None where who sends to whom is no pipeline."""
+    coordinates = _coordinates(layout, places)
+    axes = [set(known) for known in coordinates.values()]
+    shared = set.intersection(*axes) if axes and len(axes) == len(labels) else set()
+    if PIPELINE in shared or not any(place.neighbours for place in places.values()):
+        return coordinates, shared
+    chains = _chains(places)
+    if chains is None:
+        return None
+    for chain in chains:
+        for number, label in enumerate(chain):
+            coordinates[label] = {**coordinates[label], PIPELINE: number}
+    return coordinates, shared | ({PIPELINE} if chains and len(places) == len(labels) else set())
 
 
 def _coordinates(layout: Layout, places: Mapping[str, Place]) -> dict[str, dict[str, int]]:

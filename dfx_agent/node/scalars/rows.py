@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dfx_agent.catalogue.native import load
+from dfx_agent.curves.rows import scalar_row
+from dfx_agent.curves.store import ScalarStore
 from dfx_agent.node.process import Process
-from dfx_agent.node.scalars.store import ScalarStore
 from dfx_agent.snapshot import Moments, ScalarRow
 
 _Rows = tuple[ScalarRow, ...]
@@ -42,7 +42,7 @@ class ScalarRows:
 def _rank_rows(process: Process, framework: str) -> _Rows:
     seconds = process.follower.epoch_seconds
     return tuple(
-        _row(framework, s.key, s.step, seconds(s.time_ns), Moments.of(s.value))
+        scalar_row(framework, s.key, s.step, seconds(s.time_ns), Moments.of(s.value))
         for s in process.scalars.values()
     )
 
@@ -57,16 +57,5 @@ def _run_rows(processes: Collection[Process], store: ScalarStore, framework: str
     for key, stamp in times.items():
         latest = store.latest(key)
         if latest is not None:
-            rows.append(_row(framework, key, latest[0], stamp, latest[1]))
+            rows.append(scalar_row(framework, key, latest[0], stamp, latest[1]))
     return tuple(rows)
-
-
-def _row(framework: str, key: str, step: int | None, seconds: float, moments: Moments) -> ScalarRow:
-    native = load(framework).find(key)
-    if native is None:
-        return ScalarRow(key, None, {}, step, seconds, moments)
-    scale = native.scale
-    if scale != 1.0:
-        ends = moments.min * scale, moments.max * scale
-        moments = Moments(moments.count, moments.sum * scale, min(ends), max(ends))
-    return ScalarRow(key, native.metric, native.labels, step, seconds, moments)

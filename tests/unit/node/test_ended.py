@@ -15,11 +15,11 @@ from matched_scene import SECOND, Run
 from dfx_agent import newest
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.curves.store import ScalarStore
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.newest import Newest
 from dfx_agent.node.ended import KEEP_PROCESSES, KEEP_RUNS
 from dfx_agent.node.process import Process
-from dfx_agent.node.scalars.store import ScalarStore
 from dfx_agent.wire import Identity, SegmentWriter, layout
 from dfx_agent.wire.records import (
     BLOCKING,

@@ -40,8 +40,10 @@ class _Series:
 class ScalarStore:
     """History of one run. Memory: 16 bytes a point, at most 5,000 points a key."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_recent_steps: int = _RECENT_STEPS) -> None:
+        """``num_recent_steps``: by how much ranks may be apart."""
         self._series: dict[str, _Series] = {}
+        self._num_recent_steps = num_recent_steps
         self.num_stale = 0
 
     def keys(self) -> list[str]:
@@ -104,11 +106,10 @@ class ScalarStore:
             return series.means[i]
         return series.moments(series.steps[i]).mean
 
-    @staticmethod
-    def _begin(series: _Series, step: int) -> dict[str, float]:
+    def _begin(self, series: _Series, step: int) -> dict[str, float]:
         series.steps.append(step)
         ranks = series.recent[step] = {}
-        if len(series.recent) > _RECENT_STEPS:
+        if len(series.recent) > self._num_recent_steps:
             settled = next(iter(series.recent))
             series.means.append(series.moments(settled).mean)
             del series.recent[settled]

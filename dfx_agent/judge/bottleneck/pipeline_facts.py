@@ -18,15 +18,15 @@ def pipeline_facts(
     engines: Sequence[EngineFacts],
     scalars: Iterable[ScalarRow],
     verdicts: Iterable[Verdict],
-    stage_seconds: Mapping[int, Mapping[str, float]],
+    stage_seconds: Mapping[tuple[str, str], Mapping[str, float]],
     now_seconds: float,
 ) -> PipelineFacts:
-    """``steps``: the newest ``NUM_STEPS`` of every role; ``stage_seconds`` by pid."""
+    """``steps``: the newest ``NUM_STEPS`` of every role; ``stage_seconds`` by (role, rank)."""
     return PipelineFacts(
         now_seconds=now_seconds,
         steps=tuple(steps),
         processes=tuple(
-            _process_time(row, stage_seconds.get(row.pid, {}))
+            _process_time(row, stage_seconds.get((row.role, row.rank), {}))
             for row in ranks
             if row.source == "guest" and row.state in ("live", "unknown")
         ),

@@ -1,0 +1,1 @@
+"""Numbers that jobs report, over steps: kept in bounds, and as rows of a Snapshot."""

@@ -1,0 +1,118 @@
+"""What a hub shows of a job, of what its nodes tell: curves, memory, places, the bottleneck."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodes_scene import HUB_SECONDS, Hub, Node
+
+from dfx_agent.facts.layout import Layout, Place
+from dfx_agent.facts.memory import DeviceUse, MemoryFacts
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.steps import RankStep, RoleSteps, Step
+from dfx_agent.snapshot import Moments
+
+MIB = 2**20
+
+
+def nodes() -> tuple[Node, Node]:
+    return Node("node-a", (0, 1)), Node("node-b", (2, 3), apart_seconds=-300.0)
+
+
+def loss(node: Node, rank: int, values: dict[int, float], at: float = 1.0) -> ToldScalars:
+    told = tuple(
+        ScalarRecord("torch/loss", value, step, node.at(at)) for step, value in values.items()
+    )
+    offset = int((HUB_SECONDS + at + node.apart_seconds) * 1e9) - node.at(at)
+    return ToldScalars(node.seat(rank).id, "", told, offset)
+
+
+def test_curves_are_means_over_the_ranks_of_all_nodes():
+    one, two = nodes()
+    hub = Hub(one, two)
+    hub.tell(one.facts(1, scalars=(loss(one, 0, {1: 4.0, 2: 2.0}),)), 1)
+    hub.tell(two.facts(1, scalars=(loss(two, 2, {1: 2.0, 2: 1.0}),)), 1)
+    (row,) = hub.run(2).scalars
+    assert (row.key, row.metric, row.step) == ("torch/loss", "dfx_loss", 2)
+    assert row.moments == Moments(2, 3.0, 1.0, 2.0)
+    assert row.time_seconds == pytest.approx(HUB_SECONDS + 1, abs=0.01)
+    (history,) = hub.folds.scalar_history("r", ())
+    assert (history.steps, history.values) == ((1, 2), (3.0, 1.5))
+    assert hub.folds.scalar_history("r", ("other",)) == []
+    with pytest.raises(KeyError):
+        hub.folds.scalar_history("no such run", ())
+
+
+def test_a_node_may_be_some_steps_behind():
+    one, two = nodes()
+    hub = Hub(one, two)
+    hub.tell(one.facts(1, scalars=(loss(one, 0, dict.fromkeys(range(1, 21), 4.0)),)), 1)
+    hub.tell(two.facts(1, scalars=(loss(two, 2, dict.fromkeys(range(1, 21), 2.0)),)), 1)
+    (history,) = hub.folds.scalar_history("r", ("torch/loss",))
+    assert set(history.values) == {3.0}
+    assert hub.run(2).num_stale_scalars == 0
+
+
+def test_memory_is_shown_where_it_is_told():
+    one, two = nodes()
+    samples = tuple((step, float((100 + step) * MIB)) for step in range(1, 17))
+    device = DeviceUse("cuda:0", 80.0 * 2**30, 60.0 * 2**30)
+    held = MemoryFacts(
+        process=two.seat(3).id, step=16, step_seconds=1.0, samples=samples, devices=(device,)
+    )
+    hub = Hub(one, two)
+    hub.tell(one.facts(1), 1)
+    hub.tell(two.facts(1, memory=(held,)), 1)
+    ranks = {row.rank: row for row in hub.run(2).ranks}
+    assert ranks["3"].host_memory.anonymous_bytes == 116 * MIB
+    assert ranks["3"].host_memory.slope_bytes_per_step == MIB
+    (shown,) = ranks["3"].devices
+    assert (shown.device, shown.reserved_bytes) == ("cuda:0", 60.0 * 2**30)
+    assert shown.allocated_bytes is None, "nobody tells it"
+    assert (ranks["2"].host_memory, ranks["2"].devices) == (None, ())
+
+
+def test_ranks_have_their_places():
+    one, two = nodes()
+    hub = Hub(one, two)
+    for node in (one, two):
+        places = {
+            str(rank): Place(
+                rank, node.name, {"pipeline": rank // 2, "data": rank % 2, "tensor": 0}
+            )
+            for rank in node.ranks
+        }
+        told = RoleSteps("trainer", (), 1.0, 2, 4, Layout(places))
+        hub.tell(node.facts(1, steps=(told,)), 1)
+    ranks = {row.rank: row.place for row in hub.run(2).ranks}
+    assert ranks["0"] == {"data": 0, "pipeline": 0}
+    assert ranks["3"] == {"data": 1, "pipeline": 1}, "there is one tensor place: it tells nothing"
+
+
+def step(number: int, ranks: tuple[int, ...], rollout: float, train: float) -> Step:
+    parts = {("stage", "rollout"): rollout, ("stage", "actor_update"): train, ("idle", ""): 0.0}
+    wall = rollout + train
+    told = {str(rank): RankStep(wall, 0.0, parts, 100.0) for rank in ranks}
+    return Step(number, HUB_SECONDS + number * wall, 0, told)
+
+
+@pytest.mark.parametrize(
+    ("rollout", "train", "bound"), [(3.0, 1.0, "rollout"), (0.4, 3.6, "train")]
+)
+def test_what_the_pipeline_waits_for_is_said(rollout, train, bound):
+    one, two = nodes()
+    hub = Hub(one, two)
+    for number in range(1, 9):
+        seconds = 4.0 * (number + 1)
+        for node in (one, two):
+            begin = node.apart_seconds
+            told = step(number, tuple(node.ranks), rollout, train)
+            told = replace(told, begin_seconds=told.begin_seconds + begin)
+            hub.tell(
+                node.facts(seconds, steps=(RoleSteps("trainer", (told,), 1.0, 2, 4),)), seconds
+            )
+        hub.run(seconds)
+    verdict = hub.run(37.0).bottleneck
+    assert (verdict.state, verdict.bound_by, verdict.role) == ("found", bound, "trainer")
+    assert verdict.step_seconds == pytest.approx(4.0)
