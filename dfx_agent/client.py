@@ -62,7 +62,10 @@ class AskedAgent:
         return self._loaded(Document[Snapshot](Snapshot), given)
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
-        """Each rank's newest steps; NoAnswerError when there is no answer."""
+        """Each rank's newest steps; NoAnswerError when there is no answer.
+
+        A hub asks the nodes, and its snapshot says whom it could not ask.
+        """
         path = f"/api/v1/runs/{quote(run, safe='')}/timeline"
         given: list[Any] = []
         query = f"?steps={num_steps}"

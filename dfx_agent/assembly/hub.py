@@ -15,6 +15,7 @@ from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.alerting.notification import Receiver
 from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import wait_for_nodes
+from dfx_agent.assembly.node_timelines import NodeTimelines
 from dfx_agent.assembly.options import listener_of, read_token
 from dfx_agent.assembly.probing import Probing
 from dfx_agent.errors import ConfigError
@@ -22,7 +23,14 @@ from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samp
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.rules.declared import ALERTS, alerts_with
 from dfx_agent.rules.declared.stability import DIVERGENCE
-from dfx_agent.snapshot import ScalarHistory, SignalHistory, Snapshot, Source, TimelineRow
+from dfx_agent.snapshot import (
+    NodeRow,
+    ScalarHistory,
+    SignalHistory,
+    Snapshot,
+    Source,
+    TimelineRow,
+)
 from dfx_agent.web.access import Access
 from dfx_agent.web.app import create_app
 from dfx_agent.web.connections import HubProtocol
@@ -48,7 +56,10 @@ class Hub:
         told = receivers(config)
         self.intake = Intake(folds, delivers=bool(told))
         self._probing = Probing(folds, self.intake.targets)
-        self._source = _Source(folds, self.intake)
+        self._timelines = NodeTimelines(
+            folds, self.intake.targets, token, config.hub_ca_file, lambda: self._is_local
+        )
+        self._source = _Source(folds, self.intake, self._timelines)
         self._alerts = _alerts(config, folds, self._source, told, lambda: self.url)
         self._file = targets.TargetsFile(targets_file) if targets_file else None
         self._stop = threading.Event()
@@ -86,6 +97,7 @@ class Hub:
         self._probing.stop()
         self._alerts.stop()
         self._server.stop()
+        self._timelines.close()
         self._listener.close()
 
     def _keep_targets(self) -> None:
@@ -114,14 +126,30 @@ class Hub:
 class _Source:
     """What is known of the job, and who told it."""
 
-    def __init__(self, folds: JobFolds, intake: Intake) -> None:
+    def __init__(self, folds: JobFolds, intake: Intake, timelines: NodeTimelines) -> None:
         self._folds = folds
         self._intake = intake
+        self._timelines = timelines
+        self._newest: tuple[Snapshot, tuple[NodeRow, ...], Snapshot] | None = None
 
     def snapshot(self) -> Snapshot:
-        newest, nodes = self._folds.snapshot(), self._intake.nodes()
+        """The very same value until something of it is another."""
+        newest, nodes = self._folds.snapshot(), self._nodes()
+        known = self._newest
+        if known is not None and known[0] is newest and known[1] == nodes:
+            return known[2]
         num_polls = newest.agent.num_polls + 1  # it is ready before the first node comes
-        return replace(newest, agent=replace(newest.agent, num_polls=num_polls, nodes=nodes))
+        whole = replace(newest, agent=replace(newest.agent, num_polls=num_polls, nodes=nodes))
+        self._newest = newest, nodes, whole
+        return whole
+
+    def _nodes(self) -> tuple[NodeRow, ...]:
+        problems = self._timelines.problems()
+        rows = self._intake.nodes()
+        return tuple(
+            replace(row, timeline_problem=problems[row.node]) if row.node in problems else row
+            for row in rows
+        )
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
         return self._folds.scalar_history(run, keys)
@@ -130,9 +158,10 @@ class _Source:
         self,
         run: str,
         num_steps: int,
-        ranks: Collection[tuple[str, str]] = (),  # noqa: ARG002 (nodes have the spans)
+        ranks: Collection[tuple[str, str]] = (),
     ) -> tuple[TimelineRow, ...]:
-        return self._folds.timeline(run, num_steps)
+        """Of nodes that answer in time; of the others ``snapshot`` says why."""
+        return self._timelines.rows(run, num_steps, ranks)
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         return self._folds.signal_history(run, num_steps)

@@ -79,7 +79,12 @@ def _asked(agent: AskedAgent, args: argparse.Namespace) -> tuple[str, tuple[Time
     if snapshot is None:
         raise NoAnswerError(f"{agent.url} follows another folder")
     run = _chosen([row.run for row in snapshot.runs], args)
-    return run, agent.timeline(run, args.steps)
+    rows = agent.timeline(run, args.steps)
+    if snapshot.agent.nodes:
+        for node in (agent.snapshot() or snapshot).agent.nodes:
+            if node.timeline_problem:
+                print(f"dfx-agent: without {node.node}: {node.timeline_problem}", file=sys.stderr)
+    return run, rows
 
 
 def _read(config: Config, args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:

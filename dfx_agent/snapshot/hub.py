@@ -31,6 +31,7 @@ class NodeRow:
     ``heard_seconds``: when last, Unix time of the hub. ``num_missed``: documents that came after
     one that was lost, upon which everything was asked for. ``message``: why the newest refused one
     was refused, "" if none was. ``has_left``: all of its agents have said goodbye.
+    ``timeline_problem``: why its agent could not be asked for a timeline, "" where it could.
     """
 
     node: str
@@ -40,3 +41,4 @@ class NodeRow:
     num_missed: int
     message: str
     has_left: bool
+    timeline_problem: str = ""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from dfx_agent.snapshot import Source, TimelineRow
 from dfx_agent.snapshot.document import Document
-from dfx_agent.web.shown import RankKey
+from dfx_agent.web.shown import RankKey, key_of
 
 # an answer ends with the rank that reaches it: 1 MiB holds what is left, if that rank is no giant
 FULL_BYTES = 3 << 18
@@ -82,7 +82,10 @@ def _keys(source: Source, run: str, window: Window) -> list[RankKey]:
 
 
 def _ranks_of(source: Source, run: str) -> list[RankKey]:
-    return list(dict.fromkeys((row.role, row.rank) for row in source.timeline(run, 1)))
+    found = next((row for row in source.snapshot().runs if row.run == run), None)
+    if found is None:  # unknown, or newer than the snapshot
+        return list(dict.fromkeys((row.role, row.rank) for row in source.timeline(run, 1)))
+    return [key_of(row) for row in found.ranks if row.source == "guest"]
 
 
 def _rows(

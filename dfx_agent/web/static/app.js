@@ -111,7 +111,7 @@ class Page {
     this.health.update(run, snapshot.agent.detector);
     this.legend.update(run);
     this.steps.update(run);
-    this.timeline.update(run);
+    this.timeline.update(run, snapshot.agent.nodes);
     this.histories.update(run);
     const charted = this.charts.update(run, this.histories);
     this.scalars.update(run, this.histories, charted);
@@ -145,6 +145,13 @@ class Page {
 }
 
 function agentLine(agent) {
+  if (agent.nodes.length) {
+    const refused = agent.nodes.reduce((sum, node) => sum + node.num_refused, 0);
+    return (
+      `dfx-agent ${agent.version} · hub of ${agent.nodes.length} nodes · pid ${agent.pid} on ${agent.node} · ` +
+      `${count(agent.num_polls)} documents taken, ${count(refused)} refused`
+    );
+  }
   return (
     `dfx-agent ${agent.version} · pid ${agent.pid} on ${agent.node} · ${agent.num_segments} segments · ` +
     `${count(agent.num_records)} records read · last poll took ${duration(agent.poll_elapsed_seconds)}`

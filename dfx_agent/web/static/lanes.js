@@ -27,8 +27,12 @@ export class Lanes {
     this.asked = new Set(); // the ranks of the last full answer, with or without rows
   }
 
-  /** Fetches what is new; `shownSeconds` is the stretch of time on show. True on another run. */
-  update(run, shownSeconds) {
+  /**
+   * Fetches what is new; `shownSeconds` is the stretch of time on show. True on another run.
+   * `isOfHub`: it is told now and then, so that many steps are new at once.
+   */
+  update(run, shownSeconds, isOfHub = false) {
+    this.isOfHub = isOfHub;
     const isOther = run.run !== this.run?.run || run.attempt !== this.run?.attempt;
     if (isOther) this.reset(run);
     this.run = run;
@@ -72,7 +76,7 @@ export class Lanes {
     const { run } = this;
     const places = placesOf(run);
     const asked = new Set(this.ranks.keys());
-    const steps = isFull ? NUM_STEPS + 1 : NUM_FRESH_STEPS;
+    const steps = isFull || this.isOfHub ? NUM_STEPS + 1 : NUM_FRESH_STEPS;
     const query = new URLSearchParams({ steps: String(steps) });
     for (const key of asked) query.append("rank", key);
     if (!isFull) query.set("begin", String(this.newestEnd() - SETTLED_SECONDS));

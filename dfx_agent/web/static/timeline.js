@@ -13,6 +13,15 @@ const BOTTOM_PX = 22;
 const LANES_PX = 300; // what the lanes share before they get thin
 const MIN_REDRAW_PX = 1.5;
 
+/** Whose timelines a hub could not get, and why: "without node-b: its agent …". */
+export function unaskedWords(run, nodes) {
+  const shown = new Set(run.ranks.map((rank) => rank.node));
+  return nodes
+    .filter((node) => node.timeline_problem && shown.has(node.node))
+    .map((node) => `without ${node.node}: ${node.timeline_problem}`)
+    .join(" · ");
+}
+
 export class Timeline {
   constructor() {
     this.canvas = document.getElementById("timeline");
@@ -29,9 +38,12 @@ export class Timeline {
     this.canvas.addEventListener("keydown", (event) => this.walk(event));
   }
 
-  update(run) {
+  /** `nodes` are those that tell a hub: it asks them for what is drawn here. */
+  update(run, nodes) {
     this.run = run;
-    if (this.lanes.update(run, this.view?.seconds ?? 0)) this.unpoint();
+    this.unasked = unaskedWords(run, nodes);
+    this.say();
+    if (this.lanes.update(run, this.view?.seconds ?? 0, nodes.length > 0)) this.unpoint();
   }
 
   /** The shown stretch of time: eight typical steps, or all of a step that lasts far longer. */
@@ -97,7 +109,7 @@ export class Timeline {
     this.paintAxis(context, bottom, colors);
     this.paintCursor(context, colors);
     this.paintDeaths(context, colors);
-    this.sayOmitted(lanes);
+    this.say();
   }
 
   labelOf(lane) {
@@ -178,11 +190,12 @@ export class Timeline {
     });
   }
 
-  sayOmitted(lanes) {
-    const rows = lanes.flatMap((lane) => lane.rows);
+  say() {
+    const rows = this.lanes.ordered().flatMap((lane) => lane.rows);
     const omitted = rows.reduce((sum, row) => sum + row.num_omitted_pieces, 0);
     const words = omitted ? `${omitted} short pieces are not drawn` : "";
-    setText(this.note, [shownWords(this.run), words].filter(Boolean).join(" · "));
+    const parts = [shownWords(this.run), words, this.unasked];
+    setText(this.note, parts.filter(Boolean).join(" · "));
   }
 
   // Pointing: with the mouse, or with the arrow keys.

@@ -74,7 +74,7 @@ def test_ranks_are_asked_of_the_source_a_few_at_a_time(client, source, monkeypat
     )
     monkeypatch.setattr(timeline_module, "FULL_BYTES", 1)
     client.get(PATH)
-    assert asked == [0, 8]  # who there is, then the first few
+    assert asked == [8]  # the first few
 
 
 def test_a_window_has_what_reaches_into_it(client):
