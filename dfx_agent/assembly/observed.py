@@ -37,6 +37,16 @@ class Observed:
     snapshot: Snapshot
 
     @property
+    def is_of_hub(self) -> bool:
+        """Whether the hub of several nodes was asked: the folder here says nothing of its runs."""
+        return bool(self.snapshot.agent.nodes)
+
+    @property
+    def place(self) -> str:
+        """Where was looked, for people."""
+        return f"at {self.source}" if self.is_of_hub else f"in {self.directory}"
+
+    @property
     def runs(self) -> tuple[RunRow, ...]:
         return self.snapshot.runs
 

@@ -142,30 +142,50 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
     for problem in seen.snapshot.agent.problems:
         print(f"refused: {problem.message}")
     if not seen.runs:
-        _print_last_kept(seen.directory)
-        print(f"no observed process in {seen.directory}; {_what_to_do(seen)}")
+        if not seen.is_of_hub:
+            _print_last_kept(seen.directory)
+        print(f"no observed process {seen.place}; {_what_to_do(seen)}")
     for run in seen.runs:
-        states = [rank.state for rank in run.ranks]
-        living = sum(state in {"live", "unknown"} for state in states)
-        print(f"run {run.run}: {living} of {len(states)} processes live, from {seen.source}")
-        if not living and run.standing.state != "found":
-            _print_last_kept(seen.directory, run.run)  # who saw it end knew more than what is left
-        _print_standing(run)
-        _print_bottleneck(run)
-        _print_engines(run)
-        for verdict in run.verdicts:
-            _print_verdict(verdict)
-            if verdict.state == "found":
-                _print_kept(seen.directory, run.run, verdict.kind)
-        for rank in run.ranks:
-            _print_loop(rank)
-            _print_heap(run, rank)
-        _print_devices(run)
-        if not run.verdicts:
-            print("  look longer with --watch")
+        _print_run(seen, run)
+
+
+def _print_run(seen: Observed, run: RunRow) -> None:
+    states = [rank.state for rank in run.ranks]
+    living = sum(state in {"live", "unknown"} for state in states)
+    print(f"run {run.run}: {living} of {len(states)} processes live, from {seen.source}")
+    if run.part:
+        _print_filled(f"  {run.part}{_whole_job(seen)}")
+    keeps = not seen.is_of_hub
+    if not living and run.standing.state != "found" and keeps:
+        _print_last_kept(seen.directory, run.run)  # who saw it end knew more than what is left
+    _print_standing(run)
+    _print_bottleneck(run)
+    _print_engines(run)
+    for verdict in run.verdicts:
+        _print_verdict(verdict)
+        if verdict.state == "found" and keeps:
+            _print_kept(seen.directory, run.run, verdict.kind)
+    for rank in run.ranks:
+        _print_loop(rank)
+        _print_heap(run, rank)
+    _print_devices(run)
+    if not run.verdicts:
+        print("  look longer with --watch")
+
+
+def _whole_job(seen: Observed) -> str:
+    """Who knows all of it."""
+    hub = seen.snapshot.agent.hub
+    if hub is None:
+        return "; to judge the whole job, join a hub on all of its nodes (--join URL)"
+    if hub.state == "joined":
+        return f"; the whole job is judged by the hub {hub.url}"
+    return f"; the hub {hub.url} is not joined ({hub.message or hub.state})"
 
 
 def _what_to_do(seen: Observed) -> str:
+    if seen.is_of_hub:
+        return "no node has told of a run yet"
     if seen.source == "segments":
         return "start one: dfx-agent run -- CMD ..."
     return (

@@ -47,17 +47,17 @@ def _print_table(seen: Observed) -> None:
     for problem in seen.snapshot.agent.problems:
         console.print(f"refused: {problem.message}", highlight=False)
     if not seen.runs:
-        console.print(
-            f"no observed process in {seen.directory}; start one: dfx-agent run -- CMD ..."
-        )
+        console.print(f"no observed process {seen.place}; start one: dfx-agent run -- CMD ...")
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("RUN", "ROLE", "RANK", "PID", "STATE", "STEP", "NOW", "FOR", "LOST"):
+    has_nodes = len({rank.node for run in seen.runs for rank in run.ranks}) > 1
+    node = ("NODE",) if has_nodes else ()
+    for heading in ("RUN", "ROLE", "RANK", *node, "PID", "STATE", "STEP", "NOW", "FOR", "LOST"):
         right = heading in {"RANK", "PID", "STEP", "FOR", "LOST"}
         table.add_column(heading, justify="right" if right else "left")
     for run in seen.runs:
         for rank in run.ranks:
-            table.add_row(*_cells(run, rank))
+            table.add_row(*_cells(run, rank, has_nodes=has_nodes))
     console.print(table)
     for run in seen.runs:
         for line in _standing_lines(run):
@@ -67,15 +67,17 @@ def _print_table(seen: Observed) -> None:
 def _standing_lines(run: RunRow) -> list[str]:
     """The state of the run; each incident in the words that the page and the pager use."""
     told = [f"{incident.state}: {incident.sentence}" for incident in run.incidents]
+    part = [run.part] if run.part else []
     if all(incident.state == "noted" for incident in run.incidents):
         told = [f"{run.standing.state}: {run.standing.reason}", *told]
-    return [f"{run.run}: {line}" for line in told]
+    return [f"{run.run}: {line}" for line in (*part, *told)]
 
 
-def _cells(run: RunRow, rank: RankRow) -> tuple[str, ...]:
+def _cells(run: RunRow, rank: RankRow, *, has_nodes: bool) -> tuple[str, ...]:
     now = rank.inflight[-1] if rank.inflight else None
     step = "-" if rank.step is None else str(rank.step)
     name = f"{now.kind} {now.name}" if now else "-"
     elapsed = f"{now.elapsed_seconds:.1f} s" if now else "-"
     state = f"{rank.pid}", rank.state, step, name, elapsed, f"{rank.num_lost_records}"
-    return (run.run, rank.role, rank.rank, *state)
+    node = (rank.node,) if has_nodes else ()
+    return (run.run, rank.role, rank.rank, *node, *state)

@@ -54,7 +54,7 @@ def _of_now(args: argparse.Namespace) -> str:
     """Of the run that was named, or the only one."""
     seen = observe(args, _READ_SECONDS, lambda _: False)
     if not seen.runs:
-        raise DfxError(f"no observed process in {seen.directory}: give --evidence FILE, or --dir")
+        raise DfxError(f"no observed process {seen.place}: give --evidence FILE, --dir or --url")
     if len(seen.runs) > 1:
         names = ", ".join(run.run for run in seen.runs)
         raise UsageError(f"several runs: choose one with --run: {names}")

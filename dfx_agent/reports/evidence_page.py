@@ -20,6 +20,8 @@ from dfx_agent.snapshot import (
     Verdict,
 )
 
+_MOST_NODES = 8  # that are named in one line
+
 
 @dataclass(frozen=True)
 class _Cell:
@@ -35,7 +37,14 @@ class _Row:
 
 def of_run(run: RunRow, agent: AgentRow, time_seconds: float) -> str:
     """The page of a run at ``time_seconds``."""
-    written = [f"node {agent.node}", f"dfx-agent {agent.version}", f"as of {_clock(time_seconds)}"]
+    nodes = sorted({rank.node for rank in run.ranks})
+    where = f"{len(nodes)} nodes: {', '.join(nodes[:_MOST_NODES])}" if agent.nodes else ""
+    where += ", ..." if where and len(nodes) > _MOST_NODES else ""
+    written = [
+        where or f"node {agent.node}",
+        f"dfx-agent {agent.version}",
+        f"as of {_clock(time_seconds)}",
+    ]
     return _page(run, "report", written, time_seconds, None)
 
 
@@ -96,7 +105,7 @@ def _ranks(run: RunRow, at: float, reached: Any) -> Iterator[_Row]:
     for rank in run.ranks:
         key = rank.role, rank.rank
         groups = {group.group: group.num_enqueued for group in rank.groups}
-        yield _row(_rank(rank, at, reached.get(key, groups)), {1, 2, 4, 6}, is_blamed=key in blamed)
+        yield _row(_rank(rank, at, reached.get(key, groups)), {1, 3, 5, 7}, is_blamed=key in blamed)
 
 
 def _rank(rank: RankRow, at: float, groups: dict[str, int]) -> list[Any]:
@@ -104,6 +113,7 @@ def _rank(rank: RankRow, at: float, groups: dict[str, int]) -> list[Any]:
     return [
         rank.role,
         rank.rank,
+        rank.node,
         rank.pid,
         rank.state,
         rank.step,

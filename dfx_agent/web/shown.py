@@ -14,6 +14,7 @@ from dfx_agent.snapshot import RankRow, RunRow
 MAX_WHOLE_JOB = 64
 NUM_OF_LARGE_JOB = 16
 _MAX_CULPRITS = 4
+_OF_DATA = frozenset({"data", "context"})  # ranks along these have the same parts of the model
 _MAX_GROUP = 16  # a group of more is everybody, and names no peers
 
 RankKey = tuple[str, str]  # role, rank
@@ -57,7 +58,14 @@ def shown_ranks(run: RunRow, asked: Collection[RankKey] = ()) -> tuple[RankRow, 
 
 
 def peers(run: RunRow, culprit: RankRow) -> list[RankRow]:
-    """Its smallest process group where that is small, else those of its role on its node."""
+    """Those that do the same work, by the layout of the job.
+
+    Where that is not told or is everybody, its smallest process group where that is small, else
+    those of its role on its node.
+    """
+    alike = _alike(run, culprit)
+    if 1 < len(alike) <= _MAX_GROUP:
+        return alike
     sizes: dict[str, list[RankRow]] = {row.group: [] for row in culprit.groups}
     for row in run.ranks:
         for group in row.groups if row.role == culprit.role else ():
@@ -67,6 +75,18 @@ def peers(run: RunRow, culprit: RankRow) -> list[RankRow]:
     if smallest and len(smallest) <= _MAX_GROUP:
         return smallest
     return [row for row in run.ranks if (row.role, row.node) == (culprit.role, culprit.node)]
+
+
+def _alike(run: RunRow, culprit: RankRow) -> list[RankRow]:
+    """Of its role, with the same part of the model: at the same place of all axes but of data."""
+    part = _part_of_model(culprit)
+    if not culprit.place:
+        return []
+    return [r for r in run.ranks if r.role == culprit.role and _part_of_model(r) == part]
+
+
+def _part_of_model(row: RankRow) -> dict[str, int]:
+    return {axis: number for axis, number in row.place.items() if axis not in _OF_DATA}
 
 
 def _first_of_roles(run: RunRow) -> Iterator[RankRow]:

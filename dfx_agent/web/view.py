@@ -61,7 +61,8 @@ class Place:
 
     ``lost`` counts its records that were lost, overwritten before the agent came, and dropped by
     the guest; empty where there are none. ``blame`` is the severity of the worst incident that
-    blames it, "peer" of a peer of such a rank, "" for none.
+    blames it, "peer" of a peer of such a rank, "" for none. ``place`` is its number along each axis
+    of the job's layout.
     """
 
     role: str
@@ -75,6 +76,7 @@ class Place:
     now: str
     blame: str
     lost: tuple[int, ...] = ()
+    place: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ class ViewedRun:
     dropped_ranks: tuple[DroppedRanks, ...] = ()
     engines: EnginePool | None = None
     bottleneck: Bottleneck | None = None
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,7 @@ class Viewer:
             dropped_ranks=run.dropped_ranks,
             engines=run.engines,
             bottleneck=run.bottleneck,
+            part=run.part,
         )
 
     def _viewed_steps(self, rows: Iterable[StepRow]) -> tuple[ViewedStep, ...]:
@@ -262,7 +266,7 @@ def _place(rank: RankRow, blame: str) -> Place:
     return Place(
         rank.role, rank.rank, rank.pid, rank.node, rank.local_rank, rank.state, rank.step,
         span.kind if span else "idle", span.name if span else "", blame,
-        lost if any(lost) else (),
+        lost if any(lost) else (), rank.place,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ const { JobGrid, nodesOf, wordsOf } = await import("../../dfx_agent/web/static/j
 
 const place = (rank, changes = {}) => ({
   role: "actor", rank: String(rank), node: `node-${rank >> 3}`, local_rank: rank % 8, state: "live",
-  step: 4, kind: "idle", now: "", blame: "", ...changes,
+  step: 4, kind: "idle", now: "", blame: "", place: {}, ...changes,
 });
 const job = (num, changes = {}) =>
   Array.from({ length: num }, (_, rank) => place(rank, changes[rank] ?? {}));

@@ -134,6 +134,9 @@ function noteOf(places, numNodes) {
 /** "actor rank 9 on node-01, local rank 1: live, blamed, step 4, backward"; pure. */
 export function wordsOf(place) {
   const local = place.local_rank === null ? "" : `, local rank ${place.local_rank}`;
+  const part = Object.entries(place.place)
+    .map(([axis, number]) => `, ${axis} ${number}`)
+    .join("");
   const now = place.kind === "wait" ? `waits: ${place.now}` : place.now;
   const parts = [
     STATE_WORDS[place.state],
@@ -142,7 +145,7 @@ export function wordsOf(place) {
     now || "between stages",
   ];
   const role = place.role ? `${place.role} ` : "";
-  return `${role}rank ${place.rank} on ${place.node}${local}: ${parts.filter(Boolean).join(", ")}`;
+  return `${role}rank ${place.rank} on ${place.node}${local}${part}: ${parts.filter(Boolean).join(", ")}`;
 }
 
 class NodeLine {

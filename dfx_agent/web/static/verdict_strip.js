@@ -55,7 +55,8 @@ export class VerdictRow {
     this.toggle = element("button", "toggle", { type: "button", hidden: true });
     this.toggle.addEventListener("click", () => this.open(!this.isOpen));
     this.evidence = element("div", "evidence", { hidden: true });
-    const says = element("p", "", {}, this.title, " ", this.detail);
+    this.link = element("a", "", { hidden: true });
+    const says = element("p", "", {}, this.title, " ", this.detail, " ", this.link);
     const head = element("div", "verdict", {}, this.sign, says, this.toggle);
     this.node = element("li", "", {}, head, this.evidence);
     this.lines = new Map();
@@ -71,6 +72,9 @@ export class VerdictRow {
     setText(this.sign, SIGNS[line.level]);
     setText(this.title, line.title);
     setText(this.detail, line.detail);
+    setHidden(this.link, !line.link);
+    if (line.link && this.link.href !== line.link.href) this.link.href = line.link.href;
+    setText(this.link, line.link?.text ?? "");
     setHidden(this.toggle, !line.evidence.length);
     const keys = line.evidence.map((_, index) => index);
     reconcile(this.evidence, this.lines, keys, () => ({ node: element("p") }));

@@ -18,6 +18,7 @@ const LEVELS = ["bad", "warn", "note", "good"];
 export function verdictsOf(snapshot, run, now, alerts) {
   if (!run) return keyed(agentLines(snapshot.agent));
   const lines = run.incidents.map((incident) => incidentLine(run, incident, now, alerts));
+  const part = partLines(run, snapshot.agent.hub);
   lines.push(...deaths(run), ...nonFinite(run), ...losses(run));
   lines.push(...agentLines(snapshot.agent), ...endings(run));
   lines.sort((a, b) => LEVELS.indexOf(a.level) - LEVELS.indexOf(b.level));
@@ -28,7 +29,25 @@ export function verdictsOf(snapshot, run, now, alerts) {
   }
   const hasProblem = lines.some((line) => line.level !== "note");
   lines.push(...restLines(run, snapshot.agent, hasProblem));
-  return keyed(lines);
+  return keyed([...part, ...lines]);
+}
+
+/** What part of the job all that follows is about, and who knows the whole. */
+function partLines(run, hub) {
+  if (!run.part) return [];
+  const line = { key: "part", level: "note", title: sentence(run.part) };
+  if (!hub) {
+    const detail = "To judge the whole job, let the agents of all nodes join a hub (--join URL).";
+    return [{ ...line, detail }];
+  }
+  if (hub.state !== "joined") {
+    const why = hub.message ? `: ${hub.message}` : "";
+    const detail = `The hub ${hub.url} does not take what this node tells${why}.`;
+    return [{ ...line, level: "warn", detail }];
+  }
+  const href = `${hub.url}/#${new URLSearchParams({ run: run.run })}`;
+  const link = { href, text: "Open its page" };
+  return [{ ...line, detail: "The whole job is judged by the hub.", link }];
 }
 
 /** A line keeps its node, opened or not, while it is about the same thing. */
@@ -103,9 +122,12 @@ function restLines(run, agent, hasProblem) {
   const rest = run.verdicts.filter((verdict) => verdict.state !== "found");
   const isClear = run.standing.state === "clear" && !hasProblem;
   if (hasProblem && !rest.length) return [];
+  const sources = agent.nodes.length
+    ? `what ${count(agent.nodes.length)} nodes tell`
+    : `${count(agent.num_segments)} segments`;
   const checked =
     `Checked: ${run.places.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
-    `${count(agent.num_segments)} segments for loss and damage.`;
+    `${sources} for loss and damage.`;
   const isUnsure = run.standing.state === "insufficient evidence";
   const why = isUnsure && !hasProblem ? `${sentence(run.standing.reason)}. ` : "";
   return [
@@ -207,10 +229,15 @@ function losses(run) {
   return lines;
 }
 
+function problemTitle({ kind, path }) {
+  if (kind === "exporter") return "Exporter failed";
+  return kind === "facts" ? `What ${path} tells cannot be used` : `Segment refused (${kind})`;
+}
+
 function agentLines(agent) {
   const lines = agent.problems.map((problem) => ({
     level: "warn",
-    title: problem.kind === "exporter" ? "Exporter failed" : `Segment refused (${problem.kind})`,
+    title: problemTitle(problem),
     detail: problem.message,
   }));
   if (agent.blind) {

@@ -68,6 +68,21 @@ def test_peers_are_the_smallest_group_that_is_not_everybody():
     assert [row.rank for row in peers(plain, plain.ranks[2])] == list("01234567")
 
 
+def test_peers_are_those_with_the_same_part_of_the_model():
+    """Of 32 pipelines of 4 stages, each over 2 tensor places."""
+    (run,) = snapshot_of(128).runs
+    rows = tuple(
+        replace(row, place={"pipeline": n // 32, "tensor": n % 2, "data": n % 32 // 2})
+        for n, row in enumerate(run.ranks)
+    )
+    run = replace(run, ranks=rows)
+    assert [row.rank for row in peers(run, rows[33])] == [str(n) for n in range(33, 64, 2)]
+    shown = shown_ranks(replace(run, incidents=(incident("33"),)))
+    assert [row.rank for row in shown[:3]] == ["33", "35", "37"]
+    (viewed,) = Viewer(Look()).view(replace(snapshot_of(128), runs=(run,))).runs
+    assert viewed.places[33].place == {"pipeline": 1, "tensor": 1, "data": 0}
+
+
 def test_every_role_of_a_large_job_is_seen():
     (run,) = snapshot_of(128).runs
     rows = tuple(replace(r, role="actor" if int(r.rank) < 120 else "critic") for r in run.ranks)
