@@ -16,7 +16,12 @@ def _of_host(figure: Callable[[HostUse], float | None]) -> Callable[[AgentRow], 
 
 def _stalled(agent: AgentRow) -> dict[tuple[str, ...], float]:
     hosts = [row.host for row in agent.devices if row.host is not None]
-    return {key: share for host in hosts for key, share in host.stalled_ratio.items()}
+    return {
+        (resource, kind): share
+        for host in hosts
+        for resource, kinds in host.stalled_ratio.items()
+        for kind, share in kinds.items()
+    }
 
 
 CPU = Metric(

@@ -20,9 +20,9 @@ def busy_ticks(path: str = "/proc/stat") -> tuple[int, int] | None:
     return sum(ticks) - sum(ticks[n] for n in _IDLE_FIELDS), sum(ticks)
 
 
-def stalled_ratios(root: str = "/proc/pressure") -> dict[tuple[str, str], float]:
-    """(resource, "some" or "full") -> share of the last 10 s; empty where the kernel has no PSI."""
-    found = {}
+def stalled_ratios(root: str = "/proc/pressure") -> dict[str, dict[str, float]]:
+    """Resource -> "some" or "full" -> share of the last 10 s; empty where the kernel has no PSI."""
+    found: dict[str, dict[str, float]] = {}
     for resource in _RESOURCES:
         try:
             with open(f"{root}/{resource}", encoding="ascii", errors="replace") as file:
@@ -33,5 +33,5 @@ def stalled_ratios(root: str = "/proc/pressure") -> dict[tuple[str, str], float]
             kind, _, rest = line.partition(" avg10=")
             share = rest.partition(" ")[0]
             if kind in {"some", "full"} and share.replace(".", "", 1).isdigit():
-                found[resource, kind] = float(share) / 100
+                found.setdefault(resource, {})[kind] = float(share) / 100
     return found

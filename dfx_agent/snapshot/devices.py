@@ -28,7 +28,7 @@ class DeviceEvent:
 class HostUse:
     """What the machine does beside its memory; totals are since its boot.
 
-    ``stalled_ratio``: (resource, "some" or "full") -> share of the last 10 s in which tasks stood
+    ``stalled_ratio``: resource -> "some" or "full" -> share of the last 10 s in which tasks stood
     still for it (PSI). ``limit_bytes`` and ``cpu_limit`` (processors) are of the control group that
     the agent is in, None where there is none.
     """
@@ -42,7 +42,7 @@ class HostUse:
     limit_used_bytes: float | None = None
     cpu_limit: float | None = None
     cpu_throttled_seconds: float | None = None
-    stalled_ratio: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    stalled_ratio: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
