@@ -14,12 +14,14 @@ import threading
 import time
 import weakref
 from collections import Counter
-from types import CodeType, FrameType
+from collections.abc import Collection
+from types import CodeType
 from typing import Any
 
 from dfx_agent.shim import recorder
+from dfx_agent.shim.frames import codes_of, threads_now
 from dfx_agent.shim.heap import HeapSampler
-from dfx_agent.shim.running_loops import depth, frames_now, running_loops, thread_of
+from dfx_agent.shim.running_loops import depth, running_loops, thread_of
 from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG, NO_STEP
 
 ASK_SECONDS, ASK_OFTEN_SECONDS = 0.1, 0.05
@@ -30,7 +32,7 @@ _UNANSWERED_SECONDS = 1.0
 _TOLD_SECONDS = 0.1  # who holds a loop for less is not named
 _FIND_SECONDS, _FIND_SELDOM_SECONDS = 1.0, 5.0
 _OFTEN_FOR_SECONDS = 30.0
-_MAX_FRAMES, _MAX_NAMES, _MAX_CHARS = 200, 64, 150
+_MAX_THREADS, _MAX_NAMES, _MAX_CHARS = 64, 64, 150
 # those who held a loop for a second find room when library code that was in the way took the names
 _LONG_SECONDS = 1.0
 _NUM_THREADS_FOR_MANY = 4
@@ -246,23 +248,11 @@ def holder(ident: int, num_under: int | None = None) -> str:
     Where it only waits for its turn, what many other threads run: they hold the interpreter.
     ``num_under``: frames under whatever the loop calls, for one that has no frames of its own.
     """
-    frames = frames_now()
-    chain = _chain(frames.pop(ident, None))
-    frames.pop(threading.get_ident(), None)
+    chain = codes_of(ident)
     held_by = _held_by(chain, num_under)
     if held_by and not _is_resting(chain):
-        frames.clear()
         return held_by
-    return _crowd(frames) or held_by or NO_TURN
-
-
-def _chain(frame: FrameType | None) -> list[CodeType]:
-    """Code of the frames, innermost first: frames themselves would keep the job's objects."""
-    chain: list[CodeType] = []
-    while frame is not None and len(chain) < _MAX_FRAMES:
-        chain.append(frame.f_code)
-        frame = frame.f_back
-    return chain
+    return _crowd({ident, threading.get_ident()}) or held_by or NO_TURN
 
 
 def _held_by(chain: list[CodeType], num_under: int | None) -> str:
@@ -287,12 +277,11 @@ def _is_of_loop(code: CodeType) -> bool:
     )
 
 
-def _crowd(frames: dict[int, FrameType]) -> str:
+def _crowd(but: Collection[int]) -> str:
     """What several threads do at once; "" when they are few."""
     running: Counter[str] = Counter()
-    while frames:
-        _, frame = frames.popitem()
-        chain = _chain(frame)
+    for ident in threads_now()[:_MAX_THREADS]:
+        chain = codes_of(ident) if ident not in but else []
         own = _own(chain)
         if own is not None and not _is_resting(chain):
             running[code_name(own)] += 1

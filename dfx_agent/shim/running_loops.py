@@ -4,21 +4,21 @@ asyncio's own loops are seen in the frames of their threads, as is whatever ``as
 loop written in C (uvloop) that runs by itself, as in Ray's actors, has no frame: its tasks name it,
 so it is found while it has one.
 
-``sys._current_frames`` is called with the collector off (python/cpython#106883), and the frames are
-let go before the interpreter gives anybody else a turn. Not ``faulthandler``, as in stacks.py: it
-enters the kernel for every word, and shows 100 threads.
+Frames come from frames.py. Not from ``faulthandler``, as in stacks.py: it enters the kernel for
+every word, and shows 100 threads.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
-_MAX_FRAMES = 200
+from dfx_agent.shim.frames import MAX_FRAMES, frames_of, threads_now
+
 _MAX_TASKS = 4096
+_MAX_THREADS = 128  # the newest, and as many of the oldest
 _WITHOUT_FRAMES = ("uvloop", "rloop", "winloop")
 
 
@@ -26,8 +26,10 @@ def running_loops() -> list[tuple[Any, int | None]]:
     """(loop, its thread) of every event loop that runs now; None: see ``thread_of``."""
     owners = _owners()
     found: dict[int, tuple[Any, int | None]] = {}
-    for ident, frame in frames_now().items():
-        loop = _loop_of(frame, owners)
+    threads = threads_now()
+    del threads[_MAX_THREADS:-_MAX_THREADS]
+    for ident in threads:
+        loop = _loop_of(ident, owners)
         if loop is not None:
             found[id(loop)] = loop, ident
     if any(name in sys.modules for name in _WITHOUT_FRAMES):
@@ -45,38 +47,19 @@ def thread_of(loop: Any) -> tuple[int | None, int | None]:
         wanted = None
     if wanted is None:
         return None, None
-    for ident, frame in frames_now().items():
-        below = _below(frame, wanted)
-        if below:
-            return ident, below - 1
+    for ident in threads_now():
+        frames = frames_of(ident)
+        if wanted in frames:
+            return ident, len(frames) - frames.index(wanted) - 1
     return None, None
 
 
-def _below(frame: FrameType | None, wanted: FrameType) -> int:
-    """Frames from ``wanted`` on down; 0 where it is not among these."""
-    num_above = 0
-    while frame is not None and frame is not wanted and num_above < _MAX_FRAMES:
-        frame, num_above = frame.f_back, num_above + 1
-    return depth(frame) if frame is wanted else 0
-
-
 def depth(frame: FrameType | None) -> int:
-    """How many frames there are from this one down, at most 200."""
+    """How many frames there are from this one of the caller's thread down, at most 200."""
     number = 0
-    while frame is not None and number < _MAX_FRAMES:
+    while frame is not None and number < MAX_FRAMES:
         frame, number = frame.f_back, number + 1
     return number
-
-
-def frames_now() -> dict[int, FrameType]:
-    """The innermost frame of each thread."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()  # noqa: SLF001 (its documented name)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _owners() -> dict[CodeType, str]:
@@ -93,16 +76,14 @@ def _owners() -> dict[CodeType, str]:
     return owners
 
 
-def _loop_of(frame: FrameType | None, owners: dict[CodeType, str]) -> Any:
-    num_frames = 0
-    while frame is not None and num_frames < _MAX_FRAMES:
+def _loop_of(ident: int, owners: dict[CodeType, str]) -> Any:
+    for frame in frames_of(ident):
         name = owners.get(frame.f_code)
         if name is not None:
             owner = frame.f_locals.get(name)
             loop = getattr(owner, "_loop", owner)
             if hasattr(loop, "call_soon_threadsafe"):
                 return loop
-        frame, num_frames = frame.f_back, num_frames + 1
     return None
 
 

@@ -24,6 +24,7 @@ _SLOW_FOR_SECONDS, _LET_GO = 10.0, 8.0
 _SLOWER_RATIO, _STILL_SLOWER_RATIO = 1.5, 1.3
 _EACH_RATIO, _MOSTLY, _LEAST_COMPARED = 1.3, 0.75, 2
 _LEAST_SLOWER_SECONDS = 0.001
+_SLOW_TO_ANSWER_SECONDS = 20.0
 _LOST = {"gone": "gone", "slow": "too slow to answer", "garbage": "not understood"}
 _MOVES = ("generation_tokens", "prompt_tokens", "finished_requests")
 
@@ -100,7 +101,12 @@ def _still(engine: EngineFacts, seconds: float) -> PipelineCause:
 def lost_engines(window: Window) -> Iterator[PipelineCause]:
     """Those that have served in this run, and do not answer any more."""
     for engine in window.last.engines.values():
-        if engine.num_readings and engine.state in {"gone", "slow", "garbage"}:
+        seconds = window.last.at_seconds - engine.since_seconds
+        # a host that is short of processors answers late now and then
+        is_lost = engine.state in {"gone", "garbage"} or (
+            engine.state == "slow" and seconds >= _SLOW_TO_ANSWER_SECONDS
+        )
+        if engine.num_readings and is_lost:
             sentence = f"{engine.name} is {_LOST[engine.state]}: {engine.reason}"
             yield PipelineCause("rollout", f"rollout {engine.name}", sentence, kind="lost engine")
 

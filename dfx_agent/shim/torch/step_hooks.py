@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dfx_agent.shim import compiling, recorder
+from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import ddp, losses, step_losses, trained
 from dfx_agent.wire.records import STAGE
@@ -221,12 +222,10 @@ def _close_stale() -> None:
 def _num_frames(optimizer_id: int) -> int:
     """How often torch's wrapper around ``step`` is on the stacks for this optimizer."""
     num_frames = 0
-    for top in sys._current_frames().values():  # noqa: SLF001
-        frame: Any = top
-        while frame is not None:
+    for ident in threads_now():
+        for frame in frames_of(ident):
             if frame.f_code is seen.step_code:
                 num_frames += id(frame.f_locals.get("self")) == optimizer_id
-            frame = frame.f_back
     return num_frames
 
 

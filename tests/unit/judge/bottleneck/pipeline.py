@@ -35,6 +35,7 @@ class Replica:
     num_tokens: int = 100
     running: float = 2.0
     state: EngineState = "up"
+    since_seconds: float = BEGIN
     num_waited_tokens: float = 0.0
     waited_seconds: float = 0.0
     busy_seconds: float = 0.0
@@ -128,7 +129,8 @@ class Pipeline:
         for number, replica in enumerate(self.replicas):
             histogram = Histogram((), (replica.num_waited_tokens,), replica.waited_seconds)
             yield EngineFacts(
-                str(number), "", f"http://engine{number}", replica.state, BEGIN, model="tiny",
+                str(number), "", f"http://engine{number}", replica.state,
+                replica.since_seconds, model="tiny",
                 num_readings=9, reason="nobody answers" if replica.state == "gone" else "",
                 pid=120 + number, read_seconds=self.now_seconds,
                 busy_seconds=replica.busy_seconds, observed_seconds=self.now_seconds - BEGIN,

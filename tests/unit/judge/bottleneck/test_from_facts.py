@@ -155,6 +155,16 @@ def test_an_engine_that_is_gone_is_not_told_to_stand():
     assert cause.sentence == "replica 1 is gone: nobody answers"
 
 
+def test_an_engine_that_answers_late_now_and_then_is_not_lost():
+    pipeline = Pipeline(wait={"collector": 1.2})
+    pipeline.steps(5)
+    pipeline.replicas[1].state = "slow"
+    pipeline.replicas[1].since_seconds = pipeline.now_seconds
+    assert pipeline.steps(2).causes == ()
+    causes = pipeline.steps(8).causes
+    assert [cause.kind for cause in causes] == ["lost engine"]
+
+
 def test_a_loop_that_never_answers_is_stalled_and_named():
     pipeline = Pipeline(wait={"collector": 0.4})
     pipeline.steps(8)
