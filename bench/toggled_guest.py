@@ -43,6 +43,7 @@ def hook(names: Collection[str] = (), root: nn.Module | None = None) -> None:
     step_hooks.seen.news = news
     if root is not None:
         modules._time_forward(root)
+        modules._count_work(root)
         if isinstance(root, DistributedDataParallel):
             ddp.watch(root)
     for name, patch_set in list(patches.registry.items()):

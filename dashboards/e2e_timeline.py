@@ -34,7 +34,7 @@ from dashboards.common import (
     values,
 )
 from dashboards.promql import begin, by, of_ranks, of_role, of_run, rate, recent
-from dfx_agent.catalogue import learner_time, per_rank, performance, verdicts
+from dfx_agent.catalogue import learner_time, per_rank, performance, utilisation, verdicts
 
 # As on the agent's page.
 STAGES = {
@@ -85,6 +85,7 @@ def board() -> Board:
     made.row("How fast")
     made.line(8, (8, step_trend()), (8, tokens()), (8, bubble()))
     made.line(8, (8, framework_stages()), (8, tokens_per_gpu()), (8, queues()))
+    made.line(8, (24, mfu()))
     return made
 
 
@@ -369,3 +370,17 @@ def queues() -> Any:
     )
     depth = by("queue", "sum", of_role(per_rank.QUEUE_DEPTH, stat=""))
     return panel.with_target(query(depth, "{{queue}}")).min(0)
+
+
+def mfu() -> Any:
+    panel = lines(
+        "MFU by stage, and of the whole step",
+        "Model FLOPs / what the device could do at its peak in that time, mean over ranks; waits "
+        "inside the stage count as time. 30 to 50 % in an update is usual for large models, a few "
+        "percent in a rollout. A fall at the same lengths is lost speed. Empty where the peak of "
+        "the device is not known: dfx_rank_mfu_unknown says why.",
+        "percentunit",
+    )
+    panel.with_target(query(by("stage", "avg", of_role(utilisation.MFU)), "{{stage}}"))
+    panel.with_target(query(by("role", "avg", of_role(utilisation.STEP_MFU)), "whole step", "B"))
+    return paint(panel, {**STAGES, "whole step": GREY}).min(0)

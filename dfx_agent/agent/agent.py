@@ -393,7 +393,8 @@ class Agent:
     def _fold(self, run: str) -> RunFold:
         fold = self._runs.get(run)
         if fold is None:
-            fold = self._runs[run] = RunFold(run, self._critical, self._faults)
+            peaks = self._config.peak_tflops
+            fold = self._runs[run] = RunFold(run, self._critical, self._faults, peaks)
             fold.health = self._health_files.restore(run, fold.health)
             fold.alerts = None if self._awaits_alerts else ()
             fold.teller = None if self._teller is None else Teller()

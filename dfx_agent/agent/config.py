@@ -106,6 +106,8 @@ class Config:
     """URLs of rollout engines (vLLM, SGLang, a router, Ray's agent) whose metrics are read."""
     find_engines: bool = True
     """Whether engines that the job starts or calls are found and read, too."""
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    """Dense TFLOP/s of a device by type of numbers, or of ``all``: before the table of devices."""
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> Config:
@@ -245,6 +247,24 @@ def _thresholds(key: str, value: Any) -> tuple[tuple[str, float], ...]:
     return tuple(checked_values(given, thresholds()).items())
 
 
+def _tflops(key: str, value: Any) -> dict[str, float]:
+    """A number for all types, ``{type: number}``, or ``TYPE=NUMBER`` separated by commas."""
+    if isinstance(value, (int, float)) or "=" not in str(value):
+        given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"all": value}
+    elif isinstance(value, Mapping):
+        given = value
+    else:
+        pairs = [text.partition("=") for text in _listed(key, value)]
+        given = {name.strip(): number for name, _, number in pairs}
+    try:
+        known = {str(name): float(number) for name, number in given.items()}
+    except (TypeError, ValueError):
+        known = {}
+    if not known or not all(0 < number < 1e9 for number in known.values()):
+        raise ConfigError(f"{key} must be TFLOP/s, as in 989 or bfloat16=989, not {value!r}")
+    return known
+
+
 def _by_tracker(key: str, value: Any) -> dict[str, dict[str, Any]]:
     """``{tracker: {key: value}}``, as YAML where it is a text."""
     if isinstance(value, str):
@@ -280,4 +300,5 @@ _TYPES: dict[str, Callable[[str, Any], Any]] = {
     "engines": _urls,
     "hub": _hub,
     "find_engines": _flag,
+    "peak_tflops": _tflops,
 }

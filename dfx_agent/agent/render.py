@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.step_rows import rank_order
+from dfx_agent.agent.work_rows import work_row
 from dfx_agent.curves.rows import scalar_history
 from dfx_agent.engines.pool import pool_of
 from dfx_agent.facts.seat import LOG_ROLE
@@ -227,6 +228,7 @@ def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
         device_stages=process.devices.rows(),
         host_memory=None if row.source == "passive" else _host_memory(process),
         event_loop=process.loop.row(time.monotonic_ns(), last, process.inflight),
+        work=work_row(process, fold.peaks),
     )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from math import inf
 
 from dfx_agent.agent.hang_watch import HangWatch
+from dfx_agent.agent.peak_flops import Peaks
 from dfx_agent.agent.step_rows import StepRows
 from dfx_agent.agent.telling import Teller
 from dfx_agent.curves.store import ScalarStore
@@ -55,8 +56,10 @@ class RunFold:
         run: str,
         critical: Condition = DIVERGENCE.condition,
         faults: Faults | None = None,
+        peak_tflops: Mapping[str, float] | None = None,
     ) -> None:
         self.run = run
+        self.peaks = Peaks(peak_tflops)
         self.faults = faults or Faults()
         self.processes: dict[tuple[str, str], Process] = {}
         self.dropped = DroppedProcesses()

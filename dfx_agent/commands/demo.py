@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 
 from dfx_agent.assembly.options import add_service_arguments, load_config
@@ -21,6 +22,8 @@ from dfx_agent.errors import UsageError
 HELP = "train a small model with GRPO on this machine's CPU and watch it live"
 EXAMPLE = "dfx-agent demo --ranks 4 --fault straggler:2:1.5"
 DEFAULT_RANKS = 4
+# of one core with 256-bit vectors: an example, so that the page has an MFU where there is no device
+CPU_TFLOPS = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +65,8 @@ def execute(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None:
         raise UsageError("the demo trains with torch: pip install 'dfx-agent[demo]'")
     config = load_config(args)
+    if not config.peak_tflops:
+        config = replace(config, peak_tflops={"all": CPU_TFLOPS})
     mask = block_signals()
     service = Service(config)
     service.start()

@@ -20,6 +20,10 @@ class KeyValueCache:
         self._values = torch.empty(shape)
         self.length = 0
 
+    def get_seq_length(self) -> int:
+        """Tokens seen so far, under the name that transformers' caches have for it."""
+        return self.length
+
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store ``key`` and ``value`` (B, heads, T, head width) and return all up to them."""
         end = self.length + key.shape[2]

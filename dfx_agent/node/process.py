@@ -30,12 +30,13 @@ from dfx_agent.node.segments.records import (
     wide_record,
 )
 from dfx_agent.node.thread_moves import ThreadMoves
-from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window
+from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window, as_accounted
 from dfx_agent.node.time.counts import StepCounts, as_told
 from dfx_agent.node.time.span_book import SpanBook
 from dfx_agent.node.time.stamps import Stamp, Stamps
 from dfx_agent.node.time.sweep import Row
 from dfx_agent.node.time.totals import KeptTotals, Totals, num_up_to
+from dfx_agent.node.time.work import ClosedWork, WorkAccount
 from dfx_agent.wire.records import (
     CALIBRATION,
     COLLECTIVES,
@@ -79,6 +80,7 @@ class ClosedStep:
     busy_seconds: float | None = None
     processor: SchedTimes | None = None
     groups: Mapping[str, GroupTime] = field(default_factory=dict)
+    work: ClosedWork | None = None
 
 
 class Process:
@@ -106,7 +108,7 @@ class Process:
         self.num_strange = 0
         self.ring_share = 1.0  # of its ring that the last reading brought
         self.last_event_ns: int | None = None
-        self._step_counts = StepCounts()
+        self._step_counts, self._work = StepCounts(), WorkAccount()
         self._processor = ProcessorTimes()
         # of the newest reading, and of the one before; the first reading without news accounts yet
         self._before_ns = self._due_ns = self._next_look_ns = 0
@@ -240,7 +242,7 @@ class Process:
         if kept is None:
             scalars = self._take(batch)
             account = self._account(batch)
-            account.note_open(map(_as_accounted, self.inflight))
+            account.note_open(map(as_accounted, self.inflight))
         else:
             scalars = self._take_again(batch, kept)
             account = self._account(batch)
@@ -287,7 +289,7 @@ class Process:
         of_reading = self.collectives, self.device_times, self.ledger
         scalars += self._take(replace(batch, packed=batch.packed[num_known:]))
         self.collectives[:0], self.device_times[:0], self.ledger[:0] = of_reading
-        account.note_open(map(_as_accounted, self.inflight))
+        account.note_open(map(as_accounted, self.inflight))
         account.advance(min(kept.until_ns, batch.time_ns))
         before.split = account.totals()
         before.split.merge(self._carried.split)
@@ -367,7 +369,7 @@ class Process:
                 ended[text].append(row)
         account.add_new(spans)
         account.add(odd)
-        for text, rows in ended.items():
+        for text, rows in self._work.noted(ended).items():
             self._stamps.end(text, rows)
         scalars = self._take_others(account, batch.packed, others)
         self.loop.take_spans(spans, odd)
@@ -464,6 +466,7 @@ class Process:
             self.num_strange += 1
         elif kind == COUNT:
             self.counters[name] = self.counters.get(name, 0.0) + value
+            self._work.add(name, value, step)
         elif kind == GAUGE:
             self.gauges[name] = value
         elif kind == GROUP:
@@ -479,7 +482,8 @@ class Process:
                 counts = self._step_counts.take(window.step)
                 end_ns = window.begin_ns if window.end_ns is None else window.end_ns
                 had = self._processor.between(window.begin_ns, end_ns)
-                closed.append(ClosedStep(window, *counts, had))
+                work = self._work.take(window.step, window.begin_ns, end_ns)
+                closed.append(ClosedStep(window, *counts, had, work=work))
         account.finished.clear()
         self.windows.extend(closed)
         if closed:
@@ -490,10 +494,3 @@ class Process:
         total = sum(len(step.window.first_pieces) for step in self.windows)
         while total > _KEEP_PIECES and len(self.windows) > 1:
             total -= len(self.windows.popleft().window.first_pieces)
-
-
-def _as_accounted(event: SpanEvent) -> SpanEvent:
-    """A collective is a wait of the kind "collective" to the time account."""
-    if event.kind in COLLECTIVES:
-        return event._replace(kind=WAIT, name="collective")
-    return event

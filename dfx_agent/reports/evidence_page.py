@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dfx_agent.catalogue.utilisation import work_lines
 from dfx_agent.durations import age_text
 from dfx_agent.html_pages import template
 from dfx_agent.snapshot import (
@@ -79,6 +80,7 @@ def _page(
         ],
         without_stacks=[place.rank for place in places if not place.threads],
         steps=[_step(step) for step in reversed(run.steps)],
+        work=work_lines(run),
     )
 
 

@@ -92,10 +92,17 @@ class Recorder:
         self.has_own_steps = False  # the job's; adapters give way to it, hooks to both
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._deferred = DeferredScalars(self.scalar)
+        # added to without a record, and told as counts at the end of the step; by (name, thread):
+        # one writer each, so that no addition is lost
+        self.work: dict[tuple[str, int], float] = {}
+        self._work_told: dict[tuple[str, int], float] = {}
+        self.on_stage: Callable[[str], None] | None = None  # where models are still to be met
 
     def open(self, owner: Any, name: str, kind: int) -> OpenSpan | None:
         """Begin a span of ``owner`` in the current context; None when that failed."""
         try:
+            if self.on_stage is not None and kind == STAGE:
+                self.on_stage(name)
             outer = innermost.get()
             parent = outer[2] if outer is not None and outer[0] is self else 0
             step = _step.get()
@@ -187,6 +194,8 @@ class Recorder:
             if self._deferred.takes(step) or not 0 <= step <= _LARGEST_STEP:
                 self.count_error()
                 return
+            if self.work:
+                self._tell_work()
             now = _now()
             self.emit(now, now, _thread_time(), step, 0, 0, self.thread_id(), STEP, 0)
             self._step = step
@@ -229,6 +238,11 @@ class Recorder:
         """Id in the name table; 0 when the table is full."""
         return self._names.get(name) or self._name_id(name)
 
+    def name_of(self, name_id: int) -> str:
+        """The name of an id, "" of 0; not for the hot path."""
+        names = self._names.copy().items()
+        return next((name for name, known in names if known == name_id), "")
+
     def thread_id(self) -> int:
         """Native id of the calling thread."""
         return self.main_id if _ident() == self.main_ident else self._thread.native_id
@@ -251,9 +265,7 @@ class Recorder:
         newest = max(rows, key=lambda row: row[1], default=None)
         stages = [row for row in rows if row[8] & KIND_MASK == STAGE]
         stage = max(stages, key=lambda row: row[1], default=None)
-        name_id = stage[9] if stage else 0
-        name = next((name for name, known in self._names.copy().items() if known == name_id), "")
-        return newest[1] if newest else None, name
+        return newest[1] if newest else None, self.name_of(stage[9] if stage else 0)
 
     def update_identity(self, given: dict[str, Any]) -> None:
         """Take over fields that ``identity.checked`` has passed."""
@@ -270,6 +282,7 @@ class Recorder:
     def finish(self) -> None:
         """Orderly end: what is deferred is written if it is ready, then the segment closes."""
         try:
+            self._tell_work()
             self._deferred.flush()
         except Exception:  # noqa: BLE001 (a device that has failed answers with an error)
             self.count_error()
@@ -287,7 +300,18 @@ class Recorder:
         self.emit = self.leave = self.end = _nowhere
         self.enter = _no_slot
         self._deferred.pending.clear()
+        self.on_stage = None
         self._segment = None
+
+    def _tell_work(self) -> None:
+        """What came since the step before, as counts of the step that ends."""
+        now = _now()
+        for key, total in self.work.copy().items():
+            amount = total - self._work_told.get(key, 0.0)
+            if amount:
+                self._work_told[key] = total
+                name_id = self._names.get(key[0]) or self._name_id(key[0])
+                self.emit(now, now, amount, self._step, 0, 0, 0, COUNT, name_id)
 
     def _count(self, kind: int, name: str, value: Any) -> None:
         try:

@@ -73,6 +73,7 @@ from dfx_agent.snapshot.time import (
     TimeSplit,
 )
 from dfx_agent.snapshot.verdict import Verdict, VerdictKind, VerdictState
+from dfx_agent.snapshot.work import ModelRow, PeakSource, StageWork, WorkRow
 
 __all__ = [
     "UNJUDGED",
@@ -122,10 +123,12 @@ __all__ = [
     "LoopHolder",
     "LoopPhase",
     "LoopStep",
+    "ModelRow",
     "Moments",
     "NodeRow",
     "OpenSpan",
     "OutsideLook",
+    "PeakSource",
     "Piece",
     "PieceKind",
     "PipelineCause",
@@ -152,6 +155,7 @@ __all__ = [
     "Spread",
     "StageDevice",
     "StageStamp",
+    "StageWork",
     "Standing",
     "StepCell",
     "StepRow",
@@ -162,4 +166,5 @@ __all__ = [
     "Verdict",
     "VerdictKind",
     "VerdictState",
+    "WorkRow",
 ]

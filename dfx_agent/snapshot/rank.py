@@ -13,6 +13,7 @@ from dfx_agent.snapshot.ledger import LedgerRow
 from dfx_agent.snapshot.memory import DeviceMemory, HostMemory
 from dfx_agent.snapshot.scalars import ScalarRow
 from dfx_agent.snapshot.time import OpenSpan, StageStamp, TimeSplit
+from dfx_agent.snapshot.work import WorkRow
 
 RankState = Literal["live", "exited", "died", "unknown"]
 RankSource = Literal["guest", "passive"]
@@ -90,3 +91,4 @@ class RankRow:
     outside: OutsideLook | None = None
     event_loop: EventLoopRow | None = None
     place: Mapping[str, int] = field(default_factory=dict)
+    work: WorkRow | None = None

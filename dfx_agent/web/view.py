@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, nan
 
+from dfx_agent.catalogue.utilisation import work_lines
 from dfx_agent.snapshot import (
     AgentRow,
     Blindness,
@@ -142,7 +143,10 @@ class HookGroup:
 
 @dataclass(frozen=True, slots=True)
 class ViewedRun:
-    """The run in view; fields as in ``RunRow``. ``overhead_ratio``: the most of a rank."""
+    """The run in view; fields as in ``RunRow``. ``overhead_ratio``: the most of a rank.
+
+    ``work_lines``: MFU in words, a line for each role.
+    """
 
     run: str
     framework: str
@@ -170,6 +174,7 @@ class ViewedRun:
     engines: EnginePool | None = None
     bottleneck: Bottleneck | None = None
     part: str = ""
+    work_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +235,7 @@ class Viewer:
             engines=run.engines,
             bottleneck=run.bottleneck,
             part=run.part,
+            work_lines=work_lines(run),
         )
 
     def _viewed_steps(self, rows: Iterable[StepRow]) -> tuple[ViewedStep, ...]:

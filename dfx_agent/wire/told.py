@@ -1,4 +1,4 @@
-"""What a guest says of the layout of its job, as texts in the name table.
+"""What a guest says of its job's layout, models and device, as texts in the name table.
 
 The table is append-only and no record overwrites it: who comes late reads it too. No record names
 these ids, so who does not know them passes them over. A text begins with ``MARK``; its fields are
@@ -8,6 +8,8 @@ separated by ``SEPARATOR``:
     place, axis=index/size, ...                                as a framework tells it
     peers, members                                             whom this rank sends to or hears from
     untold, number                                             groups for which there was no room
+    compute, kind, name                                        the device that models compute on
+    model, class, parameters, trained, attentions, reason, uncounted
 
 A group of many odd members has several parts, each a text; its part 0 begins it anew.
 """
@@ -21,9 +23,11 @@ from dfx_agent.wire.layout import MAX_NAME_BYTES
 
 MARK, SEPARATOR = "dfx:", "|"  # printable: readers replace what is not
 GROUP, PLACE, PEERS, UNTOLD = "group", "place", "peers", "untold"
+COMPUTE, MODEL = "compute", "model"
 MAX_PARTS = 8
 MAX_BYTES = 16 * 1024  # of the table, a quarter of it
 _MAX_NAME, _MAX_DESCRIPTION = 48, 64
+_MAX_REASON, _MAX_UNCOUNTED = 60, 32
 _MOST = 1 << 31
 
 
@@ -48,6 +52,17 @@ class GroupPart(NamedTuple):
     part: int
     description: str
     members: tuple[Stride, ...]
+
+
+class ToldModel(NamedTuple):
+    """A model that a process runs; ``reason``: why nobody knows what it multiplies, "" known."""
+
+    name: str
+    num_parameters: int
+    num_trained: int
+    num_attentions: int
+    reason: str
+    uncounted: tuple[str, ...]
 
 
 class TextFields(NamedTuple):
@@ -101,6 +116,34 @@ def untold_text(num_groups: int) -> str:
     return _text(UNTOLD, str(num_groups))
 
 
+def compute_text(kind: str, name: str) -> str:
+    """``kind`` as in "cuda", ``name`` as its driver says it, "" where nobody does."""
+    return _text(COMPUTE, _plain(kind, 16), _plain(name, _MAX_DESCRIPTION))
+
+
+def model_text(
+    name: str, num_parameters: int, num_trained: int, num_attentions: int, reason: str,
+    uncounted: Iterable[str],
+) -> str:  # fmt: skip
+    """``reason``: why its FLOPs are not known; ``uncounted``: modules that are not in them."""
+    numbers = str(num_parameters), str(num_trained), str(num_attentions)
+    left_out = _plain(",".join(uncounted), _MAX_UNCOUNTED)
+    return _text(MODEL, _plain(name, _MAX_NAME), *numbers, _plain(reason, _MAX_REASON), left_out)
+
+
+def model_of(fields: tuple[str, ...]) -> ToldModel | None:
+    """None where it makes no sense."""
+    try:
+        name, num_parameters, num_trained, num_attentions, reason, uncounted = fields
+        left_out = tuple(filter(None, uncounted.split(",")))
+        return ToldModel(
+            name, _whole(num_parameters), _whole(num_trained), _whole(num_attentions), reason,
+            left_out,
+        )  # fmt: skip
+    except ValueError:
+        return None
+
+
 def fields_of(text: str) -> TextFields | None:
     """None where it is a name as all others."""
     if not text.startswith(MARK):
@@ -146,6 +189,13 @@ def strides_of(text: str) -> Iterator[Stride]:
 def _number(text: str) -> int:
     """ValueError where it is none, or larger than any rank."""
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < _MOST):
+        raise ValueError(text)
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    """ValueError where it is none; as large as parameters are many."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 16):
         raise ValueError(text)
     return int(text)
 

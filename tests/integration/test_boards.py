@@ -96,6 +96,7 @@ def prometheus(prometheus_binary, tmp_path_factory):
     collapsing_env = {**scripted_env, "DFX_RUN": "collapsing", "DFX_ROLE": "trainer",
                       "CUDA_VISIBLE_DEVICES": "5"}  # fmt: skip
     # nobody listens: notifications that fail are counted
+    demo_env["DFX_PEAK_TFLOPS"] = "0.1"  # no table has a peak of a CPU
     demo_env["DFX_WEBHOOK"] = f"http://127.0.0.1:{unused_port()}/"
     demo = [*TORCHRUN, "4", *DEMO, "--steps", "1000", "--checkpoint-every", "5", *FAULTS]
     with ExitStack() as stack:

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.utils import floatToGoString
 
 from dfx_agent.catalogue import agent as about_agent
-from dfx_agent.catalogue import per_rank, performance, training, weight_sync
+from dfx_agent.catalogue import per_rank, performance, training, utilisation, weight_sync
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import Metric, Subject, Valued, by_name, valued
 from dfx_agent.snapshot import (
@@ -145,7 +145,7 @@ def _add_stamps(page: Page, key: Labels, rank: RankRow) -> None:
 
 def _add_unknown_counters(page: Page, key: Labels, rank: RankRow) -> None:
     for name, count in rank.counters_total.items():
-        if name not in training.COUNTERS:
+        if name not in training.COUNTERS and not name.startswith(utilisation.COUNTER):
             page.add(about_agent.NATIVE_COUNT, (*key, name), count)
 
 

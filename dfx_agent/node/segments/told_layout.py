@@ -1,4 +1,4 @@
-"""What one guest has told of the layout of its job, as it comes."""
+"""What one guest has told of the layout of its job, its models and its device, as it comes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from dfx_agent.wire import told
 
 _MOST_GROUPS = 512
 _MOST_PEERS = 64
+_MOST_MODELS = 16
 _versions = itertools.count(1)
 
 
 class ToldLayout:
     """``places``: index and size by axis; ``peers``: whom it sends to or hears from.
 
+    ``models``: those that it runs, by class; ``device``: what computes them, kind and name.
     ``num_untold``: groups for which its guest had no room. ``version``: another one, of no other
     rank, when something came; 0 before anything has. ``num_texts``: looked at so far.
     """
@@ -26,6 +28,8 @@ class ToldLayout:
         self.groups: dict[str, ProcessGroup] = {}
         self.places: dict[str, tuple[int, int]] = {}
         self.peers: tuple[int, ...] = ()
+        self.models: dict[str, told.ToldModel] = {}
+        self.device: tuple[str, str] | None = None
         self.num_untold = 0
         self.num_texts = 0
 
@@ -44,6 +48,9 @@ class ToldLayout:
         if kind == told.PLACE:
             self.places = {plain(axis): at for axis, at in told.place_of(fields).items()}
             return True
+        if kind in {told.COMPUTE, told.MODEL}:
+            self._take_model(kind, fields)
+            return False  # nothing of the layout
         try:
             if kind == told.PEERS:
                 rows = told.strides_of(fields[0])
@@ -54,6 +61,15 @@ class ToldLayout:
         except (IndexError, ValueError):
             return False
         return kind in {told.PEERS, told.UNTOLD}
+
+    def _take_model(self, kind: str, fields: tuple[str, ...]) -> None:
+        if kind == told.COMPUTE and len(fields) == 2:
+            self.device = plain(fields[0]), plain(fields[1])
+        model = told.model_of(fields) if kind == told.MODEL else None
+        if model is not None and (model.name in self.models or len(self.models) < _MOST_MODELS):
+            name, reason = plain(model.name), plain(model.reason)
+            uncounted = tuple(map(plain, model.uncounted))
+            self.models[model.name] = model._replace(name=name, reason=reason, uncounted=uncounted)
 
     def _take_group(self, fields: tuple[str, ...]) -> bool:
         part = told.group_part(fields)

@@ -32,7 +32,7 @@ from dfx_agent.node.time.sweep import (
     sums_if_nested,
 )
 from dfx_agent.snapshot import TimeSplit
-from dfx_agent.wire.records import NO_STEP, STAGE
+from dfx_agent.wire.records import COLLECTIVES, NO_STEP, STAGE, WAIT
 
 _MISSING_POLLS = 3
 _END = itemgetter(2)
@@ -55,6 +55,13 @@ class SpanEvent(NamedTuple):
     step: int = NO_STEP
     is_accounted: bool = True
     thread: int = 0  # native id, 0 unknown
+
+
+def as_accounted(event: SpanEvent) -> SpanEvent:
+    """A collective is a wait of the kind "collective" to the time account."""
+    if event.kind in COLLECTIVES:
+        return event._replace(kind=WAIT, name="collective")
+    return event
 
 
 @dataclass(slots=True)

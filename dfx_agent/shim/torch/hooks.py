@@ -14,7 +14,7 @@ from dfx_agent.shim.torch.watch import Watch
 
 # The engine reads hooks of parameters without the GIL, and torch iterates over the other two: only
 # the thread that trains may change them, at the begin of its backward.
-_OF_TRAINING_THREAD = frozenset({"ddp", "forward", "optimizer"})
+_OF_TRAINING_THREAD = frozenset({"ddp", "flops", "forward", "optimizer"})
 
 
 def _nothing() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from dfx_agent.shim import compiling, patches, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
-from dfx_agent.shim.torch import collectives, ddp, step_hooks
+from dfx_agent.shim.torch import collectives, ddp, model_work, step_hooks
 from dfx_agent.wire.records import FORWARD_TOKENS
 
 FORWARD = PatchSet("forward")
@@ -96,6 +96,7 @@ def follow(called: Iterable[Any]) -> None:
         for root in nlargest(_MAX_ROOTS, _roots(modules), _num_elements):
             _known.add(root)
             _time_forward(root)
+            _count_work(root)
 
 
 def _follow_known() -> None:
@@ -106,6 +107,18 @@ def _follow_known() -> None:
     if not _is_compiled(roots):
         for root in roots:
             _time_forward(root)
+            _count_work(root)
+
+
+def _count_work(root: Any) -> None:
+    """What it multiplies, and what models of other stages do."""
+    if root in model_work.state.asked:
+        return
+    try:
+        model_work.count(root)
+        model_work.listen(lambda: COMPILE.is_active and not _is_compiled(()))
+    except Exception:  # noqa: BLE001 (never into the job)
+        recorder.count_error()
 
 
 def _listen() -> None:
@@ -248,6 +261,7 @@ def _before_compile() -> None:
     try:
         stop_listening()
         FORWARD.restore()
+        model_work.WORK.restore()
         SERVING.restore()
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()

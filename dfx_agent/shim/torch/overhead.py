@@ -23,7 +23,7 @@ _WINDOW_NS = 10 * 10**9
 _NUM_SAMPLES = 15
 # given up in this order: first where time goes within a step, then the collectives; never the
 # steps, which come from the optimizer: without them a job looks stalled
-_DETAILS = ("device_time", "forward", "grad_norm")
+_DETAILS = ("device_time", "forward", "flops", "grad_norm")
 _COLLECTIVES = ("ddp", "collectives")
 _PARTS = (_DETAILS, _COLLECTIVES)
 

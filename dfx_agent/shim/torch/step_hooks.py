@@ -16,7 +16,7 @@ from typing import Any
 from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.patches import PatchSet, Switch
-from dfx_agent.shim.torch import ddp, losses, step_losses, trained
+from dfx_agent.shim.torch import ddp, losses, model_work, step_losses, trained
 from dfx_agent.wire.records import STAGE
 
 OPTIMIZER = PatchSet("optimizer")
@@ -329,6 +329,8 @@ def _end_backward(
     try:
         if ddp.replicas:
             ddp.after_backward(has_failed=failure is not None)
+        if model_work.state.pending and failure is None:
+            model_work.after_backward()
         close_stage(opened, failure)
         writer = recorder.current
         if writer is not None and failure is None:

@@ -43,6 +43,9 @@ export class RankTable {
     const where = nodes.size === 1 ? [...nodes][0] : `${nodes.size} nodes`;
     setText(document.getElementById("ranks-note"), `${role}${where}${shownWords(run, " · ")}`);
     this.table.classList.toggle("one-node", nodes.size === 1);
+    const work = document.getElementById("work");
+    setHidden(work, !run.work_lines.length);
+    setText(work, run.work_lines.join("\n"));
   }
 
   tick(now) {

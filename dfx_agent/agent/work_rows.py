@@ -1,0 +1,92 @@
+"""How much of what its device could do a rank did: model FLOPs utilisation (MFU), by stage.
+
+MFU = model FLOPs / (peak FLOP/s x time). The time of a stage is that in which it was open, with its
+waits; that of the step its wall time. Where several types of numbers were used, each has its peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dfx_agent.agent.peak_flops import Peaks
+from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.time.work import ClosedWork, Work
+from dfx_agent.snapshot import ModelRow, StageWork, WorkRow
+
+_NEWEST = 4  # steps in which work is looked for: one without any may lie between
+
+
+def work_row(process: Process, peaks: Peaks) -> WorkRow | None:
+    """Of the newest step in which FLOPs were counted; None where no model was met.
+
+    Of models that nobody can count there is the reason alone.
+    """
+    models = tuple(ModelRow(*model) for model in process.follower.layout.models.values())
+    newest = [step for step in list(process.windows)[-_NEWEST:] if step.work is not None]
+    kind, name = process.follower.layout.device or ("", "")
+    if not newest:
+        reasons = "; ".join(f"{model.name}: {model.reason}" for model in models if model.reason)
+        return _uncounted(name or kind, models, reasons) if reasons else None
+    closed = newest[-1]
+    return _row(closed, closed.work or ClosedWork(), name or kind, models, peaks)
+
+
+def _uncounted(device: str, models: tuple[ModelRow, ...], reason: str) -> WorkRow:
+    return WorkRow(None, 0.0, device, (), None, "unknown", None, reason, models)
+
+
+def _row(
+    closed: ClosedStep, work: ClosedWork, device: str, models: tuple[ModelRow, ...], peaks: Peaks
+) -> WorkRow:
+    seconds = closed.window.split.as_seconds().wall_seconds
+    stages = sorted({key.stage for key in work.flops})
+    rows = tuple(_stage(stage, work, device, peaks) for stage in stages)
+    largest = max(work.flops, key=lambda key: work.flops[key])
+    peak, source = peaks.of(device, largest.dtype)
+    ratio = _mfu(work.flops, seconds, device, peaks)
+    return WorkRow(
+        step=closed.window.step,
+        seconds=seconds,
+        device=device,
+        stages=rows,
+        mfu_ratio=ratio,
+        peak_source=source,
+        peak_flops_per_second=peak,
+        reason="" if ratio is not None else _reason(device, work.flops, peaks),
+        models=models,
+    )
+
+
+def _stage(stage: str, work: ClosedWork, device: str, peaks: Peaks) -> StageWork:
+    own = {key: flops for key, flops in work.flops.items() if key.stage == stage}
+    seconds = work.stage_seconds.get(stage)
+    return StageWork(
+        stage,
+        sum(flops for key, flops in own.items() if key.way == "forward"),
+        sum(flops for key, flops in own.items() if key.way == "backward"),
+        seconds,
+        _mfu(own, seconds, device, peaks),
+    )
+
+
+def _mfu(
+    flops: Mapping[Work, float], seconds: float | None, device: str, peaks: Peaks
+) -> float | None:
+    """None where a peak or the time is not known."""
+    if not seconds:
+        return None
+    at_peak = 0.0  # seconds that the device would have needed at its peak
+    for key, number in flops.items():
+        peak, _ = peaks.of(device, key.dtype)
+        if peak is None:
+            return None
+        at_peak += number / peak
+    return at_peak / seconds
+
+
+def _reason(device: str, flops: Iterable[Work], peaks: Peaks) -> str:
+    unknown = sorted({key.dtype for key in flops if peaks.of(device, key.dtype)[0] is None})
+    if not unknown:
+        return "how long the step took is not known"
+    of = device or "a device without a name"
+    return f"no peak of {of} for {', '.join(unknown)} is known: set peak_tflops"

@@ -1,0 +1,325 @@
+"""Model FLOPs that this process does, by stage: what each pass of a model multiplies.
+
+One hook on each model, beside those of ``modules.py``. A pass adds its FLOPs to the outermost open
+stage, a backward those of the passes before it that were to be trained; ``Recorder`` tells the sums
+at the end of the step, as counts "flops/<way>/<type of numbers>/<stage>".
+
+A model that is not trained (reference, rollout) is met in the stages that the job marks: of the
+first two visits to each stage the first calls are listened to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+from dfx_agent.shim import compiling, recorder
+from dfx_agent.shim.patches import PatchSet, Switch
+from dfx_agent.shim.torch import model_flops
+from dfx_agent.shim.torch.model_flops import ModelFlops
+from dfx_agent.wire import told
+from dfx_agent.wire.records import STAGE
+
+WORK = PatchSet("flops", is_optional=True)
+
+PREFIX = "flops"
+_MOST_MODELS = 8
+_MOST_CALLS = 2_000  # of all modules, listened to in a stage: 4 ms
+_MOST_VISITS = 2
+_MOST_BEGINS = 500  # of stages: who has not been met by then stays unknown
+_OF_HOOKS = frozenset({"forward", "backward", "optimizer"})  # stages inside models
+
+
+class _State:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.asked: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, wrapped as they may be
+        self.hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.models: list[ModelFlops] = []  # in the order in which they were met
+        # of trained passes that no backward has gone back through yet, by type of numbers
+        self.pending: dict[str, float] = {}
+        self.writer: recorder.Recorder | None = None
+        # by way, type of numbers and id of a stage's name: what is counted
+        self.names: dict[tuple[str, str, int], str] = {}
+        self.listener: _StageListener | None = None
+        self.has_listened = False
+
+
+state = _State()
+
+
+def count(module: Any) -> None:
+    """Count what passes of this model do, from now on; in the thread that trains."""
+    state.asked.add(module)
+    core = model_flops.core_of(module)
+    if core in state.hooked or len(state.models) >= _MOST_MODELS or _overlaps(core):
+        return
+    model = model_flops.read(core)
+
+    def change(patches: PatchSet) -> None:
+        state.hooked.add(core)
+        state.models.append(model)
+        hook = _BeforePass(patches.switch, core, model)
+        patches.on_restore(core.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        patches.on_restore(_forget)
+
+    if WORK.is_active:
+        change(WORK)
+    else:
+        WORK.install(change)
+    if core in state.hooked:
+        _tell(model, core)
+
+
+def listen(may_listen: Callable[[], bool]) -> None:
+    """Meet the models of stages; in the thread that trains."""
+    writer = recorder.current
+    if writer is not None and WORK.is_active and state.listener is None and not state.has_listened:
+        state.has_listened = True
+        state.listener = _StageListener(threading.get_ident(), may_listen)
+        writer.on_stage = state.listener.on_stage
+
+
+def _overlaps(core: Any) -> bool:
+    """Whether it holds a model that is counted, or is a part of one: nothing counts twice."""
+    inside = {id(module) for module in core.modules()}
+    known = list(state.hooked)
+    if any(id(other) in inside for other in known):
+        return True
+    return any(core is module for other in known for module in other.modules())
+
+
+def _forget() -> None:
+    state.has_listened = False
+    state.asked.clear()
+    state.hooked.clear()
+    state.models.clear()
+    state.pending.clear()
+    if state.listener is not None:
+        state.listener.leave()
+
+
+def after_backward() -> None:
+    """One has gone through: what was to be trained has its gradients."""
+    if state.pending and recorder.current is not None:
+        held, state.pending = state.pending, {}
+        for dtype, flops in held.items():
+            _add(recorder.current, "backward", dtype, flops)
+
+
+class _BeforePass:
+    """Pre-hook of a model; it is copied and saved with the model as a function without effect."""
+
+    def __init__(self, switch: Switch, core: Any, model: ModelFlops) -> None:
+        torch = sys.modules["torch"]
+        self._switch = switch
+        self._model = model
+        self._dtype = _dtype_of(core)
+        self._is_trained = torch.is_grad_enabled
+        self._is_autocast = torch.is_autocast_enabled
+        self._autocast_dtype = torch.get_autocast_dtype
+        self._token_types = torch.int64, torch.int32
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+    def __call__(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        writer = recorder.current
+        if writer is None or not self._switch.is_on or compiling.is_compiling():
+            return
+        try:  # by shapes alone, and in few functions: each runs cold
+            model, tokens, rows = self._model, kwargs.get("input_ids"), kwargs.get("inputs_embeds")
+            if tokens is None:  # the first whole numbers, else the first rows of features
+                for value in (*args, *kwargs.values()):
+                    if getattr(value, "dtype", None) in self._token_types:
+                        tokens = value
+                        break
+                    if rows is None and not model.num_attentions and getattr(value, "ndim", 0) > 1:
+                        rows = value
+            given: Any = rows if tokens is None else tokens
+            if model.reason or given is None:
+                return
+            shape = given.shape[:-1] if tokens is None else given.shape
+            num_tokens, length = float(prod(shape)), shape[-1] if len(shape) else 1
+            is_alone = len(args) + len(kwargs) == 1
+            context = length if is_alone else _context(args, kwargs, num_tokens, length)
+            dtype = self._dtype
+            if self._is_autocast(given.device.type):
+                dtype = _name_of(self._autocast_dtype(given.device.type))
+            pairs = num_tokens * context
+            forward = model.forward_of_token * num_tokens + model.forward_of_pair * pairs
+            _add(writer, "forward", dtype, forward)
+            if model.num_trained and self._is_trained():
+                backward = model.backward_of_token * num_tokens + model.backward_of_pair * pairs
+                state.pending[dtype] = state.pending.get(dtype, 0.0) + backward
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+
+
+def _context(
+    args: tuple[Any, ...], kwargs: dict[str, Any], num_tokens: float, length: int
+) -> float:
+    """How many tokens each of these attends to.
+
+    Rows without padding, one after another in one, attend within themselves: it is known where the
+    job says how long the longest is, else none is counted.
+    """
+    if num_tokens == length > 1 and _says_where_rows_begin(kwargs):
+        longest = kwargs.get("max_length_q", kwargs.get("max_seqlen", 0))
+        return float(longest) if type(longest) is int else 0.0
+    return length + _num_cached(args, kwargs)
+
+
+def _says_where_rows_begin(kwargs: dict[str, Any]) -> bool:
+    if any(kwargs.get(name) is not None for name in ("cu_seq_lens_q", "cu_seqlens")):
+        return True
+    return kwargs.get("position_ids") is not None and kwargs.get("attention_mask") is None
+
+
+def _num_cached(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Tokens before these whose keys and values are kept, as transformers' caches say it."""
+    for value in (kwargs.get("past_key_values"), *args, *kwargs.values()):
+        ask = getattr(value, "get_seq_length", None)
+        if ask is not None:
+            return int(ask())
+    return 0
+
+
+def _add(writer: recorder.Recorder, way: str, dtype: str, flops: float) -> None:
+    """To the outermost stage that is open in this context; "" where none is."""
+    opened, outermost = recorder.innermost.get(), 0
+    while opened is not None:
+        if opened[0] is writer and opened[5] == STAGE and opened[1]._num_open:  # noqa: SLF001
+            outermost = opened[4]
+        opened = opened[-1]
+    if writer is not state.writer:
+        state.writer, state.names = writer, {}
+    kind = way, dtype, outermost
+    name = state.names.get(kind)
+    if name is None:
+        name = state.names[kind] = f"{PREFIX}/{way}/{dtype}/{writer.name_of(outermost)}"
+    key, work = (name, threading.get_ident()), writer.work
+    work[key] = work.get(key, 0.0) + flops
+
+
+def _dtype_of(core: Any) -> str:
+    """Type of the numbers that are multiplied, without autocast."""
+    ask = getattr(core, "_get_fsdp_state", None)  # FSDP2 shards in one type, computes in another
+    policy = getattr(ask(), "_mp_policy", None) if ask is not None else None
+    wanted = getattr(policy, "param_dtype", None)
+    largest = max(core.parameters(), key=lambda p: p.numel(), default=None)
+    dtype = wanted or getattr(largest, "dtype", None)
+    torch = sys.modules["torch"]
+    is_on_cuda = getattr(getattr(largest, "device", None), "type", "") == "cuda"
+    if dtype is torch.float32 and is_on_cuda and torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return _name_of(dtype)
+
+
+def _name_of(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
+def _tell(model: ModelFlops, core: Any) -> None:
+    """What was met, and which device computes it, into the table of names."""
+    writer = recorder.current
+    if writer is None:
+        return
+    first = next(core.parameters(), None)
+    device = getattr(first, "device", None)
+    kind = getattr(device, "type", "")
+    name = ""
+    if kind == "cuda":  # torch knows it without asking the device
+        name = str(sys.modules["torch"].cuda.get_device_name(device))
+    elif kind and kind != "cpu":
+        ask = getattr(getattr(sys.modules["torch"], kind, None), "get_device_name", None)
+        name = str(ask(device.index)) if ask is not None else ""  # type: ignore[union-attr]
+    writer.say(told.compute_text(kind, name))
+    writer.say(
+        told.model_text(
+            model.name, model.num_parameters, model.num_trained, model.num_attentions,
+            model.reason, model.uncounted,
+        )
+    )  # fmt: skip
+
+
+class _StageListener:
+    """Which modules the stages call first: models that no optimizer knows."""
+
+    def __init__(self, thread: int, may_listen: Callable[[], bool]) -> None:
+        self._thread, self._may_listen = thread, may_listen
+        self._visits: dict[str, int] = {}
+        self._handle: Any = None
+        self._called: dict[int, weakref.ref[Any]] = {}
+        self._num_calls = self._num_begins = 0
+
+    def on_stage(self, name: str) -> None:
+        """A stage begins, in whatever thread; never raises."""
+        if threading.get_ident() == self._thread and name not in _OF_HOOKS:
+            try:
+                self._begin_visit(name)
+            except Exception:  # noqa: BLE001 (never into the job)
+                recorder.count_error()
+                self.leave()
+
+    def _begin_visit(self, name: str) -> None:
+        self._end_visit()
+        self._num_begins += 1
+        if self._num_begins > _MOST_BEGINS or not WORK.is_active:
+            self.leave()
+            return
+        visits = self._visits.get(name, 0)
+        if visits < _MOST_VISITS and self._may_listen():
+            self._visits[name] = visits + 1
+            self._num_calls = 0
+            register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
+            self._handle = register(self._on_call)
+
+    def _on_call(self, module: Any, _args: Any) -> None:
+        try:
+            if threading.get_ident() != self._thread or compiling.is_compiling():
+                return
+            self._num_calls += 1
+            if id(module) not in self._called:
+                self._called[id(module)] = weakref.ref(module)
+            if self._num_calls >= _MOST_CALLS:
+                self._remove()
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+
+    def _end_visit(self) -> None:
+        self._remove()
+        called = [module for ref in self._called.values() if (module := ref()) is not None]
+        self._called = {}
+        for module in _outer(called):
+            count(module)
+
+    def _remove(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
+
+    def leave(self) -> None:
+        """No hook of ours is left."""
+        self._remove()
+        writer = recorder.current
+        if writer is not None and writer.on_stage == self.on_stage:
+            writer.on_stage = None
+        if state.listener is self:
+            state.listener = None
+
+
+def _outer(called: list[Any]) -> Iterator[Any]:
+    """Those with parameters that are inside no other one, in the order of their calls."""
+    inner: set[int] = set()
+    for module in called:
+        if id(module) not in inner:
+            inner.update(id(child) for child in module.modules())
+            if next(module.parameters(), None) is not None:
+                yield module

@@ -1,0 +1,56 @@
+"""Model FLOPs of steps and stages, as the guest counts them."""
+
+from __future__ import annotations
+
+from dfx_agent.node.time.work import ClosedWork, Work, WorkAccount
+from dfx_agent.wire.records import STAGE
+
+SECOND = 10**9
+
+
+def row(begin: float, end: float, parent: int = 0) -> tuple[int, int, int, int, int, str]:
+    return int(begin * SECOND), 7, int(end * SECOND), parent, STAGE, "update"
+
+
+def test_flops_are_kept_by_way_type_and_stage_and_stages_by_their_outermost_time():
+    account = WorkAccount()
+    account.add("flops/forward/bfloat16/update", 6.0, 1)
+    account.add("flops/forward/bfloat16/update", 1.0, 1)
+    account.add("flops/backward/bfloat16/update", 12.0, 1)
+    account.add("flops/forward/float32/", 1.0, 1)
+    account.add("micro_batches", 1.0, 1)
+    inner, late, threads = row(2, 3, 4), row(9, 12), [row(1, 3), row(2, 4)]
+    account.noted({"update": [*threads, inner, late]})
+    assert account.take(1, 0, 10 * SECOND) == ClosedWork(
+        {
+            Work("forward", "bfloat16", "update"): 7.0,
+            Work("backward", "bfloat16", "update"): 12.0,
+            Work("forward", "float32", ""): 1.0,
+        },
+        {"update": 3.0 + 1.0},
+    )
+    account.add("flops/forward/bfloat16/update", 1.0, 2)
+    closed = account.take(2, 10 * SECOND, 20 * SECOND)
+    assert closed is not None
+    assert closed.stage_seconds == {"update": 2.0}, "the part of the late one that lies in it"
+
+
+def test_steps_without_flops_have_none_and_stages_are_not_kept_before_any():
+    account = WorkAccount()
+    account.noted({"update": [row(0, 1)]})
+    assert account.take(1, 0, SECOND) is None
+    account.add("flops/forward/float32/update", 1.0, 2)
+    closed = account.take(2, 0, 2 * SECOND)
+    assert closed is not None
+    assert closed.stage_seconds == {}
+
+
+def test_a_job_that_names_stages_without_end_fills_nothing():
+    account = WorkAccount()
+    for number in range(1000):
+        account.add(f"flops/forward/float32/stage-{number}", 1.0, 1)
+        account.noted({f"stage-{number}": [row(0, 1)]})
+        account.add("flops/forward/float32/x", 1.0, number + 2)
+    account.take(5000, 0, 1)
+    assert len(account._flops[985 + 16]) == 1
+    assert (len(account._flops), len(account._spans)) == (16, 64)
