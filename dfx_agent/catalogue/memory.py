@@ -32,10 +32,43 @@ GPU_FRAGMENTATION = Metric(
     "1 - allocated / reserved.", "derived",
     of="device", value=_fragmentation,
 )  # fmt: skip
+GPU_ACTIVE = Metric(
+    "dfx_gpu_mem_active_bytes", "gauge", "bytes", (*PER_RANK, "device"),
+    "Memory in blocks that are in use or that a stream has not let go of yet.", "shim",
+    of="device", value=lambda device: device.active_bytes,
+)  # fmt: skip
+GPU_INACTIVE_SPLIT = Metric(
+    "dfx_gpu_mem_inactive_split_bytes", "gauge", "bytes", (*PER_RANK, "device"),
+    "Free pieces of blocks of which other pieces are in use: emptying the cache does not give them "
+    "back.", "shim",
+    of="device", value=lambda device: device.inactive_split_bytes,
+)  # fmt: skip
+GPU_LARGEST_FREE = Metric(
+    "dfx_gpu_mem_largest_free_block_bytes", "gauge", "bytes", (*PER_RANK, "device"),
+    "Largest free piece that the allocator holds, looked for every 30 s at most.", "shim",
+    of="device", value=lambda device: device.largest_free_bytes,
+)  # fmt: skip
+GPU_STAGE_ALLOCATED = Metric(
+    "dfx_gpu_mem_stage_allocated_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
+    "Memory of live tensors when the stage was last sampled.", "shim",
+    of="device", value=lambda device: {(s,): n for s, n in device.stage_allocated_bytes.items()},
+)  # fmt: skip
+GPU_STAGE_RESERVED = Metric(
+    "dfx_gpu_mem_stage_reserved_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
+    "Memory that the allocator held when the stage was last sampled.", "shim",
+    of="device", value=lambda device: {(s,): n for s, n in device.stage_reserved_bytes.items()},
+)  # fmt: skip
+GPU_STAGE_RETRIES = Metric(
+    "dfx_gpu_mem_stage_alloc_retries", "counter", "", (*PER_RANK, "device", "stage"),
+    "Allocations that had to empty the allocator's cache first, by the stage at whose sample they "
+    "were seen.", "shim",
+    of="device", value=lambda device: {(s,): n for s, n in device.stage_num_alloc_retries.items()},
+)  # fmt: skip
 GPU_STAGE_PEAK = Metric(
     "dfx_gpu_mem_stage_peak_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
-    "Highest allocated memory sampled in the stage, about once a second since the guest came: a "
-    "lower bound of the allocator's own peak, which is never reset.", "shim",
+    "Highest allocated memory sampled in the stage, about once a second since the guest came, or "
+    "the allocator's own peak where that changed within the stage; never more than the real one, "
+    "and the allocator's peak is never reset.", "shim",
     of="device", value=lambda device: {(s,): n for s, n in device.stage_peak_bytes.items()},
 )  # fmt: skip
 GPU_ALLOC_RETRIES = Metric(
@@ -145,6 +178,12 @@ METRICS = (
     GPU_RESERVED,
     GPU_LIMIT,
     GPU_FRAGMENTATION,
+    GPU_ACTIVE,
+    GPU_INACTIVE_SPLIT,
+    GPU_LARGEST_FREE,
+    GPU_STAGE_ALLOCATED,
+    GPU_STAGE_RESERVED,
+    GPU_STAGE_RETRIES,
     GPU_STAGE_PEAK,
     GPU_ALLOC_RETRIES,
     GPU_OOMS,

@@ -32,13 +32,15 @@ class MemoryLimit(NamedTuple):
 class DeviceUse:
     """What the allocator of one device holds; None where it was not told.
 
-    ``unused_samples``: what it holds and does not use, at the end of the newest 64 steps.
+    ``unused_samples``: what it holds and does not use, at the end of the newest 64 steps;
+    ``kept_samples``: the same while the process rolls out, of one that offloads before.
     """
 
     device: str
     limit_bytes: float | None
     reserved_bytes: float | None
     unused_samples: Samples = ()
+    kept_samples: Samples = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from dfx_agent.node.process import Process
 # an eighth of the least that is told as a leak: whose memory has not changed by that much over the
 # steps that are kept needs no limits, and files of the kernel stay unread
 _LEAST_CHANGE_BYTES = 4 * 2**20
+_OFFLOAD = "offload"
 
 
 class MemoryReader:
@@ -32,6 +33,7 @@ class MemoryReader:
         samples = tuple(memory.trend.samples)
         sparse = tuple(map(tuple, memory.trend.sparse_samples.values()))
         has_changed = any(map(_has_changed, (samples, *sparse)))
+        offloads = any(stage == _OFFLOAD for stage, _ in process.stamps)
         return MemoryFacts(
             process=process.id,
             step=process.step,
@@ -40,7 +42,13 @@ class MemoryReader:
             sparse_samples=sparse,
             limits=self._limits.of(memory.groups) if has_changed else (),
             devices=tuple(
-                DeviceUse(r.device, r.limit_bytes, r.reserved_bytes, memory.unused(r.device))
+                DeviceUse(
+                    r.device,
+                    r.limit_bytes,
+                    r.reserved_bytes,
+                    memory.unused(r.device),
+                    memory.kept(r.device) if offloads else (),
+                )
                 for r in device_rows(process.gauges)
             ),
             heap=memory.heap.now,

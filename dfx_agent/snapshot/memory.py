@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The framework allocator of one device. ``stage_peak_bytes`` is by own sampling."""
+    """The framework allocator of one device.
+
+    ``stage_*`` are by own sampling: of each stage the highest allocated, and what was allocated and
+    reserved when it was last seen. ``inactive_split_bytes`` are pieces of blocks that are in use in
+    part; ``largest_free_bytes`` is the largest piece that is free.
+    """
 
     device: str
     allocated_bytes: float | None = None
@@ -17,6 +22,12 @@ class DeviceMemory:
     num_alloc_retries: float | None = None
     num_ooms: float | None = None
     stage_peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    active_bytes: float | None = None
+    inactive_split_bytes: float | None = None
+    largest_free_bytes: float | None = None
+    stage_allocated_bytes: Mapping[str, float] = field(default_factory=dict)
+    stage_reserved_bytes: Mapping[str, float] = field(default_factory=dict)
+    stage_num_alloc_retries: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,14 @@ from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import GlibcHeap, Verdict
 
 HOST_LEAK, DEVICE_NEARLY_FULL = "host leak", "device nearly full"
+NOT_GIVEN_BACK = "memory not given back"
 
 MOST_STEPS_LEFT = 10_000
 MOST_SECONDS_LEFT = 3600.0
 _URGENT_STEPS_LEFT = 10 * URGENT_STEPS
 NEARLY_FULL = 0.92
+# of the device, in each of so many rollouts in a row: less is no loss to an engine
+_LEAST_KEPT_SHARE, _KEPT_STEPS = 0.1, 4
 _LEAST_GAP_GROWTH = 0.02  # of the device, over the steps looked at
 _MIB, _GIB = 2**20, 2**30
 _MUCH_BYTES, _MUCH_SHARE = 256 * _MIB, 0.05  # that glibc keeps
@@ -76,10 +79,12 @@ class MemoryJudge:
     ) -> Verdict | None:
         ranks = [facts for facts in living if facts.process.role == role]
         own = [each for each in growing if each.facts.process.role == role]
-        if not own and not any(len(facts.samples) >= MIN_STEPS for facts in ranks):
+        kept = _kept(role, ranks)
+        is_young = not any(len(facts.samples) >= MIN_STEPS for facts in ranks)
+        if is_young and not own and kept is None:
             return None
         own.sort(key=lambda each: (len(each.facts.process.label), each.facts.process.label))
-        verdict = _device_verdict(role, ranks) or _leak(role, own, growing)
+        verdict = _device_verdict(role, ranks) or kept or _leak(role, own, growing)
         for key in [k for k in self._since if k[0] == role and k[1] != verdict.cause]:
             del self._since[key]
         if verdict.state != "found":
@@ -177,6 +182,53 @@ def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
         step=facts.step,
         evidence=tuple(_gap_line(*each) for each in found[:8]),
     )
+
+
+def _kept(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
+    """Of ranks that offload: what stays with their allocator while they roll out."""
+    found = [
+        (num_bytes, facts, device)
+        for facts in ranks
+        for device in facts.devices
+        if (num_bytes := _kept_bytes(device))
+    ]
+    if not found:
+        return None
+    labels = tuple(dict.fromkeys(facts.process.label for _, facts, _ in found))
+    most, facts, device = max(found, key=lambda each: each[0])
+    verb = "keeps" if len(labels) == 1 else "keep"
+    return Verdict(
+        kind="memory",
+        state="found",
+        role=role,
+        summary=f"{labels_text(labels)} {verb} {bytes_text(most)} of {device.device} through the "
+        "rollout and use none of it: offloading did not give it back",
+        ranks=labels,
+        stage="rollout",
+        cause=NOT_GIVEN_BACK,
+        step=facts.step,
+        evidence=(*(_kept_line(*each) for each in found[:8]), _ADVICE),
+    )
+
+
+_ADVICE = "after offloading torch.cuda.empty_cache() gives back what no tensor uses"
+
+
+def _kept_line(num_bytes: float, facts: MemoryFacts, device: DeviceUse) -> str:
+    share = num_bytes / (device.limit_bytes or num_bytes)
+    return (
+        f"rank {facts.process.label}: {bytes_text(num_bytes)}, {share:.0%} of {device.device}, "
+        f"held and not in use in each of the last {_KEPT_STEPS} rollouts"
+    )
+
+
+def _kept_bytes(device: DeviceUse) -> float | None:
+    """The least of the newest rollouts, where that is much of the device."""
+    newest = [num_bytes for _, num_bytes in device.kept_samples[-_KEPT_STEPS:]]
+    if len(newest) < _KEPT_STEPS or not device.limit_bytes:
+        return None
+    least = min(newest)
+    return least if least >= _LEAST_KEPT_SHARE * device.limit_bytes else None
 
 
 def _gap_line(facts: MemoryFacts, device: DeviceUse, share: float) -> str:

@@ -13,6 +13,7 @@ from dfx_agent.node.memory.gauges import device_rows
 from dfx_agent.node.memory.heap import ProcessHeap
 
 _EVERY_NS = 10**9
+_ROLLOUT = "rollout"
 
 
 class ProcessMemory:
@@ -23,6 +24,7 @@ class ProcessMemory:
         self.trend = MemoryTrend()
         self.heap = ProcessHeap()
         self._gaps: dict[str, MemoryTrend] = {}
+        self._kept: dict[str, MemoryTrend] = {}
         self.groups: tuple[MemoryGroup, ...] = ()
         self.was_oom_killed = False
         self._num_oom_kills: int | None = None
@@ -43,14 +45,26 @@ class ProcessMemory:
     def sample_devices(self, step: int, gauges: Mapping[str, float]) -> None:
         """At the end of a step: what the allocator of each device holds and does not use."""
         for row in device_rows(gauges):
-            if row.reserved_bytes is not None and row.allocated_bytes is not None:
-                gap = self._gaps.setdefault(row.device, MemoryTrend())
-                gap.add(step, row.reserved_bytes - row.allocated_bytes)
+            held, used = row.stage_reserved_bytes, row.stage_allocated_bytes
+            self._add(self._gaps, row.device, step, row.reserved_bytes, row.allocated_bytes)
+            self._add(self._kept, row.device, step, held.get(_ROLLOUT), used.get(_ROLLOUT))
+
+    @staticmethod
+    def _add(
+        gaps: dict[str, MemoryTrend], device: str, step: int, held: float | None, used: float | None
+    ) -> None:
+        if held is not None and used is not None:
+            gaps.setdefault(device, MemoryTrend()).add(step, held - used)
 
     def unused(self, device: str) -> Samples:
         """(step, bytes that its allocator held and did not use) of the newest 64 steps."""
         gap = self._gaps.get(device)
         return () if gap is None else tuple(gap.samples)
+
+    def kept(self, device: str) -> Samples:
+        """The same as its rollout was last seen in each step."""
+        kept = self._kept.get(device)
+        return () if kept is None else tuple(kept.samples)
 
     def note_end(self, status: ExitStatus | None) -> None:
         """It is gone: whether the OOM killer has struck in its group since the look before."""

@@ -1,15 +1,21 @@
 """The framework allocator's own figures, about once a second, for devices that are in use already.
 
 Reads counters that torch keeps in host memory: no device is initialised, synchronised or asked, and
-no peak is reset. The peak of a stage is therefore the highest of our samples in it, not the
-allocator's. Gauges are "memory/<field>@<device>", "memory/stage_peak_bytes/<stage>@<device>".
+no peak is reset. The peak of a stage is the highest of our samples in it; where the allocator's own
+peak has changed between two samples in one stage, that one, which is exact. Gauges are
+"memory/<field>@<device>", "memory/stage_peak_bytes/<stage>@<device>" and
+"memory/stage/<field>/<stage>@<device>".
+
+The largest free block is in no counter: the list of blocks is asked for it, every 30 s, the less
+often the longer that takes, and no more after 0.1 s of processor time.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 _ACCELERATORS = ("cuda", "npu", "xpu")
 _MAX_STAGES = 64
@@ -19,11 +25,26 @@ _PATCH = "patch/allocator_memory"
 _FIELDS = {
     "allocated_bytes": ("allocated_bytes", "all", "current"),
     "reserved_bytes": ("reserved_bytes", "all", "current"),
+    "active_bytes": ("active_bytes", "all", "current"),
+    "inactive_split_bytes": ("inactive_split_bytes", "all", "current"),
     "num_alloc_retries": ("num_alloc_retries",),
     "num_ooms": ("num_ooms",),
 }
 
+_PEAK = "allocated_bytes", "all", "peak"
+_OF_STAGES = "allocated_bytes", "reserved_bytes"
+_BLOCKS_EVERY_SECONDS = 30.0
+_PAUSE_PER_COST, _MOST_SECONDS = 2000.0, 0.1
+
 EmitGauge = Callable[[str, float], None]
+
+
+class _Sample(NamedTuple):
+    """Of one device."""
+
+    stage: str
+    peak: float | None
+    num_alloc_retries: float | None
 
 
 class MemorySampler:
@@ -34,6 +55,10 @@ class MemorySampler:
         self._state: float | None = None
         self._limits: dict[str, float | None] = {}
         self._peaks: dict[tuple[str, str], float] = {}
+        self._last: dict[str, _Sample] = {}
+        self._retries: dict[tuple[str, str], float] = {}
+        self._told: dict[str, float] = {}
+        self._next_blocks = time.monotonic() + _BLOCKS_EVERY_SECONDS
 
     def sample(self, emit_gauge: EmitGauge, stage: str) -> None:
         """Emit the gauges of now; ``stage`` is the innermost open one, "" when there is none.
@@ -66,8 +91,53 @@ class MemorySampler:
                 num_used += 1
                 values["limit_bytes"] = self._limit(module, device, index)
                 _emit(emit_gauge, device, values)
-                self._note_peak(emit_gauge, device, stage, values["allocated_bytes"])
+                peak, retries = _at(stats, _PEAK), values["num_alloc_retries"]
+                self._note_stage(emit_gauge, device, _Sample(stage, peak, retries), values)
+        if num_used and time.monotonic() >= self._next_blocks:
+            self._look_at_blocks(module, name, emit_gauge)
         return num_used
+
+    def _look_at_blocks(self, module: Any, name: str, emit_gauge: EmitGauge) -> None:
+        """Largest piece that could be given out as it is; of every device in use."""
+        begin_seconds = time.thread_time()
+        largest = {f"{name}:{index}": 0.0 for index in range(module.device_count())}
+        for segment in module.memory_snapshot():
+            device = f"{name}:{segment['device']}"
+            free = (block["size"] for block in segment["blocks"] if block["state"] == "inactive")
+            largest[device] = max(largest.get(device, 0.0), float(max(free, default=0)))
+        cost_seconds = time.thread_time() - begin_seconds
+        pause = cost_seconds * _PAUSE_PER_COST if cost_seconds < _MOST_SECONDS else float("inf")
+        self._next_blocks = time.monotonic() + _BLOCKS_EVERY_SECONDS + pause
+        for device in self._limits.keys() & largest.keys():
+            emit_gauge(f"memory/largest_free_bytes@{device}", largest[device])
+
+    def _note_stage(
+        self, emit_gauge: EmitGauge, device: str, now: _Sample, values: dict[str, float | None]
+    ) -> None:
+        before, self._last[device] = self._last.get(device), now
+        key, allocated = (device, now.stage), values["allocated_bytes"]
+        if not now.stage or allocated is None:
+            return
+        is_same = before is not None and before.stage == now.stage
+        if is_same and before is not None and now.peak not in (None, before.peak):
+            allocated = max(allocated, now.peak or 0.0)
+        if not self._note_peak(emit_gauge, device, now.stage, allocated):
+            return
+        for field in _OF_STAGES:
+            self._tell(emit_gauge, field, key, values[field])
+        if before is not None and (now.num_alloc_retries or 0) > (before.num_alloc_retries or 0):
+            more = (now.num_alloc_retries or 0.0) - (before.num_alloc_retries or 0.0)
+            self._retries[key] = self._retries.get(key, 0.0) + more
+            self._tell(emit_gauge, "num_alloc_retries", key, self._retries[key])
+
+    def _tell(
+        self, emit_gauge: EmitGauge, field: str, key: tuple[str, str], value: float | None
+    ) -> None:
+        device, stage = key
+        name = f"memory/stage/{field}/{stage}@{device}"
+        if value is not None and self._told.get(name) != value:
+            self._told[name] = value
+            emit_gauge(name, value)
 
     def _limit(self, module: Any, device: str, index: int) -> float | None:
         """What the device has; torch knows it without asking again, so no context is made."""
@@ -76,16 +146,16 @@ class MemorySampler:
             self._limits[device] = None if total is None else float(total)
         return self._limits[device]
 
-    def _note_peak(
-        self, emit_gauge: EmitGauge, device: str, stage: str, allocated: float | None
-    ) -> None:
+    def _note_peak(self, emit_gauge: EmitGauge, device: str, stage: str, allocated: float) -> bool:
+        """False where there are too many stages to tell."""
         key = device, stage
         known = self._peaks.get(key)
-        if not stage or allocated is None or (known is None and len(self._peaks) >= _MAX_STAGES):
-            return
+        if known is None and len(self._peaks) >= _MAX_STAGES:
+            return False
         if known is None or allocated > known:
             self._peaks[key] = allocated
             emit_gauge(f"memory/stage_peak_bytes/{stage}@{device}", allocated)
+        return True
 
 
 def _at(stats: Any, path: tuple[str, ...]) -> float | None:

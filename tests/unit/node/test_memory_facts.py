@@ -25,6 +25,7 @@ class Rank:
     gauges: dict = field(default_factory=dict)
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     windows: deque = field(default_factory=deque)
+    stamps: dict = field(default_factory=dict)
 
     def passes(self, mib_per_step: float) -> None:
         for step in range(1, 65):
@@ -59,3 +60,19 @@ def test_who_ended_is_not_told_of_and_whose_memory_stays_meets_no_limit():
 def test_a_process_before_its_first_step_has_no_step_time():
     (facts,) = MemoryReader().facts([Rank()])
     assert (facts.step_seconds, facts.samples, facts.devices) == (None, (), ())
+
+
+def test_what_a_rollout_left_unused_is_told_of_who_offloads():
+    rank = Rank()
+    rank.gauges = {
+        "memory/stage/reserved_bytes/rollout@cuda:0": 40.0,
+        "memory/stage/allocated_bytes/rollout@cuda:0": 2.0,
+        "memory/stage/reserved_bytes/backward@cuda:0": 70.0,
+    }
+    for step in (1, 2):
+        rank.memory.sample_devices(step, rank.gauges)
+    (facts,) = MemoryReader().facts([rank])
+    assert facts.devices == (DeviceUse("cuda:0", None, None),), "nobody said that it offloads"
+    rank.stamps = {("offload", 0): None}
+    (facts,) = MemoryReader().facts([rank])
+    assert facts.devices[0].kept_samples == ((1, 38.0), (2, 38.0))

@@ -350,7 +350,12 @@ def full_rank() -> RankRow:
         },
         collectives=(BY_ARRIVAL, dataclasses.replace(BY_ARRIVAL, method="duration")),
         groups=(GroupRow("0", 7, 6, 0.43),),
-        devices=(DeviceMemory("cuda:0", 3.0, 4.0, 8.0, 1.0, 0.0, {"rollout": 3.5}),),
+        devices=(
+            DeviceMemory(
+                "cuda:0", 3.0, 4.0, 8.0, 1.0, 0.0, {"rollout": 3.5}, 3.0, 0.5, 0.25,
+                {"rollout": 3.0}, {"rollout": 4.0}, {"rollout": 1.0},
+            ),
+        ),
         host_memory=HostMemory(9.0, 0.5, GlibcHeap(8.0, 2.0, 1.0)),
     )  # fmt: skip
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, MemoryLimit
 from dfx_agent.facts.seat import ProcessId
@@ -243,3 +245,45 @@ def test_what_glibc_keeps_of_a_leak_is_evidence_and_what_can_be_done_is_said():
 def test_of_what_is_little_or_not_known_nothing_is_said(kept):
     (verdict,) = judged(replace(rank("0", 64, 20.0, limits=(host(10),)), heap=kept))
     assert len(verdict.evidence) == 2
+
+
+def keeping(facts: MemoryFacts, *gib: float, limit_gib: float | None = 80.0) -> MemoryFacts:
+    """What its allocator held without use through each of its rollouts."""
+    kept = tuple((n, each * GIB) for n, each in enumerate(gib, 1))
+    limit_bytes = None if limit_gib is None else limit_gib * GIB
+    device = DeviceUse("cuda:0", limit_bytes, 40.0 * GIB, kept_samples=kept)
+    return replace(facts, devices=(device,))
+
+
+def test_what_offloading_left_with_the_allocator_is_found_after_four_rollouts():
+    ranks = keeping(rank("0", 4), 30, 38, 39, 40), keeping(rank("1", 4), 38, 38, 38, 38)
+    (verdict,) = judged(*ranks)
+    assert (verdict.state, verdict.cause, verdict.ranks) == (
+        "found", "memory not given back", ("0", "1"),
+    )  # fmt: skip
+    assert verdict.stage == "rollout"
+    assert verdict.summary == (
+        "ranks 0, 1 keep 38 GiB of cuda:0 through the rollout and use none of it: offloading did "
+        "not give it back"
+    )
+    assert verdict.evidence == (
+        "rank 0: 30 GiB, 38% of cuda:0, held and not in use in each of the last 4 rollouts",
+        "rank 1: 38 GiB, 48% of cuda:0, held and not in use in each of the last 4 rollouts",
+        "after offloading torch.cuda.empty_cache() gives back what no tensor uses",
+    )
+
+
+@pytest.mark.parametrize("gib", [(), (38, 38, 38), (38, 38, 38, 7.9), (1, 2, 1, 2), (0, 0, 0, 0)])
+def test_an_allocator_that_gives_back_now_and_then_or_holds_little_is_healthy(gib):
+    assert judged(keeping(rank("0", 10), *gib)) == []
+    assert judged(keeping(rank("0", 10), 38, 38, 38, 38, limit_gib=None)) == []
+
+
+@given(
+    st.lists(st.floats(0.0, 79.0), min_size=4, max_size=64),
+    st.integers(0, 3),
+    st.floats(0.0, 7.9),
+)
+def test_a_sawtooth_whose_newest_rollouts_were_lean_once_is_never_accused(held, at, lean):
+    held[-1 - at] = lean
+    assert judged(keeping(rank("0", 10), *held)) == []

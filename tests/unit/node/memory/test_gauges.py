@@ -31,3 +31,20 @@ def test_devices_are_in_the_order_of_their_numbers():
 
 def test_no_gauge_no_device():
     assert device_rows({"patch/backward": 1.0}) == ()
+
+
+def test_stages_have_their_own_figures():
+    (row,) = device_rows(
+        {
+            "memory/active_bytes@cuda:0": 5.0,
+            "memory/inactive_split_bytes@cuda:0": 2.0,
+            "memory/largest_free_bytes@cuda:0": 1.5,
+            "memory/stage/allocated_bytes/old/logprob@cuda:0": 3.0,
+            "memory/stage/reserved_bytes/rollout@cuda:0": 4.0,
+            "memory/stage/num_alloc_retries/rollout@cuda:0": 2.0,
+        }
+    )
+    assert (row.active_bytes, row.inactive_split_bytes, row.largest_free_bytes) == (5.0, 2.0, 1.5)
+    assert row.stage_allocated_bytes == {"old/logprob": 3.0}
+    assert row.stage_reserved_bytes == {"rollout": 4.0}
+    assert row.stage_num_alloc_retries == {"rollout": 2.0}

@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from dfx_agent.shim.torch import memory
 from dfx_agent.shim.torch.memory import MemorySampler
 
 GIB = 1 << 30
@@ -23,6 +24,8 @@ class StandIn(types.ModuleType):
         self.allocated = 3 * GIB
         self.reserved = 4 * GIB
         self.num_property_reads = 0
+        self.peak = 99 * GIB
+        self.num_retries = 2
 
     def __getattr__(self, name):
         raise AssertionError(f"the sampler must not touch {name}")
@@ -38,9 +41,11 @@ class StandIn(types.ModuleType):
         if index == 0:
             return {"allocated_bytes": {"all": {"current": 0}}, "reserved_bytes": {"all": {}}}
         return {
-            "allocated_bytes": {"all": {"current": self.allocated, "peak": 99 * GIB}},
+            "allocated_bytes": {"all": {"current": self.allocated, "peak": self.peak}},
             "reserved_bytes": {"all": {"current": self.reserved}},
-            "num_alloc_retries": 2,
+            "active_bytes": {"all": {"current": self.allocated + 1}},
+            "inactive_split_bytes": {"all": {"current": 5}},
+            "num_alloc_retries": self.num_retries,
             "num_ooms": 1,
         }
 
@@ -75,6 +80,8 @@ def test_the_allocator_s_figures_of_a_used_device(cuda, sampled):
     assert sampled() == {
         "memory/allocated_bytes@cuda:1": 3 * GIB,
         "memory/reserved_bytes@cuda:1": 4 * GIB,
+        "memory/active_bytes@cuda:1": 3 * GIB + 1,
+        "memory/inactive_split_bytes@cuda:1": 5,
         "memory/limit_bytes@cuda:1": 80 * GIB,
         "memory/num_alloc_retries@cuda:1": 2,
         "memory/num_ooms@cuda:1": 1,
@@ -110,6 +117,43 @@ def test_the_peak_of_a_stage_is_the_highest_of_its_samples(cuda, sampled):
     assert sampled("rollout")[name] == 5 * GIB
     assert sampled("backward")["memory/stage_peak_bytes/backward@cuda:1"] == 5 * GIB
     assert not any("stage_peak" in key for key in sampled(""))
+
+
+def test_the_allocator_s_own_peak_is_exact_where_it_changed_within_a_stage(cuda, sampled):
+    name = "memory/stage_peak_bytes/backward@cuda:1"
+    assert sampled("rollout")["memory/stage_peak_bytes/rollout@cuda:1"] == 3 * GIB
+    cuda.peak = 100 * GIB
+    assert sampled("backward")[name] == 3 * GIB, "whose that peak was is not known"
+    cuda.peak = 70 * GIB
+    assert sampled("backward")[name] == 70 * GIB, "reset meanwhile: since then it was as high"
+    assert name not in sampled("backward")
+
+
+def test_each_stage_has_what_was_held_in_it_and_the_retries_seen_in_it(cuda, sampled):
+    told = sampled("rollout")
+    assert told["memory/stage/allocated_bytes/rollout@cuda:1"] == 3 * GIB
+    assert told["memory/stage/reserved_bytes/rollout@cuda:1"] == 4 * GIB
+    assert not any("stage/num" in key for key in told), "older than we are: of no stage"
+    cuda.num_retries, cuda.reserved = 5, 6 * GIB
+    told = sampled("backward")
+    assert told["memory/stage/num_alloc_retries/backward@cuda:1"] == 3
+    assert told["memory/stage/reserved_bytes/backward@cuda:1"] == 6 * GIB
+    assert not any("memory/stage/" in key for key in sampled("backward")), "as before"
+
+
+def test_the_largest_free_block_is_looked_for_now_and_then(cuda, sampled, monkeypatch):
+    blocks = [("inactive", 3), ("active_allocated", 9), ("inactive", 7), ("active_pending_free", 8)]
+    segment = {"device": 1, "blocks": [{"state": s, "size": n} for s, n in blocks]}
+    cuda.memory_snapshot = lambda: [segment]
+    seconds = [1000.0]
+    monkeypatch.setattr(memory.time, "monotonic", lambda: seconds[0])
+    sampler, gauges = MemorySampler(), {}
+    for seconds[0] in (1000.0, 1029.0):
+        sampler.sample(gauges.__setitem__, "")
+    assert "memory/largest_free_bytes@cuda:1" not in gauges
+    seconds[0] = 1030.0
+    sampler.sample(gauges.__setitem__, "")
+    assert gauges["memory/largest_free_bytes@cuda:1"] == 7
 
 
 def test_stages_without_end_do_not_fill_the_name_table(cuda, sampled):
