@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := .venv-frameworks
 OLDEST := .venv-oldest
+GPU := .venv-gpu
 # What needs the agent's dependencies; no torch, which most of the guest's tests (and a demo) need.
 CORE := $(addprefix tests/unit/,web exporters alerting ingest catalogue attach deploy agent/test_config.py) \
 	$(addprefix tests/integration/,test_cli.py test_assets.py test_backtest.py)
@@ -19,7 +20,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-frameworks test-oldest check policy page generate docs bench clean
+.PHONY: help demo test test-gpu test-frameworks test-oldest check policy page generate docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -33,6 +34,9 @@ test: $(VENV)/.test ## run every test; installs what they need, also from Debian
 
 test-frameworks: $(FRAMEWORKS)/.test ## run the tests against real RL frameworks, in an environment of their own
 	$(FRAMEWORKS)/bin/pytest -W default tests/frameworks $(ARGS)
+
+test-gpu: $(GPU)/.test ## run what needs a CUDA device, with the torch of this machine, and show a table
+	$(GPU)/bin/pytest tests/gpu $(ARGS)
 
 test-oldest: $(OLDEST)/.test ## run the core of the suite with the oldest dependencies that are allowed
 	$(OLDEST)/bin/pytest $(WORKERS) $(CORE) --deselect 'tests/integration/test_cli.py::test_taken_port_that_was_asked_for_is_one_line[demo]' $(ARGS)
@@ -67,7 +71,7 @@ bench: $(VENV)/.test ## measure what the guest and the agent cost; writes bench/
 	$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove the environment, caches and what tests left
-	rm -rf $(VENV) $(FRAMEWORKS) $(OLDEST) dist tests/artifacts tests/page/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(OLDEST) $(GPU) dist tests/artifacts tests/page/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -96,6 +100,13 @@ $(VENV)/.dev: $(VENV)/.created $(INPUTS)
 $(FRAMEWORKS)/.test: $(VENV)/.created $(INPUTS) constraints-frameworks.txt $(wildcard tests/frameworks/requirements-*.txt)
 	test -x $(FRAMEWORKS)/bin/pip || $(BIN)/python -m venv $(FRAMEWORKS)
 	sh tests/frameworks/install.sh $(FRAMEWORKS)/bin/pip
+	@touch $@
+
+# The torch that fits the device is the machine's own; only where there is none one is installed.
+$(GPU)/.test: $(INPUTS)
+	test -x $(GPU)/bin/pip || $(PYTHON) -m venv --system-site-packages $(GPU)
+	$(GPU)/bin/python -c 'import torch' 2>/dev/null || $(GPU)/bin/pip install --quiet --disable-pip-version-check torch numpy
+	$(GPU)/bin/pip install --quiet --disable-pip-version-check --no-compile hypothesis pytest pytest-rerunfailures pytest-timeout --editable .
 	@touch $@
 
 # The tools of the tests are today's: only what users install is old.
