@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
 
 from alert_receivers import Hook, alertmanager, hooked
-from live_processes import DFX_AGENT, Started, until, unused_port
+from live_processes import DFX_AGENT, ROOT, Started, until, unused_port
 from namespaces import Host, hosts, missing
 from node_jobs import JOB, RUN, NodesJob, inner, settings, started_job, steady, stop
 
@@ -36,7 +36,7 @@ ASK_SECONDS = 0.25
 STEP_SECONDS = 0.9  # of which the forward is slept
 AHEAD_SECONDS, WALL_SECONDS = 100_000, 300
 OF_AUTO = ("slow", "stopped", "killed")
-OF_OWN = ("cut", "hub", "agent", "link", "mismatch")
+OF_OWN = ("cut", "gone", "hub", "agent", "link", "mismatch")
 FAULTS = (*OF_AUTO, "apart", *OF_OWN, "joined")
 
 
@@ -234,6 +234,26 @@ def hub_killed(scene: Scene, stack: ExitStack, hub: list[Started]) -> Seen:
     return seen
 
 
+def hub_gone(scene: Scene, stack: ExitStack, hub: list[Started]) -> Seen:
+    """For 150 s, while rank 3 is stopped: its nodes deliver, and it stays one page."""
+    seen, job = Seen("hub gone for 150 s"), scene.job
+    expected = "hang", "3", "DfxStepStalled"
+    go_on = stop(job, 3)
+    begin = time.monotonic()
+    scene.watch(seen, expected, lambda: both(seen), 90, begin)
+    inner(hub[-1]).kill()
+    hub[-1].wait()
+    scene.watch(seen, expected, lambda: False, 150, time.monotonic())
+    hub.append(stack.enter_context(started_hub(job, scene.alertmanager_url)))
+    scene.watch(seen, expected, lambda: bool(job.found("hang")), 60, time.monotonic())
+    go_on()
+    begin = time.monotonic()
+    over = ("resolved", "DfxStepStalled", RUN)
+    scene.watch(seen, expected, lambda: over in scene.hook.told and job.calm(), 180, begin)
+    seen.over_seconds = round(time.monotonic() - begin, 1)
+    return seen
+
+
 def job_hub(job: NodesJob) -> str:
     return f"http://{job.hub.name}:9932"
 
@@ -283,7 +303,8 @@ def never_joined() -> Seen:
         begin = time.monotonic()
         for number, host in enumerate(found[:2]):
             env = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "NODE_RANK": str(number)}
-            env |= {"WORLD_SIZE": "6", **settings(job, "auto", DFX_WEBHOOK=hook.url)}
+            env |= {"WORLD_SIZE": "6", "ROLE": "trainer", "PYTHONPATH": str(ROOT)}
+            env |= settings(job, "auto", DFX_WEBHOOK=hook.url)
             words = [ranks, "sh", str(2 * number), sys.executable, JOB, str(job.orders)]
             command = [*DFX_AGENT, "run", "--run", RUN, "--", "sh", "-c", *words]
             job.launchers[host.name] = stack.enter_context(host.started(command, env))
@@ -311,6 +332,7 @@ def measured(wanted: set[str]) -> Iterator[Seen]:
         with scene("own", apart=True) as (known, stack, hub):
             faults: dict[str, Callable[[], Seen]] = {
                 "cut": lambda: cut_from_hub(known),
+                "gone": lambda: hub_gone(known, stack, hub),
                 "hub": lambda: hub_killed(known, stack, hub),
                 "agent": lambda: agent_killed(known, stack),
                 "link": lambda: link_down(known),

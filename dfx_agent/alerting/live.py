@@ -20,6 +20,7 @@ from dfx_agent.alerting.notification import Notification, Receiver, fingerprint
 from dfx_agent.log import OncePerPlace
 from dfx_agent.rules.alert import Alert
 from dfx_agent.rules.conditions import Samples
+from dfx_agent.rules.declared.progress import STAGE_STALLED
 from dfx_agent.rules.increases import Increases
 from dfx_agent.rules.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, Alerts, Incident, RunRow, SignalState, Snapshot, Source
@@ -100,6 +101,7 @@ class LiveAlerts:
         self._signal_states: SignalStates | None = None
         self._is_delivered_by_hub: Callable[[], bool] | None = None
         self._of_job = {(a.name, a.severity) for a in of_job(alerts)}
+        self._taken_over = {named for named in self._of_job if named[0] != STAGE_STALLED.name}
         self._symptoms: dict[str, tuple[object, ...]] = {}
         self._sees_verdicts = False
         self._found: frozenset[tuple[object, ...]] = frozenset()
@@ -239,7 +241,8 @@ class LiveAlerts:
         told = self._held.still(fingerprint(row.labels) for row in rows)
         if self._is_delivered_by_hub is not None and self._is_delivered_by_hub():
             for receiver in self._receivers:
-                receiver.let_go(self._of_job)
+                # what was said since a part alone is seen is over when the hub speaks of the whole
+                receiver.let_go(self._taken_over)
             told = {key: each for key, each in told.items() if each.named not in self._of_job}
             rows = [row for row in rows if (row.alert, row.severity) not in self._of_job]
         for row in rows:

@@ -19,6 +19,10 @@ route:
 receivers:
   - name: hook
     webhook_configs: [{url: "HOOK", send_resolved: true}]
+inhibit_rules:
+  - source_matchers: [alertname="DfxStepStalled"]
+    target_matchers: [alertname=~"DfxStageStalled|DfxStraggler|DfxRankImbalance"]
+    equal: [job, run]
 """
 
 

@@ -4,6 +4,8 @@ nodes.py ORDERS [SECONDS]: the file ORDERS says what goes wrong from the next st
   slow RANK RATIO     its forward takes so many times longer
   mismatch RANK       it broadcasts where the others reduce, once
   end                 all ranks end
+
+With ROLE it says itself that it is a rank, before it waits for the others.
 """
 
 import gc
@@ -65,6 +67,10 @@ def train(work: Work) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    if "ROLE" in os.environ:
+        import dfx_agent.shim as dfx
+
+        dfx.init(role=os.environ["ROLE"])
     dist.init_process_group("gloo")
     train(Work(16, 16))
     gc.collect()  # a DDP model that lives longer than its group may never end (docs/limits.md)

@@ -299,6 +299,15 @@ def test_while_the_hub_delivers_its_nodes_do_not_and_then_they_take_over():
     assert told.firing == {}
 
 
+def test_what_a_node_said_of_its_part_alone_ends_when_its_hub_is_back():
+    """Left to run out, it paged minutes after the hang that had hidden it was over."""
+    told, taken_over = Told(), set()
+    told.let_go = taken_over.update
+    look(shared_by("a", told, ["delivers"]), run("r", state(100, *BAD)))
+    assert ("DfxStepStalled", "critical") in taken_over
+    assert ("DfxStageStalled", "warning") not in taken_over
+
+
 def test_an_alert_on_the_job_is_one_for_its_nodes_and_its_hub():
     of_a, of_b, of_hub = Told(), Told(), Told()
     hub = LiveAlerts(None, lambda row: samples_of(row.signals), live.of_job(ALERTS), [of_hub])
