@@ -50,6 +50,7 @@ from dfx_agent.snapshot import (
     SignalHistory,
     SignalState,
     Snapshot,
+    SpansRow,
     StepRow,
     TimelineRow,
 )
@@ -100,6 +101,7 @@ class Agent:
         self._is_job_ended = False
         self._awaits_alerts = False
         self._hub: Callable[[], HubRow] | None = None
+        self._spans: Callable[[], SpansRow] | None = None
         self._snapshot = self._render()
 
     @property
@@ -219,6 +221,10 @@ class Agent:
     def follow_hub(self, row: Callable[[], HubRow]) -> None:
         """From now on it is shown how telling the hub stands."""
         self._hub = row
+
+    def follow_spans(self, row: Callable[[], SpansRow]) -> None:
+        """From now on it is shown which spans of a job were taken."""
+        self._spans = row
 
     def reset_signals(self, run: str) -> None:
         """The operator says that the present state of ``run`` is normal. KeyError if unknown."""
@@ -481,4 +487,5 @@ class Agent:
             num_faults=dict(self._faults.num_by_part),
             devices=self._devices.rows,
             hub=None if self._hub is None else self._hub(),
+            spans=None if self._spans is None else self._spans(),
         )

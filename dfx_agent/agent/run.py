@@ -246,7 +246,11 @@ class RunFold:
         return self._memory_judge.verdicts(facts, time.time())
 
     def _trained(self) -> dict[tuple[str, str], Process]:
-        return {key: p for key, p in self.processes.items() if key[0] != LOG_ROLE}
+        return {
+            key: p
+            for key, p in self.processes.items()
+            if key[0] != LOG_ROLE and not p.follower.is_told_late
+        }
 
     def _waits(self) -> tuple[Verdict, ...]:
         """Hangs and crashes as of the last reading, if that could be looked through."""
@@ -300,6 +304,8 @@ class RunFold:
     def _straggler(self, role: str, watch: StepWatch) -> Verdict | None:
         """None for a role that nobody has any more, or whose processes never meet."""
         ranks = [p for (r, _), p in self.processes.items() if r == role]
+        if all(p.follower.is_told_late for p in ranks):
+            return None
         if not ranks or (self._counts_steps_without(role) and not any(map(_meets_others, ranks))):
             return None
         return self._stragglers.verdict(watch.facts(role, ranks, self.collectives))

@@ -61,7 +61,7 @@ class RunTeller:
             left=left,
             ranks=ranks,
             steps=tuple(self._role_steps(fold, trained, is_full=is_full)),
-            memory=teller.memory(fold.memory.facts(trained), is_full=is_full),
+            memory=teller.memory(fold.memory.facts(_seen(trained)), is_full=is_full),
             scalars=teller.scalars(is_full=is_full),
             updates=tuple(map(brief.updates, update_counts(processes))),
             batches=teller.batches(is_full=is_full),
@@ -87,6 +87,11 @@ class RunTeller:
             ranks = [process for process in known if process.filed_as.role == role]
             told = fold.told().role(fold.role_steps(role, ranks), is_full=is_full)
             yield replace(told, steps=fold.told().steps(role, is_full=is_full))
+
+
+def _seen(processes: Iterable[Process]) -> list[Process]:
+    """Without those of which spans alone are told."""
+    return [process for process in processes if not process.follower.is_told_late]
 
 
 def _opened(fold: RunFold, role: str, ranks: Iterable[RankFacts]) -> Iterable[RankFacts]:

@@ -15,6 +15,8 @@ from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.alerting.notification import Receiver
 from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import wait_for_nodes
+from dfx_agent.assembly.hub_spans import NODE as SPANS_NODE
+from dfx_agent.assembly.hub_spans import HubSpans
 from dfx_agent.assembly.node_timelines import NodeTimelines
 from dfx_agent.assembly.options import listener_of, read_token
 from dfx_agent.assembly.probing import Probing
@@ -29,8 +31,10 @@ from dfx_agent.snapshot import (
     SignalHistory,
     Snapshot,
     Source,
+    SpansRow,
     TimelineRow,
 )
+from dfx_agent.web import traces
 from dfx_agent.web.access import Access
 from dfx_agent.web.app import create_app
 from dfx_agent.web.connections import HubProtocol
@@ -56,10 +60,16 @@ class Hub:
         told = receivers(config)
         self.intake = Intake(folds, delivers=bool(told))
         self._probing = Probing(folds, self.intake.targets)
+        self._spans = HubSpans(folds)
         self._timelines = NodeTimelines(
-            folds, self.intake.targets, token, config.hub_ca_file, lambda: self._is_local
+            folds,
+            self.intake.targets,
+            token,
+            config.hub_ca_file,
+            lambda: self._is_local,
+            {SPANS_NODE: self._spans.timeline},
         )
-        self._source = _Source(folds, self.intake, self._timelines)
+        self._source = _Source(folds, self.intake, self._timelines, self._spans.row)
         self._alerts = _alerts(config, folds, self._source, told, lambda: self.url)
         self._file = targets.TargetsFile(targets_file) if targets_file else None
         self._stop = threading.Event()
@@ -79,6 +89,7 @@ class Hub:
             self._thread.start()
         routes = (
             endpoint.route(self.intake),
+            traces.route(self._spans),
             targets.route(self.intake, is_local=self._is_local),
         )
         render = PrometheusExporter(self._source, self._alerts).render
@@ -98,6 +109,7 @@ class Hub:
         self._alerts.stop()
         self._server.stop()
         self._timelines.close()
+        self._spans.stop()
         self._listener.close()
 
     def _keep_targets(self) -> None:
@@ -123,24 +135,35 @@ class Hub:
             ) from None
 
 
+_Beside = tuple[tuple[NodeRow, ...], SpansRow | None]
+
+
 class _Source:
     """What is known of the job, and who told it."""
 
-    def __init__(self, folds: JobFolds, intake: Intake, timelines: NodeTimelines) -> None:
+    def __init__(
+        self,
+        folds: JobFolds,
+        intake: Intake,
+        timelines: NodeTimelines,
+        spans: Callable[[], SpansRow | None],
+    ) -> None:
         self._folds = folds
         self._intake = intake
-        self._timelines = timelines
-        self._newest: tuple[Snapshot, tuple[NodeRow, ...], Snapshot] | None = None
+        self._timelines, self._spans = timelines, spans
+        self._newest: tuple[Snapshot, _Beside, Snapshot] | None = None
 
     def snapshot(self) -> Snapshot:
         """The very same value until something of it is another."""
-        newest, nodes = self._folds.snapshot(), self._nodes()
+        newest, nodes, spans = self._folds.snapshot(), self._nodes(), self._spans()
         known = self._newest
-        if known is not None and known[0] is newest and known[1] == nodes:
+        if known is not None and known[0] is newest and known[1] == (nodes, spans):
             return known[2]
         num_polls = newest.agent.num_polls + 1  # it is ready before the first node comes
-        whole = replace(newest, agent=replace(newest.agent, num_polls=num_polls, nodes=nodes))
-        self._newest = newest, nodes, whole
+        whole = replace(
+            newest, agent=replace(newest.agent, num_polls=num_polls, nodes=nodes, spans=spans)
+        )
+        self._newest = newest, (nodes, spans), whole
         return whole
 
     def _nodes(self) -> tuple[NodeRow, ...]:

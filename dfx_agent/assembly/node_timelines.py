@@ -35,6 +35,7 @@ _MAX_RANKS = 128  # that an agent tells of at once
 _ROWS: Document[tuple[TimelineRow, ...]] = Document(tuple[TimelineRow, ...])
 
 Rank = tuple[str, str]
+Timeline = Callable[[str, int, Collection[Rank]], tuple[TimelineRow, ...]]
 
 
 class _UnaskedError(Exception):
@@ -56,7 +57,10 @@ class NodeTimelines:
         token: str | None,
         ca_file: str | None,
         is_local: Callable[[], bool],
+        here: Mapping[str, Timeline] | None = None,
     ) -> None:
+        """``here``: who is asked for nodes that are part of this hub."""
+        self._here = here or {}
         self._folds, self._targets = folds, targets
         self._token, self._ca_file, self._is_local = token, ca_file, is_local
         self._problems: dict[str, _Problem] = {}
@@ -103,6 +107,10 @@ class NodeTimelines:
         return ()
 
     def _of_node(self, node: str, seats: Sequence[Seated], num_steps: int) -> list[TimelineRow]:
+        if node in self._here:
+            asked = {(s.rank[0], s.label): s for s in seats}
+            rows = self._here[node](seats[0].run, num_steps, asked)
+            return [_here(row, asked[row.role, row.rank]) for row in rows]
         url = self._url_of(node, seats[0].run)
         end = time.monotonic() + _NODE_SECONDS
         found: list[TimelineRow] = []

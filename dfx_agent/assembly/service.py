@@ -19,6 +19,7 @@ from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
 from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
 from dfx_agent.assembly.own_memory import OwnMemory
+from dfx_agent.assembly.span_segments import SpanSegments
 from dfx_agent.errors import ConfigError
 from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
@@ -63,6 +64,10 @@ class Service:
         self._join = _join(config, self._report_hub)
         self.agent = Agent(config)
         self._node = variables.NODE.text() or self.agent.snapshot().agent.node
+        self._spans = SpanSegments(
+            config.directory, lambda: self.agent.snapshot().runs, lambda r: r.pid == os.getpid()
+        )
+        self.agent.follow_spans(self._spans.row)
         if self._join is not None:
             self.agent.tell(self._node)
             self.agent.follow_hub(self._join.row)
@@ -84,11 +89,12 @@ class Service:
         self.bind()
         from dfx_agent.web.app import create_app
         from dfx_agent.web.server import Server
+        from dfx_agent.web.traces import route
 
         sources = self.agent, self.alerts, self.trackers, self.otlp
         exporter = PrometheusExporter(*sources)
         render = self._scrapes.watched(exporter.render)
-        app = create_app(self.agent, render, self._access(), self.alerts)
+        app = create_app(self.agent, render, self._access(), self.alerts, (route(self._spans),))
         self._server = Server(app, self._listener)
         self._server.start()
         self.agent.announce(self._listener.local_url, self._certificate)
@@ -126,6 +132,7 @@ class Service:
     def stop(self) -> None:
         """Says on stderr which alerts and steps could not be delivered."""
         self._memory.stop()
+        self._spans.stop()
         self.agent.stop()
         if self._join is not None and not self._join.stop():
             _say("the hub was not told everything: it does not take it in time")

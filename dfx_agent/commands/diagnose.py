@@ -21,6 +21,7 @@ from dfx_agent.snapshot import (
     LoopStep,
     RankRow,
     RunRow,
+    SpansRow,
     Standing,
     Verdict,
 )
@@ -141,12 +142,18 @@ def _print(seen: Observed, blind: Blindness | None) -> None:
         print(f"blind since {since}: {blind.reason}")
     for problem in seen.snapshot.agent.problems:
         print(f"refused: {problem.message}")
+    _print_spans(seen.snapshot.agent.spans)
     if not seen.runs:
         if not seen.is_of_hub:
             _print_last_kept(seen.directory)
         print(f"no observed process {seen.place}; {_what_to_do(seen)}")
     for run in seen.runs:
         _print_run(seen, run)
+
+
+def _print_spans(spans: SpansRow | None) -> None:
+    if spans is not None and spans.num_left_out:
+        _print_filled(f"spans: {spans.num_left_out} left out, the first: {spans.first}")
 
 
 def _print_run(seen: Observed, run: RunRow) -> None:

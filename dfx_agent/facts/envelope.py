@@ -7,6 +7,7 @@ answer say what it wishes.
 from __future__ import annotations
 
 LOGS_PATH = "/v1/logs"
+TRACES_PATH = "/v1/traces"  # spans of a job itself
 
 # attributes of a record
 RUN, NODE, AGENT, URL = "dfx.run", "dfx.node", "dfx.agent", "dfx.url"

@@ -5,7 +5,7 @@ imports the other. Units stand in the names; ``*_seconds`` stamps without "elaps
 the docstring are Unix time. ``None`` means "nobody told us" and must never be rendered as zero.
 """
 
-from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source
+from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source, SpansRow
 from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
 from dfx_agent.snapshot.bottleneck import Bottleneck, BoundBy, CauseKind, PipelineCause
 from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
@@ -152,6 +152,7 @@ __all__ = [
     "Snapshot",
     "Source",
     "SpanKind",
+    "SpansRow",
     "Spread",
     "StageDevice",
     "StageStamp",

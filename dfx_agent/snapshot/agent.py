@@ -25,13 +25,22 @@ class SegmentProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class SpansRow:
+    """Spans that a job has told over OTLP. ``first``: the first that was left out, and why."""
+
+    num_taken: int
+    num_left_out: int
+    first: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentRow:
     """The agent about itself. ``other_agent_pid`` serves the same folder and does the reaping.
 
     ``is_job_ended``: it was started with a job, which has ended; it ends soon, too.
     ``read_seconds``: when all was last read to the end. ``num_faults`` counts them by part.
     ``hub``: how telling it stands, None of an agent that has not joined one; ``nodes``: on a hub,
-    who tells it something.
+    who tells it something. ``spans``: None of who takes none.
     """
 
     version: str
@@ -57,6 +66,7 @@ class AgentRow:
     devices: tuple[DeviceRow, ...] = ()
     hub: HubRow | None = None
     nodes: tuple[NodeRow, ...] = ()
+    spans: SpansRow | None = None
 
 
 @dataclass(frozen=True, slots=True)

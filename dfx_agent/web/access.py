@@ -32,9 +32,9 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-# what a process of a known user may post: facts of its node, which change nothing that people set;
-# a browser asks before it sends their type, and is told no
-_TELLING_PATHS = frozenset({envelope.LOGS_PATH})
+# what a process of a known user may post: facts of its node and spans of its job, which change
+# nothing that people set; a browser asks before it sends their type, and is told no
+_TELLING_PATHS = frozenset({envelope.LOGS_PATH, envelope.TRACES_PATH})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # somebody else asks through a proxy: its user says nothing about him
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-real-ip")

@@ -37,6 +37,10 @@ RING_OFFSET = NAMES_OFFSET + NAMES_BYTES
 # in-flight offset, names offset, names bytes, ring offset, total bytes,
 # pid, start ticks, pid namespace, boot id, uid, -, created epoch ns, guest version
 PREAMBLE = struct.Struct("@8sIHH8IQ3Q16sIIQ16s")
+CREATED_OFFSET = PREAMBLE.size - 24  # Unix nanoseconds, before the guest's version
+# guest's version of spans that a job told when they were over, written by an agent: time is what
+# the records say, and nobody knows how the process is
+TOLD_LATE = "spans"
 IDENTITY_OFFSET = 128
 # generation, rank, local rank, world size, node rank, attempt, -, run, role, framework, host, again
 IDENTITY = struct.Struct("@Q5iI96s32s32s64sQ")

@@ -25,8 +25,8 @@ from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
-from dfx_agent.wire.layout import IDENTITY_OFFSET, RECORD_BYTES, STATE_CLOSED, WORD
-from dfx_agent.wire.records import BLOCKING, KIND_MASK, WAIT, Record
+from dfx_agent.wire.layout import IDENTITY_OFFSET, RECORD_BYTES, STATE_CLOSED, TOLD_LATE, WORD
+from dfx_agent.wire.records import BLOCKING, KIND_MASK, SPAN_FIELDS, WAIT, Record
 from dfx_agent.wire.ring import read_inflight
 from dfx_agent.wire.segment import (
     FLIGHT_SUFFIX,
@@ -87,11 +87,17 @@ class Follower:
         self.layout = ToldLayout()
         self._table = b""
         self._num_looks = 0
+        self._told_ns = 0
         self.num_guest_drops = 0
         self._read_clock()
         self._keeps = allowance is None or allowance.take(_KEPT_BY_EACH)
         if not self._keeps:
             self._segment.let_go()
+
+    @property
+    def is_told_late(self) -> bool:
+        """Whether an agent wrote down what a job told: its records alone say what time it is."""
+        return self.preamble.guest_version == TOLD_LATE
 
     @property
     def begin_ns(self) -> int:
@@ -144,6 +150,8 @@ class Follower:
 
         Every eighth time it is said to have, so that what a short look misses is read then.
         """
+        if self.is_told_late:
+            return False
         self._num_looks += 1
         if self._num_looks % _LOOK_CLOSELY_EVERY == 0:
             return False
@@ -173,13 +181,25 @@ class Follower:
         packed = ring.drain() if is_last else ring.poll()
         while ring.position < up_to and (more := ring.poll()):
             packed += more
+        if self.is_told_late:
+            now = self._told_until(packed)
         # after the records: what they mean depends on the framework that was named before them
         self._read_identity()
         return Batch(now, inflight, packed)
 
+    def _told_until(self, packed: bytearray) -> int:
+        """The newest end of a record."""
+        ends = (end for _, end, *_ in SPAN_FIELDS.iter_unpack(packed))
+        self._told_ns = max(ends, default=0) or self._told_ns or self.begin_ns
+        return self._told_ns
+
     def liveness(self) -> Liveness:
         with self._segment.held() as is_there:
             state = self._segment.live_words()[0] if is_there else None
+        if self.is_told_late:  # how its process is, nobody knows; who wrote it down may be gone
+            is_written = self.preamble.boot_id == _BOOT_ID and self.pid is not None
+            is_written = is_written and state != STATE_CLOSED and self._runs(self.pid or 0)
+            return "unknown" if is_written else "exited"
         if state == STATE_CLOSED:
             return "exited"
         if self.preamble.boot_id != _BOOT_ID:

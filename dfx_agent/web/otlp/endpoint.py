@@ -1,8 +1,12 @@
-"""``/v1/logs`` of a hub: an OTLP receiver whose every request has an end, in bytes and in time."""
+"""``/v1/logs`` and ``/v1/traces``: a receiver of OTLP whose every request has an end.
+
+In bytes, plain and packed, and in time.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -12,8 +16,9 @@ from starlette.routing import Route
 
 from dfx_agent.facts import envelope
 from dfx_agent.plain_text import plain
-from dfx_agent.web.otlp import records
-from dfx_agent.web.otlp.intake import Intake, Taken
+from dfx_agent.web.otlp import records, spans
+from dfx_agent.web.otlp.intake import Intake
+from dfx_agent.web.otlp.told_span import ToldSpan
 
 MAX_BODY_BYTES = 8 << 20
 MAX_PLAIN_BYTES = 64 << 20
@@ -22,9 +27,12 @@ BODY_SECONDS = 10.0
 _AT_ONCE, _WAITING = 8, 2048
 _THREADS = 2
 
+# takes spans: how many of them are left out, and why the first was
+TakeSpans = Callable[[Sequence[ToldSpan]], tuple[int, str]]
+
 
 def route(intake: Intake) -> Route:
-    return Route(envelope.LOGS_PATH, _Endpoint(intake).post, methods=["POST"])
+    return Route(envelope.LOGS_PATH, _Logs(intake).post, methods=["POST"])
 
 
 class _Refusal(Exception):  # noqa: N818 (no error of ours)
@@ -34,8 +42,9 @@ class _Refusal(Exception):  # noqa: N818 (no error of ours)
 
 
 class _Endpoint:
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
+    """``taken`` runs in a thread: (the answer's body, its headers); ValueError where it cannot."""
+
+    def __init__(self) -> None:
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._threads: CapacityLimiter | None = None
         self._num_waiting = 0
@@ -44,18 +53,27 @@ class _Endpoint:
         node = _node(request)
         try:
             _check_type(request)
-            taken = await self._take(request, node)
+            body, more = await self._take(request, node)
         except _Refusal as refusal:
             if refusal.status != 503:
-                await run_sync(self._intake.refuse, node, str(refusal))
+                await run_sync(self.refused, node, str(refusal))
             return self._answer(refusal.status, records.refusal(str(refusal)))
         except ClientDisconnect:
             return self._answer(400, b"")
-        body = records.answer(taken.num_refused, taken.message)
-        more = {envelope.WANTS_ALL: "1"} if taken.wants_all else {}
         return self._answer(200, body, more)
 
-    async def _take(self, request: Request, node: str) -> Taken:
+    def taken(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
+        raise NotImplementedError
+
+    def refused(self, node: str, message: str) -> None:
+        """A request of ``node`` could not be read."""
+        raise NotImplementedError
+
+    def headers(self) -> dict[str, str]:
+        """Of every answer."""
+        return {}
+
+    async def _take(self, request: Request, node: str) -> tuple[bytes, dict[str, str]]:
         if self._num_waiting >= _WAITING:
             raise _Refusal(503, "too many nodes tell something at once")
         self._num_waiting += 1
@@ -68,25 +86,58 @@ class _Endpoint:
         finally:
             self._num_waiting -= 1
 
-    def _read(self, body: bytes, encoding: str, node: str) -> Taken:
+    def _read(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
         try:
-            request = records.read(body, encoding, MAX_PLAIN_BYTES)
+            return self.taken(body, encoding, node)
         except records.TooLargeError as error:
             raise _Refusal(413, str(error)) from None
         except ValueError as error:
             raise _Refusal(400, str(error)) from None
-        return self._intake.take(request, node)
 
     def _answer(self, status: int, body: bytes, more: dict[str, str] | None = None) -> Response:
-        headers = {
-            envelope.HUB_ID: self._intake.hub_id,
-            envelope.EVERY_SECONDS: f"{self._intake.every_seconds:.1f}",
-            **({envelope.DELIVERS: "1"} if self._intake.delivers else {}),
-            **(more or {}),
-        }
+        headers = {**self.headers(), **(more or {})}
         if status == 503:
             headers["Retry-After"] = "1"
         return Response(body, status, headers, media_type=records.CONTENT_TYPE)
+
+
+class _Logs(_Endpoint):
+    """Facts of nodes."""
+
+    def __init__(self, intake: Intake) -> None:
+        super().__init__()
+        self._intake = intake
+
+    def taken(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
+        taken = self._intake.take(records.read(body, encoding, MAX_PLAIN_BYTES), node)
+        more = {envelope.WANTS_ALL: "1"} if taken.wants_all else {}
+        return records.answer(taken.num_refused, taken.message), more
+
+    def refused(self, node: str, message: str) -> None:
+        self._intake.refuse(node, message)
+
+    def headers(self) -> dict[str, str]:
+        return {
+            envelope.HUB_ID: self._intake.hub_id,
+            envelope.EVERY_SECONDS: f"{self._intake.every_seconds:.1f}",
+            **({envelope.DELIVERS: "1"} if self._intake.delivers else {}),
+        }
+
+
+class Traces(_Endpoint):
+    """Spans of a job. ``refuse`` counts a request that cannot be read."""
+
+    def __init__(self, take: TakeSpans, refuse: Callable[[str], None]) -> None:
+        super().__init__()
+        self._take_spans, self._refuse = take, refuse
+
+    def taken(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
+        del node
+        num_left_out, message = self._take_spans(spans.read(body, encoding, MAX_PLAIN_BYTES))
+        return spans.answer(num_left_out, message), {}
+
+    def refused(self, node: str, message: str) -> None:
+        self._refuse(f"a request of {node}: {message}")
 
 
 def _node(request: Request) -> str:

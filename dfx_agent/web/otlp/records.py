@@ -57,7 +57,7 @@ class Request:
 def read(body: bytes, encoding: str, max_bytes: int) -> Request:
     """ValueError in one line where it cannot be read; TooLargeError above ``max_bytes``, plain."""
     try:
-        message = ExportLogsServiceRequest.FromString(_plain(body, encoding, max_bytes))
+        message = ExportLogsServiceRequest.FromString(unpacked(body, encoding, max_bytes))
     except DecodeError:
         raise ValueError("not an OTLP request of logs") from None
     found = [_record(each) for each in _log_records(message)]
@@ -81,7 +81,8 @@ def refusal(message: str) -> bytes:
     return body
 
 
-def _plain(body: bytes, encoding: str, max_bytes: int) -> bytes:
+def unpacked(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """The plain bytes; ValueError in one line, TooLargeError above ``max_bytes``."""
     if encoding in {"", "identity"}:
         return body
     if encoding != "gzip":

@@ -263,6 +263,14 @@ function agentLines(agent) {
       detail: "The newest 32 that ended are, each for an hour.",
     });
   }
+  if (agent.spans?.num_left_out > 0) {
+    lines.push({
+      key: "spans",
+      level: "note",
+      title: `Spans of the job are left out: ${count(agent.spans.num_left_out)}`,
+      detail: `The first: ${agent.spans.first}.`,
+    });
+  }
   if (agent.num_exporter_errors > 0) {
     lines.push({
       key: "exporters",

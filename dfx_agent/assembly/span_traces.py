@@ -1,0 +1,242 @@
+"""Spans that processes of a job tell, put together to steps of ranks. Pure.
+
+A trace is one step where its root says which: ROLL's ``pipeline_step`` with ``global_step``.
+Workers tell their part of it in a trace of the same id, seconds later. So a trace waits for its
+root, and then for who is late.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dfx_agent.web.otlp.told_span import ToldSpan
+
+# OpenTelemetry's processor sends every 5 s
+_SETTLED_SECONDS, _ORPHAN_SECONDS = 6.0, 900.0
+_MAX_SPANS, _MAX_OF_TRACE = 100_000, 20_000
+_STEPS = ("dfx.step", "global_step", "step")
+_RANKS, _ROLES, _RUNS = ("dfx.rank", "rank"), ("dfx.role", "role"), ("dfx.run", "service.namespace")
+_NUMBER_AT_END = re.compile(r"(?:^|[-_])(\d{1,7})$")
+
+# names that ROLL gives (8eb27cc): stages of the catalogue, "" is no stage of its own
+_STAGES = {
+    "pipeline_step": "",
+    "exec": "",
+    "stop_server": "rollout",
+    "generate": "rollout",
+    "rollout": "rollout",
+    "get_batch": "rollout",
+    "shrink_sampler": "rollout",
+    "generate_and_reward": "rollout",
+    "model_update": "weight_sync",
+    "validation": "validation",
+    "val": "validation",
+    "val_generate": "validation",
+    "ref_log_probs": "ref_logprob",
+    "cal_ref_log_probs": "ref_logprob",
+    "old_log_probs_and_values": "old_logprob",
+    "cal_old_log_probs_values": "old_logprob",
+    "reward_postprocess": "reward",
+    "compute_token_reward": "reward",
+    "get_token_reward": "reward",
+    "cal_token_reward": "reward",
+    "cal_response_norm_rewards": "reward",
+    "get_sample_level_mask": "advantage",
+    "cal_response_level_mask": "advantage",
+    "compute_advantage": "advantage",
+    "train": "actor_update",
+    "worker.train_step": "actor_update",
+    "worker.compute_log_probs": "old_logprob",
+    "worker.compute_values": "values",
+    "worker.compute_rewards": "reward",
+    "worker.generate": "rollout",
+    "worker.start_model_update": "weight_sync",
+    "worker.load_states": "offload",
+    "worker.offload_states": "offload",
+    "worker.do_checkpoint": "checkpoint",
+}
+_SERVICES = {"actor_train": "actor", "actor_infer": "rollout", "reference": "ref"}
+_OF_ROLE = {("critic", "worker.train_step"): "critic_update"} | {
+    ("ref", "worker.compute_log_probs"): "ref_logprob"
+}
+
+
+class Teller(NamedTuple):
+    """Who tells spans: a rank of a run; ``run`` is "" where it is not said."""
+
+    run: str
+    role: str
+    rank: int
+    host: str
+
+
+class Stage(NamedTuple):
+    """A stretch of a stage, on Unix nanoseconds; ``parent`` is the number of the one around it."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    number: int
+    parent: int
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """What one rank did in one trace. ``step`` is None where nothing says which it is."""
+
+    teller: Teller
+    step: int | None
+    begin_ns: int
+    end_ns: int
+    stages: tuple[Stage, ...]
+
+
+@dataclass
+class _Trace:
+    since_seconds: float
+    spans: list[ToldSpan] = field(default_factory=list)
+    root: ToldSpan | None = None
+    due_seconds: float | None = None
+
+
+class SpanTraces:
+    """``add`` spans as they come; ``whole`` are those of traces that are over.
+
+    ``num_left_out``: spans that cannot be joined to a rank, of strange times, or beyond bounds;
+    ``first``: the first of them, and why.
+    """
+
+    def __init__(self) -> None:
+        self.num_left_out = self.num_taken = 0
+        self.first = ""
+        self._traces: OrderedDict[bytes, _Trace] = OrderedDict()
+        self._num_spans = 0
+
+    def add(self, spans: Iterable[ToldSpan], now_seconds: float) -> int:
+        """How many of them are left out."""
+        before = self.num_left_out
+        for span in spans:
+            why = _unusable(span)
+            trace = self._traces.get(span.trace)
+            if not why and trace is not None and len(trace.spans) >= _MAX_OF_TRACE:
+                why = f"more than {_MAX_OF_TRACE:,} spans of one trace"
+            if why:
+                self.leave_out(span.name, why)
+                continue
+            if trace is None:
+                trace = self._traces[span.trace] = _Trace(now_seconds)
+            self._num_spans += 1
+            trace.spans.append(span)
+            if not span.parent:
+                trace.root, trace.due_seconds = span, now_seconds + _SETTLED_SECONDS
+        while self._num_spans > _MAX_SPANS:
+            _, oldest = self._traces.popitem(last=False)
+            self._num_spans -= len(oldest.spans)
+            why = f"more than {_MAX_SPANS:,} spans whose traces are not over"
+            self.leave_out(oldest.spans[0].name, why, len(oldest.spans))
+        return self.num_left_out - before
+
+    def leave_out(self, name: str, why: str, num_spans: int = 1) -> None:
+        self.num_left_out += num_spans
+        self.first = self.first or f"{name}: {why}"
+
+    def whole(self, now_seconds: float) -> list[RankSteps]:
+        """Of traces that are over, the oldest first: each is told once."""
+        over = [
+            key
+            for key, trace in self._traces.items()
+            if now_seconds >= (trace.due_seconds or trace.since_seconds + _ORPHAN_SECONDS)
+        ]
+        found: list[RankSteps] = []
+        for key in over:
+            trace = self._traces.pop(key)
+            self._num_spans -= len(trace.spans)
+            self.num_taken += len(trace.spans)
+            found += _of_trace(trace)
+        return sorted(found, key=lambda each: each.end_ns)
+
+
+def teller_of(span: ToldSpan) -> Teller | None:
+    """None where no role or no rank is told."""
+    told = {**span.resource, **span.attributes}
+    service = str(told.get("service.name", ""))
+    role = str(_first(told, _ROLES) or _SERVICES.get(service, service))
+    if not role or role.startswith("unknown_service"):
+        return None
+    rank = _rank(told)
+    if rank is None:
+        return None
+    run, host = _first(told, _RUNS), told.get("host.name", "")
+    return Teller(str(run or ""), role, rank, str(host))
+
+
+def _rank(told: Mapping[str, str | int]) -> int | None:
+    """As it is said; else the number at the end of the instance; one alone is rank 0."""
+    given = _first(told, _RANKS)
+    if given is not None:
+        return int(given) if str(given).isdecimal() else None
+    instance = told.get("service.instance.id")
+    if instance is None:
+        return 0
+    found = _NUMBER_AT_END.search(str(instance))
+    return int(found[1]) if found else None
+
+
+def _first(told: Mapping[str, str | int], names: Iterable[str]) -> str | int | None:
+    return next((told[name] for name in names if name in told), None)
+
+
+def _unusable(span: ToldSpan) -> str:
+    if not 0 < span.begin_ns <= span.end_ns < 1 << 63 or not span.trace or not span.span:
+        return "its times or its ids make no sense"
+    if teller_of(span) is None:
+        return "no role or no rank of it is told: set dfx.role and dfx.rank on its resource"
+    return ""
+
+
+def _of_trace(trace: _Trace) -> Iterator[RankSteps]:
+    step = None if trace.root is None else _first(trace.root.attributes, _STEPS)
+    number = int(step) if step is not None and str(step).isdecimal() else None
+    by_teller: dict[Teller, list[ToldSpan]] = {}
+    for span in trace.spans:
+        teller = teller_of(span)
+        if teller is not None:
+            by_teller.setdefault(teller, []).append(span)
+    run = next((teller.run for teller in by_teller if teller.run), "")
+    for teller, spans in by_teller.items():
+        bounds = [*spans, trace.root] if trace.root is not None and number is not None else spans
+        yield RankSteps(
+            teller._replace(run=teller.run or run),
+            number,
+            min(span.begin_ns for span in bounds),
+            max(span.end_ns for span in bounds),
+            tuple(_stages(teller.role, spans, trace.root if number is not None else None)),
+        )
+
+
+def _stages(role: str, spans: Iterable[ToldSpan], step: ToldSpan | None) -> Iterator[Stage]:
+    """Those that are stages, each within the one around it; ``step`` is the step itself."""
+    ordered = sorted(spans, key=lambda span: (span.begin_ns, -span.end_ns))
+    names = {span.span: "" if span is step else _stage(role, span.name) for span in ordered}
+    parents = {span.span: span.parent for span in ordered}
+    numbers: dict[bytes, int] = {}
+    for span in ordered:
+        if names[span.span]:
+            numbers[span.span] = len(numbers) + 1
+    for span in ordered:
+        if span.span in numbers:
+            around, seen = span.parent, 0
+            while around in parents and around not in numbers and seen < len(parents):
+                around, seen = parents[around], seen + 1
+            number = numbers[span.span]
+            parent = numbers.get(around, 0)
+            parent = parent if parent < number else 0
+            yield Stage(names[span.span], span.begin_ns, span.end_ns, number, parent)
+
+
+def _stage(role: str, name: str) -> str:
+    return _OF_ROLE.get((role, name)) or _STAGES.get(name, name)

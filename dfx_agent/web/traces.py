@@ -1,0 +1,56 @@
+"""``/v1/traces``: spans that a job tells, on a node's agent and on a hub.
+
+What reads them is loaded with the first request: most agents never get one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from dfx_agent.facts import envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class SpansTaker(Protocol):
+    """Who makes steps of ranks of them."""
+
+    def take(self, spans: Sequence[Any]) -> tuple[int, str]:
+        """(how many are left out, why the first was)."""
+
+    def refuse(self, message: str) -> None:
+        """A request could not be read."""
+
+
+def route(taker: SpansTaker) -> Route:
+    return Route(envelope.TRACES_PATH, _Late(taker).post, methods=["POST"])
+
+
+class _Late:
+    def __init__(self, taker: SpansTaker) -> None:
+        self._taker = taker
+        self._endpoint: Any = None
+        self._loading = asyncio.Lock()
+
+    async def post(self, request: Request) -> Response:
+        async with self._loading:
+            if self._endpoint is None:
+                try:
+                    self._endpoint = await run_sync(self._loaded)
+                except ImportError as error:
+                    remedy = "pip install 'dfx-agent[otel]' where the agent runs"
+                    return PlainTextResponse(f"{error}: {remedy}\n", 501)
+        response: Response = await self._endpoint.post(request)
+        return response
+
+    def _loaded(self) -> Any:
+        from dfx_agent.web.otlp.endpoint import Traces  # noqa: PLC0415 (see above)
+
+        return Traces(self._taker.take, self._taker.refuse)
