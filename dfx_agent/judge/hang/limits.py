@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
@@ -46,8 +47,34 @@ class Excuse(NamedTuple):
     is_learned: bool = True
 
 
-def excuse(rank: RankFacts, ranks: Sequence[RankFacts]) -> Excuse:
-    """Judge one rank by its state and by what all ``ranks`` of its role have taken so far."""
+class Habits:
+    """What the ranks of a role have taken so far; each thing is asked of all of them once."""
+
+    def __init__(self, ranks: Sequence[RankFacts]) -> None:
+        self._ranks = ranks
+        self._stages: dict[str, list[float]] = {}
+
+    @cached_property
+    def gap_seconds(self) -> float:
+        return max(rank.longest_gap_seconds for rank in self._ranks)
+
+    @cached_property
+    def num_steps(self) -> int | None:
+        """Of the rank that has passed most; None where nobody counts steps."""
+        if all(rank.step is None for rank in self._ranks):
+            return None
+        return max(rank.num_steps for rank in self._ranks)
+
+    def durations(self, stage: str) -> list[float]:
+        """Seconds, in order."""
+        if stage not in self._stages:
+            known = [ns for rank in self._ranks for ns in rank.stage_durations.get(stage, ())]
+            self._stages[stage] = [ns / 1e9 for ns in sorted(known)]
+        return self._stages[stage]
+
+
+def excuse(rank: RankFacts, habits: Habits) -> Excuse:
+    """Judge one rank by its state and by what all of its role have taken so far."""
     if not rank.is_living:
         return _ended(rank)
     stacks, is_stopped = rank.stacks, rank.is_stopped
@@ -60,12 +87,12 @@ def excuse(rank: RankFacts, ranks: Sequence[RankFacts]) -> Excuse:
     is_long = _is_long(rank)
     idle_seconds = rank.idle_seconds
     stands = stacks is not None and not is_long and not rank.is_at_work
-    gap_seconds = max(other.longest_gap_seconds for other in ranks)
+    gap_seconds = habits.gap_seconds
     if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap_seconds) and stands:
         ago = f"has issued no collective for {age_text(idle_seconds)}"
         return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
     gap_seconds = gap_seconds if rank.stage == IDLE else 0.0
-    excuse = _within(rank, ranks, gap_seconds, is_long=is_long)
+    excuse = _within(rank, habits, gap_seconds, is_long=is_long)
     excuse = _by_processor_time(excuse, rank.processor_share)
     excuse = _beside_others(excuse, rank)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
@@ -119,15 +146,15 @@ def _by_processor_time(excuse: Excuse, share: float) -> Excuse:
 
 def _within(
     rank: RankFacts,
-    ranks: Sequence[RankFacts],
+    habits: Habits,
     gap_seconds: float,
     *,
     is_long: bool,
 ) -> Excuse:
     """How long this rank may be quiet where it stands, where such gaps have been seen."""
     stage = rank.stage
-    durations = [ns / 1e9 for other in ranks for ns in other.stage_durations.get(stage, ())]
-    is_first = _is_first(stage, len(durations), ranks)
+    durations = habits.durations(stage)
+    is_first = _is_first(stage, len(durations), habits.num_steps)
     is_known = bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
     sleeps = is_known and rank.is_idle
     at_work = stage == IDLE and rank.is_at_work
@@ -148,7 +175,7 @@ def _within(
         reason = f"idle: {known}, may be quiet for {limit:.0f} s{since}"
         return Excuse("", limit, reason, is_learned)
     typical = median(durations) if durations else 0.0
-    longest = max(durations, default=0.0)
+    longest = durations[-1] if durations else 0.0
     limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)
     known = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
     usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
@@ -176,9 +203,8 @@ def _first_floor(rank: RankFacts, *, at_work: bool) -> float:
     return LONG_FLOOR_SECONDS if at_work else UNTOLD_FLOOR_SECONDS
 
 
-def _is_first(stage: str, num_durations: int, ranks: Sequence[RankFacts]) -> bool:
+def _is_first(stage: str, num_durations: int, num_steps: int | None) -> bool:
     """Whether what is normal is not known yet: it may compile, or warm up."""
-    if any(rank.step is not None for rank in ranks):
-        num_steps = max(rank.num_steps for rank in ranks)
+    if num_steps is not None:
         return num_steps < _FIRST_STEPS or (stage != IDLE and not num_durations)
     return num_durations < _FIRST_DURATIONS

@@ -27,6 +27,8 @@ class Role:
         self.ranks = ranks
         self.now_ns = ranks[0].now_ns
         self.living = [rank for rank in ranks if rank.is_living]
+        self._habits = limits.Habits(ranks)
+        self._usual_seconds: dict[str, float] = {}
 
     @property
     def newest_ns(self) -> int:
@@ -51,42 +53,56 @@ class Role:
         """Devices wait without the host: quiet ranks that are ahead of others in a group."""
         quiet = [r for r in self.living if r.quiet_seconds >= WAITING_SECONDS and not r.arrivals]
         waiters: list[Waiter] = []
-        for group in {group for rank in quiet for group in rank.reached}:
-            newest = max(rank.reached.get(group, -1) for rank in self.living)
-            if any(rank.reached.get(group, newest) < newest for rank in self.living):
-                ahead = [rank for rank in quiet if rank.reached.get(group) == newest]
-                arrivals = (Arrival("", group, newest, r.moved_ns) for r in ahead)
-                waiters += map(Waiter, ahead, arrivals)
+        for group, newest in self._uneven({group for rank in quiet for group in rank.reached}):
+            ahead = [rank for rank in quiet if rank.reached.get(group) == newest]
+            arrivals = (Arrival("", group, newest, r.moved_ns) for r in ahead)
+            waiters += map(Waiter, ahead, arrivals)
         return waiters
+
+    def _uneven(self, groups: Collection[str]) -> list[tuple[str, int]]:
+        """Those of ``groups`` in which somebody is behind, with the newest number of each."""
+        newest: dict[str, int] = {}
+        oldest: dict[str, int] = {}
+        for rank in self.living if groups else ():
+            for group, number in rank.reached.items():
+                newest[group] = max(number, newest.get(group, number))
+                oldest[group] = min(number, oldest.get(group, number))
+        return [(g, newest[g]) for g in groups if oldest[g] < newest[g]]
 
     def absent(self, waiters: Iterable[Waiter]) -> list[RankFacts]:
         """Members of the waiters' groups that have not arrived."""
-        found = {
-            rank: None
-            for waiter in waiters
-            for rank in self.members(waiter.arrival)
-            if rank is not waiter.rank and not rank.has_arrived(waiter)
-        }
+        alike: dict[tuple[object, ...], list[Waiter]] = {}
+        for waiter in waiters:  # thousands of ranks wait in one collective: it is asked for once
+            asks = waiter.rank if waiter.arrival.peer is not None else None
+            alike.setdefault((*_without_begin(waiter.arrival), asks), []).append(waiter)
+        found: dict[RankFacts, None] = {}
+        for same in alike.values():
+            only = same[0].rank if len({waiter.rank for waiter in same}) == 1 else None
+            for rank in self.members(*{waiter.arrival: None for waiter in same}):
+                if rank is not only and not rank.has_arrived(same[0]):
+                    found[rank] = None
         return list(found)
 
-    def members(self, arrival: Arrival) -> Sequence[RankFacts]:
+    def members(self, arrival: Arrival, *same: Arrival) -> Sequence[RankFacts]:
+        """``same``: of others, who wait for it too."""
         if arrival.peer is not None:
             return [rank for rank in self.ranks if rank.rank == arrival.peer]
         if arrival.group in {"", _DEFAULT_GROUP}:
             return self.ranks
-        listed = self._recorded_members(arrival)
+        listed = self._recorded_members(frozenset({arrival, *same}))
         return [r for r in self.ranks if r.rank in listed or arrival.group in r.reached]
 
-    def _recorded_members(self, arrival: Arrival) -> set[int]:
+    def _recorded_members(self, arrivals: frozenset[Arrival]) -> set[int]:
         """As the flight recorder of who waits in it lists them, also those who never came yet."""
-        records = [rank.flight for rank in self.ranks if rank.flight and arrival in rank.arrivals]
-        return {
-            member
-            for record in records
-            for key, group in record.groups.items()
-            if key.name == arrival.group
-            for member in group.members or ()
+        waiting = (rank for rank in self.ranks if not arrivals.isdisjoint(rank.arrivals))
+        names = {arrival.group for arrival in arrivals}
+        listed = {  # thousands of ranks list the same members
+            group.members
+            for rank in waiting
+            for key, group in (rank.flight.groups if rank.flight else {}).items()
+            if key.name in names
         }
+        return {member for members in listed for member in members or ()}
 
     def excuse(self, rank: RankFacts, waiters: Iterable[Waiter] = ()) -> Excuse:
         """``waiters``: who wait, maybe for it; who goes on in their groups moves."""
@@ -94,7 +110,7 @@ class Role:
         times_ns = [ns for group, ns in rank.group_moved_ns.items() if group in groups]
         moved_ns = min(self.now_ns, max(times_ns, default=0))
         moving = replace(rank, moved_ns=moved_ns) if moved_ns > rank.moved_ns else rank
-        return limits.excuse(moving, self.ranks)
+        return limits.excuse(moving, self._habits)
 
     def age_seconds(self, waiters: Iterable[Waiter]) -> float:
         return (self.now_ns - min(waiter.arrival.begin_ns for waiter in waiters)) / 1e9
@@ -102,8 +118,10 @@ class Role:
     def usual_seconds(self, arrival: Arrival) -> float:
         """Five times what such a collective takes."""
         key = f"{arrival.operation}@{arrival.group}"
-        known = [ns for rank in self.ranks for ns in rank.collective_durations.get(key, ())]
-        return 5 * median(known) / 1e9 if known else 0.0
+        if key not in self._usual_seconds:
+            known = [ns for rank in self.ranks for ns in rank.collective_durations.get(key, ())]
+            self._usual_seconds[key] = 5 * median(known) / 1e9 if known else 0.0
+        return self._usual_seconds[key]
 
     def num_unseen(self) -> int:
         world_size = max(rank.world_size for rank in self.ranks)
@@ -133,3 +151,7 @@ class Role:
     def verdict(self, state: VerdictState, summary: str, evidence: tuple[str, ...] = ()) -> Verdict:
         cause = LONG_WAIT if state == "insufficient evidence" else ""
         return Verdict("hang", state, self.name, summary, cause=cause, evidence=evidence)
+
+
+def _without_begin(arrival: Arrival) -> tuple[str, str, int | None, int | None]:
+    return arrival.operation, arrival.group, arrival.sequence, arrival.peer

@@ -13,7 +13,7 @@ from statistics import median
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
-from dfx_agent.judge.hang.limits import excuse
+from dfx_agent.judge.hang.limits import Habits, excuse
 from dfx_agent.judge.words import ranks_text
 from dfx_agent.snapshot import VerdictState
 
@@ -70,7 +70,7 @@ def _is_silent(rank: RankFacts) -> bool:
     if len(rank.step_durations) < 2 or rank.quiet_seconds < _SILENT_SECONDS:
         return False
     usual_seconds = _NO_PROGRESS_STEPS * median(rank.step_durations) / 1e9
-    return rank.quiet_seconds >= usual_seconds and bool(excuse(rank, [rank]).fault)
+    return rank.quiet_seconds >= usual_seconds and bool(excuse(rank, Habits([rank])).fault)
 
 
 def silent_text(ranks: Sequence[RankFacts]) -> str:

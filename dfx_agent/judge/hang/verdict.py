@@ -64,7 +64,7 @@ def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
     if has_died:
         return role.verdict("clear", "the others wait for a rank that died")
     excuses = {rank: role.excuse(rank, waiters) for rank in absent if not rank.is_blocked}
-    stopped = {w.rank: role.excuse(w.rank) for w in waiters}
+    stopped = {w.rank: role.excuse(w.rank) for w in waiters if w.rank.is_stopped}
     excuses |= {rank: why for rank, why in stopped.items() if why.fault == limits.STOPPED}
     if excuses:
         return missed(role, excuses, waiters)
