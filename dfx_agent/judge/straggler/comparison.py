@@ -18,6 +18,7 @@ from dfx_agent.judge.straggler.causes import (
     find_cause,
     part_lines,
 )
+from dfx_agent.judge.straggler.columns import Columns
 from dfx_agent.judge.straggler.excess import (
     FIRST_WINDOW,
     WINDOWS,
@@ -81,14 +82,16 @@ class Suspect:
 class Comparison:
     """At least two ranks over the newest steps, the same ranks in each.
 
-    ``named``: those that are stragglers already.
+    ``named``: those that are stragglers already. ``columns``: what is remembered of these steps.
     """
 
-    def __init__(self, role: str, steps: Sequence[Step], named: Collection[str]) -> None:
+    def __init__(
+        self, role: str, steps: Sequence[Step], named: Collection[str], columns: Columns
+    ) -> None:
         self._role = role
         self._named = named
         self._steps = steps
-        self._views = views(steps)
+        self._views = views(steps, columns)
         self._excess = self._views[0].table
         self._tokens = self._views[min(1, len(self._views) - 1)].tokens
         newest = steps[-_NUM_NEWEST:]
@@ -247,14 +250,18 @@ class Comparison:
         """Excess, rank and step where all waited long for one rank, oldest first for each."""
         # of the wall time, at equal tokens if they are known
         table, sigmas, _ = self._views[0 if self._tokens is None else 1]
+        least = {
+            rank: max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
+            for rank in table
+        }
         return [
             (excess, rank, step)
             for rank, row in table.items()
+            if max(row[-num_newest:]) >= least[rank]
             for step, excess in zip(
                 self._steps[-len(row) :][-num_newest:], row[-num_newest:], strict=True
             )
-            if excess >= max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
-            and _lost_seconds(step, rank) >= MIN_EFFECT * excess
+            if excess >= least[rank] and _lost_seconds(step, rank) >= MIN_EFFECT * excess
         ]
 
     def _now_and_then(self) -> Verdict | None:

@@ -6,7 +6,6 @@ nothing. Table of seconds: rank -> one value per step, oldest first.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, sqrt
@@ -14,11 +13,10 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from dfx_agent.facts.steps import RankStep, Step
+from dfx_agent.judge.straggler.columns import Columns, Measure, Row, minus
 
 Table = Mapping[str, Sequence[float]]
 Count = Callable[[RankStep], float]
-Measure = Callable[[RankStep], float | None]
-Row = Sequence[float]  # a value of each rank in one step
 
 _COUNTS: dict[str, Count] = {
     "tokens": lambda of: of.num_tokens or 0.0,
@@ -65,18 +63,6 @@ def others_median(values: Mapping[str, float], rank: str) -> float:
     return median(value for label, value in values.items() if label != rank)
 
 
-def others_medians(values: Sequence[float]) -> list[float]:
-    """For each of at least two values the median of all others, with one sort for all."""
-    ordered = sorted(values)
-    upper, is_odd = divmod(len(values) - 1, 2)
-    medians = []
-    for value in values:
-        at = bisect_left(ordered, value)
-        right = ordered[upper + (at <= upper)]
-        medians.append(right if is_odd else (ordered[upper - 1 + (at < upper)] + right) / 2)
-    return medians
-
-
 def work(of: RankStep) -> float | None:
     return of.work_seconds
 
@@ -104,30 +90,25 @@ class View(NamedTuple):
     tokens: TokenWork | None
 
 
-def views(steps: Sequence[Step]) -> list[View]:
+def views(steps: Sequence[Step], columns: Columns) -> list[View]:
     """Of the wall time and of the processor time of the same work, as it is and at equal tokens.
 
     A thread's processor time leaves out when the host ran somebody else. Where a thread spins while
     it waits, it says nothing and accuses nobody: all ranks have the same.
     """
+    columns.see(steps)
     found = []
     for measure in (work, busy):
-        known = _known(steps, measure)
+        known = [step for step in steps if columns.is_known(step, measure)]
         if len(known) >= FIRST_WINDOW.num_steps:
-            table = excess_table(known, measure)
+            rows = [columns.excess(step, measure) for step in known]
+            table = _by_rank(list(steps[-1].ranks), rows)
             found.append(View(table, spreads(table), None))
-            found += _at_equal_tokens(known, measure)
+            found += _at_equal_tokens(known, measure, columns)
     return found
 
 
-def excess_table(steps: Sequence[Step], measure: Measure) -> dict[str, list[float]]:
-    """Work of each rank beyond the median of the others."""
-    ranks = list(steps[-1].ranks)
-    rows = [_column(step, ranks, measure) for step in steps]
-    return _by_rank(ranks, [_minus(row, others_medians(row)) for row in rows])
-
-
-def _at_equal_tokens(steps: Sequence[Step], measure: Measure) -> list[View]:
+def _at_equal_tokens(steps: Sequence[Step], measure: Measure, columns: Columns) -> list[View]:
     """By the tokens that leave the ranks most alike; none where they are not known.
 
     Padding is worked on too: then a rank's longest sequence counts, and not its sum. The first
@@ -135,27 +116,25 @@ def _at_equal_tokens(steps: Sequence[Step], measure: Measure) -> list[View]:
     """
     works = []
     for words, count in _COUNTS.items():
-        known = _known(steps, count)
+        known = [step for step in steps if columns.is_known(step, count)]
         if len(known) >= FIRST_WINDOW.num_steps and known[-1] is steps[-1]:
-            works.append(_without_tokens(words, count, known, measure))
+            works.append(_without_tokens(words, count, known, measure, columns))
     return sorted(works, key=lambda view: fmean(view.sigmas.values()))[:1]
 
 
-def _known(steps: Sequence[Step], measure: Measure) -> list[Step]:
-    return [step for step in steps if all(measure(of) for of in step.ranks.values())]
-
-
-def _without_tokens(words: str, count: Count, steps: Sequence[Step], measure: Measure) -> View:
+def _without_tokens(
+    words: str, count: Count, steps: Sequence[Step], measure: Measure, columns: Columns
+) -> View:
     ranks = list(steps[-1].ranks)
-    seconds, counts = ([_column(s, ranks, what) for s in steps] for what in (measure, count))
+    seconds, counts = ([columns.column(s, what) for s in steps] for what in (measure, count))
     elasticities = _elasticities(seconds, counts)
     table, rest = [], []
-    for worked, had in zip(seconds, counts, strict=True):
-        usual = others_medians(worked)
-        in_proportion = (n / m - 1 for n, m in zip(had, others_medians(had), strict=True))
+    for step, had in zip(steps, counts, strict=True):
+        usual = columns.others(step, measure)
+        in_proportion = (n / m - 1 for n, m in zip(had, columns.others(step, count), strict=True))
         row = [e * u * p for e, u, p in zip(elasticities, usual, in_proportion, strict=True)]
         table.append(row)
-        rest.append(_minus(_minus(worked, usual), row))
+        rest.append(minus(columns.excess(step, measure), row))
     without = _by_rank(ranks, rest)
     return View(without, spreads(without), TokenWork(words, count, _by_rank(ranks, table)))
 
@@ -178,14 +157,6 @@ def _elasticities(seconds: Sequence[Row], counts: Sequence[Row]) -> list[float]:
         min(1.0, max(0.0, (product - own) / (square - squared)))
         for own, squared in zip(products, squares, strict=True)
     ]
-
-
-def _column(step: Step, ranks: Sequence[str], measure: Measure) -> list[float]:
-    return [measure(step.ranks[rank]) or 0.0 for rank in ranks]
-
-
-def _minus(values: Row, others: Row) -> list[float]:
-    return [value - other for value, other in zip(values, others, strict=True)]
 
 
 def _by_rank(ranks: Sequence[str], rows: Sequence[Row]) -> dict[str, list[float]]:
@@ -223,11 +194,10 @@ def recurs(row: Sequence[float], window: Window, sigma: float, step_seconds: flo
     if len(newest) < window.num_steps:
         return False
     least = window.share * step_seconds
+    if sum([excess >= least for excess in newest]) < window.num_hits:
+        return False
     held = fmean(min(excess, MOST_SIGMAS * sigma) for excess in newest)
-    return (
-        sum(excess >= least for excess in newest) >= window.num_hits
-        and held * sqrt(len(newest)) >= window.sigmas * sigma
-    )
+    return held * sqrt(len(newest)) >= window.sigmas * sigma
 
 
 def reach_seconds(window: Window, sigma: float, step_seconds: float) -> float:

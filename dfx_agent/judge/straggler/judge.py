@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.judge.straggler.columns import Remembered
 from dfx_agent.judge.straggler.devices import with_device
 from dfx_agent.judge.straggler.division import Division, divided
 from dfx_agent.judge.straggler.verdict import straggler_verdict
@@ -11,10 +12,11 @@ from dfx_agent.snapshot import Verdict
 
 
 class StragglerJudge:
-    """All roles of one run; a role is judged anew when a step came: it costs 1 ms a rank."""
+    """All roles of one run; a role is judged anew when a step came."""
 
     def __init__(self) -> None:
         self._judged: dict[str, tuple[RoleSteps, Verdict]] = {}
+        self._remembered: dict[str, Remembered] = {}
         self._divisions: dict[str, tuple[Layout, list[str], Division]] = {}
 
     def verdict(self, facts: RoleSteps) -> Verdict | None:
@@ -25,8 +27,9 @@ class StragglerJudge:
         if known is None or before is None or _is_news(known, facts):
             named = before.ranks if before is not None and before.state == "found" else ()
             before = straggler_verdict(
-                facts.role, facts.steps, facts.coverage_ratio, named, self._division(facts)
-            )
+                facts.role, facts.steps, facts.coverage_ratio, named, self._division(facts),
+                self._remembered.setdefault(facts.role, Remembered()),
+            )  # fmt: skip
             self._judged[facts.role] = facts, before
         return with_device(before, facts.devices)
 

@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.steps import LEAST_SECONDS, TRANSFER, Step
+from dfx_agent.judge.straggler.columns import Remembered
 from dfx_agent.judge.straggler.comparison import Comparison, num_passed
 from dfx_agent.judge.straggler.division import Division
 from dfx_agent.judge.straggler.excess import FIRST_WINDOW, WINDOWS
@@ -37,11 +38,13 @@ def straggler_verdict(
     coverage_ratio: float | None,
     named: Collection[str] = (),
     division: Division | None = None,
+    remembered: Remembered | None = None,
 ) -> Verdict:
     """``steps`` oldest first; ``coverage_ratio`` of the rank that has the least, None unknown.
 
     ``named``: ranks of the verdict before, which need less to stay in it than to come into it.
-    ``division``: of the ranks of the newest step; None where all do the same work.
+    ``division``: of the ranks of the newest step; None where all do the same work. ``remembered``:
+    of the judgements before, for one that goes on from them.
     """
     comparable = [step for step in steps if step.ranks.keys() == steps[-1].ranks.keys()]
     # of steps before this agent came nobody knows whether the host let the ranks run
@@ -52,9 +55,10 @@ def straggler_verdict(
         return Verdict("straggler", "insufficient evidence", role, reason)
     if division is not None and division.doubt:
         return Verdict("straggler", "insufficient evidence", role, division.doubt)
+    remembered = remembered or Remembered()
     if division is None or division.is_plain:
-        return Comparison(role, comparable, named).verdict()
-    return WholeJob(role, comparable, named, division).verdict()
+        return Comparison(role, comparable, named, remembered.whole).verdict()
+    return WholeJob(role, comparable, named, division, remembered).verdict()
 
 
 def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> str:

@@ -10,6 +10,7 @@ from dfx_agent.durations import seconds_text
 from dfx_agent.facts.steps import IDLE, Step
 from dfx_agent.judge.straggler import busy_host
 from dfx_agent.judge.straggler.causes import excess_parts
+from dfx_agent.judge.straggler.columns import Remembered, only
 from dfx_agent.judge.straggler.comparison import (
     BLIND_SHARE,
     MIN_EFFECT,
@@ -50,13 +51,19 @@ class WholeJob:
     """Cells of peers are compared each by itself; what they cost is of the whole step."""
 
     def __init__(
-        self, role: str, steps: Sequence[Step], named: Collection[str], division: Division
+        self,
+        role: str,
+        steps: Sequence[Step],
+        named: Collection[str],
+        division: Division,
+        remembered: Remembered,
     ) -> None:
         self._role, self._steps, self._division = role, steps, division
+        remembered.whole.see(steps)
+        peers = remembered.of(cell for cell in division.cells if len(cell) > 1)
         self._cells = [
-            Comparison(role, [_only(step, cell) for step in steps], named)
-            for cell in division.cells
-            if len(cell) > 1
+            Comparison(role, [remembered.whole.part(s, cell) for s in steps], named, columns)
+            for cell, columns in peers.items()
         ]
         self._workload = Workload(steps, division)
         newest = steps[-5:]
@@ -100,7 +107,7 @@ class WholeJob:
 
     def _peer_steps(self, rank: str, num_steps: int) -> list[Step]:
         cell = next(cell for cell in self._division.cells if rank in cell)
-        return [_only(step, cell) for step in self._steps[-num_steps:]]
+        return [only(step, cell) for step in self._steps[-num_steps:]]
 
     def _refused(self, slow: Sequence[_Slow]) -> Verdict | None:
         return slow[0].peers.refused([slow[0].suspect])
@@ -209,9 +216,3 @@ class WholeJob:
             step=self._steps[-1].step,
             lost_seconds=first.seconds if findings else None,
         )
-
-
-def _only(step: Step, cell: Sequence[str]) -> Step:
-    """The same of some of its ranks."""
-    ranks = {label: step.ranks[label] for label in cell}
-    return Step(step.step, step.begin_seconds, step.num_lost, ranks, step.num_steps)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.simulated_steps import Job, same_tokens, slower
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, Step
 from dfx_agent.judge.straggler import judge as judging
@@ -133,7 +134,7 @@ def test_a_role_is_judged_once_for_each_step_and_goes_on_from_the_verdict_before
     asked = []
     known = steps(8, WORK, WORK, 1.25, WORK)
 
-    def verdict(name, told, coverage, named, _division):
+    def verdict(name, told, coverage, named, _division, _remembered):
         asked.append((len(told), coverage, named))
         return Verdict("straggler", "found", name, "slow", ranks=("2",))
 
@@ -142,3 +143,17 @@ def test_a_role_is_judged_once_for_each_step_and_goes_on_from_the_verdict_before
     for facts in (role(known[:7]), role(known[:7]), role(known), role(known, coverage_ratio=0.5)):
         judge.verdict(facts)
     assert asked == [(7, 1.0, ()), (8, 1.0, ("2",)), (8, 0.5, ("2",))]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_remembered_of_steps_changes_no_verdict(seed):
+    """Of a job with tokens, noise, and a rank that becomes slow and fast again."""
+    job = Job(5, 0.04, 0.02, tokens=same_tokens, work_per_token=0.3, seed=seed)
+    job.slow, job.stalls = slower(seed, 1.25, since=10, until=24), 0.1
+    known, judge, named = job.steps(40), StragglerJudge(), ()
+    for end in range(1, len(known) + 1):
+        newest = tuple(known[max(0, end - 32) : end])
+        anew = judging.straggler_verdict("trainer", newest, 1.0, named)
+        facts = RoleSteps("trainer", newest, 1.0, 5, 5)
+        assert judge.verdict(facts) == anew
+        named = anew.ranks if anew.state == "found" else ()
