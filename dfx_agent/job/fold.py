@@ -67,6 +67,7 @@ class JobFold:
         self.idle_nodes: frozenset[str] = frozenset()
         self.here_ns, self.here_seconds = 0, 0.0
         self._newest_ns: dict[tuple[str, ProcessId, str], int] = {}
+        self._layouts: dict[str, tuple[object, Layout]] = {}  # and what it was made of
 
     def take(
         self, node: str, facts: RunFacts, clock: NodeClock, here_ns: int, here_seconds: float
@@ -186,12 +187,15 @@ class JobFold:
         )
 
     def layout(self, role: str) -> Layout:
-        """As all nodes that are heard tell it."""
-        return merged(
-            (node.node, node.layouts[role], partial(self.places.label, node.node, role))
-            for node in self.heard
-            if role in node.layouts
-        )
+        """As all nodes that are heard tell it; put together anew where one tells another."""
+        told = [(node.node, node.layouts[role]) for node in self.heard if role in node.layouts]
+        key = self.places.num_changes, told
+        if role not in self._layouts or self._layouts[role][0] != key:
+            whole = merged(
+                (node, layout, partial(self.places.label, node, role)) for node, layout in told
+            )
+            self._layouts[role] = key, whole
+        return self._layouts[role][1]
 
     def close(self) -> None:
         """Take the steps and numbers that are whole by now."""

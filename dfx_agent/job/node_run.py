@@ -90,11 +90,12 @@ class NodeRun:
         for role, ranks in facts.ranks.items():
             for told in ranks:
                 before = None if facts.is_full else self.ranks.get((role, told.label))
-                rank = replace(told, now_ns=facts.now_ns, now_seconds=facts.now_seconds)
+                now = facts.now_ns, facts.now_seconds
                 if told.begin_ns:
+                    rank = replace(told, now_ns=facts.now_ns, now_seconds=facts.now_seconds)
                     known[role, told.label] = rank
                 elif before is not None and before.pid == told.pid:
-                    known[role, told.label] = _grown(before, rank)
+                    known[role, told.label] = _grown(before, told, now)
         self.ranks = known
 
     def _take_memory(self, facts: RunFacts) -> None:
@@ -104,12 +105,16 @@ class NodeRun:
         self.memory = {p: m for p, m in {**before, **told}.items() if p in living}
 
 
-def _grown(before: RankFacts, told: RankFacts) -> RankFacts:
+def _grown(before: RankFacts, told: RankFacts, now: tuple[int, float]) -> RankFacts:
     """What was learned is added, and what was seen while it stood is kept."""
     stands = before.moved_ns == told.moved_ns
-    operations = {**before.operations, **told.operations}
+    operations = before.operations
+    if told.operations:
+        operations = dict(list({**operations, **told.operations}.items())[-_KEEP_OPERATIONS:])
     return replace(
         told,
+        now_ns=now[0],
+        now_seconds=now[1],
         begin_ns=before.begin_ns,
         parent_pid=before.parent_pid,
         world_size=before.world_size,
@@ -117,7 +122,7 @@ def _grown(before: RankFacts, told: RankFacts) -> RankFacts:
         step_durations=_newest(before.step_durations, told.step_durations),
         stage_durations=_newest_of(before.stage_durations, told.stage_durations),
         collective_durations=_newest_of(before.collective_durations, told.collective_durations),
-        operations=dict(list(operations.items())[-_KEEP_OPERATIONS:]),
+        operations=operations,
         stacks=told.stacks or (before.stacks if stands else None),
         flight=told.flight or (before.flight if stands else None),
     )

@@ -18,10 +18,14 @@ class _Owner:
 
 
 class Places:
-    """Labels of ranks over all nodes. ``clashes``: a place, and who claims it beside its owner."""
+    """Labels of ranks over all nodes. ``clashes``: a place, and who claims it beside its owner.
+
+    ``num_changes``: how often a place has come to another node.
+    """
 
     def __init__(self) -> None:
         self.clashes: dict[Place, set[str]] = {}
+        self.num_changes = 0
         self._owners: dict[Place, _Owner] = {}
         self._of_node: dict[str, set[Place]] = {}
 
@@ -60,6 +64,7 @@ class Places:
             if not seat.is_living:
                 return False
         self._claim(node, place, is_living=False)
+        self.num_changes += owner is None or owner.node != node
         self._owners[place] = mine
         return owner is not None and owner.created_ns != seat.created_ns
 
@@ -75,3 +80,4 @@ class Places:
         self._claim(node, place, is_living=False)
         if self.owner(*place) == node:
             del self._owners[place]
+            self.num_changes += 1

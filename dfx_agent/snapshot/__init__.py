@@ -61,7 +61,7 @@ from dfx_agent.snapshot.incidents import (
 from dfx_agent.snapshot.ledger import LedgerMismatches, LedgerRow, LedgerState
 from dfx_agent.snapshot.memory import DeviceMemory, GlibcHeap, HostMemory
 from dfx_agent.snapshot.rank import OutsideLook, RankRow, RankSource, RankState
-from dfx_agent.snapshot.run import RunRow, StepCell, StepRow
+from dfx_agent.snapshot.run import RunRow, RunVerdicts, StepCell, StepRow
 from dfx_agent.snapshot.scalars import Moments, ScalarHistory, ScalarRow
 from dfx_agent.snapshot.time import (
     OpenSpan,
@@ -140,6 +140,7 @@ __all__ = [
     "RecordedThread",
     "RunRow",
     "RunState",
+    "RunVerdicts",
     "SameStack",
     "ScalarHistory",
     "ScalarRow",

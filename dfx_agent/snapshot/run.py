@@ -75,3 +75,17 @@ class RunRow:
     engines: EnginePool | None = None
     bottleneck: Bottleneck | None = None
     part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunVerdicts:
+    """What is concluded of one run, without the rows of its ranks: short however many it has."""
+
+    run: str
+    standing: Standing
+    verdicts: tuple[Verdict, ...]
+    incidents: tuple[Incident, ...]
+
+    @classmethod
+    def of(cls, row: RunRow) -> RunVerdicts:
+        return cls(row.run, row.standing, row.verdicts, row.incidents)

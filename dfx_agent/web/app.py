@@ -26,6 +26,7 @@ from dfx_agent.errors import BlindError
 from dfx_agent.snapshot import (
     Alerts,
     AlertSource,
+    RunVerdicts,
     ScalarHistory,
     SignalHistory,
     Snapshot,
@@ -90,6 +91,7 @@ def create_app(
     app.add_exception_handler(BlindError, _blind)
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
+    app.include_router(_verdicts_api(source), prefix="/api/v1", tags=["runs"])
     app.include_router(_timeline_api(source), prefix="/api/v1", tags=["runs"])
     app.include_router(_signals_api(source), prefix="/api/v1", tags=["runs"])
     app.include_router(_engines_api(source), prefix="/api/v1", tags=["engines"])
@@ -142,6 +144,18 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream
         return StreamingResponse(
             _joined(map(encode_history, rows)), headers=_HEADERS, media_type="application/json"
         )
+
+    return router
+
+
+def _verdicts_api(source: Source) -> APIRouter:
+    router = APIRouter()
+    encode = Document[tuple[RunVerdicts, ...]](tuple[RunVerdicts, ...]).dumped
+
+    @router.get("/verdicts", response_model=tuple[RunVerdicts, ...])
+    def verdicts() -> Response:
+        """What is concluded of each run; no rows of ranks, so that it is short for any job."""
+        return _answer(encode(tuple(map(RunVerdicts.of, source.snapshot().runs))))
 
     return router
 
@@ -247,7 +261,7 @@ def _probes(source: Source, render_metrics: RenderMetrics) -> APIRouter:
         return {"status": "ok"}
 
     @router.get("/readyz", responses={503: {"description": "No poll yet, or blind"}})
-    async def readyz() -> dict[str, str]:
+    def readyz() -> dict[str, str]:  # in a thread: a snapshot of many ranks takes its time
         """The agent has read and judged everything within three periods. Needs no token."""
         agent = source.snapshot().agent
         if agent.num_polls == 0:

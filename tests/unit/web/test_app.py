@@ -76,7 +76,8 @@ def guarded(guarded_client) -> httpx.Client:
 @contextmanager
 def serve(source, metrics, token=None) -> Iterator[httpx.Client]:
     server = Server(
-        create_app(source, metrics, Access(token) if token else None), Listener("127.0.0.1", 0)
+        create_app(source, metrics, Access(token) if token else None),
+        Listener("127.0.0.1", 0),
     )
     server.start()
     try:
@@ -191,6 +192,15 @@ def test_snapshot_is_the_contract_as_json(client, source):
     waits = sum(sum(by_stage.values()) for by_stage in split["wait_seconds"].values())
     total = split["active_seconds"] + waits + split["idle_seconds"]
     assert total == pytest.approx(split["wall_seconds"])
+
+
+def test_verdicts_are_told_without_ranks(client, source):
+    (run,) = client.get("/api/v1/verdicts").json()
+    shown = source.snapshot().runs[0]
+    assert run["run"] == shown.run
+    assert run["standing"]["state"] == shown.standing.state
+    assert [v["kind"] for v in run["verdicts"]] == [v.kind for v in shown.verdicts]
+    assert "ranks" not in run
 
 
 def test_scalars_by_key_all_keys_and_nan(client):
@@ -343,6 +353,7 @@ def test_openapi_describes_the_answers(client):
         "/api/v1/runs/{run}/timeline",
         "/api/v1/runs/{run}/signals",
         "/api/v1/alerts",
+        "/api/v1/verdicts",
         "/api/v1/engines/targets",
         "/api/v1/runs/{run}/signals/reset",
         "/metrics",
