@@ -247,16 +247,15 @@ class Agent:
 
         Without a run one that says so. ``is_last``: this agent leaves.
         """
-        teller = self._teller
-        if teller is None:
+        if self._teller is None:
             raise BlindError("this agent was not told to tell")
         with self._held():
-            told = [
-                teller.facts(fold, is_full=is_full, is_last=is_last)
-                for fold in self._runs.values()
-                if fold.processes
-            ]
-        return tuple(told) or (teller.nothing(is_last=is_last),)
+            return self._teller.of_runs(self._runs.values(), is_full=is_full, is_last=is_last)
+
+    def has_news(self) -> bool:
+        """Whether something of ``facts`` is to be told soon."""
+        with self._held():
+            return self._teller is not None and self._teller.has_news(self._runs.values())
 
     def await_alerts(self) -> None:
         """Somebody will tell what fires: until then no run is clear."""

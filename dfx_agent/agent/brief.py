@@ -58,9 +58,9 @@ def scalars(told: ToldScalars) -> ToldScalars:
 
 
 def batches(news: LedgerNews) -> LedgerNews:
-    """Its checksums are exact."""
+    """Its checksums are exact. Each step is told once, not for each record."""
     crossings = tuple(replace(c, time_ns=_instant(c.time_ns)) for c in news.crossings)
-    return replace(news, crossings=crossings)
+    return replace(news, crossings=crossings, steps=tuple(dict.fromkeys(news.steps)))
 
 
 def updates(told: UpdateCounts) -> UpdateCounts:
@@ -72,7 +72,7 @@ def _rank_step(of: RankStep) -> RankStep:
     return RankStep(
         round(of.wall_seconds, digits),
         round(of.waited_seconds, digits),
-        {part: round(seconds, digits) for part, seconds in of.parts.items()},
+        {part: round(of.parts[part], digits) for part in sorted(of.parts)},
         of.num_tokens,
         of.num_forward_tokens,
         None if of.busy_seconds is None else round(of.busy_seconds, digits),

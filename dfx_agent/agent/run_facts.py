@@ -18,6 +18,8 @@ from dfx_agent.node.rendezvous import rendezvous_of
 from dfx_agent.node.updates import update_counts
 from dfx_agent.wire.segment import boot_id
 
+# who stands for so long is told of more often: a hang is said after 10 s
+_STANDS_NS = 6 * 10**9
 _BOOT = boot_id().hex()[:8]
 
 
@@ -29,6 +31,19 @@ class RunTeller:
         self._agent = f"{time.time_ns():x}"
         self._numbers: dict[str, int] = {}
         self._rendezvous: dict[tuple[int, int], str] = {}  # by pid and creation
+
+    def of_runs(
+        self, folds: Iterable[RunFold], *, is_full: bool, is_last: bool
+    ) -> tuple[RunFacts, ...]:
+        """Of those that have somebody; at least that there is none."""
+        told = [
+            self.facts(fold, is_full=is_full, is_last=is_last) for fold in folds if fold.processes
+        ]
+        return tuple(told) or (self.nothing(is_last=is_last),)
+
+    def has_news(self, folds: Iterable[RunFold]) -> bool:
+        """Whether something of them is to be told soon."""
+        return any(self._has_news(fold) for fold in folds if fold.processes)
 
     def nothing(self, *, is_last: bool = False) -> RunFacts:
         """That this node is there and has no run."""
@@ -68,6 +83,12 @@ class RunTeller:
             progress=tuple(fold.crossings.progress(processes)),
             reported=fold.reported,
         )  # fmt: skip
+
+    def _has_news(self, fold: RunFold) -> bool:
+        seats = map(self._seat, fold.processes.values())
+        return fold.told().has_news(seats) or fold.hangs.tracks.anybody_stands(
+            fold.hangs.now_ns, _STANDS_NS
+        )
 
     def _next(self, run: str) -> int:
         number = self._numbers[run] = self._numbers.get(run, 0) + 1

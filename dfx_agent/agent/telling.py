@@ -6,11 +6,12 @@ What is kept for the day when all is asked for again, as after a restart of the 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, islice
 from math import isfinite
+from statistics import median
 from typing import Generic, TypeVar
 
 from dfx_agent.agent import brief
@@ -32,11 +33,14 @@ from dfx_agent.node.process import ClosedStep, Process
 _KEEP_STEPS, _KEEP_TOLD = 64, 256
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
 _MEMORY_STEPS = 16
+# limits are some times the median and the longest: the next ones are told when these change so much
+_ENOUGH_DURATIONS, _SAME_SHARE = 16, 0.1
 
 # all ranks have the same one
 _DRAWN, _FIRST = frozenset({"dfx_learning_rate"}), frozenset({"0"})
 
 _Item = TypeVar("_Item")
+_OfProcess = TypeVar("_OfProcess", ToldScalars, LedgerNews)
 
 
 class Told(Generic[_Item]):
@@ -51,6 +55,10 @@ class Told(Generic[_Item]):
         new = list(items)
         self._items += new
         self._num_new = min(self._num_new + len(new), len(self._items), before + len(new))
+
+    @property
+    def has_news(self) -> bool:
+        return self._num_new > 0
 
     def news(self, *, is_full: bool) -> tuple[_Item, ...]:
         """What came since; all that is kept where ``is_full``."""
@@ -101,6 +109,11 @@ class Teller:
         """It ended long ago."""
         self._groups.pop(process, None)
 
+    def has_news(self, seats: Iterable[Seat]) -> bool:
+        """Whether a step was closed, or a seat is another one, since it was told."""
+        is_stepped = any(steps.has_news for steps in self._steps.values())
+        return is_stepped or {seat.id: seat for seat in seats} != self._seats
+
     def steps(self, role: str, *, is_full: bool) -> tuple[Step, ...]:
         return self._steps[role].news(is_full=is_full)
 
@@ -114,10 +127,10 @@ class Teller:
         return replace(whole, layout=NOT_TOLD) if is_told else whole
 
     def scalars(self, *, is_full: bool) -> tuple[ToldScalars, ...]:
-        return self._scalars.news(is_full=is_full)
+        return tuple(_joined(self._scalars.news(is_full=is_full), _with_scalars))
 
     def batches(self, *, is_full: bool) -> tuple[LedgerNews, ...]:
-        return self._batches.news(is_full=is_full)
+        return tuple(_joined(self._batches.news(is_full=is_full), _with_batches))
 
     def ranks(
         self, role: str, ranks: Iterable[RankFacts], *, is_full: bool
@@ -128,9 +141,13 @@ class Teller:
             whole = replace(brief.rank(rank), stacks=_main_thread(rank.stacks))
             key = role, rank.label, rank.begin_ns
             before = None if is_full else self._ranks.get(key)
-            known[key] = whole
-            is_known = before is not None and _constants(before) == _constants(whole)
-            told.append(_since(before, whole) if before is not None and is_known else whole)
+            if before is None or _constants(before) != _constants(whole):
+                told.append(whole)
+                known[key] = whole
+            else:
+                learned = _learned(before, whole)
+                told.append(_since(before, learned))
+                known[key] = learned
         others = {key: rank for key, rank in self._ranks.items() if key[0] != role}
         self._ranks = {**others, **known}
         return tuple(told)
@@ -151,6 +168,37 @@ class Teller:
         due = [each for each in known.values() if _is_due(told.get(each.process), each)]
         self._memory = {**told, **{each.process: each for each in due}}
         return tuple(_grown(told.get(each.process), each) for each in due)
+
+
+def _joined(
+    told: Iterable[_OfProcess], join: Callable[[_OfProcess, _OfProcess], _OfProcess | None]
+) -> Iterable[_OfProcess]:
+    """What several readings brought of one process as one, where ``join`` can say it so."""
+    found: dict[ProcessId, list[_OfProcess]] = {}
+    for each in told:
+        known = found.setdefault(each.process, [])
+        both = join(known[-1], each) if known else None
+        if both is None:
+            known.append(each)
+        else:
+            known[-1] = both
+    return chain.from_iterable(found.values())
+
+
+def _with_scalars(before: ToldScalars, now: ToldScalars) -> ToldScalars | None:
+    both = replace(now, scalars=(*before.scalars, *now.scalars))
+    return both if replace(before, scalars=both.scalars) == both else None
+
+
+def _with_batches(before: LedgerNews, now: LedgerNews) -> LedgerNews | None:
+    if before.num_lost != now.num_lost:
+        return None
+    return replace(
+        now,
+        steps=tuple(dict.fromkeys((*before.steps, *now.steps))),
+        crossings=(*before.crossings, *now.crossings),
+        given_up=(*before.given_up, *now.given_up),
+    )
 
 
 def newer(before: Sequence[_Item], now: Sequence[_Item]) -> tuple[_Item, ...]:
@@ -182,6 +230,34 @@ def _since(before: RankFacts, now: RankFacts) -> RankFacts:
         stacks=None if before.stacks == now.stacks else now.stacks,
         flight=None if before.flight == now.flight else now.flight,
     )
+
+
+def _learned(before: RankFacts, now: RankFacts) -> RankFacts:
+    """Durations as they were told, where those since then change no limit that is learned."""
+    return replace(
+        now,
+        stage_durations=_kept(before.stage_durations, now.stage_durations),
+        collective_durations=_kept(before.collective_durations, now.collective_durations),
+    )
+
+
+def _kept(
+    before: Mapping[str, tuple[int, ...]], now: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    return {
+        name: told if _is_learned(told := before.get(name, ()), known) else known
+        for name, known in now.items()
+    }
+
+
+def _is_learned(told: tuple[int, ...], known: tuple[int, ...]) -> bool:
+    """Whether what was told has the median and the longest of what is known by now."""
+    if told == known:
+        return True
+    if len(told) < _ENOUGH_DURATIONS:
+        return False
+    both = (median(told), median(known)), (max(told), max(known))
+    return all(abs(b - a) <= _SAME_SHARE * a for a, b in both)
 
 
 def _newer_of(

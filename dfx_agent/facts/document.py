@@ -1,7 +1,8 @@
 """Facts as JSON and back, with the version of what they mean.
 
 A field that is new has a default, and who does not know it leaves it out: the version stays. It
-goes up when a field goes away, is needed, or means something else.
+goes up when a field goes away, is needed, or means something else. Who writes leaves out what has
+its default: most fields of a rank that gets on do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _Versioned:
     facts: RunFacts
 
 
-_DOCUMENT: Document[_Versioned] = Document(_Versioned)
+_DOCUMENT: Document[_Versioned] = Document(_Versioned, is_brief=True)
 
 
 def dumped(facts: RunFacts) -> bytes:

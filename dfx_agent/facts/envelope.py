@@ -23,3 +23,5 @@ DELIVERS = "dfx-delivers"
 # how often a node tells something while no hub asks for another pace: most of the cost of telling
 # is that of each time
 TELL_SECONDS = 2.0
+# so often at least, where no step was closed, nobody came or went, and nobody stands
+QUIET_SECONDS = 4.0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from dfx_agent.facts.pairs import Pairs
+from pydantic import BeforeValidator, PlainSerializer
+
+from dfx_agent.facts.pairs import KEYS, VALUES, Pairs
 from dfx_agent.facts.seat import ProcessId
 
 Fields = Pairs[tuple[str, str], float]  # (field, column) -> value
@@ -24,6 +27,52 @@ class Crossing:
     fields: Fields
 
 
+def _differing(crossings: Iterable[Crossing]) -> list[dict[str, Any]]:
+    """What has not changed since a crossing before is null: most of a batch stays as it is.
+
+    A zero is told: it may be a negative one.
+    """
+    known: dict[tuple[str, str], float] = {}
+    told = []
+    for each in crossings:
+        values = [
+            None if value and known.get(key) == value else value
+            for key, value in each.fields.items()
+        ]
+        known.update(each.fields)
+        fields = {KEYS: list(each.fields), VALUES: values}
+        told.append(
+            {
+                "boundary": each.boundary,
+                "step": each.step,
+                "time_ns": each.time_ns,
+                "fields": fields,
+            }
+        )
+    return told
+
+
+def _whole(given: Any) -> Any:
+    """Of what stood in JSON; what is no list of crossings is left to the validation."""
+    known: dict[tuple[str, str], Any] = {}
+    rows = given if isinstance(given, list) else []
+    for fields in (each.get("fields") for each in rows if isinstance(each, dict)):
+        if isinstance(fields, dict) and fields.keys() == {KEYS, VALUES}:
+            try:
+                _fill(fields, known)
+            except (TypeError, ValueError) as error:
+                raise ValueError("as many values as fields are missing") from error
+    return given
+
+
+def _fill(fields: dict[str, Any], known: dict[tuple[str, str], Any]) -> None:
+    """``known``: of the crossings before, and now of this one."""
+    keys = [tuple(key) for key in fields[KEYS]]
+    told = zip(keys, fields[VALUES], strict=True)
+    fields[VALUES] = [known.get(key) if value is None else value for key, value in told]
+    known.update(zip(keys, fields[VALUES], strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerNews:
     """What one reading of a process brought; ``num_lost``: its records that were lost by then.
@@ -35,7 +84,9 @@ class LedgerNews:
     process: ProcessId
     num_lost: int
     steps: tuple[int | None, ...] = ()
-    crossings: tuple[Crossing, ...] = ()
+    crossings: Annotated[
+        tuple[Crossing, ...], PlainSerializer(_differing), BeforeValidator(_whole)
+    ] = ()
     given_up: tuple[int | None, ...] = ()
 
 

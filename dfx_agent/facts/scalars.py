@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from dfx_agent.facts.seat import ProcessId
 
@@ -21,6 +24,23 @@ class ScalarRecord(NamedTuple):
     in_step: int | None = None
 
 
+def _columns(known: Iterable[ScalarRecord]) -> list[list[Any]]:
+    return [list(column) for column in zip(*known, strict=True)]
+
+
+def _rows(given: Any) -> Any:
+    """Of what stood in JSON; what is no list of columns is left to the validation."""
+    if not isinstance(given, list) or not all(isinstance(column, list) for column in given):
+        return given
+    return list(zip(*given, strict=True))
+
+
+# in JSON by column: processes report the same keys, for the same step, at about the same time
+ScalarColumns = Annotated[
+    tuple[ScalarRecord, ...], PlainSerializer(_columns), BeforeValidator(_rows)
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ToldScalars:
     """What one process reported since the reading before, by the framework's own names.
@@ -30,7 +50,7 @@ class ToldScalars:
 
     process: ProcessId
     framework: str
-    scalars: tuple[ScalarRecord, ...]
+    scalars: ScalarColumns
     epoch_offset_ns: int
 
     def epoch_seconds(self, scalar: ScalarRecord) -> float:

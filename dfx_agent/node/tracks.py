@@ -64,6 +64,15 @@ class Tracks:
         living = [t.still_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
         return min(living, default=0.0)
 
+    def anybody_stands(self, now_ns: int, for_ns: int) -> bool:
+        """Whether a living process has been quiet, or has waited for its peers, for so long."""
+        since_ns = now_ns - for_ns
+        return any(
+            track.moved_ns <= since_ns or any(a.begin_ns <= since_ns for a in track.arrivals)
+            for process, track in self._tracks.items()
+            if process.is_living
+        )
+
     def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...] | None]:
         """Role -> its ranks, in order; () where all of them get on.
 

@@ -15,10 +15,13 @@ T = TypeVar("T")
 
 
 class Document(Generic[T]):
-    """One type of contract 2, such as ``Snapshot`` or ``tuple[TimelineRow, ...]``."""
+    """One type of contract 2, such as ``Snapshot`` or ``tuple[TimelineRow, ...]``.
 
-    def __init__(self, contract: Any) -> None:
-        self._contract = contract
+    ``is_brief``: fields that have their default are left out.
+    """
+
+    def __init__(self, contract: Any, *, is_brief: bool = False) -> None:
+        self._contract, self._is_brief = contract, is_brief
 
     @cached_property
     def _adapter(self) -> TypeAdapter[tuple[T]]:
@@ -27,7 +30,9 @@ class Document(Generic[T]):
 
     def dumped(self, value: T, indent: int | None = None) -> bytes:
         """As JSON, for people to read with ``indent``."""
-        return self._adapter.dump_json((value,), indent=indent)[1:-1].strip()
+        is_brief = self._is_brief
+        text = self._adapter.dump_json((value,), indent=indent, exclude_defaults=is_brief)
+        return text[1:-1].strip()
 
     def read(self, text: bytes) -> T:
         """Of JSON; ValueError when it is none, or not of this version."""

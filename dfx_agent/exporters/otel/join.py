@@ -1,5 +1,7 @@
 """Tells the hub of the job what this node knows, every two seconds, in a thread of its own.
 
+While no step is closed, nobody comes or goes and nobody stands it is every four.
+
 A hub that is slow or gone delays nobody. While it does not take what is told, news wait with who
 knows them; when it does again, or is another one, everything is told anew. The library is imported
 when a hub is joined, not before.
@@ -8,6 +10,7 @@ when a hub is joined, not before.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from importlib import import_module
 from typing import Any, Protocol
@@ -22,6 +25,7 @@ from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import HubRow
 
 STOP_SECONDS = 5.0
+_EARLY_SECONDS = 0.1  # two paces are as long as one that is twice as long
 
 
 class FactsSource(Protocol):
@@ -31,6 +35,12 @@ class FactsSource(Protocol):
         """Of each run all that is known, or what is new; at least one, that says there is none.
 
         BlindError while nothing can be asked of it.
+        """
+
+    def has_news(self) -> bool:
+        """Whether something is to be told soon: a step, who came or went, who stands.
+
+        BlindError too.
         """
 
 
@@ -48,6 +58,7 @@ class HubJoin:
         self._link = HubLink(self._url, report)
         self._agent = uuid.uuid4().hex
         self._log = OncePerPlace("dfx_agent.otlp")
+        self._told_seconds = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dfx-join", daemon=True)
 
@@ -95,10 +106,19 @@ class HubJoin:
                 self._log.error("telling the hub", error)
         self._sender.shutdown()
 
+    def _may_wait(self) -> bool:
+        """Whether it is early, and nothing of it is urgent."""
+        is_early = time.monotonic() - self._told_seconds < envelope.QUIET_SECONDS - _EARLY_SECONDS
+        try:
+            return is_early and not self._source.has_news()
+        except BlindError:
+            return False
+
     def _tell(self, *, is_last: bool) -> None:
         what = self._link.next()
-        if what is None:
+        if what is None or (what == "news" and not is_last and self._may_wait()):
             return
+        self._told_seconds = time.monotonic()
         try:
             told = self._source.facts(is_full=what == "all", is_last=is_last)
         except BlindError:  # the agent says so itself; what is new waits with it

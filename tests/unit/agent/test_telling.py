@@ -9,9 +9,14 @@ from hang_scene import staged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.agent.telling import Told, newer
+from dfx_agent.agent.telling import Teller, Told, _joined, _with_batches, _with_scalars, newer
 from dfx_agent.facts.document import dumped, loaded
+from dfx_agent.facts.ledger import LedgerNews
+from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.node_run import NodeRun
 
@@ -98,3 +103,59 @@ def test_an_agent_without_a_run_says_that_it_is_there(dfx_dir):
         (facts,) = scene.agent.facts()
         assert (facts.run, facts.node, facts.seats) == ("", "node-a", ())
         assert facts.now_ns <= time.monotonic_ns()
+
+
+def test_durations_are_told_again_where_they_change_a_limit():
+    """A limit is some times the median and the longest: what is like those is not news."""
+    teller, known = Teller(), [1_000_000_000] * 20
+    assert told_by(teller, known) == {"backward": (1_000_000_000,) * 20}
+    known.append(1_020_000_000)
+    assert told_by(teller, known) == {}
+    known.append(3_000_000_000)
+    assert told_by(teller, known) == {"backward": (1_020_000_000, 3_000_000_000)}
+
+
+def told_by(teller: Teller, known: list[int]) -> dict[str, tuple[int, ...]]:
+    rank = RankFacts(label="0", begin_ns=7, stage_durations={"backward": tuple(known)})
+    (told,) = teller.ranks("trainer", [rank], is_full=False)
+    return dict(told.stage_durations)
+
+
+def test_a_step_that_closed_and_who_is_there_is_news():
+    teller, seat = Teller(), Seat(role="trainer", label="0")
+    assert teller.has_news([seat])
+    teller.seats([seat], is_full=False)
+    assert not teller.has_news([seat])
+    assert teller.has_news([replace(seat, state="dead")])
+    ranks = {"0": RankStep(1.0, 0.0, {}, None)}
+    teller.add_steps("trainer", [Step(3, 0.0, 0, ranks)])
+    assert teller.has_news([seat])
+    teller.steps("trainer", is_full=False)
+    assert not teller.has_news([seat])
+
+
+def test_who_stands_is_news(dfx_dir):
+    with staged(dfx_dir) as scene:
+        scene.agent.tell("node-a")
+        (rank, *_) = scene.warm_up()
+        scene.agent.poll()
+        scene.agent.facts()
+        assert not scene.agent.has_news()
+        rank.waits("all_reduce@0", 5)
+        scene.agent.poll()
+        (fold,) = scene.agent._runs.values()
+        tracks, now_ns = fold.hangs.tracks, fold.hangs.now_ns
+        assert not tracks.anybody_stands(now_ns, 6 * 10**9)
+        assert tracks.anybody_stands(now_ns + 7 * 10**9, 6 * 10**9)
+
+
+def test_readings_of_one_process_are_told_as_one():
+    process = ProcessId("trainer", "0", 7)
+    loss, reward = (ScalarRecord(key, 1.0, 3, 5) for key in ("loss", "reward"))
+    told = [ToldScalars(process, "verl", (each,), 11) for each in (loss, reward)]
+    other = ToldScalars(process, "verl", (loss,), 12)  # another clock
+    assert list(_joined([*told, other], _with_scalars)) == [
+        ToldScalars(process, "verl", (loss, reward), 11), other,
+    ]  # fmt: skip
+    news = [LedgerNews(process, lost, (3,)) for lost in (0, 0, 1)]
+    assert list(_joined(news, _with_batches)) == [news[0], news[2]]

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfx_agent.facts.document import FACTS_VERSION, dumped, loaded
-from dfx_agent.facts.ledger import LedgerNews, Progress
+from dfx_agent.facts.ledger import Crossing, LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
-from dfx_agent.facts.seat import Seat
+from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 
 EMPTY = RunFacts(run="r", node="here", now_seconds=1.5)
@@ -136,7 +136,8 @@ def test_whatever_stands_in_a_field_is_read_or_refused_with_one_line(data):
 @given(data=st.data())
 def test_a_mapping_with_keys_of_tuples_is_read_or_refused_with_one_line(data):
     step = {"wall_seconds": 1.0, "waited_seconds": 0.5, "num_tokens": None}
-    step["parts"] = data.draw(JSON | st.lists(st.lists(JSON, max_size=3), max_size=3))
+    lists = st.lists(JSON, max_size=3)
+    step["parts"] = data.draw(JSON | st.fixed_dictionaries({"k": lists | JSON, "v": lists | JSON}))
     closed = {"step": 1, "begin_seconds": 0.0, "num_lost": 0, "ranks": {"0": step}}
     role = {
         "role": "t", "steps": [closed], "coverage_ratio": None, "num_ranks": 1, "world_size": 1,
@@ -144,6 +145,42 @@ def test_a_mapping_with_keys_of_tuples_is_read_or_refused_with_one_line(data):
     document = json.loads(dumped(EMPTY))
     document["facts"]["steps"] = [role]
     assert "\n" not in problem_of(document)
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_crossings_are_read_or_refused_with_one_line(data):
+    lists = st.lists(JSON, max_size=3)
+    fields = data.draw(JSON | st.fixed_dictionaries({"k": lists | JSON, "v": lists | JSON}))
+    crossing = {"boundary": "rollout", "step": 1, "time_ns": 1, "fields": fields}
+    news = {
+        "process": ["t", "0", 7],
+        "num_lost": 0,
+        "crossings": data.draw(JSON | st.just([crossing])),
+    }
+    document = json.loads(dumped(EMPTY))
+    document["facts"]["batches"] = [news]
+    assert "\n" not in problem_of(document)
+
+
+def test_a_field_of_a_batch_is_told_again_only_where_it_has_changed():
+    before = {("values", "prompts"): 7.0, ("num_rows", ""): 4.0, ("num_nonfinite", "uid"): 0.0}
+    after = {**before, ("values", "rewards"): 9.0, ("num_rows", ""): 5.0}
+    crossings = (Crossing("rollout", 3, 1, before), Crossing("reward", 3, 2, after))
+    facts = replace(EMPTY, batches=(LedgerNews(ProcessId("t", "0", 7), 0, (3,), crossings),))
+    (news,) = json.loads(dumped(facts))["facts"]["batches"]
+    assert news["crossings"][1]["fields"]["v"] == [None, 5.0, 0.0, 9.0]
+    assert loaded(dumped(facts)) == facts
+
+
+def test_what_has_its_default_is_not_written():
+    facts = replace(EMPTY, ranks={"trainer": (RankFacts(label="0", step=3),)})
+    assert json.loads(dumped(facts))["facts"] == {
+        "run": "r", "node": "here", "now_seconds": 1.5,
+        "ranks": {"trainer": [{"label": "0", "step": 3}]},
+    }  # fmt: skip
+    (rank,) = loaded(dumped(facts)).ranks["trainer"]
+    assert (rank.label, rank.step, rank.world_size, rank.state) == ("0", 3, 1, "live")
 
 
 @given(document=st.binary(max_size=40))
