@@ -33,6 +33,7 @@ BENCHES = (
     "facts_bytes",
     "agent_cost",
     "join_cost",
+    "job_scale",
     "poll_cost",
     "guest_cost",
     "ledger_cost",
