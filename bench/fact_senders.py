@@ -30,7 +30,7 @@ _HEAD = (
     "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUser-Agent: dfx-bench\r\n"
     "Accept-Encoding: gzip, deflate\r\nAccept: */*\r\nConnection: keep-alive\r\n"
     "Content-Encoding: gzip\r\nContent-Type: application/x-protobuf\r\n"
-    "{node_header}: {node}\r\nContent-Length: {length}\r\n\r\n"
+    "Authorization: Bearer {token}\r\n{node_header}: {node}\r\nContent-Length: {length}\r\n\r\n"
 )
 
 
@@ -39,6 +39,7 @@ class Work:
     """Of one process: nodes from ``first_node`` to before ``end_node``."""
 
     port: int
+    token: str
     recording: str
     plan: Plan
     first_node: int
@@ -130,7 +131,7 @@ class _Node:
     async def send_all(self, begin: float) -> None:
         """``begin``: of the job, on the monotonic clock of this host."""
         arrived = self._work.plan.hang_seconds + 10.0
-        for message in self.messages:
+        for number, message in enumerate(self.messages):
             await asyncio.sleep(max(0.0, begin + message.at_seconds - time.monotonic()))
             sent = time.monotonic()
             self.late_seconds = max(self.late_seconds, sent - begin - message.at_seconds)
@@ -139,7 +140,8 @@ class _Node:
                 self.num_steps_told += 1
             if message.at_seconds >= arrived and not self.hang_told:
                 self.hang_told = sent
-            self.num_bytes += message.num_body_bytes
+            if number and message.at_seconds < self._work.plan.hang_seconds:
+                self.num_bytes += message.num_body_bytes  # of a job that makes steps
             await self._send(message)
         self._writer.close()
 
@@ -171,7 +173,7 @@ class _Node:
                 attribute.value.string_value = told[attribute.key]
         body = gzip.compress(request.SerializeToString(), _LEVEL)
         head = _HEAD.format(
-            path=envelope.LOGS_PATH, port=self._work.port, length=len(body),
+            path=envelope.LOGS_PATH, port=self._work.port, token=self._work.token, length=len(body),
             node_header=envelope.NODE_HEADER, node=facts.node,
         )  # fmt: skip
         return _Message(at, head.encode() + body, len(body), step)

@@ -36,11 +36,14 @@ from bench.served_agent import running
 
 # a recording that is there is used, else it is made and kept there
 RECORDING = "DFX_BENCH_RECORDING"
+# hubs on other hosts have one; without, each request is asked whose process it comes from
+TOKEN = "of-the-bench-of-a-hub-of-thousands"
 RANKS_PER_NODE = 8
 SLOWNESS = 1.25
 SLOW_STEP = 6
 ASK_SECONDS, SCRAPE_SECONDS = 0.5, 15.0
 MAX_VERDICT_SECONDS, MAX_BYTES = 5.0, 1000.0
+_HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class Case(NamedTuple):
@@ -120,7 +123,10 @@ def _measured(case: Case, recording: Path, per_node: int) -> Measured:
     slow = min(case.num_ranks - 2, num_nodes // 3 * per_node + 2)
     plan = Plan(case.num_ranks, per_node, case.step_seconds, slow, SLOW_STEP, SLOWNESS, hung, hang)
     with ExitStack() as stack:
-        port, process = stack.enter_context(_hub())
+        token_file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "token")
+        token_file.write_text(TOKEN)
+        token_file.chmod(0o600)
+        port, process = stack.enter_context(_hub(token_file))
         senders = stack.enter_context(_senders(port, recording, plan, hang + case.hang_seconds))
         begin = _begun(senders)
         watch = stack.enter_context(_watched(port, plan, begin, has_page=case.has_page))
@@ -138,8 +144,9 @@ def _hang_seconds(case: Case) -> float:
 
 
 @contextmanager
-def _hub() -> Iterator[tuple[int, psutil.Process]]:
+def _hub(token_file: Path) -> Iterator[tuple[int, psutil.Process]]:
     command = [sys.executable, "-m", "dfx_agent", "hub", "--listen", "127.0.0.1:0"]
+    command += ["--token-file", str(token_file)]
     env = {name: value for name, value in os.environ.items() if not name.startswith("DFX_")}
     with running(command, stdout=subprocess.PIPE, text=True, env=env) as hub:
         assert hub.stdout is not None
@@ -161,7 +168,7 @@ def _senders(
         for first, end in pairwise(ends):
             command = [sys.executable, "-m", "bench.fact_senders"]
             sender = stack.enter_context(running(command, **pipes))
-            _write(sender, work_line(Work(port, str(recording), plan, first, end, seconds)))
+            _write(sender, work_line(Work(port, TOKEN, str(recording), plan, first, end, seconds)))
             senders.append(sender)
         yield senders
 
@@ -246,7 +253,7 @@ def _scrape(port: int, stop: threading.Event) -> None:
 
 def _follow_page(port: int, seen: Seen, stop: threading.Event) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", "/api/v1/stream")
+    connection.request("GET", "/api/v1/stream", headers=_HEADERS)
     response = connection.getresponse()
     while not stop.is_set():
         seen.page_bytes += len(response.readline())
@@ -269,7 +276,7 @@ def _total(text: str, name: str) -> int:
 def _get(port: int, path: str) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=_HEADERS)
         return connection.getresponse().read()
     finally:
         connection.close()
@@ -308,7 +315,7 @@ def _rows(found: Measured) -> list[Result]:
                    bar=Bar(0.0), note="; ".join(dict.fromkeys(found.seen.others))[:300]),
     ]  # fmt: skip
     per_step = sent["num_bytes"] / max(1, sent["num_rank_steps"])
-    rate = sent["num_bytes"] / found.seconds
+    rate = sent["num_bytes"] / _hang_seconds(case)  # while it makes steps
     rows += [
         of_samples(f"{what}, bytes of a rank and step", [per_step], "B", bar=Bar(MAX_BYTES)),
         of_samples(f"{what}, bytes a second", [rate / 1024], "KiB/s"),

@@ -72,7 +72,9 @@ class PerturbedJob:
         told = [_Told(facts, _step(facts)) for facts in recording.facts()]
         before = [each for each in told[1:] if each.facts.now_ns < recording.stopped_ns]
         self._full = told[0]
-        self._stepped = [_with_all_of_step(e, before) for e in before if _num_steps(e) == 1][1:-1]
+        stepped = [_with_all_of_step(each, before) for each in before if _num_steps(each)]
+        # of the first and the last not all may have been recorded
+        self._stepped = stepped[1:-1] if len(stepped) > 3 else stepped
         self._quiet = [each for each in before if not _num_steps(each)]
         self._hung = [each for each in told if each.facts.now_ns >= recording.stopped_ns]
         if not self._stepped or not self._hung:
@@ -215,7 +217,7 @@ class _Change:
             for label, of in told.ranks.items()
         }
         begin = (self._node + 1) * 1e3 + num * self._plan.step_seconds
-        return replace(told, step=step, begin_seconds=round(begin, 4), ranks=ranks)
+        return replace(told, step=step, begin_seconds=round(begin, 4), ranks=ranks, num_steps=1)
 
     def _rank_step(self, of: RankStep, work: float, wall: float) -> RankStep:
         transfer = TRANSFER_SHARE * self._plan.step_seconds
@@ -311,7 +313,7 @@ def _numbers_per_step(told: Sequence[_Told]) -> dict[str, int]:
 
 def _with_all_of_step(told: _Told, recorded: Sequence[_Told]) -> _Told:
     """With all batches and numbers of the step that was closed, and no others."""
-    (step,) = (step.step for role in told.facts.steps for step in role.steps)
+    step = max(step.step for role in told.facts.steps for step in role.steps)
     batches: dict[ProcessId, LedgerNews] = {}
     scalars: dict[ProcessId, ToldScalars] = {}
     for facts in (each.facts for each in recorded):
