@@ -85,13 +85,13 @@ def test_gradient_norm_learning_rate_and_loss(metrics):
 
 
 def test_the_late_rank_makes_the_other_one_wait(metrics):
-    walls = by_rank(metrics["dfx_rank_wall_seconds_total"])
+    """By 20 ms in each step; what a loaded machine adds falls on both."""
+    steps = by_rank(metrics["dfx_step"])
     peers = dict.fromkeys(RANKS, 0.0)
     for labels, value in metrics["dfx_rank_collective_seconds_total"]:
         if labels["part"] == "peers":
-            peers[labels["rank"]] += value / walls[labels["rank"]]
-    assert peers["0"] > 0.3, "20 ms of each step"
-    assert peers["1"] < peers["0"] / 3
+            peers[labels["rank"]] += value
+    assert peers["0"] - peers["1"] > 0.02 / 2 * min(steps.values())
 
 
 def test_all_collectives_are_seen(metrics):
