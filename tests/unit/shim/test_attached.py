@@ -23,7 +23,7 @@ def test_hooks_come_into_a_running_loop_and_everything_goes_back(trainer, agent)
     hooked(trainer)
     during, before = trainer.do("state()"), trainer.do("before")
     assert during["attributes"] != before["attributes"]
-    assert during["hooks"] == [1, 1, 1, 1]
+    assert during["hooks"] == [1, 1, 1, 2]
     assert "dfx-watch" in during["threads"]
 
     trainer.ask_to_leave(answer)
@@ -55,7 +55,7 @@ def test_hooks_that_only_the_trainer_may_take_out_wait_for_its_backward(trainer,
     until(lambda: not Path(answer.segment).with_suffix(".detach").exists())
     assert not trainer.has_left(answer)
     waiting, before = trainer.do("state()"), trainer.do("before")
-    assert waiting["hooks"] == [1, 1, 1, 1]
+    assert waiting["hooks"] == [1, 1, 1, 2]
     kept = {
         name for name, value in waiting["attributes"].items() if value != before["attributes"][name]
     }
@@ -82,7 +82,7 @@ def test_an_agent_that_comes_back_before_the_last_hook_is_out_finds_it_again(
     assert trainer.has_left(first)
     hooked(trainer)
     trainer.do("step(); step()")
-    assert trainer.do("state()")["hooks"] == [1, 1, 1, 1]
+    assert trainer.do("state()")["hooks"] == [1, 1, 1, 2]
     segment = SegmentReader(second.segment)
     names = {segment.name(record[9]) for record in segment.poll() if record[8] == 1}
     segment.close()
@@ -228,7 +228,7 @@ json.loads(os.read(read, 4096))
 """)
     assert child == [True, [0, 0, 0, 0]]
     assert len(list(dfx_dir.glob("*.seg"))) == 1
-    assert trainer.do("state()")["hooks"] == [1, 1, 1, 1]
+    assert trainer.do("state()")["hooks"] == [1, 1, 1, 2]
 
 
 def test_torch_that_is_imported_later_is_hooked(host, agent) -> None:
