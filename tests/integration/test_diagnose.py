@@ -164,11 +164,12 @@ def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_ki
         assert verdict["step"] == 25
 
         def has_all_stacks():
-            (document,) = scene.evidence()
-            ranks = [rank for group in document["stacks"] for rank in group["ranks"]]
-            return document if sorted(ranks) == ["0", "1", "2"] else None
+            documents = scene.evidence()
+            groups = [group for document in documents for group in document["stacks"]]
+            ranks = [rank for group in groups for rank in group["ranks"]]
+            return documents if sorted(ranks) == ["0", "1", "2"] else None
 
-        document = until(has_all_stacks, "stacks of all ranks")
+        (document,) = until(has_all_stacks, "stacks of all ranks")
         dominant, outlier = document["stacks"]
         assert (sorted(dominant["ranks"]), outlier["ranks"]) == (["0", "2"], ["1"])
         assert outlier["frames"][-1].startswith("forward (faulty_ddp.py")
