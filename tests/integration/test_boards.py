@@ -140,8 +140,12 @@ def num_values(prometheus, query, variables):
 @pytest.mark.parametrize("query", QUERIES, ids=lambda q: f"{q.board}:{q.panel}:{q.legend}")
 def test_every_query_returns_data(prometheus, query):
     runs = (DEMO_RUN, SCRIPTED_RUN, COLLAPSING_RUN, OFF_POLICY_RUN)
-    counts = [num_values(prometheus, query, run) for run in runs]
-    assert max(counts) > 0, query
+
+    def has_values():
+        return any(num_values(prometheus, query, run) for run in runs)
+
+    # a scrape that is too late on a busy machine leaves a gap
+    until(has_values, f"values of {query}", 60)
 
 
 def test_both_jobs_fill_the_boards_about_ranks(prometheus):

@@ -68,7 +68,7 @@ def test_every_query_returns_data(live, query):
     prometheus, run = live
     text = filled(query.text, run=run, **NATIVE)
     is_instant = query.is_instant
-    until(lambda: num_values(prometheus, text, is_instant=is_instant), str(query), 10)
+    until(lambda: num_values(prometheus, text, is_instant=is_instant), str(query), 60)
 
 
 def shown(live, panel, legend=None):
