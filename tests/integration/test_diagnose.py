@@ -103,6 +103,13 @@ def job(
         yield Scene(folder, agent, ranks)
 
 
+def with_all_stacks(documents: list[dict]) -> list[dict]:
+    """The evidence, once it has a stack of each of three ranks."""
+    groups = [group for document in documents for group in document["stacks"]]
+    ranks = [rank for group in groups for rank in group["ranks"]]
+    return documents if sorted(ranks) == ["0", "1", "2"] else []
+
+
 def without_agent(folder: Path) -> Path:
     """The same segments in a folder that no agent follows."""
     beside = folder / "beside"
@@ -163,13 +170,7 @@ def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_ki
         assert (verdict["ranks"], verdict["stage"]) == (["1"], "forward")
         assert verdict["step"] == 25
 
-        def has_all_stacks():
-            documents = scene.evidence()
-            groups = [group for document in documents for group in document["stacks"]]
-            ranks = [rank for group in groups for rank in group["ranks"]]
-            return documents if sorted(ranks) == ["0", "1", "2"] else None
-
-        (document,) = until(has_all_stacks, "stacks of all ranks")
+        (document,) = until(lambda: with_all_stacks(scene.evidence()), "stacks of all ranks")
         dominant, outlier = document["stacks"]
         assert (sorted(dominant["ranks"]), outlier["ranks"]) == (["0", "2"], ["1"])
         assert outlier["frames"][-1].startswith("forward (faulty_ddp.py")

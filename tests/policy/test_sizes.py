@@ -21,10 +21,6 @@ LONGER = {
         "test_a_folder_of_mixed_logs_is_read_with_nothing_passed_over_silently",
     ): 42,
     (
-        "tests/integration/test_diagnose.py",
-        "test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_killed",
-    ): 41,
-    (
         "tests/integration/test_one_incident.py",
         "test_a_straggler_is_one_incident_wherever_it_is_told",
     ): 56,
