@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from dfx_agent.facts.wait_kinds import SAMPLE_WAITS, SYNC_COORDINATION
@@ -163,6 +164,7 @@ def _of_stages(split: TimeSplit) -> Iterator[tuple[BoundBy, float]]:
             yield bound_of_stage(stage), seconds
 
 
+@lru_cache(maxsize=1024)  # as many names as a job may have
 def bound_of_stage(stage: str) -> BoundBy:
     """``weight_sync_load`` is weight sync too, ``rollout_turn`` rollout."""
     if stage.startswith(WEIGHT_SYNC):
@@ -170,6 +172,7 @@ def bound_of_stage(stage: str) -> BoundBy:
     return next((bound for name, bound in _STAGES.items() if stage.startswith(name)), "train")
 
 
+@lru_cache(maxsize=1024)  # as many names as a job may have
 def _bound_of_wait(kind: str, stage: str) -> BoundBy:
     """Waiting for a peer or a server within a stage is part of that stage."""
     if kind in _WAITS:

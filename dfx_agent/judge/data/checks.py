@@ -104,20 +104,31 @@ def compared(
     ``is_whole`` says that all ranks of the job are here: otherwise only ranks are compared that
     keep their samples, and only when most of them do.
     """
-    by_rank = {
-        rank: differences(before[rank].fields, after[rank].fields)
-        for rank in before
-        if before.keys() == after.keys()
-    }
-    wrong = {rank: found for rank, found in by_rank.items() if found}
     if is_whole:
         found = differences(total(before.values()), total(after.values()))
-    elif wrong and len(wrong) * 2 < len(by_rank):
-        found = list({(d.kind, d.column): d for all_of in wrong.values() for d in all_of}.values())
+        by_rank = _by_rank(before, after) if found else {}
     else:
-        found = []
+        by_rank = _by_rank(before, after)
+        found = _common(by_rank)
     rows = [(difference, _ranks_with(difference, by_rank)) for difference in found]
     return [*rows, *_reshaped(before, after)]
+
+
+def _by_rank(
+    before: Mapping[Rank, Crossed], after: Mapping[Rank, Crossed]
+) -> dict[Rank, list[Difference]]:
+    """Of ranks that keep their samples; empty where some ranks are at one boundary only."""
+    if before.keys() != after.keys():
+        return {}
+    return {rank: differences(was.fields, after[rank].fields) for rank, was in before.items()}
+
+
+def _common(by_rank: Mapping[Rank, list[Difference]]) -> list[Difference]:
+    """What differs in some ranks, while most have no difference."""
+    wrong = [found for found in by_rank.values() if found]
+    if len(wrong) * 2 >= len(by_rank):
+        return []
+    return list({(d.kind, d.column): d for found in wrong for d in found}.values())
 
 
 def _reshaped(
