@@ -36,7 +36,7 @@ test-frameworks: $(FRAMEWORKS)/.test ## run the tests against real RL frameworks
 	$(FRAMEWORKS)/bin/pytest -W default tests/frameworks $(ARGS)
 
 test-gpu: $(GPU)/.test ## run what needs a CUDA device, with the torch of this machine, and show a table
-	$(GPU)/bin/pytest tests/gpu $(ARGS)
+	$(GPU)/bin/python -m pytest tests/gpu $(ARGS)
 
 test-oldest: $(OLDEST)/.test ## run the core of the suite with the oldest dependencies that are allowed
 	$(OLDEST)/bin/pytest $(WORKERS) $(CORE) --deselect 'tests/integration/test_cli.py::test_taken_port_that_was_asked_for_is_one_line[demo]' $(ARGS)
@@ -106,7 +106,7 @@ $(FRAMEWORKS)/.test: $(VENV)/.created $(INPUTS) constraints-frameworks.txt $(wil
 $(GPU)/.test: $(INPUTS)
 	test -x $(GPU)/bin/pip || $(PYTHON) -m venv --system-site-packages $(GPU)
 	$(GPU)/bin/python -c 'import torch' 2>/dev/null || $(GPU)/bin/pip install --quiet --disable-pip-version-check torch numpy
-	$(GPU)/bin/pip install --quiet --disable-pip-version-check --no-compile hypothesis pytest pytest-rerunfailures pytest-timeout --editable .
+	$(GPU)/bin/pip install --quiet --disable-pip-version-check --no-compile hypothesis pytest pytest-rerunfailures pytest-timeout --editable '.[nvidia]'
 	@touch $@
 
 # The tools of the tests are today's: only what users install is old.

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
+
+pytestmark = pytest.mark.skipif(
+    find_spec("amdsmi") is None, reason="amdsmi is not installed: pip install 'dfx-agent[amd]'"
+)
 
 MIB = 1 << 20
 

@@ -86,4 +86,4 @@ def test_two_ranks_on_one_device_are_told_what_it_did_in_their_stages(
         told = seen["ranks"][rank]
         assert told["devices"] == ["nvidia:0"]
         assert told["bytes"] == ({"nvidia:0": 5e9} if is_listed else {})
-        assert told["busy"][stage] == 0.08
+        assert told["busy"][stage] == pytest.approx(0.08)
