@@ -109,12 +109,13 @@ class DeviceWatch:
         """What it was started with does not change; what it uses does."""
         known = self._sights.get(process)
         used = [row.device for row in device_rows(process.gauges)]
-        if known is not None and list(known.used) == used:
+        told = dict(process.follower.layout.visible)
+        if known is not None and list(known.used) == used and known.told == told:
             return known
         pid = process.follower.pid or 0 if self._sees_host_pids else 0
         return Sight(
             pid, environment_values(process.pid, VARIABLES), is_in_container(process.pid), used,
-            process.filed_as.local_rank,
+            process.filed_as.local_rank, told,
         )  # fmt: skip
 
     def _reported(

@@ -1,8 +1,8 @@
 """Which devices a process of the job uses: by the driver's list of processes, else by what it sees.
 
 The driver lists processes by the pids of the host. Inside a container those mean nothing, and it
-may list none: then the variables that the process was started with say which devices it sees, and
-its allocator or local rank which of those it uses.
+may list none: then variables say which devices the process sees, as its guest tells them, else as
+it was started with them. Its allocator or local rank says which of those it uses.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _KINDS = {"cuda": ("nvidia", "amd"), "hip": ("amd",), "npu": ("ascend",)}
 class Sight:
     """What is known of a process. ``pid``: the host's, 0 where that is not known.
 
-    ``environment``: of VARIABLES, as it was started. ``is_inside``: in a container that the agent
-    is not in. ``used``: devices of its allocator by torch's name ("cuda:0"); empty where it tells
+    ``environment``: of VARIABLES, as it was started; ``told``: as its guest says that they are now,
+    which goes before, None where one is not set. ``is_inside``: in a container that the agent is
+    not in. ``used``: devices of its allocator by torch's name ("cuda:0"); empty where it tells
     none. ``local_rank`` is negative where that is not known.
     """
 
@@ -45,6 +46,11 @@ class Sight:
     is_inside: bool = False
     used: Collection[str] = ()
     local_rank: int = -1
+    told: Mapping[str, str | None] = field(default_factory=dict)
+
+    def value(self, name: str) -> str | None:
+        """Of one of VARIABLES; None where it is not set."""
+        return self.told[name] if name in self.told else self.environment.get(name)
 
 
 def devices_of(sight: Sight, rows: Sequence[DeviceRow]) -> tuple[str, ...]:
@@ -68,7 +74,9 @@ def visible(vendor: str, sight: Sight, rows: Sequence[DeviceRow]) -> list[str]:
     if sight.is_inside:
         chosen = _chosen(sight.environment.get(GIVEN[vendor]), chosen, rows)
     for name in VISIBLE[vendor]:
-        value = sight.environment.get(name, sight.environment.get(_INSTEAD.get(name, "")))
+        value = sight.value(name)
+        if value is None and name in _INSTEAD:
+            value = sight.value(_INSTEAD[name])
         chosen = _chosen(value, chosen, rows)
     return [row.device for row in chosen]
 
@@ -113,9 +121,13 @@ def _words(value: str) -> Iterator[str]:
 
 
 def _named(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> DeviceRow | None:
-    """By index among ``seen``, or by the begin of a UUID, which may be of a MIG part."""
+    """By index among ``seen``, by the begin of a UUID, which may be of a MIG part, or as "0:1"."""
     if not word:
         return None
+    gpu, sign, part = word.partition(":")
+    if sign and gpu.isdigit() and part.isdigit():  # of what a container is given: part 1 of GPU 0
+        whole = seen[int(gpu)].device if int(gpu) < len(seen) else ""
+        return next((row for row in rows if row.device == f"{whole}/mig:{part}"), None)
     if word.isdigit():
         return seen[int(word)] if int(word) < len(seen) else None
     matching = [row for row in rows if row.uuid.lower().startswith(word.lower())]

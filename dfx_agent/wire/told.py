@@ -10,6 +10,7 @@ separated by ``SEPARATOR``:
     untold, number                                             groups for which there was no room
     compute, kind, name                                        the device that models compute on
     model, class, parameters, trained, attentions, reason, uncounted
+    visible, variable, =value         which devices it was left; no value where it is not set
 
 A group of many odd members has several parts, each a text; its part 0 begins it anew.
 """
@@ -23,7 +24,12 @@ from dfx_agent.wire.layout import MAX_NAME_BYTES
 
 MARK, SEPARATOR = "dfx:", "|"  # printable: readers replace what is not
 GROUP, PLACE, PEERS, UNTOLD = "group", "place", "peers", "untold"
-COMPUTE, MODEL = "compute", "model"
+COMPUTE, MODEL, VISIBLE = "compute", "model", "visible"
+# variables that hide devices from a process
+HIDING = (
+    "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "ASCEND_RT_VISIBLE_DEVICES",
+)  # fmt: skip
 MAX_PARTS = 8
 MAX_BYTES = 16 * 1024  # of the table, a quarter of it
 _MAX_NAME, _MAX_DESCRIPTION = 48, 64
@@ -119,6 +125,26 @@ def untold_text(num_groups: int) -> str:
 def compute_text(kind: str, name: str) -> str:
     """``kind`` as in "cuda", ``name`` as its driver says it, "" where nobody does."""
     return _text(COMPUTE, _plain(kind, 16), _plain(name, _MAX_DESCRIPTION))
+
+
+def visible_text(name: str, value: str | None) -> str:
+    """As many whole devices as fit; None: it is not set."""
+    if value is None:
+        return _text(VISIBLE, name)
+    room = MAX_NAME_BYTES - len(_text(VISIBLE, name, "=").encode())
+    cut = _plain(value, room)
+    if len(value.encode(errors="replace")) > room:
+        cut = cut.rpartition(",")[0]
+    return _text(VISIBLE, name, f"={cut}")
+
+
+def visible_of(fields: tuple[str, ...]) -> tuple[str, str | None] | None:
+    """(variable, value); None where it makes no sense."""
+    if not 1 <= len(fields) <= 2 or fields[0] not in HIDING:
+        return None
+    if len(fields) == 1:
+        return fields[0], None
+    return (fields[0], fields[1][1:]) if fields[1].startswith("=") else None
 
 
 def model_text(

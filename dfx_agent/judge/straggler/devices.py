@@ -16,6 +16,15 @@ THROTTLED = "device throttled"
 
 _LEAST_THROTTLED = 0.5  # of the last minute
 _SLOWER_CLOCK = 0.95  # of the median of the others
+_HEAT = "look at fans, inlet air or coolant of its node, or drain it"
+# by what the backends call the reasons
+_REMEDIES = {
+    "power cap": "give it the power limit of the others; if it has that, look at the power supply",
+    "power brake": "its node lacks power and brakes it: look at the power supply, or drain it",
+    "software thermal": _HEAT,
+    "hardware thermal": _HEAT,
+    "hardware slowdown": "look at cooling and power supply of its node; if it stays, drain it",
+}
 
 
 def with_device(verdict: Verdict, devices: Mapping[str, DeviceState]) -> Verdict:
@@ -28,7 +37,9 @@ def with_device(verdict: Verdict, devices: Mapping[str, DeviceState]) -> Verdict
         return verdict
     reasons = dict.fromkeys(reason for rank in held for reason in devices[rank].reasons)
     why = f"{THROTTLED} ({', '.join(reasons) or 'reason unknown'}) on {labels_text(held)}"
-    evidence = (*(lines[rank] for rank in held), *verdict.evidence)
+    known = dict.fromkeys(_REMEDIES[reason] for reason in reasons if reason in _REMEDIES)
+    remedies = (f"what to do: {remedy}" for remedy in known)
+    evidence = (*(lines[rank] for rank in held), *remedies, *verdict.evidence)
     return replace(verdict, cause=THROTTLED, summary=f"{verdict.summary}; {why}", evidence=evidence)
 
 

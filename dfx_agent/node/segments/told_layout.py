@@ -1,4 +1,4 @@
-"""What one guest has told of the layout of its job, its models and its device, as it comes."""
+"""What one guest has told of the layout of its job, its models and its devices, as it comes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class ToldLayout:
     """``places``: index and size by axis; ``peers``: whom it sends to or hears from.
 
     ``models``: those that it runs, by class; ``device``: what computes them, kind and name.
+    ``visible``: variables that hide devices as they are in it now, None where one is not set.
     ``num_untold``: groups for which its guest had no room. ``version``: another one, of no other
     rank, when something came; 0 before anything has. ``num_texts``: looked at so far.
     """
@@ -30,6 +31,7 @@ class ToldLayout:
         self.peers: tuple[int, ...] = ()
         self.models: dict[str, told.ToldModel] = {}
         self.device: tuple[str, str] | None = None
+        self.visible: dict[str, str | None] = {}
         self.num_untold = 0
         self.num_texts = 0
 
@@ -51,6 +53,10 @@ class ToldLayout:
         if kind in {told.COMPUTE, told.MODEL}:
             self._take_model(kind, fields)
             return False  # nothing of the layout
+        if kind == told.VISIBLE:
+            known = told.visible_of(fields)
+            self.visible |= dict([known] if known else [])
+            return False
         try:
             if kind == told.PEERS:
                 rows = told.strides_of(fields[0])

@@ -60,6 +60,11 @@ class MemorySampler:
         self._told: dict[str, float] = {}
         self._next_blocks = time.monotonic() + _BLOCKS_EVERY_SECONDS
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a device of this process has been seen in use."""
+        return bool(self._limits)
+
     def sample(self, emit_gauge: EmitGauge, stage: str) -> None:
         """Emit the gauges of now; ``stage`` is the innermost open one, "" when there is none.
 

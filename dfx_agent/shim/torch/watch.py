@@ -20,6 +20,7 @@ from dfx_agent.shim.torch.flight import FlightWriter, Mark
 from dfx_agent.shim.torch.job_layout import LayoutTeller
 from dfx_agent.shim.torch.memory import MemorySampler
 from dfx_agent.shim.torch.overhead import Overhead
+from dfx_agent.shim.torch.visible import VisibleTeller
 
 _PERIOD_SECONDS = 1.0
 _STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}
@@ -38,6 +39,7 @@ class Watch:
         self._stacks = StackWriter()
         self._flight = FlightWriter()
         self._layout = LayoutTeller()
+        self._visible = VisibleTeller()
         self._overhead = Overhead()
         self._num_begins = 0
         self._num_spans = 0
@@ -82,6 +84,7 @@ class Watch:
         self._report_hooks(writer)
         _, stage = writer.open_now()
         self._memory.sample(writer.gauge, stage)
+        self._visible.look(writer, is_used=self._memory.is_used)
         self._heap.sample(writer.gauge)
         now_ns = time.monotonic_ns()
         mark = self._mark(writer)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.devices.owners import Sight, devices_of
+from dfx_agent.devices.owners import VISIBLE, Sight, devices_of
 from dfx_agent.snapshot import DeviceProcess, DeviceRow
+from dfx_agent.wire.told import HIDING
 
 
 def gpus(number: int = 8, vendor: str = "nvidia", pids: dict[int, int] | None = None):
@@ -58,6 +59,31 @@ def test_what_is_visible_counts_from_zero(environment, used, expected):
     assert devices_of(Sight(1, environment, used=used), [*gpus(), PART]) == expected
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "5"}, ("nvidia:5",)),
+        ({"CUDA_VISIBLE_DEVICES": None}, ("nvidia:0",)),
+        ({}, ("nvidia:3",)),
+    ],
+    ids=["set late", "taken away late", "as it was started"],
+)
+def test_what_a_process_set_for_itself_goes_before_what_it_was_started_with(told, expected):
+    sight = Sight(1, {"CUDA_VISIBLE_DEVICES": "3"}, used=("cuda:0",), told=told)
+    assert devices_of(sight, gpus()) == expected
+
+
+def test_what_verl_renames_on_rocm_is_not_counted_twice():
+    """It takes HIP_VISIBLE_DEVICES out of the environment and sets CUDA_VISIBLE_DEVICES to it."""
+    told = {"HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": "6"}
+    sight = Sight(1, {"HIP_VISIBLE_DEVICES": "6"}, used=("cuda:0",), told=told)
+    assert devices_of(sight, gpus(vendor="amd")) == ("amd:6",)
+
+
+def test_a_guest_tells_all_variables_that_hide_devices():
+    assert set(HIDING) == {name for names in VISIBLE.values() for name in names}
+
+
 def test_without_an_allocator_the_local_rank_says_it():
     assert devices_of(Sight(1, local_rank=3), gpus()) == ("nvidia:3",)
     assert devices_of(Sight(1), gpus()) == (), "nothing is guessed"
@@ -81,6 +107,13 @@ def test_a_container_was_given_some_of_the_machines_devices():
 )
 def test_rocm_counts_what_the_runtime_below_it_left(environment, expected):
     assert devices_of(Sight(1, environment, used=("cuda:0",)), gpus(vendor="amd")) == expected
+
+
+def test_a_container_may_be_given_a_part_by_two_numbers():
+    sight = Sight(1, {"NVIDIA_VISIBLE_DEVICES": "1:0"}, is_inside=True, used=("cuda:0",))
+    assert devices_of(sight, [*gpus(), PART]) == (PART.device,)
+    unknown = Sight(1, {"NVIDIA_VISIBLE_DEVICES": "1:4"}, is_inside=True, used=("cuda:0",))
+    assert devices_of(unknown, [*gpus(), PART]) == ()
 
 
 def test_ascend_takes_ranges_in_what_a_container_is_given():

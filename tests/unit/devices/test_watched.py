@@ -11,6 +11,7 @@ from device_library import WatchingAgent, environment
 from dfx_agent.host.namespaces import sees_host_pids
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
+from dfx_agent.wire.told import visible_text
 
 DEADLINE_SECONDS = 120.0
 
@@ -35,6 +36,11 @@ def rank_in_a_stage(folder, rank: int, stage: str) -> SegmentWriter:
     segment.emit(now, now, 0.0, 1, 0, 0, 0, STEP, 0)
     segment.emit(now, now + 9 * 10**9, 0.0, 1, 1, 0, 1, STAGE, name)
     return segment
+
+
+def num_busy(seen, devices):
+    """Ranks on these devices of which samples have been counted."""
+    return sum(bool(r["busy"]) and r["devices"] == devices for r in seen["ranks"].values())
 
 
 def until(agent, is_seen):
@@ -66,24 +72,28 @@ def test_a_device_that_is_lost_is_a_fault_until_it_is_back(agent, script):
     assert back["devices"] == ["host", "nvidia:0"]
 
 
-@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "by what it sees"])
+@pytest.mark.parametrize("known_by", ["list", "what it sees", "what it sets late"])
 def test_two_ranks_on_one_device_are_told_what_it_did_in_their_stages(
-    agent, script, tmp_path, is_listed
+    agent, script, tmp_path, known_by
 ):
+    is_listed, is_told = known_by == "list", known_by == "what it sets late"
     if is_listed and not sees_host_pids():
         pytest.skip("pids of this container are not the host's: the driver's list is not taken")
     of_pid = {"processes": 1, "pid0": os.getpid(), "process_used": 5e9} if is_listed else {}
-    script.say(metric2=8, **of_pid)
-    until(agent, lambda seen: seen["devices"] == ["host", "nvidia:0"])
+    gpus = ["nvidia:0", "nvidia:1"] if is_told else ["nvidia:0"]
+    script.say(count=len(gpus), metric2=8, **of_pid)
+    until(agent, lambda seen: seen["devices"] == ["host", *gpus])
     stages = {"0": "rollout", "1": "actor_update"}
     segments = [rank_in_a_stage(tmp_path / "dfx", int(r), stage) for r, stage in stages.items()]
+    for segment in segments if is_told else ():
+        segment.add_name(visible_text("CUDA_VISIBLE_DEVICES", "1"))
     try:
-        seen = until(agent, lambda seen: len([r for r in seen["ranks"].values() if r["busy"]]) == 2)
+        seen = until(agent, lambda seen: num_busy(seen, gpus[-1:]) == 2)
     finally:
         for segment in segments:
             segment.close()
     for rank, stage in stages.items():
         told = seen["ranks"][rank]
-        assert told["devices"] == ["nvidia:0"]
+        assert told["devices"] == gpus[-1:]
         assert told["bytes"] == ({"nvidia:0": 5e9} if is_listed else {})
         assert told["busy"][stage] == pytest.approx(0.08)

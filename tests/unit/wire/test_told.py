@@ -40,6 +40,20 @@ def test_a_group_comes_back_as_it_was_told(name, description, ranks):
         assert all(map(group.has, ranks))
 
 
+@given(st.sampled_from(told.HIDING), st.none() | st.sampled_from(["", "3", "0,1,2,3", "GPU-5a"]))
+def test_variables_that_hide_devices_come_back_as_they_are(name, value):
+    assert taken(told.visible_text(name, value)).visible == {name: value}
+
+
+def test_of_a_long_list_of_devices_whole_ones_are_told():
+    uuids = [f"GPU-{n}0d5f6a4-2a9f-11ee-be56-0242ac120002" for n in range(8)]
+    text = told.visible_text("ASCEND_RT_VISIBLE_DEVICES", ",".join(uuids))
+    assert len(text.encode()) <= MAX_NAME_BYTES
+    (value,) = taken(text).visible.values()
+    assert value.split(",") == uuids[:3]
+    assert taken("dfx:visible|HOME|=/root", "dfx:visible", "dfx:visible|a|b|c").visible == {}
+
+
 def test_groups_of_large_jobs_are_short():
     every = [told.group_texts("11", "TENSOR_MODEL_PARALLEL_GROUP", range(8, 16)),
              told.group_texts("300", "DATA_PARALLEL_GROUP", range(3, 10_240, 64))]  # fmt: skip

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench.simulated_steps import Job, same_tokens, slower
+from dfx_agent.devices import nvml_words
+from dfx_agent.devices.backends import amd
 from dfx_agent.facts.devices import DeviceState
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.judge.straggler import devices
 from dfx_agent.judge.straggler.judge import StragglerJudge
 
 WELL = DeviceState(("nvidia:0",), 1.755e9, 0.0)
@@ -30,6 +35,19 @@ def test_the_cause_is_the_device_with_its_reason_and_its_clock():
         "GPU 2 ran at 1200 MHz, devices of the others at 1755 MHz; its clocks were held down in "
         "93 % of the last minute: power cap"
     ).replace("93 %", f"{0.93:.0%}")
+
+
+def test_the_evidence_says_what_to_do_about_each_reason_once():
+    both = replace(HELD, reasons=("software thermal", "hardware thermal", "sync boost"))
+    for state, word in ((HELD, "power limit of the others"), (both, "fans")):
+        remedies = [line for line in verdict(state).evidence if line.startswith("what to do")]
+        assert len(remedies) == 1
+        assert word in remedies[0]
+
+
+def test_every_reason_that_a_backend_gives_has_a_remedy():
+    given = {name for bit in range(8) for name in nvml_words.throttle_names(1 << bit)}
+    assert given | set(amd._THROTTLES.values()) == set(devices._REMEDIES)
 
 
 @pytest.mark.parametrize(

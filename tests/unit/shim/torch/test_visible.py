@@ -1,0 +1,62 @@
+"""Variables that hide devices, as they are in this process and not as it was started."""
+
+from __future__ import annotations
+
+import pytest
+
+from dfx_agent.node.segments.told_layout import ToldLayout
+from dfx_agent.shim.torch.visible import VisibleTeller
+from dfx_agent.wire.told import HIDING
+
+
+class Writer:
+    """Takes what is said."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.texts.append(text)
+
+    @property
+    def visible(self) -> dict[str, str | None]:
+        layout = ToldLayout()
+        layout.take(self.texts)
+        return {name: value for name, value in layout.visible.items() if value is not None}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in HIDING:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_what_is_set_late_is_told_until_the_accelerator_has_read_it(environment):
+    teller, writer = VisibleTeller(), Writer()
+    environment.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    teller.look(writer, is_used=False)
+    environment.setenv("CUDA_VISIBLE_DEVICES", "1")
+    teller.look(writer, is_used=True)
+    assert writer.visible == {"CUDA_VISIBLE_DEVICES": "1"}
+    environment.setenv("CUDA_VISIBLE_DEVICES", "7")
+    teller.look(writer, is_used=True)
+    assert writer.visible == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_a_process_without_devices_says_nothing(environment):
+    teller, writer = VisibleTeller(), Writer()
+    teller.look(writer, is_used=False)
+    assert writer.texts == []
+    teller.look(writer, is_used=True)
+    assert len(writer.texts) == len(HIDING), "that none is set, whatever it was started with"
+
+
+def test_each_is_told_once_and_to_a_child_s_segment_too(environment):
+    teller, first, of_child = VisibleTeller(), Writer(), Writer()
+    environment.setenv("ASCEND_RT_VISIBLE_DEVICES", "6")
+    for _ in range(3):
+        teller.look(first, is_used=False)
+    assert len(first.texts) == len(HIDING)
+    teller.look(of_child, is_used=True)
+    assert of_child.visible == {"ASCEND_RT_VISIBLE_DEVICES": "6"}
