@@ -30,16 +30,28 @@ def _left_behind(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[
     cause = next(fault for fault in limits.FAULTS if fault in faults)
     ranks = [rank for rank, excuse in excuses.items() if excuse.fault == cause]
     first = ranks[0]
-    others = [waiter for waiter in waiters if waiter.rank not in ranks] or waiters
-    summary = (
-        f"{ranks_text(ranks)} {_fault_text(cause, ranks)} {first.place} "
-        f"for {seconds_text(first.idle_seconds)}; {waits_text(others)} "
-        f"for {seconds_text(role.age_seconds(others))}"
-    )
+    others = _waiting_for(ranks, role, waiters)
+    stands = f"{ranks_text(ranks)} {_fault_text(cause, ranks)} {_where(first)}"
+    summary = f"{stands} for {seconds_text(first.idle_seconds)}"
+    if others:
+        summary += f"; {waits_text(others)} for {seconds_text(role.age_seconds(others))}"
     lines = [f"{ranks_text([rank])}: {excuses[rank].reason}" for rank in ranks[:4]]
     lines += [line for rank in ranks[:4] for line in behind_lines(rank, others)]
     longest = max(rank.idle_seconds for rank in ranks)
     return role.found(cause, summary, ranks, lines, role.now_ns - int(longest * 1e9))
+
+
+def _waiting_for(ranks: list[RankFacts], role: Role, waiters: list[Waiter]) -> list[Waiter]:
+    """Who is not to blame; who has come just now, where nobody else waits for long."""
+    others = [waiter for waiter in waiters if waiter.rank not in ranks]
+    living = (rank for rank in role.living if rank not in ranks)
+    return others or [Waiter(rank, arrival) for rank in living for arrival in rank.arrivals]
+
+
+def _where(rank: RankFacts) -> str:
+    """In the collective that it was stopped in, where no stage is marked."""
+    is_inside = not rank.stages and rank.arrivals and rank.arrivals[0].operation
+    return f"in {rank.arrivals[0]}" if is_inside else rank.place
 
 
 def _fault_text(cause: str, ranks: list[RankFacts]) -> str:

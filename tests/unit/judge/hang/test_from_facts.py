@@ -107,6 +107,20 @@ def test_the_first_long_time_outside_all_stages_is_not_known_to_be_a_hang(stacks
     assert (late.state, late.cause, late.ranks) == ("found", "stuck", ("1",))
 
 
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ((waits(0), waits(1)), "; ranks 0, 1 wait in all_reduce@0 #42 for 14 s"),
+        ((waits(0, 4.0), waits(1, 4.0)), "; ranks 0, 1 wait in all_reduce@0 #42 for 4 s"),
+        ((rank(0, 3.0), rank(1, 3.0)), ""),
+    ],
+    ids=["long", "just now", "not at all"],
+)
+def test_who_is_stopped_inside_a_collective_is_not_among_those_who_wait(others, words):
+    found = judged(*others, waits(2, is_stopped=True))
+    assert found.summary == f"rank 2 stopped in all_reduce@0 #42 for 14 s{words}"
+
+
 def test_what_was_seen_outside_all_stages_is_usual_twice_as_long():
     def after(seconds: float) -> str:
         return judged(waits(0), rank(1, seconds, stacks=stack("f"), longest_gap_seconds=40.0)).state
