@@ -17,6 +17,7 @@ from dfx_agent.rules.declared import thresholds
 from dfx_agent.rules.thresholds import checked_values
 from dfx_agent.wire import default_directory, variables
 
+_LINK = re.compile(r"DFX_(\w+_)?SERVICE_HOST")
 # of the guest and of the command line; the rest of DFX_* is configuration
 _NOT_OURS = {*(v.name for v in variables.ALL), "DFX_LOG_LEVEL", "DFX_DCGM_URL"} - {
     variables.DIR.name
@@ -139,8 +140,11 @@ def _from_file(path: str | None) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found = {}
+    # what Kubernetes tells every pod of a service that is called dfx-hub
+    links = [name.removesuffix("SERVICE_HOST") for name in environment if _LINK.fullmatch(name)]
+    others = ("DFX_TEST_", *(f"{link}{what}" for link in links for what in ("SERVICE_", "PORT")))
     for name, value in environment.items():
-        is_ours = name.startswith("DFX_") and not name.startswith("DFX_TEST_")
+        is_ours = name.startswith("DFX_") and not name.startswith(others)
         # the guest takes an empty DFX_DIR as unset: both must look in one place
         if is_ours and name not in _NOT_OURS and (name, value) != (variables.DIR.name, ""):
             found[_checked(_NAMES.get(name, name[4:].lower()), f"environment ({name})")] = value

@@ -64,6 +64,15 @@ def test_unknown_keys_are_named_with_their_place(file):
     assert "unknown key 'listne' in environment (DFX_LISTNE)" in said
 
 
+@pytest.mark.parametrize("link", ["DFX_HUB_", "DFX_AGENT_", "DFX_"])
+def test_what_kubernetes_tells_of_a_service_is_no_setting(link):
+    told = {"SERVICE_HOST": "10.1.1.1", "SERVICE_PORT": "1", "SERVICE_PORT_METRICS": "1"}
+    told |= {"PORT": "tcp://10.1.1.1:1", "PORT_1_TCP": "tcp://10.1.1.1:1", "PORT_1_TCP_ADDR": "a"}
+    links = {f"{link}{name}": value for name, value in told.items()}
+    assert load({}, {**links, "DFX_HUB": "http://dfx-hub:1"}, None).hub == "http://dfx-hub:1"
+    assert "unknown key" in refusal(environment={f"{link}PORT": "tcp://10.1.1.1:1"})
+
+
 @pytest.mark.parametrize("value", ["abc", "", "0", "-1", "nan", "inf", "1e99", [1], {}, None])
 def test_bad_seconds_are_named(file, value):
     if isinstance(value, str):
