@@ -29,6 +29,7 @@ from dfx_agent.devices.registry import found as device_readers
 from dfx_agent.engines.discovery import SERVING_ROLES
 from dfx_agent.engines.watch import EngineWatch
 from dfx_agent.errors import BlindError
+from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.faults import Faults
 from dfx_agent.judge.divergence.bank import PARAMETERS
@@ -238,9 +239,9 @@ class Agent:
             self._fold(run).outside = placed(processes)
             self._is_stale = True
 
-    def tell(self, node: str) -> None:
+    def tell(self, node: str, launch: Launch | None = None) -> None:
         """Keep what a hub is to know of this node, which it calls so; before ``start``."""
-        self._teller = RunTeller(node)
+        self._teller = RunTeller(node, launch)
 
     def facts(self, *, is_full: bool = False, is_last: bool = False) -> tuple[RunFacts, ...]:
         """Of each run, what came since it was asked last, or all; after ``tell``.

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dfx_agent.agent import brief
 from dfx_agent.agent.run import RunFold
+from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
@@ -24,10 +25,14 @@ _BOOT = boot_id().hex()[:8]
 
 
 class RunTeller:
-    """The runs of one agent; ``facts`` as often as a hub is to know more."""
+    """The runs of one agent; ``facts`` as often as a hub is to know more.
 
-    def __init__(self, node: str) -> None:
+    ``launch``: the job that the agent was started with.
+    """
+
+    def __init__(self, node: str, launch: Launch | None = None) -> None:
         self._node = node
+        self._launch = launch
         self._agent = f"{time.time_ns():x}"
         self._numbers: dict[str, int] = {}
         self._rendezvous: dict[tuple[int, int], str] = {}  # by pid and creation
@@ -35,11 +40,12 @@ class RunTeller:
     def of_runs(
         self, folds: Iterable[RunFold], *, is_full: bool, is_last: bool
     ) -> tuple[RunFacts, ...]:
-        """Of those that have somebody; at least that there is none."""
-        told = [
-            self.facts(fold, is_full=is_full, is_last=is_last) for fold in folds if fold.processes
-        ]
-        return tuple(told) or (self.nothing(is_last=is_last),)
+        """Of those that have somebody; at least that there is none, or none yet of the launch."""
+        known = [fold for fold in folds if fold.processes]
+        is_launching = self._launch is not None and self._launch.run not in {f.run for f in known}
+        told = (self.facts(fold, is_full=is_full, is_last=is_last) for fold in known)
+        first = (self.nothing(is_last=is_last),) if is_launching or not known else ()
+        return (*first, *told)
 
     def has_news(self, folds: Iterable[RunFold]) -> bool:
         """Whether something of them is to be told soon."""
@@ -50,7 +56,7 @@ class RunTeller:
         now_ns = time.monotonic_ns()
         return RunFacts(
             run="", node=self._node, now_seconds=time.time(), now_ns=now_ns, boot=_BOOT,
-            agent=self._agent, number=self._next(""), is_last=is_last,
+            agent=self._agent, number=self._next(""), is_last=is_last, launch=self._launch,
         )  # fmt: skip
 
     def facts(self, fold: RunFold, *, is_full: bool = False, is_last: bool = False) -> RunFacts:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
+from dfx_agent.facts.launch import Launch
 from dfx_agent.loopback import is_loopback
 
 _HOST_OPTIONS = ("master-addr", "rdzv-endpoint")
 _RANK_OPTION = "node-rank"
 # in this order: the first that is told counts
 _RANK_VARIABLES = ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID")
+_TORCHRUN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _FIRST_HOST = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?")
 
 
@@ -29,10 +33,31 @@ def meeting_of(command: Sequence[str], environ: Mapping[str, str]) -> Meeting | 
     host = _host(command, environ)
     if not host:
         return None
-    rank = _option(command, _RANK_OPTION) or next(_told(environ, _RANK_VARIABLES), "")
+    rank = _node_rank(command, environ)
     if rank.isdecimal() and not is_loopback(host):
         return Meeting(host, int(rank) == 0)
     return Meeting(host, _is_this_machine(host))
+
+
+def launch_of(command: Sequence[str], environ: Mapping[str, str], run: str) -> Launch | None:
+    """Of torchrun on several nodes, which starts no rank before it has met the others."""
+    nodes = _option(command, "nnodes") or environ.get("PET_NNODES", "")
+    least = nodes.partition(":")[0]
+    is_torchrun = any(os.path.basename(word) in _TORCHRUN for word in command)
+    if not is_torchrun or not least.isdecimal() or int(least) < 2:
+        return None
+    rank = _node_rank(command, environ)
+    return Launch(
+        run=run,
+        num_nodes=int(least),
+        node_rank=int(rank) if rank.isdecimal() else -1,
+        meets_at=_option(command, "rdzv-endpoint") or _option(command, "master-addr"),
+        begin_ns=time.monotonic_ns(),
+    )
+
+
+def _node_rank(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    return _option(command, _RANK_OPTION) or next(_told(environ, _RANK_VARIABLES), "")
 
 
 def _host(command: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -31,6 +31,7 @@ from dfx_agent.exporters.prometheus.exporter import (
 )
 from dfx_agent.exporters.trackers.tracker import Tracker
 from dfx_agent.exporters.trackers.writing import STOP_SECONDS, Trackers, open_trackers
+from dfx_agent.facts.launch import Launch
 from dfx_agent.rules.declared import ALERTS, alerts_with
 from dfx_agent.shim import imports
 from dfx_agent.web.listener import Listener
@@ -47,10 +48,13 @@ class Service:
     """Agent, alerts, trackers, exporters and web server.
 
     The agent's folder, the trackers and the push are checked when it is made. ``listener`` is one
-    that is bound already, or another one than ``config`` asks for.
+    that is bound already, or another one than ``config`` asks for. ``launch``: the job that
+    is started beside it, where it is on many nodes.
     """
 
-    def __init__(self, config: Config, listener: Listener | None = None) -> None:
+    def __init__(
+        self, config: Config, listener: Listener | None = None, launch: Launch | None = None
+    ) -> None:
         self._listener = listener or listener_of(config)
         self._config = config
         self._token = read_token(config, self._listener.host)
@@ -69,7 +73,7 @@ class Service:
         )
         self.agent.follow_spans(self._spans.row)
         if self._join is not None:
-            self.agent.tell(self._node)
+            self.agent.tell(self._node, launch)
             self.agent.follow_hub(self._join.row)
         self.trackers = Trackers(trackers, self.agent, self._report)
         self.alerts = _alerts(config, self.agent, lambda: self.url)

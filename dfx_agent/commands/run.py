@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from dfx_agent.assembly.meeting import launch_of
 from dfx_agent.assembly.options import (
     add_budget_argument,
     add_service_arguments,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
     from dfx_agent.assembly.hub import Hub
     from dfx_agent.assembly.service import Service
+    from dfx_agent.facts.launch import Launch
 
 HELP = "start CMD with the guest in it and in every Python child; exit code is CMD's"
 EXAMPLE = "dfx-agent run --run nightly -- torchrun --nproc-per-node 8 train.py --lr 1e-6"
@@ -71,7 +73,7 @@ def _observe(
     hub = None
     try:
         config, hub = _settled(load_config(args), command)
-        service = _serve(config)
+        service = _serve(config, launch_of(command, os.environ, run))
         env = environment(os.environ, config.directory, run)
     except Exception as error:  # noqa: BLE001 (the job does not depend on us)
         _say(f"{_told(error)}; CMD runs unobserved")
@@ -91,15 +93,15 @@ def _settled(config: Config, command: Sequence[str]) -> tuple[Config, Hub | None
     return settled(config, command, _say)
 
 
-def _serve(config: Config) -> Service:
+def _serve(config: Config, launch: Launch | None) -> Service:
     """Where the address is taken, on another port of the same host, and it is said."""
     from dfx_agent.assembly.service import Service
 
     try:
-        return _started(Service(config))
+        return _started(Service(config, launch=launch))
     except ListenError as error:
         host = config.listen.rpartition(":")[0]
-        service = _started(Service(config, listener_of(config, f"{host}:0")))
+        service = _started(Service(config, listener_of(config, f"{host}:0"), launch))
         _say(f"{error}: taking {service.url} instead")
         return service
 

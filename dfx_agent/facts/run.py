@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dfx_agent.facts.devices import Reported
+from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
@@ -30,8 +31,8 @@ class RunFacts:
     flight records and layouts that were told stay as they are; ``seats`` are those that changed,
     ``left`` are gone; and a rank without ``begin_ns`` is the process that was told of. ``now_ns``
     is on the monotonic clock of the host, which ``boot`` tells from others. ``is_last``: the agent
-    leaves in order. A ``run`` of "" says that this node has none. ``failing``: what cannot be read
-    or judged there, "" for nothing.
+    leaves in order. A ``run`` of "" says that this node has none; ``launch`` is the one that its
+    launcher is about to start. ``failing``: what cannot be read or judged there, "" for nothing.
     """
 
     run: str
@@ -56,3 +57,4 @@ class RunFacts:
     batches: tuple[LedgerNews, ...] = ()
     progress: tuple[Progress, ...] = ()
     reported: tuple[Reported, ...] = ()
+    launch: Launch | None = None

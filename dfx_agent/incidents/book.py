@@ -245,7 +245,9 @@ def standing_of(
     if not verdicts:
         return UNJUDGED
     if not has_steps:
-        return Standing("insufficient evidence", "no step has closed yet")
+        waits = [v.summary for v in verdicts if v.kind == "hang" and v.state != "clear"]
+        reason = "; ".join(dict.fromkeys(["no step has closed yet", *waits]))
+        return Standing("insufficient evidence", reason)
     noted = [f"noted: {incident.summary}" for incident in incidents]
     unsure = [f"{v.kind}: {v.summary}" for v in verdicts if v.state != "clear"]
     if unsure:

@@ -18,6 +18,7 @@ from dfx_agent.rules.subjects import verdict_kind
 _BY_NAME: dict[str, Alert] = {alert.name: alert for alert in ALERTS}
 _BY_KIND: dict[str, Alert] = {verdict_kind(alert): alert for alert in reversed(ALERTS)}
 _MORE_TOKENS = "more tokens"
+_RENDEZVOUS = "rendezvous"
 _NOT_FINITE = "NaN or Inf"
 
 
@@ -36,6 +37,8 @@ def origin_of(kind: str, cause: str) -> str:
 
 def action_of(kind: str, cause: str, alert: str) -> str:
     """What to do first, as one sentence with its stop; "" where no runbook says it."""
+    if (kind, cause) == ("hang", _RENDEZVOUS):
+        return "Start the job on who is missing, or see why it does not reach the others."
     found = _alert_on(kind, cause, alert)
     return "" if found is None else _first_sentence(found.runbook.mitigation)
 

@@ -23,6 +23,7 @@ from dfx_agent.job.here import Shift
 from dfx_agent.job.layout import merged
 from dfx_agent.job.node_run import NodeRun
 from dfx_agent.job.places import Places
+from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, takes_part
 from dfx_agent.job.steps import JobSteps
 from dfx_agent.judge.data.ledger import RunLedger
@@ -65,6 +66,7 @@ class JobFold:
         self.skipped_updates = SkippedUpdates()
         self.reach: dict[str, Reach] = {}
         self.idle_nodes: frozenset[str] = frozenset()
+        self.launched: tuple[Launched, ...] = ()
         self.here_ns, self.here_seconds = 0, 0.0
         self._newest_ns: dict[tuple[str, ProcessId, str], int] = {}
         self._layouts: dict[str, tuple[object, Layout]] = {}  # and what it was made of

@@ -18,6 +18,7 @@ from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.job import Job
+from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
 from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.judge.divergence.history import signal_history
@@ -76,6 +77,7 @@ class JobFolds:
         self._faults = Faults()
         self._clocks: dict[str, NodeClock] = {}
         self._idle: dict[str, int] = {}  # node without a run -> when it was heard, monotonic ns
+        self._launched: dict[str, Launched] = {}  # by node
         self._heard: dict[str, int] = {}
         self._assigned: dict[tuple[str, str], Job] = {}  # by node, and by the name of a run
         self._jobs: list[Job] = []
@@ -204,10 +206,42 @@ class JobFolds:
         self._heard[facts.node] = here_ns
         if not facts.run:
             self._idle[facts.node] = here_ns
+            self._take_launch(facts, here_ns, here_seconds)
             return True
         self._idle.pop(facts.node, None)
+        known = self._launched.get(facts.node)
+        if known is not None and known.launch.run == facts.run:
+            del self._launched[facts.node]  # it has begun
         fold = self._job_of(facts).fold
         return fold.take(facts.node, facts, clock, here_ns, here_seconds)
+
+    def _take_launch(self, facts: RunFacts, here_ns: int, here_seconds: float) -> None:
+        self._launched.pop(facts.node, None)
+        if facts.launch is not None and not facts.is_last:
+            since_ns = facts.launch.begin_ns + self._clocks[facts.node].shift_ns
+            since_seconds = here_seconds - (here_ns - since_ns) / 1e9
+            launched = Launched(facts.node, facts.launch, since_ns, since_seconds)
+            self._launched[facts.node] = launched
+
+    def _place_launched(self, here_ns: int) -> None:
+        """With the job of that name of which nobody is here; it is begun where there is none."""
+        old_ns = here_ns - int(SILENT_SECONDS * 1e9)
+        fresh = [each for node, each in self._launched.items() if self._heard[node] >= old_ns]
+        self._launched = {each.node: each for each in fresh}
+        for job in self._jobs:
+            job.fold.launched = ()
+        for run in {each.launch.run for each in fresh}:
+            same = [job for job in self._jobs if job.fold.name == run]
+            if any(job.fold.heard for job in same):
+                continue  # its ranks tell
+            job = same[-1] if same else self._begun(run, run)
+            job.fold.launched = tuple(each for each in fresh if each.launch.run == run)
+
+    def _begun(self, name: str, run: str) -> Job:
+        job = Job(JobFold(name, run, self._critical, self._faults))
+        job.alerts = None if self._awaits_alerts else ()
+        self._jobs.append(job)
+        return job
 
     def _job_of(self, facts: RunFacts) -> Job:
         """Its node's, unless it has begun to meet elsewhere; else one that meets where it does."""
@@ -220,15 +254,16 @@ class JobFolds:
         if job is None:
             is_first = mine is None and not same
             run = facts.run if is_first else f"{facts.run} ({_rendezvous(told) or facts.node})"
-            job = Job(JobFold(facts.run, run, self._critical, self._faults))
-            job.alerts = None if self._awaits_alerts else ()
-            self._jobs.append(job)
+            job = self._begun(facts.run, run)
         self._assigned[key] = job
         return job
 
     def _look(self, here_ns: int, here_seconds: float) -> Snapshot:
         rows = []
         self._let_go(here_ns)
+        for job in self._jobs:
+            job.fold.at(here_ns, here_seconds)
+        self._place_launched(here_ns)
         for job in self._jobs:
             job.fold.at(here_ns, here_seconds)
             job.fold.idle_nodes = frozenset(self._idle)
@@ -248,7 +283,8 @@ class JobFolds:
         self._jobs = [
             job
             for job in self._jobs
-            if any(known.heard_ns >= forgotten_ns for known in job.fold.nodes.values())
+            if job.fold.launched
+            or any(known.heard_ns >= forgotten_ns for known in job.fold.nodes.values())
         ]
         self._idle = {node: ns for node, ns in self._idle.items() if ns >= old_ns}
 

@@ -10,7 +10,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.faults import unclear
 from dfx_agent.job.fold import JobFold
-from dfx_agent.job.rendezvous import rendezvous_verdict
+from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
 from dfx_agent.job.roster import Presence, missing_text
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import HangJudge
@@ -55,6 +55,7 @@ class JobJudge:
         of_run = (
             judged(run, "divergence", "", self._divergence),
             judged(run, "data", "", fold.ledger.verdict),
+            launch_verdict(fold.launched, fold.idle_nodes, fold.here_ns),
         )
         named = (self._named(verdict) for verdict in (*told, *filter(None, of_run)))
         return tuple(self._where_it_fails(named))

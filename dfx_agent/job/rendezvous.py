@@ -1,15 +1,17 @@
 """A job whose ranks wait for others that have not come: they are in rendezvous.
 
 It is said after 45 s. A node may take minutes to come, so it is a hang only after 300 s, and only
-where a stack shows that a rank is in torch's rendezvous.
+where a stack shows that a rank is in torch's rendezvous, or nodes have not come to torchrun's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from dfx_agent.durations import seconds_text
+from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.words import stack_lines
 from dfx_agent.snapshot import Verdict
@@ -54,3 +56,63 @@ def _is_in_rendezvous(rank: RankFacts) -> bool:
     main = rank.stacks.main if rank.stacks else None
     frames = main.frames if main else ()
     return any(_RENDEZVOUS.search(f"{frame.file} {frame.function}") for frame in frames)
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The launcher of a node, which has no rank yet; since when, by the clocks of this host."""
+
+    node: str
+    launch: Launch
+    since_ns: int
+    since_seconds: float
+
+
+def launch_verdict(
+    launched: Sequence[Launched], idle_nodes: Collection[str], now_ns: int
+) -> Verdict | None:
+    """Whom torchrun waits for before it starts a rank; None of what may come yet soon."""
+    if not launched:
+        return None
+    newest = max(launched, key=lambda each: each.since_ns)
+    seconds = (now_ns - newest.since_ns) / 1e9
+    if seconds < SAID_SECONDS:
+        return None
+    absent = _absent_text(launched, idle_nodes)
+    begun = f"torchrun runs on {_nodes_text(launched)}, and no rank is seen"
+    waits = f"torchrun waits for other nodes for {seconds_text(seconds)}: {absent}"
+    is_found = bool(absent) and seconds >= FOUND_SECONDS
+    return Verdict(
+        kind="hang",
+        state="found" if is_found else "insufficient evidence",
+        role="",
+        summary=waits if absent else f"{begun} for {seconds_text(seconds)}",
+        cause=CAUSE if is_found else "",
+        since_seconds=newest.since_seconds,
+        evidence=tuple(map(_line, launched)),
+    )
+
+
+def _absent_text(launched: Sequence[Launched], idle_nodes: Collection[str]) -> str:
+    """As in "1 of 2 nodes is here; nothing from node-b"; "" where all have come."""
+    num_nodes = max(each.launch.num_nodes for each in launched)
+    if len(launched) >= num_nodes:
+        return ""
+    is_are = "is" if len(launched) == 1 else "are"
+    here = f"{len(launched)} of {num_nodes} nodes {is_are} here"
+    idle = ", ".join(sorted(set(idle_nodes) - {each.node for each in launched}))
+    ranks = {each.launch.node_rank for each in launched}
+    absent = [str(n) for n in range(num_nodes) if n not in ranks] if -1 not in ranks else []
+    never = f"node rank{'s' if len(absent) > 1 else ''} {', '.join(absent)} never came"
+    whose = f"nothing from {idle}" if idle else never if absent else ""
+    return f"{here}; {whose}" if whose else here
+
+
+def _nodes_text(launched: Sequence[Launched]) -> str:
+    return ", ".join(sorted(each.node for each in launched))
+
+
+def _line(each: Launched) -> str:
+    at = f" meets at {each.launch.meets_at}" if each.launch.meets_at else ""
+    rank = f" (node rank {each.launch.node_rank})" if each.launch.node_rank >= 0 else ""
+    return f"torchrun on {each.node}{rank}{at}"

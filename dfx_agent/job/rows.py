@@ -50,12 +50,14 @@ class JobRows:
         """``verdicts`` and what was made of them, as of now."""
         fold = self._fold
         seats, steps = list(fold.seats(of_heard=False)), self.newest_steps(_NUM_STEPS)
+        begins = [_begin(fold, node, seat) for node, seat in seats]
+        begins += [each.since_seconds for each in fold.launched]
         newest = {(row.role, cell.rank): cell.split for row in steps for cell in row.cells}
         return RunRow(
             run=fold.run,
             framework=fold.framework,
             attempt=max((seat.attempt for _, seat in seats), default=0),
-            begin_seconds=min((_begin(fold, node, seat) for node, seat in seats), default=0.0),
+            begin_seconds=min(begins, default=0.0),
             ranks=tuple(sorted(self._ranks(seats, newest), key=_order)),
             steps=steps,
             scalars=fold.curves.rows(fold.framework),

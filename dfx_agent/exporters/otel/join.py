@@ -125,6 +125,7 @@ class HubJoin:
             self._link.put_off(what)
             return
         for facts in told:
-            known = {**self._known, envelope.RUN: facts.run, envelope.IS_LAST: is_last}
-            self._sender.add(facts.run, dumped(facts), known)
+            run = facts.run or (facts.launch.run if facts.launch is not None else "")
+            known = {**self._known, envelope.RUN: run, envelope.IS_LAST: is_last}
+            self._sender.add(run, dumped(facts), known)
         self._sender.flush()

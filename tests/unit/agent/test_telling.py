@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dfx_agent.agent.telling import Teller, Told, _joined, _with_batches, _with_scalars, newer
 from dfx_agent.facts.document import dumped, loaded
+from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
@@ -159,3 +160,14 @@ def test_readings_of_one_process_are_told_as_one():
     ]  # fmt: skip
     news = [LedgerNews(process, lost, (3,)) for lost in (0, 0, 1)]
     assert list(_joined(news, _with_batches)) == [news[0], news[2]]
+
+
+def test_a_launcher_that_waits_is_told_until_its_run_has_somebody(dfx_dir):
+    with staged(dfx_dir) as scene:
+        launch = Launch(run="r", num_nodes=2, meets_at="a:1", begin_ns=5)
+        scene.agent.tell("node-a", launch)
+        (before,) = scene.agent.facts()
+        assert (before.run, loaded(dumped(before)).launch) == ("", launch)
+        scene.warm_up()
+        scene.agent.poll()
+        assert [facts.launch for facts in scene.agent.facts()] == [None]

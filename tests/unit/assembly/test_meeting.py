@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from dfx_agent.assembly.meeting import Meeting, meeting_of
+from dfx_agent.assembly.meeting import Meeting, launch_of, meeting_of
 
 TORCHRUN = ["torchrun", "--nnodes", "2"]
 
@@ -55,3 +55,19 @@ def test_without_a_node_rank_it_is_here_where_the_address_is_ours():
     assert not meeting_of([], {"MASTER_ADDR": "192.0.2.1"}).is_here
     assert meeting_of([], {"MASTER_ADDR": "no such host"}) == Meeting("no such host", is_here=False)
     assert meeting_of([], {"MASTER_ADDR": own}) is not None
+
+
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [
+        ("torchrun --nnodes 2 --node-rank 1 --master-addr a t.py", (2, 1, "a")),
+        ("python -m torch.distributed.run --nnodes=2:4 --rdzv-endpoint=a:1 t.py", (2, -1, "a:1")),
+        ("/opt/bin/torchrun --nnodes=1 t.py", None),
+        ("torchrun --standalone t.py", None),
+        ("python t.py --nnodes 2", None),
+        ("torchrun --nnodes x t.py", None),
+    ],
+)
+def test_torchrun_on_several_nodes_meets_them_first(command, known):
+    found = launch_of(command.split(), {}, "r")
+    assert (found and (found.num_nodes, found.node_rank, found.meets_at)) == known

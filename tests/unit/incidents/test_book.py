@@ -243,6 +243,7 @@ def test_the_worst_comes_first():
     assert kinds == ["hang", "straggler", "divergence"]
 
 
+COMES = Verdict("hang", "insufficient evidence", "", "1 of 2 nodes is here")
 UNSURE = Verdict("straggler", "insufficient evidence", "actor", "3 steps, at least 5 needed")
 
 
@@ -251,6 +252,7 @@ UNSURE = Verdict("straggler", "insufficient evidence", "actor", "3 steps, at lea
     [
         ((), (), False, "insufficient evidence", "nothing has been judged yet"),
         (CLEAR, (), False, "insufficient evidence", "no step has closed yet"),
+        ((COMES, *CLEAR[1:]), (), False, "insufficient evidence", "no step has closed yet; 1 of 2"),
         (CLEAR, (), True, "clear", "nothing found: hang, crash, straggler"),
         ((*CLEAR, UNSURE), (), True, "insufficient evidence", "straggler: 3 steps, at least 5"),
         ((*CLEAR[:2], SLOW), (), True, "found", "rank 1 makes the others wait"),

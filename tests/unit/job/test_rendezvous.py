@@ -1,12 +1,15 @@
-"""Ranks that wait for others to join are said within a minute, and a hang only when it is sure."""
+"""Whom a job waits for to join is said within a minute, and is a hang only when it is sure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from nodes_scene import Hub, Node
+import pytest
+from nodes_scene import HUB_SECONDS, Hub, Node
 
+from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
+from dfx_agent.snapshot import Verdict
 
 STORE = Frame("/lib/site-packages/torch/distributed/rendezvous.py", 180, "_create_c10d_store")
 LOADS = Frame("/home/me/train.py", 8, "load_model")
@@ -68,3 +71,79 @@ def test_ranks_that_have_met_are_not_in_rendezvous():
     hub = Hub(Node("node-a", (0, 1, 2), world_size=8))
     follow(hub, 120)
     assert "rendezvous" not in hub.verdict("hang", 116).summary
+
+
+WAITS = "torchrun waits for other nodes for 55 s:"
+
+
+def torchrun(*node_ranks: int, idle: bool = True):
+    """A hub that torchrun on these nodes of three tell; the last one has nothing but an agent."""
+    hub, nodes = Hub(), [Node("abc"[n], (), apart_seconds=-300.0 * n) for n in node_ranks]
+
+    def tell(second: int) -> None:
+        for rank, node in zip(node_ranks, nodes, strict=True):
+            launch = Launch(
+                run="r", num_nodes=3, node_rank=rank, meets_at="a:29500", begin_ns=node.at(0)
+            )
+            facts = replace(node.facts(second), run="", seats=(), ranks={}, launch=launch)
+            hub.tell(facts, second)
+        if idle:
+            hub.tell(replace(Node("c", ()).facts(second), run="", seats=(), ranks={}), second)
+
+    return hub, tell
+
+
+def said(hub: Hub, tell, seconds: int) -> Verdict | None:
+    """Of the only run, after so long."""
+    for second in range(0, seconds + 1, 5):
+        tell(second)
+        (run,) = hub.folds.snapshot(*hub.at(second)).runs
+    assert (run.run, run.ranks, run.begin_seconds) == ("r", (), pytest.approx(HUB_SECONDS))
+    return next((v for v in run.verdicts if v.kind == "hang"), None)
+
+
+@pytest.mark.parametrize(
+    ("node_ranks", "idle", "words"),
+    [
+        ((0, 1), True, f"{WAITS} 2 of 3 nodes are here; nothing from c"),
+        ((0,), False, f"{WAITS} 1 of 3 nodes is here; node ranks 1, 2 never came"),
+        ((0, 1, 2), False, "torchrun runs on a, b, c, and no rank is seen for 55 s"),
+    ],
+    ids=["idle", "never came", "all"],
+)
+def test_nodes_that_torchrun_waits_for_are_said_within_a_minute(node_ranks, idle, words):
+    hub, tell = torchrun(*node_ranks, idle=idle)
+    assert said(hub, tell, 40) is None
+    found = said(hub, tell, 55)
+    assert (found.state, found.summary) == ("insufficient evidence", words)
+    assert found.evidence[0] == "torchrun on a (node rank 0) meets at a:29500"
+
+
+def test_nodes_that_never_come_are_a_hang():
+    hub, tell = torchrun(0, 1)
+    found = said(hub, tell, 305)
+    assert (found.state, found.cause) == ("found", "rendezvous")
+    (incident,) = hub.run(305).incidents
+    assert incident.kind == "hang"
+    assert incident.action.startswith("Start the job on who is missing")
+
+
+def test_ranks_take_the_place_of_their_launcher():
+    hub, tell = torchrun(0, 1)
+    assert said(hub, tell, 55) is not None
+    nodes = [Node("a", (0, 1), rendezvous="a:1"), Node("b", (2, 3), rendezvous="a:1")]
+    other = Node("d", (0,), world_size=1, rendezvous="d:1")
+    for node in (*nodes, other):
+        hub.tell(node.facts(56), 56)
+    runs = hub.folds.snapshot(*hub.at(57)).runs
+    assert {run.run: len(run.ranks) for run in runs} == {"r": 4, "r (d:1)": 1}
+    assert hub.verdict("hang", 58).state == "clear"
+
+
+def test_a_launcher_that_ends_leaves_nothing():
+    hub, tell = torchrun(0)
+    tell(0)
+    assert len(hub.folds.snapshot(*hub.at(1)).runs) == 1
+    hub.tell(replace(Node("a", (), number=1).facts(2), run="", seats=(), ranks={}, is_last=True), 2)
+    hub.folds.snapshot(*hub.at(3))
+    assert hub.folds.snapshot(*hub.at(4)).runs == ()
