@@ -41,6 +41,7 @@ class Part(NamedTuple):
 
 _H100 = "NVIDIA H100 Tensor Core GPU datasheet; half of what it says with sparsity"
 _BLACKWELL = "NVIDIA Blackwell datasheet (HGX B200, GB200); half of what it says with sparsity"
+_CANN = "Huawei CANN, platform_config/*.ini: cores x 16 x 16 x 16 x 2 x frequency of the cube"
 _ADA = "NVIDIA datasheet; half of what it says with sparsity"
 # The first that matches; what a name has in addition stands before what it shares.
 PARTS = (
@@ -67,6 +68,8 @@ PARTS = (
     # torch sees each of the two dies of one as a device
     Part(r"\bMI250X\b", 191.5, None, 47.9, None, "AMD Instinct MI250X datasheet, half of it"),
     Part(r"\bMI210\b", 181.0, None, 45.3, None, "AMD Instinct MI210 datasheet"),
+    Part(r"\bAscend ?910B2C?\b", 353.9, None, None, None, _CANN),  # 24 cores, 1.8 GHz
+    Part(r"\bAscend ?910B4(-1)?\b", 245.8, None, None, None, _CANN),  # 20 cores, 1.5 GHz
     Part(r"\bAscend910(Pro)?A\b", 256.0, None, None, None, "Huawei, Ascend 910, August 2019"),
 )
 

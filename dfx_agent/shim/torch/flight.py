@@ -1,4 +1,4 @@
-"""The newest entries of torch's flight recorder, in a file beside the segment.
+"""The newest entries of torch's flight recorder, in a file beside the segment; torch-npu's alike.
 
 A dump of the whole ring takes 22 to 35 ms, most of it with the GIL: it is made once in a process
 that stands still, never while it goes on. Without a recorder, or with an empty one, there is none.
@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,11 @@ _MAX_GROUPS, _MAX_ENTRIES, _MAX_MEMBERS = 32, 16, 64
 _MAX_TENSORS, _MAX_DIMENSIONS, _MAX_TEXT = 4, 8, 80
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 # paths in stacks; an event that is queried now would break the capture (the dump queries events)
-_CAPTURES = (b"cudagraph", b"cuda_graph", b"cuda/graphs")
+_CAPTURES = (
+    b"cudagraph", b"cuda_graph", b"cuda/graphs", b"npugraph", b"npu_graph", b"npu/graphs",
+)  # fmt: skip
+# of torch-npu, whose recorder (dump format 2.4) names no operation: profiling_name is ""
+_HCCL_DUMP, _UNNAMED = "_dump_hccl_trace_json", "hccl:collective"
 
 # when what is open began last, how often something has begun, the step, and how far each process
 # group is: the same while nothing goes on
@@ -87,7 +92,20 @@ def _dump() -> list[dict[str, Any]]:
     """Of all backends, each from its oldest to its newest entry."""
     c10d = sys.modules["torch._C._distributed_c10d"]
     dumps = [getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)]
-    return [entry for dump in dumps for entry in json.loads(dump()).get("entries", ())]
+    return [*(entry for dump in dumps for entry in _entries(dump)), *_dump_hccl()]
+
+
+def _dump_hccl() -> list[dict[str, Any]]:
+    """Of torch-npu; empty where it is not, or is too old for one."""
+    extension = getattr(sys.modules.get("torch_npu"), "_C", None)
+    dump = getattr(getattr(extension, "_distributed_c10d", None), _HCCL_DUMP, None)
+    found = _entries(dump) if dump is not None else []
+    return [{**entry, "profiling_name": entry["profiling_name"] or _UNNAMED} for entry in found]
+
+
+def _entries(dump: Callable[[], bytes]) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = json.loads(dump()).get("entries") or []
+    return entries
 
 
 def _document(distributed: Any, entries: list[dict[str, Any]]) -> dict[str, Any]:

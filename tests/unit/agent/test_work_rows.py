@@ -92,6 +92,7 @@ def test_a_model_that_nobody_can_count_is_told_with_the_reason():
         ("NVIDIA A100-SXM4-80GB", 312.0), ("NVIDIA A10", 125.0), ("NVIDIA A10G", None),
         ("NVIDIA L40S", 362.05), ("NVIDIA L4", 121.0), ("NVIDIA B200", 2250.0),
         ("NVIDIA GB200", 2500.0), ("AMD Instinct MI300X", 1307.4), ("Ascend910A", 256.0),
+        ("Ascend910B2", 353.9), ("Ascend910B2C", 353.9), ("Ascend910B4-1", 245.8),
         ("Ascend910B3", None), ("Tesla V100-SXM2-32GB", None), ("", None),
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dfx_agent.judge.unfinished import first_unfinished
 from dfx_agent.node.segments import flight as agent_flight
 from dfx_agent.shim.torch import flight
 from dfx_agent.shim.torch.flight import FlightWriter, write_flight
@@ -164,6 +165,63 @@ def test_both_recorders_of_a_build_with_cuda_are_read(torch, tmp_path):
     torch.c10d._dump_nccl_trace_json = lambda: json.dumps(other)
     assert write(tmp_path)
     assert [key.backend for key in written(tmp_path).groups] == ["nccl", "gloo"]
+
+
+def hccl(torch, monkeypatch, entries: list[dict[str, Any]]) -> None:
+    """torch-npu's recorder, where its own tests call it; format 2.4 (Ascend/pytorch, TraceUtils.h).
+
+    Operations have no names in it, and an entry has a description of its group of its own.
+    """
+    told = {"version": "2.4", "pg_config": {}, "pg_status": {}, "entries": entries}
+
+    c10d = types.SimpleNamespace(_dump_hccl_trace_json=lambda: json.dumps(told).encode())
+    extension = types.SimpleNamespace(_distributed_c10d=c10d)
+    monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace(_C=extension))
+
+
+def hccl_entry(sequence: int, state: str) -> dict[str, Any]:
+    return {
+        **entry(sequence, profiling_name="", state=state, retired=state == "completed"),
+        "record_id": sequence, "p2p_seq_id": 0, "op_id": sequence, "timeout_ms": 3636000,
+        "time_discovered_started_ns": 0, "time_discovered_completed_ns": 0,
+    }  # fmt: skip
+
+
+def test_torch_npu_s_recorder_is_read_beside_torch_s(torch, tmp_path, monkeypatch):
+    hccl(torch, monkeypatch, [hccl_entry(1, "completed"), hccl_entry(2, "scheduled")])
+    torch.entries = [entry(1)]
+    assert write(tmp_path)
+    groups = {key.backend: group for key, group in written(tmp_path).groups.items()}
+    assert set(groups) == {"gloo", "hccl"}
+    newest, before = groups["hccl"].entries
+    assert (newest.operation, newest.tensors, newest.sequence) == ("collective", " [8] float32", 2)
+    assert (newest.is_finished, before.is_finished) == (False, True)
+    assert groups["hccl"].members == (2, 3)
+
+
+def test_ranks_that_hang_in_hccl_are_found_by_its_recorder(torch, tmp_path, monkeypatch):
+    records = {}
+    for rank, num_issued in enumerate((2, 2, 1)):
+        states = ["completed", "scheduled"][:num_issued]
+        hccl(torch, monkeypatch, [hccl_entry(n, state) for n, state in enumerate(states, 1)])
+        torch.distributed.get_rank = lambda rank=rank: rank
+        assert write(tmp_path)
+        records[str(rank)] = written(tmp_path)
+    (found,) = first_unfinished(records)
+    assert (found.sequence, list(found.issued), list(found.missing)) == (2, ["0", "1"], ["2"])
+    ((labels, what),) = found.places()
+    assert (labels, what) == (["0", "1"], "collective@0 #2 [8] float32")
+
+
+@pytest.mark.parametrize("broken", ["older", "off", "captures"])
+def test_a_torch_npu_that_records_nothing_tells_nothing(torch, tmp_path, monkeypatch, broken):
+    hccl(torch, monkeypatch, [] if broken == "off" else [hccl_entry(1, "scheduled")])
+    if broken == "older":
+        del sys.modules["torch_npu"]._C._distributed_c10d._dump_hccl_trace_json
+    if broken == "captures":
+        frame = 'File "/site/torch_npu/npu/graphs.py", line 7 in __enter__'
+        (tmp_path / "1-a.stacks").write_text(frame)
+    assert not write(tmp_path)
 
 
 def test_it_is_dumped_once_while_nothing_moves_and_never_while_something_does(torch, tmp_path):

@@ -4,8 +4,11 @@ The device is a stand-in with the interface of ``torch.cuda``; tests/gpu/test_me
 ones.
 """
 
+import ast
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from dfx_agent.shim.torch import memory
 from dfx_agent.shim.torch.memory import MemorySampler
 
 GIB = 1 << 30
+ROOT = Path(__file__).resolve().parents[4]
 
 
 class StandIn(types.ModuleType):
@@ -74,6 +78,37 @@ def sampled():
         return gauges
 
     return sample
+
+
+NPU = """
+import types, torch
+from dfx_agent.shim.torch.memory import MemorySampler
+
+# as torch_npu's package does it, with what torch_npu/npu/memory.py has of torch.cuda's interface
+torch.utils.rename_privateuse1_backend("npu")
+npu = types.ModuleType("torch_npu.npu")
+npu.is_initialized, npu.device_count = lambda: True, lambda: 8
+stats = {"allocated_bytes": {"all": {"current": 3}}, "reserved_bytes": {"all": {"current": 4}}}
+npu.memory_stats_as_nested_dict = lambda index: stats if index == 6 else {}
+npu.get_device_properties = lambda index: types.SimpleNamespace(total_memory=64)
+torch._register_device_module("npu", npu)
+gauges = {}
+MemorySampler().sample(gauges.__setitem__, "rollout")
+print({name: value for name, value in gauges.items() if "stage" not in name})
+"""
+
+
+def test_torch_npu_is_asked_through_the_same_accessor():
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
+    told = subprocess.run(
+        [sys.executable, "-c", NPU], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert ast.literal_eval(told.stdout) == {
+        "memory/allocated_bytes@npu:6": 3.0,
+        "memory/reserved_bytes@npu:6": 4.0,
+        "memory/limit_bytes@npu:6": 64.0,
+        "patch/allocator_memory": 1.0,
+    }
 
 
 def test_the_allocator_s_figures_of_a_used_device(cuda, sampled):
