@@ -27,9 +27,10 @@ from dashboards.common import (
     tiles,
     values,
 )
-from dashboards.promql import SCRAPES, by, of_ranks, recent
+from dashboards.promql import SCRAPES, by, of_ranks, of_run, recent
 from dfx_agent.catalogue import memory, performance
-from dfx_agent.catalogue.spec import Metric
+from dfx_agent.catalogue.engines import PREFIX
+from dfx_agent.catalogue.spec import Metric, by_name
 
 DEVICE = "role, rank, device"
 NO_DEVICE = "no device"
@@ -55,6 +56,11 @@ def board() -> Board:
     made.line(9, (9, allocator()), (9, stage_peaks()), (6, fullest()))
     made.line(9, (12, reserved_heatmap()), (12, fragmentation()))
     made.line(8, (12, gap()), (12, retries()))
+    made.row("Stages: what offloading gives back, and who was refused")
+    made.line(
+        8, (8, held()), (6, host_by_stage()), (4, refused_by_stage()), (3, kv_cache()),
+        (3, communication()),
+    )  # fmt: skip
     made.row("Devices and host, by their own account")
     made.line(
         8, (9, device_panels.driver_memory()), (7, device_panels.stage_memory()),
@@ -271,6 +277,76 @@ def gap() -> Any:
     both = (by(DEVICE, "max", of_ranks(m)) for m in (memory.GPU_RESERVED, memory.GPU_ALLOCATED))
     panel.no_value(NO_DEVICE)
     return panel.with_target(query(f"max({' - '.join(both)})", "gap")).min(0)
+
+
+def held() -> Any:
+    panel = lines(
+        "Held before and after on- and offloading",
+        "The rank with most, when states last came to a device (start) or went off it (end). Solid "
+        "is allocated, dashed reserved. After 'end/offload' both should be low: allocated is "
+        "tensors that somebody still refers to, reserved alone is a cache that was not emptied.",
+        "bytes",
+    )
+    for ref, what in (("A", "allocated"), ("B", "reserved")):
+        found = of_ranks(memory.HELD, what=what, device="!host")
+        panel.with_target(query(by("point", "max", found), f"{{{{point}}}} {what}", ref))
+    panel.override_by_regexp(".* reserved", dashed())
+    return panel.min(0).no_value("nobody offloads")
+
+
+def host_by_stage() -> Any:
+    panel = bars(
+        "Resident host memory by stage",
+        "The rank with most, when it was last seen in the stage, pages of files included. What "
+        "goes off a device comes here: a host that is full after offloading ends the job.",
+        "bytes",
+    )
+    resident = by("stage", "max", recent(of_ranks(memory.HOST_STAGE_RESIDENT)))
+    return panel.with_target(instant(resident, "{{stage}}")).min(0)
+
+
+def refused_by_stage() -> Any:
+    panel = bars(
+        "Retries and OOMs by stage",
+        "Since the processes began, all ranks. 0 is normal. The stage is the one to make smaller.",
+        "none",
+    )
+    for ref, word, metric in (
+        ("A", "retries", memory.GPU_STAGE_RETRIES),
+        ("B", "OOM", memory.GPU_STAGE_OOMS),
+    ):
+        counted = by("stage", "sum", recent(of_ranks(metric)))
+        panel.with_target(instant(counted, f"{{{{stage}}}} {word}", ref))
+    return panel.min(0).no_value("none")
+
+
+def kv_cache() -> Any:
+    panel = tiles(
+        "Fullest KV cache",
+        "Of all rollout engines, as they say. At 100 % requests wait or are computed again. Each "
+        "one is on the pipeline board.",
+        "percentunit",
+    )
+    usage = by_name()[f"{PREFIX}kv_cache_usage_ratio"]
+    none = f"(0 * count({recent(of_ranks(memory.HOST_ANONYMOUS))}) - 1)"
+    panel.with_target(instant(f"max({recent(of_run(usage))}) or {none}", "in use"))
+    panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", "no engine", GREY))])
+    steps = limits(GREY, (0, GREEN), (0.9, YELLOW), (0.99, RED))
+    return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
+
+
+def communication() -> Any:
+    panel = tiles(
+        "Communication buffers",
+        "An estimate, of the rank with most: what its driver says that it has, less its allocator "
+        "and its context. More than a tenth of the device: fewer groups, or smaller buffers "
+        "(NCCL_BUFFSIZE).",
+        "bytes",
+    )
+    text = f"max({recent(of_ranks(memory.GPU_COMMUNICATION))}) or {absent(memory.GPU_LIMIT)}"
+    panel.with_target(instant(text, "estimated")).no_value("not told")
+    panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", NO_DEVICE, GREY))])
+    return panel.color_scheme(by_threshold()).thresholds(limits(GREY, (0, GREEN)))
 
 
 def retries() -> Any:

@@ -37,6 +37,7 @@ CASES = {
             (rises(memory.GPU_ALLOC_RETRIES, 3),),
             verdict("device nearly full", 0),
             verdict("host leak"),
+            verdict("memory not given back"),
         ),
     ),
     ("DfxHostMemoryLeak", "warning"): Cases(
@@ -46,6 +47,21 @@ CASES = {
             verdict("device nearly full"),
             verdict("host leak", kind="data"),
             (at(memory.HOST_SLOPE, 50e6), at(memory.HOST_ANONYMOUS, 1 * GIB)),
+            verdict("memory not given back"),
+        ),
+    ),
+    ("DfxGpuMemoryNotGivenBack", "warning"): Cases(
+        fires=(verdict("memory not given back"),),
+        silent=(
+            verdict("memory not given back", 0),
+            verdict("memory not given back", kind="data"),
+            verdict("device nearly full"),
+            verdict("host leak"),
+            (
+                at(memory.GPU_STAGE_RESERVED, 70 * GIB, stage="rollout"),
+                at(memory.GPU_STAGE_ALLOCATED, 1 * GIB, stage="rollout"),
+                at(memory.GPU_LIMIT, 80 * GIB),
+            ),
         ),
     ),
 }

@@ -99,6 +99,7 @@ class DeviceWatch:
                     continue
                 sight = sights[process] = self._sight(process)
                 process.devices.use(devices_of(sight, rows), _own_bytes(sight, rows))
+                process.memory.note_driver(process.devices.own_bytes, process.gauges)
                 for device in process.devices.names:
                     users.setdefault(device, []).append((role, label))
                 _add_sample(process, fresh)

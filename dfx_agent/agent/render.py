@@ -15,7 +15,7 @@ from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted, unclear
 from dfx_agent.incidents.book import standing_of
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
-from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars import token_load
 from dfx_agent.node.time.account import SpanEvent
@@ -227,6 +227,8 @@ def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
         device_bytes=dict(process.devices.own_bytes),
         device_stages=process.devices.rows(),
         host_memory=None if row.source == "passive" else _host_memory(process),
+        held=held_rows(process.gauges),
+        beside_allocator=process.memory.beside_allocator,
         event_loop=process.loop.row(time.monotonic_ns(), last, process.inflight),
         work=work_row(process, fold.peaks),
     )
@@ -236,8 +238,16 @@ def _host_memory(process: Process) -> HostMemory | None:
     memory = process.memory
     if memory.anonymous_bytes is None:
         return None
-    slope = memory.trend.slope_bytes_per_step()
-    return HostMemory(memory.anonymous_bytes, slope, memory.heap.now)
+    stages = memory.stage_bytes.items()
+    return HostMemory(
+        memory.anonymous_bytes,
+        memory.trend.slope_bytes_per_step(),
+        memory.heap.now,
+        memory.bytes.resident,
+        memory.bytes.virtual,
+        {stage: had.resident for stage, had in stages if had.resident is not None},
+        {stage: had.virtual for stage, had in stages if had.virtual is not None},
+    )
 
 
 def _open_spans(process: Process) -> tuple[OpenSpan, ...]:

@@ -1,9 +1,9 @@
 """Memory: the framework allocator of each device, anonymous memory of the process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dfx_agent.catalogue.spec import PER_RANK, Metric, native
-from dfx_agent.snapshot import DeviceMemory, GlibcHeap, RankRow
+from dfx_agent.snapshot import DeviceMemory, GlibcHeap, HostMemory, RankRow
 
 
 def _fragmentation(device: DeviceMemory) -> float | None:
@@ -64,6 +64,12 @@ GPU_STAGE_RETRIES = Metric(
     "were seen.", "shim",
     of="device", value=lambda device: {(s,): n for s, n in device.stage_num_alloc_retries.items()},
 )  # fmt: skip
+GPU_STAGE_OOMS = Metric(
+    "dfx_gpu_mem_stage_ooms", "counter", "", (*PER_RANK, "device", "stage"),
+    "Out-of-memory errors, caught ones included, by the stage at whose sample they were seen.",
+    "shim",
+    of="device", value=lambda device: {(s,): n for s, n in device.stage_num_ooms.items()},
+)  # fmt: skip
 GPU_STAGE_PEAK = Metric(
     "dfx_gpu_mem_stage_peak_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
     "Highest allocated memory sampled in the stage, about once a second since the guest came, or "
@@ -81,6 +87,50 @@ GPU_OOMS = Metric(
     "Out-of-memory errors the allocator has raised, caught ones included.", "shim",
     of="device", value=lambda device: device.num_ooms,
 )  # fmt: skip
+GPU_BESIDE_ALLOCATOR = Metric(
+    "dfx_gpu_mem_beside_allocator_bytes", "gauge", "bytes", PER_RANK,
+    "What the driver says that the process has on its devices, less what its allocators hold: "
+    "context, buffers of communicators, workspaces of libraries.", "derived",
+    of="rank", value=lambda rank: rank.beside_allocator and rank.beside_allocator.now_bytes,
+)  # fmt: skip
+
+
+def _communication(rank: RankRow) -> float | None:
+    beside = rank.beside_allocator
+    return None if beside is None else beside.now_bytes - beside.least_bytes
+
+
+GPU_COMMUNICATION = Metric(
+    "dfx_gpu_mem_communication_estimate_bytes", "gauge", "bytes", PER_RANK,
+    "An estimate of the buffers of communicators (NCCL, HCCL): "
+    "dfx_gpu_mem_beside_allocator_bytes less the least that was seen of it, which is the context. "
+    "Workspaces of libraries are in it; too low where the agent came when communicators were "
+    "there already.", "derived",
+    of="rank", value=_communication,
+)  # fmt: skip
+
+
+def _held(rank: RankRow) -> dict[tuple[str, ...], float]:
+    return {
+        (held.device, held.stage, held.point, what): num_bytes
+        for held in rank.held
+        for what, num_bytes in (
+            ("allocated", held.allocated_bytes),
+            ("reserved", held.reserved_bytes),
+            ("resident", held.resident_bytes),
+            ("virtual", held.virtual_bytes),
+        )
+        if num_bytes is not None
+    }
+
+
+HELD = Metric(
+    "dfx_offload_held_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage", "point", "what"),
+    "What was held when states were last brought to a device or taken off it: start/offload before "
+    "they come, start/onload after, end/onload before they go, end/offload after; what: allocated "
+    "and reserved by the allocator, resident and virtual of the process (device host).", "shim",
+    of="rank", value=_held,
+)  # fmt: skip
 DEVICE_TOTAL = Metric(
     "dfx_device_memory_total_bytes", "gauge", "bytes", ("device",),
     "Memory that a device of this machine has, by its own account, whoever uses it.", "device",
@@ -96,6 +146,41 @@ HOST_ANONYMOUS = Metric(
     "dfx_host_memory_anonymous_bytes", "gauge", "bytes", PER_RANK,
     "Resident anonymous memory of the process (RssAnon): what a leak grows.", "device",
     of="rank", value=lambda rank: rank.host_memory and rank.host_memory.anonymous_bytes,
+)  # fmt: skip
+HOST_RESIDENT = Metric(
+    "dfx_host_memory_resident_bytes", "gauge", "bytes", PER_RANK,
+    "Resident memory of the process (rss), with pages of files, which the kernel takes back as it "
+    "likes.", "device",
+    of="rank", value=lambda rank: rank.host_memory and rank.host_memory.resident_bytes,
+)  # fmt: skip
+HOST_VIRTUAL = Metric(
+    "dfx_host_memory_virtual_bytes", "gauge", "bytes", PER_RANK,
+    "Virtual memory of the process (vms): all that is mapped, in memory or not.", "device",
+    of="rank", value=lambda rank: rank.host_memory and rank.host_memory.virtual_bytes,
+)  # fmt: skip
+
+
+def _of_stages(
+    stages: Callable[[HostMemory], Mapping[str, float]],
+) -> Callable[[RankRow], dict[tuple[str, ...], float] | None]:
+    def value(rank: RankRow) -> dict[tuple[str, ...], float] | None:
+        told = rank.host_memory
+        return None if told is None else {(s,): n for s, n in stages(told).items()}
+
+    return value
+
+
+HOST_STAGE_RESIDENT = Metric(
+    "dfx_host_memory_stage_resident_bytes", "gauge", "bytes", (*PER_RANK, "stage"),
+    "Resident memory of the process when the stage was last sampled, about once a second.",
+    "device",
+    of="rank", value=_of_stages(lambda memory: memory.stage_resident_bytes),
+)  # fmt: skip
+HOST_STAGE_VIRTUAL = Metric(
+    "dfx_host_memory_stage_virtual_bytes", "gauge", "bytes", (*PER_RANK, "stage"),
+    "Virtual memory of the process when the stage was last sampled, about once a second.",
+    "device",
+    of="rank", value=_of_stages(lambda memory: memory.stage_virtual_bytes),
 )  # fmt: skip
 HOST_SLOPE = Metric(
     "dfx_host_memory_slope_bytes", "gauge", "bytes", PER_RANK,
@@ -184,12 +269,20 @@ METRICS = (
     GPU_STAGE_ALLOCATED,
     GPU_STAGE_RESERVED,
     GPU_STAGE_RETRIES,
+    GPU_STAGE_OOMS,
     GPU_STAGE_PEAK,
     GPU_ALLOC_RETRIES,
     GPU_OOMS,
+    GPU_BESIDE_ALLOCATOR,
+    GPU_COMMUNICATION,
+    HELD,
     DEVICE_TOTAL,
     DEVICE_AVAILABLE,
     HOST_ANONYMOUS,
+    HOST_RESIDENT,
+    HOST_VIRTUAL,
+    HOST_STAGE_RESIDENT,
+    HOST_STAGE_VIRTUAL,
     HOST_SLOPE,
     HEAP_USED,
     HEAP_RETAINED,

@@ -33,7 +33,7 @@ class DeviceUse:
     """What the allocator of one device holds; None where it was not told.
 
     ``unused_samples``: what it holds and does not use, at the end of the newest 64 steps;
-    ``kept_samples``: the same while the process rolls out, of one that offloads before.
+    ``kept_samples``: the same while its states are off the device, of one that offloads.
     """
 
     device: str

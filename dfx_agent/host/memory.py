@@ -11,8 +11,9 @@ import os
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-_FIELD = "\nRssAnon:"
+_ANONYMOUS, _RESIDENT, _VIRTUAL = "\nRssAnon:", "\nVmRSS:", "\nVmSize:"
 _ARENA_ALIGNMENT = 64 * 2**20  # glibc's HEAP_MAX_SIZE
 _PIECE_BYTES, _MOST_PIECES = 2 * 2**20, 512
 _ENTRY_BYTES = 8  # of /proc/PID/pagemap; the topmost bit of the last one: present
@@ -23,18 +24,30 @@ _STRIDES = 2, 4, 8
 _MIN_STEPS = 8
 
 
-def anonymous_bytes(pid: int) -> int | None:
-    """Resident anonymous memory in bytes; None when the process is gone or may not be read."""
+class ProcessBytes(NamedTuple):
+    """What a process has; None is what the kernel does not tell."""
+
+    anonymous: int | None = None
+    resident: int | None = None  # with pages of files
+    virtual: int | None = None  # all that is mapped
+
+
+def process_bytes(pid: int) -> ProcessBytes:
+    """Nothing is known when the process is gone or may not be read."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as status:
-            return parse_anonymous(status.read().decode("utf-8", "replace"))
+            return parse_status(status.read().decode("utf-8", "replace"))
     except OSError:
-        return None
+        return ProcessBytes()
 
 
-def parse_anonymous(status: str) -> int | None:
-    """``RssAnon`` of the text of ``/proc/PID/status``, in bytes; a zombie's has none."""
-    _, found, rest = status.partition(_FIELD)
+def parse_status(status: str) -> ProcessBytes:
+    """Of the text of ``/proc/PID/status``; a zombie's has none of them."""
+    return ProcessBytes(*(_of_status(status, f) for f in (_ANONYMOUS, _RESIDENT, _VIRTUAL)))
+
+
+def _of_status(status: str, field: str) -> int | None:
+    _, found, rest = status.partition(field)
     return int(rest.split(None, 1)[0]) * _BYTES_PER_KB if found else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
-from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.node.memory.gauges import HELD, device_rows
 from dfx_agent.node.memory.limits import MemoryLimits
 from dfx_agent.node.process import Process
 
@@ -33,7 +33,9 @@ class MemoryReader:
         samples = tuple(memory.trend.samples)
         sparse = tuple(map(tuple, memory.trend.sparse_samples.values()))
         has_changed = any(map(_has_changed, (samples, *sparse)))
-        offloads = any(stage == _OFFLOAD for stage, _ in process.stamps)
+        offloads = any(stage == _OFFLOAD for stage, _ in process.stamps) or any(
+            name.startswith(HELD) for name in process.gauges
+        )
         return MemoryFacts(
             process=process.id,
             step=process.step,

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from dfx_agent.host.memory import anonymous_bytes
+from dfx_agent.host.memory import ProcessBytes, process_bytes
 from dfx_agent.host.stat import stat_fields
 from dfx_agent.snapshot import HostMemory, OutsideLook, RankRow, RankState, TimeSplit, Verdict
 from dfx_agent.wire import Identity
@@ -34,7 +34,7 @@ class OutsideProcess:
         self._cpu_seconds = 0.0
         self._cpu_ratio: float | None = None
         self._num_threads: Counter[str] = Counter()
-        self._memory_bytes: int | None = None
+        self._memory = ProcessBytes()
         self._looked_ns = 0
         self._stage: str | None = None
         self._stage_samples: Counter[str] = Counter()
@@ -55,7 +55,7 @@ class OutsideProcess:
             self._cpu_ratio = (cpu_seconds - self._cpu_seconds) / elapsed_seconds
         self._state, self._cpu_seconds, self._looked_ns = fields[0], cpu_seconds, now_ns
         self._num_threads = Counter(_thread_states(self.pid))
-        self._memory_bytes = anonymous_bytes(self.pid)
+        self._memory = process_bytes(self.pid)
 
     def add_stack(self, stage: str | None) -> None:
         """Where the main thread stood: "" no frame is known, None it could not be read."""
@@ -66,7 +66,7 @@ class OutsideProcess:
         self._stage_samples[stage] += 1
 
     def row(self) -> RankRow:
-        identity, memory = self.identity, self._memory_bytes
+        identity, memory = self.identity, self._memory
         return RankRow(
             role=identity.role,
             rank=self.label,
@@ -93,7 +93,11 @@ class OutsideProcess:
             num_lost_records=0,
             num_late_records=0,
             num_guest_drops=0,
-            host_memory=None if memory is None else HostMemory(memory),
+            host_memory=None
+            if memory.anonymous is None
+            else HostMemory(
+                memory.anonymous, resident_bytes=memory.resident, virtual_bytes=memory.virtual
+            ),
             source="passive",
             outside=self._look(),
         )
@@ -116,7 +120,7 @@ class OutsideProcess:
     def _end(self) -> None:
         self.is_living = False
         self._state, self._stage = "", None
-        self._cpu_ratio = self._memory_bytes = None
+        self._cpu_ratio, self._memory = None, ProcessBytes()
         self._num_threads = Counter()
 
 

@@ -267,7 +267,7 @@ class Process:
             if now_ns >= self._next_look_ns:
                 self._next_look_ns = now_ns + _LOOK_EVERY_NS
                 self._processor.look(now_ns, self.pid, self._training_thread())
-            self.memory.sample(now_ns, self.pid, None, is_step_over=False)
+            self.memory.sample(now_ns, self.pid, None, self.inflight, is_step_over=False)
 
     def catch_up(self) -> None:
         """Account the time of readings without news: up to one reading ago, as ever."""
@@ -319,7 +319,7 @@ class Process:
 
     def _sample_memory(self, now_ns: int, closed: list[ClosedStep]) -> None:
         step = closed[-1].window.step if closed else None
-        self.memory.sample(now_ns, self.pid, step, is_step_over=bool(closed))
+        self.memory.sample(now_ns, self.pid, step, self.inflight, is_step_over=bool(closed))
         self.memory.heap.look(now_ns, self.pid, self.gauges)
         if step is not None:
             self.memory.sample_devices(step, self.gauges)

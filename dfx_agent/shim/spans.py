@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dfx_agent.shim import compiling, recorder
+from dfx_agent.shim import compiling, held_memory, recorder
 from dfx_agent.shim.recorder import OpenSpan, innermost
 from dfx_agent.wire.records import STAGE, WAIT
 
@@ -140,9 +140,64 @@ class Span:
 
 
 class stage(Span):  # noqa: N801 (read as a verb: with dfx.stage("rollout"))
-    """A stage of the step (rollout, reward, old_logprob, ..., actor_update, weight_sync)."""
+    """A stage of the step (rollout, reward, old_logprob, ..., actor_update, weight_sync).
+
+    One that is called "onload" or "offload" also tells what is held before and after it.
+    """
 
     __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._num_open = 0
+        if type(self) is stage and type(name) is str and name in _MOVING:
+            self.__class__ = _MOVING[name]
+
+
+class Onloading(stage):
+    """Brings states to a device."""
+
+    __slots__ = ()
+    _move = "onload"
+
+    def __enter__(self) -> Span:
+        tell_held(held_memory.POINTS[self._move][0], self._name)
+        return super().__enter__()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(exc_type, exc, traceback)
+        if exc_type is None:
+            tell_held(held_memory.POINTS[self._move][1], self._name)
+
+
+class Offloading(Onloading):
+    """Takes them off it."""
+
+    __slots__ = ()
+    _move = "offload"
+
+
+_MOVING: dict[str, type[stage]] = {"onload": Onloading, "offload": Offloading}
+
+
+def tell_held(point: str, name: str) -> None:
+    """What is held now, at a point of the stage around; of ``name`` where there is none."""
+    writer = recorder.current
+    if writer is None or compiling.is_compiling():
+        return
+    try:
+        opened = innermost.get()
+        while opened is not None and (opened[5] != STAGE or not opened[1]._num_open):  # noqa: SLF001
+            opened = opened[-1]
+        stage = name if opened is None else opened[0].name_of(opened[4])
+        held_memory.tell_held(writer.gauge, point, stage)
+    except Exception:  # noqa: BLE001 (never into the job)
+        writer.count_error()
 
 
 class wait(Span):  # noqa: N801

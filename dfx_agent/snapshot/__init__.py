@@ -59,7 +59,13 @@ from dfx_agent.snapshot.incidents import (
     Standing,
 )
 from dfx_agent.snapshot.ledger import LedgerMismatches, LedgerRow, LedgerState
-from dfx_agent.snapshot.memory import DeviceMemory, GlibcHeap, HostMemory
+from dfx_agent.snapshot.memory import (
+    BesideAllocator,
+    DeviceMemory,
+    GlibcHeap,
+    HeldMemory,
+    HostMemory,
+)
 from dfx_agent.snapshot.rank import OutsideLook, RankRow, RankSource, RankState
 from dfx_agent.snapshot.run import RunRow, RunVerdicts, StepCell, StepRow
 from dfx_agent.snapshot.scalars import Moments, ScalarHistory, ScalarRow
@@ -81,6 +87,7 @@ __all__ = [
     "AlertRow",
     "AlertSource",
     "Alerts",
+    "BesideAllocator",
     "Blindness",
     "Bottleneck",
     "BoundBy",
@@ -106,6 +113,7 @@ __all__ = [
     "FaultRow",
     "GlibcHeap",
     "GroupRow",
+    "HeldMemory",
     "Histogram",
     "HostMemory",
     "HostUse",

@@ -28,6 +28,37 @@ class DeviceMemory:
     stage_allocated_bytes: Mapping[str, float] = field(default_factory=dict)
     stage_reserved_bytes: Mapping[str, float] = field(default_factory=dict)
     stage_num_alloc_retries: Mapping[str, float] = field(default_factory=dict)
+    stage_num_ooms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BesideAllocator:
+    """What the driver says that a process has on its devices, less what its allocators hold.
+
+    That is the context, buffers of communicators and workspaces of libraries. ``least_bytes``: the
+    least that was seen of it, which has the context in it.
+    """
+
+    now_bytes: float
+    least_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMemory:
+    """What was held when states were last brought to a device or taken off it, within a stage.
+
+    ``point``, as ROLL calls it: "start/offload" before they come, "start/onload" after,
+    "end/onload" before they go, "end/offload" after. ``device`` is "host" for the process itself,
+    of which ``resident_bytes`` and ``virtual_bytes`` are; the others are of the allocator.
+    """
+
+    stage: str
+    point: str
+    device: str
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    resident_bytes: float | None = None
+    virtual_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +79,14 @@ class GlibcHeap:
 class HostMemory:
     """Anonymous memory of one process; the slope is None until enough steps were seen.
 
-    ``heap`` is None where the guest does not ask glibc.
+    ``heap`` is None where the guest does not ask glibc. ``resident_bytes`` counts pages of files
+    too, ``virtual_bytes`` all that is mapped; ``stage_*``: when the stage was last sampled.
     """
 
     anonymous_bytes: float
     slope_bytes_per_step: float | None = None
     heap: GlibcHeap | None = None
+    resident_bytes: float | None = None
+    virtual_bytes: float | None = None
+    stage_resident_bytes: Mapping[str, float] = field(default_factory=dict)
+    stage_virtual_bytes: Mapping[str, float] = field(default_factory=dict)

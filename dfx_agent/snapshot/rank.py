@@ -10,7 +10,7 @@ from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
 from dfx_agent.snapshot.devices import StageDevice
 from dfx_agent.snapshot.event_loop import EventLoopRow
 from dfx_agent.snapshot.ledger import LedgerRow
-from dfx_agent.snapshot.memory import DeviceMemory, HostMemory
+from dfx_agent.snapshot.memory import BesideAllocator, DeviceMemory, HeldMemory, HostMemory
 from dfx_agent.snapshot.scalars import ScalarRow
 from dfx_agent.snapshot.time import OpenSpan, StageStamp, TimeSplit
 from dfx_agent.snapshot.work import WorkRow
@@ -87,6 +87,8 @@ class RankRow:
     device_bytes: Mapping[str, float] = field(default_factory=dict)
     device_stages: tuple[StageDevice, ...] = ()
     host_memory: HostMemory | None = None
+    held: tuple[HeldMemory, ...] = ()
+    beside_allocator: BesideAllocator | None = None
     source: RankSource = "guest"
     outside: OutsideLook | None = None
     event_loop: EventLoopRow | None = None

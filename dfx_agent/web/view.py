@@ -14,6 +14,7 @@ from math import isfinite, nan
 from dfx_agent.catalogue.utilisation import work_lines
 from dfx_agent.snapshot import (
     AgentRow,
+    BesideAllocator,
     Blindness,
     Bottleneck,
     CollectiveTime,
@@ -23,6 +24,7 @@ from dfx_agent.snapshot import (
     EventLoopRow,
     FaultRow,
     GroupRow,
+    HeldMemory,
     HostMemory,
     Incident,
     OpenSpan,
@@ -101,6 +103,8 @@ class ShownRank:
     device_names: tuple[str, ...]
     device_stages: tuple[StageDevice, ...]
     host_memory: HostMemory | None
+    held: tuple[HeldMemory, ...]
+    beside_allocator: BesideAllocator | None
     source: RankSource
     outside: OutsideLook | None
     event_loop: EventLoopRow | None
@@ -295,6 +299,8 @@ def _shown(rank: RankRow, cell: StepCell | None) -> ShownRank:
         device_names=rank.device_names,
         device_stages=rank.device_stages,
         host_memory=rank.host_memory,
+        held=rank.held,
+        beside_allocator=rank.beside_allocator,
         source=rank.source,
         outside=rank.outside,
         event_loop=rank.event_loop,

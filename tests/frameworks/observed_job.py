@@ -60,6 +60,10 @@ class Observed:
                     found.setdefault((field, column), []).append(record.value)
         return found
 
+    def gauges(self) -> dict[str, float]:
+        """The newest value of each."""
+        return {record.name: record.value for record in self.records if record.kind == "gauge"}
+
     def parts(self, adapter: str = "") -> dict[str, float]:
         """part -> 1 active, 0 absent, -1 failed; of one adapter where it is named."""
         return {

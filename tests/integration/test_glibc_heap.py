@@ -43,7 +43,7 @@ def test_what_is_told_is_what_malloc_trim_gives_back(tmp_path, monkeypatch):
             return now if now and (now.trimmable_bytes or 0) >= freed / 2 else None
 
         kept = until(keeps_much, "glibc keeps them", 60)
-        assert freed <= kept.retained_bytes <= memory.anonymous_bytes(job.pid)
+        assert freed <= kept.retained_bytes <= memory.process_bytes(job.pid).anonymous
         go.touch()
         until(lambda: job.output.count("\n") == 2, f"it has trimmed: {job.errors}", 60)
         given_back = int(job.output.split()[1])

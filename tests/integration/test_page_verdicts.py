@@ -257,7 +257,10 @@ def test_memory_of_devices_and_host(open_page):
         assert held / full == pytest.approx(68 / 80, abs=0.01)
         assert used / full == pytest.approx(41 / 80, abs=0.01)
         first.locator(".fill").hover()
-        assert "peak in backward" in page.inner_text(".tooltip")
+        told = page.inner_text(".tooltip")
+        assert "peak in backward" in told
+        assert "end/offload of weight_sync" in told
+        assert "2.00 GiB, 3.00 GiB reserved" in told
         assert not page.locator("#memory .c-ooms").first.is_visible()
 
 

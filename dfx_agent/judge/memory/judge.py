@@ -185,7 +185,7 @@ def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
 
 
 def _kept(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
-    """Of ranks that offload: what stays with their allocator while they roll out."""
+    """Of ranks that offload: what stays with their allocator while they are offloaded."""
     found = [
         (num_bytes, facts, device)
         for facts in ranks
@@ -201,8 +201,8 @@ def _kept(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
         kind="memory",
         state="found",
         role=role,
-        summary=f"{labels_text(labels)} {verb} {bytes_text(most)} of {device.device} through the "
-        "rollout and use none of it: offloading did not give it back",
+        summary=f"{labels_text(labels)} {verb} {bytes_text(most)} of {device.device} while "
+        "offloaded and use none of it: offloading did not give it back",
         ranks=labels,
         stage="rollout",
         cause=NOT_GIVEN_BACK,
@@ -218,7 +218,7 @@ def _kept_line(num_bytes: float, facts: MemoryFacts, device: DeviceUse) -> str:
     share = num_bytes / (device.limit_bytes or num_bytes)
     return (
         f"rank {facts.process.label}: {bytes_text(num_bytes)}, {share:.0%} of {device.device}, "
-        f"held and not in use in each of the last {_KEPT_STEPS} rollouts"
+        f"held and unused while offloaded in the last {_KEPT_STEPS} steps"
     )
 
 

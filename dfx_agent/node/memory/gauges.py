@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dfx_agent.snapshot import DeviceMemory
+from dfx_agent.snapshot import DeviceMemory, HeldMemory
 
 _PREFIX = "memory/"
 _FIELDS = frozenset(
     {"allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes",
      "largest_free_bytes", "limit_bytes", "num_alloc_retries", "num_ooms"}
 )  # fmt: skip
+HELD = "memory/at/"
+_HELD_FIELDS = frozenset({"allocated_bytes", "reserved_bytes", "resident_bytes", "virtual_bytes"})
+_PARTS_BEFORE_STAGE = 3
 # beginnings of what is told of each stage
 _OF_STAGES = {
     "stage_peak_bytes/": "stage_peak_bytes",
     "stage/allocated_bytes/": "stage_allocated_bytes",
     "stage/reserved_bytes/": "stage_reserved_bytes",
     "stage/num_alloc_retries/": "stage_num_alloc_retries",
+    "stage/num_ooms/": "stage_num_ooms",
 }
 
 
@@ -39,6 +43,19 @@ def _add_stage(rows: dict[str, dict[str, Any]], device: str, field: str, value: 
         if field.startswith(begin):
             stages = rows.setdefault(device, {}).setdefault(kept, {})
             stages[field[len(begin) :]] = value
+
+
+def held_rows(gauges: Mapping[str, float]) -> tuple[HeldMemory, ...]:
+    """One per stage, point and device, in the order in which they were first told."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for name, value in gauges.items():
+        if name.startswith(HELD):
+            rest, _, device = name[len(HELD) :].rpartition("@")
+            parts = rest.split("/", _PARTS_BEFORE_STAGE)
+            if len(parts) > _PARTS_BEFORE_STAGE and parts[2] in _HELD_FIELDS:
+                side, state, field, stage = parts
+                rows.setdefault((stage, f"{side}/{state}", device), {})[field] = value
+    return tuple(HeldMemory(*key, **values) for key, values in rows.items())
 
 
 def _device_order(device: str) -> tuple[str, int, str]:

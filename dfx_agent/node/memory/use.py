@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.memory import Samples
 from dfx_agent.host.cgroup import MemoryGroup, memory_groups
-from dfx_agent.host.memory import MemoryTrend, anonymous_bytes, num_host_oom_kills
-from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.host.memory import (
+    MemoryTrend,
+    ProcessBytes,
+    num_host_oom_kills,
+    process_bytes,
+)
+from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.memory.heap import ProcessHeap
+from dfx_agent.node.time.account import SpanEvent
+from dfx_agent.snapshot import BesideAllocator, DeviceMemory, HeldMemory
+from dfx_agent.wire.records import STAGE
 
 _EVERY_NS = 10**9
-_ROLLOUT = "rollout"
+_MAX_STAGES = 64
+_ROLLOUT, _BEFORE_ONLOAD = "rollout", "start/offload"
 
 
 class ProcessMemory:
     """Sampled at the end of steps, and once a second; None is what the kernel does not tell."""
 
     def __init__(self) -> None:
-        self.anonymous_bytes: int | None = None
+        self.bytes = ProcessBytes()
+        self.stage_bytes: dict[str, ProcessBytes] = {}  # when each was last sampled
         self.trend = MemoryTrend()
         self.heap = ProcessHeap()
+        self.beside_allocator: BesideAllocator | None = None
+        self._reserved: list[float | None] = []
         self._gaps: dict[str, MemoryTrend] = {}
         self._kept: dict[str, MemoryTrend] = {}
         self.groups: tuple[MemoryGroup, ...] = ()
@@ -30,11 +42,24 @@ class ProcessMemory:
         self._num_oom_kills: int | None = None
         self._next_ns = 0
 
-    def sample(self, now_ns: int, pid: int, step: int | None, *, is_step_over: bool) -> None:
+    @property
+    def anonymous_bytes(self) -> int | None:
+        return self.bytes.anonymous
+
+    def sample(
+        self,
+        now_ns: int,
+        pid: int,
+        step: int | None,
+        open_now: Iterable[SpanEvent] = (),
+        *,
+        is_step_over: bool,
+    ) -> None:
         """``step`` is the newest that is over, None for one without a number."""
         if is_step_over or now_ns >= self._next_ns:
-            self.anonymous_bytes = anonymous_bytes(pid)
+            self.bytes = process_bytes(pid)
         if now_ns >= self._next_ns:
+            self._note_stage(open_now)
             if not self._next_ns:
                 self.groups = memory_groups(pid)
             self._next_ns = now_ns + _EVERY_NS
@@ -42,12 +67,21 @@ class ProcessMemory:
         if step is not None and self.anonymous_bytes is not None:
             self.trend.add(step, self.anonymous_bytes)
 
+    def _note_stage(self, open_now: Iterable[SpanEvent]) -> None:
+        """To the stage that was opened last, as the guest does with the allocator's figures."""
+        stages = [event for event in open_now if event.kind == STAGE]
+        if not stages or self.bytes.resident is None:
+            return
+        name = max(stages, key=lambda event: event.begin_ns).name
+        if name in self.stage_bytes or len(self.stage_bytes) < _MAX_STAGES:
+            self.stage_bytes[name] = self.bytes
+
     def sample_devices(self, step: int, gauges: Mapping[str, float]) -> None:
         """At the end of a step: what the allocator of each device holds and does not use."""
+        held = held_rows(gauges)
         for row in device_rows(gauges):
-            held, used = row.stage_reserved_bytes, row.stage_allocated_bytes
             self._add(self._gaps, row.device, step, row.reserved_bytes, row.allocated_bytes)
-            self._add(self._kept, row.device, step, held.get(_ROLLOUT), used.get(_ROLLOUT))
+            self._add(self._kept, row.device, step, *_while_offloaded(row, held))
 
     @staticmethod
     def _add(
@@ -62,9 +96,24 @@ class ProcessMemory:
         return () if gap is None else tuple(gap.samples)
 
     def kept(self, device: str) -> Samples:
-        """The same as its rollout was last seen in each step."""
+        """The same while its states were off the device, in each step."""
         kept = self._kept.get(device)
         return () if kept is None else tuple(kept.samples)
+
+    def note_driver(self, own_bytes: Mapping[str, float], gauges: Mapping[str, float]) -> None:
+        """What the driver says that it has on its devices; counts where the allocator is steady.
+
+        Both are asked about once a second, and not at the same time.
+        """
+        reserved = [row.reserved_bytes for row in device_rows(gauges)]
+        before, self._reserved = self._reserved, reserved
+        if not own_bytes or reserved != before or len(own_bytes) != len(reserved):
+            return
+        if None not in reserved:
+            beside = max(0.0, sum(own_bytes.values()) - sum(filter(None, reserved)))
+            known = self.beside_allocator
+            least = beside if known is None else min(beside, known.least_bytes)
+            self.beside_allocator = BesideAllocator(beside, least)
 
     def note_end(self, status: ExitStatus | None) -> None:
         """It is gone: whether the OOM killer has struck in its group since the look before."""
@@ -76,3 +125,22 @@ class ProcessMemory:
     def _count_oom_kills(self) -> int | None:
         """Of its control group, which counts its own victims; else of the host."""
         return self.groups[0].num_oom_kills() if self.groups else num_host_oom_kills()
+
+
+def _while_offloaded(
+    row: DeviceMemory, held: Iterable[HeldMemory]
+) -> tuple[float | None, float | None]:
+    """Reserved and allocated: in its rollout; of who has none, right before its states come back.
+
+    Of several stages that bring states, the one before which the least was unused.
+    """
+    if _ROLLOUT in row.stage_reserved_bytes:
+        return row.stage_reserved_bytes[_ROLLOUT], row.stage_allocated_bytes.get(_ROLLOUT)
+    told = [
+        (h.reserved_bytes, h.allocated_bytes)
+        for h in held
+        if (h.point, h.device) == (_BEFORE_ONLOAD, row.device)
+        and h.reserved_bytes is not None
+        and h.allocated_bytes is not None
+    ]
+    return min(told, key=lambda pair: pair[0] - pair[1], default=(None, None))

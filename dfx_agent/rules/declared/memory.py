@@ -90,5 +90,29 @@ HOST_LEAK = Alert(
     listing=Listing(series(memory.HOST_SLOPE), "rank {rank}: {value:.3g} bytes per step"),
     board="dfx-memory",
 )
+NOT_GIVEN_BACK = Alert(
+    "DfxGpuMemoryNotGivenBack",
+    "warning",
+    "memory",
+    _found("memory not given back"),
+    "Offloading does not give device memory back",
+    Runbook(
+        meaning="A rank offloads, and in each of its last four rollouts its allocator held at "
+        "least a tenth of the device without using it.",
+        impact="The rollout engine on the same device has that much less for its KV cache, or runs "
+        "out of memory when it wakes up.",
+        diagnosis="`dfx-agent diagnose` says how much, on which ranks. Look at what was allocated "
+        "and reserved after offloading on the board: reserved alone is the allocator's cache, "
+        "allocated is tensors that somebody still refers to.",
+        mitigation="Call torch.cuda.empty_cache() after offloading; let go of what still refers to "
+        "tensors (gradients, optimizer states, graphs); make sure that an exception between sleep "
+        "and wake-up does not skip the sleep.",
+    ),
+    listing=Listing(
+        series(memory.GPU_STAGE_RESERVED, stage="rollout"),
+        "rank {rank} device {device}: {value:.3g} bytes reserved in its rollout",
+    ),
+    board="dfx-memory",
+)
 
-ALERTS = (OUT_OF_MEMORY, MEMORY_RISK, HOST_LEAK)
+ALERTS = (OUT_OF_MEMORY, MEMORY_RISK, HOST_LEAK, NOT_GIVEN_BACK)

@@ -21,10 +21,11 @@ from typing import Any
 
 from dfx_agent.shim import recorder
 from dfx_agent.shim.adapters import quiet_trackers
+from dfx_agent.shim.held_memory import POINTS
 from dfx_agent.shim.ledger import joined, observe
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
-from dfx_agent.shim.spans import wait
+from dfx_agent.shim.spans import tell_held, wait
 from dfx_agent.shim.torch import step_hooks
 from dfx_agent.wire import variables
 
@@ -60,6 +61,34 @@ class StageOnce:
         opened, self._opened = self._opened, None
         with suppress(Exception):
             step_hooks.close_stage(opened, exc_type)
+
+
+class Onload(StageOnce):
+    """The same where states come to a device: what is held before and after is told."""
+
+    __slots__ = ()
+    _move = "onload"
+
+    def __enter__(self) -> StageOnce:
+        tell_held(POINTS[self._move][0], self._name)
+        return super().__enter__()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(exc_type, exc, traceback)
+        if exc_type is None:
+            tell_held(POINTS[self._move][1], self._name)
+
+
+class Offload(Onload):
+    """Where they go off it."""
+
+    __slots__ = ()
+    _move = "offload"
 
 
 def put(patches: PatchSet, module: Any, path: str, make: Make) -> None:

@@ -20,7 +20,7 @@ from dfx_agent.shim import recorder
 from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
-from dfx_agent.shim.spans import Span
+from dfx_agent.shim.spans import Onloading, Span
 
 _STAGE_OF_METHOD = {
     "generate_sequences": "rollout",
@@ -180,7 +180,17 @@ def span_of_method(
         writer.count_error()
         return nullcontext()
     patches.switch.see()
-    return nullcontext() if stage is None else _MethodSpan(dfx.stage(stage))
+    if stage is None:
+        return nullcontext()
+    made = Onloading if _is_onload(method, args, kwargs) else dfx.stage
+    return _MethodSpan(made(stage))
+
+
+def _is_onload(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """``to(device)`` goes both ways."""
+    if method == "to":
+        return "cpu" not in {str(value) for value in (*args[1:], *kwargs.values())}
+    return method == "restore_model_from_cpu"
 
 
 def _enter_method(

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around, _partial_rollout
-from dfx_agent.shim.adapters._around import put, span
+from dfx_agent.shim.adapters._around import Offload, Onload, put, span
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
@@ -102,8 +102,8 @@ def _limit(sampling_params: Any) -> int | None:
 def _patch_strategy(patches: PatchSet, module: ModuleType) -> None:
     put(patches, module, "StrategyBase.gather_and_generate", _around.after(_read_outputs))
     put(patches, module, "StrategyBase.update_engine_weights", span("weight_sync"))
-    put(patches, module, "StrategyBase.wakeup_inference_engine", span("offload"))
-    put(patches, module, "StrategyBase.maybe_sleep_inference_engine", span("offload"))
+    put(patches, module, "StrategyBase.wakeup_inference_engine", span("offload", kind=Onload))
+    put(patches, module, "StrategyBase.maybe_sleep_inference_engine", span("offload", kind=Offload))
 
 
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {

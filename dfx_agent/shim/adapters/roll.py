@@ -11,15 +11,17 @@ columns lie in another process is left out, since reading it would fetch them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import StageOnce, put, span
+from dfx_agent.shim.adapters._around import Offload, Onload, StageOnce, put, span
 from dfx_agent.shim.ledger import observe
-from dfx_agent.shim.patches import PatchSet
+from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
+from dfx_agent.shim.spans import tell_held
 
 # driver: names of ``codetiming.Timer`` in the RLVR, agentic and DPO pipelines
 _TIMERS = {
@@ -90,8 +92,8 @@ def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
 def _patch_worker(patches: PatchSet, module: ModuleType) -> None:
     put(patches, module, "Worker.__init__", _around.after(_claim_role))
     put(patches, module, "Worker.start_model_update", span("weight_sync"))
-    put(patches, module, "Worker.load_states", span("offload"))
-    put(patches, module, "Worker.offload_states", span("offload"))
+    put(patches, module, "Worker.load_states", span("offload", kind=Onload))
+    put(patches, module, "Worker.offload_states", span("offload", kind=Offload))
 
 
 def _claim_role(writer: Recorder, _: None, worker: Any, *__: Any, **___: Any) -> None:
@@ -102,6 +104,33 @@ def _claim_role(writer: Recorder, _: None, worker: Any, *__: Any, **___: Any) ->
 def _patch_models(patches: PatchSet, module: ModuleType) -> None:
     for path, stage in _WORK.items():
         put(patches, module, path, span(stage, read=_read_call(stage)))
+    put(patches, module, "InferWorker.load_states", span("offload", kind=Onload))
+    put(patches, module, "InferWorker.offload_states", span("offload", kind=Offload))
+
+
+def _patch_states(patches: PatchSet, module: ModuleType) -> None:
+    """Sic; what it measures itself, with ``ROLL_DEBUG`` only, is a mean over ranks."""
+    put(patches, module, "state_offload_manger", _measured)
+
+
+def _measured(original: Any, switch: Switch) -> Any:
+    """Its four points; a body that raises is not offloaded."""
+
+    @contextmanager
+    def run(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        if not switch.is_on:
+            with original(*args, **kwargs) as given:
+                yield given
+            return
+        switch.see()
+        tell_held("start/offload", "offload")
+        with original(*args, **kwargs) as given:
+            tell_held("start/onload", "offload")
+            yield given
+            tell_held("end/onload", "offload")
+        tell_held("end/offload", "offload")
+
+    return run
 
 
 def _read_call(stage: _around.Name) -> _around.Read:
@@ -147,12 +176,11 @@ _WORK: dict[str, _around.Name] = {
     "CriticWorker.do_checkpoint": "checkpoint",
     "RewardWorker.compute_rewards": "reward",
     "InferWorker.generate": "rollout",
-    "InferWorker.load_states": "offload",
-    "InferWorker.offload_states": "offload",
 }
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
     "tracking": ("roll.utils.tracking", _patch_tracking),
     "timers": ("codetiming", _patch_timers),
+    "states": ("roll.utils.context_managers", _patch_states),
     "worker": ("roll.distributed.executor.worker", _patch_worker),
     "models": ("roll.pipeline.base_worker", _patch_models),
 }

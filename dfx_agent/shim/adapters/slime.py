@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import StageOnce, put, span
+from dfx_agent.shim.adapters._around import Offload, Onload, StageOnce, put, span
 from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -35,6 +35,7 @@ _STAGES = {
     "sleep": "offload",
     "wake_up": "offload",
 }
+_MOVES = {"sleep": Offload, "wake_up": Onload}
 # of a Sample, and of the rollout data of a training rank by the same names
 _SAMPLED = ("index", "group_index", "tokens", "response_length", "loss_mask", "rollout_log_probs",
             "reward")  # fmt: skip
@@ -66,7 +67,8 @@ def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
     running: dict[str, Any] = {}
 
     def begin(_writer: Recorder, _: None, _timer: Any, name: str) -> None:
-        span = wait("queue") if name == "train_wait" else StageOnce(_STAGES.get(name, name))
+        made = _MOVES.get(name, StageOnce)
+        span = wait("queue") if name == "train_wait" else made(_STAGES.get(name, name))
         running[name] = span.__enter__()
 
     def end(_writer: Recorder, _: None, _timer: Any, name: str) -> None:

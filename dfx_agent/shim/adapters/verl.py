@@ -19,6 +19,7 @@ from dfx_agent.shim.adapters import _around, _verl_samples, _verl_workers
 from dfx_agent.shim.adapters._around import put
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
+from dfx_agent.shim.spans import Onloading
 
 # In V1 and fully_async "gen" is the wait for enough finished samples, in V0 the generation itself.
 _STAGE_OF_TIMER = {
@@ -88,7 +89,8 @@ def _span_of_timer(name: Any) -> AbstractContextManager[Any]:
         return nullcontext()
     if name in _WAIT_OF_TIMER:
         return dfx.wait(_WAIT_OF_TIMER[name])
-    return dfx.stage(_STAGE_OF_TIMER.get(name, str(name)))
+    made = Onloading if name == "switch_to_trainer" else dfx.stage
+    return made(_STAGE_OF_TIMER.get(name, str(name)))
 
 
 def _begin_first_step() -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-_ACCELERATORS = ("cuda", "npu", "xpu")
+from dfx_agent.shim.held_memory import ACCELERATORS, EmitGauge, figure_at
+
 _MAX_STAGES = 64
 _PATCH = "patch/allocator_memory"
 
@@ -33,10 +33,9 @@ _FIELDS = {
 
 _PEAK = "allocated_bytes", "all", "peak"
 _OF_STAGES = "allocated_bytes", "reserved_bytes"
+_COUNTED = "num_alloc_retries", "num_ooms"
 _BLOCKS_EVERY_SECONDS = 30.0
 _PAUSE_PER_COST, _MOST_SECONDS = 2000.0, 0.1
-
-EmitGauge = Callable[[str, float], None]
 
 
 class _Sample(NamedTuple):
@@ -44,7 +43,7 @@ class _Sample(NamedTuple):
 
     stage: str
     peak: float | None
-    num_alloc_retries: float | None
+    counts: tuple[float | None, ...]  # of _COUNTED
 
 
 class MemorySampler:
@@ -56,7 +55,7 @@ class MemorySampler:
         self._limits: dict[str, float | None] = {}
         self._peaks: dict[tuple[str, str], float] = {}
         self._last: dict[str, _Sample] = {}
-        self._retries: dict[tuple[str, str], float] = {}
+        self._counts: dict[tuple[str, str, str], float] = {}
         self._told: dict[str, float] = {}
         self._next_blocks = time.monotonic() + _BLOCKS_EVERY_SECONDS
 
@@ -71,7 +70,7 @@ class MemorySampler:
         Nothing is emitted in a process without a device.
         """
         num_devices = 0
-        for name in _ACCELERATORS:
+        for name in ACCELERATORS:
             module = sys.modules.get(f"torch.{name}")
             if module is None or name in self._failed:
                 continue
@@ -90,14 +89,15 @@ class MemorySampler:
         num_used = 0
         for index in range(module.device_count()):
             stats = module.memory_stats_as_nested_dict(index)
-            values = {field: _at(stats, path) for field, path in _FIELDS.items()}
+            values = {field: figure_at(stats, path) for field, path in _FIELDS.items()}
             device = f"{name}:{index}"
             if values["reserved_bytes"] or device in self._limits:  # emptied is not unused
                 num_used += 1
                 values["limit_bytes"] = self._limit(module, device, index)
                 _emit(emit_gauge, device, values)
-                peak, retries = _at(stats, _PEAK), values["num_alloc_retries"]
-                self._note_stage(emit_gauge, device, _Sample(stage, peak, retries), values)
+                counts = tuple(values[field] for field in _COUNTED)
+                now = _Sample(stage, figure_at(stats, _PEAK), counts)
+                self._note_stage(emit_gauge, device, now, values)
         if num_used and time.monotonic() >= self._next_blocks:
             self._look_at_blocks(module, name, emit_gauge)
         return num_used
@@ -130,10 +130,12 @@ class MemorySampler:
             return
         for field in _OF_STAGES:
             self._tell(emit_gauge, field, key, values[field])
-        if before is not None and (now.num_alloc_retries or 0) > (before.num_alloc_retries or 0):
-            more = (now.num_alloc_retries or 0.0) - (before.num_alloc_retries or 0.0)
-            self._retries[key] = self._retries.get(key, 0.0) + more
-            self._tell(emit_gauge, "num_alloc_retries", key, self._retries[key])
+        for place, field in enumerate(_COUNTED) if before is not None else ():
+            known, count = before.counts[place] if before else None, now.counts[place]
+            if known is not None and count is not None and count > known:
+                counted = field, *key
+                self._counts[counted] = self._counts.get(counted, 0.0) + count - known
+                self._tell(emit_gauge, field, key, self._counts[counted])
 
     def _tell(
         self, emit_gauge: EmitGauge, field: str, key: tuple[str, str], value: float | None
@@ -161,15 +163,6 @@ class MemorySampler:
             self._peaks[key] = allocated
             emit_gauge(f"memory/stage_peak_bytes/{stage}@{device}", allocated)
         return True
-
-
-def _at(stats: Any, path: tuple[str, ...]) -> float | None:
-    """None where this allocator (another torch, another backend) keeps no such figure."""
-    for key in path:
-        if not isinstance(stats, dict) or key not in stats:
-            return None
-        stats = stats[key]
-    return float(stats)
 
 
 def _emit(emit_gauge: EmitGauge, device: str, values: dict[str, float | None]) -> None:

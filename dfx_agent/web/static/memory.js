@@ -131,8 +131,15 @@ class MemoryLine {
         .sort(([, a], [, b]) => b - a)
         .slice(0, MAX_TOOLTIP_ROWS)
         .forEach(([stage, peak]) => rows.push(peakRow(stage, peak)));
+      this.rank.held
+        .filter((held) => held.device === this.device.device)
+        .slice(0, MAX_TOOLTIP_ROWS)
+        .forEach((held) => rows.push(heldRow(held)));
+      add("beside the allocator", this.rank.beside_allocator?.now_bytes);
     } else {
       add("host, anonymous", host?.anonymous_bytes);
+      add("resident", host?.resident_bytes);
+      add("virtual", host?.virtual_bytes);
       add("given out by glibc", host?.heap?.used_bytes);
       add("freed, kept by glibc", host?.heap?.retained_bytes);
       add("malloc_trim would give back", host?.heap?.trimmable_bytes);
@@ -143,6 +150,12 @@ class MemoryLine {
 
 function peakRow(stage, peak) {
   return { kind: "stage", name: stage, label: `peak in ${stage}`, text: bytes(peak) };
+}
+
+/** Where states came to the device ("start/...") or went off it ("end/..."). */
+function heldRow(held) {
+  const text = `${bytes(held.allocated_bytes)}, ${bytes(held.reserved_bytes)} reserved`;
+  return { kind: "stage", name: held.stage, label: `${held.point} of ${held.stage}`, text };
 }
 
 /** Without a limit the bar is full at what is reserved. */

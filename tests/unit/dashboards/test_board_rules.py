@@ -22,7 +22,10 @@ VARIABLES = {"run": "r", "role": "trainer", "lane": "0", "datasource": "d", "age
 NAMED_BY_A_VARIABLE = '{__name__="$'
 MAX_PANELS = 25
 # No rate sees their first count, because there is no series before it: boards show the total.
-BEGIN_WITH_A_FINDING = {"dfx_gpu_mem_ooms_total", "dfx_ledger_mismatches_total"}
+BEGIN_WITH_A_FINDING = {
+    "dfx_gpu_mem_ooms_total", "dfx_gpu_mem_stage_ooms_total",
+    "dfx_gpu_mem_stage_alloc_retries_total", "dfx_ledger_mismatches_total",
+}  # fmt: skip
 EVERY_PANEL = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dfx_agent.host.memory import MemoryTrend, anonymous_bytes, parse_anonymous
+from dfx_agent.host.memory import MemoryTrend, ProcessBytes, parse_status, process_bytes
 
 MIB = 1 << 20
 GROWING = """
@@ -41,30 +41,31 @@ def grow():
 
 def test_what_a_process_keeps_is_seen(grow):
     grow(MIB)
-    before = anonymous_bytes(grow.pid)
+    before = process_bytes(grow.pid).anonymous
     grow(64 * MIB)
-    assert anonymous_bytes(grow.pid) - before == pytest.approx(64 * MIB, abs=4 * MIB)
+    assert process_bytes(grow.pid).anonymous - before == pytest.approx(64 * MIB, abs=4 * MIB)
 
 
 def test_a_leak_is_seen_as_bytes_per_step(grow):
     trend = MemoryTrend()
     for step in range(24):
         grow(16 * MIB if step == 2 else 2 * MIB)  # one odd step hardly moves the slope
-        trend.add(step, anonymous_bytes(grow.pid))
+        trend.add(step, process_bytes(grow.pid).anonymous)
     assert trend.slope_bytes_per_step() == pytest.approx(2 * MIB, rel=0.2)
 
 
 def test_gone_processes_and_zombies_have_none():
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert anonymous_bytes(child.pid) is None, "a zombie"
+    assert process_bytes(child.pid) == ProcessBytes(), "a zombie"
     child.wait()
-    assert anonymous_bytes(child.pid) is None, "gone"
+    assert process_bytes(child.pid) == ProcessBytes(), "gone"
 
 
 def test_a_status_of_an_old_kernel_has_none():
-    assert parse_anonymous("Name:\tRssAnon: 3 kB\nVmRSS:\t  12 kB\nRssAnon:\t     7 kB\n") == 7168
-    assert parse_anonymous("Name:\tpython\nVmRSS:\t  12 kB\n") is None
+    status = "Name:\tRssAnon: 3 kB\nVmSize:\t 20 kB\nVmRSS:\t  12 kB\nRssAnon:\t     7 kB\n"
+    assert parse_status(status) == ProcessBytes(7168, 12 * 1024, 20 * 1024)
+    assert parse_status("Name:\tpython\nVmRSS:\t  12 kB\n") == ProcessBytes(None, 12 * 1024)
 
 
 def test_no_slope_below_eight_steps():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -10,7 +11,8 @@ from dfx_agent.facts.seat import ProcessId
 from dfx_agent.node.memory.use import ProcessMemory
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.process import ClosedStep
-from dfx_agent.node.time.account import Window
+from dfx_agent.node.time.account import SpanEvent, Window
+from dfx_agent.wire.records import STAGE, WAIT
 
 MIB, SECOND = 2**20, 10**9
 
@@ -76,3 +78,56 @@ def test_what_a_rollout_left_unused_is_told_of_who_offloads():
     rank.stamps = {("offload", 0): None}
     (facts,) = MemoryReader().facts([rank])
     assert facts.devices[0].kept_samples == ((1, 38.0), (2, 38.0))
+
+
+def test_of_who_has_no_rollout_it_is_what_was_unused_before_its_states_came_back():
+    rank = Rank()
+    rank.gauges = {
+        "memory/reserved_bytes@cuda:0": 60.0,
+        "memory/at/start/offload/reserved_bytes/actor_update@cuda:0": 40.0,
+        "memory/at/start/offload/allocated_bytes/actor_update@cuda:0": 2.0,
+        "memory/at/start/offload/reserved_bytes/ref_logprob@cuda:0": 33.0,
+        "memory/at/start/offload/allocated_bytes/ref_logprob@cuda:0": 3.0,
+        "memory/at/end/offload/reserved_bytes/actor_update@cuda:0": 2.0,
+        "memory/at/end/offload/allocated_bytes/actor_update@cuda:0": 2.0,
+        "memory/at/start/offload/resident_bytes/actor_update@host": 7.0,
+    }
+    rank.memory.sample_devices(1, rank.gauges)
+    (facts,) = MemoryReader().facts([rank])
+    assert [device.device for device in facts.devices] == ["cuda:0"]
+    assert facts.devices[0].kept_samples == ((1, 30.0),), "the least of its stages"
+
+
+def test_what_the_driver_says_beside_the_allocator_counts_where_that_is_steady():
+    memory = ProcessMemory()
+    seen = []
+    for own, reserved in ((9, 4), (9, 4), (30, 4), (30, 25), (30, 25), (28, 25), (12, 4), (14, 4)):
+        memory.note_driver({"nvidia:3": own}, {"memory/reserved_bytes@cuda:0": reserved})
+        beside = memory.beside_allocator
+        seen.append(beside and (beside.now_bytes, beside.least_bytes))
+    first = [None, (5, 5), (26, 5), (26, 5), (5, 5), (3, 3), (3, 3), (10, 3)]
+    assert seen == first
+    memory.note_driver({}, {"memory/reserved_bytes@cuda:0": 4})
+    memory.note_driver({"nvidia:3": 1, "nvidia:4": 1}, {"memory/reserved_bytes@cuda:0": 4})
+    assert memory.beside_allocator.now_bytes == 10, "not told, or of other devices"
+
+
+def test_resident_and_virtual_memory_are_of_the_stage_that_was_opened_last():
+    memory = ProcessMemory()
+    spans = (
+        SpanEvent(1, 0, STAGE, "rollout", 10, None),
+        SpanEvent(2, 1, STAGE, "reward", 20, None),
+        SpanEvent(3, 2, WAIT, "queue", 30, None),
+    )
+    memory.sample(1, os.getpid(), None, spans, is_step_over=False)
+    memory.sample(2, os.getpid(), None, spans[:1], is_step_over=False)
+    assert list(memory.stage_bytes) == ["reward"], "once a second"
+    had = memory.stage_bytes["reward"]
+    assert had == memory.bytes
+    assert 0 < had.anonymous < had.resident < had.virtual
+    for number in range(100):
+        memory.sample(
+            (number + 2) * SECOND, os.getpid(), None,
+            (SpanEvent(1, 0, STAGE, f"stage-{number}", 10, None),), is_step_over=False,
+        )  # fmt: skip
+    assert len(memory.stage_bytes) == 64

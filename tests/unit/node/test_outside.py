@@ -116,7 +116,8 @@ def test_its_series_are_marked_and_no_time_is_made_up(child, dfx_dir):
     assert names == {
         "dfx_rank_info", "dfx_rank_up", "dfx_passive_cpu_seconds_total", "dfx_passive_threads",
         "dfx_passive_stack_samples_total", "dfx_passive_stack_failures_total",
-        "dfx_host_memory_anonymous_bytes", "dfx_verdict_state",
+        "dfx_host_memory_anonymous_bytes", "dfx_host_memory_resident_bytes",
+        "dfx_host_memory_virtual_bytes", "dfx_verdict_state",
     }  # fmt: skip
     of_log = [line for line in text.splitlines() if 'role="log"' in line]
     assert any(line.startswith("dfx_actor_grad_norm{") for line in of_log)

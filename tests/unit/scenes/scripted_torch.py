@@ -8,6 +8,7 @@ from dfx_agent.snapshot import (
     CollectiveTime,
     DeviceMemory,
     GroupRow,
+    HeldMemory,
     HostMemory,
     OpenSpan,
     RankRow,
@@ -61,6 +62,10 @@ def dressed(row: RankRow, *, coverage: float = 0.998, num_devices: int = 1) -> R
         ),
         devices=devices,
         host_memory=HostMemory(3.1 * GIB + (rank + steps) * 12 * MIB, 1.25 * MIB),
+        held=tuple(
+            HeldMemory("weight_sync", "end/offload", device.device, 2 * GIB, 3 * GIB)
+            for device in devices
+        ),
         counters_total={"micro_batches": 2.0 * steps, "optimizer_steps": float(steps)},
         gauges={
             **{f"patch/{name}": 1.0 for name in HOOKS},

@@ -19,6 +19,7 @@ OURS = [
     "dfx_agent.shim.clients",
     "dfx_agent.shim.compiling",
     "dfx_agent.shim.deferred",
+    "dfx_agent.shim.held_memory",
     "dfx_agent.shim.identity",
     "dfx_agent.shim.imports",
     "dfx_agent.shim.ledger",

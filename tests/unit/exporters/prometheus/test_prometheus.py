@@ -16,12 +16,14 @@ from dfx_agent.catalogue.spec import by_name
 from dfx_agent.catalogue.verdicts import NO_STAGE
 from dfx_agent.incidents.book import IncidentBook, StepTimes
 from dfx_agent.snapshot import (
+    BesideAllocator,
     CollectiveTime,
     DeviceMemory,
     DeviceRow,
     DroppedRanks,
     GlibcHeap,
     GroupRow,
+    HeldMemory,
     HostMemory,
     Incident,
     Moments,
@@ -353,11 +355,35 @@ def full_rank() -> RankRow:
         devices=(
             DeviceMemory(
                 "cuda:0", 3.0, 4.0, 8.0, 1.0, 0.0, {"rollout": 3.5}, 3.0, 0.5, 0.25,
-                {"rollout": 3.0}, {"rollout": 4.0}, {"rollout": 1.0},
+                {"rollout": 3.0}, {"rollout": 4.0}, {"rollout": 1.0}, {"rollout": 1.0},
             ),
         ),
-        host_memory=HostMemory(9.0, 0.5, GlibcHeap(8.0, 2.0, 1.0)),
+        host_memory=HostMemory(
+            9.0, 0.5, GlibcHeap(8.0, 2.0, 1.0), 10.0, 20.0, {"rollout": 9.0}, {"rollout": 19.0}
+        ),
+        held=(
+            HeldMemory("actor_update", "end/offload", "cuda:0", 1.0, 2.0),
+            HeldMemory("actor_update", "end/offload", "host", None, None, 9.0, 19.0),
+        ),
+        beside_allocator=BesideAllocator(7.0, 5.0),
     )  # fmt: skip
+
+
+def test_what_offloading_leaves_and_what_lies_beside_the_allocator():
+    found = samples(exporter(full_rank()))
+    held = {
+        (row["device"], row["stage"], row["point"], row["what"]): value
+        for row, value in found["dfx_offload_held_bytes"]
+    }
+    assert held == {
+        ("cuda:0", "actor_update", "end/offload", "allocated"): 1.0,
+        ("cuda:0", "actor_update", "end/offload", "reserved"): 2.0,
+        ("host", "actor_update", "end/offload", "resident"): 9.0,
+        ("host", "actor_update", "end/offload", "virtual"): 19.0,
+    }
+    assert found["dfx_gpu_mem_beside_allocator_bytes"][0][1] == 7.0
+    assert found["dfx_gpu_mem_communication_estimate_bytes"][0][1] == 2.0
+    assert "dfx_gpu_mem_communication_estimate_bytes" not in samples(exporter(rank_row()))
 
 
 def test_every_name_and_label_is_the_catalogue_s():

@@ -263,12 +263,12 @@ def test_what_offloading_left_with_the_allocator_is_found_after_four_rollouts():
     )  # fmt: skip
     assert verdict.stage == "rollout"
     assert verdict.summary == (
-        "ranks 0, 1 keep 38 GiB of cuda:0 through the rollout and use none of it: offloading did "
+        "ranks 0, 1 keep 38 GiB of cuda:0 while offloaded and use none of it: offloading did "
         "not give it back"
     )
     assert verdict.evidence == (
-        "rank 0: 30 GiB, 38% of cuda:0, held and not in use in each of the last 4 rollouts",
-        "rank 1: 38 GiB, 48% of cuda:0, held and not in use in each of the last 4 rollouts",
+        "rank 0: 30 GiB, 38% of cuda:0, held and unused while offloaded in the last 4 steps",
+        "rank 1: 38 GiB, 48% of cuda:0, held and unused while offloaded in the last 4 steps",
         "after offloading torch.cuda.empty_cache() gives back what no tensor uses",
     )
 

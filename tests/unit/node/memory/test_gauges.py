@@ -1,7 +1,7 @@
 """Gauges of the guest as device rows."""
 
-from dfx_agent.node.memory.gauges import device_rows
-from dfx_agent.snapshot import DeviceMemory
+from dfx_agent.node.memory.gauges import device_rows, held_rows
+from dfx_agent.snapshot import DeviceMemory, HeldMemory
 
 
 def test_fields_and_stage_peaks_are_told_apart():
@@ -42,9 +42,26 @@ def test_stages_have_their_own_figures():
             "memory/stage/allocated_bytes/old/logprob@cuda:0": 3.0,
             "memory/stage/reserved_bytes/rollout@cuda:0": 4.0,
             "memory/stage/num_alloc_retries/rollout@cuda:0": 2.0,
+            "memory/stage/num_ooms/old/logprob@cuda:0": 1.0,
         }
     )
     assert (row.active_bytes, row.inactive_split_bytes, row.largest_free_bytes) == (5.0, 2.0, 1.5)
     assert row.stage_allocated_bytes == {"old/logprob": 3.0}
     assert row.stage_reserved_bytes == {"rollout": 4.0}
     assert row.stage_num_alloc_retries == {"rollout": 2.0}
+    assert row.stage_num_ooms == {"old/logprob": 1.0}
+
+
+def test_what_was_held_at_a_point_is_a_row_by_stage_and_device():
+    gauges = {
+        "memory/at/end/offload/allocated_bytes/old/logprob@cuda:0": 3.0,
+        "memory/at/end/offload/reserved_bytes/old/logprob@cuda:0": 4.0,
+        "memory/at/end/offload/resident_bytes/old/logprob@host": 5.0,
+        "memory/at/end/offload/of_another_day/old/logprob@host": 9.0,
+        "memory/at/end": 1.0,
+    }
+    assert held_rows(gauges) == (
+        HeldMemory("old/logprob", "end/offload", "cuda:0", 3.0, 4.0),
+        HeldMemory("old/logprob", "end/offload", "host", resident_bytes=5.0),
+    )
+    assert device_rows({name: 1.0 for name in gauges if name.endswith("host")}) == ()

@@ -83,15 +83,31 @@ ROLL = Shapes(
                 def start_model_update(self, *args, **kwargs):
                     pass
         """,
+        # roll/utils/context_managers.py:150-207
+        "roll/utils/context_managers.py": """
+            from contextlib import contextmanager
+            @contextmanager
+            def state_offload_manger(strategy, metrics, metric_infix, is_offload_states=True,
+                                     load_kwargs={}):
+                strategy.load_states(**load_kwargs)
+                yield
+                if is_offload_states:
+                    strategy.offload_states()
+        """,
         # roll/pipeline/base_worker.py:32-347, 351-485; decorator.py:24 (the flag)
         "roll/pipeline/base_worker.py": """
             from roll.distributed.executor.worker import Worker
+            from roll.utils.context_managers import state_offload_manger
             def register(function):
                 function.BIND_WORKER_METHOD_FLAG = {"dispatch_mode": 0}
                 return function
             class ActorWorker(Worker):
+                strategy = None
                 @register
                 def train_step(self, data):
+                    if self.strategy is not None:
+                        with state_offload_manger(self.strategy, {}, "actor_train/train_step"):
+                            self.strategy.train_step(data)
                     return data
                 @register
                 def compute_log_probs(self, data):
@@ -235,3 +251,37 @@ worker.train_step(DataProto(None, remote=Elsewhere()))
     assert ("order", "sample_uuid") in fields
     assert fields["num_misaligned", "advantages"] == [0.0]
     assert seen.num_errors == 0
+
+
+def test_what_is_held_is_told_where_states_come_and_go(tmp_path, dfx_dir):
+    job = """
+from roll.pipeline.base_worker import ActorWorker
+class Strategy:
+    def load_states(self):
+        self.kept = bytearray(b"x" * (64 << 20))
+    def train_step(self, data):
+        if data == "fails":
+            raise ValueError(data)
+    def offload_states(self):
+        self.kept = None
+worker = ActorWorker(None)
+worker.strategy = Strategy()
+worker.train_step("batch")
+worker.load_states()
+try:
+    worker.strategy.kept = None
+    worker.train_step("fails")
+except ValueError as error:
+    assert error.args == ("fails",)
+else:
+    raise SystemExit("swallowed")
+"""
+    seen = ROLL.on_copy(job, tmp_path)
+    assert seen.num_errors == 0
+    held = {name: value for name, value in seen.gauges().items() if name.endswith("@host")}
+    at = "memory/at/{}/resident_bytes/actor_update@host"
+    points = "start/offload", "start/onload", "end/onload", "end/offload"
+    off, on, still_on, off_again = (held[at.format(point)] for point in points)
+    assert min(on, still_on) - max(off, off_again) > 50 << 20
+    assert "memory/at/start/onload/resident_bytes/offload@host" in held, "called by itself"
+    assert "memory/at/end/offload/resident_bytes/offload@host" not in held

@@ -30,6 +30,7 @@ class StandIn(types.ModuleType):
         self.num_property_reads = 0
         self.peak = 99 * GIB
         self.num_retries = 2
+        self.num_ooms = 1
 
     def __getattr__(self, name):
         raise AssertionError(f"the sampler must not touch {name}")
@@ -50,7 +51,7 @@ class StandIn(types.ModuleType):
             "active_bytes": {"all": {"current": self.allocated + 1}},
             "inactive_split_bytes": {"all": {"current": 5}},
             "num_alloc_retries": self.num_retries,
-            "num_ooms": 1,
+            "num_ooms": self.num_ooms,
         }
 
     def get_device_properties(self, index):
@@ -169,9 +170,10 @@ def test_each_stage_has_what_was_held_in_it_and_the_retries_seen_in_it(cuda, sam
     assert told["memory/stage/allocated_bytes/rollout@cuda:1"] == 3 * GIB
     assert told["memory/stage/reserved_bytes/rollout@cuda:1"] == 4 * GIB
     assert not any("stage/num" in key for key in told), "older than we are: of no stage"
-    cuda.num_retries, cuda.reserved = 5, 6 * GIB
+    cuda.num_retries, cuda.num_ooms, cuda.reserved = 5, 2, 6 * GIB
     told = sampled("backward")
     assert told["memory/stage/num_alloc_retries/backward@cuda:1"] == 3
+    assert told["memory/stage/num_ooms/backward@cuda:1"] == 1
     assert told["memory/stage/reserved_bytes/backward@cuda:1"] == 6 * GIB
     assert not any("memory/stage/" in key for key in sampled("backward")), "as before"
 
