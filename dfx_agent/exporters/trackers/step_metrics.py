@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from dfx_agent.catalogue.native import load
-from dfx_agent.snapshot import RankRow, StepRow
+from dfx_agent.snapshot import HeldMemory, RankRow, StepRow
 
 _STATS = ("mean", "max", "min")
 # what the names mean is in catalogue/native/roll.yaml
@@ -24,6 +24,7 @@ _ROLL_NAMES = (
     "actor/clipfrac", "actor/lr", "actor_train/grad_norm", "system/tps",
 )  # fmt: skip
 _GIB = 1 << 30
+_WHEN = {"start/onload": "start", "end/offload": "end"}
 # stages that count under their own names and are inside one of the updates
 _UPDATES = ("actor_update", "critic_update")
 _UPDATE_PARTS = ("forward", "backward", "optimizer", "communication")
@@ -145,4 +146,21 @@ def _memory(ranks: Sequence[RankRow]) -> Iterator[tuple[str, float]]:
         for stage, peak in device.stage_peak_bytes.items():
             key = f"memory/{stage}/end/onload/max_allocated/{index}"
             found.setdefault(key, []).append(peak)
+    for held in (held for rank in ranks for held in rank.held):
+        for key, num_bytes in _held(held):
+            found.setdefault(key, []).append(num_bytes)
     yield from ((key, sum(values) / len(values) / _GIB) for key, values in found.items())
+
+
+def _held(held: HeldMemory) -> Iterator[tuple[str, float]]:
+    """ROLL has the process once while states are on the device, and once after they went."""
+    place = held.device.rpartition(":")[2]
+    when = _WHEN.get(held.point)
+    told = {
+        f"memory/{held.stage}/{held.point}/allocated/{place}": held.allocated_bytes,
+        f"memory/{held.stage}/{held.point}/reserved/{place}": held.reserved_bytes,
+    }
+    if when is not None:
+        told[f"memory/cpu/{held.stage}/{when}/rss"] = held.resident_bytes
+        told[f"memory/cpu/{held.stage}/{when}/vms"] = held.virtual_bytes
+    yield from ((key, num_bytes) for key, num_bytes in told.items() if num_bytes is not None)

@@ -1,9 +1,11 @@
 """The names that ROLL documents, for what any framework logs and the agent measures."""
 
+from dataclasses import replace
+
 import pytest
 
 from dfx_agent.exporters.trackers.step_metrics import step_metrics
-from dfx_agent.snapshot import DeviceMemory, RankRow, StepCell, StepRow, TimeSplit
+from dfx_agent.snapshot import DeviceMemory, HeldMemory, RankRow, StepCell, StepRow, TimeSplit
 
 GIB = 1 << 30
 
@@ -119,4 +121,26 @@ def test_memory_is_in_gib_mean_over_ranks_and_only_what_is_known():
     assert step_metrics("", {}, (), (rank_row(device), rank_row(other))) == {
         "memory/step/end/onload/allocated/3": 3.0,
         "memory/rollout/end/onload/max_allocated/3": 7.0,
+    }
+
+
+def test_what_was_held_where_states_came_and_went_has_roll_s_names():
+    rows = [
+        replace(
+            rank_row(),
+            held=(
+                HeldMemory("actor_update", "start/offload", "cuda:3", 1 * GIB, 2 * GIB),
+                HeldMemory("actor_update", "end/offload", "cuda:3", more * GIB),
+                HeldMemory("actor_update", "start/offload", "host", None, None, 5 * GIB, 6 * GIB),
+                HeldMemory("actor_update", "end/offload", "host", None, None, 7 * GIB, 8 * GIB),
+            ),
+        )
+        for more in (10, 30)
+    ]
+    assert step_metrics("", {}, (), rows) == {
+        "memory/actor_update/start/offload/allocated/3": 1.0,
+        "memory/actor_update/start/offload/reserved/3": 2.0,
+        "memory/actor_update/end/offload/allocated/3": 20.0,
+        "memory/cpu/actor_update/end/rss": 7.0,
+        "memory/cpu/actor_update/end/vms": 8.0,
     }
