@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
+from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC
 from dfx_agent.judge.bottleneck.window import EngineKey, Window
 from dfx_agent.snapshot import EngineFacts, PipelineCause
 
@@ -26,6 +27,7 @@ _EACH_RATIO, _MOSTLY, _LEAST_COMPARED = 1.3, 0.75, 2
 _LEAST_SLOWER_SECONDS = 0.001
 _SLOW_TO_ANSWER_SECONDS = 20.0
 _LOST = {"gone": "gone", "slow": "too slow to answer", "garbage": "not understood"}
+_PAUSE = f"{WEIGHT_SYNC}_pause"
 _MOVES = ("generation_tokens", "prompt_tokens", "finished_requests")
 
 
@@ -46,13 +48,16 @@ class StillEngines:
         self, engines: Sequence[EngineFacts], processes: Iterable[ProcessTime], now_seconds: float
     ) -> list[PipelineCause]:
         """Who stands still now. ``processes`` of engines say whether they were told to wait."""
-        waiting = {p.pid for p in processes if any(s.name == "policy" for s in p.inflight)}
+        known = list(processes)
+        waiting = {p.pid for p in known if any(s.name == "policy" for s in p.inflight)}
         for engine in engines:
             self._see(engine)
+        at_work = [e for e in engines if e.pid not in waiting and _holds(e)]
+        is_awaited = len(at_work) == 1 < len(engines) and _is_pause_awaited(known)
         return [
             _still(engine, now_seconds - self._seen[_key(engine)].at_seconds)
-            for engine in engines
-            if engine.pid not in waiting and self._stands(engine, engines, now_seconds)
+            for engine in at_work
+            if self._stands(engine, engines, now_seconds, is_awaited=is_awaited)
         ]
 
     def all_still_seconds(self, engines: Sequence[EngineFacts], now_seconds: float) -> float:
@@ -71,18 +76,34 @@ class StillEngines:
             self._seen[_key(engine)] = _Seen(moved, engine.read_seconds, known is None)
 
     def _stands(
-        self, engine: EngineFacts, engines: Iterable[EngineFacts], now_seconds: float
+        self,
+        engine: EngineFacts,
+        engines: Iterable[EngineFacts],
+        now_seconds: float,
+        *,
+        is_awaited: bool,
     ) -> bool:
+        """``is_awaited``: a pause of all engines is waited for, of this one alone."""
         seen = self._seen.get(_key(engine))
-        if engine.state != "up":  # what it held is of its last reading
-            return False
-        if seen is None or not engine.num_running or engine.gauges.get("paused_requests"):
+        if seen is None:
             return False
         still_seconds = now_seconds - seen.at_seconds
         others = [self._seen[_key(e)] for e in engines if e is not engine and _key(e) in self._seen]
         went_on = any(o.at_seconds - seen.at_seconds >= _LEAST_AHEAD_SECONDS for o in others)
-        least = STILL_SECONDS if went_on else _ALONE_STILL_SECONDS
+        least = STILL_SECONDS if went_on or is_awaited else _ALONE_STILL_SECONDS
         return still_seconds >= least
+
+
+def _holds(engine: EngineFacts) -> bool:
+    """Whether it says that it has requests to move; of one that does not answer that is old."""
+    is_up = engine.state == "up"
+    return is_up and bool(engine.num_running) and not engine.gauges.get("paused_requests")
+
+
+def _is_pause_awaited(processes: Iterable[ProcessTime]) -> bool:
+    """Whether somebody who brings new weights has asked engines to pause, long ago."""
+    spans = (span for process in processes for span in process.inflight)
+    return any(s.name == _PAUSE and s.elapsed_seconds >= STILL_SECONDS for s in spans)
 
 
 def _still(engine: EngineFacts, seconds: float) -> PipelineCause:

@@ -39,6 +39,7 @@ class Replica:
     num_waited_tokens: float = 0.0
     waited_seconds: float = 0.0
     busy_seconds: float = 0.0
+    pid: int = 0  # of a process that is seen, or of none
 
 
 @dataclass
@@ -132,7 +133,7 @@ class Pipeline:
                 str(number), "", f"http://engine{number}", replica.state,
                 replica.since_seconds, model="tiny",
                 num_readings=9, reason="nobody answers" if replica.state == "gone" else "",
-                pid=120 + number, read_seconds=self.now_seconds,
+                pid=replica.pid or 120 + number, read_seconds=self.now_seconds,
                 busy_seconds=replica.busy_seconds, observed_seconds=self.now_seconds - BEGIN,
                 busy_ratio=0.8, window_seconds=60.0,
                 gauges={"running_requests": replica.running},

@@ -134,6 +134,25 @@ def test_who_brings_weights_to_an_engine_that_stands_is_no_cause_beside_it():
     assert [cause.kind for cause in verdict.causes] == ["still engine", "hang"]
 
 
+def test_the_one_engine_that_a_pause_waits_for_is_named_though_no_other_goes_on():
+    pipeline = Pipeline()
+    pipeline.replicas[0].pid = 20
+    pipeline.steps(6)
+
+    def causes_after(pause_seconds, **waits):
+        pause = OpenSpan("stage", "weight_sync_pause", 0.0, pause_seconds, 6)
+        pipeline.inflight = {"trainer": (pause,), **waits}
+        verdict = pipeline.passes(2.0)
+        assert verdict is not None
+        return [cause.component for cause in verdict.causes]
+
+    told_to_wait = {"rollout 0": (OpenSpan("wait", "policy", 0.0, 9.0, 6),)}
+    pipeline.passes(9.0)
+    assert causes_after(9.0, **told_to_wait) == []
+    assert causes_after(11.0, **told_to_wait) == ["rollout replica 1"]
+    assert causes_after(13.0) == [], "which of the two it waits for is not known"
+
+
 def test_an_engine_that_stands_while_steps_close_holds_rollout_up():
     pipeline = Pipeline(wait={"collector": 1.2})
     pipeline.steps(5)
