@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 # what the guest says where no code of the process held a loop
 NO_CODE = ("(the host:", "(nobody:")
+# ... and where it has named too many to name one more
+UNNAMED = "(other holders)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,11 @@ class LoopHolder:
     def is_code(self) -> bool:
         """Whether it is code of the process: not the host, nor nobody at all."""
         return not self.name.startswith(NO_CODE)
+
+    @property
+    def is_named_code(self) -> bool:
+        """Whether the name tells which code it is."""
+        return self.is_code and self.name != UNNAMED
 
 
 @dataclass(frozen=True, slots=True)

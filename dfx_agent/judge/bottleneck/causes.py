@@ -24,6 +24,7 @@ from dfx_agent.snapshot import BoundBy, CauseKind, EventLoopRow, PipelineCause, 
 
 _LATE_RATIO = 0.15  # of a step
 _JOB_SHARE = 0.5  # of what held a loop, else it is the host
+_HOLDER_SHARE = 0.1  # many places that each hold a loop for less are a host without room
 _LEAST_STEPS = 2
 _GROWN_RATIO = 0.1
 _TOOL_RATIO = 0.4  # of an episode
@@ -118,9 +119,13 @@ def _late_by_step(window: Window, process: ProcessTime) -> Iterator[float]:
 
 
 def _held_by(loop: EventLoopRow) -> tuple[float, str]:
-    """(share of the lateness that code of the job is to blame for, which code most)."""
-    name = next((holder.name for holder in loop.holders if holder.is_code), "")
-    return loop.code_ratio or 0.0, name
+    """(share of the lateness that named code of the job is to blame for, which code most)."""
+    total = max(loop.late_seconds, sum(holder.seconds for holder in loop.holders))
+    named = [h for h in loop.holders if h.is_named_code and h.seconds >= _HOLDER_SHARE * total]
+    if not total or not named:
+        return 0.0, ""
+    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+    return sum(holder.seconds for holder in named) / total, named[0].name + more
 
 
 def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:

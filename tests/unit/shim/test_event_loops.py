@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent.shim.event_loops import NO_PROCESSOR, OTHERS, LoopMonitor, _own, delayed_ns
+from dfx_agent.shim.event_loops import (
+    NO_PROCESSOR,
+    NO_TURN,
+    OTHERS,
+    LoopMonitor,
+    _own,
+    delayed_ns,
+)
+from dfx_agent.snapshot.event_loop import NO_CODE, UNNAMED
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG, RECORD
 
@@ -272,3 +280,8 @@ def test_who_holds_a_loop_for_long_finds_a_name_after_many_who_did_not():
     for number in range(100):
         monitor._named(f"job {number}", 2.0)
     assert monitor._named("job 101", 2.0) == OTHERS
+
+
+def test_what_the_guest_says_where_no_code_is_named_is_what_the_judge_reads():
+    assert OTHERS == UNNAMED
+    assert all(name.startswith(NO_CODE) for name in (NO_PROCESSOR, NO_TURN))

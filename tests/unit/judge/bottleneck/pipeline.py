@@ -55,6 +55,7 @@ class Pipeline:
     late_seconds: float = 0.0
     unanswered_seconds: float = 0.0
     holder: str = "step_boundary > dumps (job.py)"
+    num_holders: int = 1
     rollout_wait: float = 0.1  # share of a step
     verdicts: tuple[Verdict, ...] = ()
     inflight: Mapping[str, tuple[OpenSpan, ...]] = field(default_factory=dict)
@@ -112,7 +113,9 @@ class Pipeline:
             yield ProcessTime(
                 "trainer", rank, 10 + int(rank), TimeSplit(), self.inflight.get("trainer", ())
             )
-        holders = (LoopHolder(self.holder, self.late_seconds, 1, self.late_seconds),)
+        each = self.late_seconds / self.num_holders
+        names = [self.holder, *(f"place {at} (job.py)" for at in range(1, self.num_holders))]
+        holders = tuple(LoopHolder(name, each, 1, each) for name in names[:8])
         loop = EventLoopRow(
             60.0, _NO_LAG, None, self.late_seconds, holders if self.late_seconds else (),
             self._late_total, None, self.unanswered_seconds, self.holder,

@@ -10,6 +10,7 @@ from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.words import BUSY_HOST
 from dfx_agent.snapshot import OpenSpan, StepCell, StepRow, TimeSplit, Verdict
+from dfx_agent.snapshot.event_loop import UNNAMED
 from tests.unit.judge.bottleneck.pipeline import Pipeline
 
 TOOL = Told("dfx_tool_seconds", (("stat", "mean"),))
@@ -257,6 +258,15 @@ def test_an_event_loop_that_is_held_comes_before_the_tools_it_makes_look_slow():
     assert "step_boundary > dumps (job.py) held the event loop" in cause.sentence
 
 
+def test_a_loop_that_a_few_places_hold_is_told_with_how_many():
+    pipeline = Pipeline(num_holders=4)
+    pipeline.steps(12)
+    pipeline.late_seconds, pipeline.wait = 0.8, {"collector": 0.9}
+    (cause,) = pipeline.steps(6).causes
+    assert cause.amount == pytest.approx(0.8, rel=0.01)
+    assert "step_boundary > dumps (job.py) and 3 more held the event loop" in cause.sentence
+
+
 def test_one_stall_of_a_loop_names_nobody():
     pipeline = Pipeline()
     pipeline.steps(12)
@@ -267,8 +277,16 @@ def test_one_stall_of_a_loop_names_nobody():
         assert pipeline.steps(1).causes == ()
 
 
-def test_a_host_that_gives_no_processor_is_not_told_as_a_holder():
-    pipeline = Pipeline(holder="(the host: no processor for the loop's thread)")
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"holder": "(the host: no processor for the loop's thread)"},
+        {"holder": UNNAMED},
+        {"num_holders": 12},  # wherever its thread happened to be: a host without room
+    ],
+)
+def test_what_held_a_loop_is_no_cause_where_no_code_can_be_named(held):
+    pipeline = Pipeline(**held)
     pipeline.steps(12)
     pipeline.late_seconds, pipeline.wait = 0.8, {"collector": 0.9}
     assert all(cause.bound_by != "event loop" for cause in pipeline.steps(6).causes)
