@@ -15,7 +15,9 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(3)]))
+device = os.environ.get("JOB_DEVICE", "cpu")
+layers = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(3)])
+model = DistributedDataParallel(layers.to(device))
 optimizer = torch.optim.AdamW(model.parameters())
 optim, clip = sys.modules["torch.optim.optimizer"], sys.modules["torch.nn.utils.clip_grad"]
 
@@ -59,11 +61,11 @@ def report(step):
 original = state()
 for step in range(10**9):
     for _ in range(2):
-        model(torch.randn(32, 32)).square().mean().backward()
+        model(torch.randn(32, 32, device=device)).square().mean().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1, device=device))
     time.sleep(0.02)
     if signal.sigpending() & {signal.SIGUSR2}:
         signal.sigwait({signal.SIGUSR2})
