@@ -243,7 +243,7 @@ def _print_filled(text: str) -> None:
 
 
 def _print_verdict(verdict: Verdict) -> None:
-    head = f"  {verdict.kind} ({verdict.role}): {verdict.state}"
+    head = f"  {verdict.subject}: {verdict.state}"
     _print_filled(f"{head}: {verdict.summary}")
     if verdict.state == "found":
         print(f"    {_facts(verdict)}")

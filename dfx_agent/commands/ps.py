@@ -58,7 +58,8 @@ def _print_table(seen: Observed) -> None:
     for run in seen.runs:
         for rank in run.ranks:
             table.add_row(*_cells(run, rank, has_nodes=has_nodes))
-    console.print(table)
+    if table.rows:
+        console.print(table)
     for run in seen.runs:
         for line in _standing_lines(run):
             console.print(line, highlight=False)

@@ -58,7 +58,7 @@ def of_incident(incident: IncidentEvidence) -> str:
         f"found {_clock(incident.begin_seconds)}",
         f"{incident.outcome} {_clock(end)}" if end else "not over when written",
     ]
-    what = f"{verdict.kind} of {verdict.role}"
+    what = f"{verdict.kind} of {verdict.role}" if verdict.role else verdict.kind
     return _page(incident.run, what, written, incident.begin_seconds, incident)
 
 

@@ -28,3 +28,8 @@ class Verdict:
     since_seconds: float | None = None
     lost_seconds: float | None = None
     evidence: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What it is about: of which role, unless it is of all."""
+        return f"{self.kind} ({self.role})" if self.role else self.kind

@@ -148,7 +148,7 @@ function agentLine(agent) {
   if (agent.nodes.length) {
     const refused = agent.nodes.reduce((sum, node) => sum + node.num_refused, 0);
     return (
-      `dfx-agent ${agent.version} · hub of ${agent.nodes.length} nodes · pid ${agent.pid} on ${agent.node} · ` +
+      `dfx-agent ${agent.version} · hub of ${agent.nodes.length} ${agent.nodes.length === 1 ? "node" : "nodes"} · pid ${agent.pid} on ${agent.node} · ` +
       `${count(agent.num_polls)} documents taken, ${count(refused)} refused`
     );
   }

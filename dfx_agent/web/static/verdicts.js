@@ -143,7 +143,7 @@ function restLines(run, agent, hasProblem) {
 
 function restEvidence(run, verdict) {
   const roles = new Set(run.places.map((rank) => rank.role));
-  const subject = sentence(roles.size > 1 ? `${verdict.kind} (${verdict.role})` : verdict.kind);
+  const subject = sentence(roles.size > 1 && verdict.role ? `${verdict.kind} (${verdict.role})` : verdict.kind);
   const head = `${subject}: ${verdict.state}${verdict.summary ? ` (${verdict.summary})` : ""}`;
   return [head, ...verdict.evidence.map((line) => `    ${line}`)];
 }
