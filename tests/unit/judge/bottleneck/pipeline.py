@@ -26,6 +26,10 @@ BEGIN = 1e6
 RANKS = ("0", "1")
 _NO_LAG = LagStats(1, 0.0, 0.0, 0.0, 0.0, 0.0)
 
+TOOL = Told("dfx_tool_seconds", (("stat", "mean"),))
+TURNS = Told("dfx_turns", (("stat", "mean"),))
+GENERATION = Told("dfx_request_latency_seconds", (("stat", "mean"),))
+
 
 @dataclass
 class Replica:
