@@ -24,12 +24,14 @@ NUM_RANKS = 2
 def measure(*, quick: bool) -> list[Result]:
     torch.set_num_threads(1)
     costs = event_costs(quick=quick)
-    return [_own_cost(costs, 8 if quick else 28), *_on_off(2.0 if quick else 180.0)]
+    small = ["--steps", "8", "--prompts-per-rank", "1"]
+    own = _own_cost(costs, small if quick else ["--steps", "28"])
+    return [own, *_on_off(0.0 if quick else 180.0)]
 
 
-def _own_cost(costs: EventCosts, num_steps: int) -> Result:
+def _own_cost(costs: EventCosts, options: list[str]) -> Result:
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
-        torchrun(NUM_RANKS, ["dfx_agent.demo.tiny_grpo", "--steps", str(num_steps)], folder)
+        torchrun(NUM_RANKS, ["dfx_agent.demo.tiny_grpo", *options], folder)
         return own_cost(JOB, steps_of_ranks(folder, NUM_RANKS), costs, f"{NUM_RANKS} ranks DDP")
 
 

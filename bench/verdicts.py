@@ -22,7 +22,7 @@ from bench.measurement import Bar, Result, of_samples, report
 from bench.rounds import TORCHRUN
 from bench.served_agent import listening, running, serving
 
-NUM_RANKS = 4
+NUM_RANKS, QUICK_RANKS = 4, 2
 SCRIPT = "bench.disturbed_training"
 STEP_SECONDS = 5.0  # no step takes longer, on the busiest machine
 HANG_SECONDS = 60.0
@@ -61,28 +61,33 @@ class _Client:
 
 
 def measure(*, quick: bool) -> list[Result]:
-    num_stragglers, num_hangs = (1, 1) if quick else (NUM_RANKS, 3)
+    num_ranks, num_stragglers, num_hangs = (
+        (QUICK_RANKS, 1, 1) if quick else (NUM_RANKS, NUM_RANKS, 3)
+    )
     client = _Client()
     with serving() as agent, tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
         out = Path(folder, "delay.json")
         arguments = ["-m", SCRIPT, "--trials", str(num_stragglers), "--out", str(out)]
         env = {**os.environ, "DFX_DIR": agent.directory, "OMP_NUM_THREADS": "1"}
         with (
-            running([*TORCHRUN, str(NUM_RANKS), *arguments], env=env, stderr=subprocess.DEVNULL),
+            running([*TORCHRUN, str(num_ranks), *arguments], env=env, stderr=subprocess.DEVNULL),
             listening(agent.port, client.take),
         ):
             stragglers = [
-                _straggler(client, trial, num_stragglers) for trial in range(num_stragglers)
+                _straggler(client, trial, num_stragglers, num_ranks)
+                for trial in range(num_stragglers)
             ]
             delay_seconds = float(json.loads(out.read_text())["delay_seconds"])
-            hangs = [_hang(client, number % NUM_RANKS) for number in range(num_hangs)]
-    return [*_straggler_rows(stragglers, delay_seconds), _hang_row(hangs)]
+            hangs = [_hang(client, number % num_ranks) for number in range(num_hangs)]
+    return [*_straggler_rows(stragglers, delay_seconds, num_ranks), _hang_row(hangs)]
 
 
-def _straggler(client: _Client, trial: int, num_trials: int) -> tuple[int, float] | None:
+def _straggler(
+    client: _Client, trial: int, num_trials: int, num_ranks: int
+) -> tuple[int, float] | None:
     """(steps with the delay until it was named, seconds per step it is said to cost), or None."""
     first = first_delayed_step(trial)
-    rank = delayed_rank(first, num_trials, NUM_RANKS)
+    rank = delayed_rank(first, num_trials, num_ranks)
     client.wait_for_step(first)
 
     def answer(run: Snapshot) -> tuple[int, float] | str | None:
@@ -119,13 +124,15 @@ def _found(run: Snapshot, kind: str) -> list[dict[str, Any]]:
     return [v for v in run["verdicts"] if v["kind"] == kind and v["state"] == "found"]
 
 
-def _straggler_rows(found: list[tuple[int, float] | None], delay_seconds: float) -> list[Result]:
+def _straggler_rows(
+    found: list[tuple[int, float] | None], delay_seconds: float, num_ranks: int
+) -> list[Result]:
     named = [each for each in found if each is not None]
     steps = [float(NUM_DELAYED if each is None else each[0]) for each in found]
     errors = [100 * abs(lost / delay_seconds - 1) for _, lost in named] or [100.0]
     note = (
         f"worst of the trials; right rank in {len(named)} of {len(found)}, "
-        f"{delay_seconds * 1e3:.0f} ms added to a step, {NUM_RANKS} ranks DDP"
+        f"{delay_seconds * 1e3:.0f} ms added to a step, {num_ranks} ranks DDP"
     )
     return [
         of_samples("straggler named after", steps, "steps", q=1.0, bar=Bar(5.0), note=note),
