@@ -17,6 +17,9 @@ INPUTS := pyproject.toml constraints.txt dfx_agent/attach/dfx_agent.pth
 # Python compiles what is imported; pip would compile all, which is half of its time.
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
+# Tests start many processes that import torch, which takes twice as long from uncompiled files.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
