@@ -399,8 +399,8 @@ class Agent:
     def _fold(self, run: str) -> RunFold:
         fold = self._runs.get(run)
         if fold is None:
-            peaks = self._config.peak_tflops
-            fold = self._runs[run] = RunFold(run, self._critical, self._faults, peaks)
+            peaks, models = self._config.peak_tflops, self._config.model_config
+            fold = self._runs[run] = RunFold(run, self._critical, self._faults, peaks, models)
             fold.health = self._health_files.restore(run, fold.health)
             fold.alerts = None if self._awaits_alerts else ()
             fold.teller = None if self._teller is None else Teller()

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from dfx_agent.agent import model_configs
 from dfx_agent.agent.bounded_yaml import loaded
+from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.errors import ConfigError
 from dfx_agent.rules.declared import thresholds
 from dfx_agent.rules.thresholds import checked_values
@@ -109,6 +111,8 @@ class Config:
     """Whether engines that the job starts or calls are found and read, too."""
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     """Dense TFLOP/s of a device by type of numbers, or of ``all``: before the table of devices."""
+    model_config: Mapping[str, ConfigFlops] = field(default_factory=dict)
+    """What a model multiplies that no hook sees, by role or of ``all``: given as config.json."""
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> Config:
@@ -305,4 +309,5 @@ _TYPES: dict[str, Callable[[str, Any], Any]] = {
     "hub": _hub,
     "find_engines": _flag,
     "peak_tflops": _tflops,
+    "model_config": model_configs.given,
 }

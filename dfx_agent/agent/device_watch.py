@@ -98,7 +98,9 @@ class DeviceWatch:
                 if role == LOG_ROLE or not process.is_living or not rows:
                     continue
                 sight = sights[process] = self._sight(process)
-                process.devices.use(devices_of(sight, rows), _own_bytes(sight, rows))
+                names = devices_of(sight, rows)
+                model = next((row.model for row in rows if row.device in names), "")
+                process.devices.use(names, _own_bytes(sight, rows), model)
                 process.memory.note_driver(process.devices.own_bytes, process.gauges)
                 for device in process.devices.names:
                     users.setdefault(device, []).append((role, label))

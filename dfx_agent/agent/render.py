@@ -230,7 +230,7 @@ def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
         held=held_rows(process.gauges),
         beside_allocator=process.memory.beside_allocator,
         event_loop=process.loop.row(time.monotonic_ns(), last, process.inflight),
-        work=work_row(process, fold.peaks),
+        work=work_row(process, fold.peaks, fold.model_configs),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from math import inf
 
+from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.peak_flops import Peaks
 from dfx_agent.agent.step_rows import StepRows
@@ -57,9 +58,10 @@ class RunFold:
         critical: Condition = DIVERGENCE.condition,
         faults: Faults | None = None,
         peak_tflops: Mapping[str, float] | None = None,
+        model_configs: Mapping[str, ConfigFlops] | None = None,
     ) -> None:
         self.run = run
-        self.peaks = Peaks(peak_tflops)
+        self.peaks, self.model_configs = Peaks(peak_tflops), model_configs or {}
         self.faults = faults or Faults()
         self.processes: dict[tuple[str, str], Process] = {}
         self.dropped = DroppedProcesses()

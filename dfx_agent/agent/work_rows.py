@@ -7,28 +7,65 @@ waits; that of the step its wall time. Where several types of numbers were used,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from dfx_agent.agent import model_configs
+from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import Peaks
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.time.work import ClosedWork, Work
 from dfx_agent.snapshot import ModelRow, StageWork, WorkRow
 
 _NEWEST = 4  # steps in which work is looked for: one without any may lie between
+_TRAINED = "actor_update"  # of stages whose passes are told: those that have a backward
+_UNSEEN = "no hook sees its models: set model_config to their config.json"
 
 
-def work_row(process: Process, peaks: Peaks) -> WorkRow | None:
+def work_row(
+    process: Process, peaks: Peaks, configs: Mapping[str, ConfigFlops] | None = None
+) -> WorkRow | None:
     """Of the newest step in which FLOPs were counted; None where no model was met.
 
-    Of models that nobody can count there is the reason alone.
+    Of models that nobody can count there is the reason alone. ``configs``: by role, for stages
+    whose passes are told and whose FLOPs no hook has counted.
     """
     models = tuple(ModelRow(*model) for model in process.follower.layout.models.values())
     newest = [step for step in list(process.windows)[-_NEWEST:] if step.work is not None]
-    kind, name = process.follower.layout.device or ("", "")
+    device = _device(process)
     if not newest:
         reasons = "; ".join(f"{model.name}: {model.reason}" for model in models if model.reason)
-        return _uncounted(name or kind, models, reasons) if reasons else None
+        return _uncounted(device, models, reasons) if reasons else None
     closed = newest[-1]
-    return _row(closed, closed.work or ClosedWork(), name or kind, models, peaks)
+    work, used = _with_configs(closed.work or ClosedWork(), process.filed_as.role, configs or {})
+    models += tuple(
+        ModelRow(c.name, c.num_parameters, c.num_trained, c.num_attentions) for c in used
+    )
+    if not work.flops:
+        return _uncounted(device, models, _UNSEEN)
+    return _row(closed, work, device, models, peaks)
+
+
+def _device(process: Process) -> str:
+    """As the guest's torch calls it, else as its driver does."""
+    kind, name = process.follower.layout.device or ("", "")
+    return name or process.devices.model or kind
+
+
+def _with_configs(
+    work: ClosedWork, role: str, configs: Mapping[str, ConfigFlops]
+) -> tuple[ClosedWork, tuple[ConfigFlops, ...]]:
+    """With the FLOPs of stages that no hook has counted, and by what they were."""
+    flops, used = dict(work.flops), list[ConfigFlops]()
+    seen = {key.stage for key in work.flops}
+    for stage, passes in work.passes.items():
+        config = model_configs.of_stage(configs, role, stage)
+        if config is None or stage in seen:
+            continue
+        used.append(config)
+        flops[Work("forward", config.dtype, stage)] = config.forward(*passes)
+        if stage == _TRAINED:
+            flops[Work("backward", config.dtype, stage)] = config.backward(*passes)
+    return replace(work, flops=flops), tuple(dict.fromkeys(used))
 
 
 def _uncounted(device: str, models: tuple[ModelRow, ...], reason: str) -> WorkRow:

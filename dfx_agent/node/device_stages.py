@@ -75,19 +75,20 @@ class _Sums:
 
 
 class DeviceStages:
-    """Of one process; ``names``: its devices, as the machine calls them."""
+    """Of one process; ``names``: its devices as the machine calls them, ``model`` as the vendor."""
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
+        self.model = ""
         self.own_bytes: Mapping[str, float] = {}
         self._due: deque[Sample] = deque(maxlen=_MOST_DUE)
         self._at: tuple[int, dict[str, int]] | None = None  # when, and time by stage up to then
         self._buckets: deque[tuple[int, dict[str, _Sums]]] = deque(maxlen=_NUM_BUCKETS)
         self._newest: deque[Sample] = deque(maxlen=_MOST_DUE)
 
-    def use(self, names: tuple[str, ...], own_bytes: Mapping[str, float]) -> None:
+    def use(self, names: tuple[str, ...], own_bytes: Mapping[str, float], model: str = "") -> None:
         """Those that it uses now, and what it has on them where the driver says so."""
-        self.names, self.own_bytes = names, own_bytes
+        self.names, self.own_bytes, self.model = names, own_bytes, model
 
     def add(self, sample: Sample) -> None:
         """In the order of time; it counts when the process is accounted up to its end."""

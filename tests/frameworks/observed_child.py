@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from dfx_agent.shim import bootstrap, recorder
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import (
+    COUNT,
     GAUGE,
     KIND_MASK,
     LEDGER,
@@ -34,6 +35,7 @@ _KINDS = {
     GAUGE: "gauge",
     TOKENS: "tokens",
     QUEUE: "queue",
+    COUNT: "count",
     LEDGER: "ledger",
 }
 

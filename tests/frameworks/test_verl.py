@@ -363,3 +363,34 @@ ref.compute_ref_log_prob(padded)
     ]  # fmt: skip
     assert (seen.identity["role"], seen.identity["local_rank"]) == ("actor", 1)
     assert seen.num_errors == 0
+
+
+def test_what_passes_took_in_over_the_ranks_of_a_worker_group(dfx_dir: Path) -> None:
+    """The trainer says the lengths of all samples, and they stay whole when the batch is split."""
+    seen = observe(
+        """
+import torch
+from verl import DataProto
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.tensordict_utils import chunk_tensordict, get_tensordict
+class Hybrid:
+    role = "actor_rollout"
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def compute_log_prob(self, data):
+        return data
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def update_actor(self, data):
+        return data
+told = {"global_token_num": [3, 5], "epochs": 2}
+rows = {"responses": torch.ones(2, 3, dtype=torch.long)}
+Hybrid().compute_log_prob(DataProto.from_dict(rows, meta_info=told))
+Hybrid().update_actor(chunk_tensordict(get_tensordict(rows, told), 2)[0])
+""",
+        env={"RANK": "3", "WORLD_SIZE": "4"},
+    )
+    passes = {r.name: r.value for r in seen.records if r.kind == "count" and "passes" in r.name}
+    assert passes == {
+        "passes/tokens/old_logprob": 2.0, "passes/pairs/old_logprob": 8.5,
+        "passes/tokens/actor_update": 4.0, "passes/pairs/actor_update": 17.0,
+    }  # fmt: skip
+    assert seen.num_errors == 0

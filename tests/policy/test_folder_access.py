@@ -12,7 +12,7 @@ ROOMS = ("agent", "judge", "node")
 # by descriptor of the folder, without following links or waiting for pipes
 OWNER = "owned_files.py"
 # the settings: files that the operator names
-SETTINGS = "config.py"
+SETTINGS = ("config.py", "model_configs.py")
 # lock.py holds its descriptor; that it opens nothing by path is below
 TOUCHING = frozenset(
     {
@@ -59,7 +59,7 @@ def _is_by_descriptor(call: ast.Call) -> bool:
         path
         for room in ROOMS
         for path in sorted((PACKAGE / room).rglob("*.py"))
-        if path.name not in {OWNER, SETTINGS}
+        if path.name not in {OWNER, *SETTINGS}
     ],
     ids=str,
 )

@@ -145,7 +145,7 @@ def _add_stamps(page: Page, key: Labels, rank: RankRow) -> None:
 
 def _add_unknown_counters(page: Page, key: Labels, rank: RankRow) -> None:
     for name, count in rank.counters_total.items():
-        if name not in training.COUNTERS and not name.startswith(utilisation.COUNTER):
+        if name not in training.COUNTERS and not name.startswith(utilisation.COUNTERS):
             page.add(about_agent.NATIVE_COUNT, (*key, name), count)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dfx_agent.node.time.sweep import Row
 
-_PREFIX = "flops/"
+_FLOPS, _PASSES = "flops/", "passes/"
 _KEEP_STEPS = 16
 _KEEP_STAGES = 64
 _KEEP_SPANS = 4096
@@ -23,12 +23,23 @@ class Work(NamedTuple):
     stage: str
 
 
+class Passes(NamedTuple):
+    """What went through a model; ``pairs``: each token with each one that it attends to."""
+
+    tokens: float = 0.0
+    pairs: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class ClosedWork:
-    """Of one step. ``stage_seconds``: time in which an outermost stage of this name was open."""
+    """Of one step. ``stage_seconds``: time in which an outermost stage of this name was open.
+
+    ``passes``: by stage, where an adapter tells it; of models that no hook is on, too.
+    """
 
     flops: Mapping[Work, float] = field(default_factory=dict)
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    passes: Mapping[str, Passes] = field(default_factory=dict)
 
 
 class WorkAccount:
@@ -36,19 +47,30 @@ class WorkAccount:
 
     def __init__(self) -> None:
         self._flops: dict[int, dict[Work, float]] = {}
+        self._passes: dict[int, dict[str, Passes]] = {}
         self._spans: dict[str, deque[tuple[int, int]]] = {}
         self._is_told = False
 
     def add(self, name: str, amount: float, step: int) -> None:
         """A count of the guest; passed over where it is none of FLOPs."""
-        if not name.startswith(_PREFIX):
+        if name.startswith(_PASSES):
+            self._add_passes(name[len(_PASSES) :], amount, step)
+        if not name.startswith(_FLOPS):
             return
-        way, dtype, stage = [*name[len(_PREFIX) :].split("/", 2), "", ""][:3]
+        way, dtype, stage = [*name[len(_FLOPS) :].split("/", 2), "", ""][:3]
         self._is_told = True
         flops = self._flops.setdefault(step, {})
         key = Work(way, dtype, stage)
         if key in flops or len(flops) < _KEEP_STAGES:
             flops[key] = flops.get(key, 0.0) + amount
+
+    def _add_passes(self, name: str, amount: float, step: int) -> None:
+        of, _, stage = name.partition("/")
+        self._is_told = True
+        passes = self._passes.setdefault(step, {})
+        known = passes.get(stage, Passes())
+        if of in Passes._fields and (stage in passes or len(passes) < _KEEP_STAGES):
+            passes[stage] = known._replace(**{of: getattr(known, of) + amount})
 
     def noted(self, ended: Mapping[str, list[Row]]) -> Mapping[str, list[Row]]:
         """Stages that have ended, by name, as given; those inside others count with them."""
@@ -59,17 +81,20 @@ class WorkAccount:
         return ended
 
     def take(self, step: int, begin_ns: int, end_ns: int) -> ClosedWork | None:
-        """What is known of a step that is over; None where no FLOPs were counted in it."""
-        flops = self._flops.pop(step, None)
-        for old in sorted(self._flops)[:-_KEEP_STEPS]:
-            del self._flops[old]
+        """What is known of a step that is over; None where nothing was counted in it."""
+        flops, passes = self._flops.pop(step, None), self._passes.pop(step, None)
+        for kept in (self._flops, self._passes):
+            for old in sorted(kept)[:-_KEEP_STEPS]:
+                del kept[old]
         seconds = {}
         for name, spans in self._spans.items():
             if taken := _covered_ns(spans, begin_ns, end_ns):
                 seconds[name] = taken / 1e9
             while spans and spans[0][1] <= end_ns:
                 spans.popleft()
-        return None if flops is None else ClosedWork(flops, seconds)
+        if flops is None and passes is None:
+            return None
+        return ClosedWork(flops or {}, seconds, passes or {})
 
 
 def _covered_ns(spans: deque[tuple[int, int]], begin_ns: int, end_ns: int) -> int:

@@ -60,6 +60,8 @@ _PLACE_IN_STEP = {
     "critic_update": 6,
     "actor_update": 7,
 }
+# where a batch goes through a language model; a critic's head is another one
+_PASSES = frozenset({"old_logprob", "ref_logprob", "actor_update"})
 # what a colocated process is called when it is several
 _ROLES = ("actor", "critic", "ref", "rollout", "reward")
 _REGISTERED = "attrs_3141562937"  # verl's mark on a registered method
@@ -210,7 +212,43 @@ def _enter_method(
         if stage == "actor_update":
             for kind, count in _tokens_of(batch):
                 writer.tokens(kind, count)
+        if stage in _PASSES:
+            _tell_passes(writer, stage, args[0], batch)
     return stage
+
+
+def _tell_passes(writer: Recorder, stage: str, worker: Any, batch: Any) -> None:
+    """What this rank's share of a model's passes took in: tokens, and pairs that attend.
+
+    All ranks of the worker group share the job's samples, however it is parallel: verl counts its
+    own MFU like that. Nothing where it does not say how long the samples are.
+    """
+    lengths, num_ranks = _told(batch, "global_token_num"), writer.identity.world_size
+    if type(lengths) is not list or num_ranks <= 0:
+        return
+    epochs = _num_epochs(worker, batch) if stage == "actor_update" else 1
+    writer.count(f"passes/tokens/{stage}", epochs * sum(lengths) / num_ranks)
+    writer.count(f"passes/pairs/{stage}", epochs * sum(n * n for n in lengths) / num_ranks)
+
+
+def _num_epochs(worker: Any, batch: Any) -> int:
+    """How often an update goes through the batch."""
+    config = getattr(worker, "config", None)
+    known = (
+        _told(batch, "epochs"),
+        getattr(getattr(config, "actor", None), "ppo_epochs", None),
+        getattr(config, "ppo_epochs", None),
+    )
+    return next((number for number in known if type(number) is int and number > 0), 1)
+
+
+def _told(batch: Any, name: str) -> Any:
+    """Beside the batch: in a DataProto's ``meta_info``, in a TensorDict as a NonTensorData."""
+    meta = getattr(batch, "meta_info", None)
+    if isinstance(meta, dict):
+        return meta.get(name)
+    ask = getattr(batch, "get", None)
+    return None if ask is None else getattr(ask(name, None), "data", None)
 
 
 def _role_of(worker: Any) -> str:

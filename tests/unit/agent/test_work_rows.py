@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from dfx_agent.agent.config import load
+from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import PARTS, Peaks
 from dfx_agent.agent.work_rows import work_row
 from dfx_agent.catalogue.utilisation import METRICS, work_lines
 from dfx_agent.errors import ConfigError
 from dfx_agent.node.process import ClosedStep
 from dfx_agent.node.time.account import Split, Window
-from dfx_agent.node.time.work import ClosedWork, Work
+from dfx_agent.node.time.work import ClosedWork, Passes, Work
 from dfx_agent.snapshot import RunRow
 from dfx_agent.wire.told import ToldModel
 
@@ -28,13 +29,24 @@ FLOPS = {
 MODEL = ToldModel("Policy", 7_600_000_000, 7_600_000_000, 28, "", ())
 
 
-def process(flops: Any = FLOPS, device: Any = H100, model: ToldModel = MODEL) -> Any:
+def process(
+    flops: Any = FLOPS,
+    device: Any = H100,
+    model: ToldModel | None = MODEL,
+    passes: Any = None,
+    driver: str = "",
+) -> Any:
     """It took 10 s, 8 of which were its update."""
     window = Window(3, 0, 10 * 10**9, Split(active_ns=10 * 10**9))
-    work = ClosedWork(flops, {"update": 8.0, "old_logprob": 1.0}) if flops else None
-    layout = SimpleNamespace(device=device, models={model.name: model})
-    follower = SimpleNamespace(layout=layout)
-    return SimpleNamespace(follower=follower, windows=[ClosedStep(window, work=work)])
+    seconds = {"update": 8.0, "actor_update": 8.0, "old_logprob": 1.0}
+    work = ClosedWork(flops or {}, seconds, passes or {}) if flops or passes else None
+    layout = SimpleNamespace(device=device, models={model.name: model} if model else {})
+    return SimpleNamespace(
+        follower=SimpleNamespace(layout=layout),
+        windows=[ClosedStep(window, work=work)],
+        filed_as=SimpleNamespace(role="actor"),
+        devices=SimpleNamespace(model=driver),
+    )
 
 
 def test_each_stage_and_the_step_are_held_against_the_peak_of_the_device():
@@ -82,6 +94,40 @@ def test_a_model_that_nobody_can_count_is_told_with_the_reason():
     assert row is not None
     assert row.reason == "Policy: how many experts a token goes to is not known"
     assert work_row(process(flops=None), Peaks()) is None, "it was met and has not run yet"
+
+
+CONFIG = ConfigFlops(
+    "Llama", "bfloat16", 8_000_000_000, 8_000_000_000, 8_000_000_000, 32, 1e9, 1e6, 2e9, 2e6
+)
+PASSES = {"actor_update": Passes(1e6, 1e8), "old_logprob": Passes(1e6, 1e8)}
+FORWARD = 1e9 * 1e6 + 1e6 * 1e8
+
+
+def test_where_no_hook_sees_a_model_its_config_json_says_what_its_passes_are():
+    row = work_row(process(None, None, None, PASSES, H100[1]), Peaks(), {"all": CONFIG})
+    assert row is not None
+    by_stage = {stage.stage: stage for stage in row.stages}
+    update, before = by_stage["actor_update"], by_stage["old_logprob"]
+    assert (update.forward_flops, update.backward_flops) == (FORWARD, 2 * FORWARD)
+    assert (before.forward_flops, before.backward_flops) == (FORWARD, 0.0)
+    assert update.mfu_ratio == pytest.approx(3 * FORWARD / (8 * 989.4 * TERA))
+    assert row.mfu_ratio == pytest.approx(4 * FORWARD / (10 * 989.4 * TERA))
+    assert (row.device, [model.name for model in row.models]) == (H100[1], ["Llama"])
+
+
+def test_what_a_hook_has_counted_in_a_stage_goes_before_the_configuration():
+    flops = {Work("forward", "bfloat16", "old_logprob"): 98.94 * TERA}
+    row = work_row(process(flops, passes=PASSES), Peaks(), {"actor": CONFIG})
+    assert row is not None
+    told = {stage.stage: stage.forward_flops for stage in row.stages}
+    assert told == {"old_logprob": 98.94 * TERA, "actor_update": FORWARD}
+
+
+def test_without_a_configuration_passes_alone_say_what_is_missing():
+    row = work_row(process(None, model=None, passes=PASSES), Peaks(), {"critic": CONFIG})
+    assert row is not None
+    assert row.reason == "no hook sees its models: set model_config to their config.json"
+    assert (row.mfu_ratio, row.stages) == (None, ())
 
 
 @pytest.mark.parametrize(

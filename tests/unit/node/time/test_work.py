@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.node.time.work import ClosedWork, Work, WorkAccount
+from dfx_agent.node.time.work import ClosedWork, Passes, Work, WorkAccount
 from dfx_agent.wire.records import STAGE
 
 SECOND = 10**9
@@ -54,3 +54,22 @@ def test_a_job_that_names_stages_without_end_fills_nothing():
     account.take(5000, 0, 1)
     assert len(account._flops[985 + 16]) == 1
     assert (len(account._flops), len(account._spans)) == (16, 64)
+
+
+def test_what_passes_took_in_is_kept_by_stage_where_no_flops_are_counted():
+    account = WorkAccount()
+    for name, amount in (("tokens", 100.0), ("pairs", 5000.0), ("tokens", 1.0), ("others", 7.0)):
+        account.add(f"passes/{name}/actor_update", amount, 1)
+    account.noted({"actor_update": [row(1, 3)]})
+    closed = account.take(1, 0, 10 * SECOND)
+    assert closed == ClosedWork({}, {"actor_update": 2.0}, {"actor_update": Passes(101.0, 5000.0)})
+    assert account.take(2, 0, SECOND) is None
+
+
+def test_a_job_that_names_passes_without_end_fills_nothing():
+    account = WorkAccount()
+    for number in range(1000):
+        account.add(f"passes/tokens/stage-{number}", 1.0, 1)
+        account.add("passes/tokens/x", 1.0, number + 2)
+    account.take(5000, 0, 1)
+    assert len(account._passes) == 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from shapes import Shapes
+from shapes import Shapes, observe
 
 from dfx_agent.catalogue.native import load
 
@@ -172,4 +172,38 @@ assert metrics == {"done": 1}
     assert len(told) == 12
     assert {step for _, step in scalars} == {10}
     assert all(load("verl").find(name) for name, _ in scalars)
+    assert seen.num_errors == 0
+
+
+def test_what_the_passes_of_a_worker_took_in(dfx_dir):
+    """Samples of 3 and 5 tokens over all of 4 ranks; the update goes through them twice."""
+    job = """
+from types import SimpleNamespace as NS
+from dfx_agent.shim.adapters import _verl_workers
+from dfx_agent.shim import recorder
+class TensorDict:
+    batch_size, told = 2, {"global_token_num": NS(data=[3, 5]), "epochs": NS(data=2)}
+    def get(self, name, default=None):
+        return self.told.get(name, default)
+class Strange:
+    batch_size = 2
+writer = recorder.active()
+worker = NS(role="actor", config=NS(actor=NS(ppo_epochs=2)))
+tell = _verl_workers._tell_passes
+proto = NS(non_tensor_batch={}, meta_info={"global_token_num": [3, 5]})
+tell(writer, "actor_update", worker, proto)
+tell(writer, "old_logprob", worker, proto)
+tell(writer, "ref_logprob", NS(), TensorDict())
+tell(writer, "actor_update", NS(), TensorDict())
+tell(writer, "actor_update", worker, NS(meta_info={}))
+tell(writer, "actor_update", worker, Strange())
+"""
+    seen = observe(job, env={"WORLD_SIZE": "4", "RANK": "0"})
+    told = [(r.name, r.value) for r in seen.records if r.kind == "count"]
+    assert told == [
+        ("passes/tokens/actor_update", 4.0), ("passes/pairs/actor_update", 17.0),
+        ("passes/tokens/old_logprob", 2.0), ("passes/pairs/old_logprob", 8.5),
+        ("passes/tokens/ref_logprob", 2.0), ("passes/pairs/ref_logprob", 8.5),
+        ("passes/tokens/actor_update", 4.0), ("passes/pairs/actor_update", 17.0),
+    ]  # fmt: skip
     assert seen.num_errors == 0
