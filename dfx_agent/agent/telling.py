@@ -294,7 +294,11 @@ def _grown(before: MemoryFacts | None, now: MemoryFacts) -> MemoryFacts:
 def _grown_device(before: DeviceUse | None, now: DeviceUse) -> DeviceUse:
     if before is None:
         return now
-    return replace(now, unused_samples=_after(before.unused_samples[-1:], now.unused_samples))
+    return replace(
+        now,
+        unused_samples=_after(before.unused_samples[-1:], now.unused_samples),
+        allocated_samples=_after(before.allocated_samples[-1:], now.allocated_samples),
+    )
 
 
 def _after(newest: Samples, samples: Samples) -> Samples:

@@ -34,6 +34,8 @@ class DeviceUse:
 
     ``unused_samples``: what it holds and does not use, at the end of the newest 64 steps;
     ``kept_samples``: the same while its states are off the device, of one that offloads.
+    ``allocated_samples``: what tensors take at the end of the newest 64 steps; ``peak_bytes``: the
+    most they were seen to take. ``beside_bytes``: what the process has there beside the allocator.
     """
 
     device: str
@@ -41,6 +43,9 @@ class DeviceUse:
     reserved_bytes: float | None
     unused_samples: Samples = ()
     kept_samples: Samples = ()
+    allocated_samples: Samples = ()
+    peak_bytes: float | None = None
+    beside_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

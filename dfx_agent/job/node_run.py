@@ -160,7 +160,11 @@ def _padded(before: tuple[Samples, ...], told: tuple[Samples, ...]) -> Iterable[
 def _with_gaps(before: DeviceUse | None, told: DeviceUse) -> DeviceUse:
     if before is None:
         return told
-    return replace(told, unused_samples=_joined(before.unused_samples, told.unused_samples))
+    return replace(
+        told,
+        unused_samples=_joined(before.unused_samples, told.unused_samples),
+        allocated_samples=_joined(before.allocated_samples, told.allocated_samples),
+    )
 
 
 def _joined(before: Samples, told: Samples) -> Samples:

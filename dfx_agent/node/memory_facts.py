@@ -9,6 +9,7 @@ from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.node.memory.gauges import HELD, device_rows
 from dfx_agent.node.memory.limits import MemoryLimits
 from dfx_agent.node.process import Process
+from dfx_agent.snapshot import DeviceMemory
 
 # an eighth of the least that is told as a leak: whose memory has not changed by that much over the
 # steps that are kept needs no limits, and files of the kernel stay unread
@@ -36,6 +37,8 @@ class MemoryReader:
         offloads = any(stage == _OFFLOAD for stage, _ in process.stamps) or any(
             name.startswith(HELD) for name in process.gauges
         )
+        rows = device_rows(process.gauges)
+        beside = memory.beside_allocator if len(rows) == 1 else None
         return MemoryFacts(
             process=process.id,
             step=process.step,
@@ -50,11 +53,19 @@ class MemoryReader:
                     r.reserved_bytes,
                     memory.unused(r.device),
                     memory.kept(r.device) if offloads else (),
+                    memory.allocated(r.device),
+                    _peak(r),
+                    beside.now_bytes if beside else None,
                 )
-                for r in device_rows(process.gauges)
+                for r in rows
             ),
             heap=memory.heap.now,
         )
+
+
+def _peak(row: DeviceMemory) -> float | None:
+    told = [*row.stage_peak_bytes.values(), row.allocated_bytes]
+    return max((num_bytes for num_bytes in told if num_bytes is not None), default=None)
 
 
 def _has_changed(samples: Samples) -> bool:

@@ -19,6 +19,7 @@ MIN_STEPS, URGENT_STEPS = 48, 16
 LEAST_BYTES = 32 * 2**20
 LEAST_SHARE = 0.01
 _NUM_PARTS = 4
+_MIB, _GIB = 2**20, 2**30
 SMALLEST_RISE, RISE_TO_STAY = 0.8, 0.4
 
 
@@ -68,3 +69,9 @@ def urgent_bytes_per_step(
     first, last = newest[0], newest[-1]
     highest = max((b for step, b in (*samples, *before) if step < first[0]), default=0.0)
     return per_step if last[1] - highest >= (last[1] - first[1]) / 2 else 0.0
+
+
+def bytes_text(num_bytes: float) -> str:
+    """As in "20.1 MiB", "8 GiB"."""
+    unit, name = (_GIB, "GiB") if abs(num_bytes) >= _GIB else (_MIB, "MiB")
+    return f"{num_bytes / unit:.3g} {name}"

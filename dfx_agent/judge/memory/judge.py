@@ -3,8 +3,8 @@
 Host: a process whose anonymous memory grows step after step, or at every so many, and the limit of
 its control group, or the host itself, is reached within 10,000 steps or an hour. All processes of
 the run that share a limit use it up together. By 16 steps already where it is reached within ten
-times as many. Device: the allocator holds nearly all of it, and
-what it holds without using it grows: the next step is a retried allocation or the end.
+times as many. Device: what its tensors take grows at every step; or the allocator holds nearly all
+of it, and what it holds without using it grows: the next step is a retried allocation or the end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import NamedTuple
 from dfx_agent.durations import age_text
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, MemoryLimit, Samples
 from dfx_agent.facts.seat import ProcessId
+from dfx_agent.judge.memory.device_leak import device_leak
 from dfx_agent.judge.memory.growth import (
     MIN_STEPS,
     RISE_TO_STAY,
     SMALLEST_RISE,
     URGENT_STEPS,
+    bytes_text,
     steady_bytes_per_step,
     urgent_bytes_per_step,
 )
@@ -37,7 +39,7 @@ NEARLY_FULL = 0.92
 # of the device, in each of so many rollouts in a row: less is no loss to an engine
 _LEAST_KEPT_SHARE, _KEPT_STEPS = 0.1, 4
 _LEAST_GAP_GROWTH = 0.02  # of the device, over the steps looked at
-_MIB, _GIB = 2**20, 2**30
+_MIB = 2**20
 _MUCH_BYTES, _MUCH_SHARE = 256 * _MIB, 0.05  # that glibc keeps
 
 
@@ -79,18 +81,32 @@ class MemoryJudge:
     ) -> Verdict | None:
         ranks = [facts for facts in living if facts.process.role == role]
         own = [each for each in growing if each.facts.process.role == role]
-        kept = _kept(role, ranks)
+        of_devices = _of_devices(role, ranks)
         is_young = not any(len(facts.samples) >= MIN_STEPS for facts in ranks)
-        if is_young and not own and kept is None:
+        if is_young and not own and of_devices is None:
             return None
         own.sort(key=lambda each: (len(each.facts.process.label), each.facts.process.label))
-        verdict = _device_verdict(role, ranks) or kept or _leak(role, own, growing)
+        host = _leak(role, own, growing)
+        verdict = host if of_devices is None else _beside(of_devices, host)
         for key in [k for k in self._since if k[0] == role and k[1] != verdict.cause]:
             del self._since[key]
         if verdict.state != "found":
             return verdict
         since = self._since.setdefault((role, verdict.cause), now_seconds)
         return replace(verdict, since_seconds=since)
+
+
+def _of_devices(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
+    """What ends the job goes before what costs it room."""
+    leak = device_leak(role, ranks, MOST_STEPS_LEFT, MOST_SECONDS_LEFT)
+    found = [v for v in (_device_verdict(role, ranks), leak, _kept(role, ranks)) if v is not None]
+    return _beside(*found) if found else None
+
+
+def _beside(verdict: Verdict, *others: Verdict) -> Verdict:
+    """A role has one verdict: what else was found is evidence in it."""
+    told = (other.summary for other in others if other.state == "found")
+    return replace(verdict, evidence=(*verdict.evidence, *told))
 
 
 def _leak(role: str, own: Sequence[_Growing], growing: Sequence[_Growing]) -> Verdict:
@@ -285,9 +301,3 @@ def heap_text(heap: GlibcHeap, anonymous_bytes: float) -> str:
 
 def _limit_line(limit: MemoryLimit) -> str:
     return f"{_words(limit)}: {bytes_text(limit.total_bytes)}, {bytes_text(limit.free_bytes)} free"
-
-
-def bytes_text(num_bytes: float) -> str:
-    """As in "20.1 MiB", "8 GiB"."""
-    unit, name = (_GIB, "GiB") if abs(num_bytes) >= _GIB else (_MIB, "MiB")
-    return f"{num_bytes / unit:.3g} {name}"

@@ -36,6 +36,7 @@ class ProcessMemory:
         self.beside_allocator: BesideAllocator | None = None
         self._reserved: list[float | None] = []
         self._gaps: dict[str, MemoryTrend] = {}
+        self._allocated: dict[str, MemoryTrend] = {}
         self._kept: dict[str, MemoryTrend] = {}
         self.groups: tuple[MemoryGroup, ...] = ()
         self.was_oom_killed = False
@@ -81,6 +82,7 @@ class ProcessMemory:
         held = held_rows(gauges)
         for row in device_rows(gauges):
             self._add(self._gaps, row.device, step, row.reserved_bytes, row.allocated_bytes)
+            self._add(self._allocated, row.device, step, row.allocated_bytes, 0.0)
             self._add(self._kept, row.device, step, *_while_offloaded(row, held))
 
     @staticmethod
@@ -92,13 +94,15 @@ class ProcessMemory:
 
     def unused(self, device: str) -> Samples:
         """(step, bytes that its allocator held and did not use) of the newest 64 steps."""
-        gap = self._gaps.get(device)
-        return () if gap is None else tuple(gap.samples)
+        return _samples(self._gaps, device)
 
     def kept(self, device: str) -> Samples:
         """The same while its states were off the device, in each step."""
-        kept = self._kept.get(device)
-        return () if kept is None else tuple(kept.samples)
+        return _samples(self._kept, device)
+
+    def allocated(self, device: str) -> Samples:
+        """(step, bytes of tensors) of the newest 64 steps."""
+        return _samples(self._allocated, device)
 
     def note_driver(self, own_bytes: Mapping[str, float], gauges: Mapping[str, float]) -> None:
         """What the driver says that it has on its devices; counts where the allocator is steady.
@@ -125,6 +129,11 @@ class ProcessMemory:
     def _count_oom_kills(self) -> int | None:
         """Of its control group, which counts its own victims; else of the host."""
         return self.groups[0].num_oom_kills() if self.groups else num_host_oom_kills()
+
+
+def _samples(trends: Mapping[str, MemoryTrend], device: str) -> Samples:
+    trend = trends.get(device)
+    return () if trend is None else tuple(trend.samples)
 
 
 def _while_offloaded(

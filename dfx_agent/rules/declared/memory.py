@@ -36,12 +36,14 @@ _RETRIED = Every(
 _RUNBOOK = Runbook(
     meaning="The framework's allocator had to empty its cache to serve an allocation while live "
     "tensors nearly fill the device or the free memory is in pieces; or it holds more than 92 % "
-    "of the device, and what it holds without using it grows at every step; critical: it gave up "
-    "and raised an out-of-memory error, which the job may have caught.",
+    "of the device, and what it holds without using it grows at every step; or what tensors take "
+    "grows at every step, and the device is full within 10,000 steps or an hour; critical: it "
+    "gave up and raised an out-of-memory error, which the job may have caught.",
     impact="Each retry costs milliseconds and synchronises the device; the next longer batch ends "
     "the job.",
     diagnosis="Which stage owns the peak, and since which step? Reserved memory near the limit "
-    "alone is normal. Compare response length and tokens per step with the start of the run.",
+    "alone is normal. Compare response length and tokens per step with the start of the run. "
+    "`dfx-agent diagnose` says in how many steps the device is full, and which ranks leak.",
     mitigation="Use expandable segments for fragmentation, smaller micro-batches or a token limit "
     "per batch for the peak, less memory for the rollout engine for both.",
 )
@@ -62,7 +64,7 @@ MEMORY_RISK = Alert(
     "DfxGpuMemoryRisk",
     "warning",
     "memory",
-    Either((_found("device nearly full"), _RETRIED)),
+    Either((_found("device nearly full"), _found("device leak"), _RETRIED)),
     "Device memory is about to run out",
     _RUNBOOK,
     listing=Listing(

@@ -47,7 +47,11 @@ def test_samples_steps_and_devices_are_told():
     assert (facts.process, facts.step, facts.step_seconds) == (rank.id, 64, 2.0)
     assert facts.samples == tuple((n, (100 + n) * MIB) for n in range(1, 65))
     assert [len(samples) for samples in facts.sparse_samples] == [32, 16, 8]
-    assert facts.devices == (DeviceUse("cuda:0", 80.0, 60.0, ((64, 40.0),)),)
+    assert facts.devices == (
+        DeviceUse(
+            "cuda:0", 80.0, 60.0, ((64, 40.0),), allocated_samples=((64, 20.0),), peak_bytes=20.0
+        ),
+    )
     assert [limit.path for limit in facts.limits] == [""]
 
 

@@ -1,0 +1,97 @@
+"""Whether what tensors take on a device grows until it is full, by steps that are left.
+
+Measured at the ends of steps, where activations are gone: what stays there and grows is kept by
+somebody. The most that was taken within a step grows with it, and the job ends where that reaches
+what the device has. What other processes take there is not known to be theirs for ever: so it is at
+most so many steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dfx_agent.durations import age_text
+from dfx_agent.facts.memory import DeviceUse, MemoryFacts
+from dfx_agent.judge.memory.growth import (
+    URGENT_STEPS,
+    bytes_text,
+    steady_bytes_per_step,
+    urgent_bytes_per_step,
+)
+from dfx_agent.judge.words import labels_text
+from dfx_agent.snapshot import Verdict
+
+DEVICE_LEAK = "device leak"
+
+_URGENT_STEPS_LEFT = 10 * URGENT_STEPS
+_MOST_TOLD = 8
+_ADVICE = (
+    "tensors that outlive their step grow it: losses or metrics kept with their graph, lists that "
+    "only grow, caches without an end"
+)
+
+
+class _Leak(NamedTuple):
+    """Of one device of one process."""
+
+    facts: MemoryFacts
+    device: DeviceUse
+    bytes_per_step: float
+    steps_left: float
+
+    @property
+    def seconds_left(self) -> float:
+        return self.steps_left * (self.facts.step_seconds or 0.0)
+
+
+def device_leak(
+    role: str, ranks: Sequence[MemoryFacts], most_steps: float, most_seconds: float
+) -> Verdict | None:
+    """None where no device is full within so many steps or seconds at the present growth."""
+    told = (_leak(facts, device) for facts in ranks for device in facts.devices)
+    leaks = [leak for leak in told if leak is not None]
+    leaks = [e for e in leaks if e.steps_left <= most_steps or e.seconds_left <= most_seconds]
+    if not leaks:
+        return None
+    leaks.sort(key=lambda leak: leak.steps_left)
+    first = leaks[0]
+    labels = tuple(dict.fromkeys(leak.facts.process.label for leak in leaks))
+    verb = "allocates" if len(labels) == 1 else "allocate"
+    return Verdict(
+        kind="memory",
+        state="found",
+        role=role,
+        summary=f"{labels_text(labels)} {verb} {bytes_text(first.bytes_per_step)} more of "
+        f"{first.device.device} a step: out of memory in at most {first.steps_left:.0f} steps "
+        f"({age_text(first.seconds_left)})",
+        ranks=labels,
+        cause=DEVICE_LEAK,
+        step=first.facts.step,
+        evidence=(*map(_line, leaks[:_MOST_TOLD]), _ADVICE),
+    )
+
+
+def _leak(facts: MemoryFacts, device: DeviceUse) -> _Leak | None:
+    """By its newest 64 steps, or by 16 where the end is near."""
+    samples, peak = device.allocated_samples, device.peak_bytes
+    if not device.limit_bytes or peak is None or not samples or facts.step_seconds is None:
+        return None
+    free = max(0.0, device.limit_bytes - peak - (device.beside_bytes or 0.0))
+    per_step = steady_bytes_per_step(samples)
+    if not per_step:
+        per_step = urgent_bytes_per_step(samples, ())
+        if not per_step or free > _URGENT_STEPS_LEFT * per_step:
+            return None
+    return _Leak(facts, device, per_step, free / per_step)
+
+
+def _line(leak: _Leak) -> str:
+    device, samples = leak.device, leak.device.allocated_samples
+    (first, before), (last, after) = samples[0], samples[-1]
+    beside = "" if device.beside_bytes is None else f", {bytes_text(device.beside_bytes)} beside it"
+    return (
+        f"{labels_text([leak.facts.process.label])}: {bytes_text(before)} allocated after step "
+        f"{first}, {bytes_text(after)} after step {last}, {bytes_text(device.peak_bytes or 0.0)} "
+        f"at most{beside}; {device.device} has {bytes_text(device.limit_bytes or 0.0)}"
+    )
