@@ -27,6 +27,7 @@ GIVEN = {
 VARIABLES = (*(name for names in VISIBLE.values() for name in names), *GIVEN.values())
 # where it is not set, another one means the same
 _INSTEAD = {"HIP_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES"}
+_MIG_OF_GPU = "mig-gpu-"
 # names of torch's devices -> vendor; ROCm says cuda too
 _KINDS = {"cuda": ("nvidia", "amd"), "hip": ("amd",), "npu": ("ascend",)}
 
@@ -121,14 +122,26 @@ def _words(value: str) -> Iterator[str]:
 
 
 def _named(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> DeviceRow | None:
-    """By index among ``seen``, by the begin of a UUID, which may be of a MIG part, or as "0:1"."""
+    """By index among ``seen``, by the begin of a UUID, which may be of a MIG part, or as "0:1".
+
+    A MIG part is named by its GPU, too: "MIG-GPU-<UUID>/<GPU instance>/<compute instance>".
+    """
     if not word:
         return None
+    if word.lower().startswith(_MIG_OF_GPU):
+        uuid, _, instance = word[len("MIG-") :].partition("/")
+        parent = _by_uuid(uuid, [row for row in rows if "/" not in row.device])
+        parts = [row for row in rows if parent and row.device.startswith(f"{parent.device}/")]
+        return next((row for row in parts if row.instance == instance), _by_uuid(word, rows))
     gpu, sign, part = word.partition(":")
     if sign and gpu.isdigit() and part.isdigit():  # of what a container is given: part 1 of GPU 0
         whole = seen[int(gpu)].device if int(gpu) < len(seen) else ""
         return next((row for row in rows if row.device == f"{whole}/mig:{part}"), None)
     if word.isdigit():
         return seen[int(word)] if int(word) < len(seen) else None
+    return _by_uuid(word, rows)
+
+
+def _by_uuid(word: str, rows: Sequence[DeviceRow]) -> DeviceRow | None:
     matching = [row for row in rows if row.uuid.lower().startswith(word.lower())]
     return matching[0] if len(matching) == 1 else None

@@ -50,7 +50,8 @@ class DeviceRow:
     """``device`` is its name on this machine: "host", "nvidia:3", "nvidia:3/mig:0", "ascend:7".
 
     None, or a name that is missing, is what it does not tell. ``vendor`` is "" of the host;
-    ``place`` is its index among those of its vendor.
+    ``place`` is its index among those of its vendor. ``instance``: of a MIG part, GPU instance and
+    compute instance, as in "3/0".
     ``available_bytes``: what it could still give out. ``utilization_ratio``: share of time in which
     anything ran on it, which is not how busy its cores were: that is ``active_ratio`` by unit
     ("sm", "tensor", "vector", "dram", "sm_occupancy"), as ``active_source`` measures it.
@@ -81,6 +82,7 @@ class DeviceRow:
     errors_total: Mapping[str, float] = field(default_factory=dict)
     link_bytes_total: Mapping[str, float] = field(default_factory=dict)
     health: str = ""
+    instance: str = ""
     events: tuple[DeviceEvent, ...] = ()
     num_events: Mapping[str, int] = field(default_factory=dict)
     processes: tuple[DeviceProcess, ...] = ()

@@ -300,11 +300,18 @@ class _Gpu:
             vendor=_VENDOR,
             model=text(ask("name", nvml.nvmlDeviceGetName, part)),
             uuid=text(ask("UUID", nvml.nvmlDeviceGetUUID, part)),
+            instance=self._instance(part, instance),
             active_ratio=active,
             active_source=gpm.SOURCE if active else "",
             processes=self._processes(part),
             problems=ask.problems,
         )
+
+    def _instance(self, part: Any, gpu_instance: int | None) -> str:
+        """As in "3/0", its GPU instance and its compute instance; "" where one is not told."""
+        ask = self._nvml.nvmlDeviceGetComputeInstanceId
+        compute = self._asking("compute instance", ask, part)
+        return "" if None in {gpu_instance, compute} else f"{gpu_instance}/{compute}"
 
 
 def _has_library() -> bool:

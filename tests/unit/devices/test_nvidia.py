@@ -62,6 +62,7 @@ def test_parts_of_a_gpu_have_memory_processes_and_activity_of_their_own(reading,
     gpu, first, second = gpus.read()
     assert (first.device, second.device) == ("nvidia:0/mig:0", "nvidia:0/mig:1")
     assert (first.uuid, first.total_bytes) == ("MIG-00000000-bbbb", 10 * GIB)
+    assert (gpu.instance, first.instance, second.instance) == ("", "7/0", "8/0")
     assert first.processes[0].used_bytes == GIB
     assert gpu.processes == ()
     assert second.active_ratio["sm"] == 0.25

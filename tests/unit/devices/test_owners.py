@@ -60,6 +60,29 @@ def test_what_is_visible_counts_from_zero(environment, used, expected):
 
 
 @pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("MIG-GPU-1abc-1/3/0", ("nvidia:1/mig:0",)),
+        ("mig-gpu-1ABC-1/5/0", ("nvidia:1/mig:1",)),
+        ("MIG-GPU-1abc-1/9/0", ()),
+        ("MIG-GPU-1abc-1/3", ()),
+        ("MIG-GPU-6abc-6/3/0", ()),
+        ("MIG-GPU-dead/3/0", ("nvidia:2/mig:0",)),
+    ],
+    ids=["first", "second", "no part", "half", "other gpu", "before R470"],
+)
+def test_a_part_is_named_by_its_gpu_and_its_instances_too(word, expected):
+    """Before R470 drivers call a part so themselves."""
+    parts = [
+        DeviceRow("nvidia:1/mig:0", vendor="nvidia", uuid="MIG-1f", instance="3/0"),
+        DeviceRow("nvidia:1/mig:1", vendor="nvidia", uuid="MIG-2f", instance="5/0"),
+        DeviceRow("nvidia:2/mig:0", vendor="nvidia", uuid="MIG-GPU-dead/3/0"),
+    ]
+    sight = Sight(1, {"CUDA_VISIBLE_DEVICES": word})
+    assert devices_of(sight, [*gpus(), *parts]) == expected
+
+
+@pytest.mark.parametrize(
     ("told", "expected"),
     [
         ({"CUDA_VISIBLE_DEVICES": "5"}, ("nvidia:5",)),

@@ -186,6 +186,11 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, unsigned *id) {
     *id = (unsigned)d->part + 7;
     return 0;
 }
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t d, unsigned *id) {
+    TRY(nvmlDeviceGetComputeInstanceId, d->index);
+    *id = 0;
+    return 0;
+}
 nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t d, unsigned long long *types) {
     TRY(nvmlDeviceGetSupportedEventTypes, d->index);
     *types = 0x1f;
