@@ -20,6 +20,7 @@ from dfx_agent.agent.device_watch import DeviceWatch
 from dfx_agent.agent.kept.baselines import HealthFiles
 from dfx_agent.agent.kept.evidence import Evidence
 from dfx_agent.agent.kept.incidents import IncidentsFile
+from dfx_agent.agent.kept.snapshots import AllocatorSnapshots
 from dfx_agent.agent.kept.totals import TotalsFile
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.run_facts import RunTeller
@@ -73,6 +74,7 @@ class Agent:
         self._config = config
         self._folder = Folder(config.directory, reap=reap)
         self._evidence = Evidence(config.directory)
+        self._snapshots = AllocatorSnapshots(config.directory)
         self._health_files = HealthFiles(config.directory)
         self._totals_file = TotalsFile(config.directory)
         self._incidents_file = IncidentsFile(config.directory)
@@ -341,6 +343,7 @@ class Agent:
         if self._folder.reaps:
             with guard("keeping", run, "evidence"):
                 self._evidence.observe(fold)
+                self._snapshots.observe(fold)
             with guard("keeping", run, "baselines"):
                 self._health_files.keep(run, fold.health)
 

@@ -72,6 +72,7 @@ class RunFold:
         self.collectives = Collectives()
         self.hangs = HangWatch(self.faults, run)
         self.memory, self._memory_judge = MemoryReader(), MemoryJudge()
+        self.memory_verdicts: tuple[Verdict, ...] = ()  # when they were last asked for
         self.health = RunHealth(critical)
         self.skipped_updates = SkippedUpdates()
         self.crossings, self.ledger = Crossings(), RunLedger()
@@ -245,7 +246,8 @@ class RunFold:
 
     def _of_memory(self) -> tuple[Verdict, ...]:
         facts = self.memory.facts(self._trained().values())
-        return self._memory_judge.verdicts(facts, time.time())
+        self.memory_verdicts = self._memory_judge.verdicts(facts, time.time())
+        return self.memory_verdicts
 
     def _trained(self) -> dict[tuple[str, str], Process]:
         return {

@@ -25,7 +25,7 @@ from dfx_agent.shim import identity, recorder
 from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import variables
 from dfx_agent.wire.layout import UNKNOWN
-from dfx_agent.wire.segment import FLIGHT_SUFFIX, STACKS_SUFFIX, SUFFIX
+from dfx_agent.wire.segment import BESIDE_SUFFIXES, SUFFIX
 
 NOTE_SUFFIX = ".attached"
 REQUEST_SUFFIX = ".detach"
@@ -124,7 +124,7 @@ def leave(*, nobody_reads: bool = False) -> None:
     if visit is not None:
         _unlink(visit.stem + REQUEST_SUFFIX)
         if nobody_reads:  # and the next agent would find the memory of a job that is long over
-            for suffix in (SUFFIX, STACKS_SUFFIX, FLIGHT_SUFFIX):
+            for suffix in (SUFFIX, *BESIDE_SUFFIXES):
                 _unlink(visit.stem + suffix)
 
 

@@ -30,9 +30,9 @@ from dfx_agent.wire.ring import (
 
 SUFFIX = ".seg"
 STARTING_SUFFIX = ".starting"
-# what a guest writes beside its segment when nothing moves: stacks, torch's flight recorder
-STACKS_SUFFIX = ".stacks"
-FLIGHT_SUFFIX = ".flight"
+# beside a segment: what a guest writes when nothing moves, and when an agent wants a snapshot
+BESIDE_SUFFIXES = ".stacks", ".flight", ".wanted", ".snapshot"
+STACKS_SUFFIX, FLIGHT_SUFFIX, WANTED_SUFFIX, SNAPSHOT_SUFFIX = BESIDE_SUFFIXES
 # O_NOFOLLOW: of the last part of a path, which must not end in a slash
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_INFLIGHT, _MAX_NAMES_BYTES = 1 << 14, 1 << 24

@@ -99,7 +99,13 @@ DEVICE_TIME = Flag(
     "DFX_DEVICE_TIME",
     "`1` times collectives on a device in every 16th step (off: not yet seen on a device)",
 )
+MEMORY_SNAPSHOT = Flag(
+    "DFX_MEMORY_SNAPSHOT",
+    "`1` keeps a [snapshot of the allocator](../concepts/memory.md#a-snapshot-of-the-allocator) "
+    "when the memory verdict is about a device (off: it holds the job up while it is made)",
+)
 
 ALL: tuple[Variable, ...] = (
     AGENT, DIR, RUN, ROLE, NODE, FRAMEWORK, RING_RECORDS, DISABLE_HOOKS, MAX_OVERHEAD, DEVICE_TIME,
+    MEMORY_SNAPSHOT,
 )  # fmt: skip

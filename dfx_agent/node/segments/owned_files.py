@@ -80,6 +80,12 @@ class HeldFolder:
             self.remove(unfinished)
             raise
 
+    def hand_over(self, name: str, to: HeldFolder, new_name: str) -> None:
+        """Move a file into another folder of ours. OSError, also from or into others' folders."""
+        if not (self.is_own and to.is_own):
+            raise PermissionError(f"{self.path} and {to.path} are not both ours")
+        os.rename(name, new_name, src_dir_fd=self.fd, dst_dir_fd=to.fd)
+
     def create(self, name: str, data: bytes = b"") -> None:
         """A file that was not there, under no link: of any folder it changes nothing else."""
         with os.fdopen(self.open_new(name), "wb") as file:

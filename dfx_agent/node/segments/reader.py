@@ -29,8 +29,7 @@ from dfx_agent.wire.layout import IDENTITY_OFFSET, RECORD_BYTES, STATE_CLOSED, T
 from dfx_agent.wire.records import BLOCKING, KIND_MASK, SPAN_FIELDS, WAIT, Record
 from dfx_agent.wire.ring import read_inflight
 from dfx_agent.wire.segment import (
-    FLIGHT_SUFFIX,
-    STACKS_SUFFIX,
+    BESIDE_SUFFIXES,
     STARTING_SUFFIX,
     SUFFIX,
     Preamble,
@@ -379,7 +378,7 @@ class Folder:
         if self.reaps:
             name = os.path.basename(path)
             self._held.remove(name)
-            for suffix in (STACKS_SUFFIX, FLIGHT_SUFFIX):
+            for suffix in BESIDE_SUFFIXES:
                 self._held.remove(name.removesuffix(SUFFIX) + suffix)
             self.num_reaped += 1
 

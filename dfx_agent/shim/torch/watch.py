@@ -20,6 +20,7 @@ from dfx_agent.shim.torch.flight import FlightWriter, Mark
 from dfx_agent.shim.torch.job_layout import LayoutTeller
 from dfx_agent.shim.torch.memory import MemorySampler
 from dfx_agent.shim.torch.overhead import Overhead
+from dfx_agent.shim.torch.snapshots import SnapshotKeeper
 from dfx_agent.shim.torch.visible import VisibleTeller
 
 _PERIOD_SECONDS = 1.0
@@ -36,6 +37,7 @@ class Watch:
         self.thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
         self._memory = MemorySampler()
         self._heap = HeapSampler()
+        self._snapshots = SnapshotKeeper()
         self._stacks = StackWriter()
         self._flight = FlightWriter()
         self._layout = LayoutTeller()
@@ -86,6 +88,7 @@ class Watch:
         self._memory.sample(writer.gauge, stage)
         self._visible.look(writer, is_used=self._memory.is_used)
         self._heap.sample(writer.gauge)
+        self._snapshots.look(writer.gauge, writer.path)
         now_ns = time.monotonic_ns()
         mark = self._mark(writer)
         self._flight.note(now_ns, mark)

@@ -1,0 +1,80 @@
+"""Snapshots of allocators, asked for when the memory verdict is about a device, and kept.
+
+Only of a process whose job allows it (``DFX_MEMORY_SNAPSHOT=1``), of two ranks of a finding at
+most, once for each. ``evidence/<run>-<time>-memory-<cause>-<role>-<rank>.pickle``, the newest 8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from contextlib import closing, suppress
+
+from dfx_agent.agent.kept.evidence import FOLDER
+from dfx_agent.agent.run import RunFold
+from dfx_agent.node.process import Process
+from dfx_agent.node.segments.owned_files import open_state
+from dfx_agent.snapshot import Verdict
+from dfx_agent.wire.segment import SNAPSHOT_SUFFIX, SUFFIX, WANTED_SUFFIX
+
+MAX_FILES = 8
+_MOST_RANKS = 2
+_ALLOWED = "patch/memory_snapshot"
+_ON_HOST = "host leak"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class AllocatorSnapshots:
+    """Of one agent. What cannot be asked for or kept is left: OSError and SegmentError."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._asked: dict[Process, tuple[str, str]] = {}  # verdict's cause, and where it will be
+
+    def observe(self, fold: RunFold) -> None:
+        """After each reading of a run."""
+        for verdict in fold.memory_verdicts:
+            for process in self._wanted(fold, verdict):
+                self._ask(fold, process, verdict)
+        for process in [p for p in self._asked if p in fold.processes.values()]:
+            if process.follower.status_beside(SNAPSHOT_SUFFIX) is not None:
+                self._keep(process)
+        self._asked = {p: told for p, told in self._asked.items() if p.is_living}
+
+    def _wanted(self, fold: RunFold, verdict: Verdict) -> Iterable[Process]:
+        if verdict.state != "found" or verdict.cause == _ON_HOST:
+            return ()
+        keys = ((verdict.role, label) for label in verdict.ranks[:_MOST_RANKS])
+        named = [fold.processes[key] for key in keys if key in fold.processes]
+        return [
+            p for p in named if _ALLOWED in p.gauges and p.is_living and not self._knows(p, verdict)
+        ]
+
+    def _knows(self, process: Process, verdict: Verdict) -> bool:
+        return self._asked.get(process, ("", ""))[0] == verdict.cause
+
+    def _ask(self, fold: RunFold, process: Process, verdict: Verdict) -> None:
+        stamp = time.strftime("%Y%m%dT%H%M%S")
+        words = (fold.run, stamp, verdict.kind, verdict.cause, verdict.role, process.label)
+        self._asked[process] = verdict.cause, _UNSAFE.sub("_", "-".join(words)) + ".pickle"
+        folder = process.follower.folder
+        if folder is not None and folder.is_own:
+            with suppress(FileExistsError):
+                folder.create(_beside(process, WANTED_SUFFIX))
+
+    def _keep(self, process: Process) -> None:
+        folder, (_, name) = process.follower.folder, self._asked[process]
+        if folder is None or not folder.is_own:
+            return
+        with closing(open_state(self._directory)) as state:
+            kept = state.own_folder(FOLDER)
+        with closing(kept):
+            folder.hand_over(_beside(process, SNAPSHOT_SUFFIX), kept, name)
+            for _, old in kept.newest(".pickle")[MAX_FILES:]:
+                kept.remove(old)
+
+
+def _beside(process: Process, suffix: str) -> str:
+    return os.path.basename(process.follower.path).removesuffix(SUFFIX) + suffix
