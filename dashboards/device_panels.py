@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dashboards.common import (
+    BLUE,
     GREEN,
     ORANGE,
     RED,
@@ -14,9 +15,11 @@ from dashboards.common import (
     bars,
     by_threshold,
     cells,
+    fixed,
     instant,
     limits,
     lines,
+    prop,
     query,
     tiles,
     transform,
@@ -48,6 +51,7 @@ def stage_matrix() -> Any:
     steps = limits(RED, (0.1, ORANGE), (0.3, YELLOW), (0.5, GREEN))
     panel.color_scheme(by_threshold()).thresholds(steps)
     panel.override_by_regexp("^(?!rank).*", [background()])
+    panel.override_by_name("rank\\stage", [prop("unit", "string")])  # else rank 1 is 100 %
     return panel.transformations(
         [transform("groupingToMatrix", columnField="stage", rowField="rank", valueField="Value")]
     )
@@ -105,7 +109,8 @@ def stage_memory() -> Any:
         "bytes",
     )
     text = by("stage", "max", recent(of_ranks(devices.STAGE_MEMORY)))
-    return panel.with_target(instant(text, "{{stage}}")).no_value(NO_DEVICE).min(0)
+    panel.with_target(instant(text, "{{stage}}")).no_value(NO_DEVICE).min(0)
+    return panel.color_scheme(fixed(BLUE))
 
 
 def shared_memory() -> Any:

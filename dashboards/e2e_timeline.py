@@ -79,7 +79,7 @@ def board() -> Board:
     made.line(8, (12, learner_split()), (12, collector_shares()))
     made.row("What the devices do")
     made.line(
-        9, (13, device_panels.stage_matrix()), (7, device_panels.stage_bars()),
+        10, (13, device_panels.stage_matrix()), (7, device_panels.stage_bars()),
         (4, device_panels.held_down()),
     )  # fmt: skip
     made.row("How fast")

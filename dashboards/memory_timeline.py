@@ -19,6 +19,7 @@ from dashboards.common import (
     by_threshold,
     colored,
     dashed,
+    fixed,
     instant,
     limits,
     lines,
@@ -125,11 +126,13 @@ def fullest() -> Any:
 def steps_to_limit() -> Any:
     growth = by(DEVICE, "max", f"deriv({of_ranks(memory.GPU_RESERVED)}[10m])")
     step = by("role", "max", recent(of_ranks(performance.RANK_STEP_SECONDS)))
-    room = f"({of_devices(memory.GPU_LIMIT)} - {of_devices(memory.GPU_RESERVED)})"
+    peak, reserved = of_devices(memory.GPU_STAGE_PEAK), of_devices(memory.GPU_RESERVED)
+    room = f"({of_devices(memory.GPU_LIMIT)} - ({peak} > {reserved} or {reserved}))"
     left = f"min({room} / on ({DEVICE}) (({growth} > 1e3) * on (role) group_left () {step}))"
     panel = tiles(
         "Steps until a device is full",
-        "If reserved memory goes on as in the last 10 minutes. 'does not grow' is normal; below "
+        "If reserved memory goes on as in the last 10 minutes, from the highest that it or a stage "
+        "had. 'does not grow' is normal; below "
         "500: find the stage whose peak grows below, before it fails at night.",
         "none",
     )
@@ -302,7 +305,8 @@ def host_by_stage() -> Any:
         "bytes",
     )
     resident = by("stage", "max", recent(of_ranks(memory.HOST_STAGE_RESIDENT)))
-    return panel.with_target(instant(resident, "{{stage}}")).min(0)
+    panel.with_target(instant(resident, "{{stage}}")).min(0)
+    return panel.color_scheme(fixed(BLUE))
 
 
 def refused_by_stage() -> Any:

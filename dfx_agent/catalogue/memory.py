@@ -134,13 +134,19 @@ HELD = Metric(
 DEVICE_TOTAL = Metric(
     "dfx_device_memory_total_bytes", "gauge", "bytes", ("device",),
     "Memory that a device of this machine has, by its own account, whoever uses it.", "device",
-    of="agent", value=lambda agent: {(row.device,): row.total_bytes for row in agent.devices},
+    of="agent", value=lambda agent: {
+        (row.device,): row.total_bytes for row in agent.devices if row.total_bytes is not None
+    },
 )  # fmt: skip
 DEVICE_AVAILABLE = Metric(
     "dfx_device_memory_available_bytes", "gauge", "bytes", ("device",),
     "Memory that a device of this machine could still give out: of the host MemAvailable.",
     "device",
-    of="agent", value=lambda agent: {(row.device,): row.available_bytes for row in agent.devices},
+    of="agent", value=lambda agent: {
+        (row.device,): row.available_bytes
+        for row in agent.devices
+        if row.available_bytes is not None
+    },
 )  # fmt: skip
 HOST_ANONYMOUS = Metric(
     "dfx_host_memory_anonymous_bytes", "gauge", "bytes", PER_RANK,

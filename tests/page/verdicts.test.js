@@ -13,7 +13,7 @@ const run = (changes) => ({
 });
 const agent = (hub) => ({
   problems: [], blind: null, other_agent_pid: null, num_dropped_runs: 0, num_exporter_errors: 0,
-  num_segments: 2, nodes: [], hub,
+  num_segments: 2, nodes: [], faults: [], devices: [], hub,
 });
 const first = (part, hub) => verdictsOf({ agent: agent(hub) }, run({ part }), 0, [])[0];
 
@@ -37,4 +37,29 @@ test("whose timelines a hub could not get is said of nodes that are shown", () =
   ];
   const ranks = [{ node: "a" }, { node: "b" }];
   assert.equal(unaskedWords({ ranks }, nodes), "without b: it is far away");
+});
+
+test("devices that cannot be read, and what they reported, are said and take no green away", () => {
+  const message = (text) => `DeviceProblemError at device_watch.py:89: ${text}`;
+  const refused = message("SM activity (GPM): permission refused; run the agent as root");
+  const faults = [
+    { part: "device", what: "nvidia:0", message: refused },
+    { part: "device", what: "nvidia:1", message: refused },
+    { part: "device", what: "ascend", message: "DeviceError at ascend.py:70: no libdcmi.so; mount it" },
+    { part: "keeping", what: "evidence", message: "OSError at x.py:1: full" },
+  ];
+  const event = { device: "nvidia:3", name: "XID 79", time_seconds: 1000, meaning: "fell off" };
+  const devices = [{ events: [event, { ...event, time_seconds: 10 }] }, { events: [] }];
+  const lines = verdictsOf({ agent: { ...agent(null), faults, devices } }, run({}), 1100, []);
+  assert.deepEqual(
+    lines.map((line) => [line.level, line.title]),
+    [
+      ["note", "GPU 0 and 1 more: SM activity (GPM): permission refused"],
+      ["note", "no libdcmi.so"],
+      ["note", "GPU 3 reported XID 79"],
+      ["good", "No problem seen"],
+    ],
+  );
+  assert.deepEqual(lines.slice(0, 2).map((line) => line.detail), ["run the agent as root", "mount it"]);
+  assert.match(lines[2].detail, /^fell off. At /);
 });

@@ -12,6 +12,8 @@ from dfx_agent.snapshot.devices import device_text
 
 _PATIENCE_SECONDS = 10.0
 _NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "ascend": "Ascend", "host": "host"}
+_NONE = "no such device: there is no driver for one, or it shows none here"
+_REFUSABLE = "(GPM)"
 _SOURCES = {"nvml_gpm": "GPM", "dcgm": "a dcgm-exporter", "dcmi": "DCMI", "amdsmi": "amdsmi"}
 
 
@@ -22,7 +24,7 @@ def findings(kinds: Sequence[KindOfDevice] | None = None) -> Iterator[Finding]:
             text, _, remedy = kind.problem.partition("; ")
             yield Finding(name, "problem", text, remedy)
         elif not kind.rows:
-            yield Finding(name, "absent", "no such device and no driver for one here")
+            yield Finding(name, "absent", _NONE)
         else:
             yield from _of_rows(name, kind.rows)
 
@@ -35,10 +37,19 @@ def _of_rows(name: str, rows: Sequence[DeviceRow]) -> Iterator[Finding]:
     models = Counter(row.model or "unknown model" for row in devices)
     yield Finding(name, "ok", ", ".join(f"{number} × {model}" for model, number in models.items()))
     yield _activity(name, devices)
+    yield from _problems(devices)
+
+
+def _problems(devices: Sequence[DeviceRow]) -> Iterator[Finding]:
+    """What many devices alike say is said once."""
+    told: dict[str, list[str]] = {}
     for row in devices:
         for problem in row.problems:
-            text, _, remedy = problem.partition("; ")
-            yield Finding(device_text(row.device), "problem", text, remedy)
+            told.setdefault(problem, []).append(device_text(row.device))
+    for problem, (first, *others) in told.items():
+        subject = f"{first} and {len(others)} more" if others else first
+        text, _, remedy = problem.partition("; ")
+        yield Finding(subject, "problem", text, remedy)
 
 
 def _activity(name: str, devices: Sequence[DeviceRow]) -> Finding:
@@ -47,11 +58,14 @@ def _activity(name: str, devices: Sequence[DeviceRow]) -> Finding:
     subject = f"{name}, activity"
     if sources:
         by = ", ".join(sorted(_SOURCES.get(source, source) for source in sources))
-        return Finding(subject, "ok", f"SM activity is measured by {by}")
+        cores = "AI Core" if name == "Ascend" else "SM"
+        return Finding(subject, "ok", f"{cores} activity is measured by {by}")
     text = "SM activity is not measured: utilisation alone, which is higher"
+    is_refused = any(_REFUSABLE in problem for row in devices for problem in row.problems)
     remedy = ""
     if name == "NVIDIA":
-        remedy = "before Hopper start a dcgm-exporter and name it in DFX_DCGM_URL"
+        before_hopper = "before Hopper start a dcgm-exporter and name it in DFX_DCGM_URL"
+        remedy = "see below what each GPU says of GPM" if is_refused else before_hopper
     return Finding(subject, "absent", text, remedy)
 
 

@@ -6,6 +6,8 @@ import { bytes, count, duration, percent, shownWords } from "./format.js";
 const OUTSIDE = "outside stages";
 const MOST_STAGES = 8;
 const FULL_PERCENT = 70;
+const EVENT_SECONDS = 900;
+const AT_PLACE = /^\w+ at [^:]+:\d+: /; // where in the agent it was raised
 
 export class DevicePanel {
   constructor() {
@@ -118,4 +120,33 @@ export function deviceWords(name) {
   const [vendor, index] = device.split(":");
   const words = `${vendor === "ascend" ? "NPU" : "GPU"} ${index}`;
   return part ? `${words} (MIG ${part.replace("mig:", "")})` : words;
+}
+
+/** What cannot be read of devices, alike ones once, and what they reported lately; pure. */
+export function deviceNotes({ faults, devices }, now) {
+  const alike = new Map();
+  for (const { part, what, message } of faults) {
+    if (part !== "device") continue;
+    const text = message.replace(AT_PLACE, "");
+    alike.set(text, [...(alike.get(text) ?? []), what]);
+  }
+  const problems = [...alike].map(([text, [first, ...others]]) => {
+    const [what, ...remedy] = text.split("; ");
+    const more = others.length ? ` and ${others.length} more` : "";
+    const title = first.includes(":") ? `${deviceWords(first)}${more}: ${what}` : what;
+    return { key: `device ${text}`, level: "note", title, detail: remedy.join("; ") };
+  });
+  const events = devices
+    .flatMap((row) => row.events)
+    .filter((event) => now - event.time_seconds < EVENT_SECONDS);
+  return [...problems, ...events.map((event) => eventNote(event))];
+}
+
+function eventNote({ device, name, time_seconds: at, meaning }) {
+  return {
+    key: `event ${device} ${name} ${at}`,
+    level: "note",
+    title: `${deviceWords(device)} reported ${name}`,
+    detail: `${meaning ? `${meaning}. ` : ""}At ${new Date(at * 1000).toLocaleTimeString()}.`,
+  };
 }

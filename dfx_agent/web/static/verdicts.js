@@ -2,6 +2,7 @@
 // (values that are no numbers, lost records, refused segments). No figure, no verdict. Whether
 // anything is green is the run's standing, which the agent alone decides.
 
+import { deviceNotes } from "./devices.js";
 import { count, duration, elapsed, isLiving, rankList } from "./format.js";
 
 const MAX_LINES = 8;
@@ -16,11 +17,11 @@ const LEVELS = ["bad", "warn", "note", "good"];
  * the agent itself is judged.
  */
 export function verdictsOf(snapshot, run, now, alerts) {
-  if (!run) return keyed(agentLines(snapshot.agent));
+  if (!run) return keyed(agentLines(snapshot.agent, now));
   const lines = run.incidents.map((incident) => incidentLine(run, incident, now, alerts));
   const part = partLines(run, snapshot.agent.hub);
   lines.push(...deaths(run), ...nonFinite(run), ...losses(run));
-  lines.push(...agentLines(snapshot.agent), ...endings(run));
+  lines.push(...agentLines(snapshot.agent, now), ...endings(run));
   lines.sort((a, b) => LEVELS.indexOf(a.level) - LEVELS.indexOf(b.level));
   const surplus = lines.splice(MAX_LINES);
   if (surplus.length) {
@@ -234,7 +235,7 @@ function problemTitle({ kind, path }) {
   return kind === "facts" ? `What ${path} tells cannot be used` : `Segment refused (${kind})`;
 }
 
-function agentLines(agent) {
+function agentLines(agent, now) {
   const lines = agent.problems.map((problem) => ({
     level: "warn",
     title: problemTitle(problem),
@@ -248,6 +249,7 @@ function agentLines(agent) {
       detail: `${agent.blind.reason}. What is shown of it says nothing about now.`,
     });
   }
+  lines.push(...deviceNotes(agent, now));
   if (agent.other_agent_pid !== null) {
     lines.push({
       level: "note",

@@ -92,6 +92,24 @@ def test_without_sm_activity_it_says_so_and_what_would_measure_it():
     assert "DFX_DCGM_URL" in found["NVIDIA, activity"].remedy
 
 
+def test_a_right_that_is_refused_on_all_gpus_is_told_once_and_no_exporter_is_advised():
+    refused = "SM activity (GPM): permission refused; run the agent as root"
+    rows = tuple(
+        DeviceRow(f"nvidia:{n}", vendor="nvidia", model="NVIDIA H100", problems=(refused,))
+        for n in range(8)
+    )
+    found = by_subject(devices.findings([KindOfDevice("nvidia", rows, "")]))
+    assert list(found) == ["NVIDIA", "NVIDIA, activity", "GPU 0 and 7 more"]
+    assert found["GPU 0 and 7 more"].remedy == "run the agent as root"
+    assert found["NVIDIA, activity"].remedy == "see below what each GPU says of GPM"
+
+
+def test_of_ascend_it_is_the_ai_cores_that_are_measured():
+    row = DeviceRow("ascend:0", vendor="ascend", active_ratio={"sm": 0.1}, active_source="dcmi")
+    found = by_subject(devices.findings([KindOfDevice("ascend", (row,), "")]))
+    assert found["Ascend, activity"].text == "AI Core activity is measured by DCMI"
+
+
 def test_the_limits_of_a_container_are_told():
     row = DeviceRow("host", 64 << 30, host=HostUse(limit_bytes=8 << 30, cpu_limit=2.0))
     (found,) = devices.findings([KindOfDevice("host", (row,), "")])

@@ -407,6 +407,16 @@ def test_every_name_and_label_is_the_catalogue_s():
     assert ours - seen == set(), "every family of a rank, a run and the agent appears"
 
 
+def test_a_device_that_is_lost_tells_nothing_and_the_others_all_of_it():
+    lost = DeviceRow("nvidia:1", vendor="nvidia", place=1, problems=("the GPU is lost; reset it",))
+    page = exporter(full_rank(), devices=(DeviceRow("nvidia:0", 8, 7, vendor="nvidia"), lost))
+    found = samples(page)
+    for name in ("dfx_device_memory_total_bytes", "dfx_device_memory_available_bytes"):
+        assert [row["device"] for row, _ in found[name]] == ["nvidia:0"]
+    problems = {row["device"]: value for row, value in found["dfx_device_problems"]}
+    assert problems == {"nvidia:0": 0.0, "nvidia:1": 1.0}
+
+
 HOSTILE = 'a"b\\c\nd{e="f"} 1\n# EOF'
 
 
