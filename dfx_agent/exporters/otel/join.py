@@ -1,6 +1,6 @@
-"""Tells the hub of the job what this node knows, every two seconds, in a thread of its own.
+"""Tells the hub of the job what this node knows, as often as it asks, in a thread of its own.
 
-While no step is closed, nobody comes or goes and nobody stands it is every four.
+While no step is closed, nobody comes or goes and nobody stands it is every four seconds.
 
 A hub that is slow or gone delays nobody. While it does not take what is told, news wait with who
 knows them; when it does again, or is another one, everything is told anew. The library is imported
