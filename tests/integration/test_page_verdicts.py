@@ -89,8 +89,7 @@ def test_what_is_clear_or_undecided_is_said_in_one_quiet_line(open_page):
         assert levels(page) == ["quiet"], "nothing is green while a judge lacks evidence"
         assert page.inner_text(f"{LINES} strong") == "Insufficient evidence"
         assert page.inner_text(f"{LINES} .detail") == (
-            "Straggler: 3 of 8 steps needed so far. "
-            "Hang, crash: clear. Straggler: insufficient evidence."
+            "Straggler: 3 of 8 steps needed so far. Hang, crash: clear."
         )
         page.click(f"{LINES} button")
         evidence = texts(page, f"{LINES} .evidence p")

@@ -63,3 +63,16 @@ test("devices that cannot be read, and what they reported, are said and take no 
   assert.deepEqual(lines.slice(0, 2).map((line) => line.detail), ["run the agent as root", "mount it"]);
   assert.match(lines[2].detail, /^fell off. At /);
 });
+
+test("what could not be judged is said once: not again where the reason of the run says it", () => {
+  const waits = { kind: "hang", state: "insufficient evidence", role: "", summary: "torchrun waits", evidence: [] };
+  const line = (verdicts, reason = "no step has closed yet; torchrun waits") => {
+    const standing = { state: "insufficient evidence", reason };
+    return verdictsOf({ agent: agent(null) }, run({ verdicts, standing }), 0, []).at(-1).detail;
+  };
+  assert.equal(line([waits]), "No step has closed yet; torchrun waits.");
+  const crash = { ...waits, kind: "crash", summary: "nobody is seen" };
+  assert.match(line([waits, crash]), /waits\. Crash: insufficient evidence\.$/);
+  const clear = { ...waits, role: "actor", state: "clear" };
+  assert.doesNotMatch(line([waits, clear]), /clear/);
+});

@@ -136,7 +136,7 @@ function restLines(run, agent, hasProblem) {
       key: "rest",
       level: isClear ? "good" : "quiet",
       title: isClear ? "No problem seen" : isUnsure ? "Insufficient evidence" : "Otherwise",
-      detail: rest.length ? `${why}${restWords(rest)}` : why || checked,
+      detail: `${why}${restWords(rest, why && run.standing.reason)}`.trim() || checked,
       evidence: rest.length ? [...rest.flatMap((verdict) => restEvidence(run, verdict)), checked] : [],
     },
   ];
@@ -149,14 +149,20 @@ function restEvidence(run, verdict) {
   return [head, ...verdict.evidence.map((line) => `    ${line}`)];
 }
 
-/** "Hang, crash: clear. Straggler: insufficient evidence." */
-function restWords(rest) {
+/** "Hang, crash: clear. Straggler: insufficient evidence." Not what is unsure and `told` already. */
+function restWords(rest, told) {
   const byState = new Map();
   for (const { state, kind } of rest) {
     byState.set(state, (byState.get(state) ?? new Set()).add(kind));
   }
   // A kind that is clear for one role and undecided for another is undecided.
-  for (const kind of byState.get("insufficient evidence") ?? []) byState.get("clear")?.delete(kind);
+  const unsure = byState.get("insufficient evidence");
+  for (const kind of unsure ?? []) byState.get("clear")?.delete(kind);
+  for (const kind of unsure ?? []) {
+    const isTold = (verdict) => verdict.summary && told.includes(verdict.summary);
+    const ofKind = rest.filter((verdict) => verdict.kind === kind && verdict.state !== "clear");
+    if (ofKind.every(isTold)) unsure.delete(kind);
+  }
   return [...byState]
     .filter(([, kinds]) => kinds.size)
     .map(([state, kinds]) => `${sentence([...kinds].join(", "))}: ${state}.`)
