@@ -89,8 +89,7 @@ class LiveAlerts:
         self._page_url = page_url
         self._see_alerts: SeeAlerts | None = None
         self._runs: dict[str, _Run] = {}
-        self._node = node
-        self._memory = memory
+        self._node, self._memory = node, memory
         self._kept: dict[str, Told] = (memory.load() if memory else None) or {}
         self._held = Held(self._kept, alerts)
         for receiver in receivers if self._kept else ():
@@ -100,6 +99,7 @@ class LiveAlerts:
         self._time_seconds = 0.0
         self._signal_states: SignalStates | None = None
         self._is_delivered_by_hub: Callable[[], bool] | None = None
+        self._called: Callable[[str], str] = str
         self._of_job = {(a.name, a.severity) for a in of_job(alerts)}
         self._taken_over = {named for named in self._of_job if named[0] != STAGE_STALLED.name}
         self._symptoms: dict[str, tuple[object, ...]] = {}
@@ -123,12 +123,15 @@ class LiveAlerts:
         """Evaluate as soon as one finds something else; without, every 5 s only."""
         self._sees_verdicts = True
 
-    def share(self, is_delivered_by_hub: Callable[[], bool]) -> None:
+    def share(
+        self, is_delivered_by_hub: Callable[[], bool], called: Callable[[str], str] = str
+    ) -> None:
         """Alerts on verdicts are of the job: no node is named, and the hub delivers while it can.
 
         They have the same labels on each node and on the hub, so that they are one for a receiver.
+        ``called``: what the hub calls a run.
         """
-        self._is_delivered_by_hub = is_delivered_by_hub
+        self._is_delivered_by_hub, self._called = is_delivered_by_hub, called
 
     def start(self) -> None:
         for receiver in self._receivers:
@@ -234,7 +237,8 @@ class LiveAlerts:
         )
         is_of_node = bool(self._node) and alert.area not in _OF_RUN and not is_shared
         node = {"node": self._node} if is_of_node else {}
-        return {**self._labels, **named, **node, "run": run.run}
+        called = self._called(run.run) if is_shared else run.run
+        return {**self._labels, **named, **node, "run": called}
 
     def _tell(self, rows: Sequence[AlertRow], now: float) -> None:
         """What is inhibited is not told; what was told before goes on until it ends."""

@@ -77,8 +77,8 @@ class Service:
             self.agent.follow_hub(self._join.row)
         self.trackers = Trackers(trackers, self.agent, self._report)
         self.alerts = _alerts(config, self.agent, lambda: self.url)
-        if self._join is not None:
-            self.alerts.share(lambda: self._join is not None and self._join.is_delivered_by_hub)
+        if (join := self._join) is not None:
+            self.alerts.share(lambda: join.is_delivered_by_hub, join.called)
 
     @property
     def url(self) -> str:

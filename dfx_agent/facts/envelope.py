@@ -16,9 +16,9 @@ IS_LAST = "dfx.is_last"
 # of a request: who sends it, where its body cannot be read
 NODE_HEADER = "dfx-node"
 # of the answer: which start of the hub it is, whether it lacks something, how often it wishes
-# to be told, whether it delivers alerts
+# to be told, whether it delivers alerts, and what it calls runs that the node calls otherwise
 HUB_ID, WANTS_ALL, EVERY_SECONDS = "dfx-hub", "dfx-wants-all", "dfx-every-seconds"
-DELIVERS = "dfx-delivers"
+DELIVERS, CALLED = "dfx-delivers", "dfx-called"
 
 # how often a node tells something while no hub asks for another pace: most of the cost of telling
 # is that of each time

@@ -33,6 +33,7 @@ class RunFacts:
     is on the monotonic clock of the host, which ``boot`` tells from others. ``is_last``: the agent
     leaves in order. A ``run`` of "" says that this node has none; ``launch`` is the one that its
     launcher is about to start. ``failing``: what cannot be read or judged there, "" for nothing.
+    ``called``: what a hub called the run beside another one of its name, "" for ``run``.
     """
 
     run: str
@@ -58,3 +59,4 @@ class RunFacts:
     progress: tuple[Progress, ...] = ()
     reported: tuple[Reported, ...] = ()
     launch: Launch | None = None
+    called: str = ""

@@ -111,6 +111,12 @@ class JobFolds:
             self.counts.setdefault(facts.node, NodeCounts()).num_taken += 1
             return self._take(facts, here_ns, here_seconds)
 
+    def called(self, node: str, run: str) -> str:
+        """The name of the job that this run of a node is part of."""
+        with self._lock:
+            job = self._assigned.get((node, run))
+            return run if job is None else job.fold.run
+
     def probed(self, node: str, reach: Reach | None) -> None:
         """Whether the host of a node answers, as somebody tried it; None: not known any more."""
         with self._lock:
@@ -252,9 +258,10 @@ class JobFolds:
         same = [job for job in self._jobs if job.fold.name == facts.run and job is not mine]
         job = next((job for job in same if not _is_apart(told, _seats(job))), None)
         if job is None:
-            is_first = mine is None and not same
-            run = facts.run if is_first else f"{facts.run} ({_rendezvous(told) or facts.node})"
-            job = self._begun(facts.run, run)
+            apart = f"{facts.run} ({_rendezvous(told) or facts.node})"
+            is_free = mine is None and all(job.fold.run != facts.run for job in same)
+            is_plain = is_free and facts.called != apart  # so did the hub before this one
+            job = self._begun(facts.run, facts.run if is_plain else apart)
         self._assigned[key] = job
         return job
 

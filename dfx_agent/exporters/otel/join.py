@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -93,6 +94,10 @@ class HubJoin:
         """Whether alerts on the job are the hub's to deliver now."""
         return self._link.is_delivered_by_hub
 
+    def called(self, run: str) -> str:
+        """What the hub calls a run of this node."""
+        return self._link.called(run)
+
     def row(self) -> HubRow:
         return self._link.row()
 
@@ -127,5 +132,7 @@ class HubJoin:
         for facts in told:
             run = facts.run or (facts.launch.run if facts.launch is not None else "")
             known = {**self._known, envelope.RUN: run, envelope.IS_LAST: is_last}
-            self._sender.add(run, dumped(facts), known)
+            called = self._link.called(run)
+            told_as = replace(facts, called="" if called == run else called)
+            self._sender.add(run, dumped(told_as), known)
         self._sender.flush()

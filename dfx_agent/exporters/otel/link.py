@@ -6,9 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Literal
+from urllib.parse import parse_qsl
 
 from dfx_agent.durations import age_text
-from dfx_agent.facts.envelope import DELIVERS, EVERY_SECONDS, HUB_ID, TELL_SECONDS, WANTS_ALL
+from dfx_agent.facts.envelope import (
+    CALLED,
+    DELIVERS,
+    EVERY_SECONDS,
+    HUB_ID,
+    TELL_SECONDS,
+    WANTS_ALL,
+)
 from dfx_agent.snapshot import HubRow, HubState
 
 # of a relay nobody knows which hub is behind it: so often everything is told anew
@@ -40,6 +48,7 @@ class HubLink:
         self._wants_all, self._all_seconds = True, float("-inf")
         self._every_seconds = TELL_SECONDS
         self._delivers = False
+        self._called: dict[str, str] = {}
         self._is_over = self._is_told = False
 
     @property
@@ -58,6 +67,10 @@ class HubLink:
             is_gone = self._state != "joined" and time.time() - self._since >= patience_seconds
             is_gone |= self._is_over and not self._is_told
             return self._delivers and not is_gone
+
+    def called(self, run: str) -> str:
+        """What the hub calls a run of this node; its alerts have that name on both."""
+        return self._called.get(run, run)
 
     def row(self) -> HubRow:
         with self._lock:
@@ -127,6 +140,7 @@ class HubLink:
             self._hub_id = hub_id
             self._every_seconds = _seconds(headers.get(EVERY_SECONDS))
             self._delivers = DELIVERS in headers
+            self._called |= parse_qsl(headers.get(CALLED, ""))
         self._become("refused" if reason else "joined", reason)
 
     def _become(self, state: HubState, message: str) -> None:

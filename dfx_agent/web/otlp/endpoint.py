@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from urllib.parse import urlencode
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -111,6 +112,7 @@ class _Logs(_Endpoint):
     def taken(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
         taken = self._intake.take(records.read(body, encoding, MAX_PLAIN_BYTES), node)
         more = {envelope.WANTS_ALL: "1"} if taken.wants_all else {}
+        more |= {envelope.CALLED: urlencode(taken.called)} if taken.called else {}
         return records.answer(taken.num_refused, taken.message), more
 
     def refused(self, node: str, message: str) -> None:

@@ -41,14 +41,21 @@ class FactsReceiver(Protocol):
         ValueError in one line where it cannot be used.
         """
 
+    def called(self, node: str, run: str) -> str:
+        """What this run of a node is called here: where two have one name, not as there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """``num_refused`` documents could not be used, the first by ``message``."""
+    """``num_refused`` documents could not be used, the first by ``message``.
+
+    ``called``: the names here of runs that their node calls otherwise.
+    """
 
     num_refused: int
     message: str
     wants_all: bool
+    called: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,9 @@ class Intake:
                 num_refused += bool(refusal)
                 message = message or refusal
                 wants_all |= is_missing
-        return Taken(num_refused, message, wants_all)
+            names = {(r.node, r.run): self._receiver.called(r.node, r.run) for r in request.records}
+        called = {run: name for (_, run), name in names.items() if name != run}
+        return Taken(num_refused, message, wants_all, called)
 
     def refuse(self, node: str, message: str) -> None:
         """A request of ``node`` could not be read."""

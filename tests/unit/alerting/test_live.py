@@ -317,6 +317,15 @@ def test_an_alert_on_the_job_is_one_for_its_nodes_and_its_hub():
     assert of_a.firing
 
 
+def test_a_node_calls_the_job_as_its_hub_does():
+    told = Told()
+    alerts = LiveAlerts(None, lambda row: samples_of(row.signals), ALERTS, [told], node="a")
+    alerts.share(lambda: False, {"r": "r (b)"}.get)
+    look(alerts, run("r", state(100, *BAD)))
+    assert told.names == {("DfxTrainingDivergence", "r (b)")}
+    assert {row.run for row in alerts.alerts().alerts} == {"r"}
+
+
 def test_what_only_the_node_knows_it_tells_itself():
     named = {(alert.name, alert.severity) for alert in live.of_job(ALERTS)}
     others = {(alert.name, alert.severity) for alert in ALERTS} - named

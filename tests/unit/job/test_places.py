@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodes_scene import Hub, Node
 
 
@@ -38,6 +40,20 @@ def test_two_jobs_of_one_name_are_kept_apart_by_where_they_meet():
         ("r", 2), ("r (10.0.0.2:29500)", 2),
     ]  # fmt: skip
     assert {v.state for v in hub.run(3).verdicts if v.kind == "hang"} == {"clear"}
+
+
+def test_two_jobs_of_one_name_are_called_the_same_by_the_next_hub():
+    """Else their alerts would be told a second time, under each other's name."""
+    a = Node("node-a", (0, 1), world_size=2)
+    b = Node("node-b", (0, 1), world_size=2, rendezvous="10.0.0.2:29500")
+    before, after = Hub(a, b), Hub(b, a)
+    before.hear(0)
+    called = {name: before.folds.called(name, "r") for name in ("node-a", "node-b")}
+    assert called == {"node-a": "r", "node-b": "r (10.0.0.2:29500)"}
+    for node in (b, a):
+        after.tell(replace(node.facts(1), called=called[node.name]), 1)
+    assert {name: after.folds.called(name, "r") for name in called} == called
+    assert after.folds.called("node-c", "r") == "r"
 
 
 def test_nodes_that_do_not_know_where_they_meet_are_one_job():

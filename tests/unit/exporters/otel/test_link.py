@@ -4,7 +4,7 @@ import pytest
 
 from dfx_agent.exporters.otel import link as module
 from dfx_agent.exporters.otel.link import HubLink
-from dfx_agent.facts.envelope import DELIVERS, EVERY_SECONDS, HUB_ID, WANTS_ALL
+from dfx_agent.facts.envelope import CALLED, DELIVERS, EVERY_SECONDS, HUB_ID, WANTS_ALL
 
 HUB = {HUB_ID: "first"}
 
@@ -166,3 +166,10 @@ def test_at_the_end_a_node_delivers_what_its_hub_has_not_taken(link, is_taken, i
     assert link.is_delivered_by_hub
     link.see_end(is_told=is_told)
     assert link.is_delivered_by_hub == is_of_hub
+
+
+def test_what_the_hub_calls_a_run_is_kept_while_it_is_gone(link):
+    link.see_answer(200, HUB | {CALLED: "r=r+%28b%3A1%29"}, "")
+    link.see_no_answer("it is gone")
+    link.see_answer(200, HUB, "")
+    assert (link.called("r"), link.called("s")) == ("r (b:1)", "s")

@@ -16,12 +16,16 @@ class Received:
         self.documents = []
         self.error = None
         self.is_behind = False
+        self.names = {}
 
     def receive(self, document, node):
         if self.error is not None:
             raise self.error
         self.documents.append((node, document))
         return not self.is_behind
+
+    def called(self, node, run):
+        return self.names.get((node, run), run)
 
 
 @pytest.fixture
@@ -43,6 +47,12 @@ def test_a_document_is_handed_on_with_the_name_of_its_node(intake, received):
     assert received.documents == [("node-a", b"{1}")]
     (row,) = intake.nodes()
     assert (row.num_taken, row.num_missed, row.num_refused) == (1, 0, 0)
+
+
+def test_a_node_is_told_what_its_run_is_called_here(intake, received):
+    assert told(intake, known()).called == {}
+    received.names["node-a", "r"] = "r (b)"
+    assert told(intake, known()).called == {"r": "r (b)"}
 
 
 def test_who_lacks_something_is_told_everything(intake, received):
