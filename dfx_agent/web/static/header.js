@@ -5,6 +5,7 @@ import { count, duration, elapsed, percent } from "./format.js";
 
 const PACE_STEPS = 10;
 const STALLED_STEPS = 2;
+const TOLD_LATE_SECONDS = 8; // a step that nodes tell a hub of is as old as that, where they are many
 const byId = (id) => document.getElementById(id);
 
 /** Closed steps of the role that closed the newest one. */
@@ -15,15 +16,16 @@ export function leadSteps(run) {
 
 /**
  * Steps per minute over the newest closed steps; "–" when fewer than two are known or nobody runs.
- * While the running step takes longer than any of them did, twice over, that is no pace any more.
+ * While the running step takes longer than any of them did, twice over, that is no pace any more;
+ * `lateSeconds`: how old what is known of it may be. Pure.
  */
-function paceText(steps, isRunning, now) {
+export function paceText(steps, isRunning, now, lateSeconds) {
   const ends = steps.slice(-PACE_STEPS).map((row) => row.end_seconds);
   const seconds = ends.at(-1) - ends[0];
   if (ends.length < 2 || !(seconds > 0) || !isRunning) return "–";
   const longest = Math.max(...ends.slice(1).map((end, index) => end - ends[index]));
   const quiet = now - ends.at(-1);
-  if (quiet > STALLED_STEPS * longest) return `no step for ${elapsed(quiet)}`;
+  if (quiet > STALLED_STEPS * longest + lateSeconds) return `no step for ${elapsed(quiet)}`;
   const pace = (60 * (ends.length - 1)) / seconds;
   return `${pace < 999.5 ? pace.toPrecision(3) : count(pace)} /min`;
 }
@@ -52,7 +54,8 @@ export class Header {
     setText(byId("fact-step"), step === null ? "–" : String(step));
     setText(byId("fact-step-time"), last ? duration(last.end_seconds - last.begin_seconds) : "–");
     const numLive = run.num_living;
-    setText(byId("fact-pace"), paceText(steps, numLive > 0, snapshot.time_seconds));
+    const lateSeconds = snapshot.agent.nodes.length ? TOLD_LATE_SECONDS : 0;
+    setText(byId("fact-pace"), paceText(steps, numLive > 0, snapshot.time_seconds, lateSeconds));
     setText(byId("fact-ranks"), `${numLive} / ${run.places.length}`);
     byId("fact-ranks").classList.toggle(
       "bad",
