@@ -33,8 +33,10 @@ route:
       repeat_interval: 1m
     - receiver: nobody
       matchers: [severity="info"]
+    # those that one of them speaks for are told in the same moment
     - receiver: pager
       matchers: [severity="critical"]
+      group_wait: 1s
     - receiver: chat
       matchers: [severity="warning"]
 
