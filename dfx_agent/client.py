@@ -102,7 +102,8 @@ class AskedAgent:
         except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._no_answer(str(error) or type(error).__name__) from None
         if answer.status_code == 401:
-            raise NoAnswerError(f"{self.url} wants its token: give --token-file FILE")
+            wanted = "its token" if self.token is None else "another token than this one"
+            raise NoAnswerError(f"{self.url} wants {wanted}: give --token-file FILE")
         raise self._no_answer(f"HTTP {answer.status_code} {answer.reason_phrase}")
 
     def _client(self) -> httpx.Client:
