@@ -46,7 +46,8 @@ def loaded(text: bytes) -> RunFacts:
         raise ValueError("no facts: it is not JSON") from None
     version = _version(given)
     if version != FACTS_VERSION:
-        raise ValueError(f"facts of version {version}, this agent reads {FACTS_VERSION}")
+        remedy = "give hub and nodes the same dfx-agent"
+        raise ValueError(f"facts of version {version}, the hub reads {FACTS_VERSION}: {remedy}")
     try:
         return _DOCUMENT.loaded(given).facts
     except ValueError as error:

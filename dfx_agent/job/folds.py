@@ -61,8 +61,9 @@ class NodeCounts:
     num_refused: int = 0
     problem: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.num_refused} documents refused, the last one: {self.problem}"
+    def told_of(self, node: str) -> str:
+        """What was refused of it, for people."""
+        return f"{self.num_refused} refused of what {node} tells, the last: {self.problem}"
 
 
 class JobFolds:
@@ -298,7 +299,7 @@ class JobFolds:
     def _agent_row(self, runs: Sequence[RunRow], here_seconds: float) -> AgentRow:
         ranks = [rank for run in runs for rank in run.ranks]
         problems = (
-            SegmentProblem(node, "facts", str(counts))
+            SegmentProblem(node, "facts", counts.told_of(node))
             for node, counts in self.counts.items()
             if counts.num_refused
         )

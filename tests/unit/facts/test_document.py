@@ -90,7 +90,8 @@ def test_a_field_that_has_a_default_may_be_missing():
 def test_another_version_is_refused_with_one_line(version):
     document = {**json.loads(dumped(EMPTY)), "version": version, "facts": "of another shape"}
     said = refusal(json.dumps(document).encode())
-    assert said == f"facts of version {version}, this agent reads {FACTS_VERSION}"
+    remedy = "give hub and nodes the same dfx-agent"
+    assert said == f"facts of version {version}, the hub reads {FACTS_VERSION}: {remedy}"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from nodes_scene import Hub, Node
 
 
@@ -70,3 +71,11 @@ def test_a_run_that_a_node_tells_nothing_of_any_more_is_forgotten_there():
         hub.hear(second, without="node-b")
         hub.tell(other.facts(second), second)
     assert {row.node for row in hub.run(30).ranks} == {"node-a"}
+
+
+def test_whose_documents_are_refused_is_named():
+    hub = Hub()
+    with pytest.raises(ValueError, match="it is not JSON"):
+        hub.folds.receive(b"?", "node-b")
+    (problem,) = hub.folds.snapshot().agent.problems
+    assert problem.message.startswith("1 refused of what node-b tells, the last: ")
