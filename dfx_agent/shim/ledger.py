@@ -66,6 +66,9 @@ class _Column:
     is_list: bool = False  # of Python
 
 
+_BESIDE_ROWS = "NonTensorData"  # of tensordict: it looks like a row for each of the batch
+
+
 class _Parts(list[Any]):
     """One column of a batch in parts: its values in each of them."""
 
@@ -174,7 +177,9 @@ def _items(batch: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _column(name: str, value: Any) -> _Column | None:
-    """None for what is no column: a number, a text, None."""
+    """None for what is no column: a number, a text, None, what is said beside the rows."""
+    if type(value).__name__ == _BESIDE_ROWS:
+        return None
     limit = _MAX_MASK_ELEMENTS if name in _MASKS else _MAX_ELEMENTS
     if isinstance(value, _Parts):
         return _of_parts(value, limit)

@@ -154,6 +154,26 @@ def test_objects_of_the_job_are_not_asked_for_their_text():
         assert ("values", name) not in fields
 
 
+def test_what_a_tensordict_says_beside_its_rows_is_no_column():
+    """verl's workers are told the lengths of all samples so; it looks like a list for each row."""
+
+    class NonTensorData:
+        dtype, ndim, shape, is_nested = None, 1, (2,), False
+        device, data = torch.device("cpu"), [3, 5]
+
+        def __getitem__(self, _rows):
+            return self
+
+        def sum(self, _axes):
+            raise AssertionError("nobody asks it")
+
+        def tolist(self):
+            return [[3, 5], [3, 5]]
+
+    told = {"responses": torch.ones(2, 3), "global_token_num": NonTensorData()}
+    assert seen(told) == seen({"responses": torch.ones(2, 3)})
+
+
 def test_of_a_long_text_the_begin_and_the_length_count():
     def values(text):
         return seen({"uid": ["a", "b"], "text": [text, "y"]})["values", "text"]
