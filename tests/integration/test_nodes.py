@@ -14,7 +14,8 @@ import pytest
 from alert_receivers import alertmanager, hooked
 from live_processes import unused_port
 from namespaces import hosts, needs_hosts
-from node_jobs import HUB_PORT, RUN, NodesJob, started_job, steady, stop
+from node_jobs import HUB_PORT, RUN, TOKEN, NodesJob, started_job, steady, stop
+from scripted_page import texts
 
 pytestmark = needs_hosts
 
@@ -92,7 +93,25 @@ def test_a_slow_rank_on_the_second_host(scene, run_cli):
     job.order("")
 
 
-def test_a_rank_that_is_stopped_on_the_second_host(scene, run_cli):
+def shown_by_the_hub(job, open_page, artifacts):
+    """Its page: nodes with the culprit's first, the culprit, and ranks whose timeline came."""
+    page = open_page(f"http://{job.hub.address}:{HUB_PORT}/?token={TOKEN}")
+    blamed = page.locator("#job-nodes [data-blame='warning'], #job-nodes [data-blame='critical']")
+    job.until(lambda: blamed.count() == 1, "the culprit on the page")
+
+    def drawn():
+        with page.expect_response(lambda answer: "/timeline?" in answer.url) as found:
+            page.reload()
+        ranks = {row["rank"] for row in found.value.json()}
+        return ranks if "3" in ranks else None
+
+    ranks = job.until(drawn, "the timeline of its rank, from its node")
+    job.until(lambda: blamed.count() == 1, "the culprit again")
+    page.screenshot(path=artifacts / "page-hub.png", full_page=True)
+    return texts(page, ".node-name"), blamed.get_attribute("aria-label"), ranks
+
+
+def test_a_rank_that_is_stopped_on_the_second_host(scene, run_cli, open_page, artifacts):
     job = scene.job
     steady(job)
     before = scene.paged()
@@ -103,7 +122,11 @@ def test_a_rank_that_is_stopped_on_the_second_host(scene, run_cli):
     assert row["hang"]["summary"].startswith("rank 3 on node-b stopped")
     assert diagnosed(job, run_cli)["hang"].startswith("rank 3 on node-b stopped")
     job.until(lambda: scene.paged() == [*before, "DfxStepStalled"], "its page", LATE_SECONDS)
+    names, culprit, ranks = shown_by_the_hub(job, open_page, artifacts)
     go_on()
+    assert names == ["node-b", "node-a"]
+    assert "rank 3 on node-b, local rank 1" in culprit
+    assert ranks == {"0", "1", "2", "3"}
     steady(job, 4)
     assert scene.paged() == [*before, "DfxStepStalled"]
 
