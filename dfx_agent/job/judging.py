@@ -115,9 +115,9 @@ class JobJudge:
             silent = [str(each) for each in presences if role in fold.silent_roles(each.node)]
             claimed = (
                 f"{labels_text([label])} is claimed by "
-                f"{' and '.join(sorted({fold.places.owner(of, label), *nodes}))}"
+                f"{' and '.join(sorted({fold.places.owner(of, label), *heard}))}"
                 for (of, label), nodes in fold.places.clashes.items()
-                if of == role
+                if of == role and (heard := set(filter(fold.is_heard, nodes)))
             )
             texts = [*claimed, *silent, missing_text(everybody, role, fold.idle_nodes)]
             if any(texts):

@@ -31,6 +31,17 @@ def test_a_rank_that_moved_to_another_node_is_shown_there():
     ]
 
 
+def test_who_claims_a_rank_and_is_silent_then_leaves_the_job_to_be_judged():
+    """Its process may be gone with its agent: the others' rank still takes part."""
+    hub = Hub(Node("node-a", (0, 1)), Node("node-b", (2, 3)), Node("node-c", (3,)))
+    hub.follow(0, 3)
+    assert "rank 3 is claimed by node-b and node-c" in hub.verdict("hang", 3).summary
+    hub.follow(3, 20, without="node-c")
+    assert hub.verdict("hang", 20).state == "clear"
+    hub.follow(20, 22)
+    assert "rank 3 is claimed by node-b and node-c" in hub.verdict("hang", 22).summary
+
+
 def test_two_jobs_of_one_name_are_kept_apart_by_where_they_meet():
     hub = Hub(
         Node("node-a", (0, 1), world_size=2),
