@@ -87,11 +87,14 @@ def _parse() -> argparse.Namespace:
 
 
 def _run(name: str, *, quick: bool) -> list[dict[str, Any]] | None:
-    """Rows of one bench, in a fresh process without the caller's DFX_*; None when it failed."""
+    """Rows of one bench, in a fresh process with none of the caller's DFX_* but DFX_BENCH_*.
+
+    None when it failed.
+    """
     env = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith("DFX_") or key == "DFX_BENCH_DATA"
+        if not key.startswith("DFX_") or key.startswith("DFX_BENCH_")
     }
     with tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
         out = Path(folder, "rows.json")
