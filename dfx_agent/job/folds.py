@@ -194,11 +194,15 @@ class JobFolds:
         self._awaits_alerts = True
 
     def see_alerts(self, rows: Sequence[AlertRow]) -> Snapshot:
-        """What fires now, of every job: part of the incidents of the snapshot that is returned."""
+        """What fires now, of every job: part of the incidents of the snapshot that is returned.
+
+        The job is looked at again where something else fires than before.
+        """
         with self._lock:
             for job in self._jobs:
-                job.alerts = tuple(row for row in rows if row.run == job.fold.run)
-            self._snapshot = None
+                firing = tuple(row for row in rows if row.run == job.fold.run)
+                if firing != job.alerts:
+                    job.alerts, self._snapshot = firing, None
         return self.snapshot()
 
     def _job(self, run: str) -> Job:
