@@ -56,21 +56,22 @@ def _whole(given: Any) -> Any:
     """Of what stood in JSON; what is no list of crossings is left to the validation."""
     known: dict[tuple[str, str], Any] = {}
     rows = given if isinstance(given, list) else []
-    for fields in (each.get("fields") for each in rows if isinstance(each, dict)):
+    for each in (row for row in rows if isinstance(row, dict)):
+        fields = each.get("fields")
         if isinstance(fields, dict) and fields.keys() == {KEYS, VALUES}:
             try:
-                _fill(fields, known)
+                each["fields"] = _filled(fields, known)
             except (TypeError, ValueError) as error:
                 raise ValueError("as many values as fields are missing") from error
     return given
 
 
-def _fill(fields: dict[str, Any], known: dict[tuple[str, str], Any]) -> None:
-    """``known``: of the crossings before, and now of this one."""
-    keys = [tuple(key) for key in fields[KEYS]]
-    told = zip(keys, fields[VALUES], strict=True)
-    fields[VALUES] = [known.get(key) if value is None else value for key, value in told]
-    known.update(zip(keys, fields[VALUES], strict=True))
+def _filled(fields: dict[str, Any], known: dict[tuple[str, str], Any]) -> dict[Any, Any]:
+    """By key. ``known``: of the crossings before, and now of this one."""
+    told = zip(map(tuple, fields[KEYS]), fields[VALUES], strict=True)
+    filled = {key: known.get(key) if value is None else value for key, value in told}
+    known.update(filled)
+    return filled
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,9 @@ class Crossed:
 
 def merge_into(merged: dict[tuple[str, str], float], fields: Fields) -> None:
     """Add the samples of ``fields`` to those of ``merged``."""
+    if not merged:
+        merged.update(fields)
+        return
     for key, value in fields.items():
         merged[key] = _merged(key[0], merged[key], value) if key in merged else value
 
