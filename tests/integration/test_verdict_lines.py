@@ -18,8 +18,8 @@ JUDGE = """async () => {
   const clear = { kind: "hang", state: "clear", role: "actor", summary: "", evidence: [] };
   const unsure = { ...clear, kind: "straggler", state: "insufficient evidence" };
   const missing = { state: "insufficient evidence", reason: "3 of 8 steps" };
-  const agent = { problems: [], nodes: [], num_segments: 1, other_agent_pid: null,
-    num_exporter_errors: 0 };
+  const agent = { problems: [], nodes: [], faults: [], devices: [], num_segments: 1,
+    other_agent_pid: null, num_exporter_errors: 0 };
   CHANGES;
   const lines = verdictsOf({ agent }, run, now, []);
   return lines.map((line) => [line.level, line.title, line.detail]);
