@@ -28,6 +28,7 @@ from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     NodeRow,
     ScalarHistory,
+    SegmentProblem,
     SignalHistory,
     Snapshot,
     Source,
@@ -40,6 +41,7 @@ from dfx_agent.web.app import create_app
 from dfx_agent.web.connections import HubProtocol
 from dfx_agent.web.otlp import endpoint, targets
 from dfx_agent.web.otlp.intake import Intake
+from dfx_agent.web.otlp.strangers import Strangers
 from dfx_agent.web.server import Server
 
 _TARGETS_EVERY_SECONDS = 1.0
@@ -54,8 +56,9 @@ class Hub:
         self._listener = listener_of(config)
         token = read_token(config, self._listener.host)
         uids = frozenset() if token else frozenset({0, os.getuid()})
-        self._access = Access(token, config.token_file or "", uids)
         (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
+        strangers = Strangers()
+        self._access = Access(token, config.token_file or "", uids, see_stranger=strangers.see)
         folds = JobFolds(divergence.condition)
         told = receivers(config)
         self.intake = Intake(folds, delivers=bool(told))
@@ -69,7 +72,7 @@ class Hub:
             lambda: self._is_local,
             {SPANS_NODE: self._spans.timeline},
         )
-        self._source = _Source(folds, self.intake, self._timelines, self._spans.row)
+        self._source = _Source(folds, self.intake, self._timelines, self._spans.row, strangers)
         self._alerts = _alerts(config, folds, self._source, told, lambda: self.url)
         self._file = targets.TargetsFile(targets_file) if targets_file else None
         self._stop = threading.Event()
@@ -135,7 +138,7 @@ class Hub:
             ) from None
 
 
-_Beside = tuple[tuple[NodeRow, ...], SpansRow | None]
+_Beside = tuple[tuple[NodeRow, ...], SpansRow | None, tuple[SegmentProblem, ...]]
 
 
 class _Source:
@@ -147,23 +150,27 @@ class _Source:
         intake: Intake,
         timelines: NodeTimelines,
         spans: Callable[[], SpansRow | None],
+        strangers: Strangers,
     ) -> None:
         self._folds = folds
         self._intake = intake
-        self._timelines, self._spans = timelines, spans
+        self._timelines, self._spans, self._strangers = timelines, spans, strangers
         self._newest: tuple[Snapshot, _Beside, Snapshot] | None = None
 
     def snapshot(self) -> Snapshot:
         """The very same value until something of it is another."""
-        newest, nodes, spans = self._folds.snapshot(), self._nodes(), self._spans()
+        newest = self._folds.snapshot()
+        beside = nodes, spans, strange = self._nodes(), self._spans(), self._strangers.problems()
         known = self._newest
-        if known is not None and known[0] is newest and known[1] == (nodes, spans):
+        if known is not None and known[0] is newest and known[1] == beside:
             return known[2]
         num_polls = newest.agent.num_polls + 1  # it is ready before the first node comes
-        whole = replace(
-            newest, agent=replace(newest.agent, num_polls=num_polls, nodes=nodes, spans=spans)
+        problems = (*newest.agent.problems, *strange)
+        agent = replace(
+            newest.agent, num_polls=num_polls, nodes=nodes, spans=spans, problems=problems
         )
-        self._newest = newest, (nodes, spans), whole
+        whole = replace(newest, agent=agent)
+        self._newest = newest, beside, whole
         return whole
 
     def _nodes(self) -> tuple[NodeRow, ...]:

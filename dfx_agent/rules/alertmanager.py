@@ -22,7 +22,7 @@ global:
 route:
   receiver: chat
   group_by: [job, run]
-  group_wait: 15s
+  group_wait: 5s
   group_interval: 2m
   repeat_interval: 4h
   routes:

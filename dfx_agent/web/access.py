@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dfx_agent.facts import envelope
+from dfx_agent.plain_text import plain
 from dfx_agent.web.local_peer import is_loopback, uid_of
 
 # a probe cannot show a token, and these say nothing about the runs
@@ -45,12 +47,14 @@ class Access:
     """``token`` opens everything, None: nothing can be changed. ``token_file`` is told to people.
 
     ``uids``: whose processes on this machine may read without it; ``is_open_to_local_users``: all.
+    ``see_stranger`` is told the address of who wants to tell something without it, and his name.
     """
 
     token: str | None
     token_file: str = ""
     uids: frozenset[int] = frozenset()
     is_open_to_local_users: bool = False
+    see_stranger: Callable[[str, str], None] | None = None
 
 
 class Guard:
@@ -129,6 +133,8 @@ class Guard:
         return f"{name}={self._cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in _TELLING_PATHS and self._access is not None:
+            _see_stranger(self._access, HTTPConnection(scope))
         detail = "token required: send 'Authorization: Bearer TOKEN', or open /?token=TOKEN once"
         if self._access is not None and self._access.token_file:
             detail += f"; it stands in {self._access.token_file}"
@@ -136,6 +142,12 @@ class Guard:
             detail += "; open_to_local_users lets all users of this machine read"
         response = JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
         await response(scope, receive, send)
+
+
+def _see_stranger(access: Access, connection: HTTPConnection) -> None:
+    if access.see_stranger is not None and connection.client is not None:
+        named = plain(connection.headers.get(envelope.NODE_HEADER, ""))[:256]
+        access.see_stranger(connection.client.host, named)
 
 
 def _is_direct(connection: HTTPConnection) -> bool:

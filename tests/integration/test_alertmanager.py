@@ -95,7 +95,7 @@ def shipped(folder, agent, prometheus_port, manager_port, hooks):
     )
     replaced(
         folder / "alertmanager.yml",
-        ("group_wait: 15s", f"group_wait: {GROUP_WAIT_SECONDS}s"),
+        ("group_wait: 5s", f"group_wait: {GROUP_WAIT_SECONDS}s"),
         *((f"http://127.0.0.1:9099/{name}", hook.url) for name, hook in hooks.items()),
     )
     prometheus = [

@@ -37,6 +37,11 @@ def posted(url, body, headers=OTLP):
         return error.code
 
 
+def snapshot_by_token(url, token):
+    with urllib.request.urlopen(f"{url}/api/v1/snapshot?token={token}", timeout=30) as answer:
+        return json.load(answer)
+
+
 def lost_row(agent):
     row = agent.snapshot()["agent"]["hub"]
     return row if row["num_lost"] else None
@@ -104,6 +109,10 @@ def test_a_wrong_token_is_said_once_on_its_node(tmp_path):
         until(lambda: wrong.snapshot()["agent"]["hub"]["num_lost"] > lost, "another try", 60)
         assert said(wrong.process, "wrong token (401)") == 1
         assert posted(the_hub.url, b"") == 401
+        (problem,) = snapshot_by_token(the_hub.url, "abc")["agent"]["problems"]
+        assert problem["path"] == "127.0.0.1", problem
+        named = wrong.snapshot()["agent"]["node"]
+        assert f"wrong token or none (401); it calls itself {named};" in problem["message"]
 
 
 @pytest.mark.parametrize(

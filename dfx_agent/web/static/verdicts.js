@@ -238,6 +238,7 @@ function losses(run) {
 
 function problemTitle({ kind, path }) {
   if (kind === "exporter") return "Exporter failed";
+  if (kind === "stranger") return `${path} may not tell this hub anything`;
   return kind === "facts" ? `What ${path} tells cannot be used` : `Segment refused (${kind})`;
 }
 
