@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dfx_agent.agent.kept.findings import findings
@@ -22,6 +23,7 @@ from dfx_agent.snapshot import (
     RankRow,
     RunRow,
     SpansRow,
+    StageDevice,
     Standing,
     Verdict,
 )
@@ -262,13 +264,19 @@ def _print_heap(run: RunRow, rank: RankRow) -> None:
 
 
 def _print_devices(run: RunRow) -> None:
-    """What the devices of each rank did in its stages, the longest stage first."""
+    """What the devices of each rank did in its longest stages, in the order of its steps."""
     for rank in run.ranks:
         if not rank.device_stages:
             continue
         names = ", ".join(map(device_text, rank.device_names))
-        told = "; ".join(filter(None, map(stage_text, rank.device_stages[:_STAGES_TOLD])))
+        told = "; ".join(filter(None, map(stage_text, _longest(rank.device_stages))))
         _print_filled(f"  devices of {rank.role} {rank.rank} ({names}): {told}")
+
+
+def _longest(stages: Sequence[StageDevice]) -> list[StageDevice]:
+    """In their order."""
+    longest = sorted(stages, key=lambda stage: -stage.seconds)[:_STAGES_TOLD]
+    return [stage for stage in stages if stage in longest]
 
 
 def _print_loop(rank: RankRow) -> None:

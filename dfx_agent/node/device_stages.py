@@ -85,6 +85,7 @@ class DeviceStages:
         self._at: tuple[int, dict[str, int]] | None = None  # when, and time by stage up to then
         self._buckets: deque[tuple[int, dict[str, _Sums]]] = deque(maxlen=_NUM_BUCKETS)
         self._newest: deque[Sample] = deque(maxlen=_MOST_DUE)
+        self._places: dict[str, int] = {}  # of stages, in the order in which they were first seen
 
     def use(self, names: tuple[str, ...], own_bytes: Mapping[str, float], model: str = "") -> None:
         """Those that it uses now, and what it has on them where the driver says so."""
@@ -117,12 +118,15 @@ class DeviceStages:
                 self._count(sample, {k: ns - before[1].get(k, 0) for k, ns in now.items()})
 
     def rows(self) -> tuple[StageDevice, ...]:
-        """Of each stage, the longest first; empty without samples."""
+        """Of each stage, in the order in which they were first seen; empty without samples.
+
+        Not by a figure: stages that are about as long would swap places from look to look.
+        """
         whole: dict[str, _Sums] = {}
         for _, sums in self._buckets:
             for stage, some in sums.items():
                 whole.setdefault(stage, _Sums()).merge(some)
-        ordered = sorted(whole.items(), key=lambda item: -item[1].seconds)
+        ordered = sorted(whole.items(), key=lambda item: self._places[item[0]])
         return tuple(
             StageDevice(stage, sums.num_samples, sums.seconds, *sums.figures())
             for stage, sums in ordered
@@ -149,6 +153,7 @@ class DeviceStages:
         least_ns = _LEAST_SHARE * (sample.end_ns - sample.begin_ns)
         for stage, length_ns in lengths.items():
             if length_ns and length_ns >= least_ns:
+                self._places.setdefault(stage, len(self._places))
                 sums.setdefault(stage, _Sums()).add(sample.figures, length_ns / 1e9)
 
 

@@ -30,19 +30,33 @@ test("a run without devices has no table", () => {
   assert.equal(panel.node.hidden, true);
 });
 
-test("a row for each rank and a column for each stage, the longest first", () => {
+test("a row for each rank and a column for each stage, in the order of a step", () => {
   const update = stage("actor_update", 60, { sm_active_ratio: 0.62 });
   const outside = stage("", 90, { sm_active_ratio: null });
   panel.update(run(rank("0", [stage("rollout", 20), update, outside]), rank("1", [update])));
   assert.deepEqual(texts(panel.head), [
-    "Rank", "Device", "actor_update", "rollout", "outside stages",
+    "Rank", "Device", "rollout", "actor_update", "outside stages",
   ]);
-  assert.deepEqual(texts(panel.body.children[0]), ["0", "GPU 0", "62 %", "25 %", "–"]);
-  assert.deepEqual(texts(panel.body.children[1]), ["1", "GPU 1", "62 %", "–", "–"]);
+  assert.deepEqual(texts(panel.body.children[0]), ["0", "GPU 0", "25 %", "62 %", "–"]);
+  assert.deepEqual(texts(panel.body.children[1]), ["1", "GPU 1", "–", "62 %", "–"]);
   const cell = panel.body.children[0].children[2];
   assert.match(cell.title, /9 samples/);
   assert.match(cell.title, /power 612 W/);
   assert.match(panel.note.textContent, /^SM activity/);
+});
+
+test("columns keep their places when another stage becomes the longest", () => {
+  const longest = () => texts(panel.head).slice(2);
+  panel.update(run(rank("0", [stage("reward", 20.1), stage("rollout", 20), stage("own", 20.2)])));
+  assert.deepEqual(longest(), ["rollout", "reward", "own"]);
+  panel.update(run(rank("0", [stage("reward", 20.1), stage("rollout", 20.3), stage("own", 20)])));
+  assert.deepEqual(longest(), ["rollout", "reward", "own"]);
+});
+
+test("of many stages the longest are shown", () => {
+  const many = Array.from({ length: 9 }, (_, n) => stage(`own_${n}`, n + 1));
+  panel.update(run(rank("0", many)));
+  assert.deepEqual(texts(panel.head).slice(2), many.slice(1).map((row) => row.stage));
 });
 
 test("utilisation is never called SM activity", () => {

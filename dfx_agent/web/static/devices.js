@@ -2,6 +2,7 @@
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { bytes, count, duration, percent, shownWords } from "./format.js";
+import { compareStages } from "./palette.js";
 
 const OUTSIDE = "outside stages";
 const MOST_STAGES = 8;
@@ -91,7 +92,7 @@ function titleOf(told) {
   return lines.join("\n");
 }
 
-/** The longest stages of all ranks, what is outside of stages last. */
+/** The longest stages of all ranks in the order of a step, what is outside of stages last. */
 function stagesOf(ranks) {
   const seconds = new Map();
   for (const row of ranks.flatMap((rank) => rank.device_stages)) {
@@ -99,7 +100,7 @@ function stagesOf(ranks) {
   }
   const named = [...seconds.keys()].filter(Boolean);
   named.sort((a, b) => seconds.get(b) - seconds.get(a));
-  return [...named.slice(0, MOST_STAGES), ...(seconds.has("") ? [""] : [])];
+  return [...named.slice(0, MOST_STAGES).sort(compareStages), ...(seconds.has("") ? [""] : [])];
 }
 
 /** SM activity where some device tells it; utilisation is something else and is named so. */

@@ -123,3 +123,13 @@ def test_what_the_devices_did_in_each_stage_is_said(capsys):
         "rollout: in use 90%, clocks held down 50% of it"
     ) in text
     assert "outside all stages" not in text, "what nobody told is left out"
+
+
+def test_of_many_stages_the_longest_are_said_in_their_order(capsys):
+    told = seen("/dfx", state="clear", rank_state="live")
+    (run,) = told.runs
+    stages = tuple(StageDevice(f"own_{n}", 1, 1.0 + (n != 3), 0.5) for n in range(7))
+    rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
+    diagnose._print_devices(replace(run, ranks=(rank,)))
+    named = [word for word in capsys.readouterr().out.split() if word.startswith("own_")]
+    assert named == ["own_0:", "own_1:", "own_2:", "own_4:", "own_5:", "own_6:"]

@@ -93,6 +93,20 @@ def test_the_account_is_the_same_with_and_without_samples():
     assert plain.totals() == cut.totals()
 
 
+def test_stages_keep_their_order_when_another_one_becomes_the_longest():
+    account, stages = TimeAccount(0), DeviceStages()
+    ended(
+        account, (STAGE, "rollout", 0, 2, 0), (STAGE, "reward", 2, 5, 0),
+        (STAGE, "rollout", 5, 10, 0),
+    )  # fmt: skip
+    order = []
+    for begin in range(10):
+        stages.add(sample(begin, begin + 1, utilization_ratio=1.0))
+        stages.advance(account, (begin + 1) * SECOND)
+        order.append([row.stage for row in stages.rows()])
+    assert order == [["rollout"]] * 2 + [["rollout", "reward"]] * 8
+
+
 def test_a_process_without_devices_has_no_rows():
     account, stages = TimeAccount(0), DeviceStages()
     stages.advance(account, SECOND)
