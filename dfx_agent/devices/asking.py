@@ -32,6 +32,8 @@ class Asking:
             line = self._told(error)
         except AttributeError:  # a library that is older than the question
             line = ""
+        except Exception as error:  # noqa: BLE001 (an answer that nobody can read costs itself)
+            line = f"cannot be read ({type(error).__name__}: {error})"
         if line:
             self._problems[f"{what}: {line}"] = None
         return None

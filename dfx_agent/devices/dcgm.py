@@ -67,5 +67,5 @@ def parsed(text: str) -> dict[str, dict[str, float]]:
             except ValueError:
                 continue
             if 0.0 <= ratio <= 1.01:
-                found.setdefault(known["UUID"], {})[_UNITS[name]] = ratio
+                found.setdefault(known["UUID"], {})[_UNITS[name]] = min(1.0, ratio)
     return found

@@ -109,22 +109,22 @@ class Library:
         """To be called once, before all others."""
         self._call("dcmi_init")
 
-    def chips(self) -> list[tuple[int, int, int]]:
-        """(number, card, chip on it) of each; the number is that of /dev/davinciN."""
+    def cards(self) -> list[int]:
         num, cards = c_int(), (c_int * _MAX_CARDS)()
         try:
             self._call("dcmi_get_card_list", byref(num), cards, _MAX_CARDS)
         except AttributeError:
             self._call("dcmi_get_card_num_list", byref(num), cards, _MAX_CARDS)
-        found = []
-        for card in cards[: max(0, min(num.value, _MAX_CARDS))]:
-            num_chips = c_int()
-            self._call("dcmi_get_device_num_in_card", card, byref(num_chips))
-            for chip in range(num_chips.value):
-                number = c_int()
-                self._call("dcmi_get_device_logic_id", byref(number), card, chip)
-                found.append((number.value, card, chip))
-        return sorted(found)
+        return list(cards[: max(0, min(num.value, _MAX_CARDS))])
+
+    def num_chips(self, card: int) -> int:
+        return min(_MAX_CARDS, self._number("dcmi_get_device_num_in_card", c_int, card))
+
+    def chip_number(self, card: int, chip: int) -> int:
+        """As in /dev/davinciN."""
+        number = c_int()
+        self._call("dcmi_get_device_logic_id", byref(number), card, chip)
+        return number.value
 
     def chip_name(self, card: int, chip: int) -> str:
         told = ChipInfo()

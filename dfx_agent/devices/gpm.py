@@ -85,5 +85,5 @@ class Sampler:
 
 
 def as_ratio(percent: float) -> float | None:
-    """None for what is no share: a library may say NaN before it knows."""
-    return percent / 100 if 0.0 <= percent <= 101.0 else None
+    """None for what is no share: a library may say NaN before it knows. 101 % is all of it."""
+    return min(1.0, percent / 100) if 0.0 <= percent <= 101.0 else None

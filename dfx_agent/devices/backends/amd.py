@@ -110,15 +110,15 @@ def _asked(
     errors = ask("ECC", smi.amdsmi_get_gpu_total_ecc_count, handle) or {}
     held = ask("violations", smi.amdsmi_get_violation_status, handle) or {}
     asic = ask("name", smi.amdsmi_get_gpu_asic_info, handle) or {}
-    links = ask("XGMI", smi.amdsmi_get_link_metrics, handle) or {}
-    processes = ask("processes", smi.amdsmi_get_gpu_process_list, handle) or ()
+    links = ask("XGMI", _links, smi, handle) or {}
+    processes = ask("processes", _processes, smi, handle) or ()
     total, used = _number(memory.get("vram_total")), _number(memory.get("vram_used"))
     dram = _ratio(busy.get("umc_activity"))
     clocks, highest = _clocks(smi, handle, ask)
     return DeviceRow(
         name,
         total_bytes=None if total is None else int(total * _MIB),
-        available_bytes=None if total is None or used is None else int((total - used) * _MIB),
+        available_bytes=_available(total, used),
         used_bytes=None if used is None else used * _MIB,
         vendor=_VENDOR,
         model=str(asic.get("market_name", "")),
@@ -134,12 +134,20 @@ def _asked(
         temperature_celsius=dict(_temperatures(smi, handle, ask)),
         throttles=_throttles(held),
         errors_total=growing.totals("ecc", _errors(errors)),
-        link_bytes_total=growing.totals("link", dict(_links(links))),
-        processes=tuple(
-            DeviceProcess(int(p["pid"]), _number(p["memory_usage"]["vram_mem"])) for p in processes
-        ),
+        link_bytes_total=growing.totals("link", links),
+        processes=tuple(processes),
         problems=ask.problems,
     )
+
+
+def _available(total: float | None, used: float | None) -> int | None:
+    """In bytes, of MiB."""
+    return None if total is None or used is None else int(max(0.0, total - used) * _MIB)
+
+
+def _processes(smi: Any, handle: Any) -> list[DeviceProcess]:
+    told = smi.amdsmi_get_gpu_process_list(handle)
+    return [DeviceProcess(int(p["pid"]), _number(p["memory_usage"]["vram_mem"])) for p in told]
 
 
 def _errors(told: dict[str, Any]) -> dict[str, float | None]:
@@ -169,14 +177,16 @@ def _temperatures(smi: Any, handle: Any, ask: Asking) -> Iterator[tuple[str, flo
             yield name, float(told)
 
 
-def _links(told: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
+def _links(smi: Any, handle: Any) -> dict[str, float | None]:
     """Sums over the XGMI links; the driver counts kilobytes."""
+    told, found = smi.amdsmi_get_link_metrics(handle), dict[str, float | None]()
     links = [link for link in told.get("links", ()) if link["link_type"] == _XGMI]
     links = links[: told.get("num_links", 0)]
     for name, field in (("xgmi_rx", "read"), ("xgmi_tx", "write")):
         counts = [_number(link[field]) for link in links]
         if counts and None not in counts:
-            yield name, sum(c for c in counts if c is not None) * _KB
+            found[name] = sum(c for c in counts if c is not None) * _KB
+    return found
 
 
 def _watts(power: dict[str, Any], *fields: str) -> float | None:

@@ -56,6 +56,8 @@ class Backend:
     def __init__(self) -> None:
         self._library: dcmi.Library | None = None
         self._chips: dict[int, _Chip] = {}
+        # cards, and chips of cards, that have not told yet what they are
+        self._unknown: dict[tuple[int, int | None], dcmi.DcmiError] = {}
         self._no_library = ""
         try:
             self._library = dcmi.Library(dcmi.LIBRARIES)
@@ -74,7 +76,9 @@ class Backend:
             return False
         try:
             self._library.start()
-            self._find(self._library)
+            self._find(self._library, [(card, None) for card in self._library.cards()])
+            if not self._chips and self._unknown:
+                raise next(iter(self._unknown.values()))
         except (dcmi.DcmiError, AttributeError) as error:
             if not is_here:
                 return False
@@ -85,16 +89,41 @@ class Backend:
         """Each NPU; of one that is lost only that it is."""
         library = self._library
         assert library is not None, "probe says so"
-        return tuple(_row(library, chip) for chip in self._chips.values())
+        self._find(library, list(self._unknown))
+        rows = [_row(library, chip) for _, chip in sorted(self._chips.items())]
+        return (*rows, *(_unknown(*at, error) for at, error in self._unknown.items()))
 
     def close(self) -> None:
         """The library has nothing to give back."""
 
-    def _find(self, library: dcmi.Library) -> None:
-        for number, card, chip in library.chips():
-            known = self._chips[number] = _Chip(number, card, chip)
-            ask = Asking(dcmi.DcmiError, str)
-            known.model = ask("name", library.chip_name, card, chip) or ""
+    def _find(self, library: dcmi.Library, places: list[tuple[int, int | None]]) -> None:
+        """Chips of those cards; what does not tell its own costs itself and is looked at anew."""
+        for card, chip in places:
+            try:
+                chips = range(library.num_chips(card)) if chip is None else (chip,)
+            except dcmi.DcmiError as error:
+                self._unknown[card, None] = error
+                continue
+            self._unknown.pop((card, None), None)
+            for one in chips:
+                self._add(library, card, one)
+
+    def _add(self, library: dcmi.Library, card: int, chip: int) -> None:
+        try:
+            number = library.chip_number(card, chip)
+        except dcmi.DcmiError as error:
+            self._unknown[card, chip] = error
+            return
+        self._unknown.pop((card, chip), None)
+        known = self._chips[number] = _Chip(number, card, chip)
+        known.model = Asking(dcmi.DcmiError, str)("name", library.chip_name, card, chip) or ""
+
+
+def _unknown(card: int, chip: int | None, error: dcmi.DcmiError) -> DeviceRow:
+    """One whose number has never been told."""
+    place = f"card {card}" if chip is None else f"card {card} chip {chip}"
+    problem = f"the NPU is lost ({error}); see dmesg, then reset it or drain the node"
+    return DeviceRow(f"{_VENDOR}:{place}", vendor=_VENDOR, problems=(problem,))
 
 
 def _row(library: dcmi.Library, chip: _Chip) -> DeviceRow:

@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -112,17 +113,30 @@ class Backend:
                 told = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError as error:
                 if error.value != _TIMEOUT:
-                    self._events = None  # registered anew with the next GPU that is found
+                    self._listen_anew()
                 return
-            place = self._place_of(told.device)
-            if told.eventType & _XID_BIT and place in self._gpus:
-                self._gpus[place].note_xid(int(told.eventData))
+            gpu = self._gpu_of(told.device)
+            if told.eventType & _XID_BIT and gpu is not None:
+                gpu.note_xid(int(told.eventData))
 
-    def _place_of(self, handle: Any) -> int:
-        try:
-            return int(self._nvml.nvmlDeviceGetIndex(handle))
-        except self._nvml.NVMLError:
-            return -1
+    def _listen_anew(self) -> None:
+        """The set fails as a whole where one of its GPUs is lost: the others go on without it."""
+        nvml, events, self._events = self._nvml, self._events, None
+        with suppress(nvml.NVMLError, AttributeError):
+            nvml.nvmlEventSetFree(events)
+        for gpu in self._gpus.values():
+            if gpu.handle is not None and not gpu.is_lost:
+                self._listen(gpu)
+
+    def _gpu_of(self, handle: Any) -> _Gpu | None:
+        """By the handle itself, as one that is lost answers no question; else by its index."""
+        place = ctypes.cast(handle, ctypes.c_void_p).value
+        for gpu in self._gpus.values():
+            if ctypes.cast(gpu.handle, ctypes.c_void_p).value == place:
+                return gpu
+        with suppress(self._nvml.NVMLError):
+            return self._gpus.get(int(self._nvml.nvmlDeviceGetIndex(handle)))
+        return None
 
     def _from_dcgm(self) -> dict[str, dict[str, float]]:
         found = self._exporter.active_ratio()
@@ -169,8 +183,7 @@ class _Gpu:
         """The GPU and its MIG parts; of one that is lost only that it is."""
         try:
             if not self.is_lost:
-                yield self._row(busy)
-                yield from self._part_rows()
+                yield from [self._row(busy), *self._part_rows()]  # it may be lost at the last
         except self._nvml.NVMLError as error:
             self.lose(error)
         if self.is_lost:
@@ -199,7 +212,7 @@ class _Gpu:
         return DeviceRow(
             self.name,
             total_bytes=None if memory is None else int(memory.total),
-            available_bytes=None if memory is None else int(memory.free),
+            available_bytes=_free(memory),
             used_bytes=None if memory is None else float(memory.used),
             vendor=_VENDOR,
             model=text(ask("name", nvml.nvmlDeviceGetName, handle)),
@@ -265,12 +278,20 @@ class _Gpu:
                 yield name, _number(value) * unit_bytes
 
     def _processes(self, handle: Any) -> tuple[DeviceProcess, ...]:
-        question = self._nvml.nvmlDeviceGetComputeRunningProcesses
-        found = self._asking("processes", question, handle)
+        found = self._asking("processes", self._running, handle)
         return tuple(
             DeviceProcess(one.pid, None if one.usedGpuMemory is None else float(one.usedGpuMemory))
             for one in found or ()
         )
+
+    def _running(self, handle: Any) -> Any:
+        """Drivers before 510 have the older form of it alone."""
+        nvml = self._nvml
+        is_older = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError_FunctionNotFound)
+        try:
+            return nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except is_older:
+            return nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
 
     def _part_rows(self) -> Iterator[DeviceRow]:
         """MIG parts: memory, processes, and activity where there is GPM."""
@@ -295,7 +316,7 @@ class _Gpu:
         return DeviceRow(
             f"{self.name}/mig:{number}",
             total_bytes=None if memory is None else int(memory.total),
-            available_bytes=None if memory is None else int(memory.free),
+            available_bytes=_free(memory),
             used_bytes=None if memory is None else float(memory.used),
             vendor=_VENDOR,
             model=text(ask("name", nvml.nvmlDeviceGetName, part)),
@@ -331,6 +352,13 @@ def _imported() -> Any:
             "there is an NVIDIA driver, and nvidia-ml-py to ask it is not installed; run "
             "pip install 'dfx-agent[nvidia]'"
         ) from None
+
+
+def _free(memory: Any) -> int | None:
+    """0 where more is told to be used than there is: what is left is told as a huge number then."""
+    if memory is None:
+        return None
+    return int(memory.free) if memory.free <= memory.total else 0
 
 
 def text(told: Any) -> str:

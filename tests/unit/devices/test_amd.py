@@ -80,6 +80,11 @@ def test_a_gpu_that_is_lost_says_so_and_the_other_goes_on(reading, script):
     assert gpus.read()[1].problems == ()
 
 
+def test_of_a_gpu_that_uses_more_than_it_has_nothing_is_left(reading, script):
+    script.say(vram_used=300_000)
+    assert started(reading).one().available_bytes == 0
+
+
 def test_a_library_that_is_older_than_the_package_says_what_to_do(reading):
     with pytest.raises(AssertionError, match="does not fit the library of this ROCm"):
         reading("amd", "amdsmi_get_violation_status").probe()

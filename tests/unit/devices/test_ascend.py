@@ -99,6 +99,25 @@ def test_an_npu_that_is_lost_says_so_and_the_other_goes_on(reading, script):
     assert npus.read()[1].problems == ()
 
 
+@pytest.mark.parametrize(
+    ("function", "place", "num_well"),
+    [
+        ("dcmi_get_device_num_in_card__4", "card 4", 6),
+        ("dcmi_get_device_logic_id__3", "card 4 chip 1", 7),
+    ],
+)
+def test_an_npu_that_is_lost_when_the_agent_comes_costs_itself(
+    reading, script, function, place, num_well
+):
+    script.say(cards=4, **{function: -8012})
+    npus = started(reading)
+    *well, lost = npus.read()
+    assert (len(well), lost.device) == (num_well, f"ascend:{place}")
+    assert lost.problems[0].startswith("the NPU is lost (")
+    script.say(cards=4)
+    assert [row.device for row in npus.read()] == [f"ascend:{n}" for n in range(8)]
+
+
 def test_a_driver_without_its_library_says_what_to_do(reading):
     with pytest.raises(AssertionError, match="in a container mount /usr/local/dcmi"):
         reading("ascend", has_library=False).probe()

@@ -143,6 +143,12 @@ def test_a_function_that_the_driver_lacks_costs_its_figure(reading, missing, fie
     assert row.uuid, "the others are told"
 
 
+def test_a_driver_before_510_lists_its_processes_by_an_older_name(reading, script):
+    script.say(processes=1, process_used=GIB)
+    row = started(reading, "nvmlDeviceGetComputeRunningProcesses_v3").one()
+    assert ([p.used_bytes for p in row.processes], row.problems) == ([GIB], ())
+
+
 def test_an_older_driver_has_neither_gpm_nor_the_newer_name_of_clock_reasons(reading, script):
     script.say(reasons=0x40)
     gpus = started(
@@ -179,6 +185,47 @@ def test_a_gpu_that_is_lost_says_so_and_its_xid_and_comes_back(reading, script):
     assert (back.problems, back.used_bytes) == ((), 3e9)
     assert back.num_events == {"XID 79": 1}
     assert back.errors_total["uncorrected"] == 8.0, "a counter that jumps back goes on"
+
+
+def test_an_answer_that_cannot_be_read_is_told_and_costs_that_alone(reading, script):
+    script.say(count=2, bad_name__1=1)
+    well, row = started(reading).read()
+    assert (well.problems, row.model, row.utilization_ratio) == ((), "", 0.9)
+    assert row.problems[0].startswith("name: cannot be read (UnicodeDecodeError")
+
+
+def test_figures_that_cannot_be_are_bounded(reading, script):
+    script.say(utilization=101, metric2=100.6, used=90 * GIB)
+    gpus = started(reading)
+    gpus.read()
+    row = gpus.one()
+    assert (row.utilization_ratio, row.active_ratio["sm"]) == (1.0, 1.0)
+    assert row.available_bytes == 0, "no huge number"
+
+
+def test_the_xid_of_a_gpu_that_does_not_even_tell_its_index_is_its_own(reading, script):
+    script.say(count=2)
+    gpus = started(reading)
+    script.say(count=2, xids=1, xid0=79, xid0__device=1, nvmlDeviceGetIndex__1=15,
+               nvmlDeviceGetMemoryInfo__1=15)  # fmt: skip
+    assert gpus.read()[1].num_events == {"XID 79": 1}
+
+
+def test_xids_are_heard_again_after_waiting_for_them_has_failed(reading, script):
+    script.say(count=2)
+    gpus = started(reading)
+    script.say(count=2, nvmlEventSetWait_v2=15)
+    gpus.read()
+    script.say(count=2, xids=1, xid0=31, xid0__device=1)
+    assert gpus.read()[1].num_events == {"XID 31": 1}
+
+
+@pytest.mark.parametrize("lost_at", ["MigMode", "MaxMigDeviceCount", "ComputeInstanceId"])
+def test_a_gpu_that_is_lost_while_its_parts_are_read_is_told_once(reading, script, lost_at):
+    script.say(count=2, mig__0=1)
+    gpus = started(reading)
+    script.say(count=2, mig__0=1, **{f"nvmlDeviceGet{lost_at}__0": 15})
+    assert [row.device for row in gpus.read()] == ["nvidia:0", "nvidia:1"]
 
 
 def test_counters_that_jump_back_never_go_down(reading, script):

@@ -97,7 +97,7 @@ amdsmi_status_t amdsmi_get_processor_handles(void *socket, uint32_t *count, void
 amdsmi_status_t amdsmi_get_gpu_vram_usage(amdsmi_processor_handle gpu, amdsmi_vram_usage_t *info) {
     TRY(amdsmi_get_gpu_vram_usage);
     info->vram_total = 196592;
-    info->vram_used = 4096;
+    info->vram_used = (uint32_t)of_device("vram_used", gpu->index, 4096);
     return 0;
 }
 amdsmi_status_t amdsmi_get_gpu_activity(amdsmi_processor_handle gpu, amdsmi_engine_usage_t *info) {

@@ -41,8 +41,15 @@ int dcmi_get_card_list(int *num, int *cards, int length) {
     for (int i = 0; i < *num && i < length; i++) cards[i] = 4 * i;
     return 0;
 }
-int dcmi_get_device_num_in_card(int card, int *num) { (void)card; *num = 2; return 0; }
-int dcmi_get_device_logic_id(int *id, int card, int chip) { *id = NUMBER(card, chip); return 0; }
+int dcmi_get_device_num_in_card(int card, int *num) {
+    *num = 2;
+    return outcome("dcmi_get_device_num_in_card", card);
+}
+int dcmi_get_device_logic_id(int *id, int card, int chip) {
+    TRY(dcmi_get_device_logic_id);
+    *id = NUMBER(card, chip);
+    return 0;
+}
 int dcmi_get_device_chip_info(int card, int chip, struct dcmi_chip_info *info) {
     TRY(dcmi_get_device_chip_info);
     strcpy((char *)info->chip_type, "Ascend");

@@ -69,12 +69,15 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
     return 0;
 }
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *index) {
+    TRY(nvmlDeviceGetIndex, d->index);
     *index = (unsigned)d->index;
     return 0;
 }
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *name, unsigned length) {
     TRY(nvmlDeviceGetName, d->index);
-    snprintf(name, length, d->part < 0 ? "NVIDIA H100 80GB HBM3" : "NVIDIA H100 MIG 1g.10gb");
+    const char *bytes = of_device("bad_name", d->index, 0) ? "\xff\xfe" : 0;
+    if (bytes) strcpy(name, bytes);
+    else snprintf(name, length, d->part < 0 ? "NVIDIA H100 80GB HBM3" : "NVIDIA H100 MIG 1g.10gb");
     return 0;
 }
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length) {
@@ -167,13 +170,17 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(
     }
     return 0;
 }
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(
+    nvmlDevice_t d, unsigned *count, nvmlProcessInfo_t *found) {
+    return nvmlDeviceGetComputeRunningProcesses_v3(d, count, found);
+}
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *current, unsigned *pending) {
     TRY(nvmlDeviceGetMigMode, d->index);
     *current = *pending = (unsigned)of_device("mig", d->index, 0) > 0;
     return 0;
 }
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t d, unsigned *count) {
-    (void)d;
+    TRY(nvmlDeviceGetMaxMigDeviceCount, d->index);
     *count = PARTS;
     return 0;
 }
@@ -205,10 +212,12 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, 
     (void)types; (void)set;
     return outcome("nvmlDeviceRegisterEvents", d->index);
 }
+nvmlReturn_t nvmlEventSetFree(void *set) { (void)set; return 0; }
 nvmlReturn_t nvmlEventSetWait_v2(void *set, nvmlEventData_t *data, unsigned milliseconds) {
     static int told;
     char name[32];
     (void)set; (void)milliseconds;
+    TRY(nvmlEventSetWait_v2, 0);
     if (told >= (int)script("xids", 0)) return TIMEOUT;
     snprintf(name, sizeof name, "xid%d", told++);
     data->eventType = 8;
