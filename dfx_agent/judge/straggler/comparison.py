@@ -282,6 +282,8 @@ class Comparison:
         if not worst or len(by_rank[worst]) < _FEWEST_STALLS or lost[worst] < least:
             return None
         late = by_rank[worst]
+        if self._is_over(late):
+            return None
         numbers = ", ".join(str(step.step) for step in late[-8:])
         return Verdict(
             kind="straggler",
@@ -299,6 +301,11 @@ class Comparison:
                 "one rank that saves or evaluates for all of them looks the same",
             ),
         )
+
+    def _is_over(self, late: Sequence[Step]) -> bool:
+        """Whether they are one unbroken row, and a while ago: it was a straggler, and is none."""
+        begin, end = (self._steps.index(step) for step in (late[0], late[-1]))
+        return end - begin == len(late) - 1 and end < len(self._steps) - _NUM_NEWEST
 
     def _stall(self) -> Verdict | None:
         """One step in which all waited long for one rank: told, but no straggler."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.simulated_steps import ROLLOUT, Job, same_tokens
+from bench.simulated_steps import ROLLOUT, Job, same_tokens, slower
 from dfx_agent.facts.steps import Part
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 from dfx_agent.snapshot import Verdict
@@ -37,3 +37,11 @@ def test_what_costs_less_than_a_straggler_may_is_clear():
     """0.6 of a step in 2 of 32: 4 %."""
     verdicts = told(late(16, 1.9), 80)
     assert verdicts[20].state == "clear"
+
+
+def test_a_straggler_that_is_well_again_is_not_late_now_and_then():
+    """Seen: "held the others up in 7 of the last 32 steps, not step after step" after its end."""
+    verdicts = told(Job(slow=slower(1, 1.8, since=40, until=50), tokens=same_tokens), 90)
+    states = [verdict.state for verdict in verdicts]
+    assert states[50 - 33] == "found"
+    assert states[60 - 33 :] == ["clear"] * 31
