@@ -18,6 +18,7 @@ class Kind(NamedTuple):
     ``num_norms``: of each layer, as wide as the model; ``num_head_norms``: as wide as a head.
     ``has_qkv_bias``: None where ``attention_bias`` says it, of its output too.
     ``moe_name``: key of the width of an expert. ``is_tied``: where the configuration leaves it out.
+    ``needs``: keys without which its class takes a figure of its own.
     """
 
     num_norms: int = 2
@@ -25,27 +26,38 @@ class Kind(NamedTuple):
     has_qkv_bias: bool | None = None
     moe_name: str = "moe_intermediate_size"
     is_tied: bool = False
+    needs: tuple[str, ...] = ()
 
 
-_LLAMA, _QWEN2, _QWEN3 = Kind(), Kind(has_qkv_bias=True), Kind(num_head_norms=2)
+_KEYS, _HEAD = "num_key_value_heads", "head_dim"
+_LLAMA = Kind()
+_QWEN2 = Kind(has_qkv_bias=True, needs=(_KEYS,))
+_QWEN3 = Kind(num_head_norms=2, needs=(_KEYS, _HEAD))
 KINDS: Mapping[str, Kind] = {
     "llama": _LLAMA,
-    "mistral": _LLAMA,
+    "mistral": Kind(needs=(_KEYS,)),
     "phi3": _LLAMA,
-    "mixtral": Kind(moe_name="intermediate_size"),
+    "mixtral": Kind(moe_name="intermediate_size", needs=(_KEYS, "num_local_experts")),
     "qwen2": _QWEN2,
-    "qwen2_moe": _QWEN2,
+    "qwen2_moe": _QWEN2._replace(needs=(_KEYS, "num_experts")),
     "qwen3": _QWEN3,
-    "qwen3_moe": _QWEN3,
+    "qwen3_moe": _QWEN3._replace(needs=(_KEYS, _HEAD, "num_experts")),
     "deepseek_v2": _LLAMA,
     "deepseek_v3": _LLAMA,
     "kimi_k2": _LLAMA,
-    "gemma": Kind(is_tied=True),
-    "gemma2": Kind(num_norms=4, is_tied=True),
-    "gemma3_text": Kind(num_norms=4, num_head_norms=2, is_tied=True),
+    "gemma": Kind(is_tied=True, needs=(_KEYS, _HEAD)),
+    "gemma2": Kind(num_norms=4, is_tied=True, needs=(_KEYS, _HEAD)),
+    "gemma3_text": Kind(num_norms=4, num_head_norms=2, is_tied=True, needs=(_KEYS, _HEAD)),
 }
 # of a token, in the order in which frameworks write it down
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+_MOST, _MOST_LAYERS = 1 << 24, 1 << 12  # of any size: what is larger is a slip
+_CAUSAL = "ForCausalLM"  # its head is as wide as the vocabulary; that of a critic is not
+# of PEFT: what changes which matrices are trained, or how wide they are
+_UNKNOWN_LORA = (
+    "rank_pattern", "layers_to_transform", "layer_replication", "modules_to_save",
+    "exclude_modules", "target_parameters", "trainable_token_indices", "use_dora",
+)  # fmt: skip
 _READ_INPUT = frozenset({"q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa"})
 
 
@@ -102,8 +114,16 @@ def read(config: Mapping[str, Any], lora: Mapping[str, Any] | None = None) -> Co
     """``lora``: PEFT's ``adapter_config.json`` where only that is trained; UnknownConfigError."""
     try:
         return _Reader(config).counted(lora)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except KeyError as error:
         raise UnknownConfigError(f"it lacks {error}") from None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UnknownConfigError(f"it says what nobody can count ({error})") from None
+
+
+def _checked(name: str, number: Any, least: int, most: int = _MOST) -> int:
+    if type(number) is not int or not least <= number <= most:
+        raise UnknownConfigError(f"its {name} is {str(number)[:20]!r}")
+    return number
 
 
 class _Reader:
@@ -116,7 +136,14 @@ class _Reader:
         if kind is None:
             raise UnknownConfigError(f"the matrices of {self._type or 'no model_type'} are unknown")
         self._kind = kind
+        self._name = _name_of(config.get("architectures")) or self._type
+        if config.get("vision_config") or config.get("text_config"):
+            raise UnknownConfigError("it describes more than a model of text")
+        for key in kind.needs:
+            if config.get(key) is None:
+                raise KeyError(key)
         self._width, self._num_layers = self._size("hidden_size"), self._size("num_hidden_layers")
+        _checked("num_hidden_layers", self._num_layers, 1, _MOST_LAYERS)
         self._heads = self._size("num_attention_heads")
         self._moe_layers = sum(map(self._is_moe, range(self._num_layers)))
 
@@ -124,9 +151,13 @@ class _Reader:
         """A positive whole number."""
         number = self._config.get(name)
         number = otherwise if number is None else number
-        if type(number) is not int or number <= 0:
+        if number is None:
             raise KeyError(name)
-        return number
+        return _checked(name, number, 1)
+
+    def _count(self, name: str) -> int:
+        """0 where it is not said."""
+        return _checked(name, self._config.get(name) or 0, 0)
 
     def counted(self, lora: Mapping[str, Any] | None) -> ConfigFlops:
         matrices = [*self._attention(), *self._feed_forward(), self._head()]
@@ -136,7 +167,7 @@ class _Reader:
         shared = self._width * self._size("vocab_size") if self._is_tied else 0
         forward = sum(m.flops for m in matrices)
         found = ConfigFlops(
-            name=str((self._config.get("architectures") or [self._type])[0]),
+            name=self._name,
             dtype=self._dtype(),
             num_parameters=sum(size * num for size, num, _ in sizes) + others - shared,
             num_active=sum(size * num for size, _, num in sizes) + others - shared,
@@ -150,10 +181,12 @@ class _Reader:
         return found if lora is None else _with_lora(found, matrices, lora)
 
     def _dtype(self) -> str:
-        told = self._config.get("dtype") or self._config.get("torch_dtype")  # transformers 4
+        told: Any = self._config.get("dtype") or self._config.get("torch_dtype")  # transformers 4
         if not told:
             raise UnknownConfigError("it lacks a dtype")
-        return str(told).removeprefix("torch.")
+        if not isinstance(told, str):
+            raise UnknownConfigError(f"its dtype is {str(told)[:20]!r}")
+        return told.removeprefix("torch.")
 
     @property
     def _is_tied(self) -> bool:
@@ -188,7 +221,9 @@ class _Reader:
             yield from self._latent_attention()
             return
         queries = self._heads * self._head_width
-        keys = self._size("num_key_value_heads", self._heads) * self._head_width
+        if self._heads % self._size(_KEYS, self._heads):
+            raise UnknownConfigError(f"its {_KEYS} do not divide its num_attention_heads")
+        keys = self._size(_KEYS, self._heads) * self._head_width
         yield self._in_layers("q_proj", self._width, queries)
         yield self._in_layers("k_proj", self._width, keys)
         yield self._in_layers("v_proj", self._width, keys)
@@ -211,17 +246,19 @@ class _Reader:
     @property
     def _num_experts(self) -> int:
         """0: the model has none."""
-        numbers = (self._config.get(name) for name in _EXPERTS)
-        return next((number for number in numbers if type(number) is int and number > 1), 0)
+        return next((number for number in map(self._count, _EXPERTS) if number > 1), 0)
 
     def _is_moe(self, layer: int) -> bool:
         config = self._config
-        if not self._num_experts or layer in (config.get("mlp_only_layers") or ()):
+        dense = config.get("mlp_only_layers") or []
+        if not isinstance(dense, list) or any(type(number) is not int for number in dense):
+            raise UnknownConfigError(f"its mlp_only_layers are {str(dense)[:20]!r}")
+        if not self._num_experts or layer in dense:
             return False
-        if layer < int(config.get("first_k_dense_replace") or 0):
+        if layer < self._count("first_k_dense_replace"):
             return False
-        every = int(config.get("moe_layer_freq") or 1)
-        sparse = int(config.get("decoder_sparse_step") or 1)
+        every = self._count("moe_layer_freq") or 1
+        sparse = self._count("decoder_sparse_step") or 1
         return layer % every == 0 and (layer + 1) % sparse == 0
 
     def _feed_forward(self) -> Iterator[Matrix]:
@@ -231,10 +268,11 @@ class _Reader:
         if not num_moe:
             return
         of_token = self._size("num_experts_per_tok")
+        _checked("num_experts_per_tok", of_token, 1, self._num_experts)
         width = self._size(self._kind.moe_name)
         yield Matrix("gate", self._width, self._num_experts, num_moe, num_moe)
         yield from self._gated(width, num_moe * self._num_experts, num_moe * of_token)
-        shared = width * int(self._config.get("n_shared_experts") or 0)
+        shared = width * self._count("n_shared_experts")
         if self._config.get("shared_expert_intermediate_size"):  # of Qwen2: it has a gate, too
             shared = self._size("shared_expert_intermediate_size")
             yield Matrix("shared_expert_gate", self._width, 1, num_moe, num_moe)
@@ -254,7 +292,7 @@ class _Reader:
         of_layer = self._kind.num_norms * self._width + self._num_biases()
         of_layer += self._kind.num_head_norms * self._head_width
         if self._is_latent:
-            of_layer += self._size("kv_lora_rank") + int(self._config.get("q_lora_rank") or 0)
+            of_layer += self._size("kv_lora_rank") + self._count("q_lora_rank")
         embedding = self._size("vocab_size") * self._width
         return embedding + self._width + of_layer * self._num_layers
 
@@ -272,9 +310,10 @@ class _Reader:
 
 def _with_lora(whole: ConfigFlops, matrices: list[Matrix], lora: Mapping[str, Any]) -> ConfigFlops:
     """Each frozen matrix has a gradient of its input alone, each small one both."""
-    rank, targets = lora["r"], lora.get("target_modules")
-    if type(rank) is not int or rank <= 0 or not targets:
+    rank, targets = lora.get("r"), lora.get("target_modules")
+    if type(rank) is not int or not 0 < rank <= _MOST or not targets:
         raise UnknownConfigError("adapter_config.json has no r or no target_modules")
+    _check_lora(lora, {m.name for m in matrices})
     chosen = [m for m in matrices if _is_target(m.name, targets)]
     if not chosen:
         raise UnknownConfigError(f"none of its matrices is one of target_modules {targets}")
@@ -296,6 +335,32 @@ def _with_lora(whole: ConfigFlops, matrices: list[Matrix], lora: Mapping[str, An
         backward_of_token=whole.forward_of_token + 2.0 * flops - first,
         backward_of_pair=whole.backward_of_pair * num_attentions / whole.num_attentions,
     )
+
+
+def _name_of(architectures: Any) -> str:
+    """Of the first; empty where none is said."""
+    name = architectures[0] if isinstance(architectures, list) and architectures else ""
+    if name and (not isinstance(name, str) or _CAUSAL not in name):
+        raise UnknownConfigError(f"the head of {str(name)[:60]} is unknown")
+    return str(name)
+
+
+def _check_lora(lora: Mapping[str, Any], known: set[str]) -> None:
+    """UnknownConfigError where more or others are trained than low ranks beside all matrices."""
+    kind = str(lora.get("peft_type", "LORA"))
+    if kind != "LORA":
+        raise UnknownConfigError(f"its peft_type {kind} is not LORA")
+    for key in _UNKNOWN_LORA:
+        if lora.get(key):
+            raise UnknownConfigError(f"what {key} of adapter_config.json trains is unknown")
+    targets = lora.get("target_modules")
+    if not isinstance(targets, (str, list)):
+        raise UnknownConfigError("target_modules is no list of names")
+    strange = [name for name in targets if name not in known] if type(targets) is list else []
+    if strange:
+        raise UnknownConfigError(
+            f"none of its matrices is {str(strange[0])[:60]!r} of target_modules"
+        )
 
 
 def _is_target(name: str, targets: Any) -> bool:

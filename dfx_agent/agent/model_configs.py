@@ -21,7 +21,7 @@ def given(key: str, value: Any) -> dict[str, ConfigFlops]:
         parts = [part.strip() for part in str(value).split(",") if part.strip()]
         pairs = [part.partition("=") if "=" in part else (ALL, "=", part) for part in parts]
         value = {role.strip(): file.strip() for role, _, file in pairs}
-    return {str(role): _flops(key, Path(str(file)).expanduser()) for role, file in value.items()}
+    return {str(role): _flops(key, Path(str(file))) for role, file in value.items()}
 
 
 def of_stage(known: Mapping[str, ConfigFlops], role: str, stage: str) -> ConfigFlops | None:
@@ -32,6 +32,14 @@ def of_stage(known: Mapping[str, ConfigFlops], role: str, stage: str) -> ConfigF
 
 def _flops(key: str, path: Path) -> ConfigFlops:
     """Of config.json, or of PEFT's adapter_config.json where only that is trained."""
+    try:
+        return _found(key, path.expanduser())
+    except (OSError, RuntimeError) as error:  # a name that is too long, a user that nobody knows
+        told = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{key}: cannot read {str(path)[:200]}: {told}") from None
+
+
+def _found(key: str, path: Path) -> ConfigFlops:
     if path.is_dir():
         path /= _ADAPTER if (path / _ADAPTER).is_file() else _CONFIG
     config, lora = _read(key, path), None
@@ -48,7 +56,10 @@ def _flops(key: str, path: Path) -> ConfigFlops:
 def _read(key: str, path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
+            told = file.read(_MOST_BYTES + 1)
+        if len(told) > _MOST_BYTES:
+            raise ConfigError(f"{key}: {path} has more than 1 MiB: give a model's config.json")
+        found = json.loads(told)
     except OSError as error:
         raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):

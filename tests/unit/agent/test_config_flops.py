@@ -122,7 +122,14 @@ def test_lora_trains_the_small_ones_and_goes_back_through_all() -> None:
         ({"model_type": "mamba"}, "the matrices of mamba are unknown"),
         ({"model_type": None}, "the matrices of None are unknown"),
         ({"hidden_size": None}, "it lacks 'hidden_size'"),
-        ({"num_hidden_layers": 0}, "it lacks 'num_hidden_layers'"),
+        ({"num_hidden_layers": 0}, "its num_hidden_layers is '0'"),
+        ({"num_hidden_layers": 10**9}, "its num_hidden_layers is '1000000000'"),
+        ({"hidden_size": 10**30}, "its hidden_size is '1000"),
+        ({"num_key_value_heads": 5}, "do not divide"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "the head of LlamaForToken"),
+        ({"architectures": {"a": 1}, "num_local_experts": "8"}, "its num_local_experts is '8'"),
+        ({"vision_config": {"hidden_size": 8}}, "more than a model of text"),
+        ({"torch_dtype": ["bfloat16"]}, "its dtype is"),
         ({"torch_dtype": None}, "it lacks a dtype"),
     ],
     ids=str,
@@ -133,11 +140,35 @@ def test_what_a_configuration_does_not_say_is_named(change: Any, text: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"num_experts": "128"}, "its num_experts is '128'"),
+        ({"num_experts": None}, "it lacks 'num_experts'"),
+        ({"num_experts_per_tok": 129}, "its num_experts_per_tok is '129'"),
+        ({"decoder_sparse_step": "2"}, "its decoder_sparse_step is '2'"),
+        ({"mlp_only_layers": ["0"]}, "its mlp_only_layers are"),
+        ({"head_dim": None}, "it lacks 'head_dim'"),
+        ({"num_key_value_heads": None}, "it lacks 'num_key_value_heads'"),
+    ],
+    ids=str,
+)
+def test_experts_that_are_not_told_well_are_no_dense_model(change: Any, text: str) -> None:
+    with pytest.raises(UnknownConfigError, match=text):
+        read({**QWEN_3_30B_A3B, **change})
+
+
+@pytest.mark.parametrize(
     ("lora", "text"),
     [
         ({"r": 0, "target_modules": ["q_proj"]}, "no r or no target_modules"),
         ({"r": 8, "target_modules": ["wq"]}, "none of its matrices"),
         ({"r": 8, "target_modules": ".*proj"}, "is a pattern: write a list of names"),
+        ({"r": 8, "target_modules": ["q_proj", "wq"]}, "none of its matrices is 'wq'"),
+        ({"r": 8, "target_modules": {"q_proj": 1}}, "no list of names"),
+        ({"r": 8, "target_modules": ["q_proj"], "peft_type": "IA3"}, "IA3 is not LORA"),
+        ({"r": 8, "target_modules": ["q_proj"], "rank_pattern": {"q_proj": 64}}, "rank_pattern"),
+        ({"r": 8, "target_modules": ["q_proj"], "layers_to_transform": [0]}, "layers_to_tr"),
+        ({"r": 8, "target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "modules_to"),
     ],
     ids=str,
 )
@@ -173,15 +204,22 @@ def test_an_adapter_s_folder_says_what_is_trained(tmp_path: Path) -> None:
     assert known["all"].num_trained == 6_815_744
 
 
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/model", "a" * 300], ids=["user", "long"])
+def test_a_name_that_no_file_can_have_stops_the_agent_with_one_line(name: str) -> None:
+    with pytest.raises(ConfigError, match="model_config: cannot read"):
+        load({"directory": "/tmp", "model_config": name}, {}, None)
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [
         ("{", "is not JSON: give a model's config.json"),
         ("[1]", "is no object: give a model's config.json"),
         ('{"model_type": "mamba"}', "the matrices of mamba are unknown"),
+        (f'{{"model_type": "{"x" * (1 << 20)}"}}', "has more than 1 MiB"),
         (None, "cannot read .*: No such file"),
     ],
-    ids=str,
+    ids=["half", "list", "mamba", "large", "none"],
 )
 def test_a_file_that_is_none_stops_the_agent_with_one_line(
     content: str | None, text: str, tmp_path: Path
