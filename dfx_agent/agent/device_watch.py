@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 
 from dfx_agent.agent.run import RunFold
@@ -19,6 +20,7 @@ from dfx_agent.node.process import Process
 from dfx_agent.snapshot import DeviceRow
 
 _MOST_REPORTED = 64
+_JUST_NOW_NS = 60 * 10**9
 
 
 class DeviceProblemError(Exception):
@@ -95,18 +97,26 @@ class DeviceWatch:
         for fold in runs:
             users: dict[str, list[tuple[str, str]]] = {}
             for (role, label), process in fold.processes.items():
-                if role == LOG_ROLE or not process.is_living or not rows:
+                if role == LOG_ROLE or not rows:
                     continue
-                sight = sights[process] = self._sight(process)
-                names = devices_of(sight, rows)
-                model = next((row.model for row in rows if row.device in names), "")
-                process.devices.use(names, _own_bytes(sight, rows), model)
-                process.memory.note_driver(process.devices.own_bytes, process.gauges)
-                for device in process.devices.names:
+                before = process.devices.names if _lived_just_now(process) else ()
+                if process.is_living:
+                    sights[process] = self._use(process, rows)
+                    _add_sample(process, fresh)
+                now = process.devices.names if process.is_living else ()
+                for device in dict.fromkeys((*before, *now)):
                     users.setdefault(device, []).append((role, label))
-                _add_sample(process, fresh)
             fold.reported = self._reported(fold.reported, rows, users)
         self._sights = sights
+
+    def _use(self, process: Process, rows: Sequence[DeviceRow]) -> Sight:
+        """Note which of them it uses now."""
+        sight = self._sight(process)
+        names = devices_of(sight, rows)
+        model = next((row.model for row in rows if row.device in names), "")
+        process.devices.use(names, _own_bytes(sight, rows), model)
+        process.memory.note_driver(process.devices.own_bytes, process.gauges)
+        return sight
 
     def _sight(self, process: Process) -> Sight:
         """What it was started with does not change; what it uses does."""
@@ -139,6 +149,11 @@ class DeviceWatch:
             if event.time_seconds > newest
         ]  # fmt: skip
         return (*known, *fresh)[-_MOST_REPORTED:]
+
+
+def _lived_just_now(process: Process) -> bool:
+    """A device that fails takes its processes with it before anybody has read its event."""
+    return process.is_living or time.monotonic_ns() - process.lived_ns < _JUST_NOW_NS
 
 
 def _own_bytes(sight: Sight, rows: Iterable[DeviceRow]) -> dict[str, float]:

@@ -28,6 +28,7 @@ VARIABLES = (*(name for names in VISIBLE.values() for name in names), *GIVEN.val
 # where it is not set, another one means the same
 _INSTEAD = {"HIP_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES"}
 _MIG_OF_GPU = "mig-gpu-"
+_MOST_DIGITS = 6
 # names of torch's devices -> vendor; ROCm says cuda too
 _KINDS = {"cuda": ("nvidia", "amd"), "hip": ("amd",), "npu": ("ascend",)}
 
@@ -87,7 +88,7 @@ def _places(vendor: str, sight: Sight, num_seen: int) -> list[int]:
     used = [
         int(index)
         for kind, _, index in (name.partition(":") for name in sight.used)
-        if vendor in _KINDS.get(kind, ()) and index.isdigit()
+        if vendor in _KINDS.get(kind, ()) and _is_index(index)
     ]
     if used:
         return sorted(used)
@@ -115,7 +116,7 @@ def _words(value: str) -> Iterator[str]:
     """Ascend's runtime takes ranges, as in 0-3,6."""
     for word in (part.strip() for part in value.split(",")):
         first, sign, last = word.partition("-")
-        if sign and first.isdigit() and last.isdigit():
+        if sign and _is_index(first) and _is_index(last):
             yield from map(str, range(int(first), int(last) + 1))
         else:
             yield word
@@ -134,12 +135,17 @@ def _named(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> D
         parts = [row for row in rows if parent and row.device.startswith(f"{parent.device}/")]
         return next((row for row in parts if row.instance == instance), _by_uuid(word, rows))
     gpu, sign, part = word.partition(":")
-    if sign and gpu.isdigit() and part.isdigit():  # of what a container is given: part 1 of GPU 0
+    if sign and _is_index(gpu) and _is_index(part):  # of what a container is given: part 1 of GPU 0
         whole = seen[int(gpu)].device if int(gpu) < len(seen) else ""
         return next((row for row in rows if row.device == f"{whole}/mig:{part}"), None)
-    if word.isdigit():
+    if _is_index(word):
         return seen[int(word)] if int(word) < len(seen) else None
     return _by_uuid(word, rows)
+
+
+def _is_index(word: str) -> bool:
+    """What int() takes and a machine may have: no "²", nor thousands of digits."""
+    return word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS
 
 
 def _by_uuid(word: str, rows: Sequence[DeviceRow]) -> DeviceRow | None:

@@ -153,13 +153,14 @@ class _Gpu:
         self.name = f"{_VENDOR}:{place}"
         self.is_lost = False
         self.dcgm_problem = ""
-        self._lost_line = ""
+        self._lost_line = self.model = self.uuid = ""
         self.growing = Growing()
         self.xids: deque[DeviceEvent] = deque(maxlen=_MAX_EVENTS)
         self.num_xids: Counter[str] = Counter()
         if before is not None:
             self.growing, self.xids = before.growing, before.xids
             self.num_xids = before.num_xids
+            self.model, self.uuid = before.model, before.uuid
         self._sampler = gpm.Sampler(nvml, handle)
         self._parts: dict[int, gpm.Sampler] = {}
         self.has_gpm = True  # until it says that it has none
@@ -180,7 +181,7 @@ class _Gpu:
             sampler.close()
 
     def rows(self, busy: dict[str, dict[str, float]]) -> Iterator[DeviceRow]:
-        """The GPU and its MIG parts; of one that is lost only that it is."""
+        """The GPU and its MIG parts; of one that is lost only that it is, and which it was."""
         try:
             if not self.is_lost:
                 yield from [self._row(busy), *self._part_rows()]  # it may be lost at the last
@@ -188,8 +189,9 @@ class _Gpu:
             self.lose(error)
         if self.is_lost:
             yield DeviceRow(
-                self.name, vendor=_VENDOR, place=self.place, events=tuple(self.xids),
-                num_events=dict(self.num_xids), problems=(self._lost_line,),
+                self.name, vendor=_VENDOR, model=self.model, uuid=self.uuid, place=self.place,
+                events=tuple(self.xids), num_events=dict(self.num_xids),
+                problems=(self._lost_line,),
             )  # fmt: skip
 
     def _line(self, error: Exception) -> str:
@@ -206,7 +208,8 @@ class _Gpu:
         power = ask("power", nvml.nvmlDeviceGetPowerUsage, handle)
         cap = ask("power limit", nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         heat = ask("temperature", nvml.nvmlDeviceGetTemperature, handle, 0)
-        uuid = text(ask("UUID", nvml.nvmlDeviceGetUUID, handle))
+        self.uuid = uuid = text(ask("UUID", nvml.nvmlDeviceGetUUID, handle)) or self.uuid
+        self.model = text(ask("name", nvml.nvmlDeviceGetName, handle)) or self.model
         active, source = self._active(uuid, busy)
         links = dict(self._links())
         return DeviceRow(
@@ -215,7 +218,7 @@ class _Gpu:
             available_bytes=_free(memory),
             used_bytes=None if memory is None else float(memory.used),
             vendor=_VENDOR,
-            model=text(ask("name", nvml.nvmlDeviceGetName, handle)),
+            model=self.model,
             uuid=uuid,
             place=self.place,
             utilization_ratio=None if used is None else gpm.as_ratio(used.gpu),

@@ -177,6 +177,7 @@ def test_a_gpu_that_is_lost_says_so_and_its_xid_and_comes_back(reading, script):
     assert well.problems == ()
     assert lost.problems[0].startswith("the GPU is lost; look for its XID in dmesg")
     assert (lost.used_bytes, lost.utilization_ratio) == (None, None)
+    assert (lost.model, lost.uuid) == (well.model, "GPU-00010000-aaaa"), "which it was"
     assert [(e.name, e.meaning) for e in lost.events] == [("XID 79", "GPU has fallen off the bus")]
     assert lost.num_events == {"XID 79": 1}
     assert gpus.read()[1].problems, "while it is not there"

@@ -52,8 +52,24 @@ def test_a_process_on_a_part_is_on_the_part_and_not_on_its_gpu():
         ({"CUDA_VISIBLE_DEVICES": "1,-1,2"}, (), ("nvidia:1",)),
         ({"CUDA_VISIBLE_DEVICES": ""}, ("cuda:0",), ()),
         ({"CUDA_VISIBLE_DEVICES": "99"}, ("cuda:0",), ()),
+        ({"CUDA_VISIBLE_DEVICES": "\u00b2"}, ("cuda:0",), ()),
+        ({"CUDA_VISIBLE_DEVICES": "2," + 5000 * "9"}, ("cuda:0",), ("nvidia:2",)),
+        ({}, ("cuda:\u00b2",), ()),
     ],
-    ids=["index", "one", "second", "both", "uuid", "part", "first wrong one", "hidden", "unknown"],
+    ids=[
+        "index",
+        "one",
+        "second",
+        "both",
+        "uuid",
+        "part",
+        "first wrong one",
+        "hidden",
+        "unknown",
+        "no digit",
+        "many digits",
+        "no index",
+    ],
 )
 def test_what_is_visible_counts_from_zero(environment, used, expected):
     assert devices_of(Sight(1, environment, used=used), [*gpus(), PART]) == expected
