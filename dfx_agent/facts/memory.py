@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.snapshot import GlibcHeap
 
 Samples = tuple[tuple[int, float], ...]  # (step, bytes), steps rising
+
+
+_IN_A_ROW = 4
+
+
+def highest_before(step: int, *samples: Samples) -> float | None:
+    """The most that was held before this step: of medians of four samples, which follow each other.
+
+    One odd step, a checkpoint, does not move it. None where less is known. ``samples`` may hold the
+    same steps.
+    """
+    known = sorted({sample for each in samples for sample in each if sample[0] < step})
+    ends = range(_IN_A_ROW, len(known) + 1, _IN_A_ROW)
+    held = (median(num_bytes for _, num_bytes in known[end - _IN_A_ROW : end]) for end in ends)
+    return max(held, default=None)
 
 
 class MemoryLimit(NamedTuple):
@@ -36,6 +52,7 @@ class DeviceUse:
     ``kept_samples``: the same while its states are off the device, of one that offloads.
     ``allocated_samples``: what tensors take at the end of the newest 64 steps; ``peak_bytes``: the
     most they were seen to take. ``beside_bytes``: what the process has there beside the allocator.
+    ``highest_before_bytes``: of tensors at the end of steps before those, see highest_before.
     """
 
     device: str
@@ -46,6 +63,7 @@ class DeviceUse:
     allocated_samples: Samples = ()
     peak_bytes: float | None = None
     beside_bytes: float | None = None
+    highest_before_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

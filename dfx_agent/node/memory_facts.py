@@ -56,6 +56,7 @@ class MemoryReader:
                     memory.allocated(r.device),
                     _peak(r),
                     beside.now_bytes if beside else None,
+                    memory.allocated_before(r.device),
                 )
                 for r in rows
             ),

@@ -13,9 +13,13 @@ from typing import NamedTuple
 
 from dfx_agent.durations import age_text
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts
+from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.memory.growth import (
+    RISE_TO_STAY,
+    SMALLEST_RISE,
     URGENT_STEPS,
     bytes_text,
+    is_higher_than_before,
     steady_bytes_per_step,
     urgent_bytes_per_step,
 )
@@ -23,6 +27,7 @@ from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import Verdict
 
 DEVICE_LEAK = "device leak"
+Place = tuple[ProcessId, str]  # and its device
 
 _URGENT_STEPS_LEFT = 10 * URGENT_STEPS
 _MOST_TOLD = 8
@@ -46,11 +51,25 @@ class _Leak(NamedTuple):
 
 
 def device_leak(
-    role: str, ranks: Sequence[MemoryFacts], most_steps: float, most_seconds: float
+    role: str,
+    ranks: Sequence[MemoryFacts],
+    most_steps: float,
+    most_seconds: float,
+    known: set[Place],
 ) -> Verdict | None:
-    """None where no device is full within so many steps or seconds at the present growth."""
-    told = (_leak(facts, device) for facts in ranks for device in facts.devices)
-    leaks = [leak for leak in told if leak is not None]
+    """None where no device is full within so many steps or seconds at the present growth.
+
+    ``known``: where memory grew steadily when this was last asked; it is brought up to date.
+    """
+    leaks = []
+    for facts in ranks:
+        for device in facts.devices:
+            place = facts.process, device.device
+            leak = _leak(facts, device, RISE_TO_STAY if place in known else SMALLEST_RISE)
+            known.discard(place)
+            if leak is not None:
+                known.add(place)
+                leaks.append(leak)
     leaks = [e for e in leaks if e.steps_left <= most_steps or e.seconds_left <= most_seconds]
     if not leaks:
         return None
@@ -72,13 +91,15 @@ def device_leak(
     )
 
 
-def _leak(facts: MemoryFacts, device: DeviceUse) -> _Leak | None:
+def _leak(facts: MemoryFacts, device: DeviceUse, smallest_rise: float) -> _Leak | None:
     """By its newest 64 steps, or by 16 where the end is near."""
     samples, peak = device.allocated_samples, device.peak_bytes
     if not device.limit_bytes or peak is None or not samples or facts.step_seconds is None:
         return None
     free = max(0.0, device.limit_bytes - peak - (device.beside_bytes or 0.0))
-    per_step = steady_bytes_per_step(samples)
+    per_step = steady_bytes_per_step(samples, smallest_rise=smallest_rise)
+    if per_step and not is_higher_than_before(samples, device.highest_before_bytes):
+        return None
     if not per_step:
         per_step = urgent_bytes_per_step(samples, ())
         if not per_step or free > _URGENT_STEPS_LEFT * per_step:

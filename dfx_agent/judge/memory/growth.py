@@ -55,6 +55,16 @@ def steady_bytes_per_step(
     return per_step if is_steady and per_step * num_steps >= least else 0.0
 
 
+def is_higher_than_before(samples: Sequence[tuple[int, float]], highest: float | None) -> bool:
+    """Whether at least half of their growth goes beyond the ``highest`` of earlier steps.
+
+    What is filled and emptied again, as a buffer at each evaluation, only comes to where it was.
+    """
+    part = len(samples) // _NUM_PARTS
+    first, last = (median(b for _, b in some) for some in (samples[:part], samples[-part:]))
+    return highest is None or last - highest >= (last - first) / 2
+
+
 def urgent_bytes_per_step(
     samples: Sequence[tuple[int, float]], before: Sequence[tuple[int, float]]
 ) -> float:

@@ -14,15 +14,22 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dfx_agent.durations import age_text
-from dfx_agent.facts.memory import DeviceUse, MemoryFacts, MemoryLimit, Samples
+from dfx_agent.facts.memory import (
+    DeviceUse,
+    MemoryFacts,
+    MemoryLimit,
+    Samples,
+    highest_before,
+)
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.judge.memory.device_leak import device_leak
+from dfx_agent.judge.memory.device_leak import Place, device_leak
 from dfx_agent.judge.memory.growth import (
     MIN_STEPS,
     RISE_TO_STAY,
     SMALLEST_RISE,
     URGENT_STEPS,
     bytes_text,
+    is_higher_than_before,
     steady_bytes_per_step,
     urgent_bytes_per_step,
 )
@@ -62,12 +69,14 @@ class MemoryJudge:
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], float] = {}
         self._known: set[ProcessId] = set()  # who grew steadily when it was last asked
+        self._known_devices: set[Place] = set()
 
     def verdicts(self, living: Sequence[MemoryFacts], now_seconds: float) -> tuple[Verdict, ...]:
         """One for each role that has passed enough steps, as of Unix time ``now_seconds``."""
         found = [_growing(facts, is_known=facts.process in self._known) for facts in living]
         growing = [each for each in found if each is not None]
         self._known = {each.facts.process for each in growing}
+        self._known_devices &= {(f.process, d.device) for f in living for d in f.devices}
         roles = dict.fromkeys(facts.process.role for facts in living)
         told = (self._of_role(role, living, growing, now_seconds) for role in roles)
         return tuple(verdict for verdict in told if verdict is not None)
@@ -81,7 +90,7 @@ class MemoryJudge:
     ) -> Verdict | None:
         ranks = [facts for facts in living if facts.process.role == role]
         own = [each for each in growing if each.facts.process.role == role]
-        of_devices = _of_devices(role, ranks)
+        of_devices = _of_devices(role, ranks, self._known_devices)
         is_young = not any(len(facts.samples) >= MIN_STEPS for facts in ranks)
         if is_young and not own and of_devices is None:
             return None
@@ -96,9 +105,9 @@ class MemoryJudge:
         return replace(verdict, since_seconds=since)
 
 
-def _of_devices(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
+def _of_devices(role: str, ranks: Sequence[MemoryFacts], known: set[Place]) -> Verdict | None:
     """What ends the job goes before what costs it room."""
-    leak = device_leak(role, ranks, MOST_STEPS_LEFT, MOST_SECONDS_LEFT)
+    leak = device_leak(role, ranks, MOST_STEPS_LEFT, MOST_SECONDS_LEFT, known)
     found = [v for v in (_device_verdict(role, ranks), leak, _kept(role, ranks)) if v is not None]
     return _beside(*found) if found else None
 
@@ -160,9 +169,13 @@ def _growing(facts: MemoryFacts, *, is_known: bool) -> _Growing | None:
     least_rise = RISE_TO_STAY if is_known else SMALLEST_RISE
     for samples in (facts.samples, *facts.sparse_samples):
         per_step = steady_bytes_per_step(samples, smallest_rise=least_rise)
-        if per_step:
+        if per_step and is_higher_than_before(samples, _highest(facts, samples[0][0])):
             return _Growing(facts, per_step, facts.step_seconds, samples)
     return _urgent(facts, facts.step_seconds)
+
+
+def _highest(facts: MemoryFacts, step: int) -> float | None:
+    return highest_before(step, facts.samples, *facts.sparse_samples)
 
 
 def _urgent(facts: MemoryFacts, step_seconds: float) -> _Growing | None:

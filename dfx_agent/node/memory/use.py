@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Mapping
 
 from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.memory import Samples
+from dfx_agent.facts.memory import Samples, highest_before
 from dfx_agent.host.cgroup import MemoryGroup, memory_groups
 from dfx_agent.host.memory import (
     MemoryTrend,
@@ -103,6 +103,14 @@ class ProcessMemory:
     def allocated(self, device: str) -> Samples:
         """(step, bytes of tensors) of the newest 64 steps."""
         return _samples(self._allocated, device)
+
+    def allocated_before(self, device: str) -> float | None:
+        """The most of that before, in the newest 512 steps."""
+        trend = self._allocated.get(device)
+        if trend is None or not trend.samples:
+            return None
+        sparse = (tuple(samples) for samples in trend.sparse_samples.values())
+        return highest_before(trend.samples[0][0], *sparse)
 
     def note_driver(self, own_bytes: Mapping[str, float], gauges: Mapping[str, float]) -> None:
         """What the driver says that it has on its devices; counts where the allocator is steady.

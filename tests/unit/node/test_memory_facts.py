@@ -55,6 +55,18 @@ def test_samples_steps_and_devices_are_told():
     assert [limit.path for limit in facts.limits] == [""]
 
 
+def test_what_tensors_took_before_is_told_without_odd_steps():
+    rank = Rank()
+    rank.passes(1.0)
+    for step in range(1, 201):
+        taken = 70.0 if step == 80 else 50.0 if step <= 100 else 20.0
+        rank.gauges = {"memory/allocated_bytes@cuda:0": taken}
+        rank.memory.sample_devices(step, rank.gauges)
+    (facts,) = MemoryReader().facts([rank])
+    assert facts.devices[0].allocated_samples[0][0] == 137
+    assert facts.devices[0].highest_before_bytes == 50.0
+
+
 def test_who_ended_is_not_told_of_and_whose_memory_stays_meets_no_limit():
     dead, steady = Rank(is_living=False), Rank()
     steady.passes(0.01)

@@ -93,6 +93,25 @@ def test_what_does_not_grow_or_is_not_known_is_no_finding(facts: MemoryFacts):
     assert [v.state for v in judged(facts)] == ["clear"]
 
 
+def test_what_is_filled_and_emptied_again_only_comes_to_where_it_was():
+    """46.2 GiB after 64 steps that began at 40.1: half of that growth has to be new."""
+    (verdict,) = judged(rank("0", 100.0, highest_before_bytes=45.0 * GIB))
+    assert verdict.state == "clear"
+    (verdict,) = judged(rank("0", 100.0, highest_before_bytes=41.0 * GIB))
+    assert verdict.state == "found"
+
+
+def test_who_leaks_stays_named_through_steps_that_differ():
+    """Lumps of 800 MiB at every eighth step, asked at every step."""
+    judge, told = MemoryJudge(), []
+    for last in range(48, 80):
+        steps = range(max(1, last - 63), last + 1)
+        samples = tuple((n, 40.0 * GIB + n // 8 * 800 * MIB) for n in steps)
+        (verdict,) = judge.verdicts([rank("0", 0.0, allocated_samples=samples)], 100.0)
+        told.append(verdict.state)
+    assert set(told[told.index("found") :]) == {"found"}
+
+
 @pytest.mark.parametrize(("step_seconds", "state"), [(0.04, "found"), (0.05, "clear")])
 def test_more_than_10_000_steps_count_where_they_are_an_hour(step_seconds: float, state: str):
     samples = tuple((n, GIB + n * MIB) for n in range(1, 65))

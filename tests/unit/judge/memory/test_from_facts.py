@@ -203,6 +203,25 @@ class Trend:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("period", [64, 100, 200])
+def test_a_buffer_that_is_emptied_now_and_then_is_named_in_its_first_filling_alone(period: int):
+    trend, judge, found = Trend(), MemoryJudge(), []
+    for step in range(1, 512):
+        facts = trend.facts(step, float(GIB + step % period * 100 * MIB))
+        found += [step for verdict in judge.verdicts([facts], 100.0) if verdict.state == "found"]
+    assert found
+    assert max(found) < period + 48
+
+
+def test_checkpoints_hide_no_leak():
+    trend = Trend()
+    for step in range(1, 201):
+        spike = 0 if step % 50 else 20 * GIB
+        facts = trend.facts(step, float(GIB + step * 100 * MIB + spike))
+    (verdict,) = judged(facts)
+    assert verdict.cause == "host leak"
+
+
 @pytest.mark.parametrize(("every", "by_step"), [(10, 80), (50, 200)])
 def test_a_leak_at_every_so_many_steps_is_found_and_stays_so(every, by_step):
     """Who evaluates at every tenth step may leak there: it does not come and go."""
