@@ -21,6 +21,7 @@ from dfx_agent.wire.segment import SNAPSHOT_SUFFIX, SUFFIX, WANTED_SUFFIX
 
 MAX_FILES = 8
 _MOST_RANKS = 2
+_MOST_LETTERS = 200  # a run may have a longer name than a file
 _ALLOWED = "patch/memory_snapshot"
 _ON_HOST = "host leak"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -31,7 +32,8 @@ class AllocatorSnapshots:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._asked: dict[Process, tuple[str, str]] = {}  # verdict's cause, and where it will be
+        # by the verdict's cause, where it will be; the newest is the last
+        self._asked: dict[Process, dict[str, str]] = {}
 
     def observe(self, fold: RunFold) -> None:
         """After each reading of a run."""
@@ -53,19 +55,20 @@ class AllocatorSnapshots:
         ]
 
     def _knows(self, process: Process, verdict: Verdict) -> bool:
-        return self._asked.get(process, ("", ""))[0] == verdict.cause
+        return verdict.cause in self._asked.get(process, {})
 
     def _ask(self, fold: RunFold, process: Process, verdict: Verdict) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S")
         words = (fold.run, stamp, verdict.kind, verdict.cause, verdict.role, process.label)
-        self._asked[process] = verdict.cause, _UNSAFE.sub("_", "-".join(words)) + ".pickle"
+        name = _UNSAFE.sub("_", "-".join(words))[-_MOST_LETTERS:] + ".pickle"
+        self._asked.setdefault(process, {})[verdict.cause] = name
         folder = process.follower.folder
         if folder is not None and folder.is_own:
             with suppress(FileExistsError):
                 folder.create(_beside(process, WANTED_SUFFIX))
 
     def _keep(self, process: Process) -> None:
-        folder, (_, name) = process.follower.folder, self._asked[process]
+        folder, name = process.follower.folder, list(self._asked[process].values())[-1]
         if folder is None or not folder.is_own:
             return
         with closing(open_state(self._directory)) as state:

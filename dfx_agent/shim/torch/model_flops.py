@@ -10,6 +10,7 @@ what is left out. No tensor is read, only shapes.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -37,11 +38,14 @@ _UNCOUNTED = ("Conv1d", "Conv2d", "Conv3d", "RNN", "LSTM", "GRU")
 _BASE, _ADAPTER = "base_layer", "lora_"
 _LISTS = frozenset({"ModuleList", "ModuleDict", "Sequential"})
 _MOST_WRAPPERS = 8
+_HEAD = "lm_head"
+_OF_OTHERS = "vision_config", "audio_config", "is_encoder_decoder"
 
 
 class ModelFlops(NamedTuple):
     """FLOPs; ``reason`` says why they are not known, "" where they are.
 
+    ``forward_of_head``: of a token, the part of its head, which a pass may leave out for some.
     ``uncounted``: kinds of modules that are in it and not in the numbers.
     """
 
@@ -53,6 +57,8 @@ class ModelFlops(NamedTuple):
     forward_of_pair: float = 0.0
     backward_of_token: float = 0.0
     backward_of_pair: float = 0.0
+    forward_of_head: float = 0.0
+    backward_of_head: float = 0.0
     uncounted: tuple[str, ...] = ()
     reason: str = ""
 
@@ -121,6 +127,7 @@ class _Reader:
 
     def counted(self) -> dict[str, Any]:
         """Fields of a ModelFlops."""
+        self._refuse_unknown()
         matrices = [m for path in self._modules for m in self._matrices(path)]
         if not matrices:
             raise UnknownModelError("it has no matrix of a known kind")
@@ -131,12 +138,26 @@ class _Reader:
             "num_attentions": len(widths),
             "forward_of_token": sum(m.flops for m in matrices),
             "forward_of_pair": sum(2.0 * width for _, width in widths),
-            "backward_of_token": sum(
-                m.flops * (m.is_trained + self._needs_input(m)) for m in matrices
-            ),
+            "backward_of_token": sum(map(self._backward, matrices)),
+            "forward_of_head": sum(m.flops for m in matrices if m.name == _HEAD),
+            "backward_of_head": sum(self._backward(m) for m in matrices if m.name == _HEAD),
             "backward_of_pair": sum(4.0 * width for at, width in widths if is_below <= at),
             "uncounted": tuple(sorted(k for k in kinds if k.startswith(_UNCOUNTED))),
         }
+
+    def _backward(self, matrix: Matrix) -> float:
+        return matrix.flops * (matrix.is_trained + self._needs_input(matrix))
+
+    def _refuse_unknown(self) -> None:
+        """What runs over more, or over other things, than the tokens of a batch."""
+        config = getattr(self._root, "config", None)
+        for name in _OF_OTHERS:
+            if getattr(config, name, None):
+                raise UnknownModelError(f"{name} in its config: not all of it runs over the tokens")
+        for module in self._modules.values():
+            children = module._modules.values() if type(module).__name__ in _LISTS else ()  # noqa: SLF001
+            if any(n > 1 and _has_parameters(one) for one, n in Counter(children).items()):
+                raise UnknownModelError("a layer stands in a list several times")
 
     def _runs_at(self, path: str) -> int:
         layer, _, name = path.rpartition(".")
@@ -209,6 +230,10 @@ class _Reader:
         for path, module in self._modules.items():
             if getattr(module, "in_proj_weight", None) is not None:
                 yield self._places[path], 2.0 * module.embed_dim
+
+
+def _has_parameters(module: Any) -> bool:
+    return module is not None and next(module.parameters(), None) is not None
 
 
 def _trains(module: Any) -> bool:

@@ -154,9 +154,12 @@ class _BeforePass:
                 dtype = _name_of(self._autocast_dtype(given.device.type))
             pairs = num_tokens * context
             forward = model.forward_of_token * num_tokens + model.forward_of_pair * pairs
+            spared = 0.0 if "logits_to_keep" not in kwargs else _spared(kwargs, num_tokens, length)
+            forward -= model.forward_of_head * spared
             _add(writer, "forward", dtype, forward)
             if model.num_trained and self._is_trained():
                 backward = model.backward_of_token * num_tokens + model.backward_of_pair * pairs
+                backward -= model.backward_of_head * spared
                 state.pending[dtype] = state.pending.get(dtype, 0.0) + backward
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
@@ -174,6 +177,14 @@ def _context(
         longest = kwargs.get("max_length_q", kwargs.get("max_seqlen", 0))
         return float(longest) if type(longest) is int else 0.0
     return length + _num_cached(args, kwargs)
+
+
+def _spared(kwargs: dict[str, Any], num_tokens: float, length: int) -> float:
+    """Tokens that do not go through the head; the last of each row do, all where that is 0."""
+    kept = kwargs.get("logits_to_keep")
+    if type(kept) is not int or not 0 < kept < length:
+        return 0.0
+    return num_tokens * (length - kept) / length
 
 
 def _says_where_rows_begin(kwargs: dict[str, Any]) -> bool:

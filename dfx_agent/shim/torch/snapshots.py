@@ -8,6 +8,7 @@ torch's own viewer takes it (pytorch.org/memory_viz).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -48,18 +49,33 @@ def write_snapshot(stem: str) -> bool:
     """Replace ``<stem>.snapshot`` (mode 0600, at most 64 MiB); False if not."""
     import pickle  # noqa: PLC0415 (who is never asked does not load it)
 
+    draft = f"{stem}{SNAPSHOT_SUFFIX}.tmp"
     try:
         taken = next((s for name in ACCELERATORS if (s := _snapshot(name)) is not None), None)
-        data = b"" if taken is None else pickle.dumps(taken)
-        if not 0 < len(data) <= MAX_BYTES:
+        if taken is None:
             return False
-        fd = os.open(f"{stem}{SNAPSHOT_SUFFIX}.tmp", stacks.FLAGS, 0o600)
+        fd = os.open(draft, stacks.FLAGS, 0o600)
         with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.rename(f"{stem}{SNAPSHOT_SUFFIX}.tmp", stem + SNAPSHOT_SUFFIX)
+            pickle.dump(taken, _Bounded(file))
+        os.rename(draft, stem + SNAPSHOT_SUFFIX)
     except Exception:  # noqa: BLE001 (never into the job)
+        with contextlib.suppress(OSError):  # half of one takes room where there may be none
+            os.unlink(draft)
         return False
     return True
+
+
+class _Bounded:
+    """A file that takes so much and no more: what is too large is not made as a whole first."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, MAX_BYTES
+
+    def write(self, data: Any) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            raise OverflowError
+        self._file.write(data)
 
 
 def _snapshot(name: str) -> Any:

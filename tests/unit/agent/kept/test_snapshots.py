@@ -93,6 +93,20 @@ def test_another_cause_is_asked_for_again_and_a_leak_of_the_host_never(run):
     assert len(run.kept()) == 2
 
 
+def test_causes_that_take_turns_are_asked_for_once_each(run):
+    keeper: Any = AllocatorSnapshots(str(run.folder))
+    run.run = "r" * 300
+    for cause in ("device leak", "device nearly full") * 2:
+        run.found(cause, "0")
+        keeper.observe(run)
+        if run.wanted():
+            run.writes("0")
+            keeper.observe(run)
+        else:
+            assert len(run.kept()) == 2
+    assert len(run.kept()) == 2
+
+
 def test_whose_job_does_not_allow_it_is_not_asked(run):
     run.found("device leak", "3", "9")
     AllocatorSnapshots(str(run.folder)).observe(run)

@@ -277,6 +277,20 @@ def test_what_is_no_model_says_so_and_what_is_not_counted_is_named() -> None:
     assert told.uncounted == ("Conv2d",)
 
 
+@pytest.mark.parametrize("name", ["vision_config", "audio_config", "is_encoder_decoder"])
+def test_a_model_of_more_than_the_tokens_of_a_batch_is_unknown(name: str) -> None:
+    model = Model()
+    model.config = type("Config", (), {name: True})()  # type: ignore[assignment]
+    assert model_flops.read(model).reason.startswith(f"{name} in its config")
+
+
+def test_a_layer_that_is_listed_several_times_runs_as_often_and_is_unknown() -> None:
+    layer = nn.Linear(4, 4)
+    assert model_flops.read(nn.Sequential(layer, layer)).reason.startswith("a layer stands in a")
+    relu = nn.ReLU()
+    assert model_flops.read(nn.Sequential(layer, relu, nn.Linear(4, 4), relu)).reason == ""
+
+
 def test_the_core_of_wrappers_is_what_the_job_may_call_itself() -> None:
     model = Model()
 

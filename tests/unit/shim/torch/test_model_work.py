@@ -84,6 +84,35 @@ def test_passes_and_backwards_are_counted_where_they_happen(job):
     assert job.reader.live_words()[4] == 0
 
 
+class KeepsLast(torch.nn.Module):
+    """Its head sees the last tokens of each row alone, as transformers' models may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(VOCABULARY, 8)
+        self.inner = torch.nn.Linear(8, 8)
+        self.lm_head = torch.nn.Linear(8, VOCABULARY)
+
+    def forward(self, input_ids, logits_to_keep=0):
+        return self.lm_head(self.inner(self.embed(input_ids))[:, -logits_to_keep:])
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5, 16])
+def test_a_head_counts_for_the_tokens_that_it_sees(job, kept):
+    model = KeepsLast()
+    model_work.count(model)
+    with dfx.stage("actor_update"):
+        outputs: list[torch.Tensor] = []
+        forward = counted(lambda: outputs.append(model(input_ids=job.ids, logits_to_keep=kept)))
+        backward = counted(lambda: outputs[0].square().mean().backward())
+        model_work.after_backward()
+    dfx.set_step(2)
+    assert job.told() == {
+        "1: flops/forward/float32/actor_update": pytest.approx(forward),
+        "1: flops/backward/float32/actor_update": pytest.approx(backward),
+    }
+
+
 def test_a_token_that_is_sampled_attends_to_all_before_it(job):
     model_work.count(job.policy)
 

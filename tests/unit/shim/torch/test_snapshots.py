@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import types
@@ -66,13 +67,16 @@ def test_without_the_variable_nothing_is_looked_for(job, monkeypatch):
     assert (job.files(), job.gauges, job.num_asked) == ([".wanted"], {}, 0)
 
 
-@pytest.mark.parametrize("why", ["raises", "too large", "no device"])
+@pytest.mark.parametrize("why", ["raises", "too large", "no device", "no room"])
 def test_what_cannot_be_had_is_said_and_breaks_nothing(job, why, monkeypatch):
     monkeypatch.setenv("DFX_MEMORY_SNAPSHOT", "1")
     if why == "raises":
         job.cuda.memory = types.SimpleNamespace(_snapshot=lambda: 1 / 0)
     elif why == "too large":
         monkeypatch.setattr(snapshots, "MAX_BYTES", 8)
+    elif why == "no room":
+        full = os.open("/dev/full", os.O_WRONLY)
+        monkeypatch.setattr(os, "rename", lambda *_: os.write(full, b"0"))
     else:
         job.cuda.is_initialized = lambda: False
     job.stem.with_suffix(".wanted").touch()
