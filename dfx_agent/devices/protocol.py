@@ -29,3 +29,5 @@ class Backend(Protocol):
 
 class DeviceError(Exception):
     """A kind of device that is here and cannot be read: what is so, and what to do."""
+
+    is_told = True  # one line for people: its traceback says nothing more

@@ -7,6 +7,9 @@ import logging
 import pytest
 
 from dfx_agent import log
+from dfx_agent.agent.device_watch import DeviceProblemError
+from dfx_agent.devices.protocol import DeviceError
+from dfx_agent.devices.registry import LateDeviceError
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +38,16 @@ def test_every_line_is_ours_and_a_traceback_is_kept(capsys):
     assert sum("reading failed" in line for line in lines) == 1
     assert sum("ValueError: strange" in line for line in lines) == 1
     assert any("in fail" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", [DeviceError, LateDeviceError, DeviceProblemError])
+def test_what_is_told_to_people_is_one_line_for_each_text(capsys, kind):
+    log.configure(None, {})
+    once = log.OncePerPlace("dfx_agent.agent")
+    for text in ("the GPU is lost", "the GPU is lost", "permission refused"):
+        once.error("device nvidia:3", kind(text))
+    told = [line.partition("dfx_agent.agent: ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["device nvidia:3: the GPU is lost", "device nvidia:3: permission refused"]
 
 
 @pytest.mark.parametrize(
