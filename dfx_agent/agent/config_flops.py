@@ -18,7 +18,8 @@ class Kind(NamedTuple):
     ``num_norms``: of each layer, as wide as the model; ``num_head_norms``: as wide as a head.
     ``has_qkv_bias``: None where ``attention_bias`` says it, of its output too.
     ``moe_name``: key of the width of an expert. ``is_tied``: where the configuration leaves it out.
-    ``needs``: keys without which its class takes a figure of its own.
+    ``needs``: keys without which its class takes a figure of its own. ``has_experts``: their number
+    is one of these, under one of its names.
     """
 
     num_norms: int = 2
@@ -27,6 +28,7 @@ class Kind(NamedTuple):
     moe_name: str = "moe_intermediate_size"
     is_tied: bool = False
     needs: tuple[str, ...] = ()
+    has_experts: bool = False
 
 
 _KEYS, _HEAD = "num_key_value_heads", "head_dim"
@@ -37,11 +39,11 @@ KINDS: Mapping[str, Kind] = {
     "llama": _LLAMA,
     "mistral": Kind(needs=(_KEYS,)),
     "phi3": _LLAMA,
-    "mixtral": Kind(moe_name="intermediate_size", needs=(_KEYS, "num_local_experts")),
+    "mixtral": Kind(moe_name="intermediate_size", needs=(_KEYS,), has_experts=True),
     "qwen2": _QWEN2,
-    "qwen2_moe": _QWEN2._replace(needs=(_KEYS, "num_experts")),
+    "qwen2_moe": _QWEN2._replace(has_experts=True),
     "qwen3": _QWEN3,
-    "qwen3_moe": _QWEN3._replace(needs=(_KEYS, _HEAD, "num_experts")),
+    "qwen3_moe": _QWEN3._replace(has_experts=True),
     "deepseek_v2": _LLAMA,
     "deepseek_v3": _LLAMA,
     "kimi_k2": _LLAMA,
@@ -142,6 +144,8 @@ class _Reader:
         for key in kind.needs:
             if config.get(key) is None:
                 raise KeyError(key)
+        if kind.has_experts and all(config.get(name) is None for name in _EXPERTS):
+            raise KeyError(_EXPERTS[0])
         self._width, self._num_layers = self._size("hidden_size"), self._size("num_hidden_layers")
         _checked("num_hidden_layers", self._num_layers, 1, _MOST_LAYERS)
         self._heads = self._size("num_attention_heads")

@@ -139,6 +139,12 @@ def test_what_a_configuration_does_not_say_is_named(change: Any, text: str) -> N
         read({**LLAMA_3_8B, **change})
 
 
+def test_the_number_of_experts_has_more_than_one_name() -> None:
+    """transformers 5 writes num_local_experts for all."""
+    renamed = {k: v for k, v in QWEN_3_30B_A3B.items() if k != "num_experts"}
+    assert read({**renamed, "num_local_experts": 128}) == read(QWEN_3_30B_A3B)
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
