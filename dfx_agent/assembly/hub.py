@@ -15,6 +15,7 @@ from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.alerting.notification import Receiver
 from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import wait_for_nodes
+from dfx_agent.assembly.garbage import collect_rarely
 from dfx_agent.assembly.hub_spans import NODE as SPANS_NODE
 from dfx_agent.assembly.hub_spans import HubSpans
 from dfx_agent.assembly.node_timelines import NodeTimelines
@@ -101,6 +102,7 @@ class Hub:
         self._server.start()
         self._alerts.start()
         self._probing.start(is_local=self._is_local)
+        collect_rarely()
 
     def see_nodes_off(self) -> None:
         """The job has ended here: what ended it may be known elsewhere, a few seconds later."""

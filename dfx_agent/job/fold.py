@@ -68,6 +68,7 @@ class JobFold:
         self.idle_nodes: frozenset[str] = frozenset()
         self.launched: tuple[Launched, ...] = ()
         self.here_ns, self.here_seconds = 0, 0.0
+        self._shifts: dict[str, Shift] = {}  # of nodes, as of now
         self._newest_ns: dict[tuple[str, ProcessId, str], int] = {}
         self._layouts: dict[str, tuple[object, Layout]] = {}  # and what it was made of
 
@@ -89,6 +90,7 @@ class JobFold:
     def at(self, here_ns: int, here_seconds: float) -> None:
         """What time it is on this host, monotonic and Unix."""
         self.here_ns, self.here_seconds = here_ns, here_seconds
+        self._shifts.clear()
 
     def let_go(self, node: str) -> None:
         """It has nobody of this job any more."""
@@ -138,8 +140,8 @@ class JobFold:
                 known = found.setdefault(role, [])
                 called = self.places.label(node.node, role, label)
                 if role in standing and (called == label or rank.is_living):
-                    here = self._as_of(shift.rank(rank), now_ns)
-                    known.append(replace(here, label=called, node=name))
+                    here = node.here((role, label), shift)
+                    known.append(self._as_of(here, now_ns, called, name))
         return {role: _of_newest_attempt(_outlived(ranks)) for role, ranks in found.items()}
 
     def _is_known(self, node: NodeRun) -> bool:
@@ -325,12 +327,17 @@ class JobFold:
 
     def shift(self, node: NodeRun) -> Shift:
         """To the clocks of this host."""
-        return node.shift(self.here_seconds, self.here_ns)
+        known = self._shifts.get(node.node)
+        if known is None:
+            known = self._shifts[node.node] = node.shift(self.here_seconds, self.here_ns)
+        return known
 
-    def _as_of(self, rank: RankFacts, now_ns: int) -> RankFacts:
-        """What it did later than that is not held against others."""
+    def _as_of(self, rank: RankFacts, now_ns: int, label: str, node: str) -> RankFacts:
+        """As it is called in the job. What it did later than that is not held against others."""
         return replace(
             rank,
+            label=label,
+            node=node,
             now_ns=now_ns,
             now_seconds=self.here_seconds - (self.here_ns - now_ns) / 1e9,
             moved_ns=min(rank.moved_ns, now_ns),

@@ -31,7 +31,8 @@ class Shift:
     def updates(self, told: UpdateCounts) -> UpdateCounts:
         return told._replace(event_seconds=told.event_seconds + self.seconds)
 
-    def rank(self, rank: RankFacts) -> RankFacts:
+    def rank(self, rank: RankFacts, flight: FlightRecord | None = None) -> RankFacts:
+        """``flight``: its record on the clocks of this host, where that is known."""
         ns = self.ns
         return replace(
             rank,
@@ -49,7 +50,7 @@ class Shift:
             there_ns=self._at(rank.there_ns),
             opened_ns=tuple(at + ns for at in rank.opened_ns),
             stacks=self._stacks(rank.stacks),
-            flight=self._flight(rank.flight),
+            flight=flight or self.flight(rank.flight),
         )
 
     def _at(self, at_ns: int | None) -> int | None:
@@ -58,7 +59,7 @@ class Shift:
     def _stacks(self, stacks: ProcessStacks | None) -> ProcessStacks | None:
         return None if stacks is None else replace(stacks, time_ns=self._at(stacks.time_ns))
 
-    def _flight(self, record: FlightRecord | None) -> FlightRecord | None:
+    def flight(self, record: FlightRecord | None) -> FlightRecord | None:
         if record is None:
             return None
         groups = {key: self._group(group) for key, group in record.groups.items()}

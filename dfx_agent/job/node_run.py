@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
@@ -33,6 +34,7 @@ class NodeRun:
         self.ranks: dict[tuple[str, str], RankFacts] = {}
         self.layouts: dict[str, Layout] = {}
         self._seats: dict[ProcessId, Seat] = {}
+        self._flights: dict[tuple[str, str], tuple[FlightRecord, Shift, FlightRecord | None]] = {}
         self._clock = clock
         self._number = 0
         self._agent = ""
@@ -73,7 +75,18 @@ class NodeRun:
     def shift(self, here_seconds: float, here_ns: int) -> Shift:
         """To the clocks of this host, which shows ``here_seconds`` at ``here_ns``."""
         at_seconds = here_seconds - (here_ns - self.as_of_ns) / 1e9
-        return Shift(self._clock.shift_ns, at_seconds - self.facts.now_seconds)
+        return Shift(self._clock.shift_ns, round(at_seconds - self.facts.now_seconds, 3))
+
+    def here(self, place: tuple[str, str], shift: Shift) -> RankFacts:
+        """One of its ranks on the clocks of this host; its flight record, which is long, once."""
+        rank = self.ranks[place]
+        if rank.flight is None:
+            self._flights.pop(place, None)
+            return shift.rank(rank)
+        known = self._flights.get(place)
+        if known is None or known[0] is not rank.flight or known[1] != shift:
+            known = self._flights[place] = rank.flight, shift, shift.flight(rank.flight)
+        return shift.rank(rank, known[2])
 
     def _take_layouts(self, facts: RunFacts) -> None:
         """What is not told again stays."""

@@ -52,7 +52,8 @@ class Places:
         return label.removesuffix(f"@{node}")
 
     def process(self, node: str, process: ProcessId) -> ProcessId:
-        return process._replace(label=self.label(node, process.role, process.label))
+        called = self.label(node, process.role, process.label)
+        return process if called == process.label else process._replace(label=called)
 
     def _seat(self, node: str, seat: Seat, is_heard: Callable[[str], bool]) -> bool:
         place, mine = (seat.role, seat.label), _Owner(node, seat.created_ns, seat.is_living)
