@@ -327,12 +327,12 @@ def _rows(found: Measured) -> list[Result]:
 
 
 def _of_verdicts(found: Measured, what: str) -> list[Result]:
-    """From when the last node told what it needs to when it is said; -1 where it never was."""
-    seen, sent = found.seen, found.sent
-    step = -1 if seen.straggler_step is None else seen.straggler_step - FIRST_STEP
-    slow = seen.straggler - sent["step_sent"].get(step, 0.0) if seen.straggler else -1.0
-    hang = seen.hang - sent["hang_told"] if seen.hang else -1.0
+    """From when the last node told what it needs to when it is said, or to the end if it is not."""
+    seen, sent, end = found.seen, found.sent, found.begin + found.seconds
     since = found.begin + _hang_seconds(found.case)
+    step = SLOW_STEP if seen.straggler_step is None else seen.straggler_step - FIRST_STEP
+    slow = (seen.straggler or end) - sent["step_sent"].get(step, end - found.seconds)
+    hang = (seen.hang or end) - (sent["hang_told"] or since)
     after = f"{seen.hang - since:.1f} s after it stood" if seen.hang else "not named"
     named = f"after {step - SLOW_STEP + 1} slow steps" if seen.straggler else "not named"
     bar = Bar(MAX_VERDICT_SECONDS)

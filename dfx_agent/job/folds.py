@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,7 +37,8 @@ from dfx_agent.snapshot import (
 )
 
 _LOOK_EVERY_NS = 500 * 10**6
-_COSTS_APART = 16  # of many ranks a look is long: one takes so much of the time
+_NUM_COSTS = 8  # looks whose mean counts
+_COSTS_APART = 12  # of many ranks a look is long: one takes so much of the time
 _FORGET_SECONDS = 3600.0
 
 
@@ -86,6 +88,8 @@ class JobFolds:
         self._awaits_alerts = False
         self._begin_seconds = time.time()
         self._due_ns = 0
+        # a look that closes a step takes several times as long: news after it would wait as long
+        self._costs_ns: deque[int] = deque(maxlen=_NUM_COSTS)
         self._snapshot: Snapshot | None = None
 
     def receive(
@@ -149,8 +153,9 @@ class JobFolds:
             if self._snapshot is None or now_ns is not None or here_ns >= self._due_ns:
                 begin_ns = time.thread_time_ns()
                 self._snapshot = self._look(here_ns, here_seconds)
-                cost_ns = time.thread_time_ns() - begin_ns
-                self._due_ns = here_ns + max(_LOOK_EVERY_NS, cost_ns * _COSTS_APART)
+                self._costs_ns.append(time.thread_time_ns() - begin_ns)
+                usual_ns = sum(self._costs_ns) // len(self._costs_ns)
+                self._due_ns = here_ns + max(_LOOK_EVERY_NS, usual_ns * _COSTS_APART)
             return self._snapshot
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:

@@ -7,6 +7,7 @@ parallel, broadcast) and count once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -196,10 +197,10 @@ def _odd_columns(
             for rank, crossed in ranks.items()
             if rank[0] == role and crossed.num_crossings == 1
         }
-        values = list(schemas.values())
-        usual = max(values, key=values.count, default=None)
-        has_odd |= len(set(values)) > 1
-        if 2 * values.count(usual) > len(values):
+        numbers = Counter(schemas.values())
+        has_odd |= len(numbers) > 1
+        usual, num_usual = numbers.most_common(1)[0] if numbers else (None, 0)
+        if 2 * num_usual > len(schemas):
             odd += [rank for rank, schema in schemas.items() if schema != usual]
     text = "columns or their types are not those of the other ranks"
     return [(Difference("schema", "", text), tuple(sorted(odd)))] if has_odd else []
