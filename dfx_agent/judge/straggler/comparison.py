@@ -282,7 +282,7 @@ class Comparison:
         if not worst or len(by_rank[worst]) < _FEWEST_STALLS or lost[worst] < least:
             return None
         late = by_rank[worst]
-        if self._is_over(late):
+        if self._is_over(worst, late):
             return None
         numbers = ", ".join(str(step.step) for step in late[-8:])
         return Verdict(
@@ -302,10 +302,12 @@ class Comparison:
             ),
         )
 
-    def _is_over(self, late: Sequence[Step]) -> bool:
-        """Whether they are one unbroken row, and a while ago: it was a straggler, and is none."""
+    def _is_over(self, rank: str, late: Sequence[Step]) -> bool:
+        """Whether it was late in all steps between, and not lately: it was a straggler."""
         begin, end = (self._steps.index(step) for step in (late[0], late[-1]))
-        return end - begin == len(late) - 1 and end < len(self._steps) - _NUM_NEWEST
+        least = SMALLEST_SHARE * self._step_seconds
+        is_row = all(excess >= least for excess in self._excess[rank][begin : end + 1])
+        return is_row and end < len(self._steps) - _NUM_NEWEST
 
     def _stall(self) -> Verdict | None:
         """One step in which all waited long for one rank: told, but no straggler."""
