@@ -39,15 +39,15 @@ class Strangers:
         """By address."""
         with self._lock:
             return tuple(
-                SegmentProblem(address, "stranger", _text(known))
+                SegmentProblem(address, "stranger", _text(address, known))
                 for address, known in sorted(self._counts.items())
             )
 
 
-def _text(known: _Counts) -> str:
+def _text(address: str, known: _Counts) -> str:
     times = "once" if known.num_refused == 1 else f"{known.num_refused:,} times"
-    named = f"it calls itself {known.named}; " if known.named else ""
+    named = f"; it calls itself {known.named}" if known.named else ""
     return (
-        f"turned away {times}, it shows a wrong token or none (401); {named}"
-        "put the token of this hub into its hub_token_file (DFX_HUB_TOKEN_FILE)"
+        f"{address} was turned away {times}: a wrong token or none (401){named}; "
+        "give it this hub's token with --join-token-file FILE"
     )
