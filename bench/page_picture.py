@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from playwright.sync_api import sync_playwright
 from bench.served_agent import running
 
 CHROMIUM = "/usr/bin/chromium"
-WIDTH, HEIGHT = 1080, 965
+WIDTH, HEIGHT = 1400, 1250
 NUM_STEPS, WAIT_SECONDS = 26, 600.0
 # what is drawn anew with each snapshot has settled by then
 SETTLED_MS = 1500
@@ -39,10 +40,11 @@ def main() -> int:
         own = {**os.environ, "DFX_DIR": folder, "DFX_RUN": "tiny-grpo"}
         with running(
             [*command, "--listen", "127.0.0.1:0"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=own,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=own,
         ) as demo:  # fmt: skip
-            assert demo.stderr is not None
-            url = next(found[1] for line in demo.stderr if (found := _page(line)))
+            assert demo.stdout is not None
+            url = next(found[1] for line in demo.stdout if (found := _page(line)))
+            threading.Thread(target=demo.stdout.read, daemon=True).start()  # else it stands
             _await_steps(url)
             _draw(url, options.out)
     return 0
