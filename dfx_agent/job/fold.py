@@ -106,6 +106,11 @@ class JobFold:
         return min((node.as_of_ns for node in self.heard), default=self.here_ns)
 
     @property
+    def late_seconds(self) -> float:
+        """How long ago that is."""
+        return (self.here_ns - self.now_ns) / 1e9
+
+    @property
     def heard(self) -> list[NodeRun]:
         return [node for node in self.nodes.values() if self.is_heard(node.node)]
 

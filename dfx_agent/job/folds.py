@@ -39,6 +39,7 @@ from dfx_agent.snapshot import (
 _LOOK_EVERY_NS = 500 * 10**6
 _NUM_COSTS = 8  # looks whose mean counts
 _COSTS_APART = 12  # of many ranks a look is long: one takes so much of the time
+_MOST_APART_NS = 15 * 10**9  # what is shown is no older, whatever a look takes
 _FORGET_SECONDS = 3600.0
 
 
@@ -155,7 +156,8 @@ class JobFolds:
                 self._snapshot = self._look(here_ns, here_seconds)
                 self._costs_ns.append(time.thread_time_ns() - begin_ns)
                 usual_ns = sum(self._costs_ns) // len(self._costs_ns)
-                self._due_ns = here_ns + max(_LOOK_EVERY_NS, usual_ns * _COSTS_APART)
+                apart_ns = max(_LOOK_EVERY_NS, usual_ns * _COSTS_APART)
+                self._due_ns = here_ns + min(apart_ns, _MOST_APART_NS)
             return self._snapshot
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:

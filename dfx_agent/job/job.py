@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dfx_agent.durations import seconds_text
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted
 from dfx_agent.incidents.book import IncidentBook, StepTimes, standing_of
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.judging import JobJudge
+from dfx_agent.job.roster import SILENT_SECONDS
 from dfx_agent.job.rows import JobRows
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.pipeline_facts import STAGES, pipeline_facts
 from dfx_agent.snapshot import AlertRow, Bottleneck, RunRow
+
+# a node that is silent for as long is not waited for: what comes later still has queued here
+LATE_SECONDS = SILENT_SECONDS + 5.0
 
 
 class Job:
@@ -38,6 +43,11 @@ class Job:
         standing = standing_of(verdicts, incidents, has_steps=has_steps)
         if self.alerts is None:
             standing = not_green(standing, "alerts: not evaluated yet")
+        if fold.late_seconds > LATE_SECONDS:
+            old = seconds_text(fold.late_seconds)
+            standing = not_green(
+                standing, f"what nodes tell comes {old} late: more than can be taken"
+            )
         standing = sighted(standing, fold.faults.rows(fold.run))
         row = self._rows.run(verdicts, incidents, standing)
         return replace(row, bottleneck=self._pipeline(row))
