@@ -2,8 +2,10 @@
 # Where packages come from (index, proxy, a CPU build of torch) is pip's own configuration.
 PYTHON ?= python3
 ARGS ?=
-# Most tests wait for processes that they started: one worker for each core.
-WORKERS ?= --numprocesses logical --maxprocesses 8 --dist loadscope --no-loadscope-reorder
+# Most tests wait for processes that they started: one worker per core used 40 % of two cores.
+# So three workers for two cores.
+NUM_WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( (cores * 3 + 1) / 2 )))
+WORKERS ?= --numprocesses $(NUM_WORKERS) --maxprocesses 8 --dist loadscope --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -50,6 +52,8 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests, the page's sc
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest --quiet tests/policy
+	@$(BIN)/python -m dfx_agent.sentence_docs | cmp -s - docs/reference/sentences.md || \
+		{ echo "docs/reference/sentences.md is stale: run \`make generate\`"; exit 1; }
 	@$(BIN)/python tests/policy/sizes.py
 	@sh tests/page/check.sh
 
@@ -59,9 +63,11 @@ policy: $(VENV)/.test ## only the policy tests: imports, sizes, names, docs
 page: ## only the page's scripts: linter, types, unit tests; skipped, and said, where Node is not
 	@sh tests/page/check.sh
 
-generate: $(VENV)/.test ## write what is generated: pages of metrics, runbook and figures, boards, rules
+generate: $(VENV)/.test ## write what is generated: pages of metrics, sentences, runbook and figures, boards, rules
 	$(BIN)/python -m dfx_agent.catalogue.docs > $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
+	$(BIN)/python -m dfx_agent.sentence_docs > $(VENV)/sentences.md
+	mv $(VENV)/sentences.md docs/reference/sentences.md
 	$(BIN)/python -m bench.figures > $(VENV)/figures.md
 	mv $(VENV)/figures.md docs/figures.md
 	$(BIN)/python -m dashboards.build

@@ -44,6 +44,7 @@ BENCHES = (
     "injections",
     "attach_soak",
     "attach_job",
+    "visits",
     "training_hooks",
     "overhead",
 )

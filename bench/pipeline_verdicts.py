@@ -7,7 +7,8 @@
 For each fault the demo runs with ``--truth``, and its agent is asked once a second. Told are: the
 seconds and steps from the fault's first step to the first answer that names the component; in how
 many windows from the fifth step on it is named; amount / truth of the steps that such a window
-stands for; and each other component that was named, with its sentence.
+stands for; by how much a step became longer, as predicted by the verdict and as measured; and each
+other component that was named, with its sentence.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 import httpx
 
+from bench.pipeline_counterfactual import Counterfactual, counterfactual
 from dfx_agent.judge.bottleneck.habit import NUM_COMPARED
 
 HERE = Path(__file__).resolve().parent
@@ -39,6 +41,7 @@ COMPONENTS = {
     "stuck_server:0": "rollout replica 0",
     "slow_barrier:1:0.6": "trainer rank 1",
     "blocked_loop:0.8": "orchestrator event loop",
+    "blocked_loop:1.5:10": "orchestrator event loop",
     "stale_samples": "sample queue",
     "starved_learner": "rollout concurrency",
     "slow_weight_sync:1.0": "weight transfer to rollout replica 1",
@@ -78,6 +81,8 @@ class Result:
     named_after_steps: int | None = None
     named_after_seconds: float | None = None
     ratios: list[float] = field(default_factory=list)
+    step_seconds: dict[int, float] = field(default_factory=dict)
+    step_change: Counterfactual | None = None
     others: dict[str, str] = field(default_factory=dict)
     found: dict[str, str] = field(default_factory=dict)  # by other verdicts
 
@@ -120,9 +125,16 @@ def _result(fault: str, seconds: float, folder: Path) -> Result:
                 told = list(_named(run, step, time.monotonic()))
                 windows.setdefault(step, set()).update(each.component for each in told)
                 named += told
+                _note_steps(result, run)
                 _note_found(result, run)
     _compare(result, json.loads(truth_file.read_text()), named, windows, begins)
     return result
+
+
+def _note_steps(result: Result, run: Mapping[str, Any]) -> None:
+    for row in run["steps"]:
+        if row["role"] == _LEARNER:
+            result.step_seconds[row["step"]] = row["end_seconds"] - row["begin_seconds"]
 
 
 def _closed_step(run: Mapping[str, Any]) -> int:
@@ -179,6 +191,8 @@ def _compare(
     settled = [components for step, components in windows.items() if step > first + _SETTLED_STEPS]
     result.num_windows = len(settled)
     result.num_named = sum(result.component in components for components in settled)
+    of_step = [n.amount for n in own if n.unit == "seconds" and n.amount and n.step >= first + 3]
+    result.step_change = counterfactual(result.step_seconds, first, of_step)
     for each in {(n.steps, n.amount): n for n in own}.values():
         ratio = _ratio(each, amounts, events)
         if ratio is not None:
@@ -216,7 +230,14 @@ def _line(result: Result) -> str:
         [ordered[int(len(ordered) * share)] for share in (0.25, 0.5, 0.75)] if ordered else ()
     )
     told = ", ".join(f"{ratio:.2f}" for ratio in quarters) or "none"
-    return f"{text}; {named}; amount / truth {told} (quartiles of {len(ordered)})"
+    text += f"; {named}; amount / truth {told} (quartiles of {len(ordered)})"
+    change = result.step_change
+    if change is None:
+        return text
+    return (
+        f"{text}; a step is longer by {change.predicted_seconds:.2f} s as predicted, "
+        f"{change.measured_seconds:.2f} ± {change.uncertainty_seconds:.2f} s as measured"
+    )
 
 
 @contextmanager

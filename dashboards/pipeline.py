@@ -43,7 +43,7 @@ FOUND, UNSURE, CLEAR, UNJUDGED = 3, 1, 0, -1
 EARLY = "not judged yet"
 LOADED = "{{replica}} loaded from {{source}}, as it says"
 STATES = values(
-    (str(UNJUDGED), EARLY, GREY), (str(CLEAR), "balanced", GREEN),
+    (str(UNJUDGED), EARLY, GREY), (str(CLEAR), "nothing stands out", GREEN),
     (str(UNSURE), "not enough evidence", GREY), (str(FOUND), "HELD UP", ORANGE),
 )  # fmt: skip
 PARTS = {"pause": "#e0787c", "gather": "#86e6d5", "transfer": "#58d2fc", "load": "#597cdf",
@@ -85,9 +85,9 @@ def _named(name: str) -> Metric:
 def verdict() -> Any:
     panel = tiles(
         "Bottleneck",
-        "What the agent concludes from the newest steps. 'balanced' is normal: nobody waits long "
-        "for anybody. HELD UP, which is no fault: who and by how much stands on the right; start "
-        "there. 'not judged yet': too few steps.",
+        "What the agent concludes from the newest steps. 'nothing stands out' is normal: nobody "
+        "waits long for anybody. HELD UP, which is no fault: who and by how much is on the right; "
+        "start there. 'not judged yet': too few steps.",
         "none",
     )
     now = _states(lately)
@@ -127,8 +127,8 @@ def causes() -> Any:
         )
     )
     calm = values(
-        ("clear", "balanced", GREEN), ("insufficient evidence", "not enough evidence", GREY),
-        (EARLY, EARLY, GREY),
+        ("clear", "nothing stands out", GREEN),
+        ("insufficient evidence", "not enough evidence", GREY), (EARLY, EARLY, GREY),
     )  # fmt: skip
     panel.override_by_name("Bound by", [background(), prop("mappings", [calm, everything])])
     nothing = values(("0", "–", GREY))
@@ -156,11 +156,14 @@ def lost_share() -> Any:
     panel = tiles(
         "Share of a step lost",
         "How much of the mean step goes to what holds the pipeline up: that much faster the job "
-        "could be at best. Below 10 % is normal. 'none': it is balanced; 'not known': there is not "
-        "enough evidence.",
+        "could be at best. Of a synchronous job: its longest wait. Below 10 % is normal. 'none': "
+        "nothing stands out; 'not known': there is not enough evidence.",
         "percentunit",
     )
-    lost = by("bound_by", "max", lately(of_run(bottleneck.COST_RATIO)))
+    cost = by("bound_by", "max", lately(of_run(bottleneck.COST_RATIO)))
+    longest = by("part", "max", lately(of_run(bottleneck.STEP_SHARE_RATIO, kind="wait")))
+    waited = f'label_replace(topk(1, {longest}), "bound_by", "$1", "part", "(.*)")'
+    lost = f"({cost} or ({waited} unless on () {cost}))"
     balanced = by("bound_by", "max", recent(of_run(bottleneck.STATE, state="clear"))) + " * 0"
     alive = f"0 * max({recent(of_run(per_rank.RANK_UP))}) - 1"
     other = f"{balanced} or ({alive} unless on () {balanced})"

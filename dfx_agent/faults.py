@@ -15,7 +15,16 @@ from dataclasses import replace
 
 from dfx_agent.log import OncePerPlace, place_of
 from dfx_agent.plain_text import plain
-from dfx_agent.snapshot import Blindness, FaultPart, FaultRow, Standing, Verdict, VerdictKind
+from dfx_agent.sentence import full_sentence, joined
+from dfx_agent.snapshot import (
+    Blindness,
+    FaultPart,
+    FaultRow,
+    Standing,
+    Verdict,
+    VerdictKind,
+    sentences,
+)
 
 BLIND_AFTER = 3
 
@@ -84,7 +93,7 @@ class Faults:
         unread = next((row for row in self.rows(run) if row.part == "reading"), None)
         if unread is None:
             return tuple(verdicts)
-        reason = f"{unread.what} cannot be read ({unread.message})"
+        reason = sentences.NOT_READ(what=unread.what, reason=unread.message)
         return tuple(unclear(verdict, reason) for verdict in verdicts)
 
     def rows(self, run: str) -> tuple[FaultRow, ...]:
@@ -147,22 +156,27 @@ def unclear(verdict: Verdict, reason: str) -> Verdict:
     """The same, but never "clear"."""
     if verdict.state != "clear":
         return verdict
-    summary = f"{reason}; before that: {verdict.summary}"
+    before = sentences.BEFORE(summary=full_sentence(verdict.summary)) if verdict.summary else ""
+    summary = joined([reason, before])
     return replace(verdict, state="insufficient evidence", summary=summary)
 
 
 def not_green(standing: Standing, reason: str) -> Standing:
     """The same, but never "clear"."""
-    return Standing("insufficient evidence", reason) if standing.state == "clear" else standing
+    if standing.state != "clear":
+        return standing
+    return Standing("insufficient evidence", full_sentence(reason))
 
 
 def sighted(standing: Standing, rows: Iterable[FaultRow]) -> Standing:
     """The same; of a run that is not wholly read, judged and shown never "clear"."""
     row = next((row for row in rows if row.part in _BLINDING), None)
-    return standing if row is None else not_green(standing, f"{row.part} {row.what}: {row.message}")
+    if row is None:
+        return standing
+    return not_green(standing, sentences.FAULT(part=row.part, what=row.what, reason=row.message))
 
 
 def unjudged(kind: VerdictKind, role: str, fault: FaultRow | None) -> Verdict:
     """Never "clear": nobody has judged."""
     reason = fault.message if fault else "its judge failed"
-    return Verdict(kind, "insufficient evidence", role, f"could not be judged: {reason}")
+    return Verdict(kind, "insufficient evidence", role, sentences.NOT_JUDGED(reason=reason))

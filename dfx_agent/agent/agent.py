@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 
 from dfx_agent import __version__
 from dfx_agent.agent import render as view
+from dfx_agent.agent.clock_watch import ClockWatch
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.device_watch import DeviceWatch
 from dfx_agent.agent.kept.baselines import HealthFiles
@@ -99,6 +100,7 @@ class Agent:
         self._devices = DeviceWatch(device_readers(), self._faults)
         self._reported: dict[tuple[str, str], SegmentProblem] = {}
         self._poll_elapsed = 0.0
+        self._clock = ClockWatch(socket.gethostname())
         self._is_stale = False
         self._teller: RunTeller | None = None
         self._is_job_ended = False
@@ -138,6 +140,7 @@ class Agent:
                 with self._faults.guard("keeping", run, "baselines"):
                     self._health_files.keep(run, fold.health, is_last=True)
         if self._folder.reaps:
+            self._render()  # what is concluded of the end is kept
             self._keep(is_last=True)
         self._evidence.close()
         self._health_files.close()
@@ -312,6 +315,7 @@ class Agent:
                 self._let_go()
             self._devices.look(time.monotonic(), self._runs.values())
             self._is_calm = self._calm()
+            self._clock.observe(p.follower.begin_offset_ns for p in self._living())
             self._num_polls += 1
             self._is_stale = True
             self._watchdog.end()
@@ -453,17 +457,19 @@ class Agent:
         del self._runs[run]
 
     def _render(self) -> Snapshot:
-        facts = self._engines.facts
-        rows = [view.guarded_row(fold, facts(run)) for run, fold in self._runs.items()]
+        shown, facts = self._incidents_file.without_ended_before(self._runs), self._engines.facts
+        rows = [view.guarded_row(fold, facts(run)) for run, fold in shown.items()]
         rows.sort(key=lambda row: row.begin_seconds)
-        return Snapshot(time.time(), self._agent_row(rows), tuple(rows))
+        finished = self._incidents_file.finished(shown)
+        return Snapshot(time.time(), self._agent_row(rows), tuple(rows), finished)
 
     def _agent_row(self, runs: list[RunRow]) -> AgentRow:
         ranks = [rank for run in runs for rank in run.ranks]
         problems = (
             *self._folder.problems.values(),
             *self._health_files.problems.values(),
-            *filter(None, (self._totals_file.problem, self._incidents_file.problem)),
+            *filter(None, (file.problem for file in (self._totals_file, self._incidents_file))),
+            *self._clock.problems(),
             *self._reported.values(),
         )
         return AgentRow(

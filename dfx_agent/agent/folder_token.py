@@ -6,7 +6,7 @@ It stays over restarts, so that a page that is open goes on.
 
 from __future__ import annotations
 
-import secrets
+import os
 from contextlib import closing
 
 from dfx_agent.node.segments.owned_files import open_existing, open_state, state_directory
@@ -34,7 +34,7 @@ def made(directory: str) -> str:
     """The token that is there, else a new one. OSError or SegmentError when it cannot be kept."""
     if kept(directory) is None:
         with closing(open_state(directory)) as folder:
-            folder.write(NAME, f"{secrets.token_hex(_NUM_BYTES)}\n".encode())
+            folder.write(NAME, f"{os.urandom(_NUM_BYTES).hex()}\n".encode())
     token = kept(directory)
     if token is None:
         raise OSError(f"{path(directory)} cannot be read")

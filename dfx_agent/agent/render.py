@@ -13,7 +13,7 @@ from dfx_agent.curves.rows import scalar_history
 from dfx_agent.engines.pool import pool_of
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted, unclear
-from dfx_agent.incidents.book import standing_of
+from dfx_agent.incidents.conclude import Judged, conclude
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.process import ClosedStep, Process
@@ -28,6 +28,7 @@ from dfx_agent.snapshot import (
     Piece,
     RankRow,
     RunRow,
+    RunVerdicts,
     ScalarHistory,
     ScalarRow,
     Snapshot,
@@ -36,6 +37,7 @@ from dfx_agent.snapshot import (
     TimelineRow,
     TimeSplit,
     Verdict,
+    sentences,
 )
 from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import STAGE, WAIT
@@ -46,18 +48,18 @@ _SPAN_KINDS: dict[int, SpanKind] = {STAGE: "stage", WAIT: "wait"}
 
 def run_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
     """One run as it is now."""
+    row = _run_row(fold, engines)
+    fold.concluded = RunVerdicts.of(row)
+    return row
+
+
+def _run_row(fold: RunFold, engines: Sequence[EngineFacts]) -> RunRow:
     ordered = sorted(fold.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
     verdicts, signals = fold.verdicts(), fold.health.state
-    now_seconds = time.time()
-    incidents = fold.incidents.observe(
-        verdicts, fold.alerts or (), signals, fold.step_times(), now_seconds
-    )
-    standing = standing_of(verdicts, incidents, has_steps=bool(fold.rows))
-    unknown = "alerts: not evaluated yet" if fold.alerts is None else ""
-    if unknown := fold.incidents.awaited(now_seconds) or unknown:
-        standing = not_green(standing, unknown)
     scalars = fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework)
     ranks = tuple(_rank_rows(fold, [process for _, process in ordered]))
+    judged = Judged(verdicts, fold.alerts, signals, fold.step_times(), ranks, bool(fold.rows))
+    concluded = conclude(fold.incidents, judged, time.time())
     return RunRow(
         run=fold.run,
         framework=fold.framework,
@@ -74,8 +76,10 @@ def run_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
         sustained_tokens_ratio=token_load.sustained_ratios(fold.newest_rows(token_load.NUM_STEPS)),
         faults=fold.faults.rows(fold.run),
         judged_seconds=fold.faults.judged_seconds(fold.run),
-        incidents=incidents,
-        standing=sighted(standing, fold.faults.rows(fold.run)),
+        incidents=concluded.incidents,
+        past_incidents=concluded.past_incidents,
+        ending=concluded.ending,
+        standing=sighted(concluded.standing, fold.faults.rows(fold.run)),
         blind=fold.faults.blindness_of(fold.run),
         dropped_ranks=fold.dropped.rows(),
         engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
@@ -125,7 +129,7 @@ def with_blindness(snapshot: Snapshot, blind: Blindness | None, *, is_old: bool)
     if blind is None or not is_old:
         return replace(snapshot, agent=agent)
     since = time.strftime("%H:%M:%S", time.localtime(blind.since_seconds))
-    reason = f"not judged since {since}: {blind.reason}"
+    reason = sentences.NOT_JUDGED_SINCE(when=since, reason=blind.reason)
     runs = tuple(
         replace(
             run,
@@ -210,6 +214,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         num_earlier_records=totals.num_earlier,
         counters_total=totals.counters,
         source="passive" if is_log else "guest",
+        is_suspended=fold.hangs.tracks.is_suspended(process),
     )
 
 

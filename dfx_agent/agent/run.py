@@ -28,7 +28,8 @@ from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import KINDS
 from dfx_agent.judge.memory.judge import MemoryJudge
-from dfx_agent.judge.part_of_job import only_what_is_seen, part_text
+from dfx_agent.judge.part_of_job import crashes_of_this_node, only_what_is_seen, part_text
+from dfx_agent.judge.reconcile import Pace, paces, reconciled
 from dfx_agent.judge.reported import with_reported
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.judge.straggler.places import Places, RankPlaces
@@ -43,8 +44,9 @@ from dfx_agent.node.steps import StepWatch
 from dfx_agent.node.updates import update_counts
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
-from dfx_agent.snapshot import AlertRow, StepRow, Verdict
+from dfx_agent.snapshot import AlertRow, RunVerdicts, StepRow, Verdict
 
+_NUM_STILL_STEPS = 16  # that say how long a step takes
 # judgements that verdicts go on from, as faults name them
 _STEPS, _HANGS, _SIGNALS, _LEDGER = "closed steps", "waits", "signals", "batches"
 
@@ -77,6 +79,7 @@ class RunFold:
         self.skipped_updates = SkippedUpdates()
         self.crossings, self.ledger = Crossings(), RunLedger()
         self.incidents = IncidentBook(run)
+        self.concluded: RunVerdicts | None = None  # when it was last rendered
         self.idle_check = IdleCheck()
         self.bottleneck = BottleneckJudge()
         self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
@@ -236,9 +239,22 @@ class RunFold:
         )
         memory = self.faults.judged_roles(run, "memory", self._of_memory)
         of_ranks = *self._waits(), *filter(None, stragglers)
-        seen = only_what_is_seen(of_ranks, (p.seat for p in self._trained().values()))
+        seats = [p.seat for p in self._trained().values()]
+        seen = crashes_of_this_node(only_what_is_seen(of_ranks, seats), seats)
         found = *with_reported(seen, self.reported), *memory, *filter(None, of_run)
-        return self.faults.told(run, (*found, *verdicts(self.outside)))
+        told = self.faults.told(run, (*found, *verdicts(self.outside)))
+        return reconciled(told, self._paces())
+
+    def _paces(self) -> dict[str, Pace]:
+        spans: dict[str, list[tuple[float, float]]] = {
+            role: [] for (role, _), process in self.processes.items() if process.is_living
+        }
+        for row in self.newest_rows(_NUM_STILL_STEPS):
+            if row.role in spans:
+                spans[row.role].append((row.begin_seconds, row.end_seconds))
+        now_ns, living = time.monotonic_ns(), (p for p in self.processes.values() if p.is_living)
+        now_seconds = max((p.follower.epoch_seconds(now_ns) for p in living), default=0.0)
+        return paces(spans, now_seconds)
 
     def part(self) -> str:
         """What part of its job is seen here, in words; "" for all of it."""

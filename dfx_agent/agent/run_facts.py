@@ -13,7 +13,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.judge.bottleneck.words import ROLLOUT_SIDE
+from dfx_agent.judge.bottleneck.sides import ROLLOUT_SIDE
 from dfx_agent.node.process import Process
 from dfx_agent.node.rendezvous import rendezvous_of
 from dfx_agent.node.updates import update_counts

@@ -335,8 +335,11 @@ def _of_incidents(rows: Sequence[AlertRow], snapshot: Snapshot) -> list[AlertRow
 def _of_incident(row: AlertRow, incident: Incident | None) -> AlertRow:
     if incident is None:
         return row
+    is_own = incident.action and incident.action not in row.mitigation
     return replace(
         row,
+        # where the verdict knows better what to do than the runbook of the alert
+        mitigation=incident.action if is_own else row.mitigation,
         since_seconds=incident.since_seconds,
         since_step=incident.step,
         incident=incident.id,

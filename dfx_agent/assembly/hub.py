@@ -13,6 +13,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.alerting.notification import Receiver
+from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import wait_for_nodes
 from dfx_agent.assembly.garbage import collect_rarely
@@ -95,6 +96,7 @@ class Hub:
             endpoint.route(self.intake),
             traces.route(self._spans),
             targets.route(self.intake, is_local=self._is_local),
+            diagnosis.route(self._source.snapshot, ""),
         )
         render = PrometheusExporter(self._source, self._alerts).render
         app = create_app(self._source, render, self._access, self._alerts, routes)

@@ -21,7 +21,7 @@ from dfx_agent.client import AskedAgent, NoAnswerError, named, of_folder, token_
 from dfx_agent.errors import UsageError
 from dfx_agent.exporters.prometheus.exporter import run_samples
 from dfx_agent.rules.declared import ALERTS, alerts_with
-from dfx_agent.snapshot import RunRow, Snapshot
+from dfx_agent.snapshot import RunRow, RunVerdicts, Snapshot
 from dfx_agent.wire import SegmentError
 
 _ASK_AGAIN_SECONDS = 1.0
@@ -50,19 +50,19 @@ class Observed:
     def runs(self) -> tuple[RunRow, ...]:
         return self.snapshot.runs
 
+    @property
+    def finished(self) -> tuple[RunVerdicts, ...]:
+        return self.snapshot.finished
 
-def add_observing_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of verbs that look once and say what they see."""
-    parser.add_argument("--run", metavar="NAME", help="only this run")
-    parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
-    parser.add_argument(
-        "--url",
-        metavar="URL",
-        help="agent to ask (the one that follows DIR; without one the segments are read)",
-    )
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="token of that agent (of DIR's: as in the settings)"
-    )
+    def of_run(self, run: str | None) -> Observed | None:
+        """The part about one run, or all without a name; None when there is no such run."""
+        if not run:
+            return self
+        runs = tuple(row for row in self.runs if row.run == run)
+        finished = tuple(row for row in self.finished if row.run == run)
+        if not runs and not finished:
+            return None
+        return replace(self, snapshot=replace(self.snapshot, runs=runs, finished=finished))
 
 
 class UnusableFolderError(UsageError):
@@ -97,14 +97,12 @@ def observe(
 
 
 def _of_run(seen: Observed, run: str | None) -> Observed:
-    if run is None:
-        return seen
-    names = [row.run for row in seen.runs]
-    if run not in names:
+    only = seen.of_run(run)
+    if only is None:
+        names = [row.run for row in seen.runs] + [row.run for row in seen.finished]
         known = f"there are {', '.join(names)}" if names else "no run is observed"
         raise UsageError(f"no run named {run}: {known}")
-    runs = tuple(row for row in seen.runs if row.run == run)
-    return replace(seen, snapshot=replace(seen.snapshot, runs=runs))
+    return only
 
 
 def _asked(agent: AskedAgent | None, directory: str) -> Observed | None:

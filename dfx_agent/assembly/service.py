@@ -15,6 +15,7 @@ from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.alerting import memory
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.delivery import receivers
 from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
 from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
@@ -98,7 +99,8 @@ class Service:
         sources = self.agent, self.alerts, self.trackers, self.otlp
         exporter = PrometheusExporter(*sources)
         render = self._scrapes.watched(exporter.render)
-        app = create_app(self.agent, render, self._access(), self.alerts, (route(self._spans),))
+        added = route(self._spans), diagnosis.route(self.agent.snapshot, self._config.directory)
+        app = create_app(self.agent, render, self._access(), self.alerts, added)
         self._server = Server(app, self._listener)
         self._server.start()
         self.agent.announce(self._listener.local_url, self._certificate)

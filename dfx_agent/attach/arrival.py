@@ -7,18 +7,22 @@ leaves no file but the segment and the answer. Python 3.10 and newer.
 from __future__ import annotations
 
 import binascii
+import builtins
 import json
 import marshal
 import os
 import sys
+import threading
 import time
 import zlib
-from importlib.machinery import ModuleSpec
+from importlib.machinery import BuiltinImporter, ModuleSpec
+from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
 _PACKAGE = "dfx_agent"
-_CLAIM = "_dfx_attach"
+# keys in the attribute of ``os`` that remains (see shim/residue.py): a running attach, the guest
+_RESIDUE, _CLAIM, _GUEST = "_dfx_residue", "claim", "guest"
 _CLAIM_SECONDS = 10.0
 # compiling holds the GIL: after each module the job has it for a while
 _BREATH_SECONDS = 0.005
@@ -38,32 +42,42 @@ def arrive(parcel: dict[str, Any]) -> None:
 
 def _one_at_a_time(parcel: dict[str, Any]) -> dict[str, Any]:
     """Two agents may come at the same moment: ``setdefault`` lets one of them in."""
-    mine = ModuleType(_CLAIM)
+    residue: dict[str, Any] = vars(os).setdefault(_RESIDUE, {})
+    mine = object()
     end = time.monotonic() + _CLAIM_SECONDS
-    while sys.modules.setdefault(_CLAIM, mine) is not mine:
+    while residue.setdefault(_CLAIM, mine) is not mine:
         if time.monotonic() > end:
             return {"state": "failed", "message": "another agent is attaching now: retry"}
         time.sleep(0.01)
     try:
-        return _attach(parcel)
+        return _attach(parcel, residue)
     finally:
-        sys.modules.pop(_CLAIM, None)
+        residue.pop(_CLAIM, None)
 
 
-def _attach(parcel: dict[str, Any]) -> dict[str, Any]:
-    loaded = sys.modules.get(_PACKAGE)
-    guest = None
-    if loaded is None:
-        guest = _Guest(_unpacked(parcel))
-        guest.install()
-    elif loaded.__version__ != parcel["version"]:
+def _attach(parcel: dict[str, Any], residue: dict[str, Any]) -> dict[str, Any]:
+    """Use the active guest (attached, or imported by the job), else load one.
+
+    A detached guest with the same files is used again, so that its memory is allocated once.
+    """
+    stored: Any = residue.get(_GUEST)
+    is_active = stored is not None and stored.is_active
+    loaded = stored.modules.get(_PACKAGE) if is_active else sys.modules.get(_PACKAGE)
+    if loaded is not None and loaded.__version__ != parcel["version"]:
         return {
             "state": "refused",
             "message": f"dfx-agent {loaded.__version__} is loaded in this process and this agent "
             f"is {parcel['version']}: use that version, or restart the job",
         }
+    guest: Any = None
+    if loaded is None:
+        is_same = stored is not None and stored.checksum == _checksum(parcel)
+        guest = residue[_GUEST] = stored if is_same else _Guest(parcel)
+        guest.activate()
+    active = guest or (stored if is_active else None)
+    load = active.load if active else _load_installed
     try:
-        attached: Any = __import__(f"{_PACKAGE}.shim.attached", fromlist=["attach"])
+        attached = load(f"{_PACKAGE}.shim.attached")
         unload = guest.unload if guest else None
         answer: dict[str, Any] = attached.attach(**parcel["arguments"], unload=unload)
     except BaseException:
@@ -71,6 +85,14 @@ def _attach(parcel: dict[str, Any]) -> dict[str, Any]:
             guest.unload()
         raise
     return answer
+
+
+def _checksum(parcel: dict[str, Any]) -> int:
+    return zlib.crc32(parcel["guest"].encode())
+
+
+def _load_installed(name: str) -> Any:
+    return __import__(name, fromlist=["attach"])
 
 
 def _unpacked(parcel: dict[str, Any]) -> dict[str, str | bytes]:
@@ -92,35 +114,112 @@ def _write(path: str, answer: dict[str, Any]) -> None:
 
 
 class _Guest:
-    """Imports the guest from memory: finder and loader of its modules."""
+    """The guest's modules, in a private table: the job's ``sys.modules`` does not change.
 
-    def __init__(self, files: dict[str, str | bytes]) -> None:
-        self._files = files
+    The job may iterate over ``sys.modules`` at this moment, and a table that changes during a loop
+    raises an exception there. Every module has the ``__import__`` of this table in its builtins. If
+    the job itself imports ``dfx_agent``, ``find_spec`` returns these modules.
+    """
 
-    def install(self) -> None:
+    def __init__(self, parcel: dict[str, Any]) -> None:
+        self.modules: dict[str, ModuleType] = {}
+        self.checksum, self._files = _checksum(parcel), _unpacked(parcel)
+        self.is_active = False
+        self._builtins = {**vars(builtins), "__import__": self._import}
+        self._own_built_in: dict[str, ModuleType] = {}
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """Also in a forked child: a thread that exists only in the parent may hold the old lock."""
+        self._lock = threading.RLock()
+
+    def activate(self) -> None:
         """In front: an installed dfx-agent, maybe another version, must not come in between."""
-        sys.meta_path.insert(0, self)
+        # a new list: another thread may be half-way through the old one
+        sys.meta_path = [self, *sys.meta_path]
+        self.is_active = True
 
     def unload(self) -> None:
-        for name, module in list(sys.modules.items()):
-            if getattr(getattr(module, "__spec__", None), "loader", None) is self:
-                del sys.modules[name]
-        # a new list: another thread may be half-way through the old one, and would skip a finder
+        """Remove everything but this table, which the next attach uses again."""
+        self.is_active = False
         sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+        for name, module in list(self.modules.items()):
+            if sys.modules.get(name) is module:  # the job had imported it
+                del sys.modules[name]
+
+    def load(self, name: str) -> ModuleType:
+        """The module of this name, after the packages around it."""
+        module = self.modules.get(name)
+        if module is not None:
+            return module
+        with self._lock:
+            package, _, child = name.rpartition(".")
+            parent = self.load(package) if package else None
+            return self.modules.get(name) or self._load_into(parent, name, child)
+
+    def _load_into(self, parent: ModuleType | None, name: str, child: str) -> ModuleType:
+        spec = self._spec(name)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        module = self.modules[name] = module_from_spec(spec)
+        if parent is not None:
+            setattr(parent, child, module)
+        try:
+            self._execute(module)
+        except BaseException:
+            del self.modules[name]
+            raise
+        return module
+
+    def _import(
+        self, name: str, scope: Any = None, local: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        """``__import__`` of the guest's modules, which import nothing relatively."""
+        if level or name.partition(".")[0] != _PACKAGE:
+            found = self._built_in(name)
+            return found or builtins.__import__(name, scope, local, fromlist, level)
+        module = self.load(name)
+        if not fromlist:
+            return self.modules[_PACKAGE]
+        for each in fromlist:
+            if not hasattr(module, each):
+                self.load(f"{name}.{each}")
+        return module
+
+    def _built_in(self, name: str) -> ModuleType | None:
+        """A module of the interpreter itself that the job has not loaded (``faulthandler``)."""
+        if name in sys.modules or name not in sys.builtin_module_names:
+            return None
+        if name not in self._own_built_in:
+            spec = BuiltinImporter.find_spec(name)
+            assert spec is not None
+            module = self._own_built_in[name] = module_from_spec(spec)
+            BuiltinImporter.exec_module(module)
+        return self._own_built_in[name]
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        if name.partition(".")[0] != _PACKAGE:
-            return None
+        """For the job's own import."""
+        return self._spec(name) if name.partition(".")[0] == _PACKAGE else None
+
+    def _spec(self, name: str) -> ModuleSpec | None:
         path = self._file(name)
         if path is None:
             return None
         loader: Any = self  # of PEP 451, and no more of importlib.abc than that asks for
         return ModuleSpec(name, loader, is_package=path.endswith("/__init__.py"))
 
-    def create_module(self, _spec: ModuleSpec) -> None:
-        """A plain module."""
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """The one that the guest has, where the job imports it; else a plain module."""
+        return self.modules.get(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
+        """The job's own import: a module of the table is executed already, or by another thread."""
+        with self._lock:
+            if self.modules.get(module.__name__) is not module:
+                self.modules[module.__name__] = module
+                self._execute(module)
+
+    def _execute(self, module: ModuleType) -> None:
         path = self._file(module.__name__)
         assert path is not None
         file = self._files[path]
@@ -129,7 +228,8 @@ class _Guest:
             time.sleep(_BREATH_SECONDS)
         else:
             code = marshal.loads(file)  # noqa: S302 (the agent's own bytes)
-        exec(code, module.__dict__)  # noqa: S102 (what a loader does)
+        vars(module)["__builtins__"] = self._builtins
+        exec(code, vars(module))  # noqa: S102 (what a loader does)
 
     def get_source(self, name: str) -> str | None:
         path = self._file(name)

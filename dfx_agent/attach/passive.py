@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
+from dfx_agent import boot_clock
 from dfx_agent.attach import access
 from dfx_agent.attach.processes import Process
 from dfx_agent.attach.programs import output_folder
@@ -32,7 +32,6 @@ _LOG_NAME = re.compile(r"tfevents|\.jsonl$|\.log$|^trainer_state\.json$")
 _MAX_DEPTH, _MAX_ENTRIES = 4, 2000
 _MAX_LOG_BYTES = 256 << 20  # a log is read anew whenever it has grown
 _STANDARD_STREAMS = frozenset({"1", "2"})
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 OPEN_FILES, ENVIRONMENT, FOLDER = "open files", "environment", "working folder"
 
 
@@ -74,7 +73,6 @@ class _Search:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._since_seconds = begin_seconds(process)
         # (device, inode) -> path: a log may have several names
         self.found: dict[tuple[int, int], str] = {}
         self.unreadable: list[str] = []
@@ -143,7 +141,7 @@ class _Search:
         """Nothing for what was last written before the process began: a data set, another run."""
         with suppress(OSError):
             modified = os.stat(path).st_mtime
-            if modified >= self._since_seconds:
+            if boot_clock.is_modified_since(modified, self._process.start_ticks):
                 yield modified, path
 
     def _add(self, path: str) -> None:
@@ -162,13 +160,6 @@ class _Search:
         if self._process.mount_namespace in {0, own}:
             return path
         return f"/proc/{self._process.pid}/root{path}"
-
-
-def begin_seconds(process: Process) -> float:
-    """Unix time at which the process began."""
-    with open("/proc/uptime", encoding="ascii") as file:
-        uptime_seconds = float(file.read().split()[0])
-    return time.time() - uptime_seconds + process.start_ticks / _TICKS_PER_SECOND
 
 
 def _open_files(pid: int) -> Iterator[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+from dfx_agent.wire import SegmentError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _GUEST = ("__init__.py", "wire", "shim")
@@ -26,7 +29,7 @@ def write_preload_folder(directory: str) -> str:
     """A folder for PYTHONPATH: ``sitecustomize.py`` and ``guest/``; written once per content.
 
     A folder and not a zip: Python keeps compiled files beside the sources, and every child would
-    compile a zip's again. OSError when ``directory`` cannot be written.
+    compile a zip's again. OSError when ``directory`` cannot be written, SegmentError when full.
     """
     import hashlib  # noqa: PLC0415 (attach is to be quick, and needs neither of the two)
 
@@ -36,7 +39,17 @@ def write_preload_folder(directory: str) -> str:
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
     folder = os.path.join(directory, f"preload-{digest}")
     if not os.path.isdir(folder):
-        _write(directory, folder, files)
+        try:
+            _write(directory, folder, files)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            needed = sum(map(len, files.values())) >> 10
+            raise SegmentError(
+                "full",
+                f"no room for {needed} KiB in {directory} ({error.strerror}): "
+                "free /dev/shm or set DFX_DIR to a folder with space",
+            ) from None
     return folder
 
 

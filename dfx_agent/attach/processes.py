@@ -11,9 +11,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from dfx_agent.boot_clock import SECONDS_PER_TICK, seconds_since_boot
+
 _SETTLED_SECONDS = 1.0
 _KERNEL_THREADS = 2  # their parent
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # of thousands of processes, only what launchers leave is kept
 _OF_LAUNCHERS = (
     b"RANK=", b"LOCAL_RANK=", b"WORLD_SIZE=", b"MASTER_", b"TORCHELASTIC_RUN_ID=", b"OMPI_", b"PMI",
@@ -112,9 +113,9 @@ class ProcessTable:
         for pid in self._known.keys() - now:
             del self._known[pid]
         self._settled &= now
-        uptime_ticks = _uptime_seconds() * _TICKS_PER_SECOND
+        now_seconds = seconds_since_boot()
         for pid in now - self._settled:
-            self._read(pid, uptime_ticks)
+            self._read(pid, now_seconds)
 
     def __iter__(self) -> Iterator[Process]:
         return iter(list(self._known.values()))
@@ -142,7 +143,7 @@ class ProcessTable:
             found.extend(new)
         return found
 
-    def _read(self, pid: int, uptime_ticks: float) -> None:
+    def _read(self, pid: int, now_seconds: float) -> None:
         fields = _stat(pid)
         if fields is None:
             self._known.pop(pid, None)
@@ -150,7 +151,7 @@ class ProcessTable:
         state, parent, start_ticks, name = fields
         if state not in "ZX" and parent != _KERNEL_THREADS:
             self._known[pid] = Process(pid, start_ticks, parent, name)
-        if uptime_ticks - start_ticks > _SETTLED_SECONDS * _TICKS_PER_SECOND:
+        if now_seconds - start_ticks * SECONDS_PER_TICK > _SETTLED_SECONDS:
             self._settled.add(pid)
 
 
@@ -176,8 +177,3 @@ def _stat(pid: int) -> tuple[str, int, int, str] | None:
         return None
     name = head.partition(b"(")[2].decode("utf-8", "replace")
     return fields[0].decode(), int(fields[1]), int(fields[19]), name
-
-
-def _uptime_seconds() -> float:
-    with open("/proc/uptime", encoding="ascii") as file:
-        return float(file.read().split()[0])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from dfx_agent.attach import ray
 from dfx_agent.attach.processes import Process, ProcessTable
+from dfx_agent.wire.actor_roles import role_of_actor
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _LAUNCHERS = frozenset(
@@ -26,13 +27,6 @@ _SPAWNED = "--multiprocessing-fork"
 _DATA_LOADER_NAMES = ("pt_data_worker", "pt_data_pin")
 _PRIME_PROGRAMS = {"trainer": "trainer", "orchestrator": "orchestrator", "inference": "rollout"}
 _OUTPUT_FOLDER = re.compile(r"""^\s*output_dir\s*=\s*["']([^"']+)["']""", re.MULTILINE)
-# the first that is part of an actor's class name
-_ROLE_OF_ACTOR = (
-    ("actorrollout", "actor"), ("reference", "ref"), ("reward", "reward"), ("critic", "critic"),
-    ("taskrunner", "driver"), ("rollout", "rollout"), ("vllm", "rollout"), ("sglang", "rollout"),
-    ("inference", "rollout"), ("engine", "rollout"), ("policy", "actor"), ("actor", "actor"),
-    ("learner", "learner"), ("collector", "collector"), ("orchestrator", "orchestrator"),
-)  # fmt: skip
 
 
 def is_launcher(process: Process) -> bool:
@@ -104,8 +98,7 @@ def _is_slurm_rank(environment: Mapping[str, str]) -> bool:
 
 def role_of(process: Process, table: ProcessTable) -> str:
     if actor := next((w for w in process.words[:1] if w.startswith(ray.ACTOR)), ""):
-        name = actor.removeprefix(ray.ACTOR).partition(".")[0].lower()
-        return next((role for part, role in _ROLE_OF_ACTOR if part in name), "worker")
+        return role_of_actor(actor.removeprefix(ray.ACTOR).partition(".")[0])
     if "vllm" in process.name.lower() or "sglang" in process.name.lower():
         return "rollout"
     if (program := _prime_program(process)) is not None:

@@ -97,9 +97,8 @@ def free_threaded(pid: int, version: str) -> AttachError:
 
 
 def starting(pid: int) -> AttachError:
-    return AttachError(
-        "starting", f"Python in pid {pid} is not initialised yet", "retry in a second"
-    )
+    reason = f"Python in pid {pid} is not initialised: the process starts or ends"
+    return AttachError("starting", reason, "retry in a second")
 
 
 def shadow_stack(pid: int) -> AttachError:

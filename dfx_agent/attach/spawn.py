@@ -63,7 +63,10 @@ class Job:
             raise UsageError(f"cannot start {command[0]}: {error.strerror}") from None
 
     def wait(self) -> int:
-        """Exit code of the job, 128 + N when signal N ended it. Signals must be blocked."""
+        """Exit code of the job, 128 + N when signal N ended it. Signals must be blocked.
+
+        The job is left as a zombie, so that the agent can read how it ended.
+        """
         while True:
             info = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})
             if info.si_signo != signal.SIGCHLD:
@@ -71,7 +74,7 @@ class Job:
                 if info.si_code != _FROM_KERNEL:
                     os.kill(self.pid, info.si_signo)
                 continue
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else _SIGNALLED - code
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                was_killed = ended.si_code != os.CLD_EXITED
+                return _SIGNALLED + ended.si_status if was_killed else ended.si_status

@@ -58,7 +58,7 @@ class Queued:
     def has_begun(self) -> bool:
         """Whether the text has run or runs now: a stub that is through has unmapped itself.
 
-        AttachError when the target has ended, or Python turned out not to be initialised.
+        AttachError when the target has ended, or Python is not initialised any more.
         """
         state = self._state()
         if state != _QUEUED and not self._memory.is_mapped(self._code):

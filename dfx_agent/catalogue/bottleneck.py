@@ -1,4 +1,4 @@
-"""What holds the pipeline of a run up: the verdict, its cost and its causes."""
+"""Where a step goes; what bounds the pipeline of a run, at what cost, and because of what."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ from dfx_agent.snapshot import PipelineCause, RunRow
 
 _BOUND = (*PER_NODE, "role", "bound_by")
 _CAUSE = (*_BOUND, "kind", "component", "unit")
+_PART = (*PER_NODE, "role", "part", "kind")
 
 
 def _state(run: RunRow) -> dict[tuple[str, ...], float]:
@@ -43,11 +44,19 @@ def _causes(run: RunRow, value: Callable[[PipelineCause], float | None]) -> Valu
     return found
 
 
+def _parts(run: RunRow) -> Values:
+    verdict = run.bottleneck
+    if verdict is None:
+        return {}
+    return {(verdict.role, part.name, part.kind): part.ratio for part in verdict.parts}
+
+
 STATE = Metric(
     "dfx_bottleneck_state", "gauge", "", (*_BOUND, "state", "component"),
-    "1 for what holds the pipeline up in the newest steps: state is found, clear (balanced) or "
-    "insufficient evidence; bound_by is stalled, rollout, tool, reward, train, peers, weight sync, "
-    "policy gate, data or event loop, empty for none; component costs most. role trains.",
+    "1 for the verdict on the newest steps: state is found, clear or insufficient evidence. "
+    "bound_by is stalled, rollout, tool, reward, train, peers, weight sync, policy gate, data or "
+    "event loop, and empty where training and rollout take turns: see dfx_step_share_ratio. "
+    "component costs most. role trains.",
     "derived",
     of="run", value=_state,
 )  # fmt: skip
@@ -82,4 +91,20 @@ CAUSE_SINCE_STEP = Metric(
     of="run", value=lambda run: _causes(run, lambda cause: cause.since_step),
 )  # fmt: skip
 
-METRICS = (STATE, COST_SECONDS, COST_RATIO, CAUSE_ACTIVE, CAUSE_AMOUNT, CAUSE_SINCE_STEP)
+STEP_SHARE_RATIO = Metric(
+    "dfx_step_share_ratio", "gauge", "ratio", _PART,
+    "Share of the mean step of a mean rank by part, in the newest steps of the role that trains. "
+    "The parts of a role sum to 1: a wait inside a stage is a wait. kind is work, wait, unmarked "
+    "(inside no stage and no wait) or other (the smallest parts).", "derived",
+    of="run", value=_parts,
+)  # fmt: skip
+
+METRICS = (
+    STEP_SHARE_RATIO,
+    STATE,
+    COST_SECONDS,
+    COST_RATIO,
+    CAUSE_ACTIVE,
+    CAUSE_AMOUNT,
+    CAUSE_SINCE_STEP,
+)

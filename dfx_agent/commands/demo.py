@@ -71,6 +71,9 @@ def execute(args: argparse.Namespace) -> int:
     service = Service(config)
     service.start()
     print(f"dfx-agent: page {service.url}/  metrics {service.url}/metrics", flush=True)
+    note = _note(args)
+    if note:
+        print(f"dfx-agent: {note}", flush=True)
     command = _async_command(args) if args.pipeline == "async" else _command(args)
     base = {"OMP_NUM_THREADS": "1", **os.environ}
     env = environment(base, config.directory, time.strftime("demo-%m%d-%H%M%S"))
@@ -85,6 +88,14 @@ def execute(args: argparse.Namespace) -> int:
         service.see_job_off()
     service.stop()
     return code
+
+
+def _note(args: argparse.Namespace) -> str:
+    """What this machine cannot show well of the faults that were asked for."""
+    if args.pipeline == "async":
+        return ""
+    parsed = [faults.parse(spec) for spec in args.fault]
+    return faults.straggler_note(parsed, args.ranks, len(os.sched_getaffinity(0)))
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -10,9 +10,9 @@ from rich.table import Table
 from dfx_agent.assembly.observed import (
     Observed,
     UnusableFolderError,
-    add_observing_arguments,
     observe,
 )
+from dfx_agent.commands._observing import add_observing_arguments
 from dfx_agent.errors import DfxError
 from dfx_agent.snapshot import RankRow, RunRow, Snapshot
 from dfx_agent.snapshot.document import Document
@@ -45,8 +45,11 @@ def execute(args: argparse.Namespace) -> int:
 def _print_table(seen: Observed) -> None:
     console = Console(markup=False)  # names are not ours: "[bold]" stays as it is
     for problem in seen.snapshot.agent.problems:
-        console.print(f"refused: {problem.message}", highlight=False)
+        console.print(problem.line, highlight=False)
     if not seen.runs:
+        for ended in seen.finished:
+            state, reason = ended.standing.state, ended.standing.reason
+            console.print(f"{ended.run}: ended, {state}: {reason}", highlight=False)
         console.print(f"no observed process {seen.place}; start one: dfx-agent run -- CMD ...")
         return
     table = Table(box=None, pad_edge=False)
@@ -79,6 +82,8 @@ def _cells(run: RunRow, rank: RankRow, *, has_nodes: bool) -> tuple[str, ...]:
     step = "-" if rank.step is None else str(rank.step)
     name = f"{now.kind} {now.name}" if now else "-"
     elapsed = f"{now.elapsed_seconds:.1f} s" if now else "-"
-    state = f"{rank.pid}", rank.state, step, name, elapsed, f"{rank.num_lost_records}"
+    is_starting = rank.outside is not None and rank.outside.is_starting
+    how = "suspended" if rank.is_suspended else "starting" if is_starting else rank.state
+    state = f"{rank.pid}", how, step, name, elapsed, f"{rank.num_lost_records}"
     node = (rank.node,) if has_nodes else ()
     return (run.run, rank.role, rank.rank, *node, *state)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dfx_agent.assembly.observed import add_observing_arguments, observe
+from dfx_agent.assembly.observed import observe
+from dfx_agent.commands._observing import add_observing_arguments
 from dfx_agent.errors import DfxError, UsageError
 from dfx_agent.reports.evidence_page import of_incident, of_run
 from dfx_agent.snapshot import IncidentEvidence

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
     from dfx_agent.assembly.hub import Hub
     from dfx_agent.assembly.service import Service
+    from dfx_agent.assembly.starting import StartingRanks
     from dfx_agent.facts.launch import Launch
 
 HELP = "start CMD with the guest in it and in every Python child; exit code is CMD's"
@@ -59,9 +60,10 @@ def execute(args: argparse.Namespace) -> int:
         env["DFX_MAX_OVERHEAD"] = args.max_overhead
     begin_seconds = time.time()
     job = Job(command, env, mask)
+    starting = None if service is None else _watch_starting(service, env["DFX_RUN"], job.pid)
     code = job.wait()
-    if service is not None:
-        _see_off(service, hub)
+    if service is not None and starting is not None:
+        _see_off(service, hub, starting)
         _tell_what_was_kept(env["DFX_DIR"], env["DFX_RUN"], begin_seconds)
     return code
 
@@ -116,9 +118,19 @@ def _started(service: Service) -> Service:
     return service
 
 
-def _see_off(service: Service, hub: Hub | None) -> None:
+def _watch_starting(service: Service, run: str, pid: int) -> StartingRanks:
+    """Show ranks that have written nothing yet."""
+    from dfx_agent.assembly.starting import StartingRanks
+
+    starting = StartingRanks(service.agent, run, pid)
+    starting.start()
+    return starting
+
+
+def _see_off(service: Service, hub: Hub | None, starting: StartingRanks) -> None:
     """The job has ended: its exit code stands, whatever happens here."""
     try:
+        starting.stop()
         service.see_job_off()
         service.stop()
         if hub is not None:

@@ -50,6 +50,10 @@ _FIELDS: dict[str, tuple[Callable[[str], Any], Callable[[Any], bool], str]] = {
 }
 
 
+_NEED_PEERS = frozenset({"straggler", "tokens_imbalance"})
+LEAST_SHARED_FACTOR = 1.3  # where ranks share CPUs; see docs/concepts/straggler.md
+
+
 class FaultError(ValueError):
     """A ``--fault`` that this run cannot have; the message is the one line that people read."""
 
@@ -110,7 +114,22 @@ def check(faults: Iterable[Fault], num_ranks: int) -> None:
                 f"--fault {fault.kind}: there is no rank {fault.rank} in a run of {num_ranks}; "
                 "ranks count from 0"
             )
-        if fault.kind == "tokens_imbalance" and num_ranks == 1:
+        if fault.kind in _NEED_PEERS and num_ranks == 1:
             raise FaultError(
-                "--fault tokens_imbalance needs at least 2 ranks; start the demo with torchrun"
+                f"--fault {fault.kind} needs at least 2 ranks; start the demo with torchrun"
             )
+
+
+def straggler_note(faults: Iterable[Fault], num_ranks: int, num_cpus: int) -> str:
+    """What to expect of a slow rank on this machine, as one line; "" where nothing is in its way.
+
+    Where ranks share CPUs, the scheduler hides a small difference, and a larger one takes longer.
+    """
+    factors = [fault.factor for fault in faults if fault.kind == "straggler"]
+    if not factors or num_ranks <= num_cpus:
+        return ""
+    shared = f"{num_ranks} ranks share {num_cpus} CPU{'s' * (num_cpus > 1)}"
+    if min(factors) < LEAST_SHARED_FACTOR:
+        least = f"use a factor of {LEAST_SHARED_FACTOR} or more, or --ranks {num_cpus}"
+        return f"{shared}: a straggler of {min(factors):g} may not be found; {least}"
+    return f"{shared}: it takes 12 to 45 steps until the straggler is found"

@@ -192,9 +192,9 @@ class EngineWatch:
 
     def _drop(self, jobs: Jobs) -> None:
         """Engines of runs that are gone, and those that have not answered for long."""
-        old = time.time() - _FORGET_SECONDS
+        now = time.time()
         for url, endpoint in list(self._endpoints.items()):
-            is_old = endpoint.state != "up" and endpoint.since_seconds < old
+            is_old = endpoint.state != "up" and now - endpoint.since_seconds > _FORGET_SECONDS
             is_found = endpoint.found.origin != "configured"
             if endpoint.found.run not in jobs or (is_old and is_found):
                 del self._endpoints[url]

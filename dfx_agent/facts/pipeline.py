@@ -13,7 +13,8 @@ class ProcessTime(NamedTuple):
     """Where the time of one process went since it began, and what it is in now.
 
     ``stage_seconds`` is how long a stage lasts, from its begin to its end: the median of its newest
-    16. ``queue_depth``: as it told last, by queue.
+    16. ``queue_depth``: as it told last, by queue. ``code_samples``: number of stack samples by
+    place, see shim/code_samples.py.
     """
 
     role: str
@@ -24,6 +25,7 @@ class ProcessTime(NamedTuple):
     event_loop: EventLoopRow | None = None
     stage_seconds: Mapping[str, float] = {}
     queue_depth: Mapping[str, float] = {}
+    code_samples: Mapping[str, float] = {}
 
 
 class Told(NamedTuple):

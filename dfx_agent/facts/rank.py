@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.failure import Failure
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.snapshot import RankState, TimeSplit
-from dfx_agent.wire.records import DDP_GRADIENTS
+from dfx_agent.wire.records import DATA_LOADER_WAIT, DDP_GRADIENTS
 
 SEND, RECEIVE = "send", "recv"
 IDLE = "idle"
@@ -30,6 +31,14 @@ class Arrival(NamedTuple):
     sequence: int | None
     begin_ns: int
     peer: int | None = None
+
+    @property
+    def call(self) -> str:
+        """As a headline says it, without numbers: "all_reduce", "all_gather of group tp"."""
+        if self.peer is not None:
+            return str(self)
+        group = "" if self.group in {"", "0"} else f" of group {self.group}"
+        return f"{self.operation or 'a collective'}{group}"
 
     def __str__(self) -> str:
         if self.peer is not None:
@@ -111,6 +120,12 @@ class RankFacts:
     exit_status: ExitStatus | None = None
     was_oom_killed: bool = False
     is_stopped: bool = False
+    stopped_seconds: float | None = None
+    """Since it was first seen stopped; None where it may have been since it last moved."""
+    is_ray_worker: bool = False
+    """Whether Ray runs this process: an actor, or a worker for tasks."""
+    was_ended_by_ray: bool = False
+    """Whether its log says that Ray ended it on purpose: ``ray.kill``, or its owner has ended."""
     is_idle: bool = False
     is_at_work: bool = False
     processor_share: float = 1.0
@@ -119,10 +134,16 @@ class RankFacts:
     joining: Joining | None = None
     opened_ns: tuple[int, ...] = ()
     node: str = ""
+    step_seconds: float | None = None
+    """How long the step that it is in has lasted; None before the first one."""
     told_step: int | None = None
     num_records: int = 0
     totals: TimeSplit | None = None
     queue_depth: Mapping[str, float] = field(default_factory=dict)
+    failure: Failure | None = None
+    """The exception that ended its process, where the guest saw it."""
+    thread_failure: Failure | None = None
+    """The first exception that ended another thread of it."""
 
     @property
     def is_living(self) -> bool:
@@ -145,6 +166,8 @@ class RankFacts:
         if self.stages:
             return f"in {self.stages[-1]}"
         waits = [name for name in self.open_spans if "@" not in name]  # a collective has a group
+        if waits[-1:] == [DATA_LOADER_WAIT]:
+            return "waiting for its data loader"
         return f"waiting in {waits[-1]}" if waits else "outside all stages"
 
     @property

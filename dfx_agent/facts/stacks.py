@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +55,7 @@ _RETRY_FUNCTION = re.compile(r"_*(?i:retry|retries|backoff|back_off)(?![a-z])")
 _PRIMITIVES = re.compile(r"/(threading|selectors)\.py$")
 
 
+RAY_OBJECT = "a Ray object"
 # an answer that others compute: rollouts come from servers and actors
 _CLIENTS = (
     (
@@ -65,8 +66,14 @@ _CLIENTS = (
     ),
     ("a gRPC answer", re.compile(r"-packages/grpc/")),
     ("a ZeroMQ message", re.compile(r"-packages/zmq/")),
-    ("a Ray object", re.compile(r"-packages/ray/")),
+    (RAY_OBJECT, re.compile(r"-packages/ray/")),
 )
+# around every method of an actor: what Ray itself runs to call it
+_RAY_CALLS = re.compile(
+    r"-packages/ray/(_private/(workers/default_worker\.py |worker\.py main_loop$"
+    r"|function_manager\.py \w*executor$|async_compat\.py )|util/tracing/)"
+)
+_RAY_IDLE = re.compile(r"-packages/ray/_private/worker\.py main_loop$")
 
 
 _LOOK_AT_FRAMES = 16
@@ -93,6 +100,25 @@ class ThreadStack:
     is_main: bool
     frames: tuple[Frame, ...]
 
+    @property
+    def is_idle_in_ray(self) -> bool:
+        """Whether the innermost call is Ray's worker loop."""
+        newest = self.frames[-1] if self.frames else None
+        return newest is not None and bool(_RAY_IDLE.search(f"{newest.file} {newest.function}"))
+
+    @property
+    def runs_ray_method(self) -> bool:
+        """Whether Ray called a method or a task here that has not returned."""
+        calls = self.num_frames_of_ray
+        return 0 < calls < len(self.frames)
+
+    @property
+    def num_frames_of_ray(self) -> int:
+        """How many of the outermost calls belong to Ray, which called the job's method."""
+        numbered = enumerate(self.frames, start=1)
+        calls = [n for n, f in numbered if _RAY_CALLS.search(f"{f.file} {f.function}")]
+        return max(calls, default=0)
+
 
 @dataclass(frozen=True)
 class ProcessStacks:
@@ -107,7 +133,16 @@ class ProcessStacks:
 
     @property
     def main(self) -> ThreadStack | None:
-        return next((thread for thread in self.threads if thread.is_main), None)
+        """Python's main thread; of an actor with several threads one that runs a method."""
+        main = next((thread for thread in self.threads if thread.is_main), None)
+        if main is None or not main.is_idle_in_ray:
+            return main
+        return next((thread for thread in self.threads if thread.runs_ray_method), main)
+
+    @property
+    def is_idle_actor(self) -> bool:
+        """Whether Ray's worker loop waits for the next call: nothing in this process is to do."""
+        return self.main is not None and self.main.is_idle_in_ray
 
     def is_long_work(self) -> bool:
         """Whether the main thread saves, validates, generates or compiles, or asks a server."""
@@ -119,8 +154,11 @@ class ProcessStacks:
 
     def is_named_long(self) -> bool:
         """By the names of the functions outside torch alone, which is a guess."""
-        frames = self.newest_frames
-        return any(_LONG_FUNCTION.match(f.function) for f in frames if not _TORCH.search(f.file))
+        return _is_named_long(self.newest_frames)
+
+    def is_named_long_inside(self) -> bool:
+        """The same without the callers of the job's own innermost function."""
+        return _is_named_long(self.inner_frames)
 
     def is_in_long_code(self) -> bool:
         """By code that does nothing but save, generate or compile."""
@@ -136,14 +174,29 @@ class ProcessStacks:
         return next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)
 
     @property
+    def inner_frames(self) -> tuple[Frame, ...]:
+        """The job's own innermost call and what that one calls; all of them without one."""
+        frames = self.newest_frames
+        own = [n for n, f in enumerate(frames) if not _LIBRARY.search(f.file)]
+        return frames[own[-1] :] if own else frames
+
+    @property
     def newest_frames(self) -> tuple[Frame, ...]:
-        """Innermost calls of the main thread."""
-        return self.main.frames[-_LOOK_AT_FRAMES:] if self.main else ()
+        """Innermost calls of the main thread, without those of Ray that called the job's method."""
+        thread = self.main
+        return thread.frames[thread.num_frames_of_ray :][-_LOOK_AT_FRAMES:] if thread else ()
+
+
+def _is_named_long(frames: Iterable[Frame]) -> bool:
+    return any(_LONG_FUNCTION.match(f.function) for f in frames if not _TORCH.search(f.file))
 
 
 def client_of(stacks: ProcessStacks) -> str:
-    """What the main thread waits for from a server, as in "an HTTP answer"; "" for nothing."""
-    for frame in reversed(stacks.newest_frames):
+    """What the main thread waits for from a server, as in "an HTTP answer"; "" for nothing.
+
+    Only a client that the job's own innermost function calls: its callers wait for that function.
+    """
+    for frame in reversed(stacks.inner_frames):
         for answer, path in _CLIENTS:
             if path.search(frame.file):
                 return answer

@@ -69,6 +69,11 @@ class Step:
     ranks: Mapping[str, RankStep]
     num_steps: int = 1
 
+    @property
+    def end_seconds(self) -> float:
+        """When the last rank ended it."""
+        return self.begin_seconds + max(of.wall_seconds for of in self.ranks.values())
+
 
 @dataclass(frozen=True, slots=True)
 class RoleSteps:

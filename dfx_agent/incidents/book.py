@@ -5,7 +5,7 @@ ask of both: since when? The book remembers: an incident begins at the event tim
 when it was opened, and that stays; an alert's clock gives way to an earlier event. What is found
 again, with a begin before it was lost sight of, goes on; so does what begins again within two
 minutes while its judge had not enough evidence to clear it.
-``standing_of`` is the only place that says whether a run is clear.
+What is over stays in ``past``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from pydantic import FiniteFloat
 
+from dfx_agent.incidents import sentences
+from dfx_agent.incidents.past import PastIncidents
 from dfx_agent.incidents.words import (
     action_of,
     cost_of,
@@ -24,15 +26,15 @@ from dfx_agent.incidents.words import (
     origin_of,
     sentence_of,
 )
+from dfx_agent.rules.declared.progress import LONG_WAIT
 from dfx_agent.rules.samples import REWARD_IMPROVING
+from dfx_agent.sentence import joined
 from dfx_agent.snapshot import (
-    UNJUDGED,
     AlertRow,
     Incident,
     IncidentSeverity,
     IncidentState,
     SignalState,
-    Standing,
     Verdict,
 )
 
@@ -48,7 +50,7 @@ _NUM_ENDED = 32
 # kinds of which there is one at a time in a role, whoever is named
 _ONE_OF_ROLE = frozenset({"hang", "divergence"})
 # whose verdict says the step of the rank in question, and no newer one
-_OF_ONE_STEP = frozenset({"hang", "crash", "divergence"})
+_OF_ONE_STEP = frozenset({"hang", "crash", "divergence", "memory"})
 # a leak of the host and a device that fills up may be told of one rank
 _BY_CAUSE = frozenset({"memory", "data"})
 _MILD_KINDS = frozenset({"straggler", "memory"})
@@ -57,11 +59,17 @@ _SEVERITIES: tuple[IncidentSeverity, ...] = ("critical", "warning", "info")
 
 @dataclass(frozen=True)
 class _Subject:
-    """One problem as it is told now: a verdict, alerts, or both."""
+    """One problem as it is told now: a verdict, alerts, or both.
+
+    ``unsure``: the verdict without a finding that an alert is about. It names ranks and stacks.
+    ``is_clear``: the verdicts of this kind are clear, and only an alert remains.
+    """
 
     kind: str
     verdict: Verdict | None
     alerts: tuple[AlertRow, ...]
+    unsure: Verdict | None = None
+    is_clear: bool = False
 
     @property
     def role(self) -> str:
@@ -151,6 +159,7 @@ class IncidentBook:
         self._run = run
         self._open: list[KeptIncident] = []
         self._ended: list[KeptIncident] = []
+        self.past = PastIncidents()
 
     def kept(self) -> tuple[KeptIncident, ...]:
         """For the next agent: those that are open, or were and may yet be told again."""
@@ -165,8 +174,8 @@ class IncidentBook:
     def awaited(self, now_seconds: float) -> str:
         """What was told by an agent of before and has not been judged again; "" when all has."""
         waiting = [e for e in self._ended if e.is_resumed and now_seconds < e.due_seconds]
-        told = "; ".join(entry.summary or entry.kind for entry in waiting)
-        return f"told before this agent came, not judged again yet: {told}" if told else ""
+        found = joined(entry.summary or entry.kind for entry in waiting)
+        return sentences.NOT_JUDGED_AGAIN(found=found) if found else ""
 
     def observe(
         self,
@@ -184,7 +193,7 @@ class IncidentBook:
         found = [verdict for verdict in verdicts if verdict.state == "found"]
         opened: list[KeptIncident] = []
         incidents: list[Incident] = []
-        for subject in _subjects(found, alerts):
+        for subject in _subjects(found, verdicts, alerts):
             begin = _begin(subject, signals, steps, now_seconds)
             entry = self._entry(subject, begin, opened)
             entry.see(subject, begin, now_seconds)
@@ -195,6 +204,7 @@ class IncidentBook:
         self._open = opened
         for entry in self._ended:
             entry.miss(verdicts, is_first=entry in ended)
+        self.past.see(incidents, now_seconds)
         return tuple(sorted(incidents, key=_worst_first))
 
     def _entry(
@@ -235,28 +245,9 @@ class StepTimes:
         return max(before)[1] if before else None
 
 
-def standing_of(
-    verdicts: Sequence[Verdict], incidents: Sequence[Incident], *, has_steps: bool
-) -> Standing:
-    """What the run is in. Whatever is neither found nor clear is missing evidence."""
-    for incident in incidents:  # the worst first
-        if incident.state != "noted":
-            return Standing(incident.state, incident.sentence)
-    if not verdicts:
-        return UNJUDGED
-    if not has_steps:
-        waits = [v.summary for v in verdicts if v.kind == "hang" and v.state != "clear"]
-        reason = "; ".join(dict.fromkeys(["no step has closed yet", *waits]))
-        return Standing("insufficient evidence", reason)
-    noted = [f"noted: {incident.summary}" for incident in incidents]
-    unsure = [f"{v.kind}: {v.summary}" for v in verdicts if v.state != "clear"]
-    if unsure:
-        return Standing("insufficient evidence", "; ".join(dict.fromkeys([*unsure, *noted])))
-    kinds = ", ".join(dict.fromkeys(verdict.kind for verdict in verdicts))
-    return Standing("clear", "; ".join([f"nothing found: {kinds}", *noted]))
-
-
-def _subjects(found: Sequence[Verdict], alerts: Sequence[AlertRow]) -> list[_Subject]:
+def _subjects(
+    found: Sequence[Verdict], verdicts: Sequence[Verdict], alerts: Sequence[AlertRow]
+) -> list[_Subject]:
     """Each verdict with the alerts on it; alerts on none by kind; the others by their name."""
     subjects = [
         _Subject(v.kind, v, tuple(row for row in alerts if row.verdict == v.kind)) for v in found
@@ -266,7 +257,20 @@ def _subjects(found: Sequence[Verdict], alerts: Sequence[AlertRow]) -> list[_Sub
     for row in alerts:
         if row.verdict not in told and not (row.is_inhibited and not row.verdict):
             others.setdefault(row.verdict or row.alert, []).append(row)
-    return [*subjects, *(_Subject(kind, None, tuple(rows)) for kind, rows in others.items())]
+    unsure: dict[str, Verdict] = {
+        v.kind: v for v in verdicts if v.state != "found" and v.cause == LONG_WAIT
+    }
+    states: dict[str, set[str]] = {}
+    for verdict in verdicts:
+        states.setdefault(verdict.kind, set()).add(verdict.state)
+    clear = {kind for kind, of in states.items() if of == {"clear"}}
+    return [
+        *subjects,
+        *(
+            _Subject(kind, None, tuple(rows), unsure.get(kind), is_clear=kind in clear)
+            for kind, rows in others.items()
+        ),
+    ]
 
 
 def _begin(
@@ -303,15 +307,19 @@ def _onset_step(subject: _Subject, signals: SignalState | None) -> int | None:
 def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
     verdict = subject.verdict
     loudest = min(subject.alerts, key=_alert_severity, default=None)
-    severity = _severity(subject)
+    severity, about = _severity(subject), verdict or subject.unsure
     if verdict is not None:
         entry.summary = verdict.summary
+    elif subject.unsure is not None:
+        entry.summary = subject.unsure.summary
     summary = entry.summary or (loudest.summary if loudest else "")
     cause = verdict.cause if verdict else ""
     lost_seconds = verdict.lost_seconds if verdict else None
     alert = loudest.alert if loudest else ""
     cost = cost_of(subject.kind, cause, lost_seconds, alert)
-    action = action_of(subject.kind, cause, alert)
+    action = (verdict.action if verdict else "") or action_of(subject.kind, cause, alert)
+    if subject.is_clear and subject.unsure is None and entry.summary:  # a verdict found it before
+        cost, action = sentences.NOT_FOUND_ANY_MORE, ""
     told = cost, origin_of(subject.kind, cause), action
     lines = [line for row in subject.alerts for line in row.lines] if not verdict else []
     return Incident(
@@ -331,7 +339,7 @@ def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
         action=action,
         sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, told),
         alerts=tuple(dict.fromkeys(row.alert for row in subject.alerts)),
-        evidence=(*(verdict.evidence if verdict else ()), *dict.fromkeys(lines)),
+        evidence=(*(about.evidence if about else ()), *dict.fromkeys(lines)),
     )
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from dfx_agent.durations import seconds_text
+from dfx_agent.incidents import sentences
 from dfx_agent.rules.alert import Alert
 from dfx_agent.rules.declared import ALERTS
 from dfx_agent.rules.declared.progress import RANK_IMBALANCE, STRAGGLER
 from dfx_agent.rules.declared.stability import NONFINITE
 from dfx_agent.rules.subjects import verdict_kind
+from dfx_agent.sentence import joined
 
 _BY_NAME: dict[str, Alert] = {alert.name: alert for alert in ALERTS}
 _BY_KIND: dict[str, Alert] = {verdict_kind(alert): alert for alert in reversed(ALERTS)}
@@ -25,7 +27,7 @@ _NOT_FINITE = "NaN or Inf"
 def cost_of(kind: str, cause: str, lost_seconds: float | None, alert: str) -> str:
     """What it costs, as one sentence with its stop; "" where no runbook says it."""
     if lost_seconds is not None:
-        return f"It costs {seconds_text(lost_seconds)} of every step."
+        return sentences.COSTS(seconds=seconds_text(lost_seconds))
     found = _alert_on(kind, cause, alert)
     return "" if found is None else _first_sentence(found.runbook.impact)
 
@@ -38,7 +40,7 @@ def origin_of(kind: str, cause: str) -> str:
 def action_of(kind: str, cause: str, alert: str) -> str:
     """What to do first, as one sentence with its stop; "" where no runbook says it."""
     if (kind, cause) == ("hang", _RENDEZVOUS):
-        return "Start the job on who is missing, or see why it does not reach the others."
+        return sentences.RENDEZVOUS_ACTION
     found = _alert_on(kind, cause, alert)
     return "" if found is None else _first_sentence(found.runbook.mitigation)
 
@@ -56,12 +58,17 @@ def sentence_of(
 
     Lines about signals tell since when each has moved: the first may be calm again.
     """
-    listed = "; ".join(dict.fromkeys(lines))
-    who = f"{summary} ({listed})" if listed else summary
-    at = datetime.fromtimestamp(since_seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    since = at if step is None else f"step {step} ({at})"
-    begun = f"the first signal moved at {since}" if "since step" in listed else f"since {since}"
-    return " ".join(filter(None, [f"{who}; {begun}.", *told]))
+    listed = list(dict.fromkeys(lines))
+    at = time_text(since_seconds)
+    when = at if step is None else f"step {step} ({at})"
+    is_of_signals = any("since step" in line for line in listed)
+    begun = sentences.FIRST_SIGNAL if is_of_signals else sentences.BEGAN
+    return joined([summary, *listed, begun(when=when), *told])
+
+
+def time_text(seconds: float) -> str:
+    """Unix time as people on several machines read it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _alert_on(kind: str, cause: str, alert: str) -> Alert | None:

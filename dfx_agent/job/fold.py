@@ -21,10 +21,11 @@ from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.here import Shift
 from dfx_agent.job.layout import merged
+from dfx_agent.job.lost_node import Peers
 from dfx_agent.job.node_run import NodeRun
 from dfx_agent.job.places import Places
 from dfx_agent.job.rendezvous import Launched
-from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, takes_part
+from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, has_progressed
 from dfx_agent.job.steps import JobSteps
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.health import RunHealth
@@ -35,6 +36,8 @@ from dfx_agent.rules.declared.stability import DIVERGENCE
 # which of two ranks on two nodes died first is known no better than how long a document takes
 _ORDER_NS = 500 * 10**6
 _MOVING_NS = 10 * 10**9
+# a node reports at least as often: it may have lived so long after its last report
+_REPORTED_NS = 5 * 10**9
 _NEWEST_STAGES = 16
 _STANDS_AFTER_NS = 10 * 10**9
 
@@ -257,28 +260,59 @@ class JobFold:
     def presences(self) -> list[Presence]:
         """Each node of the job, and what is known of it while it is silent."""
         elsewhere: dict[str, int] = {}
-        moved_ns = 0
+        moved_ns = met_ns = 0
         for node in self.heard:
             for rank in node.ranks.values():
                 moved_ns = max(moved_ns, self.shift(node).ns + rank.moved_ns)
+                met_ns = max(
+                    [met_ns, *(self.shift(node).ns + ns for ns in rank.group_moved_ns.values())]
+                )
                 for group, number in rank.reached.items():
                     elsewhere[group] = max(number, elsewhere.get(group, -1))
-        is_moving = self.here_ns - moved_ns < _MOVING_NS
-        return [
-            Presence(
-                node.node,
-                node.silent_seconds(self.here_ns),
-                tuple(self._own_labels(node)),
-                has_left=node.has_left,
-                takes_part=takes_part(
-                    (rank.reached for rank in node.ranks.values() if rank.is_living),
-                    elsewhere,
-                    is_moving=is_moving,
-                ),
-                reach=self.reach.get(node.node),
+        return [self._presence(node, elsewhere, moved_ns, met_ns) for node in self.nodes.values()]
+
+    def _presence(
+        self, node: NodeRun, elsewhere: Mapping[str, int], moved_ns: int, met_ns: int
+    ) -> Presence:
+        """When ranks of connected nodes last moved, and last took part in a collective."""
+        has_met = has_progressed(_reached(node), elsewhere)
+        return Presence(
+            node.node,
+            node.silent_seconds(self.here_ns),
+            tuple(self._own_labels(node)),
+            has_left=node.has_left,
+            takes_part=has_met and self.here_ns - moved_ns < _MOVING_NS,
+            has_progressed=bool(has_met) and met_ns - node.heard_ns > _REPORTED_NS,
+            reach=self.reach.get(node.node),
+        )
+
+    def lost_labels(self, node: str) -> dict[str, tuple[str, ...]]:
+        """Role -> ranks that were alive in the last report of this node, as the job calls them."""
+        known = self.nodes[node]
+        own = set(self._own_labels(known))
+        roles = dict.fromkeys(seat.role for seat in known.seats if seat.role != LOG_ROLE)
+        found = {
+            role: tuple(
+                sorted(
+                    (s.label for s in known.seats if s.role == role and s.label in own),
+                    key=lambda label: (len(label), label),
+                )
             )
-            for node in self.nodes.values()
-        ]
+            for role in roles
+        }
+        return {role: labels for role, labels in found.items() if labels}
+
+    def blocked_peers(self) -> Peers:
+        """Ranks of connected nodes that wait in a collective, and for how long the first has."""
+        waiting: dict[str, int] = {}
+        for node in self.heard:
+            shift_ns = self.shift(node).ns
+            for (role, label), rank in node.ranks.items():
+                if rank.is_living and rank.arrivals:
+                    begin_ns = min(arrival.begin_ns for arrival in rank.arrivals) + shift_ns
+                    waiting[self.places.label(node.node, role, label)] = begin_ns
+        since_ns = min(waiting.values(), default=self.here_ns)
+        return Peers(tuple(waiting), (self.here_ns - since_ns) / 1e9)
 
     def _own_labels(self, node: NodeRun) -> Iterator[str]:
         """Of its living processes, whose places nobody else has by now."""
@@ -348,6 +382,10 @@ class JobFold:
             moved_ns=min(rank.moved_ns, now_ns),
             others_moved_ns=min(rank.others_moved_ns, now_ns),
         )
+
+
+def _reached(node: NodeRun) -> list[Mapping[str, int]]:
+    return [rank.reached for rank in node.ranks.values() if rank.is_living]
 
 
 def _told_by(node: NodeRun) -> Mapping[tuple[str, str], RankFacts]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dfx_agent.facts.devices import Reported
+from dfx_agent.facts.failure import Failure
 from dfx_agent.facts.flight import FlightRecord, RecordedGroup
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
@@ -48,6 +49,8 @@ class Shift:
             alive_ns=self._at(rank.alive_ns),
             gone_ns=self._at(rank.gone_ns),
             there_ns=self._at(rank.there_ns),
+            failure=self._failure(rank.failure),
+            thread_failure=self._failure(rank.thread_failure),
             opened_ns=tuple(at + ns for at in rank.opened_ns),
             stacks=self._stacks(rank.stacks),
             flight=flight or self.flight(rank.flight),
@@ -55,6 +58,9 @@ class Shift:
 
     def _at(self, at_ns: int | None) -> int | None:
         return None if at_ns is None else at_ns + self.ns
+
+    def _failure(self, failure: Failure | None) -> Failure | None:
+        return failure and failure._replace(time_ns=failure.time_ns + self.ns)
 
     def _stacks(self, stacks: ProcessStacks | None) -> ProcessStacks | None:
         return None if stacks is None else replace(stacks, time_ns=self._at(stacks.time_ns))

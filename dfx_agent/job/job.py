@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.faults import not_green, sighted
-from dfx_agent.incidents.book import IncidentBook, StepTimes, standing_of
+from dfx_agent.faults import sighted
+from dfx_agent.incidents import sentences
+from dfx_agent.incidents.book import IncidentBook, StepTimes
+from dfx_agent.incidents.conclude import Conclusion, Judged, conclude
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.roster import SILENT_SECONDS
@@ -36,21 +38,24 @@ class Job:
         fold = self.fold
         fold.close()
         verdicts = self._judge.verdicts()
-        incidents = self._incidents.observe(
-            verdicts, self.alerts or (), fold.health.state, self._step_times(), fold.here_seconds
-        )
-        has_steps = any(steps.rows for steps in fold.steps.values())
-        standing = standing_of(verdicts, incidents, has_steps=has_steps)
-        if self.alerts is None:
-            standing = not_green(standing, "alerts: not evaluated yet")
-        if fold.late_seconds > LATE_SECONDS:
-            old = seconds_text(fold.late_seconds)
-            standing = not_green(
-                standing, f"what nodes tell comes {old} late: more than can be taken"
-            )
-        standing = sighted(standing, fold.faults.rows(fold.run))
-        row = self._rows.run(verdicts, incidents, standing)
+        row = self._rows.run(verdicts)
+        row = replace(row, **vars(self._conclusion(row)))
+        row = replace(row, standing=sighted(row.standing, fold.faults.rows(fold.run)))
         return replace(row, bottleneck=self._pipeline(row))
+
+    def _conclusion(self, row: RunRow) -> Conclusion:
+        fold, late_seconds = self.fold, self.fold.late_seconds
+        is_late = late_seconds > LATE_SECONDS
+        judged = Judged(
+            row.verdicts,
+            self.alerts,
+            fold.health.state,
+            self._step_times(),
+            row.ranks,
+            has_steps=any(steps.rows for steps in fold.steps.values()),
+        )
+        late = [sentences.LATE_FACTS(late=seconds_text(late_seconds))] if is_late else []
+        return conclude(self._incidents, judged, fold.here_seconds, late)
 
     def _pipeline(self, row: RunRow) -> Bottleneck | None:
         """What the job waits for, by what its nodes tell: engines they do not."""

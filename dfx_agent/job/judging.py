@@ -10,15 +10,18 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.faults import unclear
 from dfx_agent.job.fold import JobFold
+from dfx_agent.job.lost_node import Peers, is_lost, lost_verdict, with_lost_nodes
 from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
 from dfx_agent.job.roster import Presence, missing_text
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.judge.memory.judge import MemoryJudge
 from dfx_agent.judge.part_of_job import HERE_ONLY, PART_OF_JOB, only_what_is_seen
+from dfx_agent.judge.reconcile import Pace, paces, reconciled
 from dfx_agent.judge.reported import with_reported
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.judge.words import labels_text, places_text
+from dfx_agent.sentence import capitalized, joined
 from dfx_agent.snapshot import Verdict
 
 _OF_RANKS = frozenset({"hang", "straggler", "crash", "memory"})
@@ -52,13 +55,24 @@ class JobJudge:
         found = (*with_reported(only_what_is_seen(of_ranks, seats), fold.reported()), *memory)
         told = [_with_reason(verdict, unsure.get(verdict.role, "")) for verdict in found]
         told = [self._meeting(verdict, ranks, seats) for verdict in told]
+        told = with_lost_nodes(told, list(self._lost(presences)))
         of_run = (
             judged(run, "divergence", "", self._divergence),
             judged(run, "data", "", fold.ledger.verdict),
             launch_verdict(fold.launched, fold.idle_nodes, fold.here_ns),
         )
         named = (self._named(verdict) for verdict in (*told, *filter(None, of_run)))
-        return tuple(self._where_it_fails(named))
+        return reconciled(self._where_it_fails(named), self._paces())
+
+    def _paces(self) -> dict[str, Pace]:
+        fold = self._fold
+        living = {seat.role for _, seat in fold.seats() if seat.is_living}
+        spans = {
+            role: [(step.begin_seconds, step.end_seconds) for step in steps.rows]
+            for role, steps in fold.steps.items()
+            if role in living
+        }
+        return paces(spans, fold.here_seconds)
 
     def _waits(
         self, ranks: Mapping[str, Sequence[RankFacts]], *, is_sure: bool
@@ -78,6 +92,16 @@ class JobJudge:
             return verdict
         missing = missing_text(seats, role, self._fold.idle_nodes)
         return rendezvous_verdict(role, ranks[role], missing) or verdict
+
+    def _lost(self, presences: Sequence[Presence]) -> Iterable[Verdict]:
+        """Nodes that are lost with ranks; not if no node is connected: then the hub is cut off."""
+        fold = self._fold
+        peers = fold.blocked_peers() if fold.heard else Peers()
+        for presence in presences if fold.heard else ():
+            if is_lost(presence, peers):
+                labels_by_role = fold.lost_labels(presence.node)
+                for role, labels in labels_by_role.items():
+                    yield lost_verdict(role, presence, labels, peers, fold.here_seconds)
 
     def _straggler(self, role: str) -> Verdict | None:
         """None for a role whose processes never meet, while others make steps."""
@@ -121,7 +145,7 @@ class JobJudge:
             )
             texts = [*claimed, *silent, missing_text(everybody, role, fold.idle_nodes)]
             if any(texts):
-                found[role] = "; ".join(dict.fromkeys(filter(None, texts)))
+                found[role] = joined(texts)
         return found
 
     def _named(self, verdict: Verdict) -> Verdict:
@@ -132,8 +156,9 @@ class JobJudge:
         ranks = labels_text(verdict.ranks)
         nodes = {label: fold.places.owner(verdict.role, label) for label in verdict.ranks}
         named = places_text(nodes)
-        if verdict.summary.startswith(f"{ranks} ") and not verdict.summary.startswith(named):
-            return replace(verdict, summary=named + verdict.summary[len(ranks) :])
+        for begin, text in ((ranks, named), (capitalized(ranks), capitalized(named))):
+            if verdict.summary.startswith(f"{begin} ") and not verdict.summary.startswith(text):
+                return replace(verdict, summary=text + verdict.summary[len(begin) :])
         return verdict
 
     def _where_it_fails(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
@@ -155,4 +180,4 @@ def _with_reason(verdict: Verdict, reason: str) -> Verdict:
         return replace(verdict, cause=verdict.cause or PART_OF_JOB)
     if verdict.cause == PART_OF_JOB:
         return replace(verdict, summary=reason)
-    return replace(verdict, summary=f"{verdict.summary}; {reason}")
+    return replace(verdict, summary=joined((verdict.summary, reason)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.rank import RankFacts
+from dfx_agent.job import sentences
 from dfx_agent.judge.words import stack_lines
 from dfx_agent.snapshot import Verdict
 
@@ -35,13 +36,13 @@ def rendezvous_verdict(role: str, ranks: Sequence[RankFacts], missing: str) -> V
     if seconds < SAID_SECONDS:
         return None
     waiting = [rank for rank in living if _is_in_rendezvous(rank)]
-    does = "waits in rendezvous" if waiting else "has not begun"
+    sentence = sentences.IN_RENDEZVOUS if waiting else sentences.NOT_BEGUN
     is_found = bool(waiting) and seconds >= FOUND_SECONDS
     return Verdict(
         kind="hang",
         state="found" if is_found else "insufficient evidence",
         role=role,
-        summary=f"the job {does} for {seconds_text(seconds)}: {missing}",
+        summary=sentence(duration=seconds_text(seconds), missing=missing),
         cause=CAUSE if is_found else "",
         since_seconds=living[0].epoch_seconds(since_ns),
         evidence=tuple(stack_lines(living)),
@@ -78,38 +79,39 @@ def launch_verdict(
     seconds = (now_ns - newest.since_ns) / 1e9
     if seconds < SAID_SECONDS:
         return None
-    absent = _absent_text(launched, idle_nodes)
-    begun = f"torchrun runs on {_nodes_text(launched)}, and no rank is seen"
-    waits = f"torchrun waits for other nodes for {seconds_text(seconds)}: {absent}"
-    is_found = bool(absent) and seconds >= FOUND_SECONDS
+    summary, is_waiting = _launch_text(launched, idle_nodes, seconds_text(seconds))
+    is_found = is_waiting and seconds >= FOUND_SECONDS
     return Verdict(
         kind="hang",
         state="found" if is_found else "insufficient evidence",
         role="",
-        summary=waits if absent else f"{begun} for {seconds_text(seconds)}",
+        summary=summary,
         cause=CAUSE if is_found else "",
         since_seconds=newest.since_seconds,
         evidence=tuple(map(_line, launched)),
     )
 
 
-def _absent_text(launched: Sequence[Launched], idle_nodes: Collection[str]) -> str:
-    """As in "1 of 2 nodes is here; nothing from node-b"; "" where all have come."""
+def _launch_text(
+    launched: Sequence[Launched], idle_nodes: Collection[str], duration: str
+) -> tuple[str, bool]:
+    """What torchrun waits for, and whether it is other nodes."""
     num_nodes = max(each.launch.num_nodes for each in launched)
     if len(launched) >= num_nodes:
-        return ""
-    is_are = "is" if len(launched) == 1 else "are"
-    here = f"{len(launched)} of {num_nodes} nodes {is_are} here"
+        nodes = ", ".join(sorted(each.node for each in launched))
+        return sentences.NO_RANKS_YET(nodes=nodes, duration=duration), False
     idle = ", ".join(sorted(set(idle_nodes) - {each.node for each in launched}))
     ranks = {each.launch.node_rank for each in launched}
     absent = [str(n) for n in range(num_nodes) if n not in ranks] if -1 not in ranks else []
-    never = f"node rank{'s' if len(absent) > 1 else ''} {', '.join(absent)} never came"
-    whose = f"nothing from {idle}" if idle else never if absent else ""
-    return f"{here}; {whose}" if whose else here
-
-
-def _nodes_text(launched: Sequence[Launched]) -> str:
-    return ", ".join(sorted(each.node for each in launched))
+    never = f"node rank{'s' if len(absent) > 1 else ''} {', '.join(absent)}" if absent else ""
+    missing = idle or never
+    text = sentences.TORCHRUN_WAITS(
+        duration=duration,
+        num_here=len(launched),
+        num_nodes=num_nodes,
+        missing=f", {missing} did not" if missing else "",
+    )
+    return text, True
 
 
 def _line(each: Launched) -> str:

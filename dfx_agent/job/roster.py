@@ -12,6 +12,7 @@ from typing import Literal
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.seat import Seat
+from dfx_agent.job import sentences
 from dfx_agent.judge.words import labels_text
 
 SILENT_SECONDS = 15.0
@@ -25,6 +26,7 @@ class Presence:
     """A node of the job as the hub knows it; ``labels``: its living ranks, as it told last.
 
     ``takes_part``: by what ranks elsewhere have done since, None where nothing says it.
+    ``has_progressed``: ranks elsewhere have done what needed its ranks, since its last report.
     """
 
     node: str
@@ -32,6 +34,7 @@ class Presence:
     labels: tuple[str, ...] = ()
     has_left: bool = False
     takes_part: bool | None = None
+    has_progressed: bool = False
     reach: Reach | None = None
 
     @property
@@ -42,27 +45,21 @@ class Presence:
         """In one sentence; "" of one that is heard, or has nobody."""
         if self.is_heard or not self.labels:
             return ""
-        whose, for_seconds = labels_text(self.labels), seconds_text(self.silent_seconds)
-        runs = f"{whose} still {'take' if len(self.labels) > 1 else 'takes'} part in collectives"
-        unknown = f"whether {whose} {'run' if len(self.labels) > 1 else 'runs'} is not known"
+        whose, duration = labels_text(self.labels), seconds_text(self.silent_seconds)
+        is_one = len(self.labels) == 1
+        runs = f"{whose} still {'takes' if is_one else 'take'} part in collectives"
+        unknown = f"whether {whose} {'runs' if is_one else 'run'} is not known"
+        state = runs if self.takes_part else unknown
         if self.has_left:
-            return f"the agent of {self.node} has ended: {runs if self.takes_part else unknown}"
-        if self.reach == "no answer" and self.takes_part:
-            return (
-                f"{self.node} is cut off from this hub since {for_seconds}: its host does not "
-                f"answer, {runs}"
-            )
-        if self.reach == "no answer":
-            return (
-                f"{self.node} is gone, or cut off from everybody, since {for_seconds}: neither its "
-                f"host nor {whose} {'answer' if len(self.labels) > 1 else 'answers'}"
-            )
-        said = f"the agent of {self.node} has told nothing for {for_seconds}"
-        return f"{said}: {runs if self.takes_part else unknown}"
+            return sentences.AGENT_ENDED(node=self.node, state=state)
+        if self.reach != "no answer":
+            return sentences.AGENT_SILENT(node=self.node, duration=duration, state=state)
+        sentence = sentences.NODE_CUT_OFF if self.takes_part else sentences.NODE_GONE
+        return sentence(node=self.node, duration=duration, ranks=whose)
 
 
 def missing_text(seats: Sequence[Seat], role: str, idle_nodes: Iterable[str]) -> str:
-    """As in "6 of 8 ranks are here; nothing from node-c"; "" where all are, or none is expected.
+    """As in "6 of 8 ranks have started; none of node-c."; "" where all have, or none is expected.
 
     ``idle_nodes`` are joined and have nobody of this job.
     """
@@ -76,22 +73,22 @@ def missing_text(seats: Sequence[Seat], role: str, idle_nodes: Iterable[str]) ->
         return ""
     absent = [str(rank) for rank in range(world_size) if rank not in known]
     nodes = ", ".join(sorted(idle_nodes))
-    whose = f"nothing from {nodes}" if nodes else f"{labels_text(absent)} never joined"
-    return f"{num_here} of {world_size} ranks are here; {whose}"
+    missing = f"none of {nodes}" if nodes else f"{labels_text(absent)} never joined"
+    return sentences.RANKS_MISSING(num_here=num_here, num_ranks=world_size, missing=missing)
 
 
-def takes_part(
-    reached: Iterable[Mapping[str, int]], elsewhere: Mapping[str, int], *, is_moving: bool
+def has_progressed(
+    reached: Iterable[Mapping[str, int]], elsewhere: Mapping[str, int]
 ) -> bool | None:
     """Whether ranks that ``reached`` these numbers of groups must have gone on since.
 
     ``elsewhere``: the newest numbers of ranks that tell; two further, and one between is over that
-    needed all. ``is_moving``: those have moved lately.
+    needed all. None where they share no group.
     """
     known = [numbers for numbers in reached if numbers.keys() & elsewhere.keys()]
     if not known:
         return None
-    return is_moving and all(
+    return all(
         any(elsewhere.get(group, -1) >= number + 2 for group, number in numbers.items())
         for numbers in known
     )

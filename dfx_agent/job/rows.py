@@ -15,12 +15,10 @@ from dfx_agent.job.memory_rows import MemoryRow, MemoryRows
 from dfx_agent.job.node_run import NodeRun
 from dfx_agent.judge.straggler.places import Places, RankPlaces
 from dfx_agent.snapshot import (
-    Incident,
     OpenSpan,
     RankRow,
     RunRow,
     SpanKind,
-    Standing,
     StepCell,
     StepRow,
     TimeSplit,
@@ -41,13 +39,8 @@ class JobRows:
         self._memory: dict[str, MemoryRows] = {}  # by node
         self._places: dict[str, RankPlaces] = {}  # by role
 
-    def run(
-        self,
-        verdicts: tuple[Verdict, ...],
-        incidents: tuple[Incident, ...],
-        standing: Standing,
-    ) -> RunRow:
-        """``verdicts`` and what was made of them, as of now."""
+    def run(self, verdicts: tuple[Verdict, ...]) -> RunRow:
+        """``verdicts`` and what they are about, as of now."""
         fold = self._fold
         seats, steps = list(fold.seats(of_heard=False)), self.newest_steps(_NUM_STEPS)
         begins = [_begin(fold, node, seat) for node, seat in seats]
@@ -68,8 +61,6 @@ class JobRows:
             num_late_signals=fold.health.num_late,
             faults=fold.faults.rows(fold.run),
             judged_seconds=fold.faults.judged_seconds(fold.run),
-            incidents=incidents,
-            standing=standing,
         )
 
     def newest_steps(self, num_steps: int = _NUM_KEPT_STEPS) -> tuple[StepRow, ...]:
@@ -134,7 +125,7 @@ def _step_row(role: str, step: Step) -> StepRow:
     active = sum(cell.split.active_seconds for cell in cells)
     bubble = 1 - active / (len(cells) * wall) if wall > 0 else None
     begin = step.begin_seconds
-    return StepRow(step.step, role, begin, begin + wall, (), bubble, cells)
+    return StepRow(step.step, role, begin, step.end_seconds, (), bubble, cells)
 
 
 def _cell(label: str, of: RankStep) -> StepCell:

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dfx_agent.facts.seat import Seat
+from dfx_agent.judge import sentences
+from dfx_agent.judge.words import uncapitalized
+from dfx_agent.sentence import joined
 from dfx_agent.snapshot import Verdict
 
 PART_OF_JOB = "part of the job"
-HERE_ONLY = "of this node only: "
+HERE_ONLY = "Of this node only: "
 # what a rank elsewhere may do unseen; a divergence or a batch is judged from what is reported here
 _OF_ALL_RANKS = frozenset({"hang", "straggler", "crash"})
 
@@ -28,9 +31,29 @@ def only_what_is_seen(verdicts: Iterable[Verdict], seats: Iterable[Seat]) -> tup
     )
 
 
+def crashes_of_this_node(verdicts: Iterable[Verdict], seats: Iterable[Seat]) -> tuple[Verdict, ...]:
+    """A crash that a node finds says that ranks of other nodes may have died before.
+
+    Only a hub knows which rank of the job died first.
+    """
+    missing = _missing(list(seats))
+    return tuple(
+        _of_this_node(verdict, missing[verdict.role])
+        if (verdict.kind, verdict.state) == ("crash", "found") and verdict.role in missing
+        else verdict
+        for verdict in verdicts
+    )
+
+
+def _of_this_node(verdict: Verdict, missing: str) -> Verdict:
+    part = missing.removeprefix(HERE_ONLY).removesuffix(".")
+    summary = sentences.CRASH_ON_THIS_NODE(part=part, finding=uncapitalized(verdict.summary))
+    return replace(verdict, summary=summary, action=sentences.CRASH_ON_THIS_NODE.action)
+
+
 def part_text(seats: Iterable[Seat]) -> str:
-    """As in "of this node only: 4 of 8 ranks are seen here"; "" where all of the job are."""
-    return "; ".join(dict.fromkeys(_missing(list(seats)).values()))
+    """As in "Of this node only: 4 of 8 ranks are seen here."; "" where all of the job are."""
+    return joined(_missing(list(seats)).values())
 
 
 def _unsure(verdict: Verdict, missing: str) -> Verdict:
@@ -42,7 +65,7 @@ def _unsure(verdict: Verdict, missing: str) -> Verdict:
 
 
 def _missing(seats: list[Seat]) -> dict[str, str]:
-    """Role -> "of this node only: 4 of 8 ranks are seen here", for roles of which some are not."""
+    """Role -> "Of this node only: 4 of 8 ranks are seen here.", for roles of which some are not."""
     newest = _newest_attempt(seats)
     found: dict[str, str] = {}
     for role in {seat.role for seat in newest}:
@@ -52,7 +75,7 @@ def _missing(seats: list[Seat]) -> dict[str, str]:
         of_world = [seat for seat in newest if seat.world_size == world_size]
         num_seen = max(_num_ranks(of_role), _num_ranks(of_world))
         if num_seen < world_size:
-            found[role] = f"{HERE_ONLY}{num_seen} of {world_size} ranks are seen here"
+            found[role] = sentences.PART_OF_JOB(num_seen=num_seen, num_ranks=world_size)
     return found
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dfx_agent.facts.devices import Reported
+from dfx_agent.judge import sentences
 from dfx_agent.judge.words import labels_text
+from dfx_agent.sentence import joined
 from dfx_agent.snapshot import Verdict
 from dfx_agent.snapshot.devices import device_text
 
@@ -31,7 +33,8 @@ def _with(verdict: Verdict, told: Sequence[Reported]) -> Verdict:
     of_blamed = [event for event in near if blamed & set(event.ranks)]
     named = of_blamed[:1] or ([] if verdict.ranks else near[:1])
     lines = [_line(event) for event in dict.fromkeys((*of_blamed, *near))][:_MOST_LINES]
-    summary = "; ".join((verdict.summary, *map(_name, named)))
+    events = [sentences.DEVICE_REPORTED(event=_name(event)) for event in named]
+    summary = joined([verdict.summary, *events])
     return replace(verdict, summary=summary, evidence=(*lines, *verdict.evidence))
 
 

@@ -19,6 +19,11 @@ _STACK_FRAMES = 6
 _PROCESS = re.compile(r"p(\d+)(?:\.\d+)?")  # the label of a process without a rank
 
 
+def uncapitalized(text: str) -> str:
+    """A sentence as part of another one."""
+    return text[:1].lower() + text[1:]
+
+
 def ranks_text(ranks: Iterable[RankFacts]) -> str:
     """As in "rank 2", "ranks 0, 1, 3", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more".
 
@@ -51,23 +56,39 @@ def labels_text(labels: Iterable[str]) -> str:
     return f"rank{'s' if len(ordered) > 1 else ''} {_first_of(ordered)}"
 
 
+def percent(ratio: float) -> str:
+    """As in "19 %"."""
+    return f"{100 * ratio:.0f} %"
+
+
 def _first_of(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_RANKS} more" if len(names) > _MAX_RANKS else ""
     return f"{', '.join(names[:_MAX_RANKS])}{more}"
 
 
-def waits_text(waiters: Sequence[Waiter]) -> str:
+def have_text(ranks: Sequence[RankFacts]) -> str:
+    """As in "rank 2 has", "ranks 0, 1 have"."""
+    return f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'}"
+
+
+def calls_text(waiters: Sequence[Waiter]) -> str:
+    """The same as ``waits_text`` for a headline: without sequence numbers."""
+    return waits_text(waiters, lambda arrival: arrival.call)
+
+
+def waits_text(waiters: Sequence[Waiter], name: Callable[[Arrival], str] = str) -> str:
     """As in "ranks 0, 1 wait in all_reduce@0 #57, rank 2 waits in all_gather@tp #9".
 
     A rank in several collectives is named in its first one; in several sends and receives, in each.
     """
     has_peers = any(waiter.arrival.peer is not None for waiter in waiters)
     told = waiters if has_peers else _first_waits(waiters)
-    names = {w.arrival[1:3]: str(w.arrival) for w in told if w.arrival.operation}
+    names = {w.arrival[1:3]: name(w.arrival) for w in told if w.arrival.operation}
     places: dict[str, list[RankFacts]] = {}
     for rank, arrival in told:
         # whose device alone waits is in the operation that others are in under this number
-        where = str(arrival) if arrival.operation else names.get(arrival[1:3], str(arrival))
+        where = name(arrival)
+        where = where if arrival.operation else names.get(arrival[1:3], where)
         places.setdefault(where, []).append(rank)
     named = [
         f"{ranks_text(ranks)} {'wait' if len(set(ranks)) > 1 else 'waits'} in {where}"

@@ -6,19 +6,18 @@ monotonic clock.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from dfx_agent.boot_clock import SECONDS_PER_TICK
 from dfx_agent.facts.processor import ThreadTimes
 from dfx_agent.host.sched import thread_times, times_by_thread
 from dfx_agent.host.stat import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.node.process import Process
 
 _LOOK_EVERY_NS = 10**9
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
 _SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
 _LEAST_SHARE = 0.02
@@ -43,6 +42,8 @@ class KernelLook:
     def __init__(self, process: Process) -> None:
         self._process = process
         self.is_stopped = False
+        self._stopped_ns = self._ran_ns = 0  # first and last look at it that found it so
+        self._looked_ns = 0
         self._is_sleeping = False
         self._cpu_ticks = 0
         self._cpu_base = (0, 0)  # when, and clock ticks used by then
@@ -50,18 +51,35 @@ class KernelLook:
         self._main_thread = _MainThread(0, 0.0, 0.0, 0), _MainThread(0, 0.0, 0.0, 0)
 
     def look_at_state(self, now_ns: int, moved_ns: int) -> None:
-        """Whether it is stopped or sleeps, and the time that it has computed."""
+        """Whether it is stopped or sleeps, and how much it computed; once a second at most."""
+        if self._looked_ns and now_ns - self._looked_ns < _LOOK_EVERY_NS:
+            return
+        self._looked_ns = now_ns
         state, ticks = _state(self._process) if self._process.state == "live" else ("?", 0)
+        if state not in "Tt":
+            self._ran_ns = now_ns
+        elif not self.is_stopped:
+            self._stopped_ns = now_ns
         self.is_stopped, self._is_sleeping = state in "Tt", state == "S"
         self._cpu_ticks = ticks
         if self._cpu_base[0] <= moved_ns or not self._is_sleeping:
             self._cpu_base = now_ns, ticks
 
+    def is_stopped_since(self, moved_ns: int) -> bool:
+        """Whether it was stopped at the last look, and has not moved since."""
+        return self.is_stopped and self._looked_ns > moved_ns
+
+    def stopped_seconds(self, now_ns: int, moved_ns: int) -> float | None:
+        """Since when it is stopped, where it was seen running after it moved; else None."""
+        if not self.is_stopped or self._ran_ns <= moved_ns:
+            return None
+        return max(0, now_ns - self._stopped_ns) / 1e9
+
     def is_idle(self, now_ns: int) -> bool:
         """Whether it has slept since it last moved: no computing, no polling, no disk."""
         begin_ns, ticks = self._cpu_base
         elapsed = (now_ns - begin_ns) / 1e9
-        used = (self._cpu_ticks - ticks) / _TICKS_PER_SECOND
+        used = (self._cpu_ticks - ticks) * SECONDS_PER_TICK
         return self._is_sleeping and elapsed >= _IDLE_SECONDS and used <= _IDLE_SHARE * elapsed
 
     def is_at_work(self, moved_ns: int) -> bool:
@@ -131,7 +149,7 @@ def _main_thread(pid: int) -> _MainThread | None:
     ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
     had = thread_times(pid, pid)
     delayed_seconds = had.delayed_ns / 1e9 if had is not None else 0.0
-    seconds = ticks / _TICKS_PER_SECOND
+    seconds = ticks * SECONDS_PER_TICK
     return _MainThread(time.monotonic_ns(), seconds, delayed_seconds, waits, times_by_thread(pid))
 
 

@@ -11,20 +11,25 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
+from dfx_agent import boot_clock
+from dfx_agent.durations import age_text
 from dfx_agent.host.memory import ProcessBytes, process_bytes
 from dfx_agent.host.stat import stat_fields
+from dfx_agent.node.sentences import OUTSIDE_ONLY, STARTING
 from dfx_agent.snapshot import HostMemory, OutsideLook, RankRow, RankState, TimeSplit, Verdict
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
 
 _LOOK_EVERY_NS = 10**9
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class OutsideProcess:
     """One process, named by pid and start time. ``look`` on the reading thread, stacks on any."""
 
-    def __init__(self, identity: Identity, pid: int, start_ticks: int) -> None:
+    def __init__(
+        self, identity: Identity, pid: int, start_ticks: int, *, is_starting: bool = False
+    ) -> None:
+        self.is_starting = is_starting
         self.identity = identity
         self.pid = pid
         self.start_ticks = start_ticks
@@ -39,7 +44,7 @@ class OutsideProcess:
         self._stage: str | None = None
         self._stage_samples: Counter[str] = Counter()
         self._num_failed_samples = 0
-        self.begin_seconds = _boot_seconds() + start_ticks / _TICKS_PER_SECOND
+        self.begin_seconds = boot_clock.unix_seconds(start_ticks)
 
     def look(self, now_ns: int) -> None:
         """Read ``/proc``, once a second at most."""
@@ -49,7 +54,7 @@ class OutsideProcess:
         if not fields or fields[0] in {"Z", "X"} or int(fields[19]) != self.start_ticks:
             self._end()
             return
-        cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        cpu_seconds = (int(fields[11]) + int(fields[12])) * boot_clock.SECONDS_PER_TICK
         if self._looked_ns:
             elapsed_seconds = (now_ns - self._looked_ns) / 1e9
             self._cpu_ratio = (cpu_seconds - self._cpu_seconds) / elapsed_seconds
@@ -115,6 +120,7 @@ class OutsideProcess:
             stage=self._stage,
             stage_samples=self._stage_samples.copy(),
             num_failed_samples=self._num_failed_samples,
+            is_starting=self.is_starting,
         )
 
     def _end(self) -> None:
@@ -137,16 +143,31 @@ def placed(processes: Iterable[OutsideProcess]) -> tuple[OutsideProcess, ...]:
 
 def verdicts(processes: Iterable[OutsideProcess]) -> tuple[Verdict, ...]:
     """That nothing can be concluded: whom the others wait for does not show from outside."""
-    roles = Counter(process.identity.role for process in processes if process.is_living)
-    return tuple(
+    living = [process for process in processes if process.is_living]
+    roles = Counter(process.identity.role for process in living if not process.is_starting)
+    return *_starting([process for process in living if process.is_starting]), *(
         Verdict(
             "straggler",
             "insufficient evidence",
             role,
-            f"{count} of its processes are seen from outside only: no stages and no waits",
+            OUTSIDE_ONLY(num=count, are="is" if count == 1 else "are"),
         )
         for role, count in roles.items()
     )
+
+
+def _starting(processes: list[OutsideProcess]) -> tuple[Verdict, ...]:
+    """Ranks that have written nothing yet, since the first of them began."""
+    if not processes:
+        return ()
+    first = min(processes, key=lambda process: process.start_ticks)
+    labels = ", ".join(process.label for process in processes)
+    summary = STARTING(
+        ranks=f"Rank {labels} has" if len(processes) == 1 else f"Ranks {labels} have",
+        duration=age_text(max(0.0, time.time() - first.begin_seconds)),
+    )
+    action = STARTING.action_text(pid=first.pid)
+    return (Verdict("hang", "insufficient evidence", "", summary, action=action),)
 
 
 def _thread_states(pid: int) -> list[str]:
@@ -157,11 +178,6 @@ def _thread_states(pid: int) -> list[str]:
         return []
     fields = (stat_fields(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
     return [found[0] for found in fields if found]
-
-
-def _boot_seconds() -> float:
-    """Unix time of the boot."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _known(value: int) -> int | None:

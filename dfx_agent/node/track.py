@@ -6,17 +6,18 @@ are nanoseconds of the host's monotonic clock, which ranks on one host share.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dfx_agent.boot_clock import SECONDS_PER_TICK
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.rank import Arrival, RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.wait_kinds import PEER_WAITS
+from dfx_agent.host.ray_worker import RayWorker
 from dfx_agent.node.joins import JoinWatch
 from dfx_agent.node.kernel_look import KernelLook
 from dfx_agent.node.process import Process
@@ -31,7 +32,6 @@ _KEEP_GAPS, _SHORTEST_GAP_NS, _REMEMBER_GAPS_NS = 256, 10**9, 3600 * 10**9
 _KEEP_OPERATIONS = 256
 _NEWEST_COLLECTIVES = 512
 _LOOK_EVERY_NS = 10**9
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _QUIET_SECONDS = 2.0
 # who has moved or come to wait since then is nobody's fault yet
 _STANDS_AFTER_NS = 10 * 10**9
@@ -45,6 +45,8 @@ class Ending(NamedTuple):
     exit_status: ExitStatus | None
     was_oom_killed: bool
     alive_ns: int | None = None
+    is_ray_worker: bool = False
+    was_ended_by_ray: bool = False
 
 
 class Track:
@@ -77,6 +79,7 @@ class Track:
         self._stacks: ProcessStacks | None = None
         self._flight: tuple[tuple[int, int], FlightRecord | None] = (0, 0), None
         self._kernel = KernelLook(process)
+        self._ray = RayWorker(process.pid, is_living=process.state == "live")
 
     @property
     def arrivals(self) -> list[Arrival]:
@@ -103,7 +106,7 @@ class Track:
     def seconds_before_guest(self) -> float:
         """How old the process was when its guest came, as in an attach to a job that runs."""
         follower = self.process.follower
-        return follower.begin_ns / 1e9 - follower.preamble.start_ticks / _TICKS_PER_SECOND
+        return follower.begin_ns / 1e9 - follower.preamble.start_ticks * SECONDS_PER_TICK
 
     @property
     def step_durations(self) -> list[int]:
@@ -123,7 +126,7 @@ class Track:
 
     def facts(self, now_ns: int) -> RankFacts:
         """All that is known of it as of ``now_ns``; looks closer at a process that may stand."""
-        process, windows, kernel = self.process, self.process.windows, self._kernel
+        process, windows = self.process, self.process.windows
         follower, (stacks, is_stopped) = process.follower, self.look_closer(now_ns)
         facts = RankFacts(
             label=process.label,
@@ -154,18 +157,34 @@ class Track:
             has_groups=bool(process.groups),
             reached=dict(self.reached),
             operations=dict(self._operations),
-            stage_durations={stage: tuple(known) for stage, known in self.durations.items()},
-            collective_durations={k: tuple(v) for k, v in self.collective_durations.items()},
-            longest_gap_seconds=self.longest_gap_seconds(now_ns),
             is_stopped=is_stopped,
-            is_idle=kernel.is_idle(now_ns),
-            is_at_work=kernel.is_at_work(self.moved_ns),
-            processor_share=kernel.processor_share(self.moved_ns),
+            is_ray_worker=self._ray.is_one,
+            step_seconds=self._step_seconds(now_ns),
             stacks=stacks,
             flight=self.recorded(),
             joining=self._joins.look(process.pid) if self._may_join(now_ns) else None,
+            **self._usual(now_ns),
+            **self._from_kernel(now_ns),
         )
         return facts if self.gone_ns is None else self._with_ending(facts)
+
+    def _usual(self, now_ns: int) -> dict[str, Any]:
+        """Fields of RankFacts: how long this rank has taken so far, in ns and seconds."""
+        return {
+            "stage_durations": {stage: tuple(ns) for stage, ns in self.durations.items()},
+            "collective_durations": {k: tuple(ns) for k, ns in self.collective_durations.items()},
+            "longest_gap_seconds": self.longest_gap_seconds(now_ns),
+        }
+
+    def _from_kernel(self, now_ns: int) -> dict[str, Any]:
+        """Fields of RankFacts that follow from the kernel's view of the process."""
+        kernel = self._kernel
+        return {
+            "stopped_seconds": kernel.stopped_seconds(now_ns, self.moved_ns),
+            "is_idle": kernel.is_idle(now_ns),
+            "is_at_work": kernel.is_at_work(self.moved_ns),
+            "processor_share": kernel.processor_share(self.moved_ns),
+        }
 
     def _with_ending(self, facts: RankFacts) -> RankFacts:
         return replace(
@@ -177,6 +196,9 @@ class Track:
             is_outlived=self.is_outlived,
             exit_status=self.exit_status,
             was_oom_killed=self.process.memory.was_oom_killed,
+            was_ended_by_ray=self._ray.was_ended_by_ray,
+            failure=self.process.follower.failure,
+            thread_failure=self.process.follower.thread_failure,
         )
 
     def may_stand(self, now_ns: int) -> bool:
@@ -211,6 +233,7 @@ class Track:
             self.num_still = 0 if self.moved_ns != before_ns else self.num_still + 1
             if self.quiet_seconds(now_ns) >= _QUIET_SECONDS:
                 self._kernel.look_at_main_thread(self.moved_ns)
+                self._kernel.look_at_state(now_ns, self.moved_ns)
         if not process.is_living and self.gone_ns is None:
             self._note_gone(now_ns)
         if self.gone_ns is not None and self.exit_status is None:
@@ -221,9 +244,14 @@ class Track:
         """None of one that lives."""
         if self.gone_ns is None:
             return None
-        was_oom_killed = self.process.memory.was_oom_killed
         return Ending(
-            self.gone_ns, self.is_outlived, self.exit_status, was_oom_killed, self.alive_ns
+            self.gone_ns,
+            self.is_outlived,
+            self.exit_status,
+            self.process.memory.was_oom_killed,
+            self.alive_ns,
+            self._ray.is_one,
+            self._ray.was_ended_by_ray,
         )
 
     def resume(self, ending: Ending) -> None:
@@ -231,6 +259,7 @@ class Track:
         self.gone_ns, self.is_outlived, self.exit_status = ending[:3]
         self.alive_ns = self.alive_ns if ending.alive_ns is None else ending.alive_ns
         self.process.memory.was_oom_killed = ending.was_oom_killed
+        self._ray.resume(is_one=ending.is_ray_worker, was_ended_by_ray=ending.was_ended_by_ray)
         if self.exit_status is not None and self.exit_status.is_success:
             self.process.state = "exited"
 
@@ -240,6 +269,9 @@ class Track:
         self.gone_ns = max(now_ns, process.looked_ns)
         signs_ns = process.follower.begin_ns, process.last_event_ns or 0, process.lived_ns
         self.alive_ns = min(self.gone_ns, max(signs_ns))
+        failure = process.follower.failure
+        if failure is not None and process.follower.begin_ns < failure.time_ns < self.alive_ns:
+            self.alive_ns = failure.time_ns  # its end began there, however long it took
 
     def _ask_how_it_ended(self) -> None:
         """One that closed its segment may take a while to end."""
@@ -250,6 +282,7 @@ class Track:
             return
         self.exit_status = self.process.follower.exit_status
         self.process.memory.note_end(self.exit_status)
+        self._ray.note_end()
 
     def longest_gap_seconds(self, now_ns: int) -> float:
         """How long it was quiet outside stages, or waited for others, at most in the last hour.
@@ -268,6 +301,17 @@ class Track:
         """Since any thread of it has moved."""
         newest_ns = max(self.moved_ns, self.process.thread_moves.others_ns)
         return max(0, now_ns - newest_ns) / 1e9
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the kernel says so now (state T)."""
+        return self.process.state == "live" and self._kernel.is_stopped_since(self.moved_ns)
+
+    def _step_seconds(self, now_ns: int) -> float | None:
+        account = self.process.account
+        if account is None or account.current.step is None:
+            return None
+        return max(0, now_ns - account.current.begin_ns) / 1e9
 
     def look_closer(self, now_ns: int) -> tuple[ProcessStacks | None, bool]:
         """(stacks written since it last moved, whether it is stopped); once a second at most."""

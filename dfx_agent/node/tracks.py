@@ -48,6 +48,11 @@ class Tracks:
         track.observe(ending.gone_ns)
         track.resume(ending)
 
+    def is_suspended(self, process: Process) -> bool:
+        """Whether the kernel says that it is stopped (state T)."""
+        track = self._tracks.get(process)
+        return track is not None and track.is_suspended
+
     def stage_seconds(self, names: Collection[str]) -> dict[tuple[str, str], dict[str, float]]:
         """(role, rank) -> how long each of these stages lasts: the median of its newest."""
         return {

@@ -9,8 +9,8 @@ Files beside ``<pid>-<id>.seg``: ``.attached`` (JSON: who brought us in, ours) a
 request, the agent's). The note goes when nothing of ours is left.
 """
 
-from __future__ import annotations
-
+# no `from __future__ import annotations`: dataclasses resolve text annotations through
+# sys.modules, which does not contain an attached guest
 import fcntl
 import json
 import os

@@ -1,6 +1,7 @@
-"""Clients of servers: where the main thread stands until an answer comes is a wait, "remote".
+"""Calls in which the main thread waits for another process: a server, or a data loader's worker.
 
-A trainer that fetches rollouts over HTTP, ZeroMQ or gRPC does nothing meanwhile. Only the main
+A trainer that fetches rollouts over HTTP, ZeroMQ or gRPC ("remote"), or the next batch from an
+empty queue of torch's DataLoader ("data_loader"), does nothing meanwhile. Only the main
 thread, only outside every span of the job (inside a stage the job says what the time is), only in a
 process that records, and only the call that blocks: a client in an event loop blocks nobody.
 """
@@ -16,8 +17,9 @@ from typing import Any
 from dfx_agent.shim import imports, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.spans import wait
-from dfx_agent.wire.records import REMOTE_WAIT
+from dfx_agent.wire.records import DATA_LOADER_WAIT, REMOTE_WAIT
 
+_DATA_LOADER = "torch.utils.data.dataloader"
 # module that is imported -> owner and method where its caller blocks; absent ones are passed over
 _CALLS = {
     # urllib too, and urllib3 with all that is built on it: requests, huggingface_hub
@@ -31,9 +33,14 @@ _CALLS = {
         "_MultiThreadedRendezvous._next",
         "_MultiThreadedRendezvous.result",
     ),
+    _DATA_LOADER: ("_MultiProcessingDataLoaderIter._get_data",),
 }
 PATCHES = {
-    module: PatchSet(f"remote_{module.partition('.')[0]}", is_optional=True) for module in _CALLS
+    module: PatchSet(
+        DATA_LOADER_WAIT if module == _DATA_LOADER else f"remote_{module.partition('.')[0]}",
+        is_optional=True,
+    )
+    for module in _CALLS
 }
 _NO_BLOCK = 1  # zmq.NOBLOCK, zmq.DONTWAIT
 
@@ -59,26 +66,27 @@ _installs: dict[str, Callable[[], None]] = {module: partial(_install, module) fo
 def _patch(module: str, patches: PatchSet) -> None:
     for path in _CALLS[module]:
         owner, _, method = path.partition(".")
-        patches.replace(getattr(sys.modules[module], owner, None), method, _waiting)
+        kind = DATA_LOADER_WAIT if module == _DATA_LOADER else REMOTE_WAIT
+        patches.replace(getattr(sys.modules[module], owner, None), method, partial(_waiting, kind))
 
 
-def _waiting(original: Any, switch: Switch) -> Any:
+def _waiting(kind: str, original: Any, switch: Switch) -> Any:
     only_looks = _ONLY_LOOKS.get(original.__name__)
 
     def ask(*args: Any, **kwargs: Any) -> Any:
         is_wait = switch.is_on and _stands()
         if not is_wait or (only_looks is not None and only_looks(args, kwargs)):
             return original(*args, **kwargs)
-        with _begun():
+        with _begun(kind):
             return original(*args, **kwargs)
 
     return ask
 
 
-def _begun() -> wait:
+def _begun(kind: str) -> wait:
     global num_waits  # noqa: PLW0603 (of the main thread alone)
     num_waits += 1
-    return wait(REMOTE_WAIT)
+    return wait(kind)
 
 
 def _stands() -> bool:

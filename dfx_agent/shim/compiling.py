@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from dfx_agent.shim import residue
+
 _modules = sys.modules
 _GUEST = ("dfx_agent.shim", "dfx_agent.wire")
 
@@ -40,7 +42,7 @@ def keep_guest_out() -> None:
     """
     skip = _skip_code()
     if skip is not None:
-        for name, module in list(_modules.items()):
+        for name, module in list(residue.modules().items()):
             if name.startswith(_GUEST):
                 for value in list(vars(module).values()):
                     if getattr(value, "__module__", None) == name:

@@ -36,11 +36,12 @@ class _Interpreter:
 class _Top:
     """Stands above the innermost frame until that is known."""
 
-    __slots__ = ("f_back", "f_code")
+    __slots__ = ("f_back", "f_code", "f_lineno")
 
     def __init__(self) -> None:
         self.f_back: Any = None
         self.f_code: Any = None
+        self.f_lineno: Any = None
 
 
 _it: Any = _Interpreter()
@@ -65,6 +66,11 @@ def codes_of(ident: int) -> list[CodeType]:
     Frames themselves would keep the job's objects: none is kept.
     """
     return _walked(ident, partial(map, attrgetter("f_code")))
+
+
+def lines_of(ident: int) -> list[tuple[CodeType, int | None]]:
+    """The same, each with the line that is executed."""
+    return _walked(ident, partial(map, attrgetter("f_code", "f_lineno")))
 
 
 def frames_of(ident: int) -> list[FrameType]:

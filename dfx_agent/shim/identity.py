@@ -30,7 +30,7 @@ def from_environment() -> Identity:
     rank = _first_int(_RANK + (("SLURM_PROCID",) if in_slurm_step else ()))
     return Identity(
         run=variables.RUN.value() or _run_name(),
-        role=variables.ROLE.value() or (UNNUMBERED if rank == UNKNOWN else "trainer"),
+        role=variables.ROLE.value() or _role_in_ray() or _role_of(rank),
         framework=variables.FRAMEWORK.value(),
         host=variables.NODE.value() or os.uname().nodename,
         rank=rank,
@@ -70,11 +70,31 @@ def _run_name() -> str:
     return f"{stem}-{os.environ.get('MASTER_PORT') or os.getpid()}"
 
 
+def _role_of(rank: int) -> str:
+    return UNNUMBERED if rank == UNKNOWN else "trainer"
+
+
+def _role_in_ray() -> str:
+    """By the class of the actor that this process is; "" for any other process."""
+    worker = _ray_worker()
+    try:
+        actor = worker.actors[worker.actor_id]
+    except Exception:  # noqa: BLE001 (private to Ray; no actor, or another version)
+        return ""
+    from dfx_agent.wire.actor_roles import role_of_actor  # noqa: PLC0415 (only where Ray is)
+
+    return role_of_actor(type(actor).__name__)
+
+
+def _ray_worker() -> Any:
+    return getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+
+
 def _ray_job() -> str | None:
     """The same in the driver and in every actor; None before ``ray.init`` and without Ray."""
-    worker = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+    worker = _ray_worker()
     try:
-        session, job = worker.node.session_name, worker.current_job_id.hex()  # type: ignore[union-attr]
+        session, job = worker.node.session_name, worker.current_job_id.hex()
     except Exception:  # noqa: BLE001 (private to Ray; not connected, or another version)
         return None
     return f"ray-{session.rpartition('_')[2]}-{job}"

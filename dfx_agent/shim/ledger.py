@@ -19,8 +19,8 @@ Rows of a device tensor are summed there in the current stream and the sums fetc
 nothing waits.
 """
 
-from __future__ import annotations
-
+# no `from __future__ import annotations`: dataclasses resolve text annotations through
+# sys.modules, which does not contain an attached guest
 import itertools
 import math
 import operator

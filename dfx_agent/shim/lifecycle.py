@@ -21,6 +21,7 @@ from dfx_agent.shim import (
     adapters,
     clients,
     compiling,
+    failures,
     identity,
     imports,
     patches,
@@ -154,6 +155,7 @@ class Guest:
     def after_fork(self) -> None:
         """The child gets a segment of its own, at its first record; the parent's is left alone."""
         self._lock = threading.RLock()
+        residue.renew_lock()
         self._loops = None
         writer, recorder.current = recorder.current, None
         if writer is None:
@@ -190,6 +192,7 @@ class Guest:
         adapters.install()
         adapters.report(recorder.current)
         clients.install()
+        failures.install()
         imports.when_imported("asyncio", self._watch_loops)
 
     def _watch_loops(self) -> None:
@@ -232,7 +235,12 @@ class Guest:
         multiprocessing = sys.modules.get("multiprocessing.process")
         util = sys.modules.get("multiprocessing.util")
         if multiprocessing and util and multiprocessing.parent_process() is not None:
-            self._finalizer = util.Finalize(None, self.stop, exitpriority=0)
+            self._finalizer = util.Finalize(None, self._end_child, exitpriority=0)
+
+    def _end_child(self) -> None:
+        """A child of multiprocessing ends while its exception, if any, is being handled."""
+        failures.note_in_flight()
+        self.stop()
 
 
 guest = Guest()

@@ -24,7 +24,8 @@ from dfx_agent import __version__
 from dfx_agent.shim import residue
 from dfx_agent.shim.deferred import DeferredScalars
 from dfx_agent.wire import Identity, SegmentWriter, variables
-from dfx_agent.wire.layout import GUEST_ERRORS_OFFSET, INFLIGHT_DROPPED_OFFSET
+from dfx_agent.wire.failure import Failure
+from dfx_agent.wire.layout import GUEST_ERRORS_OFFSET, INFLIGHT_DROPPED_OFFSET, THREAD_FAILURE
 from dfx_agent.wire.records import (
     COUNT,
     FAILED,
@@ -79,6 +80,7 @@ class Recorder:
         self.leave = segment.inflight.leave
         self.end = segment.end
         self._names: dict[str, int] = {}
+        self._failures: set[int] = set()  # places that are not written again
         self._name_lock = threading.RLock()
         self._naming = 0
         self._thread = _Thread()
@@ -267,6 +269,10 @@ class Recorder:
         stage = max(stages, key=lambda row: row[1], default=None)
         return newest[1] if newest else None, self.name_of(stage[9] if stage else 0)
 
+    def open_rows(self) -> list[tuple[Any, ...]]:
+        """Spans that are open now, of all threads."""
+        return list(self._segment.open_now())
+
     def update_identity(self, given: dict[str, Any]) -> None:
         """Take over fields that ``identity.checked`` has passed."""
         if given:
@@ -278,6 +284,14 @@ class Recorder:
         segment = self._segment
         if segment is not None:
             segment.add_to_word(GUEST_ERRORS_OFFSET)
+
+    def note_failure(self, place: int, failure: Failure) -> None:
+        """An uncaught exception: of threads the first, which may have caused the others."""
+        segment = self._segment
+        if segment is not None and place not in self._failures:
+            if place == THREAD_FAILURE:
+                self._failures.add(place)
+            segment.write_failure(place, failure)
 
     def finish(self) -> None:
         """Orderly end: what is deferred is written if it is ready, then the segment closes."""

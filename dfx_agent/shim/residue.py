@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from contextvars import ContextVar
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 _NAME = "_dfx_residue"
@@ -21,6 +21,19 @@ def context_variable(name: str) -> ContextVar[Any]:
     """The variable of this name, None by default, also of visits before."""
     found: ContextVar[Any] = _kept.setdefault(name, ContextVar(name, default=None))
     return found
+
+
+def modules() -> dict[str, ModuleType]:
+    """The guest's modules by name: a private table after an attach, else ``sys.modules``."""
+    found: dict[str, ModuleType] = getattr(__spec__.loader, "modules", sys.modules)
+    return found
+
+
+def renew_lock() -> None:
+    """In a forked child: a thread of the parent may have been loading a module of the guest."""
+    renew = getattr(__spec__.loader, "renew_lock", None)
+    if renew is not None:
+        renew()
 
 
 def follow_forks(module: str, function: str) -> None:
@@ -36,4 +49,4 @@ def follow_forks(module: str, function: str) -> None:
         _kept["forks"] = FunctionType(call.__code__, {}, "dfx_after_fork")
         os.register_at_fork(after_in_child=_kept["forks"])
     # a guest of another version that was here before may have named another module
-    _kept["forks"].__defaults__ = (sys.modules, module, function)
+    _kept["forks"].__defaults__ = (modules(), module, function)

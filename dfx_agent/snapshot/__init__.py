@@ -7,7 +7,14 @@ the docstring are Unix time. ``None`` means "nobody told us" and must never be r
 
 from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source, SpansRow
 from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
-from dfx_agent.snapshot.bottleneck import Bottleneck, BoundBy, CauseKind, PipelineCause
+from dfx_agent.snapshot.bottleneck import (
+    Bottleneck,
+    BoundBy,
+    CauseKind,
+    PartKind,
+    PipelineCause,
+    StepPart,
+)
 from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
 from dfx_agent.snapshot.devices import (
     DeviceEvent,
@@ -136,6 +143,7 @@ __all__ = [
     "NodeRow",
     "OpenSpan",
     "OutsideLook",
+    "PartKind",
     "PeakSource",
     "Piece",
     "PieceKind",
@@ -168,6 +176,7 @@ __all__ = [
     "StageWork",
     "Standing",
     "StepCell",
+    "StepPart",
     "StepRow",
     "SymptomRow",
     "SymptomSeries",

@@ -10,7 +10,7 @@ from dfx_agent.snapshot.devices import DeviceRow
 from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot.health import DetectorParameters, SignalHistory
 from dfx_agent.snapshot.hub import HubRow, NodeRow
-from dfx_agent.snapshot.run import RunRow
+from dfx_agent.snapshot.run import RunRow, RunVerdicts
 from dfx_agent.snapshot.scalars import ScalarHistory
 from dfx_agent.snapshot.time import TimelineRow
 
@@ -22,6 +22,11 @@ class SegmentProblem:
     path: str
     kind: str
     message: str
+
+    @property
+    def line(self) -> str:
+        """As a terminal shows it."""
+        return self.message if self.kind == "clock" else f"refused: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class Snapshot:
     time_seconds: float
     agent: AgentRow
     runs: tuple[RunRow, ...]
+    finished: tuple[RunVerdicts, ...] = ()
+    """Runs that ended under an earlier agent of this folder, the newest first."""
 
 
 class Source(Protocol):

@@ -38,6 +38,22 @@ CauseKind = Literal[
 ]
 
 
+# work: inside a stage; wait: inside a wait, whatever stage is around it; unmarked: inside neither
+PartKind = Literal["work", "wait", "unmarked", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """One part of the mean step of a mean rank. All parts of a step sum to its wall time."""
+
+    name: str
+    """As people call it: "update", "waiting for other ranks", "unmarked code"."""
+    kind: PartKind
+    seconds: float
+    ratio: float
+    """Share of the step; the ratios of all parts sum to 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineCause:
     """One component that costs the pipeline more than it should.
@@ -60,11 +76,13 @@ class PipelineCause:
 class Bottleneck:
     """Of the steps ``first_step`` to ``last_step`` of ``role``, which trains.
 
-    ``state`` "clear" means balanced. ``cost_seconds`` of the mean step of ``step_seconds`` are lost
+    ``state`` "clear" means that nothing takes more than it should. ``bound_by`` is for jobs whose
+    training and rollout work at the same time; where they take turns it is None, and ``parts`` say
+    where a step goes. ``cost_seconds`` of the mean step of ``step_seconds`` are lost
     to ``bound_by``, ``cost_ratio`` is their share. ``chain``: what is felt first, each because of
     the next. ``causes``: the one that is behind the others first. ``balance``: how the
     pools would have to change so that nobody waits, and what is left out; "" where neither is the
-    matter.
+    matter. ``parts``: where the mean step of a mean rank goes, largest first.
     """
 
     state: VerdictState
@@ -79,9 +97,15 @@ class Bottleneck:
     balance: str = ""
     first_step: int | None = None
     last_step: int | None = None
+    parts: tuple[StepPart, ...] = ()
 
 
 def bound_text(verdict: Bottleneck) -> str:
     """As in "rollout-bound", "stalled"; "" where it is not told."""
     bound = verdict.bound_by or ""
     return f"{bound}-bound" if bound not in {"", "stalled"} else bound
+
+
+def is_breakdown(verdict: Bottleneck) -> bool:
+    """Whether it says where a step goes, because the roles of the job take turns."""
+    return bool(verdict.parts and verdict.chain) and verdict.bound_by is None

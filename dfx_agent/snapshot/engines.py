@@ -39,7 +39,8 @@ class Histogram:
         for bound, count in zip(self.bounds, self.counts, strict=False):
             if count >= wanted and count > below:
                 begin = bound if bound <= 0 else low
-                return begin + (bound - begin) * max(0.0, wanted - below) / (count - below)
+                part = max(0.0, wanted - below) / (count - below)
+                return min(bound, begin + (bound - begin) * part)  # rounding may exceed it
             below, low = count, bound
         return self.bounds[-1]
 

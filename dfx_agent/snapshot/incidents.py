@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dfx_agent.snapshot import sentences
+
 RunState = Literal["found", "warning", "insufficient evidence", "clear"]
 IncidentState = Literal["found", "warning", "noted"]
 IncidentSeverity = Literal["critical", "warning", "info"]
@@ -40,18 +42,23 @@ class Incident:
     sentence: str
     alerts: tuple[str, ...]
     evidence: tuple[str, ...]
+    end_seconds: float | None = None
+    """Unix time at which it was over; None while it lasts."""
+    is_until_run_end: bool = False
+    """Whether it was not over when the run ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a run is in now, and why in one sentence. Nothing but ``state`` decides what is green.
+    """What a run is in now, and why in full sentences. Only ``state`` decides what is green.
 
-    "found" and "warning": the worst incident's sentence. "insufficient evidence": what is missing;
-    "clear" means judged just now, from enough, and nothing found; what is only noted is added.
+    "found" and "warning": the worst incident's sentence, of a run that has ended also of an
+    incident that lasted until its end. "insufficient evidence": what is missing; "clear" means
+    judged just now, from enough, and nothing found; what is only noted is added.
     """
 
     state: RunState
     reason: str
 
 
-UNJUDGED = Standing("insufficient evidence", "nothing has been judged yet")
+UNJUDGED = Standing("insufficient evidence", sentences.NOTHING_JUDGED())

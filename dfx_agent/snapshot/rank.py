@@ -36,6 +36,8 @@ class OutsideLook:
     stage: str | None
     stage_samples: Mapping[str, int]
     num_failed_samples: int
+    is_starting: bool = False
+    """Whether it is a rank that is about to have a guest: it has written nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,5 +94,7 @@ class RankRow:
     source: RankSource = "guest"
     outside: OutsideLook | None = None
     event_loop: EventLoopRow | None = None
+    is_suspended: bool = False
+    """Whether a signal has suspended the process (state T); None of its threads runs."""
     place: Mapping[str, int] = field(default_factory=dict)
     work: WorkRow | None = None

@@ -49,8 +49,8 @@ class RunRow:
     tokens of the newest two steps / median before, ``judged_seconds`` kind of verdict -> Unix time.
     ``engines`` is None for a run without rollout engines on this node, ``bottleneck`` before steps.
     ``incidents`` join verdicts and alerts; ``standing`` alone says whether anything is green.
-    ``part``: of what part of the job all this is, as in "of this node only: 4 of 8 ranks are seen
-    here"; "" of the whole.
+    ``part``: of what part of the job all this is, as in "Of this node only: 4 of 8 ranks are seen
+    here."; "" of the whole.
     """
 
     run: str
@@ -75,6 +75,10 @@ class RunRow:
     engines: EnginePool | None = None
     bottleneck: Bottleneck | None = None
     part: str = ""
+    past_incidents: tuple[Incident, ...] = ()
+    """Incidents that are over, the newest first."""
+    ending: str = ""
+    """When and how the run ended, in a sentence; "" while it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,11 @@ class RunVerdicts:
     standing: Standing
     verdicts: tuple[Verdict, ...]
     incidents: tuple[Incident, ...]
+    past_incidents: tuple[Incident, ...] = ()
+    ending: str = ""
 
     @classmethod
     def of(cls, row: RunRow) -> RunVerdicts:
-        return cls(row.run, row.standing, row.verdicts, row.incidents)
+        return cls(
+            row.run, row.standing, row.verdicts, row.incidents, row.past_incidents, row.ending
+        )

@@ -14,7 +14,8 @@ class Verdict:
     """What the agent concludes about one role of a run, and from what.
 
     ``ranks`` are to blame, ``summary`` is one sentence for people, ``evidence`` the figures behind
-    it, one line each. ``cause`` is a stable word; ``lost_seconds`` is per step.
+    it, one line each. ``cause`` is a stable word; ``lost_seconds`` is per step. ``action`` says
+    what to do first; "" where the runbook of the alert says it.
     """
 
     kind: VerdictKind
@@ -28,6 +29,7 @@ class Verdict:
     since_seconds: float | None = None
     lost_seconds: float | None = None
     evidence: tuple[str, ...] = ()
+    action: str = ""
 
     @property
     def subject(self) -> str:

@@ -155,7 +155,8 @@ def _verdicts_api(source: Source) -> APIRouter:
     @router.get("/verdicts", response_model=tuple[RunVerdicts, ...])
     def verdicts() -> Response:
         """What is concluded of each run; no rows of ranks, so that it is short for any job."""
-        return _answer(encode(tuple(map(RunVerdicts.of, source.snapshot().runs))))
+        snapshot = source.snapshot()
+        return _answer(encode((*map(RunVerdicts.of, snapshot.runs), *snapshot.finished)))
 
     return router
 

@@ -33,6 +33,7 @@ from dfx_agent.snapshot import (
     RankSource,
     RankState,
     RunRow,
+    RunVerdicts,
     ScalarRow,
     SignalState,
     Snapshot,
@@ -172,6 +173,8 @@ class ViewedRun:
     num_late_signals: int = 0
     faults: tuple[FaultRow, ...] = ()
     incidents: tuple[Incident, ...] = ()
+    past_incidents: tuple[Incident, ...] = ()
+    ending: str = ""
     standing: Standing | None = None
     blind: Blindness | None = None
     dropped_ranks: tuple[DroppedRanks, ...] = ()
@@ -189,6 +192,7 @@ class View:
     agent: AgentRow
     in_view: str
     runs: tuple[ViewedRun, ...]
+    finished: tuple[RunVerdicts, ...] = ()
 
 
 class Viewer:
@@ -202,7 +206,7 @@ class Viewer:
         chosen = chosen_run(snapshot.runs, self._look.run)
         name = chosen.run if chosen else ""
         rows = (self._viewed(run) if run is chosen else _named(run) for run in snapshot.runs)
-        return View(snapshot.time_seconds, snapshot.agent, name, tuple(rows))
+        return View(snapshot.time_seconds, snapshot.agent, name, tuple(rows), snapshot.finished)
 
     def _viewed(self, run: RunRow) -> ViewedRun:
         blamed = blames(run)
@@ -233,6 +237,8 @@ class Viewer:
             num_late_signals=run.num_late_signals,
             faults=run.faults,
             incidents=run.incidents,
+            past_incidents=run.past_incidents,
+            ending=run.ending,
             standing=run.standing,
             blind=run.blind,
             dropped_ranks=run.dropped_ranks,

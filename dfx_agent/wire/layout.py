@@ -3,7 +3,8 @@
     0      preamble    128 B   magic, version, byte order, offsets, pid, start time, boot id
     128    identity    264 B   run, role, rank, ...; first and last word are the same generation
     512    live words   64 B   state, bytes of names in use, what the guest had to drop
-    1024   clock pairs 512 B   16 x (n, monotonic ns, epoch ns, n), in turn
+    1024   clock pairs 512 B   16 x (n, monotonic ns, epoch ns, n): the first, the newest 15
+    1536   failures    832 B of each: the exception that ended the process, the first of a thread
     4096   in-flight   256 slots of 64 B: spans that are open now (readable after kill -9)
     20480  names       64 KiB, append-only: (length u16, UTF-8) in order of ids 1, 2, ...
     86016  ring        num_records x 64 B
@@ -20,7 +21,7 @@ import struct
 
 MAGIC = b"dfxwire\n"
 BYTE_ORDER = 0x01020304
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 
 HEADER_BYTES = 4096
 RECORD_BYTES = 64
@@ -59,11 +60,22 @@ CLOCK_OFFSET = 1024
 CLOCK = struct.Struct("@4Q")
 NUM_CLOCKS = 16
 
+FAILURE_OFFSET = 1536
+# written, monotonic ns, line, -, type, message, file, function, thread, written
+FAILURE = struct.Struct("@2QI4x48s400s256s64s32sQ")
+MAIN_FAILURE, THREAD_FAILURE = 0, 1  # places
+
 NAME_LENGTH = struct.Struct("@H")
 MAX_NAME_BYTES = 200
 MAX_NAMES = 0xFFFF
 
 UNKNOWN = -1
+
+
+def clock_offset(number: int) -> int:
+    """Where clock pair ``number`` goes, from 1: the first one stays, the others take turns."""
+    slot = 1 + number % (NUM_CLOCKS - 1) if number > 1 else 0
+    return CLOCK_OFFSET + slot * CLOCK.size
 
 
 def total_bytes(num_records: int) -> int:

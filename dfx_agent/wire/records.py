@@ -59,6 +59,8 @@ CALIBRATION = 13  # the guest measures itself; nothing to read
 FORWARD_TOKENS = "forward"
 # name of a wait for the answer of a server, where a client of one blocks the main thread
 REMOTE_WAIT = "remote"
+# name of a wait for a batch of torch's DataLoader, while its queue is empty
+DATA_LOADER_WAIT = "data_loader"
 # One number about a batch at a boundary: name is "boundary/column", thread the index of the field,
 # value its value, span numbers the crossing, parent counts its records.
 LEDGER = 14
@@ -78,6 +80,8 @@ DEVICE_TIME = 15
 LOOP_LAG = 16
 # Who held it meanwhile is the name, from t0 to t1; value is the seconds between.
 LOOP_HELD = 17
+# counters with this prefix are stack samples by place, see shim/code_samples.py
+CODE_COUNTER = "code/"
 LOOP_KINDS = frozenset({LOOP_LAG, LOOP_HELD})
 
 BLOCKING = 0x4000

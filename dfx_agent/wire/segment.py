@@ -5,8 +5,8 @@ and never a SIGBUS in the training loop. The reader uses pread and never maps: a
 short under it gives short reads, not a crash.
 """
 
-from __future__ import annotations
-
+# no `from __future__ import annotations`: dataclasses resolve text annotations through
+# sys.modules, which does not contain an attached guest
 import errno
 import itertools
 import mmap
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dfx_agent.wire import layout, variables
+from dfx_agent.wire import failure, layout, variables
 from dfx_agent.wire.records import RECORD, Record
 from dfx_agent.wire.ring import (
     InflightWriter,
@@ -190,6 +190,7 @@ class SegmentWriter:
         self._numbers = itertools.count(1)
         self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records, self._numbers)
         self.inflight = InflightWriter(self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT)
+        self.write_failure = failure.writer(self._buffer)
         self.end = make_end(
             self._buffer, layout.RING_OFFSET, num_records, self._numbers, self.inflight.free.append
         )
@@ -240,11 +241,10 @@ class SegmentWriter:
         return self._num_names
 
     def add_clock_pair(self) -> None:
-        """Note (monotonic, epoch) now: readers turn monotonic stamps into Unix time with it."""
+        """(monotonic, epoch) now, for Unix times of stamps; the first one stays for ever."""
         self._clock += 1
-        at = layout.CLOCK_OFFSET + (self._clock % layout.NUM_CLOCKS) * layout.CLOCK.size
         pair = self._clock, time.monotonic_ns(), time.time_ns(), self._clock
-        layout.CLOCK.pack_into(self._buffer, at, *pair)
+        layout.CLOCK.pack_into(self._buffer, layout.clock_offset(self._clock), *pair)
 
     def set_word(self, offset: int, value: int) -> None:
         layout.WORD.pack_into(self._buffer, offset, value)
@@ -358,7 +358,7 @@ class SegmentReader:
         return layout.LIVE.unpack(data.ljust(layout.LIVE.size, b"\0"))
 
     def clock_pairs(self) -> list[tuple[int, int]]:
-        """(monotonic ns, epoch ns), oldest first; at most 16."""
+        """(monotonic ns, epoch ns): the one of the creation, then the newest 15, oldest first."""
         data = self.read(layout.CLOCK_OFFSET, layout.CLOCK.size * layout.NUM_CLOCKS)
         data = data[: len(data) // layout.CLOCK.size * layout.CLOCK.size]
         rows = sorted(row for row in layout.CLOCK.iter_unpack(data) if row[0] and row[0] == row[3])

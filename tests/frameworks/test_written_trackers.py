@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from live_processes import until
 
 from dfx_agent.errors import ConfigError, TrackerError
 from dfx_agent.exporters.trackers.writing import open_trackers
@@ -101,8 +102,14 @@ def test_wandb_offline_keeps_every_step(tmp_path):
         second.write(step, 1000.0 + step, {"reward": 0.0})
     first.close()
     second.close()
-    files = (tmp_path / "wb").rglob("run-*.wandb")
-    logs = [scanned(file, stores.WBDataStoreReader(), Record) for file in files]
+
+    def written():  # by a process of wandb's own, which close() does not wait for
+        files = (tmp_path / "wb").rglob("run-*.wandb")
+        logs = [scanned(file, stores.WBDataStoreReader(), Record) for file in files]
+        is_complete = len(logs) == 2 and all(any(r.HasField("exit") for r in log) for log in logs)
+        return logs if is_complete else None
+
+    logs = until(written, "both files are complete")
     by_run = {next(r.run.display_name for r in log if r.HasField("run")): log for log in logs}
     assert set(by_run) == {"a/b", "c"}
     rows = [list(map(_of_wandb, r.history.item)) for r in by_run["a/b"] if r.HasField("history")]

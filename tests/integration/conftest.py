@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scripted_page import CHROMIUM_FLAGS, WIDE, serve, standing_still
 
 _SERVER_GONE = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+_BROWSER_MS = 120_000  # a renderer runs at a low priority: 30 s are too few at load 30
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ def open_page(browser) -> Iterator:
         )
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(_BROWSER_MS)
         page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
         if not allows_errors:
             page.on("console", complain)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("DFX_BENCH_DATA", ROOT.parent / "shared" / "data"))
+REAL_RUNS = ROOT / "tests" / "data"
+DATA = Path(os.environ.get("DFX_BENCH_DATA", REAL_RUNS))
 
 NUM_STEPS, ONSET = 150, 120
 
@@ -179,10 +180,7 @@ def test_wrong_use_is_exit_code_2(run_cli):
 
 @pytest.fixture(scope="module")
 def inventory() -> list[dict[str, str]]:
-    path = DATA / "INVENTORY.csv"
-    if not path.is_file():
-        pytest.skip(f"no {path}; set DFX_BENCH_DATA to the folder of real runs")
-    with path.open() as file:
+    with (DATA / "INVENTORY.csv").open() as file:
         return list(csv.DictReader(file))
 
 
@@ -202,11 +200,9 @@ def test_real_runs_page_where_a_reader_saw_the_collapse_and_nowhere_else(
             assert 0 <= page["row"] - int(row["onset_row"]) <= 5, row["name"]
 
 
-def test_the_console_log_of_a_real_run_gives_what_its_table_gives(
-    run_cli, inventory: list[dict[str, str]]
-):
+def test_the_console_log_of_a_real_run_gives_what_its_table_gives(run_cli):
     name = "verl_opd_gjvwlq13"
-    files = [DATA / "logs" / f"{name}.console.log", DATA / "runs" / f"{name}.csv.gz"]
+    files = [REAL_RUNS / "logs" / f"{name}.console.log.gz", REAL_RUNS / "runs" / f"{name}.csv.gz"]
     done = run_cli("backtest", "--json", *map(str, files))
     console, table = json.loads(done.stdout)["runs"]
     assert console["rows"] == table["rows"]

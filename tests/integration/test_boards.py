@@ -183,14 +183,21 @@ def test_the_first_row_names_the_straggler(prometheus, board):
 
 
 def test_the_busiest_rank_is_told_from_the_one_with_more_tokens(prometheus):
-    ((labels, more_work),) = shown(prometheus, SCRIPTED_RUN, "dfx-ranks", "Most work")
-    assert (labels["rank"], more_work > 0.15) == (str(STRAGGLER), True)
-    ((_, more_tokens),) = shown(prometheus, SCRIPTED_RUN, "dfx-ranks", "Most tokens")
-    assert more_tokens < 0.02
-    busiest = shown(
-        prometheus, SCRIPTED_RUN, "dfx-ranks", "The eight busiest ranks, against the median"
-    )
-    assert max(busiest, key=lambda row: row[1])[0]["rank"] == str(STRAGGLER)
+    """On a loaded machine a scrape comes late, and one rank has a step more in the window."""
+
+    def tiles():
+        panels = ("Most work", "Most tokens", "The eight busiest ranks, against the median")
+        return [shown(prometheus, SCRIPTED_RUN, "dfx-ranks", panel) for panel in panels]
+
+    def is_told_apart():
+        work, tokens, busiest = tiles()
+        most = max(busiest, key=lambda row: row[1], default=({"rank": ""}, 0))
+        named = [labels["rank"] for labels, more in work if more > 0.15]
+        return named == [most[0]["rank"]] == [str(STRAGGLER)] and [
+            more < 0.02 for _, more in tokens
+        ] == [True]
+
+    until(is_told_apart, f"only work names rank {STRAGGLER}: {tiles()}", 60)
 
 
 def test_the_first_row_names_the_rank_with_more_tokens(prometheus):

@@ -21,7 +21,7 @@ def snapshot(port):
 
 
 def test_a_loss_that_is_nan_is_found_and_diagnose_ends_with_1(tmp_path):
-    port, said = unused_port(), "the loss is NaN since step"
+    port, said = unused_port(), "The loss has been NaN since step"
     environment = job_environment(DFX_DIR=str(tmp_path / "segments"))
     with running(tmp_path, port, [sys.executable, JOB], environment) as agent:
 

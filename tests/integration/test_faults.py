@@ -24,6 +24,7 @@ from live_processes import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from dfx_agent.attach.payload import guest_files
 from dfx_agent.wire import layout
 
 RANK_LOOP = [sys.executable, str(HERE / "rank_loop.py")]
@@ -368,12 +369,13 @@ def test_segment_spoilt_while_it_is_followed_costs_only_its_rank(dfx_dir, tmp_pa
 # no room
 
 
-def test_full_shared_memory_is_one_line_and_the_job_runs(tmp_path):
+def run_in_small_memory(tmp_path: Path, num_kib: int) -> list[str]:
+    """Lines on stderr of a healthy job under ``run`` whose DFX_DIR holds only so much."""
     if os.getuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("mounting needs root")
     folder = tmp_path / "small"
     folder.mkdir(mode=0o700)
-    script = 'mount -t tmpfs -o size=600k,mode=700 tmpfs "$0" && exec "$@"'
+    script = f'mount -t tmpfs -o size={num_kib}k,mode=700 tmpfs "$0" && exec "$@"'
     run = [*DFX_AGENT, "run", "--listen", "127.0.0.1:0", "--"]
     ended = subprocess.run(
         ["unshare", "-m", "sh", "-c", script, folder, *run, *RANK_LOOP, "2"],
@@ -382,11 +384,23 @@ def test_full_shared_memory_is_one_line_and_the_job_runs(tmp_path):
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "step 1\nstep 2\n"
-    page, said = ended.stderr.splitlines()
+    return ended.stderr.splitlines()
+
+
+def test_no_room_for_a_segment_is_one_line_and_the_job_runs(tmp_path):
+    guest = sum(4 + 4 * (len(source) >> 12) for source in guest_files().values())
+    page, problem = run_in_small_memory(tmp_path, guest + 100)
     assert page.startswith("dfx-agent: page http")
-    assert said.startswith("dfx-agent: no room for ")
-    assert "free /dev/shm or set DFX_DIR" in said
-    assert said.endswith("(this process runs unobserved)")
+    assert problem.startswith("dfx-agent: no room for ")
+    assert "free /dev/shm or set DFX_DIR" in problem
+    assert problem.endswith("(this process runs unobserved)")
+
+
+def test_no_room_for_the_guest_is_one_line_and_the_job_runs(tmp_path):
+    problem, *_of_the_rank_itself = run_in_small_memory(tmp_path, 100)
+    assert problem.startswith("dfx-agent: no room for ")
+    assert "free /dev/shm or set DFX_DIR" in problem
+    assert problem.endswith("CMD runs unobserved")
 
 
 def test_folder_that_vanishes_does_not_end_the_agent(dfx_dir, tmp_path, free_port):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,10 +63,12 @@ def hang_verdict(agent: LiveAgent, words: str) -> dict:
 
 def test_different_collectives_under_one_number_are_a_verdict_and_evidence(dfx_dir, tmp_path):
     with hung(tmp_path, "mismatch") as ranks, attached(ranks[0].pid, tmp_path) as agent:
-        verdict = hang_verdict(agent, "different collectives under one number")
+        verdict = hang_verdict(agent, "These calls do not match")
         assert (verdict["state"], verdict["cause"]) == ("found", "mismatched collectives")
-        assert "rank 0 all_reduce@0 #4 [8] float32" in verdict["summary"]
-        assert "rank 1 broadcast@0 #4 [8] float32" in verdict["summary"]
+        assert "rank 0 called all_reduce while rank 1 called broadcast" in verdict["summary"]
+        calls = "\n".join(verdict["evidence"])
+        assert "rank 0 called all_reduce@0 #4 [8] float32" in calls
+        assert "rank 1 called broadcast@0 #4 [8] float32" in calls
         (file,) = until(lambda: list((dfx_dir / "evidence").glob("*.json")), "evidence")
         places = json.loads(file.read_text())["places"]
         last = [place["recorded_collectives"][0] for place in places]
@@ -90,7 +93,25 @@ def test_different_collectives_under_one_number_are_a_verdict_and_evidence(dfx_d
 
 def test_the_collective_that_a_rank_has_not_issued_is_named(dfx_dir, tmp_path):
     with hung(tmp_path, "absent") as ranks, attached(ranks[0].pid, tmp_path) as agent:
-        verdict = hang_verdict(agent, "rank 0 waits in all_reduce@0 #4 for rank 1")
+        verdict = hang_verdict(agent, "Rank 0 waits in all_reduce for rank 1")
         (line,) = (line for line in verdict["evidence"] if line.startswith("flight recorder"))
         assert "all_reduce@0 #4 [8] float32 issued by rank 0" in line
         assert "not by rank 1, whose last is all_reduce@0 #3 [8] float32" in line
+
+
+def headline_of(text: str) -> str:
+    """On one line, without how long it has lasted so far."""
+    return re.sub(r"[\d.]+ (s|min)\b", "… s", " ".join(text.split()))
+
+
+def test_page_and_diagnose_say_the_same(dfx_dir, tmp_path, open_page, run_cli):
+    with hung(tmp_path, "absent") as ranks, attached(ranks[0].pid, tmp_path) as agent:
+        hang_verdict(agent, "Rank 0 waits in all_reduce for rank 1")
+        page = open_page(agent.url)
+        page.wait_for_selector("#verdict-list > li")
+        diagnosed = headline_of(run_cli("diagnose", "--url", agent.url).stdout)
+        shown = headline_of(page.inner_text("#verdict-list"))
+    said = re.search(r"insufficient evidence: (No step .*? after … s\.)", diagnosed)
+    assert said is not None, diagnosed
+    assert "which has been at main (stuck_ranks.py:24) for … s" in said[1]
+    assert said[1] in shown

@@ -86,9 +86,9 @@ def test_a_slow_rank_on_the_second_host(scene, run_cli):
     if row["state"] != "found":
         job.order("")
         pytest.skip(f"this machine is busy with others, so that nobody is named: {row['summary']}")
-    assert row["summary"].startswith("rank 3 on node-b makes the others wait")
+    assert row["summary"].startswith("Rank 3 on node-b makes the other ranks wait")
     assert row["stage"] == "forward"
-    assert "rank 3 on node-b makes the others wait" in diagnosed(job, run_cli)["straggler"]
+    assert "Rank 3 on node-b makes the other ranks wait" in diagnosed(job, run_cli)["straggler"]
     job.until(lambda: scene.paged() == ["DfxStraggler"], "its page", LATE_SECONDS)
     job.order("")
 
@@ -119,8 +119,10 @@ def test_a_rank_that_is_stopped_on_the_second_host(scene, run_cli, open_page, ar
     row = job.until(job.found, "the hang", LATE_SECONDS)
     assert set(row) == {"hang"}
     assert row["hang"]["ranks"] == ["3"]
-    assert row["hang"]["summary"].startswith("rank 3 on node-b stopped")
-    assert diagnosed(job, run_cli)["hang"].startswith("rank 3 on node-b stopped")
+    assert row["hang"]["summary"].startswith("Rank 3 on node-b has been suspended (state T) for ")
+    assert diagnosed(job, run_cli)["hang"].startswith(
+        "Rank 3 on node-b has been suspended (state T) for "
+    )
     job.until(lambda: scene.paged() == [*before, "DfxStepStalled"], "its page", LATE_SECONDS)
     names, culprit, ranks = shown_by_the_hub(job, open_page, artifacts)
     go_on()
@@ -141,4 +143,4 @@ def test_a_rank_that_is_killed_on_the_second_host_ends_the_job(scene):
     job.until(lambda: scene.paged() == [*before, "DfxRankDied"], "its page")
     (alert,) = [a for body in scene.hook.bodies for a in body["alerts"]
                 if a["labels"]["alertname"] == "DfxRankDied"]  # fmt: skip
-    assert "rank 3 on node-b was killed by signal 9" in alert["annotations"]["description"]
+    assert "Rank 3 on node-b was killed by signal 9" in alert["annotations"]["description"]

@@ -81,7 +81,7 @@ def test_a_straggler_is_one_incident_wherever_it_is_told(dfx_dir, tmp_path, run_
 
         # what people get
         assert delivered["annotations"]["incident"] == name
-        assert "rank 2 makes the others wait" in delivered["annotations"]["description"]
+        assert "Rank 2 makes the other ranks wait" in delivered["annotations"]["description"]
         starts = datetime.fromisoformat(delivered["startsAt"]).timestamp()
         assert starts == pytest.approx(begin, abs=0.001)
         (row,) = [r for r in agent.json("/api/v1/alerts")["alerts"] if r["alert"] == "DfxStraggler"]
@@ -109,7 +109,7 @@ def test_a_straggler_is_one_incident_wherever_it_is_told(dfx_dir, tmp_path, run_
         line = page.wait_for_selector(f'#verdict-list > li[data-incident="{name}"]')
         assert float(line.get_attribute("data-since")) == begin
         assert line.get_attribute("data-level") == "warn"
-        assert "Rank 2 makes the others wait" in line.inner_text()
+        assert "Rank 2 makes the other ranks wait" in line.inner_text()
         assert f"since step {seen['step']}" in line.inner_text()
         assert page.locator('#verdict-list > li[data-level="good"]').count() == 0
         assert page.is_hidden("#alerts"), "the alert is in the incident's line"

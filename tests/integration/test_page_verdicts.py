@@ -35,7 +35,9 @@ def hanging_source(coverage: float = 0.43) -> ScriptedSource:
 
 def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts):
     source = hanging_source()
-    told = replace(hang(time.time()), since_seconds=time.time() - 20)
+    told = replace(
+        hang(time.time()), since_seconds=time.time() - 20, action="Run `kill -CONT 7` to resume it."
+    )
     source.verdicts = (STRAGGLER, told, CLEAR[1], CLEAR[2])
     with serve(source) as server:
         page = open_page(server.url)
@@ -43,6 +45,7 @@ def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts
         assert levels(page) == ["bad", "warn", "quiet"]
         lines = texts(page, LINES)
         assert lines[0].startswith("✕")
+        assert "Run `kill -CONT 7` to resume it." in lines[0]
         assert "Rank 2 did not arrive in all_reduce@0 #1234; it is in rollout" in lines[0]
         now = time.time()
         lasted = re.search(r"rank did not arrive · since step 45 · for (\d+\.\d) s", lines[0])

@@ -326,9 +326,9 @@ def test_a_crash_that_was_found_is_told_when_the_job_is_over(dfx_dir):
     ended = run(sys.executable, "-c", job, env=env)
     assert ended.returncode == 128 + signal.SIGKILL
     (told,) = (line for line in ended.stderr.splitlines() if "crash found:" in line)
-    assert told.startswith("dfx-agent: crash found: rank 0 ")
+    assert told.startswith("dfx-agent: crash found: Rank 0 was killed by signal 9 (SIGKILL)")
     (file,) = (Path(dfx_dir) / "evidence").glob("*-crash.json")
-    assert told.endswith(f"kept: {file}; read it: dfx-agent report FILE.html --evidence {file}")
+    assert told.endswith(f"Evidence: dfx-agent report FILE.html --evidence {file}")
 
 
 def test_a_job_that_ended_in_order_is_told_nothing_of():

@@ -83,9 +83,9 @@ def test_who_waits_for_a_server_that_answers_no_more_is_named(dfx_dir, tmp_path,
 
         verdict = until(named, "rank 0 is named", 120)
     assert verdict.ranks == ("0",)
-    assert verdict.summary.startswith("rank 0 waits for an HTTP answer for ")
-    assert "a step usually takes " in verdict.summary
+    assert verdict.summary.startswith("Rank 0 has waited for an HTTP answer for ")
+    assert "A step usually takes " in verdict.summary
     lines = enumerate(Path(TRAINER).read_text().splitlines(), 1)
     line = next(number for number, text in lines if "urlopen(" in text)
     assert f"at fetch_rollouts (remote_rollouts.py:{line})" in verdict.summary
-    assert "rank 1 waits in broadcast" in verdict.summary
+    assert "Rank 1 waits in broadcast for " in verdict.summary

@@ -97,7 +97,7 @@ def test_diagnose_finds_it(agent, sick, tmp_path):
         command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (1, "")
-    assert "divergence (trainer): found: training is diverging since step" in done.stdout
+    assert "divergence (trainer): found: Training has been diverging since step" in done.stdout
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -109,7 +109,7 @@ def test_the_page_shows_signals_and_symptoms(agent, sick, open_page, artifacts, 
     assert shown == {row["signal"].replace("_", " ") for row in sick["signals"]["signals"]}
     assert "baselines frozen since step" in page.inner_text("#health-note")
     assert re.search(r"Active symptoms: .+ since step \d+", page.text_content("#symptoms-say"))
-    assert "Training is diverging" in page.inner_text("#verdict-list")
+    assert "Training has been diverging" in page.inner_text("#verdict-list")
     page.locator("#health").screenshot(path=artifacts / f"training_health_{scheme}.png")
     for width in (1100, 1280, 1400, 1920):
         page.set_viewport_size({"width": width, "height": 900})

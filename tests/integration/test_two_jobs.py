@@ -45,7 +45,7 @@ def test_two_jobs_in_one_process_tree_do_not_mix(tmp_path):
         def told_of_every_end():
             (run,) = agent.snapshot()["runs"]
             verdicts = {verdict["kind"]: verdict for verdict in run["verdicts"]}
-            return None if "still ending" in verdicts["crash"]["summary"] else verdicts
+            return None if "shutting down" in verdicts["crash"]["summary"] else verdicts
 
         verdicts = until(told_of_every_end, "the exit codes of that job", 90)
         assert verdicts["hang"]["state"] == verdicts["crash"]["state"] == "clear"

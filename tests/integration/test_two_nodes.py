@@ -38,7 +38,7 @@ def test_a_stopped_rank_on_the_second_node(tmp_path):
         os.kill(nodes.ranks[3].pid, signal.SIGSTOP)
         one, hub = nodes.until(lambda one, hub: agree("hang", one, hub), 60)
         assert told(hub["hang"]) == ("found", ("3",), "stopped")
-        assert hub["hang"].summary.startswith("rank 3 on node-b stopped")
+        assert hub["hang"].summary.startswith("Rank 3 on node-b has been suspended (state T) for ")
         assert told(one["crash"])[:2] == told(hub["crash"])[:2] == ("clear", ())
 
 
@@ -48,7 +48,7 @@ def test_a_rank_that_is_killed_on_the_second_node(tmp_path):
         os.kill(nodes.ranks[3].pid, signal.SIGKILL)
         _, hub = nodes.until(lambda one, hub: agree("crash", one, hub), 60)
         assert told(hub["crash"]) == ("found", ("3",), "died")
-        assert hub["crash"].summary.startswith("rank 3 on node-b was killed by signal 9")
+        assert hub["crash"].summary.startswith("Rank 3 on node-b was killed by signal 9")
 
 
 def test_a_collective_that_does_not_match_on_the_second_node(tmp_path):
@@ -73,7 +73,8 @@ def test_a_slow_rank_on_the_second_node(tmp_path):
         run_in(nodes)
         one, hub = nodes.until(both_judge_alike, 120)
         if hub["straggler"].state == "found":
-            assert hub["straggler"].summary.startswith("rank 3 on node-b makes the others wait")
+            begin = "Rank 3 on node-b makes the other ranks wait"
+            assert hub["straggler"].summary.startswith(begin)
             assert hub["straggler"].lost_seconds == pytest.approx(
                 one["straggler"].lost_seconds, rel=0.5
             )

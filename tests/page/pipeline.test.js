@@ -27,7 +27,13 @@ const FOUND = {
       unit: "seconds", since_step: 11, sentence: "weight sync takes 2 s",
     },
   ],
-  balance: "", first_step: 12, last_step: 16,
+  balance: "", first_step: 12, last_step: 16, parts: [],
+};
+const STEP = "A step takes 1.7 s: 40 % update, 35 % waiting for other ranks, 25 % rollout.";
+const BREAKDOWN = {
+  ...FOUND, state: "clear", bound_by: null, cost_seconds: null, cost_ratio: null, causes: [],
+  summary: STEP, chain: [STEP, "The largest part is update: without it a step would take 1 s."],
+  parts: [{ name: "update", kind: "work", seconds: 0.7, ratio: 0.4 }],
 };
 const IDS = ["pipeline-waits", "pipeline-sync", "bottleneck-causes"];
 let panel;
@@ -76,6 +82,15 @@ test("the bottleneck is told with its cost, its chain and who causes it", () => 
   assert.equal(isHidden("bottleneck-balance"), true);
 });
 
+test("a synchronous job of one role shows where a step goes", () => {
+  panel.update(run({ places: places("trainer"), bottleneck: BREAKDOWN }));
+  assert.equal(panel.node.hidden, false);
+  assert.equal(text("bottleneck-title"), "Where a step goes");
+  assert.equal(text("bottleneck-cost"), STEP);
+  const chain = [...document.getElementById("bottleneck-chain").children];
+  assert.deepEqual(chain.map((node) => node.textContent), BREAKDOWN.chain.slice(1));
+});
+
 test("what is not found has neither chain nor causes", () => {
   const calm = { ...FOUND, state: "clear", bound_by: null, chain: [], causes: [], summary: "balanced" };
   panel.update(run({ engines: { replicas: [] }, bottleneck: calm }));
@@ -86,8 +101,8 @@ test("what is not found has neither chain nor causes", () => {
 });
 
 test("a verdict without a bound is no finding", () => {
-  assert.equal(titleOf({ state: "insufficient evidence", bound_by: null }), "Not known yet");
-  assert.equal(titleOf({ state: "found", bound_by: "stalled" }), "Stalled");
+  assert.equal(titleOf({ ...FOUND, state: "insufficient evidence", bound_by: null }), "Not known yet");
+  assert.equal(titleOf({ ...FOUND, bound_by: "stalled" }), "Stalled");
 });
 
 test("amounts have their unit", () => {

@@ -25,7 +25,7 @@ class KeptFinding(NamedTuple):
 
     @property
     def how_to_read(self) -> str:
-        return f"kept: {self.file}; read it: dfx-agent report FILE.html --evidence {self.file}"
+        return f"Evidence: dfx-agent report FILE.html --evidence {self.file}"
 
 
 def findings(directory: str, run: str = "", kind: str = "") -> list[KeptFinding]:

@@ -1,6 +1,7 @@
 """Open incidents of the runs of a folder, for the next agent: id and begin outlive a restart.
 
 With them how processes have ended: who comes later sees that they are gone, not when and by what.
+Runs that have ended are stored with what was found in them: their segments are removed.
 
 One file in the agent's own folder. A run of the same name is the same run while one of its
 processes still lives: a job that is started again under that name begins with nothing.
@@ -9,7 +10,8 @@ processes still lives: a job that is started again under that name begins with n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,11 +20,12 @@ from dfx_agent.agent.kept.totals import key_of
 from dfx_agent.agent.run import RunFold
 from dfx_agent.incidents.book import KeptIncident
 from dfx_agent.node.track import Ending
-from dfx_agent.snapshot import SegmentProblem
+from dfx_agent.snapshot import Incident, RunVerdicts, SegmentProblem
 from dfx_agent.snapshot.document import Document, reason
 
 NAME = "incidents.json"
 EVERY_SECONDS = 5.0
+_MAX_FINISHED = 8
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class KeptRun:
     processes: tuple[str, ...]
     ended: dict[str, Ending]
     open: tuple[KeptIncident, ...]
+    past: tuple[Incident, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,11 @@ class File:
 
     format: Literal[1]
     runs: dict[str, Any]
+    finished: tuple[Any, ...] = ()
 
 
 RUN = Document[KeptRun](KeptRun)
+FINISHED = Document[RunVerdicts](RunVerdicts)
 FILE = Document[File](File)
 
 
@@ -53,7 +59,9 @@ class IncidentsFile:
         self._file = KeptDocument(directory, NAME, FILE)
         found = self._file.load()
         self._found = found.runs if found else {}
-        self._kept: dict[str, KeptRun] | None = None  # as it was written
+        self._finished = _loaded(found.finished if found else ())
+        self._processes_before: dict[str, frozenset[str]] = {}
+        self._kept: tuple[object, ...] | None = None  # as it was written
         self._kept_seconds = time.monotonic()
 
     @property
@@ -75,7 +83,9 @@ class IncidentsFile:
         present = {key_of(p.follower.preamble): p for p in fold.processes.values()}
         if present.keys().isdisjoint(entry.processes):
             return
+        self._processes_before[fold.run] = frozenset(entry.processes)
         fold.incidents.resume(entry.open, time.time())
+        fold.incidents.past.resume(entry.past)
         for key, ending in entry.ended.items():
             if key in present and not present[key].is_living:
                 fold.hangs.tracks.resume(present[key], ending)
@@ -86,14 +96,57 @@ class IncidentsFile:
         if not is_last and now - self._kept_seconds < EVERY_SECONDS:
             return
         self._kept_seconds = now
-        rows = {fold.run: _entry(fold) for fold in folds if _is_told(fold)}
-        if rows != self._kept:
-            self._kept = rows
-            self._file.save(File(1, dict(rows)))
+        folds = list(folds)
+        rows = {f.run: _entry(f) for f in folds if _is_told(f) or f.has_ended}
+        for fold in folds:
+            if not fold.has_ended:  # it was started again
+                self._finished.pop(fold.run, None)
+        ended = [f for f in folds if f.has_ended and not self._has_ended_before(f)]
+        finished = {fold.run: fold.concluded for fold in ended}
+        for run, verdicts in finished.items():
+            if verdicts is not None and verdicts.ending:
+                self._finished.pop(run, None)  # the newest are the last
+                self._finished[run] = verdicts
+        self._finished = dict(list(self._finished.items())[-_MAX_FINISHED:])
+        told = rows, tuple(self._finished.values())
+        if told != self._kept:
+            self._kept = told
+            self._file.save(File(1, dict(rows), told[1]))
+
+    def without_ended_before(self, runs: Mapping[str, RunFold]) -> dict[str, RunFold]:
+        """The runs without those of which ``finished`` shows how they ended."""
+        return {run: fold for run, fold in runs.items() if not self._has_ended_before(fold)}
+
+    def _has_ended_before(self, fold: RunFold) -> bool:
+        """Whether an earlier agent saw these very processes end, and only some files remain.
+
+        The files of ranks that ended in order are removed: the others alone look like a part of a
+        job on several nodes.
+        """
+        if not fold.has_ended or fold.run not in self._finished or not fold.part():
+            return False
+        present = {key_of(process.follower.preamble) for process in fold.processes.values()}
+        return present <= self._processes_before.get(fold.run, frozenset())
+
+    def finished(self, present: Collection[str]) -> tuple[RunVerdicts, ...]:
+        """Runs that have ended and are not ``present`` any more, the newest first."""
+        rows = [row for run, row in self._finished.items() if run not in present]
+        return tuple(reversed(rows))
+
+
+def _loaded(rows: Iterable[Any]) -> dict[str, RunVerdicts]:
+    """Those that this version can read."""
+    found = {}
+    for row in rows:
+        with suppress(ValueError):
+            verdicts = FINISHED.loaded(row)
+            found[verdicts.run] = verdicts
+    return found
 
 
 def _is_told(fold: RunFold) -> bool:
-    return bool(fold.incidents.kept() or any(track.ending for track in fold.hangs.tracks))
+    book = fold.incidents
+    return bool(book.kept() or book.past.kept() or any(track.ending for track in fold.hangs.tracks))
 
 
 def _entry(fold: RunFold) -> KeptRun:
@@ -102,4 +155,5 @@ def _entry(fold: RunFold) -> KeptRun:
         tuple(key_of(p.follower.preamble) for p in fold.processes.values()),
         {key_of(t.process.follower.preamble): t.ending for t in tracks if t.ending},
         fold.incidents.kept(),
+        fold.incidents.past.kept(),
     )

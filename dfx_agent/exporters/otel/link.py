@@ -43,6 +43,7 @@ class HubLink:
         self._url, self._report = url, report
         self._state: HubState = "joining"
         self._since, self._message = time.time(), ""
+        self._since_ns = time.monotonic_ns()  # the same on a clock that nobody sets
         self._num_sent = self._num_lost = 0
         self._hub_id = ""
         self._wants_all, self._all_seconds = True, float("-inf")
@@ -64,7 +65,8 @@ class HubLink:
         """
         with self._lock:
             patience_seconds = 0.0 if self._is_over else HUB_GONE_SECONDS
-            is_gone = self._state != "joined" and time.time() - self._since >= patience_seconds
+            seconds = (time.monotonic_ns() - self._since_ns) / 1e9
+            is_gone = self._state != "joined" and seconds >= patience_seconds
             is_gone |= self._is_over and not self._is_told
             return self._delivers and not is_gone
 
@@ -144,15 +146,15 @@ class HubLink:
         self._become("refused" if reason else "joined", reason)
 
     def _become(self, state: HubState, message: str) -> None:
-        now = time.time()
+        now_ns = time.monotonic_ns()
         with self._lock:
-            before, since = self._state, self._since
+            before, since_ns = self._state, self._since_ns
             is_same = (state, message) == (before, self._message)
             self._message = message
             if state != before:
-                self._state, self._since = state, now
+                self._state, self._since, self._since_ns = state, time.time(), now_ns
         if not is_same and state != before:
-            said = _said(self._url, state, before, message, now - since)
+            said = _said(self._url, state, before, message, (now_ns - since_ns) / 1e9)
             self._report(said, state == "joined")
 
 

@@ -6,25 +6,30 @@ tools look slow, a slow tool makes samples old.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from statistics import fmean, median
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
+from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.engine_causes import lost_engines
 from dfx_agent.judge.bottleneck.habit import Change
+from dfx_agent.judge.bottleneck.sentences import percent
 from dfx_agent.judge.bottleneck.step_shares import (
     WEIGHT_SYNC,
     waited_for_samples,
     weight_sync_parts,
 )
 from dfx_agent.judge.bottleneck.window import Habits, Window, told
-from dfx_agent.snapshot import BoundBy, CauseKind, EventLoopRow, PipelineCause, StepRow
+from dfx_agent.snapshot import BoundBy, CauseKind, EventLoopRow, LoopHolder, PipelineCause, StepRow
 
 _LATE_RATIO = 0.15  # of a step
 _JOB_SHARE = 0.5  # of what held a loop, else it is the host
 _HOLDER_SHARE = 0.1  # many places that each hold a loop for less are a host without room
+# ... or, where it waits mostly for a processor, one coroutine that holds it for long at a time
+_COROUTINE_SHARE, _LONG_HOLD_RATIO = 0.4, 0.05
 _LEAST_STEPS = 2
 _GROWN_RATIO = 0.1
 _TOOL_RATIO = 0.4  # of an episode
@@ -95,14 +100,15 @@ def _held_loops(window: Window) -> Iterator[PipelineCause]:
         loop = process.event_loop
         if loop is None:
             continue
-        share, name = _held_by(loop)
+        share, name = _held_by(loop, window.step_seconds)
         late = [seconds * share for seconds in _late_by_step(window, process)]
-        if share < _JOB_SHARE or len(late) < _LEAST_STEPS:
+        if not share or len(late) < _LEAST_STEPS:
             continue
         if median(late) >= _LATE_RATIO * window.step_seconds:
-            sentence = (
-                f"{name} held the event loop of {process.role} {process.rank} for "
-                f"{seconds_text(fmean(late))} of each step"
+            sentence = sentences.HELD_LOOP(
+                holder=name,
+                process=f"{process.role} {process.rank}",
+                seconds=seconds_text(fmean(late)),
             )
             component = f"{process.role} event loop"
             yield PipelineCause("event loop", component, sentence, fmean(late), kind="held loop")
@@ -118,14 +124,45 @@ def _late_by_step(window: Window, process: ProcessTime) -> Iterator[float]:
             yield max(0.0, late) / (after.step - before.step)
 
 
-def _held_by(loop: EventLoopRow) -> tuple[float, str]:
+def _held_by(loop: EventLoopRow, step_seconds: float) -> tuple[float, str]:
     """(share of the lateness that named code of the job is to blame for, which code most)."""
     total = max(loop.late_seconds, sum(holder.seconds for holder in loop.holders))
     named = [h for h in loop.holders if h.is_named_code and h.seconds >= _HOLDER_SHARE * total]
-    if not total or not named:
-        return 0.0, ""
+    share = sum(holder.seconds for holder in named) / total if total else 0.0
+    if share < _JOB_SHARE:
+        return _held_by_one(loop, step_seconds)
     more = f" and {len(named) - 1} more" if len(named) > 1 else ""
-    return sum(holder.seconds for holder in named) / total, named[0].name + more
+    return share, named[0].name + more
+
+
+def _held_by_one(loop: EventLoopRow, step_seconds: float) -> tuple[float, str]:
+    """Of a loop that waits mostly for a processor: one coroutine that holds it for long at a time.
+
+    It holds the loop while it waits for a processor, too. On a host without room alone, many places
+    hold a loop, each for short times.
+    """
+    code = [holder for holder in loop.holders if holder.is_code]
+    code_seconds = sum(holder.seconds for holder in code)
+    total = max(loop.late_seconds, sum(holder.seconds for holder in loop.holders))
+    by_coroutine: defaultdict[str, list[LoopHolder]] = defaultdict(list)
+    for holder in code:
+        if holder.is_named_code:
+            by_coroutine[_coroutine(holder)].append(holder)
+    most = max(by_coroutine.values(), key=_sum_seconds, default=[])
+    share = _sum_seconds(most) / code_seconds if code_seconds else 0.0
+    longest = max((h.seconds / max(1, h.num_times) for h in most), default=0.0)
+    if share < _COROUTINE_SHARE or longest * total < _LONG_HOLD_RATIO * step_seconds * code_seconds:
+        return 0.0, ""
+    return share, max(most, key=lambda holder: holder.seconds).name
+
+
+def _sum_seconds(holders: Iterable[LoopHolder]) -> float:
+    return sum(holder.seconds for holder in holders)
+
+
+def _coroutine(holder: LoopHolder) -> str:
+    """Task and coroutine, without the function inside it that was running."""
+    return " > ".join(holder.name.split(" > ")[:2])
 
 
 def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:
@@ -145,26 +182,34 @@ def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:
 def _sync_cause(
     window: Window, change: Change | None, seconds: float, part: str, part_seconds: float
 ) -> PipelineCause:
-    now = change.now if change else seconds
-    more = (
-        f"; until step {change.since_step - 1} it was {seconds_text(change.usual)}"
-        if change
-        else ""
-    )
-    sentence = f"weight sync takes {seconds_text(now)} of a step{more}"
-    component = "weight sync"
-    if part:
-        component = f"weight {part}"
-        sentence += f"; most of it is {part}: {seconds_text(part_seconds)}"
     slowest = _slow_receiver(window, part)
-    if slowest:
-        component += f" to {slowest[0]}"
-        sentence += f", to {slowest[0]} {slowest[1]}"
-    amount = change.excess if change else seconds
-    since = change.since_step if change else None
-    return PipelineCause(
-        "weight sync", component, sentence, amount, "seconds", since, kind="weight sync"
+    component = f"weight {part}" if part else "weight sync"
+    sentence = sentences.WEIGHT_SYNC(
+        seconds=seconds_text(change.now if change else seconds),
+        until=_until(change),
+        mostly=_mostly(part, part_seconds, slowest),
     )
+    return PipelineCause(
+        "weight sync",
+        f"{component} to {slowest[0]}" if slowest else component,
+        sentence,
+        change.excess if change else seconds,
+        since_step=change.since_step if change else None,
+        kind="weight sync",
+    )
+
+
+def _mostly(part: str, seconds: float, slowest: tuple[str, str] | None) -> str:
+    """As in " Most of it is transfer: 1.05 s to rollout replica 1, 0.05 s to the others."."""
+    if not part:
+        return ""
+    amount = slowest[1] if slowest else seconds_text(seconds)
+    return f" Most of it is {part}: {amount}."
+
+
+def _until(change: Change | None) -> str:
+    """As in "; until step 11 it was 0.2 s"; "" without a change."""
+    return change.until(seconds_text(change.usual)) if change else ""
 
 
 def _slow_receiver(window: Window, part: str) -> tuple[str, str] | None:
@@ -181,10 +226,8 @@ def _slow_receiver(window: Window, part: str) -> tuple[str, str] | None:
     usual = others[len(others) // 2][0]
     if slowest < 2 * usual or slowest - usual < _GROWN_RATIO * window.step_seconds:
         return None
-    return (
-        f"rollout replica {name}",
-        f"{seconds_text(slowest)}, to the others {seconds_text(usual)}",
-    )
+    receiver = f"rollout replica {name}"
+    return receiver, f"{seconds_text(slowest)} to {receiver}, {seconds_text(usual)} to the others"
 
 
 def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
@@ -198,14 +241,10 @@ def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
     if change is None and tool < _TOOL_RATIO * episode:
         return
     seconds = change.excess if change else call
-    before = (
-        f"; until step {change.since_step - 1} it was {seconds_text(change.usual)}"
-        if change
-        else ""
-    )
-    sentence = (
-        f"a tool call takes {seconds_text(change.now if change else call)}{before}; tools are "
-        f"{tool / episode:.0%} of an episode"
+    sentence = sentences.TOOL(
+        seconds=seconds_text(change.now if change else call),
+        until=_until(change),
+        share=percent(tool / episode),
     )
     since = change.since_step if change else None
     yield PipelineCause(
@@ -231,13 +270,12 @@ def _marked(window: Window, habits: Habits) -> Iterator[PipelineCause]:
 def _marked_cause(
     process: ProcessTime, stage: str, seconds: float, change: Change | None
 ) -> PipelineCause:
-    now = change.now if change else seconds
     since = change.since_step if change else None
-    until = (
-        f"; until step {since - 1} it was {seconds_text(change.usual)}" if change and since else ""
-    )
-    sentence = (
-        f"{stage} of {process.role} {process.rank} takes {seconds_text(now)} each time{until}"
+    sentence = sentences.MARKED_STAGE(
+        stage=stage.capitalize(),
+        process=f"{process.role} {process.rank}",
+        seconds=seconds_text(change.now if change else seconds),
+        until=_until(change),
     )
     bound = _MARKED[stage]
     amount = change.excess if change else seconds
@@ -258,10 +296,9 @@ def _stale(habits: Habits) -> Iterator[PipelineCause]:
     change = habits[STALE].change(_LEAST_GROUPS)
     if change is None:
         return
-    sentence = (
-        f"{change.now:.2g} groups of a step are thrown away: their weights are too old by the time "
-        "that they could be trained on"
-    ) + change.until(f"{change.usual:.2g}")
+    sentence = sentences.STALE_SAMPLES(
+        groups=f"{change.now:.2g}", until=change.until(f"{change.usual:.2g}")
+    )
     yield PipelineCause(
         "rollout",
         "sample queue",
@@ -278,9 +315,8 @@ def _few_in_flight(habits: Habits, waited: Change | None) -> Iterator[PipelineCa
     change = habits[ACTIVE].change(_FEWER_RATIO * active, falls=True) if active else None
     if change is None or waited is None:
         return
-    sentence = (
-        f"only {change.now:.2g} instead of {change.usual:.2g} groups are rolled out at a time "
-        f"since step {change.since_step}: the engines have too little to do"
+    sentence = sentences.FEW_REQUESTS(
+        groups=f"{change.now:.2g}", usual=f"{change.usual:.2g}", step=change.since_step
     )
     yield PipelineCause(
         "rollout",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
+from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC
 from dfx_agent.judge.bottleneck.window import EngineKey, Window
 from dfx_agent.snapshot import EngineFacts, PipelineCause
@@ -111,8 +112,11 @@ def _still(engine: EngineFacts, seconds: float) -> PipelineCause:
     return PipelineCause(
         "stalled",
         f"rollout {engine.name}",
-        f"{engine.name} holds {held:.0f} request{'s' if held != 1 else ''} and has moved none of "
-        f"them for {seconds_text(seconds)}",
+        sentences.STILL_ENGINE(
+            engine=engine.name,
+            requests=f"{held:.0f} request{'s' if held != 1 else ''}",
+            seconds=seconds_text(seconds),
+        ),
         held,
         "requests",
         kind="still engine",
@@ -128,7 +132,9 @@ def lost_engines(window: Window) -> Iterator[PipelineCause]:
             engine.state == "slow" and seconds >= _SLOW_TO_ANSWER_SECONDS
         )
         if engine.num_readings and is_lost:
-            sentence = f"{engine.name} is {_LOST[engine.state]}: {engine.reason}"
+            sentence = sentences.LOST_ENGINE(
+                engine=engine.name, state=_LOST[engine.state], reason=engine.reason
+            )
             yield PipelineCause("rollout", f"rollout {engine.name}", sentence, kind="lost engine")
 
 
@@ -219,8 +225,13 @@ def _slow(engine: EngineFacts, compared: _Compared, busy_seconds: float | None) 
     return PipelineCause(
         "rollout",
         f"rollout {engine.name}",
-        f"{engine.name} takes {seconds_text(seconds)} for a token, the others "
-        f"{seconds_text(usual)} ({seconds / usual:.2g} times){costs}",
+        sentences.SLOW_ENGINE(
+            engine=engine.name,
+            seconds=seconds_text(seconds),
+            usual=seconds_text(usual),
+            times=f"{seconds / usual:.2g}",
+            cost=costs,
+        ),
         lost,
         kind="slow engine",
     )

@@ -1,36 +1,36 @@
-"""One verdict on a pipeline for its newest steps: what it waits for, and because of whom."""
+"""One verdict on the newest steps of the role that trains: where a step goes, and because of what.
+
+A job whose roles take turns gets a breakdown that adds up to the step. A job whose training and
+rollout work at the same time is bound by one of its sides.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.durations import age_text
 from dfx_agent.facts.pipeline import PipelineFacts
-from dfx_agent.judge.bottleneck import standstill, words
+from dfx_agent.judge.bottleneck import sentences, standstill, step_window, words
+from dfx_agent.judge.bottleneck.breakdown import Steps, breakdown
 from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe_steps, observe_told
+from dfx_agent.judge.bottleneck.code_samples import CodeSamples
 from dfx_agent.judge.bottleneck.engine_causes import SlowEngines, StillEngines
 from dfx_agent.judge.bottleneck.habit import Change
-from dfx_agent.judge.bottleneck.step_shares import (
-    aside_seconds,
-    late_rank,
-    step_shares,
-    training_role,
-)
+from dfx_agent.judge.bottleneck.sides import has_two_sides
+from dfx_agent.judge.bottleneck.step_parts import StepTime, step_time
+from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role
+from dfx_agent.judge.bottleneck.step_window import LEAST_STEPS, StepWindow
+from dfx_agent.judge.bottleneck.totals_window import LEAST_SECONDS, TotalsHistory
 from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
-from dfx_agent.judge.words import BUSY_HOST
-from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow
+from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow, Verdict
 
-NUM_STEPS = 3
-_ENOUGH_STEPS = 5
-_LEAST_SECONDS = 8.0
-_LONG_SECONDS = 20.0
-_MOST_STEPS = 16
-_STOOD_STEPS = 5.0
-_ASIDE_RATIO = 0.2
+_NUM_MOMENTS = 17
+_NUM_SIDE_VOTES = 9
 _KNOWN_RATIO = 0.5
+# so many retained steps that cover less time than this are too short to show a cycle of the job
+_MANY_STEPS, _SHORT_SECONDS = 150, 40.0
 # by those who train themselves, beside what else they do
 _FELT_DIRECTLY = frozenset({"weight sync", "peers", "data"})
 _BOUND_RATIO = 0.2
@@ -41,10 +41,13 @@ class BottleneckJudge:
     """Of one run; a window is judged anew when a step of the role that trains has closed."""
 
     def __init__(self) -> None:
-        self._moments: deque[Moment] = deque(maxlen=_MOST_STEPS + 1)
+        self._moments: deque[Moment] = deque(maxlen=_NUM_MOMENTS)
         self._habits = Habits()
         self._still = StillEngines()
         self._slow = SlowEngines()
+        self._totals = TotalsHistory()
+        self._samples = CodeSamples()
+        self._side_votes: deque[bool] = deque(maxlen=_NUM_SIDE_VOTES)
         self._seen: set[tuple[str, int]] = set()
         self._judged: Bottleneck | None = None
         self._step_seconds = 0.0
@@ -75,80 +78,92 @@ class BottleneckJudge:
         if role is None or (self._moments and self._moments[-1].step == rows[-1].step):
             return
         self._moments.append(Moment.of(rows[-1].step, role, facts))
+        ranks = [process for process in facts.processes if process.role == role]
+        self._totals.add(facts.now_seconds, rows[-1].step, ranks)
+        self._samples.add(facts.now_seconds, ranks)
         self._judged = self._of_window(role, rows, facts)
 
     def _of_window(self, role: str, rows: Sequence[StepRow], facts: PipelineFacts) -> Bottleneck:
-        newest, left_out = newest_rows(rows)
-        if len(newest) < NUM_STEPS:
-            observe_steps(self._habits, rows)
-            return words.too_few(role, len(newest), NUM_STEPS)
-        shares = step_shares(newest)
-        moments = [m for m in self._moments if m.step >= newest[0].step - 1]
-        is_alone = all(process.role == role for process in facts.processes)
-        window = Window(role, newest, shares, moments, facts.told, is_alone, left_out)
-        self._step_seconds = shares.step_seconds
-        observe_steps(self._habits, rows)
+        rows_of_moments = rows[-_NUM_MOMENTS + 1 :]
+        observe_steps(self._habits, rows_of_moments)
+        steps = step_window.select(rows_of_moments, has_cycles=False)
+        if len(steps.rows) < LEAST_STEPS:
+            return _too_few(role, len(steps.rows))
+        window = self._window(role, steps, facts)
+        self._step_seconds = window.step_seconds
         observe_told(self._habits, window)
-        waited = self._habits[SAMPLES].change(_GROWN_RATIO * shares.step_seconds)
+        waited = self._habits[SAMPLES].change(_GROWN_RATIO * window.step_seconds)
         slow = self._slow.causes(window)
-        found = [*causes(window, self._habits, waited, slow), *_slow_ranks(window, facts)]
-        return self._concluded(window, found, waited, _busy_host(role, facts))
+        stragglers = [v for v in facts.verdicts if (v.kind, v.role) == ("straggler", role)]
+        found = [*causes(window, self._habits, waited, slow), *_slow_ranks(role, stragglers)]
+        self._side_votes.append(has_two_sides(window))
+        if 2 * sum(self._side_votes) <= len(self._side_votes):
+            return self._breakdown(role, rows, found, stragglers)
+        verdict = _bound(window, found, waited, stragglers)
+        return replace(verdict, parts=_time_of(steps).parts())
 
-    def _concluded(
+    def _window(self, role: str, steps: StepWindow, facts: PipelineFacts) -> Window:
+        shares = step_shares(steps.rows)
+        moments = [m for m in self._moments if m.step >= steps.rows[0].step - 1]
+        return Window(role, steps.rows, shares, moments, facts.told, steps.left_out)
+
+    def _breakdown(
         self,
-        window: Window,
+        role: str,
+        rows: Sequence[StepRow],
         found: Sequence[PipelineCause],
-        waited: Change | None,
-        busy_host: str,
+        stragglers: Sequence[Verdict],
     ) -> Bottleneck:
-        bound = _bound_of(window)
-        if not found and bound in {None, "train"} and window.shares.known_ratio < _KNOWN_RATIO:
-            return words.unmarked(window)
-        if not found and bound is None:
-            return words.balanced(window)
-        behind = [cause for cause in found if not _is_hidden(cause, window, bound)]
-        told = behind[0].bound_by if behind else bound
-        if told is None:
-            return replace(words.balanced(window), causes=tuple(found))
-        verdict = words.bound_by(window, told, behind, waited, busy_host)
-        others = [cause for cause in found if cause not in behind]
-        return replace(verdict, causes=(*behind, *others))
+        """Of closed steps; of running totals where steps are too short."""
+        steps = step_window.select(rows)
+        span = rows[-1].end_seconds - rows[0].begin_seconds
+        time, first, is_uneven = _time_of(steps), steps.rows[0].step, steps.is_uneven
+        if len(rows) >= _MANY_STEPS and span < _SHORT_SECONDS:
+            totals = self._totals.window()
+            if totals is None:
+                return _too_short(role, self._totals.seconds)
+            time = step_time(totals.splits, totals.num_steps * len(totals.splits))
+            first, is_uneven = totals.first_step, True
+            steps = steps._replace(left_out=())
+        left_out = words.left_out_text(steps.left_out)
+        of_steps = Steps(role, first, steps.rows[-1].step, is_uneven, left_out)
+        return breakdown(time, of_steps, found, self._samples.place(), stragglers)
 
 
-def newest_rows(rows: Sequence[StepRow]) -> tuple[list[StepRow], list[StepRow]]:
-    """The newest five steps, and as many more as eight seconds need; three that are long.
+def _time_of(steps: StepWindow) -> StepTime:
+    """Of the mean step of a mean rank."""
+    splits = [cell.split for row in steps.rows for cell in row.cells]
+    return step_time(splits, len(splits) * steps.num_steps / len(steps.rows))
 
-    And those between them that say nothing of the pipeline: with a checkpoint or a validation, or
-    longer than five times the median, which was told at its time.
-    """
-    rows = rows[-_MOST_STEPS:]
-    usual = median(row.end_seconds - row.begin_seconds for row in rows)
-    newest: list[StepRow] = []
-    left_out: list[StepRow] = []
-    total = 0.0
-    for row in reversed(rows):
-        is_many = len(newest) >= _ENOUGH_STEPS or total >= _LONG_SECONDS
-        if len(newest) >= NUM_STEPS and total >= _LEAST_SECONDS and is_many:
-            break
-        seconds = row.end_seconds - row.begin_seconds
-        is_usual = seconds <= _STOOD_STEPS * usual
-        is_usual = is_usual and aside_seconds(row) <= _ASIDE_RATIO * seconds
-        (newest if is_usual else left_out).insert(0, row)
-        total += seconds if is_usual else 0.0
-    return newest, left_out
+
+def _bound(
+    window: Window,
+    found: Sequence[PipelineCause],
+    waited: Change | None,
+    stragglers: Iterable[Verdict],
+) -> Bottleneck:
+    """Of a job whose training and rollout work at the same time."""
+    bound = _bound_of(window)
+    if not found and bound in {None, "train"} and window.shares.known_ratio < _KNOWN_RATIO:
+        return words.unmarked(window)
+    behind = [cause for cause in found if not _is_hidden(cause, window, bound)]
+    first = behind[0].bound_by if behind else bound
+    if first is None:
+        return replace(words.balanced(window), causes=tuple(found))
+    verdict = words.bound_by(window, first, behind, waited, stragglers)
+    others = [cause for cause in found if cause not in behind]
+    return replace(verdict, causes=(*behind, *others))
 
 
 def _bound_of(window: Window) -> BoundBy | None:
-    """What takes most of a step beside training; training where nothing else takes much."""
+    """What takes most of a step beside training; training where rollout waits for it."""
     shares = {bound: window.shares.ratio(bound) for bound in window.shares.by_bound}
     others = {bound: share for bound, share in shares.items() if bound != "train"}
     most = max(others, key=lambda bound: others[bound], default=None)
-    if window.is_alone and shares.get("train", 0.0) > max(others.values(), default=0.0):
-        return "train"
     if most is not None and others[most] >= _BOUND_RATIO:
         return most
     waits = words.rollout_waits(window) >= _BOUND_RATIO or window.has_full_queue()
-    return "train" if window.is_alone or waits else None
+    return "train" if waits else None
 
 
 def _is_hidden(cause: PipelineCause, window: Window, bound: BoundBy | None) -> bool:
@@ -159,10 +174,9 @@ def _is_hidden(cause: PipelineCause, window: Window, bound: BoundBy | None) -> b
     return window.shares.ratio(cause.bound_by) < window.shares.ratio(bound) / 2
 
 
-def _slow_ranks(window: Window, facts: PipelineFacts) -> list[PipelineCause]:
-    """Whom the straggler verdict names, or else who comes last in every step, whyever."""
-    role = window.role
-    told = [
+def _slow_ranks(role: str, stragglers: Iterable[Verdict]) -> list[PipelineCause]:
+    """Ranks that the straggler verdict names: it alone judges who is last, and why."""
+    return [
         PipelineCause(
             "peers",
             f"{role} rank {', '.join(verdict.ranks)}",
@@ -170,22 +184,16 @@ def _slow_ranks(window: Window, facts: PipelineFacts) -> list[PipelineCause]:
             verdict.lost_seconds,
             kind="slow rank",
         )
-        for verdict in facts.verdicts
-        if (verdict.kind, verdict.role, verdict.state) == ("straggler", role, "found")
+        for verdict in stragglers
+        if verdict.state == "found"
     ]
-    late = late_rank(window.rows, _GROWN_RATIO * window.step_seconds)
-    if told or late is None:
-        return told
-    sentence = (
-        f"rank {late.rank} of {role} comes last in each of {len(window.rows)} steps: the others "
-        f"wait {seconds_text(late.seconds)} for it"
-    )
-    sentence += f"; it is longer in {late.stage} than they are" if late.stage else ""
-    component = f"{role} rank {late.rank}"
-    return [PipelineCause("peers", component, sentence, late.seconds, kind="slow rank")]
 
 
-def _busy_host(role: str, facts: PipelineFacts) -> str:
-    """Why ranks of ``role`` cannot be told apart, where the host is the reason."""
-    told = (v.summary for v in facts.verdicts if v.role == role and v.cause == BUSY_HOST)
-    return next(told, "")
+def _too_few(role: str, num_steps: int) -> Bottleneck:
+    summary = sentences.TOO_FEW_STEPS(known=num_steps, needed=LEAST_STEPS)
+    return Bottleneck("insufficient evidence", summary, role)
+
+
+def _too_short(role: str, seconds: float) -> Bottleneck:
+    summary = sentences.TOO_SHORT(seconds=age_text(seconds), needed=age_text(LEAST_SECONDS))
+    return Bottleneck("insufficient evidence", summary, role)

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
 from dfx_agent.snapshot import EngineFacts, RankRow, ScalarRow, StepRow, Verdict
+from dfx_agent.wire.records import CODE_COUNTER
 
-NUM_STEPS = 16
+# steps may last milliseconds
+NUM_STEPS = 200
 # how long these last is asked of each process
 STAGES = frozenset({"rollout", "reward", "tool", "environment"})
 
@@ -44,4 +46,9 @@ def _process_time(row: RankRow, stage_seconds: Mapping[str, float]) -> ProcessTi
     return ProcessTime(
         row.role, row.rank, row.pid, row.totals, row.inflight, row.event_loop, stage_seconds,
         row.queue_depth,
+        {
+            name.removeprefix(CODE_COUNTER): count
+            for name, count in row.counters_total.items()
+            if name.startswith(CODE_COUNTER)
+        },
     )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
+from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.step_shares import ASIDE, WEIGHT_SYNC
 from dfx_agent.snapshot import Bottleneck, PipelineCause, Verdict
 from dfx_agent.snapshot.event_loop import NO_CODE
@@ -25,11 +26,12 @@ def held_loops(processes: Iterable[ProcessTime]) -> Iterator[PipelineCause]:
         if loop is None or loop.unanswered_seconds < _HELD_SECONDS:
             continue
         if not loop.unanswered_holder.startswith(NO_CODE):
-            sentence = (
-                f"{loop.unanswered_holder} has held the event loop of {process.role} "
-                f"{process.rank} for {seconds_text(loop.unanswered_seconds)}"
+            sentence = sentences.HELD_LOOP_NOW(
+                holder=loop.unanswered_holder,
+                process=f"{process.role} {process.rank}",
+                seconds=seconds_text(loop.unanswered_seconds),
             )
-            component = f"{process.role} event loop"
+            component = _loop_of(process.role)
             seconds = loop.unanswered_seconds
             yield PipelineCause("stalled", component, sentence, seconds, kind="held loop")
 
@@ -39,16 +41,25 @@ def stalled(
 ) -> Bottleneck:
     """``still``: engines and loops; ``hangs`` are felt before them.
 
-    Who stands while it brings new weights to an engine that does not move is no cause beside that.
+    A rank that waits to send weights to an engine that does not move is no second cause, nor is a
+    held event loop of a role that hangs: it is the same standstill.
     """
-    told = list(hangs)
+    hang_verdicts = list(hangs)
+    explained = {_loop_of(verdict.role) for verdict in hang_verdicts}
+    still = [cause for cause in still if cause.component not in explained]
     felt = _text(_longest(role, facts.processes), _FELT_SECONDS)
-    sentences = [cause.sentence for cause in [*still, *map(_hang, told)]]
-    own = told
+    sentences = [cause.sentence for cause in [*still, *map(_hang, hang_verdicts)]]
+    own = hang_verdicts
     if any(cause.kind == "still engine" for cause in still):
-        own = [verdict for verdict in told if not _brings_weights(verdict, facts.processes)]
+        own = [
+            verdict for verdict in hang_verdicts if not _brings_weights(verdict, facts.processes)
+        ]
     chain = (*filter(None, [felt]), *reversed(sentences))
     return _found(role, chain, [*still, *map(_hang, own)])
+
+
+def _loop_of(role: str) -> str:
+    return f"{role} event loop"
 
 
 def _brings_weights(verdict: Verdict, processes: Iterable[ProcessTime]) -> bool:
@@ -76,16 +87,15 @@ def quiet(
     limit = max(_QUIET_SECONDS, _QUIET_STEPS * step_seconds)
     longest, told = _longest(role, ranks), [_text(_longest(role, ranks), 0.0)]
     told.append(
-        f"no step of {role} has closed for {seconds_text(seconds)}, one takes "
-        f"{seconds_text(step_seconds)}"
+        sentences.NO_STEP(role=role, seconds=seconds_text(seconds), step=seconds_text(step_seconds))
     )
     if paused_seconds >= _HELD_SECONDS:
-        told.append(f"no engine has moved any request for {seconds_text(paused_seconds)}")
+        told.append(sentences.NO_ENGINE_MOVED(seconds=seconds_text(paused_seconds)))
     chain = tuple(filter(None, told))
     names = [span.name for process in ranks for span in process.inflight]
     is_aside = any(name.startswith(ASIDE) for name in names)
     if is_aside or longest is None or longest[0] < limit or not longest[3]:
-        summary = "; ".join(chain)
+        summary = " ".join(chain)
         return Bottleneck("insufficient evidence", summary, role, step_seconds=step_seconds)
     return _found(role, chain, ())
 
@@ -93,7 +103,7 @@ def quiet(
 def _found(role: str, chain: Sequence[str], causes: Sequence[PipelineCause]) -> Bottleneck:
     return Bottleneck(
         state="found",
-        summary=f"stalled: {' ← '.join(chain)}",
+        summary=f"Stalled: {' ← '.join(chain)}",
         role=role,
         bound_by="stalled",
         chain=tuple(chain),
@@ -123,4 +133,4 @@ def _text(longest: tuple[float, str, str, bool] | None, least_seconds: float) ->
     if longest is None or longest[0] < least_seconds:
         return ""
     seconds, rank, name, _ = longest
-    return f"rank {rank} has been in {name} for {seconds_text(seconds)}"
+    return sentences.LONGEST_SPAN(rank=rank, name=name, seconds=seconds_text(seconds))

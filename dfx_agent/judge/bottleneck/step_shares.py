@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
-from dfx_agent.facts.wait_kinds import SAMPLE_WAITS, SYNC_COORDINATION
+from dfx_agent.facts.wait_kinds import PEER_WAITS, SAMPLE_WAITS, SYNC_COORDINATION
+from dfx_agent.judge.bottleneck.step_parts import part_of_stage
 from dfx_agent.snapshot import BoundBy, StepCell, StepRow, TimeSplit
 
-# stage -> what a step is bound by while it is in it; all others are "train"
+# stage -> what a step is bound by while it is in it; a stage of the job's own bounds nothing
 _STAGES: Mapping[str, BoundBy] = {
     "rollout": "rollout",
     "generate": "rollout",
@@ -22,6 +22,8 @@ _STAGES: Mapping[str, BoundBy] = {
     "pack": "data",
     "data": "data",
 }
+# what the training side computes, by part of the step
+_TRAINED_PARTS = frozenset({"update", "log-probs", "values", "advantage"})
 _TRAINS = ("actor_update", "critic_update", "backward", "optimizer", "forward", "train")
 # not part of what a step is for
 ASIDE = ("checkpoint", "validation", "eval")
@@ -29,6 +31,7 @@ _WAITS: Mapping[str, BoundBy] = {
     "collector": "rollout",
     "queue": "rollout",
     "replay_batch": "data",
+    "data_loader": "data",
     "policy": "policy gate",
     "barrier": "peers",
     SYNC_COORDINATION: "weight sync",
@@ -36,25 +39,22 @@ _WAITS: Mapping[str, BoundBy] = {
 # what a rank waits for whom its peers then wait for
 _FOR_OTHERS: tuple[BoundBy, ...] = ("rollout", "policy gate", "data", "reward", "tool")
 WEIGHT_SYNC = "weight_sync"
-_LEAST_ROWS = 5
 
 
 @dataclass(frozen=True)
 class StepShares:
-    """Seconds of the mean step: of stages of a mean rank, of waits of the one that waits longest.
+    """What each bound costs in the mean step: each by itself, they do not add up.
 
-    ``waited`` is kind of wait -> seconds of a mean rank.
+    A stage costs what a mean rank is in it; a wait costs what the rank waits that waits longest,
+    because the other ranks wait for that rank. ``waited``: kind of wait -> seconds of a mean rank.
     """
 
     num_steps: int
     step_seconds: float
     by_bound: Mapping[BoundBy, float]
     waited: Mapping[str, float]
-
-    @property
-    def known_ratio(self) -> float:
-        """Share of a step that is inside a stage or a wait; overlapping stages may make it more."""
-        return sum(self.by_bound.values()) / self.step_seconds if self.step_seconds else 0.0
+    known_ratio: float
+    """Share of the step of a mean rank that is inside a stage or a wait."""
 
     def ratio(self, bound: BoundBy) -> float:
         return self.by_bound.get(bound, 0.0) / self.step_seconds if self.step_seconds else 0.0
@@ -87,7 +87,9 @@ def step_shares(rows: Sequence[StepRow]) -> StepShares:
         for kind, places in cell.split.wait_seconds.items():
             waited[kind] += sum(places.values()) / len(cells)
     wall = sum(cell.split.wall_seconds for cell in cells) / (len(cells) or 1)
-    return StepShares(len(rows), wall, by_bound, waited)
+    idle = sum(cell.split.idle_seconds for cell in cells) / (len(cells) or 1)
+    known = 1.0 - idle / wall if wall else 0.0
+    return StepShares(len(rows), wall, by_bound, waited, known)
 
 
 def _waits_of_step(row: StepRow) -> dict[BoundBy, float]:
@@ -100,17 +102,17 @@ def _waits_of_step(row: StepRow) -> dict[BoundBy, float]:
         for bound, seconds in _waits_of(cell).items():
             longest[bound] = max(longest.get(bound, 0.0), seconds)
     if "peers" in longest:
-        longest["peers"] = _last(row)[1]
+        longest["peers"] = _lost_to_peers(row)
     return longest
 
 
-def _last(row: StepRow) -> tuple[str, float]:
-    """Who comes last, and for how long the first waits because of that rank itself."""
+def _lost_to_peers(row: StepRow) -> float:
+    """For how long the first rank to arrive waits because of the last one itself."""
     waits = {cell.rank: _waits_of(cell) for cell in row.cells}
     first, last = (pick(waits, key=lambda rank: _for_peers(waits[rank])) for pick in (max, min))
     elsewhere = _elsewhere(waits[last]) - _elsewhere(waits[first])
     waited = _for_peers(waits[first]) - _for_peers(waits[last])
-    return last, max(0.0, waited - max(0.0, elsewhere))
+    return max(0.0, waited - max(0.0, elsewhere))
 
 
 def _for_peers(waits: Mapping[BoundBy, float]) -> float:
@@ -125,61 +127,38 @@ def _waits_of(cell: StepCell) -> dict[BoundBy, float]:
     found: defaultdict[BoundBy, float] = defaultdict(float)
     for kind, places in cell.split.wait_seconds.items():
         for stage, seconds in places.items():
-            found[_bound_of_wait(kind, stage)] += seconds
+            bound = _bound_of_wait(kind, stage)
+            if bound is not None:
+                found[bound] += seconds
     return found
-
-
-class LateRank(NamedTuple):
-    """The rank for which the others waited in every step, for so long in the mean."""
-
-    rank: str
-    seconds: float
-    stage: str  # in which it is longer than the others
-
-
-def late_rank(rows: Sequence[StepRow], least_seconds: float) -> LateRank | None:
-    """None where it is now one, now another, or not for ``least_seconds`` of each step."""
-    told = [_last(row) for row in rows if len(row.cells) > 1]
-    if len({rank for rank, _ in told}) != 1 or len(told) < _LEAST_ROWS:
-        return None
-    rank, lost = told[0][0], [seconds for _, seconds in told]
-    if min(lost) < least_seconds:
-        return None
-    return LateRank(rank, sum(lost) / len(lost), _longer_stage(rows, rank))
-
-
-def _longer_stage(rows: Sequence[StepRow], rank: str) -> str:
-    more: defaultdict[str, float] = defaultdict(float)
-    for row in rows:
-        others = len(row.cells) - 1
-        for cell in row.cells:
-            for stage, seconds in cell.split.stage_seconds.items():
-                more[stage] += seconds if cell.rank == rank else -seconds / others
-    return max(more, key=lambda stage: more[stage], default="")
 
 
 def _of_stages(split: TimeSplit) -> Iterator[tuple[BoundBy, float]]:
     for stage, seconds in split.stage_seconds.items():
-        if not stage.startswith(ASIDE):
-            yield bound_of_stage(stage), seconds
+        bound = bound_of_stage(stage)
+        if bound is not None:
+            yield bound, seconds
 
 
 @lru_cache(maxsize=1024)  # as many names as a job may have
-def bound_of_stage(stage: str) -> BoundBy:
-    """``weight_sync_load`` is weight sync too, ``rollout_turn`` rollout."""
+def bound_of_stage(stage: str) -> BoundBy | None:
+    """``weight_sync_load`` is weight sync too, ``rollout_turn`` rollout; None bounds nothing."""
     if stage.startswith(WEIGHT_SYNC):
         return "weight sync"
-    return next((bound for name, bound in _STAGES.items() if stage.startswith(name)), "train")
+    bound = next((bound for name, bound in _STAGES.items() if stage.startswith(name)), None)
+    return "train" if bound is None and part_of_stage(stage) in _TRAINED_PARTS else bound
 
 
 @lru_cache(maxsize=1024)  # as many names as a job may have
-def _bound_of_wait(kind: str, stage: str) -> BoundBy:
-    """Waiting for a peer or a server within a stage is part of that stage."""
+def _bound_of_wait(kind: str, stage: str) -> BoundBy | None:
+    """Who makes the rank wait; a server that is asked inside a stage does the work of the stage."""
     if kind in _WAITS:
         return _WAITS[kind]
-    if stage:
-        return bound_of_stage(stage)
-    return "peers" if kind == "collective" else "rollout"
+    if kind in PEER_WAITS:
+        return "weight sync" if stage.startswith(WEIGHT_SYNC) else "peers"
+    if kind != "remote":
+        return None
+    return bound_of_stage(stage) if stage else "rollout"
 
 
 def aside_seconds(row: StepRow) -> float:

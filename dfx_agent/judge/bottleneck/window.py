@@ -45,8 +45,7 @@ class Window:
     shares: StepShares
     moments: Sequence[Moment]
     told: Mapping[Told, float]
-    is_alone: bool  # whether no other role is seen
-    left_out: Sequence[StepRow] = ()  # that stood
+    left_out: Sequence[StepRow] = ()  # of checkpoints, or unusually long
 
     @property
     def first(self) -> Moment:

@@ -1,57 +1,53 @@
-"""A bottleneck in the words of those who wait: what is felt, and because of what."""
+"""The pipeline verdict of a job with two sides: what is felt, and because of what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.facts.wait_kinds import SAMPLE_WAITS
+from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.engine_causes import busy_ratios
 from dfx_agent.judge.bottleneck.habit import Change
+from dfx_agent.judge.bottleneck.sentences import percent
+from dfx_agent.judge.bottleneck.sides import ROLLOUT_SIDE
 from dfx_agent.judge.bottleneck.step_shares import aside_seconds
 from dfx_agent.judge.bottleneck.window import Window
-from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause
+from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow, Verdict
 from dfx_agent.snapshot.bottleneck import bound_text
 
-ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
 _BUSY_RATIO = 0.6
 _FELT: Mapping[BoundBy, str] = {
     "rollout": "wait for samples",
     "data": "wait for data",
     "policy gate": "wait for newer weights",
     "peers": "wait for each other",
-    "weight sync": "bring weights on",
+    "weight sync": "send weights",
     "reward": "compute rewards",
     "tool": "run tools",
     "train": "train",
     "event loop": "wait for the event loop",
-    "stalled": "stand still",
+    "stalled": "are stalled",
 }
 
 
-def too_few(role: str, num_steps: int, wanted: int) -> Bottleneck:
-    summary = f"{num_steps} of {wanted} steps of {role} have closed"
-    return Bottleneck("insufficient evidence", summary, role)
-
-
 def unmarked(window: Window) -> Bottleneck:
-    share = 1.0 - window.shares.known_ratio
-    summary = (
-        f"{share:.0%} of a step of {window.role} is inside no marked stage and no wait that is seen"
-    )
+    """Most of the step is unknown, so nothing is concluded."""
+    share = percent(1.0 - window.shares.known_ratio)
+    summary = sentences.UNKNOWN(share=share, role=window.role)
     return Bottleneck(
         "insufficient evidence", summary, window.role, step_seconds=window.step_seconds
     )
 
 
 def balanced(window: Window) -> Bottleneck:
-    train = window.shares.ratio("train")
+    """Neither side waits for long."""
+    share = percent(window.shares.ratio("train"))
     return Bottleneck(
         state="clear",
-        summary=f"balanced: {window.role} trains in {train:.0%} of a step, and waits for nothing "
-        "for long",
+        summary=sentences.BALANCED(role=window.role, share=share),
         role=window.role,
         step_seconds=window.step_seconds,
         first_step=window.rows[0].step,
@@ -64,8 +60,9 @@ def bound_by(
     bound: BoundBy,
     found: Sequence[PipelineCause],
     waited: Change | None,
-    busy_host: str,
+    stragglers: Iterable[Verdict],
 ) -> Bottleneck:
+    """``found``: causes, the one behind the others first."""
     felt_bound, seconds = _felt(window, bound)
     share = seconds / window.step_seconds if window.step_seconds else 0.0
     chain = (
@@ -74,32 +71,45 @@ def bound_by(
     )
     if not found and felt_bound == "rollout" and is_waiting(window):
         chain = (*chain, *_of_engines(window))
-    if not found and felt_bound == "peers" and busy_host:
-        chain = (*chain, busy_host)
-    notes = "; ".join(
-        filter(None, ["" if found or busy_host else _balance(window, bound), _left_out(window)])
+    unsure = [v.summary for v in stragglers if v.state == "insufficient evidence"]
+    if not found and felt_bound == "peers":
+        chain = (*chain, *unsure)
+    balance = "" if found or (len(chain) > 1 and felt_bound == "peers") else _balance(window, bound)
+    return replace(
+        _concluded(window, bound, chain),
+        cost_seconds=seconds,
+        cost_ratio=share,
+        balance=" ".join(filter(None, [balance, left_out_text(window.left_out)])),
     )
+
+
+def _concluded(window: Window, bound: BoundBy, chain: tuple[str, ...]) -> Bottleneck:
     verdict = Bottleneck("found", "", window.role, bound)
     return replace(
         verdict,
-        summary=f"{bound_text(verdict)}: {' ← '.join(chain)}",
-        cost_seconds=seconds,
-        cost_ratio=share,
+        summary=summary_text(verdict, chain),
         step_seconds=window.step_seconds,
         chain=chain,
-        balance=notes,
         first_step=window.rows[0].step,
         last_step=window.rows[-1].step,
     )
 
 
+def summary_text(verdict: Bottleneck, chain: Sequence[str]) -> str:
+    """As in "Rollout-bound: Ranks wait … ← Engine replica 1 takes …"."""
+    return f"{bound_text(verdict).capitalize()}: {' ← '.join(chain)}"
+
+
 def beside(judged: Bottleneck, still: Sequence[PipelineCause]) -> Bottleneck:
-    """``judged`` of steps that go on, though something stands."""
+    """``judged`` of steps that continue although something is stuck."""
+    causes = (*still, *judged.causes)
+    if judged.parts and judged.bound_by is None:
+        chain = (*judged.chain, *(cause.sentence for cause in still))
+        return replace(judged, state="found", causes=causes, chain=chain)
     bound: BoundBy = "event loop" if still[0].kind == "held loop" else "rollout"
-    verdict = replace(judged, state="found", bound_by=bound, causes=(*still, *judged.causes))
-    chain = (*judged.chain[:1], *(cause.sentence for cause in reversed(verdict.causes)))
-    summary = f"{bound_text(verdict)}: {' ← '.join(chain)}"
-    return replace(verdict, chain=chain, summary=summary, balance="")
+    verdict = replace(judged, state="found", bound_by=bound, causes=causes)
+    chain = (*judged.chain[:1], *(cause.sentence for cause in reversed(causes)))
+    return replace(verdict, chain=chain, summary=summary_text(verdict, chain), balance="")
 
 
 def _felt(window: Window, bound: BoundBy) -> tuple[BoundBy, float]:
@@ -117,23 +127,25 @@ def _felt_text(window: Window, bound: BoundBy, seconds: float, waited: Change | 
     felt = _FELT[bound]
     if bound == "rollout" and not is_waiting(window):
         felt = "roll out"
-    text = (
-        f"ranks of {window.role} {felt} for {seconds_text(seconds)} of a step "
-        f"of {seconds_text(window.step_seconds)} ({share:.0%})"
+    has_changed = bound == "rollout" and waited is not None
+    return sentences.FELT(
+        role=window.role,
+        felt=felt,
+        seconds=seconds_text(seconds),
+        step=seconds_text(window.step_seconds),
+        share=percent(share),
+        until=waited.until(seconds_text(waited.usual)) if has_changed and waited else "",
     )
-    if bound == "rollout" and waited is not None:
-        text += waited.until(seconds_text(waited.usual))
-    return text
 
 
-def _left_out(window: Window) -> str:
-    """Steps between those of the window that say nothing of it."""
+def left_out_text(rows: Iterable[StepRow]) -> str:
+    """Steps between those of the window that say nothing of it; "" for none."""
     told = [
         f"{row.step} ({seconds_text(row.end_seconds - row.begin_seconds)}, "
-        f"{'checkpoint or validation' if aside_seconds(row) else 'stood'})"
-        for row in window.left_out
+        f"{'checkpoint or validation' if aside_seconds(row) else 'unusually long'})"
+        for row in rows
     ]
-    return f"left out: step {', '.join(told)}" if told else ""
+    return sentences.LEFT_OUT(steps=", ".join(told)) if told else ""
 
 
 def is_waiting(window: Window) -> bool:
@@ -147,8 +159,8 @@ def _of_engines(window: Window) -> tuple[str, ...]:
     if not ratios:
         return ()
     low, high = min(ratios.values()), max(ratios.values())
-    told = f"{low:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
-    return (f"the engines have requests in {told} of the time",)
+    shares = dict.fromkeys([percent(low), percent(high)])
+    return (sentences.ENGINES_BUSY(share=" to ".join(shares)),)
 
 
 def rollout_waits(window: Window) -> float:
@@ -174,12 +186,12 @@ def _balance(window: Window, bound: BoundBy) -> str:
     if bound == "rollout" and not ratios and any(True for _ in window.engines()):
         return ""  # nobody knows yet whether they have room
     if bound == "rollout" and is_waiting(window) and ratios and max(ratios.values()) < _BUSY_RATIO:
-        return "the engines have room: more requests at a time would help, more engines would not"
+        return sentences.ENGINES_HAVE_ROOM()
     if bound == "rollout" and 0 < wait < window.step_seconds and is_waiting(window):
         times = window.step_seconds / (window.step_seconds - wait)
-        return f"{times:.2g} times the rollout capacity for each trainer would end the wait"
+        return sentences.MORE_ROLLOUT(times=f"{times:.2g}")
     if bound == "train":
         share = rollout_waits(window)
         if 0 < share < 1:
-            return f"{1 / (1 - share):.2g} times the training capacity would end the wait"
+            return sentences.MORE_TRAINING(times=f"{1 / (1 - share):.2g}")
     return ""

@@ -27,14 +27,23 @@ _FAULTS = {
 def has_crashed(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
     """Whether it is gone and should not be; ``ranks`` are all of its role."""
     status = rank.exit_status
-    if rank.is_living:
+    if rank.is_living or rank.was_ended_by_ray:
         return False
+    if has_raised(rank):
+        return True
     if rank.state == "exited" and (status is None or status.is_success or status.was_asked_for):
         return False
     if not is_own_child(rank, ranks):
         return True
     is_fault = status is not None and status.signal in _FAULTS
     return is_fault or rank.was_oom_killed
+
+
+def has_raised(rank: RankFacts) -> bool:
+    """Whether an exception is its end, also while it shuts down, or if it was terminated then."""
+    status = rank.exit_status
+    is_open = status is None or status.was_asked_for or bool(status.code)
+    return rank.failure is not None and is_open
 
 
 def is_own_child(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
@@ -52,17 +61,24 @@ def cause_of(rank: RankFacts) -> str:
 
 def endings_text(ranks: Sequence[RankFacts]) -> str:
     """The different ones of several ranks, as what is said of all of them."""
-    text = "; ".join(dict.fromkeys(map(ending_text, ranks)))
+    texts = dict.fromkeys(map(ending_text, ranks))
+    if any(text.startswith("failed with") for text in texts):
+        texts.pop("failed", None)  # said of ranks with an unknown exit code
+    text = "; ".join(texts)
     return re.sub(r"\bwas killed", "were killed", text) if len(ranks) > 1 else text
 
 
 def ending_text(rank: RankFacts) -> str:
-    """As in "was killed by signal 9 (SIGKILL)", "ended with exit code 3", "died"."""
+    """As in "was killed by signal 9 (SIGKILL)", "failed with exit code 3"."""
     status = rank.exit_status
     if rank.was_oom_killed:
         return "was killed by the kernel's OOM killer (signal 9): memory was used up"
+    if has_raised(rank) and (status is None or status.was_asked_for):
+        return "failed"
     if status is None and rank.state == "exited":
-        return "closed its records and is gone, exit code unknown"
+        return "ended with an unknown exit code"
     if status is None:
-        return "died: gone without closing its segment, exit code unknown"
-    return f"was {status}" if status.signal else str(status)
+        return "died with an unknown exit code"
+    if status.signal:
+        return f"was {status}"
+    return str(status) if status.is_success else f"failed with exit code {status.code}"

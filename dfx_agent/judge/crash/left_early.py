@@ -10,8 +10,11 @@ from collections.abc import Sequence
 
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import OUT_OF_MEMORY, cause_of, endings_text, has_crashed
+from dfx_agent.judge.crash.failures import lost_peer
 from dfx_agent.judge.crash.order import missed_groups
+from dfx_agent.judge.crash.sentences import LEFT_EARLY
 from dfx_agent.judge.words import ranks_text
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 CAUSE = "left early"
@@ -30,13 +33,16 @@ def left_early(role: str, left: Sequence[RankFacts], died: Sequence[RankFacts]) 
     """To blame is who left; ``died``: the others, later."""
     first = min(left, key=_end_ns)
     step = first.newest_step
-    at = "" if step is None else f" in step {step}"
     return Verdict(
         kind="crash",
         state="found",
         role=role,
-        summary=f"{ranks_text(left)} ended in an orderly way{at} while the others went on; "
-        f"{ranks_text(died)} {endings_text(died)} afterwards",
+        summary=LEFT_EARLY(
+            ranks=capitalized(ranks_text(left)),
+            step="" if step is None else f" in step {step}",
+            failed=capitalized(ranks_text(died)),
+            ending=endings_text(died),
+        ),
         ranks=tuple(rank.label for rank in left),
         stage=first.stage,
         cause=CAUSE,
@@ -47,11 +53,17 @@ def left_early(role: str, left: Sequence[RankFacts], died: Sequence[RankFacts]) 
 
 
 def _is_left_behind(*, by: RankFacts, died: RankFacts) -> bool:
+    """Compare the last event of both; when an agent noticed a death says little.
+
+    The exit code of ``by`` may be unknown (after an attach), and its process may still shut down.
+    """
     status = by.exit_status
-    if by.gone_ns is None or status is None or not status.is_success:
+    has_left = by.is_ending or (by.gone_ns is not None and by.state == "exited")
+    if not has_left or (status is not None and not status.is_success):
         return False
-    is_later = by.gone_ns <= (died.gone_ns or 0) and _end_ns(by) < _end_ns(died)
-    return is_later and _fails_by_itself(died) and bool(missed_groups(by, died))
+    is_missed_first = by.gone_ns is not None and by.gone_ns <= (died.gone_ns or 0)
+    is_first = _end_ns(by) < _end_ns(died) and (is_missed_first or lost_peer(died))
+    return is_first and _fails_by_itself(died) and bool(missed_groups(by, died))
 
 
 def _fails_by_itself(died: RankFacts) -> bool:

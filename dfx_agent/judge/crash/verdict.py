@@ -14,9 +14,22 @@ from dfx_agent.judge.crash.endings import (
     has_crashed,
     is_own_child,
 )
+from dfx_agent.judge.crash.failures import error_text, failure_of, line_of, lost_peer, place_text
 from dfx_agent.judge.crash.left_early import leavers, left_early
 from dfx_agent.judge.crash.order import first_of, was_asked, was_taken_along
+from dfx_agent.judge.crash.sentences import (
+    CHILD_ENDED,
+    DIED,
+    JOB_STOPPED,
+    LOST_PEER,
+    NONE_DIED,
+    ORDER_UNKNOWN,
+    RAISED,
+    SHUTTING_DOWN,
+    TERMINATED,
+)
 from dfx_agent.judge.words import ranks_text
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 _MAX_LINES = 8
@@ -48,19 +61,32 @@ def crash_verdict(
     lines = _lines(first, later, ranks)
     if unclear:
         return Verdict("crash", "insufficient evidence", role, unclear, evidence=lines)
+    summary, action = _headline(first)
     return Verdict(
         kind="crash",
         state="found",
         role=role,
-        summary=f"{ranks_text(first)} {endings_text(first)}{_by_whom(first)}; "
-        f"last seen {first[0].place}",
+        summary=summary,
         ranks=tuple(rank.label for rank in first),
         stage=first[0].stage,
         cause=cause_of(first[0]),
         step=first[0].newest_step,
         since_seconds=first[0].epoch_seconds(_since_ns(first)),
         evidence=lines,
+        action=action,
     )
+
+
+def _headline(first: Sequence[RankFacts]) -> tuple[str, str]:
+    """What is said of the ranks that died first, and what to do; "" where the runbook says it."""
+    named = {"ranks": capitalized(ranks_text(first)), "ending": endings_text(first)}
+    failure = next(filter(None, map(failure_of, first)), None)
+    if failure is not None:
+        sentence = LOST_PEER if all(map(lost_peer, first)) else RAISED
+        error = {"error": error_text(failure), "place": place_text(failure)}
+        return sentence(**named, **error), sentence.action_text()
+    sentence = TERMINATED if all(map(was_asked, first)) else DIED
+    return sentence(**named, place=first[0].place), ""
 
 
 def _unclear(
@@ -73,17 +99,10 @@ def _unclear(
         is_left = any(rank.is_living for rank in ranks)
         is_over = not is_left or (now_ns - newest_ns) / 1e9 < _TOLD_SECONDS
         if is_over and (len(asked) > 1 or len(asked) == len(died)):
-            return f"{ranks_text(asked)} {endings_text(asked)}: told to end from outside"
+            return JOB_STOPPED(ranks=ranks_text(asked), ending=endings_text(asked))
     if len(first) > 1 and not any(rank.is_outlived for rank in first):
-        return (
-            f"{ranks_text(first)} died at the same moment: killed together, or one took the "
-            "others with it between two readings"
-        )
+        return ORDER_UNKNOWN(ranks=capitalized(ranks_text(first)), ending=endings_text(first))
     return ""
-
-
-def _by_whom(first: Sequence[RankFacts]) -> str:
-    return ": somebody or the scheduler ended it" if all(map(was_asked, first)) else ""
 
 
 def _since_ns(first: Sequence[RankFacts]) -> int:
@@ -96,9 +115,8 @@ def _none_died(role: str, ranks: Sequence[RankFacts]) -> Verdict:
     """How one ends that has closed its records is not known before its process has ended."""
     ending = [rank for rank in ranks if rank.is_ending and rank.ending_seconds < ENDING_SECONDS]
     if ending:
-        have = "has closed its" if len(ending) == 1 else "have closed their"
-        are = "is" if len(ending) == 1 else "are"
-        text = f"{ranks_text(ending)} {have} records and {are} still ending: how is not known"
+        are, they = ("is", "it has") if len(ending) == 1 else ("are", "they have")
+        text = SHUTTING_DOWN(ranks=capitalized(ranks_text(ending)), are=are, they=they)
         return Verdict("crash", "insufficient evidence", role, text)
     return Verdict("crash", "clear", role, _no_crash(ranks))
 
@@ -106,13 +124,13 @@ def _none_died(role: str, ranks: Sequence[RankFacts]) -> Verdict:
 def _no_crash(ranks: Sequence[RankFacts]) -> str:
     own = [rank for rank in ranks if rank.state == "died" and is_own_child(rank, ranks)]
     if not own:
-        return "no rank has died"
+        return NONE_DIED()
     endings = "; ".join(dict.fromkeys(map(_child_text, own)))
-    return f"no rank has died; {ranks_text(own)}, a child of a rank that lives on, {endings}"
+    return CHILD_ENDED(ranks=capitalized(ranks_text(own)), ending=endings)
 
 
 def _child_text(rank: RankFacts) -> str:
-    return "ended, exit code unknown" if rank.exit_status is None else ending_text(rank)
+    return "ended with an unknown exit code" if rank.exit_status is None else ending_text(rank)
 
 
 def _lines(
@@ -120,6 +138,7 @@ def _lines(
 ) -> tuple[str, ...]:
     lines = [_stood(rank) for rank in first[:_MAX_LINES]]
     lines += [f"{ranks_text([rank])} {ending_text(rank)}" for rank in later[:_MAX_LINES]]
+    lines += [line for rank in (*first, *later)[:_MAX_LINES] for line in line_of(rank)]
     if later:
         after = min((rank.gone_ns or 0) - (first[0].gone_ns or 0) for rank in later) / 1e9
         order = "later" if after >= 0 else "before"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from dfx_agent.judge.data import sentences
 from dfx_agent.judge.data.checks import Difference, Rank
 from dfx_agent.judge.words import labels_text
+from dfx_agent.sentence import capitalized, joined
 from dfx_agent.snapshot import Verdict
 
 _HOLD_STEPS = 10
@@ -28,11 +30,12 @@ class Mismatch:
         return self.boundary, self.difference.kind, self.difference.column
 
     def text(self) -> str:
-        """As in "rank 0, step 12, reward to actor_update: rewards belong to other samples"."""
+        """As in "Rank 0, step 12, reward to actor_update: rewards belong to other samples."."""
         parts = [labels_text(label for _, label in self.ranks)] if self.ranks else []
         parts += [] if self.step is None else [f"step {self.step}"]
         parts.append(f"{self.before} to {self.boundary}" if self.before else f"at {self.boundary}")
-        return f"{', '.join(parts)}: {self.difference.text}"
+        where = capitalized(", ".join(parts))
+        return sentences.MISMATCH(where=where, difference=self.difference.text)
 
 
 def data_verdict(
@@ -50,17 +53,14 @@ def data_verdict(
     if recent:
         return _found(role, recent, mismatches, lines)
     if unsure:
-        summary = (
-            f"{unsure[0].text()}; it does so in many steps: a filter, padding, or a fault that was "
-            "there from the start"
-        )
+        summary = joined([unsure[0].text(), sentences.IN_MANY_STEPS()])
         texts = tuple(row.text() for row in unsure[:_MAX_LINES])
         return Verdict("data", "insufficient evidence", role, summary, evidence=(*texts, *lines))
     if not num_judged:
-        summary = "no step has been compared yet"
+        summary = sentences.NOT_COMPARED()
         return Verdict("data", "insufficient evidence", role, summary, evidence=lines)
     path = " to ".join(boundaries)
-    summary = f"samples, ids, masks and lengths agree from {path}; no NaN or Inf in them"
+    summary = sentences.AGREE(path=path)
     judged = f"{num_judged} steps compared, the newest is step {newest_step}"
     return Verdict("data", "clear", role, summary, step=newest_step, evidence=(judged, *lines))
 

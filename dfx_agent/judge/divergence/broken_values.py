@@ -12,7 +12,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.sentence import capitalized, joined
 
 Place = Annotated[str, Field(pattern="^(loss|grad)$")]
 
@@ -35,7 +37,11 @@ class Break:
 
 @dataclass(frozen=True)
 class KeptBreak(Kept):
-    """Of one place; ``newest_step``: the last one that was broken."""
+    """The break of one place, as stored between two agents.
+
+    ``newest_step``: the last step that was broken. ``newest_seconds``: Unix time of the last broken
+    value; None where no value had a time of its own (logs, files written before 2026-11-24).
+    """
 
     step: int
     seconds: float
@@ -43,6 +49,7 @@ class KeptBreak(Kept):
     key: str
     ranks: tuple[str, ...]
     newest_step: int
+    newest_seconds: float | None = None
 
 
 class BrokenValues:
@@ -68,13 +75,12 @@ class BrokenValues:
         """A value that is NaN or infinite. Of one that is not timed only the steps count."""
         first = self._first.get(place)
         if first is None or step < first.step or step - self._newest[place] > KEEP_STEPS:
-            self._newest.pop(place, None)
             first = self._first[place] = Break(step, seconds, value, key)
         if step == first.step:
             first.ranks.add(rank)
             first.seconds = min(first.seconds, seconds)
         # a rank that lags behind does not make it older
-        self._newest[place] = max(step, self._newest.get(place, step), first.step)
+        self._newest[place] = max(step, self._newest.get(place, step))
         if is_timed:
             self._newest_seconds[place] = max(seconds, self._newest_seconds.get(place, seconds))
         self.reached(step, seconds)
@@ -84,25 +90,31 @@ class BrokenValues:
         self._step, self._seconds = max(self._step, step), max(self._seconds, seconds)
 
     def rewind(self, step: int) -> None:
-        """The job goes there again."""
-        self._step = min(self._step, step)
+        """The job repeats this step: what it reported for it and for later steps is void."""
+        self._step = min(self._step, step - 1)
         for place in [p for p, first in self._first.items() if first.step >= step]:
             del self._first[place], self._newest[place]
             self._newest_seconds.pop(place, None)
+        for place, newest in self._newest.items():
+            self._newest[place] = min(newest, step - 1)
 
     def kept(self) -> dict[Place, KeptBreak]:
         return {
             place: KeptBreak(first.step, first.seconds, first.value, first.key,
-                             tuple(sorted(first.ranks)), self._newest[place])
+                             tuple(sorted(first.ranks)), self._newest[place],
+                             self._newest_seconds.get(place))
             for place, first in self._first.items()
         }  # fmt: skip
 
-    def resume(self, kept: Mapping[Place, KeptBreak], step: int) -> None:
-        """Go on at ``step``."""
+    def resume(self, kept: Mapping[Place, KeptBreak], step: int, seconds: float) -> None:
+        """Continue a run that has reached ``step`` by ``seconds`` of the epoch."""
         for place, k in kept.items():
             self._first[place] = Break(k.step, k.seconds, k.value, k.key, set(k.ranks))
             self._newest[place] = k.newest_step
+            if k.newest_seconds is not None:
+                self._newest_seconds[place] = k.newest_seconds
         self._step = max([step, *self._newest.values()])
+        self._seconds = max([seconds, *self._newest_seconds.values()])
 
     def breaks(self, *, is_scaled: bool) -> list[tuple[str, Break]]:
         """Place and break, in the order in which they began.
@@ -125,11 +137,13 @@ class BrokenValues:
 
 
 def sentence(breaks: list[tuple[str, Break]]) -> str:
-    """As: the loss is NaN since step 12 on rank 1, then the gradient norm (step 12)."""
+    """As: The loss has been NaN since step 12 on rank 1."""
     place, first = breaks[0]
     what = "NaN" if math.isnan(first.value) else "infinite"
     ranks = sorted(first.ranks)
-    where = f" on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
-    said = f"{_WORDS[place]} is {what} since step {first.step}{where}"
-    later = [f"{_WORDS[p]} (step {b.step})" for p, b in breaks[1:]]
-    return said + (f", then {', '.join(later)}" if later else "")
+    where = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+    said = sentences.BROKEN(
+        place=capitalized(_WORDS[place]), value=what, step=first.step, ranks=where
+    )
+    later = ", ".join(f"{_WORDS[p]} (step {b.step})" for p, b in breaks[1:])
+    return joined([said, sentences.BROKEN_NEXT(places=later) if later else ""])

@@ -175,7 +175,8 @@ class RunHealth:
         self._taken_seconds = self._loaded_seconds = kept.taken_seconds
         self._is_numbered = kept.is_numbered
         self.num_late = kept.num_late
-        self.broken.resume(kept.broken, -1 if self._last is None else self._last)
+        last_step = -1 if self._last is None else self._last
+        self.broken.resume(kept.broken, last_step, kept.taken_seconds)
         self.state = self._bank.newest
 
     def _take_broken(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import ProcessId
+from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.words import labels_text
 from dfx_agent.rules.declared.stability import NO_UPDATE
 from dfx_agent.snapshot import Verdict
@@ -62,9 +63,9 @@ class SkippedUpdates:
         labels = tuple(process.label for process in stuck)
         return Verdict(
             "divergence", "found", first.role,
-            f"{labels_text(labels)}: the gradient scaler has left out the last "
-            f"{row.in_a_row:.0f} updates: the gradients are NaN or infinite at every scale, and "
-            "nothing is learned",
+            sentences.UPDATES_SKIPPED(
+                ranks=labels_text(labels), num_updates=f"{row.in_a_row:.0f}"
+            ),
             cause=NO_UPDATE, ranks=labels, step=row.step, since_seconds=row.since_seconds,
             evidence=tuple(map(_line, stuck.items())),
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.broken_values import Break, sentence
 from dfx_agent.judge.divergence.cause_order import cause
 from dfx_agent.judge.divergence.collapse import BLOW_UP_STEPS, DEAD_STEPS, JUMP_STEPS
@@ -12,6 +13,7 @@ from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.rules.samples import samples_of, symptom_samples
 from dfx_agent.rules.thresholds import thresholds_in
+from dfx_agent.sentence import joined, listed
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow, Verdict
 
 _WORDS = {
@@ -71,18 +73,17 @@ def divergence_verdict(
         return _found(state, role, active, checkpoints, is_voted=critical.holds(vote))
     missing = _missing_evidence(state, critical)
     if missing:
-        return Verdict(
-            "divergence", "insufficient evidence", role, missing, evidence=tuple(_figures(state))
-        )
-    said = ", ".join(map(_said, active)) or "no signal has left its baseline"
-    veto = "; the reward is improving" if active and state.is_reward_improving else ""
-    return Verdict("divergence", "clear", role, said + veto, evidence=tuple(_figures(state)))
+        lines = (*_figures(state), *_needed(state, critical))
+        return Verdict("divergence", "insufficient evidence", role, missing, evidence=lines)
+    said = sentences.FEW_MOVED(symptoms=", ".join(map(_said, active))) if active else ""
+    veto = sentences.REWARD_IMPROVES() if active and state.is_reward_improving else ""
+    summary = joined([said or sentences.CALM(), veto])
+    return Verdict("divergence", "clear", role, summary, evidence=tuple(_figures(state)))
 
 
 def unseen_verdict(role: str) -> Verdict:
     """Of a run that trains, and reports nothing that training is judged by."""
-    summary = "no loss, gradient norm, reward, entropy or KL is reported: nothing to judge by"
-    return Verdict("divergence", "insufficient evidence", role, summary)
+    return Verdict("divergence", "insufficient evidence", role, sentences.NO_SIGNALS())
 
 
 def _found(
@@ -99,11 +100,10 @@ def _found(
     first = min((step for step in begun if step is not None), default=state.step)
     said = [*map(_said, active), *(_collapsed(state, row) for row in collapses)]
     before = [step for step in checkpoints if step < first]
-    kept = f" (newest checkpoint before it: step {max(before)})" if before else ""
-    head = f"training is diverging since step {first}"
-    if collapses and all(_is_over(state, row) for row in collapses) and not is_voted:
-        head = f"training was diverging since step {first}"
-    summary = f"{head}{kept}: {', '.join(said)}"
+    is_over = collapses and all(_is_over(state, row) for row in collapses) and not is_voted
+    head = sentences.WAS_DIVERGING if is_over else sentences.DIVERGING
+    saved = sentences.CHECKPOINT(step=max(before)) if before else ""
+    summary = joined([head(step=first, symptoms=", ".join(said)), saved])
     frozen = f"baselines are frozen since step {state.latched_step}" if state.is_latched else ""
     evidence = (*_figures(state), *filter(None, [frozen]))
     return Verdict(
@@ -113,7 +113,8 @@ def _found(
 
 def _collapsed(state: SignalState, row: CollapseRow) -> str:
     words = _COLLAPSES_OVER if _is_over(state, row) else _COLLAPSES
-    return words[row.kind].format(signal=row.signal, side=_side(state, row), last=row.last_step)
+    signal = _WORDS.get(row.signal, row.signal)
+    return words[row.kind].format(signal=signal, side=_side(state, row), last=row.last_step)
 
 
 def _is_over(state: SignalState, row: CollapseRow) -> bool:
@@ -143,18 +144,23 @@ def _missing_evidence(state: SignalState, critical: Condition) -> str:
     known = {row.symptom for row in state.signals}
     ready = {row.symptom for row in state.signals if row.is_baseline_ready}
     if not can_vote(known, critical):
-        names = ", ".join(sorted(_WORDS[name] for name in known)) or "nothing it is made of"
-        needed = " or ".join(
-            f"{t:.0f} ({t.key})" for t in thresholds_in(critical) if t.unit == "families"
-        )
-        return (
-            f"the run reports {names}; a vote takes {needed} families, only NaN, Inf or a "
-            "blow-up would be seen"
-        )
+        names = sorted(_WORDS[name] for name in known)
+        if not names:
+            return sentences.NO_SIGNALS()
+        are = "are" if len(names) > 1 else "is"
+        return sentences.FEW_SIGNALS(signals=listed(names), are=are)
     if not can_vote(ready, critical):
         waiting = ", ".join(sorted(_WORDS[name] for name in known - ready))
-        return f"baselines are not ready after {state.row + 1} steps: {waiting}"
+        return sentences.TOO_EARLY(num_steps=state.row + 1, signals=waiting)
     return ""
+
+
+def _needed(state: SignalState, critical: Condition) -> Iterator[str]:
+    """How many groups of signals the alert takes, where there are too few of them."""
+    if not can_vote({row.symptom for row in state.signals}, critical):
+        for limit in thresholds_in(critical):
+            if limit.unit == "families":
+                yield f"{limit.key}: {limit:.0f} groups of signals have to move together"
 
 
 def can_vote(families: Iterable[str], critical: Condition) -> bool:

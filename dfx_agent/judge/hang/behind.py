@@ -6,16 +6,32 @@ from collections.abc import Mapping
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.rank import RankFacts, Waiter
-from dfx_agent.judge.hang import limits
+from dfx_agent.judge.hang import limits, sentences
+from dfx_agent.judge.hang.actors import is_idle, not_called
 from dfx_agent.judge.hang.limits import Excuse
-from dfx_agent.judge.hang.remote_waits import overdue
+from dfx_agent.judge.hang.places import does_text, place_text, where_text
+from dfx_agent.judge.hang.remote_waits import RemoteWait, overdue
 from dfx_agent.judge.hang.role import Role
-from dfx_agent.judge.words import behind_lines, flight_lines, ranks_text, stack_lines, waits_text
+from dfx_agent.judge.hang.suspended import suspended_seconds
+from dfx_agent.judge.words import (
+    behind_lines,
+    calls_text,
+    flight_lines,
+    have_text,
+    ranks_text,
+    stack_lines,
+    waits_text,
+)
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 
 def missed(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
     """For whom the others wait; a server that does not answer explains who is stuck."""
+    idle = [rank for rank in excuses if is_idle(rank) and excuses[rank].fault != limits.STOPPED]
+    excuses = {rank: excuse for rank, excuse in excuses.items() if rank not in idle}
+    if not excuses:
+        return not_called(role, idle, waiters)
     faults = {excuse.fault for excuse in excuses.values()} - {""}
     server = None if faults - {limits.STUCK} else unanswered(role, waiters)
     if server is not None:
@@ -29,13 +45,13 @@ def _left_behind(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[
     faults = {excuse.fault for excuse in excuses.values()}
     cause = next(fault for fault in limits.FAULTS if fault in faults)
     ranks = [rank for rank, excuse in excuses.items() if excuse.fault == cause]
-    first = ranks[0]
     others = _waiting_for(ranks, role, waiters)
-    stands = f"{ranks_text(ranks)} {_fault_text(cause, ranks)} {_where(first)}"
-    summary = f"{stands} for {seconds_text(first.idle_seconds)}"
-    if others:
-        summary += f"; {waits_text(others)} for {seconds_text(role.age_seconds(others))}"
+    summary = _fault_text(cause, ranks)
     lines = [f"{ranks_text([rank])}: {excuses[rank].reason}" for rank in ranks[:4]]
+    if others:
+        age = seconds_text(role.age_seconds(others))
+        summary += " " + sentences.THEY_WAIT(waiting=capitalized(calls_text(others)), age=age)
+        lines.append(waits_text(others))
     lines += [line for rank in ranks[:4] for line in behind_lines(rank, others)]
     longest = max(rank.idle_seconds for rank in ranks)
     return role.found(cause, summary, ranks, lines, role.now_ns - int(longest * 1e9))
@@ -48,17 +64,20 @@ def _waiting_for(ranks: list[RankFacts], role: Role, waiters: list[Waiter]) -> l
     return others or [Waiter(rank, arrival) for rank in living for arrival in rank.arrivals]
 
 
-def _where(rank: RankFacts) -> str:
-    """In the collective that it was stopped in, where no stage is marked."""
-    is_inside = not rank.stages and rank.arrivals and rank.arrivals[0].operation
-    return f"in {rank.arrivals[0]}" if is_inside else rank.place
-
-
 def _fault_text(cause: str, ranks: list[RankFacts]) -> str:
-    """Of who closed its records only that is known while its process is there."""
+    """What is known of who is at fault; of a closed segment only that its process is there."""
+    first = ranks[0]
+    who = capitalized(ranks_text(ranks))
+    have = capitalized(have_text(ranks))
+    duration = seconds_text(first.idle_seconds)
     if cause == limits.LEFT and any(rank.is_ending for rank in ranks):
-        return "closed its records, is still ending, and had been"
-    return limits.FAULTS[cause]
+        return sentences.NOT_ENDING(ranks=who, duration=seconds_text(first.ending_seconds))
+    if cause == limits.LEFT:
+        return sentences.LEFT(ranks=who, duration=duration, place=place_text(first))
+    if cause == limits.STOPPED:
+        duration = seconds_text(suspended_seconds(first))
+        return sentences.SUSPENDED(ranks=have, duration=duration, place=where_text(first))
+    return sentences.STUCK(ranks=have, duration=duration, place=place_text(first))
 
 
 def unanswered(role: Role, waiters: list[Waiter]) -> Verdict | None:
@@ -66,33 +85,39 @@ def unanswered(role: Role, waiters: list[Waiter]) -> Verdict | None:
     waits = overdue(role.living)
     if not waits:
         return None
+    if waits[0].is_for_actors:
+        return _for_actors(role, waits[0])
     ranks = [wait.rank for wait in waits]
-    summary = "; ".join([str(waits[0]), *([waits_text(waiters)] if waiters else [])])
+    summary = str(waits[0])
     lines = [line for wait in waits[:4] for line in (str(wait), wait.reason)]
+    if waiters:
+        age = seconds_text(role.age_seconds(waiters))
+        summary += " " + sentences.THEY_WAIT(waiting=capitalized(calls_text(waiters)), age=age)
+        lines.append(waits_text(waiters))
     since_ns = role.now_ns - int(waits[0].seconds * 1e9)
     return role.found("no answer", summary, ranks, lines, since_ns)
 
 
+def _for_actors(role: Role, wait: RemoteWait) -> Verdict:
+    """Who waits for actors is not to blame; which one it is, is judged among the actors."""
+    return role.verdict("insufficient evidence", str(wait), evidence=(wait.reason,))
+
+
 def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
     rank, excuse = min(excuses.items(), key=lambda known: known[1].is_learned)
-    lines = (excuse.reason, *flight_lines(role.ranks), *stack_lines(role.ranks))
-    summary = f"{waits_text(waiters)} for {ranks_text([rank])}, which "
+    lines = (
+        excuse.reason, waits_text(waiters), *flight_lines(role.ranks), *stack_lines(role.ranks)
+    )  # fmt: skip
     seconds = rank.ending_seconds if rank.is_ending else rank.quiet_seconds
-    quiet, limit = seconds_text(seconds), f"{excuse.limit_seconds:.0f} s"
+    known = {
+        "waiting": capitalized(calls_text(waiters)),
+        "ranks": ranks_text([rank]),
+        "does": does_text(rank),
+        "place": place_text(rank),
+        "duration": seconds_text(seconds),
+        "limit": f"{excuse.limit_seconds:.0f} s",
+    }
     if excuse.is_learned:
-        summary += f"is {rank.place} for {quiet} of at most {limit}"
-        return role.verdict("clear", summary, evidence=lines)
-    summary += f"{_stands(rank)} for {quiet}: not known yet whether for ever, a hang after {limit}"
-    return role.verdict("insufficient evidence", summary, evidence=lines)
-
-
-def _stands(rank: RankFacts) -> str:
-    """As in "waits for a child process outside all stages, at upload (train.py:8),"."""
-    if rank.is_ending:
-        return "has closed its records and is ending"
-    awaited = limits.own_wait(rank)
-    does = f"waits for {awaited}" if awaited else "is"
-    if not awaited and rank.is_at_work:
-        does = "computes or polls"
-    frame = rank.stacks.own_frame if rank.stacks is not None else None
-    return f"{does} {rank.place}" + (f", at {frame}," if frame is not None else "")
+        return role.verdict("clear", sentences.STILL_AT_WORK(**known), evidence=lines)
+    sentence = sentences.SHUTTING_DOWN if rank.is_ending else sentences.NOT_SURE
+    return role.verdict("insufficient evidence", sentence(**known), evidence=lines)

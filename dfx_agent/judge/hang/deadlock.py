@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
+from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.hang.standstill import NO_PROGRESS_SECONDS
 from dfx_agent.judge.hang.wait_graph import circle
-from dfx_agent.judge.words import ranks_text, waits_text
+from dfx_agent.judge.words import calls_text, ranks_text, waits_text
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 from dfx_agent.wire.records import DDP_GRADIENTS
 
@@ -23,7 +25,8 @@ def deadlock(role: Role, absent: list[RankFacts], waiters: list[Waiter]) -> Verd
         return _mismatched(role, ordered)
     waiting = {waiter.rank for waiter in waiters}
     if any(rank not in waiting for rank in absent):
-        return role.verdict("clear", f"{waits_text(waiters)}; others have just come to wait")
+        summary = sentences.JUST_ARRIVED(waiting=capitalized(calls_text(waiters)))
+        return role.verdict("clear", summary)
     in_circle = _circle(role, waiters)
     if any(waiter.arrival.peer is not None for waiter in in_circle):
         return _circular(role, in_circle)
@@ -53,15 +56,16 @@ def _circular(role: Role, waiters: list[Waiter]) -> Verdict:
     seconds = (role.now_ns - since_ns) / 1e9
     ranks = [waiter.rank for waiter in waiters]
     places = ", ".join(
-        waits_text([w]) + ("" if w.arrival.peer is not None else f" for {ranks_text([other])}")
+        calls_text([w]) + ("" if w.arrival.peer is not None else f" for {ranks_text([other])}")
         for w, other in zip(waiters, ranks[1:] + ranks[:1], strict=True)
     )
-    summary = f"{ranks_text(ranks)} wait for each other for {seconds_text(seconds)}: {places}"
+    summary = sentences.CIRCULAR(age=seconds_text(seconds), waits=places)
     usual_seconds = max(role.usual_seconds(w.arrival) for w in waiters)
     if seconds < max(UNFINISHED_SECONDS, usual_seconds):
         is_usual = usual_seconds > UNFINISHED_SECONDS
         return Verdict("hang", "clear" if is_usual else "insufficient evidence", role.name, summary)
-    return role.found("circular wait", summary, ranks, [], since_ns)
+    lines = [waits_text([waiter]) for waiter in waiters]
+    return role.found("circular wait", summary, ranks, lines, since_ns)
 
 
 def _is_passed_by_another(role: Role, waiter: Waiter) -> bool:
@@ -86,42 +90,49 @@ def _mismatched(role: Role, waiters: list[Waiter]) -> Verdict:
         places.setdefault(str(waiter.arrival), []).append(waiter)
     fewest = min(map(len, places.values()))
     odd = [w.rank for group in places.values() if len(group) == fewest for w in group]
-    where = "; ".join(map(waits_text, places.values()))
-    summary = f"collectives do not match for {seconds_text(role.age_seconds(waiters))}: {where}"
+    age, names = role.age_seconds(waiters), {group[0].arrival.call for group in places.values()}
+    say = calls_text if len(names) == len(places) else waits_text  # the same call of other numbers
+    summary = sentences.MISMATCHED(
+        age=seconds_text(age), calls=", ".join(map(say, places.values()))
+    )
+    lines = [waits_text(group) for group in places.values()]
     since_ns = min(waiter.arrival.begin_ns for waiter in waiters)
-    return role.found("mismatched collectives", summary, odd, [], since_ns)
+    return role.found("mismatched collectives", summary, odd, lines, since_ns)
 
 
 def _all_arrived(role: Role, waiters: list[Waiter], to_blame: list[RankFacts]) -> Verdict:
     """Everybody known is there; others may not be known."""
-    age, where = role.age_seconds(waiters), waits_text(waiters)
-    summary = f"{where} for {seconds_text(age)}"
-    first = waiters[0].arrival
+    age, first = role.age_seconds(waiters), waiters[0].arrival
+    said = {"waiting": capitalized(calls_text(waiters)), "age": seconds_text(age)}
     if any(w.arrival.sequence is None and w.arrival.peer is None for w in waiters):
         if age < NO_PROGRESS_SECONDS:
-            return role.verdict("clear", summary)
-        return role.verdict("insufficient evidence", f"{summary}: for whom is not known")
+            return role.verdict("clear", sentences.ALL_WAIT(**said))
+        return role.verdict("insufficient evidence", sentences.WAIT_FOR_UNKNOWN(**said))
     if age < max(UNFINISHED_SECONDS, *(role.usual_seconds(w.arrival) for w in waiters)):
-        return role.verdict("clear", summary)
+        return role.verdict("clear", sentences.ALL_WAIT(**said))
     unseen = _unseen_text(role, first)
     if unseen:
-        return role.verdict("insufficient evidence", f"{summary}: {unseen}")
+        summary = sentences.WAIT_FOR_UNSEEN(**said, unseen=unseen)
+        return role.verdict("insufficient evidence", summary)
     if first.peer is None and len(role.members(first)) < 2:
-        return _nobody_comes(role, summary)
+        return _nobody_comes(role, sentences.MEMBERS_UNKNOWN(**said))
     since_ns = min(waiter.arrival.begin_ns for waiter in waiters)
-    summary = f"{summary}: all have arrived and it does not finish"
     if first.peer is not None:
         to_blame = [waiters[0].rank, *role.members(first)]
-    return role.found("collective does not finish", summary, to_blame, [], since_ns)
+    summary, lines = sentences.UNFINISHED(**said), [waits_text(waiters)]
+    return role.found("collective does not finish", summary, to_blame, lines, since_ns)
 
 
 def _unseen_text(role: Role, arrival: Arrival) -> str:
-    """Who of those that it waits for is not known here; "" when all are."""
+    """Who of those that it waits for is not observed, with the verb; "" when all are."""
     if arrival.peer is not None:
-        is_seen = bool(role.members(arrival))
-        return "" if is_seen else f"rank {arrival.peer} is not seen by this agent"
+        return "" if role.members(arrival) else f"Rank {arrival.peer} is"
     num_unseen = role.num_unseen()
-    return f"{num_unseen} of the ranks are not seen by this agent" if num_unseen else ""
+    if not num_unseen:
+        return ""
+    return f"{num_unseen} rank{'s' if num_unseen > 1 else ''} of the job " + (
+        "are" if num_unseen > 1 else "is"
+    )
 
 
 def _nobody_comes(role: Role, summary: str) -> Verdict:
@@ -130,8 +141,7 @@ def _nobody_comes(role: Role, summary: str) -> Verdict:
         ordered = [w for w in role.waiters() if w.arrival.sequence is not None]
         if {w.rank for w in ordered} == set(role.living):
             return _mismatched(role, ordered)
-    text = f"{summary}: which other ranks belong to its group is not known"
-    return role.verdict("insufficient evidence", text)
+    return role.verdict("insufficient evidence", summary)
 
 
 def _have_other_operations(waiters: Iterable[Waiter]) -> bool:

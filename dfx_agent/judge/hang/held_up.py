@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import replace
 
 from dfx_agent.durations import seconds_text
+from dfx_agent.judge.hang import sentences
 from dfx_agent.snapshot import Verdict
 
 ENOUGH_READINGS = 3
@@ -35,8 +36,7 @@ class ReadingGaps:
         longest = max(self._gaps, default=0.0)
         if longest < _HELD_UP_SECONDS:
             return verdict
-        summary = (
-            f"this agent was kept from reading for {seconds_text(longest)}, and is not sure: "
-            f"{verdict.summary}"
+        summary = sentences.AGENT_WAS_HELD_UP(
+            duration=seconds_text(longest), summary=verdict.summary
         )
         return replace(verdict, state="insufficient evidence", summary=summary, cause="", ranks=())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.faults import Faults
 from dfx_agent.judge.crash.endings import has_crashed
+from dfx_agent.judge.crash.ray.end import no_crash, not_ended_by_ray
+from dfx_agent.judge.crash.sentences import NONE_DIED
 from dfx_agent.judge.crash.verdict import crash_verdict
+from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.held_up import ReadingGaps
 from dfx_agent.judge.hang.limits import LEFT
 from dfx_agent.judge.hang.role import Role
@@ -18,8 +21,8 @@ from dfx_agent.snapshot import Verdict, VerdictKind
 
 # what is said of a role whose ranks all get on
 _CLEAR: dict[VerdictKind, str] = {
-    "hang": "no rank waits for another one for long",
-    "crash": "no rank has died",
+    "hang": sentences.NOBODY_WAITS(),
+    "crash": NONE_DIED(),
 }
 KINDS = tuple(_CLEAR)
 
@@ -46,21 +49,27 @@ class HangJudge:
         """
         self._gaps.note(read_seconds)
         judged: list[Verdict | None] = []
+        everybody = [rank for ranks in roles.values() for rank in ranks]
         for name, ranks in roles.items():
-            judged += self._of_role(name, ranks, quiet_seconds)
+            judged += self._of_role(name, ranks, everybody, quiet_seconds)
         return tuple(filter(None, judged))
 
     def _of_role(
-        self, name: str, ranks: Sequence[RankFacts], quiet_seconds: float
+        self,
+        name: str,
+        ranks: Sequence[RankFacts],
+        everybody: Sequence[RankFacts],
+        quiet_seconds: float,
     ) -> list[Verdict | None]:
         judged, run = self._faults.judged, self._run
         if not ranks:
             self._found.pop(name, None)
             self._crashed.pop(name, None)
             return [judged(run, kind, name, partial(_clear, kind, name)) for kind in KINDS]
+        role = cache(partial(Role, name, ranks, everybody))  # a rank may be too strange for it
         return [
-            judged(run, "hang", name, lambda: self._hang(Role(name, ranks), quiet_seconds)),
-            judged(run, "crash", name, lambda: self._crash(Role(name, ranks))),
+            judged(run, "hang", name, lambda: self._hang(role(), quiet_seconds)),
+            judged(run, "crash", name, lambda: self._crash(role())),
         ]
 
     def _hang(self, role: Role, quiet_seconds: float) -> Verdict:
@@ -81,9 +90,13 @@ class HangJudge:
     def _crash(self, role: Role) -> Verdict:
         since_ns, before = self._found.get(role.name, (0, None))
         if before is not None and role.has_ended_since(since_ns):
-            return Verdict("crash", "clear", role.name, "the hang came first")
+            return Verdict("crash", "clear", role.name, sentences.HANG_FIRST())
+        by_ray = no_crash(role.name, role.ranks, role.everybody)
+        if by_ray is not None:
+            return by_ray
         named = self._crashed.get(role.name, frozenset())
-        crash = crash_verdict(role.name, role.ranks, role.now_ns, named)
+        ranks = not_ended_by_ray(role.ranks, role.everybody)
+        crash = crash_verdict(role.name, ranks, role.now_ns, named)
         if crash.state == "found":
             pids = (rank.pid for rank in role.ranks if rank.label in crash.ranks)
             self._crashed[role.name] = frozenset(pids)

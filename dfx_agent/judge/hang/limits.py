@@ -109,8 +109,15 @@ def _beside_others(excuse: Excuse, rank: RankFacts) -> Excuse:
 
 def _is_long(rank: RankFacts) -> bool:
     """Whether it saves, validates, generates or compiles, or asks a server."""
-    by_stage = any(map(_LONG_STAGE.match, rank.stages)) or rank.asks_since_ns is not None
-    return by_stage or (rank.stacks is not None and rank.stacks.is_long_work())
+    if any(map(_LONG_STAGE.match, rank.stages)) or rank.asks_since_ns is not None:
+        return True
+    stacks = rank.stacks
+    if stacks is None:
+        return False
+    if stacks.is_in_long_code() or client_of(stacks):
+        return True
+    # what called a function that sleeps does not work: `rollout` that is blocked in a `read`
+    return stacks.is_named_long_inside() if rank.is_idle else stacks.is_named_long()
 
 
 def _long_floor(rank: RankFacts, num_known: int) -> float:

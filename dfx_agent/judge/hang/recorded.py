@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dfx_agent.durations import age_text
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
+from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.role import WAITING_SECONDS, Role
 from dfx_agent.judge.unfinished import Unfinished, first_unfinished
 from dfx_agent.judge.words import named
@@ -45,12 +46,15 @@ def different(role: Role, unfinished: Unfinished) -> Verdict:
     fewest = min(len(labels) for labels, _ in places)
     odd = {label for labels, _ in places if len(labels) == fewest for label in labels}
     ranks_named = named(role.ranks)
-    where = ", ".join(f"{ranks_named(labels)} {what}" for labels, what in places)
+    exact = [f"{ranks_named(labels)} called {what}" for labels, what in places]
+    short = [text.partition("@")[0] for text in exact]
+    names = {what.partition("@")[0] for _, what in places}
+    calls = " while ".join(short if len(names) == len(places) else exact)
     seconds = _seconds_since(role, unfinished)
     return role.found(
         "mismatched collectives",
-        f"different collectives under one number for {age_text(seconds)}: {where}",
+        sentences.MISMATCHED(age=age_text(seconds), calls=calls),
         [rank for rank in role.ranks if rank.label in odd],
-        [],
+        exact,
         role.now_ns - int(seconds * 1e9),
     )

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.stacks import Frame, ProcessStacks, client_of
-from dfx_agent.judge.words import ranks_text
+from dfx_agent.facts.stacks import RAY_OBJECT, Frame, ProcessStacks, client_of
+from dfx_agent.judge.hang import sentences
+from dfx_agent.judge.words import have_text, ranks_text
+from dfx_agent.sentence import capitalized
 
 FLOOR_SECONDS = 120.0
 LONG_FLOOR_SECONDS = 600.0
@@ -32,11 +34,18 @@ class RemoteWait(NamedTuple):
     place: Frame | None
     reason: str
 
+    @property
+    def is_for_actors(self) -> bool:
+        """Whether Ray's actors are to answer: they are processes of the job."""
+        return self.answer == RAY_OBJECT
+
     def __str__(self) -> str:
-        at = "" if self.place is None else f", at {self.place}"
-        return (
-            f"{ranks_text([self.rank])} waits for {self.answer} for {seconds_text(self.seconds)}"
-            f"{at} (a step usually takes {self.usual_seconds:.3g} s)"
+        return sentences.NO_ANSWER(
+            ranks=capitalized(have_text([self.rank])),
+            answer=self.answer,
+            duration=seconds_text(self.seconds),
+            at="" if self.place is None else f", at {self.place}",
+            usual=f"{self.usual_seconds:.3g} s",
         )
 
 

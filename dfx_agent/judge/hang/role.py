@@ -22,9 +22,12 @@ _DEFAULT_GROUP = "0"
 class Role:
     """The ranks of one role, in order; at least one."""
 
-    def __init__(self, name: str, ranks: Sequence[RankFacts]) -> None:
+    def __init__(
+        self, name: str, ranks: Sequence[RankFacts], everybody: Sequence[RankFacts] = ()
+    ) -> None:
         self.name = name
         self.ranks = ranks
+        self.everybody = everybody or ranks  # of all roles of which something is known
         self.now_ns = ranks[0].now_ns
         self.living = [rank for rank in ranks if rank.is_living]
         self._habits = limits.Habits(ranks)

@@ -13,14 +13,16 @@ from statistics import median
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
+from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.limits import Habits, excuse
-from dfx_agent.judge.words import ranks_text
+from dfx_agent.judge.words import have_text, ranks_text
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import VerdictState
 
 NO_PROGRESS_SECONDS = 120.0
 _NO_PROGRESS_STEPS = 10
 _SILENT_SECONDS = 60.0
-_MAX_TOLD = 4
+_LONG_STEP_SECONDS, _ENOUGH_STEPS = 60.0, 3
 
 # of pdb, of code.interact and of what is built on them, innermost; of IPython, anywhere
 _PROMPT = re.compile(r"/(cmd\.py cmdloop|code\.py raw_input|_pyrepl/\w+\.py \w+)$")
@@ -36,25 +38,40 @@ def standstill(
 ) -> tuple[VerdictState, str]:
     """(state, summary) of a role whose processes have not moved for so long."""
     steps = [ns for rank in living for ns in rank.step_durations]
-    calm: tuple[VerdictState, str] = "clear", "no rank waits for another one for long"
+    calm = _long_step(living) or ("clear", sentences.NOBODY_WAITS())
     if not living or quiet_seconds < NO_PROGRESS_SECONDS:
         return calm
     quiet = seconds_text(quiet_seconds)
     if len(steps) < 2:
-        text = f"nothing has moved for {quiet}, and no step says how long it may take"
-        return "insufficient evidence", text
+        return "insufficient evidence", sentences.NO_KNOWN_PACE(duration=quiet)
     is_long = quiet_seconds >= _NO_PROGRESS_STEPS * median(steps) / 1e9
     if not is_long or any(rank.arrivals for rank in living) or not all(map(is_at_fault, living)):
         return calm
     asking = [rank for rank in living if waits_for_a_person(rank.stacks)]
     if asking:
         verb = "waits" if len(asking) == 1 else "wait"
-        text = f"nothing has moved for {quiet}: {ranks_text(asking)} {verb} for a person"
-        return "insufficient evidence", f"{text} (a notebook between two cells, or a debugger)"
+        text = sentences.FOR_A_PERSON(duration=quiet, ranks=f"{ranks_text(asking)} {verb}")
+        return "insufficient evidence", text
     places = ", ".join(dict.fromkeys(rank.place for rank in living))
-    return "found", (
-        f"nothing has moved in the whole run for {quiet}, "
-        f"a step takes {seconds_text(median(steps) / 1e9)}; all ranks are {places}"
+    usual = seconds_text(median(steps) / 1e9)
+    return "found", sentences.NO_PROGRESS(duration=quiet, usual=usual, place=places)
+
+
+def _long_step(living: Sequence[RankFacts]) -> tuple[VerdictState, str] | None:
+    """A step that lasts much longer than every one before is not clear, whatever holds it up."""
+    steps = [ns / 1e9 for rank in living for ns in rank.step_durations]
+    longest = [rank for rank in living if rank.step_seconds is not None]
+    if len(steps) < _ENOUGH_STEPS or not longest:
+        return None
+    rank = max(longest, key=lambda rank: rank.step_seconds or 0.0)
+    seconds, usual = rank.step_seconds or 0.0, median(steps)
+    if seconds < max(_LONG_STEP_SECONDS, _NO_PROGRESS_STEPS * usual, 2 * max(steps)):
+        return None
+    return "insufficient evidence", sentences.LONG_STEP(
+        duration=seconds_text(seconds),
+        usual=seconds_text(usual),
+        ranks=capitalized(f"{ranks_text([rank])} is"),
+        place=rank.place,
     )
 
 
@@ -74,14 +91,14 @@ def _is_silent(rank: RankFacts) -> bool:
 
 
 def silent_text(ranks: Sequence[RankFacts]) -> str:
-    """As in "rank 2 has not moved for 75 s, outside all stages (a step takes 0.1 s)"."""
-    told = [
-        f"{ranks_text([rank])} has not moved for {seconds_text(rank.quiet_seconds)}, {rank.place} "
-        f"(a step takes {seconds_text(median(rank.step_durations) / 1e9)})"
-        for rank in ranks[:_MAX_TOLD]
-    ]
-    more = [f"{len(ranks) - _MAX_TOLD} more"] if len(ranks) > _MAX_TOLD else []
-    return f"{', '.join(told + more)}; nobody waits for it, not known whether it is stuck"
+    """Who has not moved, and for how long the first of them has not."""
+    first = max(ranks, key=lambda rank: rank.quiet_seconds)
+    return sentences.SILENT_ALONE(
+        ranks=capitalized(have_text(ranks)),
+        duration=seconds_text(first.quiet_seconds),
+        place=first.place,
+        usual=seconds_text(median(first.step_durations) / 1e9),
+    )
 
 
 def waits_for_a_person(stacks: ProcessStacks | None) -> bool:

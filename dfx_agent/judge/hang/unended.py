@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.rank import Joining, RankFacts
+from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.words import ranks_text
+from dfx_agent.sentence import capitalized
 
 CAUSE = "does not end"
 QUIET_SECONDS = 15.0  # by then a guest would have written stacks
@@ -35,11 +37,14 @@ class Unended(NamedTuple):
         return self.rank.quiet_seconds
 
     def __str__(self) -> str:
-        return (
-            f"{ranks_text([self.rank])} does not end: for {seconds_text(self.seconds)} it has been "
-            "freeing its process group, a deadlock of torch with itself; end it by "
-            f"kill -9 {self.rank.pid}"
+        return sentences.DOES_NOT_END(
+            ranks=capitalized(ranks_text([self.rank])), duration=seconds_text(self.seconds)
         )
+
+    @property
+    def action(self) -> str:
+        """What ends it."""
+        return sentences.DOES_NOT_END.action_text(command=f"kill -9 {self.rank.pid}")
 
     @property
     def reason(self) -> str:

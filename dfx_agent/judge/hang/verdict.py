@@ -35,13 +35,17 @@ or checkpoint, is to blame at once.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dfx_agent.judge.crash.endings import has_crashed
-from dfx_agent.judge.hang import limits
+from dfx_agent.judge.hang import sentences
+from dfx_agent.judge.hang.actors import held_by_actor
 from dfx_agent.judge.hang.behind import missed, unanswered
 from dfx_agent.judge.hang.deadlock import deadlock
 from dfx_agent.judge.hang.recorded import different, recorded, waiters_of
 from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.hang.standstill import silent_alone, silent_text, standstill
+from dfx_agent.judge.hang.suspended import suspended, suspended_verdict
 from dfx_agent.judge.hang.unended import CAUSE as DOES_NOT_END
 from dfx_agent.judge.hang.unended import Unended
 from dfx_agent.judge.words import stack_lines
@@ -53,6 +57,9 @@ def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
     waiters = [*role.waiters(), *role.silent_waiters()]
     records = recorded(role)
     absent = role.absent(waiters)
+    stopped = suspended(role)
+    if stopped:
+        return suspended_verdict(role, stopped, waiters)
     if not waiters:
         waiters, absent = waiters_of(role, records)
     has_died = any(has_crashed(rank, role.ranks) for rank in role.ranks)
@@ -60,12 +67,14 @@ def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
     if differing and not has_died:
         return different(role, differing[0])
     if not waiters:
-        return unanswered(role, []) or _no_progress(role, quiet_seconds)
+        return (
+            held_by_actor(role, role.everybody, quiet_seconds)
+            or unanswered(role, [])
+            or _no_progress(role, quiet_seconds)
+        )
     if has_died:
-        return role.verdict("clear", "the others wait for a rank that died")
+        return role.verdict("clear", sentences.WAIT_FOR_DEAD())
     excuses = {rank: role.excuse(rank, waiters) for rank in absent if not rank.is_blocked}
-    stopped = {w.rank: role.excuse(w.rank) for w in waiters if w.rank.is_stopped}
-    excuses |= {rank: why for rank, why in stopped.items() if why.fault == limits.STOPPED}
     if excuses:
         return missed(role, excuses, waiters)
     return deadlock(role, absent, waiters)
@@ -76,7 +85,8 @@ def does_not_end(role: Role, unended: list[Unended]) -> Verdict:
     ranks, first = [each.rank for each in unended], unended[0]
     lines = [each.reason for each in unended[:4]]
     since_ns = role.now_ns - int(first.seconds * 1e9)
-    return role.found(DOES_NOT_END, str(first), ranks, lines, since_ns)
+    found = role.found(DOES_NOT_END, str(first), ranks, lines, since_ns)
+    return replace(found, action=first.action)
 
 
 def _no_progress(role: Role, quiet_seconds: float) -> Verdict:

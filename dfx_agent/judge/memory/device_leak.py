@@ -14,16 +14,22 @@ from typing import NamedTuple
 from dfx_agent.durations import age_text
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts
 from dfx_agent.facts.seat import ProcessId
+from dfx_agent.judge.memory import sentences
 from dfx_agent.judge.memory.growth import (
     RISE_TO_STAY,
     SMALLEST_RISE,
     URGENT_STEPS,
+    Begin,
+    Begins,
+    begin_of_growth,
     bytes_text,
     is_higher_than_before,
+    seconds_of,
     steady_bytes_per_step,
     urgent_bytes_per_step,
 )
 from dfx_agent.judge.words import labels_text
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 DEVICE_LEAK = "device leak"
@@ -31,10 +37,6 @@ Place = tuple[ProcessId, str]  # and its device
 
 _URGENT_STEPS_LEFT = 10 * URGENT_STEPS
 _MOST_TOLD = 8
-_ADVICE = (
-    "tensors that outlive their step grow it: losses or metrics kept with their graph, lists that "
-    "only grow, caches without an end"
-)
 
 
 class _Leak(NamedTuple):
@@ -53,9 +55,10 @@ class _Leak(NamedTuple):
 def device_leak(
     role: str,
     ranks: Sequence[MemoryFacts],
-    most_steps: float,
-    most_seconds: float,
+    limits: tuple[float, float],
     known: set[Place],
+    begins: Begins,
+    now_seconds: float,
 ) -> Verdict | None:
     """None where no device is full within so many steps or seconds at the present growth.
 
@@ -70,24 +73,43 @@ def device_leak(
             if leak is not None:
                 known.add(place)
                 leaks.append(leak)
+    most_steps, most_seconds = limits
     leaks = [e for e in leaks if e.steps_left <= most_steps or e.seconds_left <= most_seconds]
     if not leaks:
         return None
     leaks.sort(key=lambda leak: leak.steps_left)
+    begin = begins.setdefault((role, DEVICE_LEAK), _begin_of(leaks[0]))
+    return _found(role, leaks, begin, now_seconds)
+
+
+def _begin_of(leak: _Leak) -> Begin:
+    return begin_of_growth(leak.device.allocated_samples, leak.bytes_per_step)
+
+
+def _found(role: str, leaks: Sequence[_Leak], begin: Begin, now_seconds: float) -> Verdict:
+    """``leaks``: what is full first comes first."""
     first = leaks[0]
     labels = tuple(dict.fromkeys(leak.facts.process.label for leak in leaks))
-    verb = "allocates" if len(labels) == 1 else "allocate"
+    said = sentences.DEVICE_LEAK(
+        ranks=capitalized(labels_text(labels)),
+        have="has" if len(labels) == 1 else "have",
+        amount=bytes_text(first.bytes_per_step),
+        device=first.device.device,
+        since=begin,
+        steps=f"{first.steps_left:.0f}",
+        time=age_text(first.seconds_left),
+    )
     return Verdict(
         kind="memory",
         state="found",
         role=role,
-        summary=f"{labels_text(labels)} {verb} {bytes_text(first.bytes_per_step)} more of "
-        f"{first.device.device} a step: out of memory in at most {first.steps_left:.0f} steps "
-        f"({age_text(first.seconds_left)})",
+        summary=said,
         ranks=labels,
         cause=DEVICE_LEAK,
-        step=first.facts.step,
-        evidence=(*map(_line, leaks[:_MOST_TOLD]), _ADVICE),
+        step=begin.step,
+        since_seconds=seconds_of(first.facts, begin.step, now_seconds),
+        evidence=tuple(map(_line, leaks[:_MOST_TOLD])),
+        action=sentences.DEVICE_LEAK.action,
     )
 
 

@@ -10,15 +10,19 @@ Who runs out of memory soon is told earlier: by 16 steps that rise so to where i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
+
+from dfx_agent.facts.memory import MemoryFacts
 
 MIN_STEPS, URGENT_STEPS = 48, 16
 # smaller growth within the steps looked at is no leak that could be told from chance
 LEAST_BYTES = 32 * 2**20
 LEAST_SHARE = 0.01
 _NUM_PARTS = 4
+_FIRST_STEPS = 2  # nothing is known before the first steps, and nothing needs to be
 _MIB, _GIB = 2**20, 2**30
 SMALLEST_RISE, RISE_TO_STAY = 0.8, 0.4
 
@@ -79,6 +83,43 @@ def urgent_bytes_per_step(
     first, last = newest[0], newest[-1]
     highest = max((b for step, b in (*samples, *before) if step < first[0]), default=0.0)
     return per_step if last[1] - highest >= (last[1] - first[1]) / 2 else 0.0
+
+
+class Begin(NamedTuple):
+    """Where growth began; ``is_earlier``: it may be earlier, there are no samples from before."""
+
+    step: int
+    is_earlier: bool
+
+    def __str__(self) -> str:
+        return f"{self.step} or earlier" if self.is_earlier else str(self.step)
+
+
+Begins = dict[tuple[str, str], Begin]  # by role and cause, of what is found
+
+
+def begin_of_growth(samples: Iterable[tuple[int, float]], bytes_per_step: float) -> Begin:
+    """The step from which memory rises by ``bytes_per_step``; before it the level is constant.
+
+    Of all samples the one at which "flat, then a line of this slope" deviates least. ``samples`` in
+    any order, at least one.
+    """
+    points = sorted(dict(samples).items())
+    begin = min(points, key=lambda point: _deviation(points, point[0], bytes_per_step))[0]
+    is_first = begin == points[0][0]
+    return Begin(begin, is_earlier=is_first and begin > _FIRST_STEPS)
+
+
+def seconds_of(facts: MemoryFacts, step: int, now_seconds: float) -> float:
+    """Unix time of a step that is over, by what steps take: it may not be stored any more."""
+    num_steps = max(0, (facts.step or step) - step)
+    return now_seconds - num_steps * (facts.step_seconds or 0.0)
+
+
+def _deviation(points: Sequence[tuple[int, float]], begin: int, bytes_per_step: float) -> float:
+    levels = [value - bytes_per_step * max(0, step - begin) for step, value in points]
+    level = median(levels)
+    return sum(abs(value - level) for value in levels)
 
 
 def bytes_text(num_bytes: float) -> str:

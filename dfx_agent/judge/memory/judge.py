@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from dfx_agent.durations import age_text
@@ -22,18 +23,24 @@ from dfx_agent.facts.memory import (
     highest_before,
 )
 from dfx_agent.facts.seat import ProcessId
+from dfx_agent.judge.memory import sentences
 from dfx_agent.judge.memory.device_leak import Place, device_leak
 from dfx_agent.judge.memory.growth import (
     MIN_STEPS,
     RISE_TO_STAY,
     SMALLEST_RISE,
     URGENT_STEPS,
+    Begin,
+    Begins,
+    begin_of_growth,
     bytes_text,
     is_higher_than_before,
+    seconds_of,
     steady_bytes_per_step,
     urgent_bytes_per_step,
 )
 from dfx_agent.judge.words import labels_text
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import GlibcHeap, Verdict
 
 HOST_LEAK, DEVICE_NEARLY_FULL = "host leak", "device nearly full"
@@ -62,12 +69,18 @@ class _Growing(NamedTuple):
     def bytes_per_second(self) -> float:
         return self.bytes_per_step / self.step_seconds
 
+    def begin(self) -> Begin:
+        """The step since which it grows, by all samples that there are."""
+        samples = (*chain(*self.facts.sparse_samples), *self.facts.samples, *self.samples)
+        return begin_of_growth(samples, self.bytes_per_step)
+
 
 class MemoryJudge:
     """All roles of one run; ``verdicts`` when somebody asks."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[str, str], float] = {}
+        self._since: dict[tuple[str, str], tuple[float, int | None]] = {}
+        self._begins: Begins = {}
         self._known: set[ProcessId] = set()  # who grew steadily when it was last asked
         self._known_devices: set[Place] = set()
 
@@ -90,24 +103,33 @@ class MemoryJudge:
     ) -> Verdict | None:
         ranks = [facts for facts in living if facts.process.role == role]
         own = [each for each in growing if each.facts.process.role == role]
-        of_devices = _of_devices(role, ranks, self._known_devices)
+        of_devices = _of_devices(role, ranks, self._known_devices, self._begins, now_seconds)
         is_young = not any(len(facts.samples) >= MIN_STEPS for facts in ranks)
         if is_young and not own and of_devices is None:
             return None
         own.sort(key=lambda each: (len(each.facts.process.label), each.facts.process.label))
-        host = _leak(role, own, growing)
+        host = _leak(role, own, growing, self._begins, now_seconds)
         verdict = host if of_devices is None else _beside(of_devices, host)
         for key in [k for k in self._since if k[0] == role and k[1] != verdict.cause]:
             del self._since[key]
+            self._begins.pop(key, None)
         if verdict.state != "found":
             return verdict
-        since = self._since.setdefault((role, verdict.cause), now_seconds)
-        return replace(verdict, since_seconds=since)
+        begin = verdict.since_seconds or now_seconds, verdict.step
+        since, step = self._since.setdefault((role, verdict.cause), begin)
+        return replace(verdict, since_seconds=since, step=step)
 
 
-def _of_devices(role: str, ranks: Sequence[MemoryFacts], known: set[Place]) -> Verdict | None:
+def _of_devices(
+    role: str,
+    ranks: Sequence[MemoryFacts],
+    known: set[Place],
+    begins: Begins,
+    now_seconds: float,
+) -> Verdict | None:
     """What ends the job goes before what costs it room."""
-    leak = device_leak(role, ranks, MOST_STEPS_LEFT, MOST_SECONDS_LEFT, known)
+    limits = MOST_STEPS_LEFT, MOST_SECONDS_LEFT
+    leak = device_leak(role, ranks, limits, known, begins, now_seconds)
     found = [v for v in (_device_verdict(role, ranks), leak, _kept(role, ranks)) if v is not None]
     return _beside(*found) if found else None
 
@@ -118,35 +140,58 @@ def _beside(verdict: Verdict, *others: Verdict) -> Verdict:
     return replace(verdict, evidence=(*verdict.evidence, *told))
 
 
-def _leak(role: str, own: Sequence[_Growing], growing: Sequence[_Growing]) -> Verdict:
+def _leak(
+    role: str,
+    own: Sequence[_Growing],
+    growing: Sequence[_Growing],
+    begins: Begins,
+    now_seconds: float,
+) -> Verdict:
+    if not own:
+        return Verdict("memory", "clear", role, sentences.NOTHING_GROWS())
     reached = [
         (limit.free_bytes / sum(each.bytes_per_second for each in together), limit, one)
         for one in own
         for limit, together in _shared(one, growing)
     ]
-    if not own:
-        return Verdict("memory", "clear", role, "no process grows steadily")
     ranks = tuple(each.facts.process.label for each in own)
-    largest = max(each.bytes_per_step for each in own)
-    verb = "keeps" if len(ranks) == 1 else "keep"
-    grow = f"{labels_text(ranks)} {verb} {bytes_text(largest)} more a step"
+    most = max(own, key=lambda each: each.bytes_per_step)
+    begin = begins.get((role, HOST_LEAK)) or most.begin()
+    said = _growth_fields(ranks, most, begin)
     if not reached:
-        summary = f"{grow}: what limits it is not known"
-        return Verdict("memory", "insufficient evidence", role, summary)
+        return Verdict("memory", "insufficient evidence", role, sentences.LIMIT_UNKNOWN(**said))
     seconds, limit, first = min(reached, key=lambda each: each[0])
     steps = seconds / first.step_seconds
-    left = f"{_words(limit)} is used up in about {steps:.0f} steps ({age_text(seconds)})"
-    is_soon = steps <= MOST_STEPS_LEFT or seconds <= MOST_SECONDS_LEFT
+    name = capitalized(_words(limit))
+    said |= {"limit": name, "steps": f"{steps:.0f}", "time": age_text(seconds)}
+    if steps > MOST_STEPS_LEFT and seconds > MOST_SECONDS_LEFT:
+        lines = _evidence(own, limit)
+        return Verdict("memory", "clear", role, sentences.HOST_GROWTH_FAR(**said), evidence=lines)
+    begins[role, HOST_LEAK] = begin  # it stays as it was when it was found
     return Verdict(
         kind="memory",
-        state="found" if is_soon else "clear",
+        state="found",
         role=role,
-        summary=f"{grow}: {left}",
-        ranks=ranks if is_soon else (),
-        cause=HOST_LEAK if is_soon else "",
-        step=first.facts.step,
-        evidence=(*map(_growth_line, own[:8]), *_heap_lines(own), _limit_line(limit)),
+        summary=sentences.HOST_LEAK(**said),
+        ranks=ranks,
+        cause=HOST_LEAK,
+        step=begin.step,
+        since_seconds=seconds_of(most.facts, begin.step, now_seconds),
+        evidence=_evidence(own, limit),
     )
+
+
+def _growth_fields(ranks: Sequence[str], most: _Growing, begin: Begin) -> dict[str, object]:
+    return {
+        "ranks": capitalized(labels_text(ranks)),
+        "have": "has" if len(ranks) == 1 else "have",
+        "amount": bytes_text(most.bytes_per_step),
+        "since": begin,
+    }
+
+
+def _evidence(own: Sequence[_Growing], limit: MemoryLimit) -> tuple[str, ...]:
+    return (*map(_growth_line, own[:8]), *_heap_lines(own), _limit_line(limit))
 
 
 def _shared(
@@ -204,8 +249,9 @@ def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
         kind="memory",
         state="found",
         role=role,
-        summary=f"{labels_text(labels)}: the allocator holds {share:.0%} of {device.device}, and "
-        "what it holds in pieces that are too small grows: out of memory is near",
+        summary=sentences.DEVICE_NEARLY_FULL(
+            ranks=labels_text(labels), share=f"{share:.0%}", device=device.device
+        ),
         ranks=labels,
         cause=DEVICE_NEARLY_FULL,
         step=facts.step,
@@ -225,22 +271,25 @@ def _kept(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
         return None
     labels = tuple(dict.fromkeys(facts.process.label for _, facts, _ in found))
     most, facts, device = max(found, key=lambda each: each[0])
-    verb = "keeps" if len(labels) == 1 else "keep"
+    is_one = len(labels) == 1
     return Verdict(
         kind="memory",
         state="found",
         role=role,
-        summary=f"{labels_text(labels)} {verb} {bytes_text(most)} of {device.device} while "
-        "offloaded and use none of it: offloading did not give it back",
+        summary=sentences.NOT_RELEASED(
+            ranks=capitalized(labels_text(labels)),
+            hold="holds" if is_one else "hold",
+            use="uses" if is_one else "use",
+            amount=bytes_text(most),
+            device=device.device,
+        ),
         ranks=labels,
         stage="rollout",
         cause=NOT_GIVEN_BACK,
         step=facts.step,
-        evidence=(*(_kept_line(*each) for each in found[:8]), _ADVICE),
+        evidence=tuple(_kept_line(*each) for each in found[:8]),
+        action=sentences.NOT_RELEASED.action,
     )
-
-
-_ADVICE = "after offloading torch.cuda.empty_cache() gives back what no tensor uses"
 
 
 def _kept_line(num_bytes: float, facts: MemoryFacts, device: DeviceUse) -> str:

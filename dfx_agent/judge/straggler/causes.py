@@ -9,7 +9,7 @@ from statistics import median
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.judge.straggler.excess import others_median
-from dfx_agent.wire.records import REMOTE_WAIT
+from dfx_agent.wire.records import DATA_LOADER_WAIT, REMOTE_WAIT
 
 MORE_TOKENS = "more tokens"
 SLOWER = "slower at equal tokens"
@@ -17,6 +17,10 @@ SLOWER_TOKENS_UNKNOWN = "slower, tokens unknown"
 LATE_START = "late start"
 SLOWER_COLLECTIVE = "slower collective"
 HOST_STALL = "host stall"
+DATA_WAIT = "data loader"
+
+# the guest sees this wait in torch's DataLoader
+DATA_LOADER: Part = ("wait", DATA_LOADER_WAIT)
 
 _TEXTS = {
     MORE_TOKENS: "token imbalance, it has more tokens",
@@ -90,6 +94,8 @@ def _part_text(part: Part) -> str:
     kind, name = part
     if part == IDLE:
         return "time outside all stages"
+    if part == DATA_LOADER:
+        return "waiting for its data loader"
     if part == ("wait", REMOTE_WAIT):
         return "waiting for a server's answer"
     return f"waiting ({name})" if kind == "wait" else name or kind

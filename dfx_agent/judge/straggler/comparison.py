@@ -9,14 +9,15 @@ from statistics import median
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.steps import RankStep, Step
-from dfx_agent.judge.straggler import busy_host
+from dfx_agent.judge.straggler import busy_host, sentences
 from dfx_agent.judge.straggler.causes import (
-    HOST_STALL,
+    DATA_LOADER,
+    DATA_WAIT,
     MIN_TOKEN_SHARE,
+    MORE_TOKENS,
     Cause,
     excess_parts,
     find_cause,
-    part_lines,
 )
 from dfx_agent.judge.straggler.columns import Columns
 from dfx_agent.judge.straggler.excess import (
@@ -27,44 +28,62 @@ from dfx_agent.judge.straggler.excess import (
     busy,
     middle_mean,
     num_alike,
-    others_median,
     reach_seconds,
     recurs,
     views,
 )
-from dfx_agent.judge.words import BUSY_HOST, labels_text
+from dfx_agent.judge.straggler.single_steps import (
+    MIN_EFFECT,
+    NUM_NEWEST,
+    SMALLEST_SHARE,
+    SingleSteps,
+    lost_seconds,
+    span,
+)
+from dfx_agent.judge.straggler.witnesses import Testimony, testimonies
+from dfx_agent.judge.words import BUSY_HOST, labels_text, percent
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
-SMALLEST_SHARE = 0.05
-MIN_EFFECT = 0.5
 TOGETHER_SHARE = 0.7
+_SIMILAR_SHARE = 0.5
 _MOST_SHARE = 1 / 3  # of the ranks: more than that are no faults of ranks
 _NUM_ALWAYS_TOLD = 2
-_STALL_SHARE = 0.5
-_STALL_SIGMAS = 6.0
-_FEWEST_STALLS = 2  # of one rank, in the steps that are kept
-_NUM_NEWEST = 5
 _SAME_SIGMAS = 3.0
 BLIND_SHARE = 0.25
+_LOADER_SHARE = 0.5  # of an excess: more is no matter of the rank itself
 
 
-def abstained(role: str, reason: str) -> Verdict:
-    """Where the host did not let the ranks run."""
-    return Verdict("straggler", "insufficient evidence", role, reason, cause=BUSY_HOST)
+def busy_verdict(role: str, steps: Sequence[Step], step_seconds: float) -> Verdict | None:
+    """Where nobody is suspected, and the host did not let the ranks run; None where it did."""
+    starved = busy_host.starved_ranks(steps, step_seconds)
+    return _abstained(role, starved) if starved else None
 
 
-def too_many(role: str, slow: Sequence[str], num_ranks: int) -> Verdict | None:
-    """Instead of blame, where what is slow can be no fault of ranks; None where it can."""
-    if len(slow) <= max(_NUM_ALWAYS_TOLD, _MOST_SHARE * num_ranks):
-        return None
+def _abstained(role: str, reason: busy_host.Reason) -> Verdict:
+    """On a host that may explain what the ranks took."""
     return Verdict(
-        "straggler",
-        "insufficient evidence",
-        role,
-        f"{len(slow)} of {num_ranks} ranks work longer than the others: too many for faults of "
-        "ranks, their work may differ",
-        evidence=(labels_text(slow),),
-    )
+        "straggler", "insufficient evidence", role, reason.text, cause=BUSY_HOST,
+        action=reason.sentence.action,
+    )  # fmt: skip
+
+
+def no_fault(
+    role: str, slow: Sequence[str], num_ranks: int, excess: str, *, is_same_work: bool
+) -> Verdict | None:
+    """Instead of blame, where the work of the slow ranks may differ; None where it does not.
+
+    Faults come one at a time: ranks that are always longer by as much are a stage of a pipeline
+    more often than broken ones. A known layout excludes that.
+    """
+    if len(slow) > 1 and not is_same_work:
+        text = sentences.ALWAYS_LONGER(ranks=capitalized(labels_text(slow)), excess=excess)
+    elif len(slow) > max(_NUM_ALWAYS_TOLD, _MOST_SHARE * num_ranks):
+        text = sentences.TOO_MANY(num_slow=len(slow), num_ranks=num_ranks)
+    else:
+        return None
+    evidence = (labels_text(slow),)
+    return Verdict("straggler", "insufficient evidence", role, text, evidence=evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +96,38 @@ class Suspect:
     excess_seconds: float
     lost_seconds: float
     token_seconds: float | None
+    testimony: Testimony | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known besides the steps that are compared.
+
+    ``named``: ranks that are stragglers already. ``looks``: the same steps and earlier ones, those
+    shorter than a second taken together. ``is_layout_known``: whether all ranks of a comparison
+    are known to do the same work.
+    """
+
+    named: Collection[str] = ()
+    looks: Sequence[Step] = ()
+    is_layout_known: bool = True
 
 
 class Comparison:
     """At least two ranks over the newest steps, the same ranks in each.
 
-    ``named``: those that are stragglers already. ``columns``: what is remembered of these steps.
+    ``columns``: what is remembered of these steps.
     """
 
     def __init__(
-        self, role: str, steps: Sequence[Step], named: Collection[str], columns: Columns
+        self, role: str, steps: Sequence[Step], context: Context, columns: Columns
     ) -> None:
-        self._role = role
-        self._named = named
+        self._role, self._context = role, context
         self._steps = steps
         self._views = views(steps, columns)
         self._excess = self._views[0].table
         self._tokens = self._views[min(1, len(self._views) - 1)].tokens
-        newest = steps[-_NUM_NEWEST:]
+        newest = steps[-NUM_NEWEST:]
         fitting = [window for window in WINDOWS if window.num_steps <= len(steps)]
         self._windows = fitting or [FIRST_WINDOW]
         self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
@@ -105,17 +138,17 @@ class Comparison:
 
     def verdict(self) -> Verdict:
         """Of ranks that are all that is judged."""
-        reason = busy_host.reason_to_abstain(self._steps, self._step_seconds)
-        if reason:
-            return abstained(self._role, reason)
         suspects = self.suspects()
         if suspects:
-            all_of = too_many(self._role, _together(suspects), len(self._excess))
-            return self.refused(suspects) or all_of or self.found(suspects)
-        return self.single_steps() or self.nothing()
+            return self.refused(suspects) or self._no_fault(suspects) or self.found(suspects)
+        busy = busy_verdict(self._role, self._steps, self._step_seconds)
+        return busy or self.single_steps() or self.nothing()
 
     def suspects(self) -> list[Suspect]:
-        """Of the first window in which there are any."""
+        """Those whom both witnesses name; else of the first window in which there are any."""
+        found = testimonies(self._context.looks, self._context.named)
+        if found:
+            return [self._witnessed(testimony) for testimony in found]
         for window in self._windows:
             suspects = [s for rank in self._excess if (s := self._suspect(rank, window))]
             if suspects:
@@ -124,20 +157,75 @@ class Comparison:
 
     def single_steps(self) -> Verdict | None:
         """Where a rank held the others up, but not step after step."""
-        return self._now_and_then() or self._stall()
+        # of the wall time, at equal tokens if they are known
+        view = self._views[0 if self._tokens is None else 1]
+        late = SingleSteps(self._role, self._steps, self._excess, view, self._step_seconds)
+        return late.now_and_then() or late.latest()
 
     def refused(self, suspects: Sequence[Suspect]) -> Verdict | None:
-        """Instead of blame, where the worst was refused a processor for as long as it was late."""
+        """Instead of blame, where the worst waits for data, or may be late because of the host.
+
+        CPU time is evidence that the host does not explain, and so is what was found before.
+        """
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
         steps = self._steps[-worst.num_steps :]
-        late = steps, worst.rank, worst.excess_seconds
-        reason = busy_host.explained(*late) or busy_host.overshadowed(*late)
-        if not reason:
+        if worst.testimony is not None:
             return None
-        return abstained(self._role, reason)
+        share = excess_parts(steps, worst.rank).get(DATA_LOADER, 0.0) / worst.excess_seconds
+        if share >= _LOADER_SHARE:
+            return self._waits_for_data(worst, share)
+        if worst.rank in self._context.named:
+            return None
+        late = busy_host.Late(steps, worst.rank, worst.excess_seconds, self._step_seconds)
+        reason = (
+            busy_host.starved_ranks(self._steps, self._step_seconds)
+            or busy_host.delayed(late)
+            or busy_host.asleep(late)
+        )
+        return _abstained(self._role, reason) if reason else None
+
+    def _waits_for_data(self, worst: Suspect, share: float) -> Verdict:
+        """Its queue happens to be the empty one: the loaders of the others may be as slow."""
+        waited = share * worst.excess_seconds / self._step_seconds
+        words = {"ranks": labels_text([worst.rank]), "share": percent(waited)}
+        return Verdict(
+            "straggler", "insufficient evidence", self._role, sentences.DATA_LOADER(**words),
+            cause=DATA_WAIT, step=self._steps[-1].step, action=sentences.DATA_LOADER.action,
+        )  # fmt: skip
+
+    def _no_fault(self, suspects: Sequence[Suspect]) -> Verdict | None:
+        worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
+        is_explained = self.cause(worst).word == MORE_TOKENS
+        return no_fault(
+            self._role, self.similar(suspects), len(self._excess), self.cost_text(worst),
+            is_same_work=self._context.is_layout_known or is_explained,
+        )  # fmt: skip
+
+    def similar(self, suspects: Sequence[Suspect]) -> tuple[str, ...]:
+        """The suspects that are about as slow as the worst.
+
+        Where the work of ranks may differ also ranks that nearly are, if only in the mean.
+        """
+        worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
+        if self._context.is_layout_known or self.cause(worst).word == MORE_TOKENS:
+            return _together(suspects)
+        means = {rank: middle_mean(row[-worst.num_steps :]) for rank, row in self._excess.items()}
+        least = _SIMILAR_SHARE * means[worst.rank]
+        return tuple(rank for rank, mean in means.items() if mean >= least)
+
+    def _witnessed(self, testimony: Testimony) -> Suspect:
+        """Amounts over as many steps as are compared here."""
+        num_steps = min(len(self._steps), testimony.num_looks)
+        tokens = None
+        if self._tokens is not None:
+            tokens = middle_mean(self._tokens.seconds[testimony.rank][-num_steps:])
+        return Suspect(
+            testimony.rank, self._windows[0], num_steps, testimony.excess_seconds,
+            testimony.lost_seconds, tokens, testimony,
+        )  # fmt: skip
 
     def _suspect(self, rank: str, window: Window) -> Suspect | None:
-        if rank in self._named:
+        if rank in self._context.named:
             window = window.to_stay()
         recurring = [
             view
@@ -149,8 +237,8 @@ class Comparison:
         newest = self._excess[rank][-window.num_steps :]
         num_steps = num_alike(newest, self._views[0].sigmas[rank])
         excess = middle_mean(self._excess[rank][-num_steps:])
-        lately = max(median(view.table[rank][-_NUM_NEWEST:]) for view in recurring)
-        lost = middle_mean(_lost_seconds(step, rank) for step in self._steps[-num_steps:])
+        lately = max(median(view.table[rank][-NUM_NEWEST:]) for view in recurring)
+        lost = middle_mean(lost_seconds(step, rank) for step in self._steps[-num_steps:])
         if min(excess, lately) < window.share * self._step_seconds or lost < MIN_EFFECT * excess:
             return None
         tokens = None
@@ -170,16 +258,12 @@ class Comparison:
 
     def found(self, suspects: Sequence[Suspect]) -> Verdict:
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
-        ranks = _together(suspects)
-        cause = self.cause(worst)
-        verb = "makes" if len(ranks) == 1 else "make"
-        share = worst.lost_seconds / self._step_seconds
+        ranks, cause = _together(suspects), self.cause(worst)
         return Verdict(
             kind="straggler",
             state="found",
             role=self._role,
-            summary=f"{labels_text(ranks)} {verb} the others wait "
-            f"{seconds_text(worst.lost_seconds)} a step ({share:.0%} of it): {cause.text}",
+            summary=self._found_text(worst, ranks, cause),
             ranks=ranks,
             stage=cause.stage,
             cause=cause.word,
@@ -188,6 +272,29 @@ class Comparison:
             lost_seconds=worst.lost_seconds,
             evidence=tuple(self.evidence(worst, cause)),
         )
+
+    def _found_text(self, worst: Suspect, ranks: Sequence[str], cause: Cause) -> str:
+        """In seconds; in counts where the host was too busy for seconds to mean much."""
+        who, seen = capitalized(labels_text(ranks)), worst.testimony
+        busy = busy_host.starved_ranks(self._steps, self._step_seconds)
+        if busy is None or seen is None:
+            verb = "makes" if len(ranks) == 1 else "make"
+            share = percent(worst.lost_seconds / self._step_seconds)
+            seconds = seconds_text(worst.lost_seconds)
+            return sentences.FOUND(
+                ranks=who, make=verb, seconds=seconds, share=share, cause=cause.text
+            )
+        steps = span(self._context.looks[-seen.num_looks :])
+        return sentences.FOUND_ON_BUSY_HOST(
+            ranks=who if len(ranks) == 1 else capitalized(labels_text([worst.rank])),
+            num_last=seen.num_last, steps=steps, more_cpu=percent(seen.more_cpu_ratio),
+            cause=cause.text,
+        )  # fmt: skip
+
+    def cost_text(self, worst: Suspect) -> str:
+        """As in "0.4 s per step (30 %)"."""
+        share = percent(worst.excess_seconds / self._step_seconds)
+        return f"{seconds_text(worst.excess_seconds)} per step ({share})"
 
     def cause(self, worst: Suspect) -> Cause:
         parts = excess_parts(self._steps[-worst.num_steps :], worst.rank)
@@ -215,6 +322,7 @@ class Comparison:
             f"rank {rank} waited {_versus(waited, rank)} for peers, {of_steps}",
             f"rank {rank} worked {_versus(worked, rank)}, {of_steps}",
             self._recurrence_line(worst),
+            *self._testimony_lines(worst.testimony),
         ]
         if worst.token_seconds is None or self._tokens is None:
             lines.append("tokens are not known: the same work is assumed")
@@ -233,6 +341,18 @@ class Comparison:
             lines.append(f"rank {rank} had a processor for {_versus(had, rank)}, {of_steps}")
         return [*lines, *cause.lines]
 
+    def _testimony_lines(self, seen: Testimony | None) -> list[str]:
+        if seen is None:
+            return []
+        steps = span(self._context.looks[-seen.num_looks :])
+        by_chance = seen.num_looks / len(self._excess)
+        line = (
+            f"rank {seen.rank} was last in {seen.num_last} of {steps} and used most CPU time in "
+            f"{seen.num_busiest}, {percent(seen.more_cpu_ratio)} more than the others; by chance a "
+            f"rank would be in {by_chance:.0f}"
+        )
+        return [line]
+
     def _recurrence_line(self, worst: Suspect) -> str:
         newest = self._excess[worst.rank][-worst.num_steps :]
         least = worst.window.share * self._step_seconds
@@ -246,95 +366,6 @@ class Comparison:
         newest = self._steps[-num_steps:]
         return {rank: median(measure(s.ranks[rank]) for s in newest) for rank in self._excess}
 
-    def _stalls(self, num_newest: int) -> list[tuple[float, str, Step]]:
-        """Excess, rank and step where all waited long for one rank, oldest first for each."""
-        # of the wall time, at equal tokens if they are known
-        table, sigmas, _ = self._views[0 if self._tokens is None else 1]
-        least = {
-            rank: max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
-            for rank in table
-        }
-        return [
-            (excess, rank, step)
-            for rank, row in table.items()
-            if max(row[-num_newest:]) >= least[rank]
-            for step, excess in zip(
-                self._steps[-len(row) :][-num_newest:], row[-num_newest:], strict=True
-            )
-            if excess >= least[rank] and _lost_seconds(step, rank) >= MIN_EFFECT * excess
-        ]
-
-    def _now_and_then(self) -> Verdict | None:
-        """A rank that is late in one step of ten costs as much as one that is a little slow.
-
-        No straggler: it may save or evaluate for all of them.
-        """
-        by_rank: dict[str, list[Step]] = {}
-        for _, rank, step in self._stalls(len(self._steps)):
-            by_rank.setdefault(rank, []).append(step)
-        lost = {
-            r: sum(_lost_seconds(step, r) * step.num_steps for step in late)
-            for r, late in by_rank.items()
-        }
-        worst = max(lost, key=lambda rank: lost[rank], default="")
-        num_steps = num_passed(self._steps)
-        least = SMALLEST_SHARE * self._step_seconds * num_steps
-        if not worst or len(by_rank[worst]) < _FEWEST_STALLS or lost[worst] < least:
-            return None
-        late = by_rank[worst]
-        if self._is_over(worst, late):
-            return None
-        numbers = ", ".join(str(step.step) for step in late[-8:])
-        return Verdict(
-            kind="straggler",
-            state="insufficient evidence",
-            role=self._role,
-            summary=f"rank {worst} held the others up in {len(late)} of the last "
-            f"{span(self._steps)}, by {seconds_text(lost[worst] / len(late))} each: "
-            f"{seconds_text(lost[worst] / num_steps)} a step on average, not step after step",
-            ranks=(worst,),
-            cause=HOST_STALL,
-            step=late[-1].step,
-            since_seconds=late[0].begin_seconds,
-            evidence=(
-                f"in steps {numbers}; a step takes {seconds_text(self._step_seconds)}",
-                "one rank that saves or evaluates for all of them looks the same",
-            ),
-        )
-
-    def _is_over(self, rank: str, late: Sequence[Step]) -> bool:
-        """Whether it was late in all steps between, and not lately: it was a straggler."""
-        begin, end = (self._steps.index(step) for step in (late[0], late[-1]))
-        least = SMALLEST_SHARE * self._step_seconds
-        is_row = all(excess >= least for excess in self._excess[rank][begin : end + 1])
-        return is_row and end < len(self._steps) - _NUM_NEWEST
-
-    def _stall(self) -> Verdict | None:
-        """One step in which all waited long for one rank: told, but no straggler."""
-        stalls = self._stalls(_NUM_NEWEST)
-        if not stalls:
-            return None
-        excess, rank, step = max(stalls, key=lambda stall: stall[0])
-        lost = seconds_text(_lost_seconds(step, rank) * step.num_steps)
-        held_up = seconds_text(excess * step.num_steps)
-        last = f"step {step.step}" if step.num_steps == 1 else f"{step.num_steps} short steps"
-        parts = excess_parts([step], rank)
-        whole = {part: seconds * step.num_steps for part, seconds in parts.items()}
-        return Verdict(
-            kind="straggler",
-            state="insufficient evidence",
-            role=self._role,
-            summary=f"rank {rank} was held up by {held_up} in {last}, not step after step",
-            ranks=(rank,),
-            cause=HOST_STALL,
-            step=step.step,
-            since_seconds=step.begin_seconds,
-            evidence=(
-                f"the others waited {lost} longer than rank {rank} in {last}",
-                *part_lines(whole, excess * step.num_steps),
-            ),
-        )
-
     def reach_seconds(self) -> float:
         """An excess that would have been seen."""
         window = self._windows[0]
@@ -346,20 +377,16 @@ class Comparison:
     def nothing(self) -> Verdict:
         """Clear, unless an excess would have to be huge to be seen."""
         num_steps, limit = self._windows[0].num_steps, self.reach_seconds()
-        share = f"{seconds_text(limit)} ({limit / self._step_seconds:.0%} of a step)"
+        words = {"share": percent(limit / self._step_seconds), "seconds": seconds_text(limit)}
         waited = self._medians(num_steps, lambda of: of.waited_seconds).values()
         line = (
             f"each rank waited {_between(waited)} for peers in a step of "
             f"{seconds_text(self._step_seconds)}, median of {span(self._steps[-num_steps:])}"
         )
         if limit <= BLIND_SHARE * self._step_seconds:
-            summary = f"no rank makes the others wait more than {share}"
-            step = self._steps[-1].step
+            summary, step = sentences.NOTHING(**words), self._steps[-1].step
             return Verdict("straggler", "clear", self._role, summary, step=step, evidence=(line,))
-        summary = (
-            f"in {num_passed(self._steps)} steps the ranks differ too much by chance to see less "
-            f"than {share}"
-        )
+        summary = sentences.TOO_NOISY(steps=span(self._steps), **words)
         return Verdict("straggler", "insufficient evidence", self._role, summary, evidence=(line,))
 
 
@@ -367,24 +394,6 @@ def _together(suspects: Sequence[Suspect]) -> tuple[str, ...]:
     """The worst, and those that are about as much longer."""
     least = TOGETHER_SHARE * max(suspect.excess_seconds for suspect in suspects)
     return tuple(s.rank for s in suspects if s.excess_seconds >= least)
-
-
-def num_passed(steps: Sequence[Step]) -> int:
-    return sum(step.num_steps for step in steps)
-
-
-def span(steps: Sequence[Step]) -> str:
-    """``20 steps``; ``20 groups of about 31 steps`` where they are short."""
-    num_steps = num_passed(steps)
-    if num_steps == len(steps):
-        return f"{num_steps} steps"
-    return f"{len(steps)} groups of about {num_steps / len(steps):.0f} steps"
-
-
-def _lost_seconds(step: Step, rank: str) -> float:
-    """How much longer the others waited in this step."""
-    waited = {label: of.waited_seconds for label, of in step.ranks.items()}
-    return others_median(waited, rank) - waited[rank]
 
 
 def _versus(seconds: Mapping[str, float], rank: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from dfx_agent.facts.devices import DeviceState
+from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import SLOWER, SLOWER_TOKENS_UNKNOWN
 from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import Verdict
@@ -36,11 +37,13 @@ def with_device(verdict: Verdict, devices: Mapping[str, DeviceState]) -> Verdict
     if not held:
         return verdict
     reasons = dict.fromkeys(reason for rank in held for reason in devices[rank].reasons)
-    why = f"{THROTTLED} ({', '.join(reasons) or 'reason unknown'}) on {labels_text(held)}"
+    summary = sentences.DEVICE_THROTTLED(
+        found=verdict.summary, ranks=labels_text(held), reasons=", ".join(reasons) or "unknown why"
+    )
     known = dict.fromkeys(_REMEDIES[reason] for reason in reasons if reason in _REMEDIES)
     remedies = (f"what to do: {remedy}" for remedy in known)
     evidence = (*(lines[rank] for rank in held), *remedies, *verdict.evidence)
-    return replace(verdict, cause=THROTTLED, summary=f"{verdict.summary}; {why}", evidence=evidence)
+    return replace(verdict, cause=THROTTLED, summary=summary, evidence=evidence)
 
 
 def _line(rank: str, blamed: tuple[str, ...], devices: Mapping[str, DeviceState]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dfx_agent.facts.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layout, Place, Stride
+from dfx_agent.judge.straggler import sentences
 
 # of one more axis each: the finest that leaves nobody alone is taken
 _LEVELS = ((PIPELINE, EXPERT, TENSOR, CONTEXT), (PIPELINE, EXPERT, TENSOR), (PIPELINE, EXPERT))
@@ -27,10 +28,6 @@ _AXES = {word: axis for axis, words in _WORDS.items() for word in words}
 
 _MOST_MEMBERS = 1 << 16
 
-UNCLEAR = (
-    "ranks send to each other and are no pipeline that is known: who does the same work is not told"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Division:
@@ -38,6 +35,7 @@ class Division:
 
     ``chains``: by rank, one text for ranks that work on the same batch one after the other.
     ``nodes``: by rank, of ranks whose node is known. ``doubt``: why ranks cannot be compared.
+    ``is_known``: whether ranks of one cell are known to do the same work, and not only assumed to.
     """
 
     cells: tuple[tuple[str, ...], ...]
@@ -45,6 +43,7 @@ class Division:
     chains: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, str] = field(default_factory=dict)
     doubt: str = ""
+    is_known: bool = True
 
     @property
     def is_plain(self) -> bool:
@@ -69,13 +68,22 @@ def divided(layout: Layout, ranks: Iterable[str]) -> Division:
     nodes = {label: place.node for label, place in places.items() if place.node}
     known = _placed(layout, labels, places)
     if known is None:
-        return Division((labels,), nodes=nodes, doubt=UNCLEAR)
+        return Division((labels,), nodes=nodes, doubt=sentences.UNCLEAR_LAYOUT())
     coordinates, shared = known
     cells = _cells(labels, coordinates, shared)
     stages = {label: coordinates[label][PIPELINE] for label in labels if PIPELINE in shared}
     if len(set(stages.values())) < 2:
         stages = {}
-    return Division(cells, stages, _same_batch(labels, coordinates, stages, cells), nodes)
+    is_known = bool(shared) or _share_all_groups(layout, labels)
+    return Division(
+        cells, stages, _same_batch(labels, coordinates, stages, cells), nodes, is_known=is_known
+    )
+
+
+def _share_all_groups(layout: Layout, labels: tuple[str, ...]) -> bool:
+    """Whether no process group parts these ranks: a pipeline has groups, or sends."""
+    sizes = [group.num_ranks for group in layout.groups if group.num_ranks > 1]
+    return bool(sizes) and min(sizes) >= len(labels)
 
 
 def coordinates_of(layout: Layout, ranks: Iterable[str]) -> dict[str, dict[str, int]]:

@@ -8,6 +8,7 @@ from dfx_agent.judge.straggler.columns import Remembered
 from dfx_agent.judge.straggler.devices import with_device
 from dfx_agent.judge.straggler.division import Division, divided
 from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.judge.straggler.witnesses import Looks
 from dfx_agent.snapshot import Verdict
 
 
@@ -17,6 +18,7 @@ class StragglerJudge:
     def __init__(self) -> None:
         self._judged: dict[str, tuple[RoleSteps, Verdict]] = {}
         self._remembered: dict[str, Remembered] = {}
+        self._looks: dict[str, Looks] = {}
         self._divisions: dict[str, tuple[Layout, list[str], Division]] = {}
 
     def verdict(self, facts: RoleSteps) -> Verdict | None:
@@ -29,6 +31,7 @@ class StragglerJudge:
             before = straggler_verdict(
                 facts.role, facts.steps, facts.coverage_ratio, named, self._division(facts),
                 self._remembered.setdefault(facts.role, Remembered()),
+                self._looks.setdefault(facts.role, Looks()).add(facts.steps),
             )  # fmt: skip
             self._judged[facts.role] = facts, before
         return with_device(before, facts.devices)

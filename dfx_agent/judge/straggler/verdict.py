@@ -1,17 +1,18 @@
 """Which rank makes the others wait, and why: the straggler verdict of one role.
 
-The culprit waits least while the others wait. Its work in a step is the step's wall time without
-waiting for peers; how much more that is than the median of the others is its excess. A verdict
-needs all of:
+The slow rank waits least while the others wait. Its work in a step is the wall time of the step
+without waiting for peers; how much more that is than the median of the others is its excess.
 
-    size         at least 5 % of a step, and more than the ranks' own spread from step to step
-                 brings about by chance
-    recurrence   in 4 of 5 steps (8 of 10, 14 of 20); in the first 3 if above 15 % of a step
-    effect       the others waited for it, at least half of the excess
-    processor    the host let it run: see busy_host
+Two ways lead to a verdict:
 
-Work that goes with the number of tokens is no fault of the rank: the cause is "more tokens" then.
-Where the layout of the job is known, ranks are compared with those that do the same work.
+    witnesses    the rank is last, and its thread uses most CPU time, both more often than chance
+                 explains: holds on a busy host too; see ``witnesses``
+    excess       step after step more work than the spread of the ranks explains, where neither
+                 the host nor an empty data loader explains it; see ``excess`` and ``busy_host``
+
+In both the others waited for it during at least half of the excess. Work that goes with the number
+of tokens is no fault of the rank: the cause is "more tokens" then. Where the layout of the job is
+known, ranks are compared with those that do the same work.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from collections.abc import Collection, Sequence
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.steps import LEAST_SECONDS, TRANSFER, Step
+from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.columns import Remembered
-from dfx_agent.judge.straggler.comparison import Comparison, num_passed
+from dfx_agent.judge.straggler.comparison import Comparison, Context
 from dfx_agent.judge.straggler.division import Division
 from dfx_agent.judge.straggler.excess import FIRST_WINDOW, WINDOWS
+from dfx_agent.judge.straggler.single_steps import num_passed
 from dfx_agent.judge.straggler.whole_job import WholeJob
+from dfx_agent.judge.straggler.witnesses import Looks
+from dfx_agent.judge.words import percent
 from dfx_agent.snapshot import Verdict
 
 _MOST_STEPS = WINDOWS[0].num_steps
@@ -39,12 +44,14 @@ def straggler_verdict(
     named: Collection[str] = (),
     division: Division | None = None,
     remembered: Remembered | None = None,
+    looks: Sequence[Step] | None = None,
 ) -> Verdict:
     """``steps`` oldest first; ``coverage_ratio`` of the rank that has the least, None unknown.
 
     ``named``: ranks of the verdict before, which need less to stay in it than to come into it.
-    ``division``: of the ranks of the newest step; None where all do the same work. ``remembered``:
-    of the judgements before, for one that goes on from them.
+    ``division``: of the ranks of the newest step; None where the layout is unknown. ``remembered``:
+    of the judgements before, for one that goes on from them. ``looks``: see ``Looks``; of these
+    steps if None.
     """
     comparable = [step for step in steps if step.ranks.keys() == steps[-1].ranks.keys()]
     # of steps before this agent came nobody knows whether the host let the ranks run
@@ -56,27 +63,31 @@ def straggler_verdict(
     if division is not None and division.doubt:
         return Verdict("straggler", "insufficient evidence", role, division.doubt)
     remembered = remembered or Remembered()
+    looks = Looks.of(comparable) if looks is None else looks
+    context = Context(named, looks, division is not None and division.is_known)
     if division is None or division.is_plain:
-        return Comparison(role, comparable, named, remembered.whole).verdict()
-    return WholeJob(role, comparable, named, division, remembered).verdict()
+        return Comparison(role, comparable, context, remembered.whole).verdict()
+    return WholeJob(role, comparable, context, division, remembered).verdict()
 
 
 def _reason_to_abstain(steps: Sequence[Step], coverage_ratio: float | None) -> str:
     """Why these steps cannot be judged; "" when they can."""
     if len(steps) < _FEWEST_STEPS:
-        num_seen, needed = num_passed(steps), f"{_FEWEST_STEPS}"
+        num_seen = num_passed(steps)
+        needed = f"{_FEWEST_STEPS} are"
         if num_seen > len(steps):
-            needed = f"{seconds_text(_FEWEST_STEPS * LEAST_SECONDS)} of them"
-        return f"{num_seen} steps that the same ranks have passed, at least {needed} needed"
+            needed = f"{seconds_text(_FEWEST_STEPS * LEAST_SECONDS)} of steps are"
+        seen = f"{num_seen} step{'s' * (num_seen != 1)}"
+        return sentences.TOO_FEW_STEPS(num_steps=seen, needed=needed)
     newest = steps[-_MOST_STEPS:]
     ranks = [rank for step in newest for rank in step.ranks.values()]
     if len(ranks) == len(newest):
-        return "only one rank of the role is on this node"
+        return sentences.ONE_RANK_HERE()
     num_lost = newest[-1].num_lost - newest[0].num_lost
     if num_lost:
-        return f"{num_lost} records were lost in the last {num_passed(newest)} steps"
+        return sentences.RECORDS_LOST(num_lost=num_lost, num_steps=num_passed(newest))
     if coverage_ratio is not None and coverage_ratio < _MIN_COVERAGE_RATIO:
-        return f"only {coverage_ratio:.0%} of the collectives of a rank were recorded"
+        return sentences.FEW_COLLECTIVES(share=percent(coverage_ratio))
     if not any(rank.waited_seconds or rank.parts[TRANSFER] for rank in ranks):
-        return "neither collectives nor waits were seen: who waits for whom is not known"
+        return sentences.NO_WAITS()
     return ""

@@ -8,23 +8,23 @@ from statistics import median
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.steps import IDLE, Step
-from dfx_agent.judge.straggler import busy_host
+from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import excess_parts
 from dfx_agent.judge.straggler.columns import Remembered, only
 from dfx_agent.judge.straggler.comparison import (
     BLIND_SHARE,
-    MIN_EFFECT,
-    SMALLEST_SHARE,
     TOGETHER_SHARE,
     Comparison,
+    Context,
     Suspect,
-    abstained,
-    span,
-    too_many,
+    busy_verdict,
+    no_fault,
 )
 from dfx_agent.judge.straggler.division import Division
+from dfx_agent.judge.straggler.single_steps import MIN_EFFECT, SMALLEST_SHARE, span
 from dfx_agent.judge.straggler.workload import BATCHES, Finding, Workload
-from dfx_agent.judge.words import labels_text
+from dfx_agent.judge.words import labels_text, percent
+from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 from dfx_agent.snapshot.verdict import VerdictState
 
@@ -54,29 +54,33 @@ class WholeJob:
         self,
         role: str,
         steps: Sequence[Step],
-        named: Collection[str],
+        context: Context,
         division: Division,
         remembered: Remembered,
     ) -> None:
         self._role, self._steps, self._division = role, steps, division
+        self._context = context
         remembered.whole.see(steps)
         peers = remembered.of(cell for cell in division.cells if len(cell) > 1)
         self._cells = [
-            Comparison(role, [remembered.whole.part(s, cell) for s in steps], named, columns)
+            Comparison(
+                role, [remembered.whole.part(step, cell) for step in steps],
+                replace(context, looks=[only(look, cell) for look in context.looks]), columns,
+            )
             for cell, columns in peers.items()
-        ]
+        ]  # fmt: skip
         self._workload = Workload(steps, division)
         newest = steps[-5:]
         self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
 
     def verdict(self) -> Verdict:
-        reason = busy_host.reason_to_abstain(self._steps, self._step_seconds)
-        if reason:
-            return abstained(self._role, reason)
         suspects = [(cell, suspect) for cell in self._cells for suspect in cell.suspects()]
         slow = self._felt(suspects) if suspects else []
         if slow:
             return self._refused(slow) or self._named(slow)
+        busy = busy_verdict(self._role, self._steps, self._step_seconds)
+        if busy is not None:
+            return busy
         findings = self._workload.findings(self._step_seconds)
         if findings:
             return self._nothing(findings)
@@ -122,22 +126,31 @@ class WholeJob:
         if chain:
             return self._longer_batches(chain, worst)
         ranks, num_ranks = [one.rank for one in together], len(self._steps[-1].ranks)
-        return too_many(self._role, ranks, num_ranks) or self._found(worst, ranks)
+        slow_ranks = (
+            ranks if self._context.is_layout_known else worst.peers.similar([worst.suspect])
+        )
+        other_work = no_fault(
+            self._role, slow_ranks, num_ranks, worst.peers.cost_text(worst.suspect),
+            is_same_work=self._context.is_layout_known,
+        )  # fmt: skip
+        return other_work or self._found(worst, ranks)
 
     def _found(self, worst: _Slow, ranks: Sequence[str]) -> Verdict:
         alone = worst.peers.found([worst.suspect])
-        cost, excess = seconds_text(worst.cost_seconds), seconds_text(worst.suspect.excess_seconds)
         share = worst.cost_seconds / self._step_seconds
         # when another stage is nearly as long, how much of it shows depends on who waits when
         is_exact = worst.cost_seconds >= _ALL * worst.suspect.excess_seconds
-        up_to = "" if is_exact or not self._division.stages else "up to "
         num_peers = len(worst.peers.ranks) - 1
-        peers = f"{num_peers} peer{'s' * (num_peers > 1)}{self._stage_text(worst.rank)}"
-        which = "" if len(ranks) == 1 else f"rank {worst.rank} is "
-        text = (
-            f"{labels_text(ranks)} {'makes' if len(ranks) == 1 else 'make'} the others wait {up_to}"
-            f"{cost} a step ({share:.0%} of it), {which}{excess} slower than its {peers}: "
-            f"{worst.peers.cause(worst.suspect).text}"
+        text = sentences.FOUND_AMONG_PEERS(
+            ranks=capitalized(labels_text(ranks)),
+            make="makes" if len(ranks) == 1 else "make",
+            up_to="" if is_exact or not self._division.stages else "up to ",
+            seconds=seconds_text(worst.cost_seconds),
+            share=percent(share),
+            worst="It" if len(ranks) == 1 else capitalized(labels_text([worst.rank])),
+            excess=seconds_text(worst.suspect.excess_seconds),
+            peers=f"{num_peers} peer{'s' * (num_peers > 1)}{self._stage_text(worst.rank)}",
+            cause=worst.peers.cause(worst.suspect).text,
         )
         findings = self._workload.findings(self._step_seconds)
         return replace(
@@ -170,11 +183,11 @@ class WholeJob:
     def _node(self, node: str, worst: _Slow) -> Verdict:
         alone = worst.peers.found([worst.suspect])
         ranks = tuple(rank for rank, on in self._division.nodes.items() if on == node)
-        cost = seconds_text(worst.cost_seconds)
-        share = worst.cost_seconds / self._step_seconds
-        summary = (
-            f"{node}: its ranks are slower than their peers on other nodes, and make them wait "
-            f"{cost} a step ({share:.0%} of it): {worst.peers.cause(worst.suspect).text}"
+        summary = sentences.SLOW_NODE(
+            node=node,
+            seconds=seconds_text(worst.cost_seconds),
+            share=percent(worst.cost_seconds / self._step_seconds),
+            cause=worst.peers.cause(worst.suspect).text,
         )
         return replace(
             alone, ranks=ranks, summary=summary, cause=SLOW_NODE, lost_seconds=worst.cost_seconds
@@ -188,29 +201,27 @@ class WholeJob:
 
     def _longer_batches(self, chain: Sequence[str], worst: _Slow) -> Verdict:
         seconds = seconds_text(worst.cost_seconds)
-        text = f"{labels_text(chain)} have longer batches in every stage, {seconds} a step"
+        text = sentences.LONGER_BATCHES(ranks=capitalized(labels_text(chain)), seconds=seconds)
         return self._nothing([Finding(BATCHES, text, worst.cost_seconds)])
 
     def _nothing(self, findings: Sequence[Finding]) -> Verdict:
         """Clear of faults, unless an excess would have to be huge to be seen."""
         num_alone = sum(len(cell) == 1 for cell in self._division.cells)
         limit = max((cell.reach_seconds() for cell in self._cells), default=0.0)
-        share = f"{seconds_text(limit)} ({limit / self._step_seconds:.0%} of a step)"
+        words = {"share": percent(limit / self._step_seconds), "seconds": seconds_text(limit)}
         state: VerdictState = "insufficient evidence"
         if num_alone:
-            said = f"{num_alone} ranks have no peer that does the same work"
+            said = sentences.NO_PEERS(num_ranks=num_alone)
         elif limit > BLIND_SHARE * self._step_seconds:
-            said = (
-                f"in {span(self._steps)} peers differ too much by chance to see less than {share}"
-            )
+            said = sentences.TOO_NOISY(steps=span(self._steps), **words)
         else:
-            state, said = "clear", f"no rank is slower than its peers by more than {share}"
+            state, said = "clear", sentences.NO_SLOW_PEER(**words)
         first = findings[0] if findings else Finding("", "", 0.0)
         return Verdict(
             "straggler",
             state,
             self._role,
-            "; ".join([*(finding.text for finding in findings), said]),
+            " ".join([*(finding.text for finding in findings), said]),
             stage=first.stage,
             cause=first.word,
             step=self._steps[-1].step,

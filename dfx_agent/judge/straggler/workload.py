@@ -10,9 +10,11 @@ from statistics import fmean, median
 
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.steps import IDLE, RankStep, Step
-from dfx_agent.judge.straggler.comparison import SMALLEST_SHARE
+from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.division import Division
 from dfx_agent.judge.straggler.excess import middle_mean
+from dfx_agent.judge.straggler.single_steps import SMALLEST_SHARE
+from dfx_agent.sentence import capitalized
 
 PARTITION, BATCHES = "partition", "batches"
 
@@ -99,7 +101,7 @@ class Workload:
             return None
         name = f"pipeline stage {sorted(had).index(worst) + 1} of {len(had)}"
         ratio = f"{had[worst] / others:.2g} times the work" if others > 0 else "all the work"
-        text = f"{name} has {ratio} of the others, {seconds_text(more)} a step"
+        text = sentences.PARTITION(stage=capitalized(name), ratio=ratio, seconds=seconds_text(more))
         return Finding(PARTITION, text, more, name)
 
     def _batches(self, least_seconds: float) -> Finding | None:
@@ -120,15 +122,15 @@ class Workload:
         why = self._why_batches(has_tokens=has_tokens)
         if not why:
             return None
-        text = f"batches differ: each step another rank is longest, {seconds_text(more)} a step"
-        return Finding(BATCHES, f"{text} ({why})", more)
+        text = sentences.BATCHES(seconds=seconds_text(more), why=why)
+        return Finding(BATCHES, text, more)
 
     def _why_batches(self, *, has_tokens: bool) -> str:
         """How it is known that it is the batches; "" where it is not."""
         if has_tokens and self._by_tokens() >= _ALIKE:
-            return "who has more tokens works longer"
+            return "ranks with more tokens work longer"
         if self._division.chains and self._by_stages() >= _ALIKE:
-            return "all stages that a batch passes are longer together"
+            return "all stages that a batch passes take longer together"
         return ""
 
     def _by_tokens(self) -> float:

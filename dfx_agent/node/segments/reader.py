@@ -16,6 +16,7 @@ from typing import Literal
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.host.descriptors import Allowance, of_this_process
 from dfx_agent.host.exit_status import ExitWatch, zombie_status
+from dfx_agent.host.namespaces import has_our_clocks
 from dfx_agent.host.stat import PARENT, START_TICKS, STATE, stat_fields
 from dfx_agent.log import OncePerPlace
 from dfx_agent.node.segments import lock
@@ -25,7 +26,16 @@ from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
-from dfx_agent.wire.layout import IDENTITY_OFFSET, RECORD_BYTES, STATE_CLOSED, TOLD_LATE, WORD
+from dfx_agent.wire.failure import Failure, failure_place, parsed_failure
+from dfx_agent.wire.layout import (
+    IDENTITY_OFFSET,
+    MAIN_FAILURE,
+    RECORD_BYTES,
+    STATE_CLOSED,
+    THREAD_FAILURE,
+    TOLD_LATE,
+    WORD,
+)
 from dfx_agent.wire.records import BLOCKING, KIND_MASK, SPAN_FIELDS, WAIT, Record
 from dfx_agent.wire.ring import read_inflight
 from dfx_agent.wire.segment import (
@@ -88,6 +98,10 @@ class Follower:
         self._num_looks = 0
         self._told_ns = 0
         self.num_guest_drops = 0
+        self._begin_ns = self.begin_offset_ns = 0
+        self._has_our_clocks = self.pid is not None and has_our_clocks(self.pid)
+        self.failure: Failure | None = None
+        self.thread_failure: Failure | None = None
         self._read_clock()
         self._keeps = allowance is None or allowance.take(_KEPT_BY_EACH)
         if not self._keeps:
@@ -101,7 +115,7 @@ class Follower:
     @property
     def begin_ns(self) -> int:
         """When the segment was created, on the guest's monotonic clock."""
-        return self.preamble.created_epoch_ns - self.epoch_offset_ns
+        return self._begin_ns
 
     @property
     def num_overwritten(self) -> int:
@@ -232,6 +246,7 @@ class Follower:
             if is_there:
                 self.layout.take(self._segment.texts(self.layout.num_texts))
                 self.num_guest_drops = sum(self._segment.live_words()[2:])
+                self._read_failures()
         self._segment.close()
         if self._keeps and self._allowance is not None:
             self._allowance.give_back(_KEPT_BY_EACH)
@@ -279,11 +294,27 @@ class Follower:
         if identity is not None:
             self._generation, self.identity = generation, identity
 
+    def _read_failures(self) -> None:
+        """Exceptions that nobody caught: the one that ended the process, and one of a thread."""
+        read = self._segment.read
+        self.failure = parsed_failure(read(*failure_place(MAIN_FAILURE)))
+        self.thread_failure = parsed_failure(read(*failure_place(THREAD_FAILURE)))
+
     def _read_clock(self) -> None:
+        """The wall clock may be set at any time: the monotonic begin is read once."""
         pairs = self._segment.clock_pairs()
-        if pairs:
-            monotonic, epoch = pairs[-1]
-            self.epoch_offset_ns = epoch - monotonic
+        if not pairs:
+            return
+        if not self._begin_ns:
+            monotonic, epoch = pairs[0]
+            self._begin_ns = self.preamble.created_epoch_ns - (epoch - monotonic)
+            if self._has_our_clocks and not self.is_told_late:
+                self.begin_offset_ns = epoch - monotonic
+        monotonic, epoch = pairs[-1]
+        self.epoch_offset_ns = epoch - monotonic
+        if self.begin_offset_ns:
+            # a guest that is stuck writes no pairs: it would stay at the clock of before a step
+            self.epoch_offset_ns = time.time_ns() - time.monotonic_ns()
 
 
 def _pid_here(preamble: Preamble) -> int | None:

@@ -60,7 +60,9 @@ EVENT_LOOP_LATE = Alert(
     ),
     for_seconds=_LASTING_SECONDS,
     listing=Listing(
-        series(event_loop.HELD_SECONDS, role=_AWAITED), "{holder}: {value:.1f} s", num_largest=3
+        series(event_loop.HELD_SECONDS, role=_AWAITED),
+        "held for {value:.1f} s by {holder}",
+        num_largest=3,
     ),
     board=_BOARD,
 )

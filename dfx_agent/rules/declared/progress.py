@@ -64,7 +64,7 @@ RANK_DIED = Alert(
     Runbook(
         meaning="A training process ended without an orderly shutdown, or in order while the "
         "others still needed it.",
-        impact="Whoever waits for it in a collective stands until the time-out.",
+        impact="Ranks that wait for it in a collective are blocked until the time-out.",
         diagnosis="`dfx-agent diagnose` says which rank died first and in which stage; look for "
         "the kernel's out-of-memory killer (dmesg), an exception in the rank's log, XID errors. "
         "One that ended in order: had it fewer batches than the others, or left it the loop early?",
@@ -89,14 +89,14 @@ STAGE_STALLED = Alert(
         ),
         _found("hang"),
     ),
-    "Ranks have waited long, and it is not known for whom",
+    "Ranks have waited unusually long for another rank",
     Runbook(
-        meaning="Ranks of this node wait far longer than usual; for which rank cannot be told, "
-        "mostly because it is on a node without an agent.",
-        impact="A hang, perhaps: nobody can be named.",
-        diagnosis="Run `dfx-agent diagnose` on the other nodes of the job; start an agent there if "
-        "none runs.",
-        mitigation="As for DfxStepStalled, once the rank is known.",
+        meaning="Ranks wait far longer than usual, and it is not certain yet that the job hangs. "
+        "The hang verdict says for which rank, unless it runs on a node without an agent.",
+        impact="A hang, perhaps: no step ends meanwhile.",
+        diagnosis="`dfx-agent diagnose` says what is known of the rank and when it counts as a "
+        "hang. For a rank on another node, start an agent there.",
+        mitigation="As for DfxStepStalled, once the verdict is found.",
     ),
     for_seconds=_STALLED_SECONDS,
     board="dfx-e2e",

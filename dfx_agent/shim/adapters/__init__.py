@@ -8,8 +8,8 @@ then and not before. A file has
   PatchSet "<framework>.<part>" of its own; it is absent where the installed version has nothing to
   patch, and both are reported.
 - ``FRAMEWORK`` (optional): its name in ``catalogue/native``, where that is not the package's.
-- ``KIND`` (optional): "framework", "library" (others are built on it: the name of such a one wins)
-  or "tracker" (says nothing about who trains). "framework" where it is not given.
+- ``KIND`` (optional): "framework", "library" (others are built on it: the name of such a one wins),
+  "tracker" or "launcher" (say nothing about who trains). "framework" where it is not given.
 
 Nothing here raises into the job.
 """
@@ -56,6 +56,11 @@ def report(writer: recorder.Recorder) -> None:
     _name_framework(writer)
     for adapter in _adapters.values():
         adapter.report(writer)
+
+
+def has_framework() -> bool:
+    """Whether a framework that marks its own stages is loaded."""
+    return any(adapter.kind in {"framework", "library"} for adapter in _adapters.values())
 
 
 def trackers_are_quiet() -> bool:

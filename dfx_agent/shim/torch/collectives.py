@@ -15,11 +15,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
-from dfx_agent.shim.torch import device_time, group_end, operations
+from dfx_agent.shim.torch import device_time, group_begin, group_end, operations
 from dfx_agent.wire.records import (
     BLOCKING,
     COLLECTIVE,
@@ -61,8 +62,7 @@ class Group:
     )  # fmt: skip
 
     def __init__(self, process_group: Any, name: str) -> None:
-        key = id(process_group)
-        self.ref = weakref.ref(process_group, lambda _ref: _forget_group(key))
+        self.ref = weakref.ref(process_group, partial(_forget_group, id(process_group)))
         self.name = name
         self.ids: dict[str, int] = {}
         self.writer: recorder.Recorder | None = None
@@ -166,8 +166,9 @@ def _new_group(process_group: Any) -> Group:
     return _groups.setdefault(id(process_group), Group(process_group, name))  # of two threads one
 
 
-def _forget_group(key: int) -> None:
-    group = _groups.pop(key, None)
+def _forget_group(key: int, _ref: Any, groups: dict[int, Group] = _groups) -> None:
+    """Called when a group is freed. Reads no global: they are None when the interpreter ends."""
+    group = groups.pop(key, None)
     for seats in group.seated if group else ():
         seats.pop(key, None)
 
@@ -240,6 +241,7 @@ def _patch(patches: PatchSet) -> None:
     for method, (operation, payload_at) in _OPERATIONS.items():
         patches.replace(process_group, method, _wrapper_maker(method, operation, payload_at))
     patches.replace(work, "wait", _wait_wrapper)
+    group_begin.patch(patches)
     group_end.patch(patches)
 
 

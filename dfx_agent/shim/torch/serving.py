@@ -17,6 +17,7 @@ from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.torch import modules, step_hooks
 from dfx_agent.shim.torch.modules import SERVING
 from dfx_agent.wire import variables
+from dfx_agent.wire.layout import UNKNOWN
 
 ROLE = "rollout"
 
@@ -26,7 +27,7 @@ _ENOUGH_CALLS = 3
 
 def listen() -> None:
     """In a process whose torch has just been imported."""
-    if variables.ROLE.value() or identity.from_environment().role != identity.UNNUMBERED:
+    if variables.ROLE.value() or identity.from_environment().rank != UNKNOWN:
         return
     step_hooks.before_next_backward.append(_be_a_trainer)
     if recorder.current is None and recorder.start_late is not None:
@@ -77,7 +78,8 @@ def _become_a_rank() -> None:
     is_worker = loading is not None and loading.get_worker_info() is not None
     start = recorder.start_late
     if start is not None and not is_worker:  # a worker prepares data for a trainer
-        start(role=ROLE)
+        is_named = identity.from_environment().role != identity.UNNUMBERED  # as Ray names actors
+        start(role=None if is_named else ROLE)
 
 
 def _be_a_trainer() -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from dfx_agent.shim import clients, patches, recorder
+from dfx_agent.shim.code_samples import CodeSampler
 from dfx_agent.shim.heap import HeapSampler
 from dfx_agent.shim.stacks import StackWriter
 from dfx_agent.shim.torch import collectives, group_end, modules, step_hooks
@@ -37,6 +38,7 @@ class Watch:
         self.thread = threading.Thread(target=self._run, name="dfx-watch", daemon=True)
         self._memory = MemorySampler()
         self._heap = HeapSampler()
+        self._code = CodeSampler()
         self._snapshots = SnapshotKeeper()
         self._stacks = StackWriter()
         self._flight = FlightWriter()
@@ -61,7 +63,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            if step_hooks.seen.news.wait(_PERIOD_SECONDS):
+            if step_hooks.seen.news.wait(_period_seconds()):
                 step_hooks.seen.news.clear()
                 self._must_look_for_models = True
             writer = recorder.current
@@ -88,6 +90,7 @@ class Watch:
         self._memory.sample(writer.gauge, stage)
         self._visible.look(writer, is_used=self._memory.is_used)
         self._heap.sample(writer.gauge)
+        self._code.sample(writer)
         self._snapshots.look(writer.gauge, writer.path)
         now_ns = time.monotonic_ns()
         mark = self._mark(writer)
@@ -117,6 +120,11 @@ class Watch:
             if is_spoken_of and self._states.get(name) != state:
                 self._states[name] = state
                 writer.gauge(f"patch/{name}", state)
+
+
+def _period_seconds() -> float:
+    """0.75 to 1.25 s, so that samples do not follow the rhythm of the job's steps."""
+    return _PERIOD_SECONDS * (0.75 + 0.5 * (time.monotonic_ns() // 64 % 997) / 997)
 
 
 def _num_begun(writer: recorder.Recorder) -> int:

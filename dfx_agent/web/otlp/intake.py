@@ -70,7 +70,7 @@ class AgentTarget:
 @dataclass(slots=True)
 class _Agent:
     node: str
-    heard_seconds: float
+    heard_ns: int = 0  # monotonic
     url: str = ""
     has_left: bool = False
     runs: set[str] = field(default_factory=set)
@@ -98,7 +98,7 @@ class Intake:
         self._lock = threading.Lock()
         self._agents: dict[str, _Agent] = {}
         self._counts: dict[str, _Counts] = {}
-        self._swept_seconds = 0.0
+        self._swept_ns = 0
         self._log = OncePerPlace("dfx_agent.otlp")
 
     @property
@@ -113,7 +113,7 @@ class Intake:
         num_refused, message, wants_all = request.num_foreign, "", False
         with self._lock:
             now = time.time()
-            self._forget_silent(now)
+            self._forget_silent()
             if num_refused:
                 message = "a log record that no dfx-agent has written"
                 self._refuse(node, message, num_refused, now)
@@ -152,11 +152,11 @@ class Intake:
 
     def present(self) -> tuple[str, ...]:
         """Nodes of which an agent has told something lately, and has not said goodbye."""
-        since = time.time() - PRESENT_SECONDS
+        since_ns = time.monotonic_ns() - int(PRESENT_SECONDS * 1e9)
         with self._lock:
             agents = self._agents.values()
             return tuple(
-                sorted({a.node for a in agents if not a.has_left and a.heard_seconds >= since})
+                sorted({a.node for a in agents if not a.has_left and a.heard_ns >= since_ns})
             )
 
     def targets(self) -> tuple[AgentTarget, ...]:
@@ -175,8 +175,8 @@ class Intake:
         if agent is None and len(self._agents) >= MAX_AGENTS:
             return self._refuse(record.node, f"more than {MAX_AGENTS:,} agents", 1, now), False
         if agent is None:
-            agent = self._agents[record.agent] = _Agent(record.node, now)
-        agent.heard_seconds, agent.has_left = now, record.is_last
+            agent = self._agents[record.agent] = _Agent(record.node)
+        agent.heard_ns, agent.has_left = time.monotonic_ns(), record.is_last
         agent.url = record.url or agent.url
         counts = self._of(record.node)
         counts.heard_seconds = now
@@ -209,11 +209,12 @@ class Intake:
             node = "others"
         return self._counts.setdefault(node, _Counts())
 
-    def _forget_silent(self, now: float) -> None:
-        if now - self._swept_seconds < 1.0:
+    def _forget_silent(self) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._swept_ns < 10**9:
             return
-        self._swept_seconds = now
-        old = now - FORGET_SECONDS
-        gone: Iterable[str] = [a for a, agent in self._agents.items() if agent.heard_seconds < old]
+        self._swept_ns = now_ns
+        old_ns = now_ns - int(FORGET_SECONDS * 1e9)
+        gone: Iterable[str] = [a for a, agent in self._agents.items() if agent.heard_ns < old_ns]
         for agent in gone:
             del self._agents[agent]

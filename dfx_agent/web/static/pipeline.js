@@ -1,4 +1,4 @@
-// The pipeline: what holds it up and because of whom, who waits for what, and weight sync by part.
+// Where a step goes, or what bounds a pipeline and why; who waits for what; weight sync by part.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { count, duration, percent, scalar, toNumber } from "./format.js";
@@ -53,10 +53,16 @@ export class PipelinePanel {
   }
 }
 
-/** Engines, or several roles of which one has a bottleneck; a plain job has its own panels. */
+/** Engines, or several roles with a bottleneck, or a breakdown of the steps of one role. */
 function isPipeline(run) {
   const roles = new Set(run.places.map((rank) => rank.role));
-  return Boolean(run.engines) || (roles.size > 1 && Boolean(run.bottleneck));
+  const isKnown = Boolean(run.bottleneck) && (roles.size > 1 || isBreakdown(run.bottleneck));
+  return Boolean(run.engines) || isKnown;
+}
+
+/** Whether the verdict says where a step goes: the roles of the job take turns. */
+export function isBreakdown({ bound_by: bound, parts, chain }) {
+  return !bound && parts.length > 0 && chain.length > 0;
 }
 
 /** A list or table body, hidden while it is empty; rows are {key, ...}. */
@@ -88,10 +94,13 @@ class BottleneckView {
   update(told) {
     setHidden(this.node, !told);
     if (!told) return;
+    const isOfStep = isBreakdown(told);
     this.node.dataset.level = LEVELS[told.state] ?? "quiet";
     setText(this.title, titleOf(told));
-    setText(this.cost, told.state === "found" ? costOf(told) : told.summary);
-    this.chain.update(told.chain.map((text, index) => ({ key: index, text })));
+    setText(this.cost, told.state === "found" && !isOfStep ? costOf(told) : told.summary);
+    this.chain.node.classList.toggle("plain", isOfStep);
+    const sentences = isOfStep ? told.chain.slice(1) : told.chain;
+    this.chain.update(sentences.map((text, index) => ({ key: index, text })));
     this.causes.update(told.causes.map((cause, index) => ({ key: index, cause })));
     setText(this.balance, told.balance);
     setHidden(this.balance, !told.balance);
@@ -169,7 +178,9 @@ class Figure {
   }
 }
 
-export function titleOf({ state, bound_by: bound }) {
+export function titleOf(told) {
+  const { state, bound_by: bound } = told;
+  if (isBreakdown(told)) return "Where a step goes";
   if (state === "clear") return "Balanced";
   if (state !== "found" || !bound) return "Not known yet";
   return bound === "stalled" ? "Stalled" : `Bound by ${bound}`;

@@ -209,7 +209,8 @@ function placeOf(rank) {
 function passivePlace(rank) {
   const look = rank.outside;
   const busy = look?.cpu_ratio == null ? "" : `${look.cpu_ratio.toFixed(1)} cores`;
-  const text = look ? look.stage || busy || STATE_WORDS[rank.state] : "log";
+  const starting = look?.is_starting ? "starting" : "";
+  const text = look ? starting || look.stage || busy || STATE_WORDS[rank.state] : "log";
   const around = look ? `passive, state ${look.state || "gone"}` : "passive";
   return { kind: "idle", name: text, text, around };
 }

@@ -17,8 +17,9 @@ const LEVELS = ["bad", "warn", "note", "good"];
  * the agent itself is judged.
  */
 export function verdictsOf(snapshot, run, now, alerts) {
-  if (!run) return keyed(agentLines(snapshot.agent, now));
+  if (!run) return keyed([...agentLines(snapshot.agent, now), ...finishedLines(snapshot)]);
   const lines = run.incidents.map((incident) => incidentLine(run, incident, now, alerts));
+  lines.push(...pastLines(run));
   const part = partLines(run, snapshot.agent.hub);
   lines.push(...deaths(run), ...nonFinite(run), ...losses(run));
   lines.push(...agentLines(snapshot.agent, now), ...endings(run));
@@ -89,7 +90,41 @@ function incidentDetail(run, incident, now) {
       : `began at ${new Date(since * 1000).toLocaleTimeString()}`,
     ...incident.alerts,
   ];
-  return parts.filter(Boolean).join(" · ");
+  return [incident.action, parts.filter(Boolean).join(" · ")].filter(Boolean).join(" ");
+}
+
+/** What is over: as bad as it was where it lasted until the run ended, a note otherwise. */
+function pastLines(run) {
+  return (run.past_incidents ?? []).map((incident) => ({
+    key: incident.id,
+    incident,
+    level: incident.is_until_run_end ? (INCIDENT_LEVELS[incident.severity] ?? "warn") : "note",
+    title: sentence(incident.summary),
+    detail: pastDetail(incident),
+    evidence: [incident.sentence, ...incident.evidence],
+  }));
+}
+
+function pastDetail(incident) {
+  const [begin, end] = [incident.since_seconds, incident.end_seconds].map((seconds) =>
+    new Date(seconds * 1000).toLocaleTimeString("en-GB"),
+  );
+  const step = incident.step === null ? "" : ` (step ${incident.step})`;
+  if (!incident.is_until_run_end) {
+    return `From ${begin}${step}, over since ${end}.`;
+  }
+  return `From ${begin}${step}, until the run ended at ${end}. ${incident.action}`.trim();
+}
+
+/** Runs of an earlier agent of this folder: nothing of them is left but what was concluded. */
+function finishedLines(snapshot) {
+  return (snapshot.finished ?? []).map((run) => ({
+    key: `finished ${run.run}`,
+    level: { found: "bad", warning: "warn" }[run.standing.state] ?? "note",
+    title: `Run ${run.run} has ended.`,
+    detail: run.standing.reason,
+    evidence: run.past_incidents.map((incident) => incident.sentence),
+  }));
 }
 
 function runbookLines(row) {
@@ -130,7 +165,7 @@ function restLines(run, agent, hasProblem) {
     `Checked: ${run.places.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
     `${sources} for loss and damage.`;
   const isUnsure = run.standing.state === "insufficient evidence";
-  const why = isUnsure && !hasProblem ? `${sentence(run.standing.reason)}. ` : "";
+  const why = isUnsure && !hasProblem ? `${sentence(run.standing.reason).replace(/\.$/, "")}. ` : "";
   return [
     {
       key: "rest",
@@ -238,6 +273,7 @@ function losses(run) {
 
 function problemTitle({ kind, path }) {
   if (kind === "exporter") return "Exporter failed";
+  if (kind === "clock") return "The wall clock was set";
   if (kind === "stranger") return `${path} may not tell this hub anything`;
   return kind === "facts" ? `What ${path} tells cannot be used` : `Segment refused (${kind})`;
 }
@@ -298,7 +334,7 @@ function endings(run) {
     return [
       {
         level: "note",
-        title: "The run has ended",
+        title: run.ending || "The run has ended",
         detail: `All ${gone.length} ranks exited in an orderly way.`,
       },
     ];

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import build_parser, diagnose
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
@@ -167,9 +168,8 @@ def test_a_run_that_is_not_wholly_seen_is_not_green(part):
     assert sighted(found, (row,)) == found
 
 
-def test_words_lead_with_what_is_blind(agent, jobs, monkeypatch, capsys):
+def test_words_lead_with_what_is_blind(agent, jobs, monkeypatch):
     strange(monkeypatch)
     read(agent, jobs)
     seen = Observed("an agent", "", agent.snapshot())
-    diagnose._print(seen, diagnose._blind(seen, None))
-    assert capsys.readouterr().out.startswith("blind since ")
+    assert diagnosis.text(seen, None).startswith("blind since ")

@@ -17,8 +17,8 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.alerting.live import LiveAlerts
+from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.observed import Observed
-from dfx_agent.commands import diagnose
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.judge.hang import judge as hangs
 from dfx_agent.judge.straggler import judge as stragglers
@@ -116,7 +116,7 @@ def test_what_a_verdict_goes_on_from_takes_no_other_with_it(agent, jobs, monkeyp
     assert not runs["good"].faults
     if name == "collectives":
         (straggler,) = (v for v in runs["bad"].verdicts if v.kind == "straggler")
-        assert straggler.summary.startswith("could not be judged")
+        assert straggler.summary.startswith("This could not be judged")
 
 
 def test_a_run_that_cannot_be_shown_is_shown_as_that(agent, jobs, monkeypatch):
@@ -129,7 +129,7 @@ def test_a_run_that_cannot_be_shown_is_shown_as_that(agent, jobs, monkeypatch):
     assert [fault.part for fault in runs["bad"].faults] == ["rendering"]
 
 
-def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, monkeypatch, capsys):
+def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, monkeypatch):
     app = create_app(agent, PrometheusExporter(agent).render)
     server = Server(app, Listener("127.0.0.1", 0))
     server.start()
@@ -147,10 +147,8 @@ def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, mo
     assert answer.json()["detail"].startswith("blind since ")
     assert "crash (trainer) of run good" in answer.json()["detail"]
     seen = Observed("an agent", str(dfx_dir), Document(Snapshot).loaded(document))
-    blind = diagnose._blind(seen, None)
-    assert diagnose._exit_code(seen, blind) == 2
-    diagnose._print(seen, blind)
-    assert capsys.readouterr().out.startswith("blind since ")
+    assert diagnosis.exit_code(seen, None) == 2
+    assert diagnosis.text(seen, None).startswith("blind since ")
 
 
 def test_one_run_whose_alerts_fail_costs_the_others_nothing(agent, jobs, monkeypatch):
@@ -198,7 +196,7 @@ def test_a_reading_that_stands_blinds_and_blocks_nobody(agent, jobs, monkeypatch
         good = next(run for run in snapshot.runs if run.run == "good")
         assert "clear" not in states(good).values()
         assert good.standing.state == "insufficient evidence"
-        assert any(v.summary.startswith("not judged since ") for v in good.verdicts)
+        assert any(v.summary.startswith("Nothing has been judged since ") for v in good.verdicts)
         may_go_on.set()
         while agent.snapshot().agent.blind is not None:
             assert time.monotonic() < deadline

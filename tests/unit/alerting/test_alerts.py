@@ -241,6 +241,7 @@ def test_an_event_loop_alert_names_the_three_that_held_it_longest_and_so_does_it
     name = EVENT_LOOP_LATE.listing.series.sample_name
     samples = {name: [({"holder": h, "role": "orchestrator"}, held[h]) for h in held]}
     lines = EVENT_LOOP_LATE.listing.lines(samples)
-    assert lines == ["pack: 42.0 s", "tokenize: 1.5 s", "log: 0.4 s"]
+    longest = ("42.0 s by pack", "1.5 s by tokenize", "0.4 s by log")
+    assert lines == [f"held for {line}" for line in longest]
     (rules,) = rule_files((EVENT_LOOP_LATE,), Links()).values()
     assert f"topk(3, {name}" in rules

@@ -303,7 +303,7 @@ def test_actors_of_one_ray_job_with_their_roles(started: Started) -> None:
         actor(started, "ray::ReferenceModelActor.forward", "01000000"): "ref",
         actor(started, "ray::RewardModelActor.forward", "01000000"): "reward",
         actor(started, "ray::vLLMHttpServer.generate", "01000000"): "rollout",
-        actor(started, "ray::Bundle.run", "01000000"): "worker",
+        actor(started, "ray::Bundle.run", "01000000"): "Bundle",
     }
     actor(started, "ray::IDLE", "01000000")
     actor(started, "ray::TaskRunner.run", "02000000")

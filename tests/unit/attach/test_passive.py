@@ -4,10 +4,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from dfx_agent import boot_clock
 from dfx_agent.attach import passive
 from dfx_agent.attach.processes import ProcessTable
 
@@ -90,11 +92,23 @@ def test_newest_first_and_only_what_was_written_since_it_began(tmp_path):
     before.touch()
     os.utime(before, (1e9, 1e9))
     with running(tmp_path) as process:
-        begin = passive.begin_seconds(process)
+        begin = boot_clock.unix_seconds(process.start_ticks)
         for seconds, path in enumerate((first, second)):
             path.touch()
             os.utime(path, (begin + 1 + seconds,) * 2)
         assert logs(process) == [str(second), str(first)]
+
+
+def test_a_log_that_it_opened_at_once_is_no_older_than_it(tmp_path):
+    """Its start and the log's time are both cut to the kernel's ticks."""
+    with running(tmp_path) as process:
+        tick = boot_clock.SECONDS_PER_TICK
+        begin = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.start_ticks * tick
+        for name, num_ticks in (("at_once", 0.9), ("earlier", 3)):
+            path = tmp_path / f"{name}.jsonl"
+            path.touch()
+            os.utime(path, (begin - num_ticks * tick,) * 2)
+        assert logs(process) == [str(tmp_path / "at_once.jsonl")]
 
 
 def test_one_log_under_several_names_is_one(tmp_path, elsewhere):

@@ -229,7 +229,8 @@ def test_a_python_that_starts_up_is_never_called_ready_too_early():
             seen.add(str(route.refusal).replace(str(process.pid), "PID"))
         process.kill()
         process.wait()
-    assert "Python in pid PID is not initialised yet; retry in a second" in seen
+    expected = "Python in pid PID is not initialised: the process starts or ends; retry in a second"
+    assert expected in seen
 
 
 def as_other(prepare, pid: int) -> set[str]:

@@ -11,8 +11,8 @@ from alert_scene import AGENT
 from prometheus_page import rank_row
 
 from dfx_agent.agent.kept import evidence
+from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.observed import Observed
-from dfx_agent.commands import diagnose
 from dfx_agent.snapshot import (
     Bottleneck,
     EngineNote,
@@ -23,9 +23,9 @@ from dfx_agent.snapshot import (
     Snapshot,
     StageDevice,
     Standing,
+    StepPart,
     Verdict,
 )
-from dfx_agent.snapshot.document import Document
 
 
 def seen(directory: str, *, state: str, rank_state: str) -> Observed:
@@ -37,15 +37,15 @@ def seen(directory: str, *, state: str, rank_state: str) -> Observed:
 
 @pytest.mark.parametrize(("rank_state", "is_shown"), [("died", True), ("live", False)])
 def test_evidence_of_who_saw_the_end_is_shown_where_what_is_left_does_not_tell(
-    tmp_path, monkeypatch, capsys, rank_state, is_shown
+    tmp_path, monkeypatch, rank_state, is_shown
 ):
     """Rank 1 had ended with exit code 3 and left nothing; the launcher ended rank 0."""
     file = tmp_path / "nightly-20261122T125058-crash.json"
     monkeypatch.setattr(evidence, "newest", lambda _directory, _run="", _kind="": [file])
-    diagnose._print(seen(str(tmp_path), state="insufficient evidence", rank_state=rank_state), None)
-    lines = capsys.readouterr().out.splitlines()
-    told = [number for number, line in enumerate(lines) if f"kept: {file}" in line]
-    assert told == ([1] if is_shown else []), "before what is left to see"
+    told = seen(str(tmp_path), state="insufficient evidence", rank_state=rank_state)
+    lines = diagnosis.text(told, None).splitlines()
+    shown = [number for number, line in enumerate(lines) if f"--evidence {file}" in line]
+    assert shown == ([1] if is_shown else []), "before what is left to see"
 
 
 def test_json_says_a_number_that_is_none_as_the_api_does():
@@ -53,27 +53,27 @@ def test_json_says_a_number_that_is_none_as_the_api_does():
     told = seen("/dfx", state="found", rank_state="live")
     (run,) = told.runs
     told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, verdicts=(found,)),)))
-    text = Document[diagnose.Diagnosis](diagnose.Diagnosis).dumped(diagnose._diagnosis(told, None))
+    text = diagnosis.DOCUMENT.dumped(diagnosis.diagnosis(told, None))
     document = json.loads(text)
-    assert set(document) == {"source", "blind", "runs"}
+    assert set(document) == {"source", "blind", "runs", "finished"}
     told_of = {"run", "standing", "incidents", "verdicts", "engine_notes", "bottleneck"}
-    told_of.add("event_loops")
+    told_of |= {"event_loops", "past_incidents", "ending"}
     assert set(document["runs"][0]) == told_of
     assert document["runs"][0]["verdicts"][0]["lost_seconds"] == "Infinity"
 
 
-def test_an_engine_that_stands_out_is_said_and_is_no_verdict(capsys):
+def test_an_engine_that_stands_out_is_said_and_is_no_verdict():
     note = EngineNote("outlier", "1", "", "replica 1 has 40 requests waiting")
     told = seen("/dfx", state="clear", rank_state="live")
     (run,) = told.runs
     run = replace(run, engines=EnginePool((), notes=(note,)))
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    diagnose._print(told, None)
-    assert "  engine: replica 1 has 40 requests waiting" in capsys.readouterr().out.splitlines()
-    assert diagnose._exit_code(told, None) == 0
+    text = diagnosis.text(told, None)
+    assert "  engine: replica 1 has 40 requests waiting" in text.splitlines()
+    assert diagnosis.exit_code(told, None) == 0
 
 
-def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault(capsys):
+def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault():
     bottleneck = Bottleneck(
         "found", "", "trainer", "tool", chain=("ranks wait", "a tool call takes 0.6 s"),
         balance="2 times", first_step=3, last_step=7,
@@ -82,17 +82,32 @@ def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault(
     (run,) = told.runs
     run = replace(run, bottleneck=bottleneck)
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    diagnose._print(told, None)
-    lines = capsys.readouterr().out.splitlines()
+    text = diagnosis.text(told, None)
+    lines = text.splitlines()
     at = lines.index("  pipeline: tool-bound, steps 3 to 7 of trainer")
     assert lines[at + 1 : at + 4] == [
-        "    ranks wait", "    because a tool call takes 0.6 s", "    2 times",
+        "    ranks wait", "    because: a tool call takes 0.6 s", "    2 times",
     ]  # fmt: skip
-    assert diagnose._exit_code(told, None) == 0
+    assert diagnosis.exit_code(told, None) == 0
+
+
+def test_where_a_step_goes_is_said_for_a_job_whose_roles_take_turns():
+    step = "A step takes 4 s: 75 % rollout, 25 % update."
+    bottleneck = Bottleneck(
+        "clear", step, "trainer", chain=(step, "The largest part is rollout."), balance="Left out.",
+        parts=(StepPart("rollout", "work", 3.0, 0.75), StepPart("update", "work", 1.0, 0.25)),
+    )  # fmt: skip
+    told = seen("/dfx", state="clear", rank_state="live")
+    (run,) = told.runs
+    run = replace(run, bottleneck=bottleneck)
+    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
+    lines = diagnosis.text(told, None).splitlines()
+    at = lines.index(f"  step: {step}")
+    assert lines[at + 1 : at + 3] == ["    The largest part is rollout.", "    Left out."]
 
 
 @pytest.mark.parametrize("is_in_verdict", [True, False])
-def test_what_glibc_keeps_is_said_once(capsys, is_in_verdict):
+def test_what_glibc_keeps_is_said_once(is_in_verdict):
     heap = GlibcHeap(2.0**30, 1.3 * 2**30, 1.2 * 2**30)
     told = seen("/dfx", state="clear", rank_state="live")
     (run,) = told.runs
@@ -101,12 +116,12 @@ def test_what_glibc_keeps_is_said_once(capsys, is_in_verdict):
     verdict = Verdict("memory", "clear", rank.role, "", ranks=blamed)
     run = replace(run, ranks=(rank,), verdicts=(verdict,))
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    diagnose._print(told, None)
-    said = "malloc_trim(0) would give back" in " ".join(capsys.readouterr().out.split())
+    text = diagnosis.text(told, None)
+    said = "malloc_trim(0) would give back" in " ".join(text.split())
     assert said is not is_in_verdict
 
 
-def test_what_the_devices_did_in_each_stage_is_said(capsys):
+def test_what_the_devices_did_in_each_stage_is_said():
     told = seen("/dfx", state="clear", rank_state="live")
     (run,) = told.runs
     stages = (
@@ -116,8 +131,8 @@ def test_what_the_devices_did_in_each_stage_is_said(capsys):
     )
     rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
     told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, ranks=(rank,)),)))
-    diagnose._print(told, None)
-    text = " ".join(capsys.readouterr().out.split())
+    text = diagnosis.text(told, None)
+    text = " ".join(text.split())
     assert (
         "(GPU 3): actor_update: SM active 62%, tensor cores 41%, 70.0 GiB, 655 W; "
         "rollout: in use 90%, clocks held down 50% of it"
@@ -125,11 +140,11 @@ def test_what_the_devices_did_in_each_stage_is_said(capsys):
     assert "outside all stages" not in text, "what nobody told is left out"
 
 
-def test_of_many_stages_the_longest_are_said_in_their_order(capsys):
+def test_of_many_stages_the_longest_are_said_in_their_order():
     told = seen("/dfx", state="clear", rank_state="live")
     (run,) = told.runs
     stages = tuple(StageDevice(f"own_{n}", 1, 1.0 + (n != 3), 0.5) for n in range(7))
     rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
-    diagnose._print_devices(replace(run, ranks=(rank,)))
-    named = [word for word in capsys.readouterr().out.split() if word.startswith("own_")]
+    text = "\n".join(diagnosis._devices_lines(replace(run, ranks=(rank,))))
+    named = [word for word in text.split() if word.startswith("own_")]
     assert named == ["own_0:", "own_1:", "own_2:", "own_4:", "own_5:", "own_6:"]

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from dfx_agent.demo.faults import GRAMMAR, STAGES, Fault, FaultError, check, parse
+from dfx_agent.demo.faults import GRAMMAR, STAGES, Fault, FaultError, check, parse, straggler_note
 from dfx_agent.demo.trainer import TIMERS
 
 
@@ -61,9 +61,26 @@ def test_a_rank_that_does_not_exist(spec):
         check([parse(spec)], num_ranks=4)
 
 
-def test_tokens_imbalance_needs_company():
+@pytest.mark.parametrize("spec", ["tokens_imbalance", "straggler:0:1.5"])
+def test_what_compares_ranks_needs_two_of_them(spec):
     with pytest.raises(FaultError, match="needs at least 2 ranks"):
-        check([parse("tokens_imbalance")], num_ranks=1)
+        check([parse(spec)], num_ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_ranks", "num_cpus", "note"),
+    [
+        ("straggler:2:1.5", 4, 4, ""),
+        ("nan", 4, 2, ""),
+        ("straggler:2:1.5", 4, 2, "4 ranks share 2 CPUs: it takes 12 to 45 steps until the"),
+        ("straggler:2:1.3", 4, 1, "4 ranks share 1 CPU: it takes 12 to 45 steps until the"),
+        ("straggler:2:1.2", 4, 2, "4 ranks share 2 CPUs: a straggler of 1.2 may not be found; use"),
+    ],
+)
+def test_where_ranks_share_cpus_the_demo_says_what_to_expect(spec, num_ranks, num_cpus, note):
+    found = straggler_note([parse(spec)], num_ranks, num_cpus)
+    assert found.startswith(note)
+    assert bool(found) == bool(note)
 
 
 def test_grammar_names_every_kind_once():

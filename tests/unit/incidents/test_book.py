@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.incidents.book import IncidentBook, StepTimes, _begin, _Subject, standing_of
+from dfx_agent.incidents.book import IncidentBook, StepTimes, _begin, _Subject
+from dfx_agent.incidents.conclude import standing_of
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.declared.progress import LONG_WAIT
 from dfx_agent.rules.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, SignalState, SymptomRow, Verdict
 
@@ -46,7 +48,9 @@ def test_a_verdict_and_its_alert_are_one_incident_with_the_begin_of_the_event():
     assert (only.kind, only.state, only.role, only.ranks) == ("straggler", "found", "actor", ("1",))
     assert only.alerts == ("DfxStraggler",)
     assert (only.since_seconds, only.step) == (1000.0, 7), "the step that it began in, not 40"
-    assert only.sentence.startswith("rank 1 makes the others wait; since step 7 (1970-01-01 00:16")
+    assert only.sentence.startswith(
+        "Rank 1 makes the others wait. It began at step 7 (1970-01-01 00:16"
+    )
     assert "It costs 0.5 s of every step." in only.sentence
     assert only.action
     assert only.sentence.endswith(only.action)
@@ -67,6 +71,8 @@ def test_an_alert_that_outlasts_its_verdict_says_whom_it_is_about():
     (second,) = observed(*CLEAR, alerts=(STRAGGLER_ALERT,), now=2005.0)
     assert (second.id, second.ranks, second.summary) == (first.id, ("1",), SLOW.summary)
     assert second.state == "warning"
+    assert second.sentence.endswith("This is not found any more; its alert ends soon.")
+    assert (second.action, first.action in second.sentence) == ("", False)
 
 
 def test_it_goes_on_when_it_was_lost_sight_of_and_is_another_one_when_it_began_anew():
@@ -250,14 +256,20 @@ UNSURE = Verdict("straggler", "insufficient evidence", "actor", "3 steps, at lea
 @pytest.mark.parametrize(
     ("verdicts", "alerts", "has_steps", "state", "says"),
     [
-        ((), (), False, "insufficient evidence", "nothing has been judged yet"),
-        (CLEAR, (), False, "insufficient evidence", "no step has closed yet"),
-        ((COMES, *CLEAR[1:]), (), False, "insufficient evidence", "no step has closed yet; 1 of 2"),
-        (CLEAR, (), True, "clear", "nothing found: hang, crash, straggler"),
-        ((*CLEAR, UNSURE), (), True, "insufficient evidence", "straggler: 3 steps, at least 5"),
-        ((*CLEAR[:2], SLOW), (), True, "found", "rank 1 makes the others wait"),
+        ((), (), False, "insufficient evidence", "Nothing has been judged yet."),
+        (CLEAR, (), False, "insufficient evidence", "No step has been completed yet."),
+        (
+            (COMES, *CLEAR[1:]),
+            (),
+            False,
+            "insufficient evidence",
+            "No step has been completed yet. 1 of 2",
+        ),
+        (CLEAR, (), True, "clear", "No problem found. Checked: hang, crash, straggler"),
+        ((*CLEAR, UNSURE), (), True, "insufficient evidence", "Straggler: 3 steps, at least 5"),
+        ((*CLEAR[:2], SLOW), (), True, "found", "Rank 1 makes the others wait."),
         (CLEAR, (alert("DfxA", "warning"),), True, "warning", "DfxA is so"),
-        (CLEAR, (alert("DfxA", "info"),), True, "clear", "straggler; noted: DfxA is so"),
+        (CLEAR, (alert("DfxA", "info"),), True, "clear", "straggler. Also noted: DfxA is so"),
         ((*CLEAR, UNSURE), (alert("DfxA", "info"),), True, "insufficient evidence", "noted: DfxA"),
         (CLEAR, (alert("DfxA", "info"), alert("DfxB", "warning")), True, "warning", "DfxB is so"),
         (CLEAR, (alert("DfxA", "critical"),), True, "found", "DfxA is so"),
@@ -342,3 +354,16 @@ def test_a_begin_is_that_of_the_event_where_its_step_is_known(step, begin):
         assert made.is_event == (is_onset and step == 7), "the step of others is the newest"
     told = _Subject("straggler", None, (replace(STRAGGLER_ALERT, since_step=8),))
     assert tuple(_begin(told, None, TIMES, 2000.0)) == (1010.0, 8, False)
+
+
+WAITS = Verdict(
+    "hang", "insufficient evidence", "trainer", "Rank 0 waits for rank 1, which reads a queue.",
+    cause=LONG_WAIT, evidence=("stack of rank 1: wait (connection.py:947)",),
+)  # fmt: skip
+
+
+def test_the_alert_on_a_long_wait_says_what_its_verdict_says():
+    long_wait = alert("DfxStageStalled", "warning", "hang", lines=())
+    (only,) = Observed()(WAITS, alerts=(long_wait,))
+    assert (only.state, only.summary, only.evidence) == ("warning", WAITS.summary, WAITS.evidence)
+    assert only.sentence.startswith("Rank 0 waits for rank 1, which reads a queue. It began at")

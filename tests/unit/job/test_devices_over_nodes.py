@@ -31,7 +31,7 @@ def test_an_xid_stands_beside_the_hang_of_its_rank():
     a, b = hub.nodes.values()
     hub.tell(a.facts(19), 19)
     hub.tell(b.facts(19, reported=(xid(2, -300.0, "3"),)), 19)
-    assert hub.verdict("hang", 20).summary.endswith("; XID 79 on node-b GPU 1")
+    assert hub.verdict("hang", 20).summary.endswith(" The device reported XID 79 on node-b GPU 1.")
 
 
 def test_when_it_was_is_not_compared_by_the_clocks_of_nodes():

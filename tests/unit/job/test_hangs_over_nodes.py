@@ -26,7 +26,7 @@ def test_the_rank_that_never_arrives_is_named_with_its_node(hub):
     hub.follow(3, 20)
     found = hub.verdict("hang", 20)
     assert (found.state, found.ranks, found.cause) == ("found", ("3",), "stuck")
-    assert found.summary.startswith("rank 3 on node-b stuck in backward")
+    assert found.summary.startswith("Rank 3 on node-b has been stuck in backward")
     assert "rank 3 on node-b: last collective of group 0 is #40, the others are in #41" in (
         found.evidence
     )
@@ -54,4 +54,4 @@ def test_collectives_that_do_not_match_over_nodes(hub):
     hub.follow(3, 40)
     found = hub.verdict("hang", 40)
     assert (found.state, found.ranks, found.cause) == ("found", ("3",), "mismatched collectives")
-    assert "on node-b waits in all_gather@0 #41" in found.summary
+    assert "on node-b waits in all_gather" in found.summary

@@ -27,6 +27,6 @@ def test_nothing_is_clear_by_what_came_late():
         tell(hub, step, step + 25)
     late = hub.run(68.5).standing
     assert late.state == "insufficient evidence"
-    assert late.reason == "what nodes tell comes 25.5 s late: more than can be taken"
+    assert late.reason == "The nodes report 25.5 s late: they send more than the hub can process."
     tell(hub, 70, 70)
     assert hub.run(70.5).standing.state == "clear"

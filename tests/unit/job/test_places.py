@@ -15,7 +15,7 @@ def test_a_rank_that_two_nodes_claim_is_shown_twice_and_said():
     assert [(row.rank, row.node) for row in run.ranks] == [
         ("0", "node-a"), ("1", "node-a"), ("1@node-b", "node-b"), ("2", "node-b"),
     ]  # fmt: skip
-    assert "rank 1 is claimed by node-a and node-b" in hub.verdict("hang", 3).summary
+    assert "Rank 1 is claimed by node-a and node-b." in hub.verdict("hang", 3).summary
 
 
 def test_a_rank_that_moved_to_another_node_is_shown_there():
@@ -35,11 +35,11 @@ def test_who_claims_a_rank_and_is_silent_then_leaves_the_job_to_be_judged():
     """Its process may be gone with its agent: the others' rank still takes part."""
     hub = Hub(Node("node-a", (0, 1)), Node("node-b", (2, 3)), Node("node-c", (3,)))
     hub.follow(0, 3)
-    assert "rank 3 is claimed by node-b and node-c" in hub.verdict("hang", 3).summary
+    assert "Rank 3 is claimed by node-b and node-c" in hub.verdict("hang", 3).summary
     hub.follow(3, 20, without="node-c")
     assert hub.verdict("hang", 20).state == "clear"
     hub.follow(20, 22)
-    assert "rank 3 is claimed by node-b and node-c" in hub.verdict("hang", 22).summary
+    assert "Rank 3 is claimed by node-b and node-c" in hub.verdict("hang", 22).summary
 
 
 def test_two_jobs_of_one_name_are_kept_apart_by_where_they_meet():

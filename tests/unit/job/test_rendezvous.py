@@ -47,7 +47,7 @@ def test_who_is_missing_is_said_within_a_minute():
     found = hub.verdict("hang", 58)
     assert found.state == "insufficient evidence"
     assert found.summary == (
-        "the job waits in rendezvous for 55 s: 6 of 8 ranks are here; nothing from node-c"
+        "The ranks have waited in rendezvous for 55 s. 6 of 8 ranks have started; none of node-c."
     )
 
 
@@ -64,7 +64,7 @@ def test_a_job_that_loads_its_model_meanwhile_is_no_hang():
     follow(hub, 330)
     found = hub.verdict("hang", 326)
     assert found.state == "insufficient evidence"
-    assert found.summary.startswith("the job has not begun for ")
+    assert found.summary.startswith("The job has not begun for ")
 
 
 def test_ranks_that_have_met_are_not_in_rendezvous():
@@ -73,7 +73,7 @@ def test_ranks_that_have_met_are_not_in_rendezvous():
     assert "rendezvous" not in hub.verdict("hang", 116).summary
 
 
-WAITS = "torchrun waits for other nodes for 55 s:"
+WAITS = "The torchrun launcher has waited for other nodes for 55 s:"
 
 
 def torchrun(*node_ranks: int, idle: bool = True):
@@ -105,9 +105,13 @@ def said(hub: Hub, tell, seconds: int) -> Verdict | None:
 @pytest.mark.parametrize(
     ("node_ranks", "idle", "words"),
     [
-        ((0, 1), True, f"{WAITS} 2 of 3 nodes are here; nothing from c"),
-        ((0,), False, f"{WAITS} 1 of 3 nodes is here; node ranks 1, 2 never came"),
-        ((0, 1, 2), False, "torchrun runs on a, b, c, and no rank is seen for 55 s"),
+        ((0, 1), True, f"{WAITS} 2 of 3 started, c did not."),
+        ((0,), False, f"{WAITS} 1 of 3 started, node ranks 1, 2 did not."),
+        (
+            (0, 1, 2),
+            False,
+            "The torchrun launcher runs on a, b, c, and no rank has appeared for 55 s.",
+        ),
     ],
     ids=["idle", "never came", "all"],
 )
@@ -125,7 +129,7 @@ def test_nodes_that_never_come_are_a_hang():
     assert (found.state, found.cause) == ("found", "rendezvous")
     (incident,) = hub.run(305).incidents
     assert incident.kind == "hang"
-    assert incident.action.startswith("Start the job on who is missing")
+    assert incident.action.startswith("Start the missing processes")
 
 
 def test_ranks_take_the_place_of_their_launcher():

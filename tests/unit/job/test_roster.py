@@ -31,7 +31,7 @@ def test_with_all_ranks_here_it_is_clear(hub):
 def test_ranks_that_never_joined_are_numbered():
     hub = Hub(Node("node-a", (0, 1), world_size=8), Node("node-b", (2, 3), world_size=8))
     hub.follow(0, 4)
-    assert "4 of 8 ranks are here; ranks 4, 5, 6, 7 never joined" in unsure(hub, 4)
+    assert "4 of 8 ranks have started; ranks 4, 5, 6, 7 never joined." in unsure(hub, 4)
 
 
 def test_a_node_that_is_there_with_nobody_is_named():
@@ -39,13 +39,13 @@ def test_a_node_that_is_there_with_nobody_is_named():
     idle = Node("node-c", ()).facts(0)
     hub.tell(replace(idle, run="", seats=(), ranks={}), 0)
     hub.follow(0, 4)
-    assert "2 of 4 ranks are here; nothing from node-c" in unsure(hub, 4)
+    assert "2 of 4 ranks have started; none of node-c." in unsure(hub, 4)
 
 
 def test_a_silent_agent_is_no_dead_rank(hub):
     hub.follow(4, 30, without="node-b")
     said = unsure(hub, 30)
-    assert "the agent of node-b has told nothing for 27" in said
+    assert "The agent of node-b has sent nothing for 27" in said
     assert "whether ranks 2, 3 run is not known" in said
     assert "never joined" not in said
     assert hub.verdict("crash", 30).ranks == ()
@@ -66,24 +66,21 @@ def test_a_host_that_does_not_answer_while_its_ranks_go_on_is_cut_off(hub):
         hub.nodes["node-a"].stands(rank, 29, reached={"0": 50})
     hub.hear(30, without="node-b")
     hub.folds.probed("node-b", "no answer")
-    assert "node-b is cut off from this hub" in unsure(hub, 30)
+    assert "This hub has had no connection to node-b for " in unsure(hub, 30)
 
 
-def test_a_host_that_does_not_answer_with_ranks_that_do_not_come_may_be_gone(hub):
-    hub.follow(4, 10, without="node-b")
-    for rank in (0, 1):
-        hub.nodes["node-a"].waits(rank, 10, 41)
-    hub.follow(10, 60, without="node-b")
+def test_a_host_that_does_not_answer_may_be_gone(hub):
+    hub.follow(4, 24, without="node-b")
     hub.folds.probed("node-b", "no answer")
-    said = unsure(hub, 60)
-    assert "node-b is gone, or cut off from everybody" in said
-    assert "neither its host nor ranks 2, 3 answer;" in f"{said};"
+    said = unsure(hub, 24)
+    assert "node-b has been gone, or without network, for " in said
+    assert "neither its host nor ranks 2, 3 respond." in said
 
 
 def test_an_agent_that_ended_in_order_says_so(hub):
     hub.tell(hub.nodes["node-b"].facts(4, is_last=True), 4)
     hub.hear(5, without="node-b")
-    assert "the agent of node-b has ended" in unsure(hub, 5)
+    assert "The agent of node-b has ended" in unsure(hub, 5)
 
 
 def test_a_dead_process_is_a_crash_with_its_node(hub):
@@ -96,7 +93,7 @@ def test_a_dead_process_is_a_crash_with_its_node(hub):
     hub.follow(5, 8)
     found = hub.verdict("crash", 8)
     assert (found.state, found.ranks) == ("found", ("3",))
-    assert found.summary.startswith("rank 3 on node-b was killed by signal 9 (SIGKILL)")
+    assert found.summary.startswith("Rank 3 on node-b was killed by signal 9 (SIGKILL)")
 
 
 def test_who_died_stays_known_when_the_node_says_goodbye(hub):

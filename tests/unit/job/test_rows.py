@@ -98,9 +98,13 @@ def step(number: int, ranks: tuple[int, ...], rollout: float, train: float) -> S
 
 
 @pytest.mark.parametrize(
-    ("rollout", "train", "bound"), [(3.0, 1.0, "rollout"), (0.4, 3.6, "train")]
+    ("rollout", "train", "summary"),
+    [
+        (3.0, 1.0, "A step takes 4 s: 75 % rollout, 25 % update."),
+        (0.4, 3.6, "A step takes 4 s: 90 % update, 10 % rollout."),
+    ],
 )
-def test_what_the_pipeline_waits_for_is_said(rollout, train, bound):
+def test_where_a_step_goes_is_said(rollout, train, summary):
     one, two = nodes()
     hub = Hub(one, two)
     for number in range(1, 9):
@@ -114,5 +118,5 @@ def test_what_the_pipeline_waits_for_is_said(rollout, train, bound):
             )
         hub.run(seconds)
     verdict = hub.run(37.0).bottleneck
-    assert (verdict.state, verdict.bound_by, verdict.role) == ("found", bound, "trainer")
+    assert (verdict.bound_by, verdict.role, verdict.summary) == (None, "trainer", summary)
     assert verdict.step_seconds == pytest.approx(4.0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 from nodes_scene import Hub, Node, stepped
 
 from dfx_agent.facts.layout import DATA, PIPELINE, Layout, Place
+from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.job.steps import by_duration
 
 
@@ -31,7 +34,7 @@ def test_the_slow_rank_of_the_other_node_is_named_with_it(hub):
         tell(hub, step, (0.95, 0.05))
     found = hub.verdict("straggler", 12)
     assert (found.state, found.ranks, found.stage) == ("found", ("3",), "backward")
-    assert found.summary.startswith("rank 3 on node-b makes the others wait 0.35 s a step")
+    assert found.summary.startswith("Rank 3 on node-b makes the other ranks wait 0.35 s in every ")
 
 
 def test_ranks_that_work_alike_are_clear(hub):
@@ -104,3 +107,33 @@ def test_the_layout_is_of_all_nodes():
     found = hub.verdict("straggler", 30)
     assert (found.state, found.ranks) == ("found", ("0",))
     assert "than its 1 peer in pipeline stage 1 of 2" in found.summary
+
+
+def test_a_slow_rank_on_busy_nodes_is_named_by_its_cpu_time(hub):
+    """All ranks lack a CPU for most of the time; rank 3 is last, and computes 1.5 times as much."""
+    chance = random.Random(0)
+    for step in range(1, 41):
+        cpu = [0.1 * (1.5 if rank == 3 else 1.0) * chance.uniform(0.97, 1.03) for rank in range(4)]
+        work = [4 * seconds * chance.uniform(0.9, 1.1) for seconds in cpu]
+        tell_busy(hub, step, cpu, work)
+    found = hub.verdict("straggler", 41)
+    assert (found.state, found.ranks) == ("found", ("3",))
+    assert found.summary.startswith("Rank 3 on node-b was last in ")
+    assert "This machine has more runnable threads than CPUs" in found.summary
+
+
+def tell_busy(hub: Hub, step: int, cpu: list[float], work: list[float]) -> None:
+    for name, ranks in (("node-a", (0, 1)), ("node-b", (2, 3))):
+        node = hub.nodes[name]
+        split = {str(rank): (work[rank], 1.0 - work[rank]) for rank in ranks}
+        (closed,) = stepped(step, 1e9 + step + node.apart_seconds, split).steps
+        known = {
+            label: replace(
+                of,
+                busy_seconds=cpu[int(label)],
+                processor=SchedTimes(int(cpu[int(label)] * 1e9), int(cpu[int(label)] * 3e9)),
+            )
+            for label, of in closed.ranks.items()
+        }
+        told = RoleSteps("trainer", (replace(closed, ranks=known),), 1.0, 2, 4)
+        hub.tell(node.facts(step, steps=(told,)), step)

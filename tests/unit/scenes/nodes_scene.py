@@ -33,6 +33,8 @@ class Node:
     run: str = "r"
     number: int = 0
     agent: str = "1"
+    step_seconds: float = 1.0
+    stage_durations: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: WARM)
     states: dict[int, RankFacts] = field(default_factory=dict)
 
     def facts(self, seconds: float, **known) -> RunFacts:
@@ -64,9 +66,9 @@ class Node:
         """In a step, moving, unless it was put elsewhere."""
         known = self.states.get(rank) or RankFacts(
             label=str(rank), rank=rank, pid=100 + rank, world_size=self.world_size, step=9,
-            num_steps=9, step_durations=(SECOND,) * 9, has_groups=True, reached={"0": 40},
-            stages=("backward",), stage_durations=WARM, moved_ns=now_ns, num_still=9,
-            begin_ns=now_ns - 300 * SECOND,
+            num_steps=9, step_durations=(int(self.step_seconds * SECOND),) * 9, has_groups=True,
+            reached={"0": 40}, stages=("backward",), stage_durations=self.stage_durations,
+            moved_ns=now_ns, num_still=9, begin_ns=now_ns - 300 * SECOND,
         )  # fmt: skip
         return replace(known, now_ns=now_ns)
 

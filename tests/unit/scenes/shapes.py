@@ -36,15 +36,15 @@ class Shapes:
         return observe(job, paths=[folder])
 
     def on_checkout(self, job: str) -> Observed:
-        checkout = os.environ.get(self.variable)
-        if not checkout:
-            pytest.skip(f"no checkout; name one: {self.variable}=/path/to/it")
-        paths = [Path(checkout) / folder for folder in self.folders]
+        paths = [Path(os.environ[self.variable]) / folder for folder in self.folders]
         return observe(job, paths=paths, stubs=self.stubs)
+
+    @property
+    def each_place(self) -> pytest.MarkDecorator:
+        """``where``: the copy, and the checkout where the environment names one."""
+        places = ["copy", "checkout"] if os.environ.get(self.variable) else ["copy"]
+        return pytest.mark.parametrize("where", places)
 
     def run(self, where: str, job: str, folder: Path) -> Observed:
         """``where``: "copy" or "checkout"."""
         return self.on_copy(job, folder) if where == "copy" else self.on_checkout(job)
-
-
-WHERE = pytest.mark.parametrize("where", ["copy", "checkout"])

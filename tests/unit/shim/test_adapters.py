@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dfx_agent.attach.bring import _packed_guest
 from dfx_agent.attach.payload import guest_files
 from dfx_agent.shim import adapters, imports, patches, recorder
 from dfx_agent.shim.adapters import _around  # noqa: F401 (found no more once the folder is another)
@@ -228,19 +229,15 @@ IN_MEMORY = """
 import json, sys
 from dfx_agent.attach.arrival import _Guest
 guest = _Guest(json.loads(sys.stdin.read()))
-for name in [name for name in sys.modules if name.startswith("dfx_agent")]:
-    del sys.modules[name]
-guest.install()
-from dfx_agent.shim import adapters
-print(json.dumps(adapters._stems()))
+print(json.dumps(guest.load("dfx_agent.shim.adapters")._stems()))
 """
 
 
 def test_guest_without_files_lists_the_same_adapters() -> None:
-    sources = {name: source.decode() for name, source in guest_files().items()}
+    parcel = {"guest": _packed_guest(is_compiled=False), "is_compiled": False}
     answer = subprocess.run(
         [sys.executable, "-c", IN_MEMORY],
-        input=json.dumps(sources),
+        input=json.dumps(parcel),
         capture_output=True,
         text=True,
         check=True,

@@ -13,6 +13,7 @@ import pytest
 from attached_host import TRAINING, Answer, hooked, segment_state, until
 
 import dfx_agent
+from dfx_agent.attach.bring import _packed_guest
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.layout import STATE_CLOSED, STATE_LIVE
 
@@ -33,18 +34,39 @@ def test_hooks_come_into_a_running_loop_and_everything_goes_back(trainer, agent)
     assert trainer.do("state()") == before
 
 
-def test_nothing_of_the_guest_stays_in_memory(trainer, agent) -> None:
+def test_a_guest_that_has_left_holds_nothing_of_the_job(trainer, agent) -> None:
     answer = trainer.attach()
     hooked(trainer)
     trainer.ask_to_leave(answer)
     trainer.train_until(lambda: trainer.has_left(answer))
-    left = """
-step(); gc.collect()
-[f.__qualname__ for f in gc.get_objects() if type(f) is type(step)
-    and f.__code__.co_filename.startswith("<attached>")]
-"""
-    until(lambda: trainer.do(left) == ["follow_forks.<locals>.call"])
+    trainer.do("""
+import weakref
+refs = [weakref.ref(owned) for owned in (model, optimizer, optimizer.param_groups[0]["params"][0])]
+del model, optimizer
+""")
+    until(lambda: trainer.do("gc.collect(); [ref() is None for ref in refs]") == [True] * 3)
     assert trainer.do("'.seg' in open('/proc/self/maps').read()") is False
+
+
+def test_the_next_attach_uses_the_same_modules_again(host, agent) -> None:
+    """Else every visit leaves cycles until the job's garbage collector runs, which jobs disable."""
+    host.do("import os")
+    stored = "os._dfx_residue['guest']"
+    seen = []
+    for _ in range(3):
+        answer = host.attach()
+        seen.append(host.do(f"[id({stored}), id({stored}.modules['dfx_agent.shim.attached'])]"))
+        host.ask_to_leave(answer)
+        until(lambda: host.has_left(answer))  # noqa: B023 (called at once)
+    assert seen == seen[:1] * 3
+    order = host.order(300.0, None, {})
+    order._parcel["is_compiled"] = True
+    order._parcel["guest"] = _packed_guest(is_compiled=True)
+    host.do(f"exec({order.source!r}, {{}})")
+    answer = order.answer(30.0)
+    assert answer is not None
+    assert answer.state == "attached"
+    assert host.do(f"id({stored})") != seen[0][0], "another guest than the one that left"
 
 
 def test_hooks_that_only_the_trainer_may_take_out_wait_for_its_backward(trainer, agent) -> None:
@@ -111,7 +133,7 @@ def test_a_guest_without_an_agent_leaves_after_the_grace_period(trainer, agent) 
     assert list(stem.parent.glob(f"{stem.stem}.*")) == []
 
 
-def test_looking_for_the_agent_never_keeps_the_lock_from_it(host, dfx_dir) -> None:
+def test_iterating_for_the_agent_never_keeps_the_lock_from_it(host, dfx_dir) -> None:
     host.attach(grace_seconds=300.0)
     fd = os.open(dfx_dir / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(25):  # the guest looks once a second
@@ -142,7 +164,8 @@ def test_a_guest_of_the_job_stays_whatever_an_agent_does(host, dfx_dir) -> None:
 
 def test_a_budget_is_kept_until_an_agent_brings_another(host, agent) -> None:
     host.do("import os; os.environ['DFX_MAX_OVERHEAD'] = '3%'")
-    ask = "import sys; sys.modules['dfx_agent.shim.torch.overhead'].allowed_ratio"
+    overhead = "os._dfx_residue['guest'].modules['dfx_agent.shim.torch.overhead']"
+    ask = f"import os; {overhead}.allowed_ratio"
 
     def noted(answer: Answer) -> Any:
         return json.loads(Path(answer.segment).with_suffix(".attached").read_text())
@@ -201,6 +224,44 @@ def test_a_failure_leaves_nothing_behind(host, tmp_path) -> None:
     assert "not a private folder" in answer.message
     assert host.do("[name for name in sys.modules if 'dfx' in name]") == []
     assert host.do("sys.meta_path == paths") is True
+
+
+def test_the_table_of_modules_never_changes_under_a_loop_of_the_job(trainer, agent) -> None:
+    """Else: RuntimeError, dictionary changed size during iteration, in the job's own loop."""
+    trainer.do("""
+num_loops, is_over = 0, False
+def iterate():
+    global num_loops
+    while not is_over:
+        for name in sys.modules:
+            pass
+        num_loops += 1
+switch = sys.getswitchinterval()
+sys.setswitchinterval(1e-4)
+iterating = threading.Thread(target=iterate, name="iterating")
+names = list(sys.modules)
+iterating.start()
+""")
+    for _ in range(3):
+        answer = trainer.attach()
+        assert answer.state == "attached"
+        hooked(trainer)
+        trainer.ask_to_leave(answer)
+        trainer.train_until(lambda: trainer.has_left(answer))  # noqa: B023 (called at once)
+    assert trainer.do("iterating.is_alive() and num_loops") > 10
+    trainer.do("is_over = True; iterating.join(); sys.setswitchinterval(switch)")
+    assert trainer.do("list(sys.modules) == names") is True
+
+
+def test_a_job_that_imports_dfx_while_we_are_there_has_the_same_guest(host, agent) -> None:
+    host.do("import os, sys")
+    answer = host.attach()
+    host.do("import dfx_agent.shim as dfx; from dfx_agent.shim import recorder, spans")
+    assert host.do("recorder.current.path") == answer.segment
+    assert host.do("dfx is os._dfx_residue['guest'].modules['dfx_agent.shim']") is True
+    host.ask_to_leave(answer)
+    until(lambda: host.has_left(answer))
+    assert host.do("[name for name in sys.modules if 'dfx' in name]") == []
 
 
 def test_a_worker_of_a_data_loader_is_passed_over(trainer, dfx_dir) -> None:

@@ -192,3 +192,27 @@ def test_zmq_waits_where_it_blocks(reader, monkeypatch, call: Callable[[Any], An
     clients.PATCHES["zmq"].restore()
     assert call(module) == bare
     assert "recv" not in vars(module.Socket)
+
+
+def test_a_batch_that_a_data_loader_does_not_have_yet_is_a_wait(reader):
+    """Its worker sleeps at each batch; the queue is empty whenever the next one is asked for."""
+    torch_data = pytest.importorskip("torch.utils.data")
+    clients.install()
+    loader = torch_data.DataLoader(Slow(), num_workers=1, batch_size=1)
+    assert len([*loader]) == NUM_BATCHES
+    assert spans(reader)[:1] == [("data_loader", WAIT)]
+    guest.stop()
+    iterator = sys.modules["torch.utils.data.dataloader"]._MultiProcessingDataLoaderIter
+    assert "dfx_agent" not in iterator._get_data.__code__.co_filename
+
+
+NUM_BATCHES = 3
+
+
+class Slow:
+    def __len__(self) -> int:
+        return NUM_BATCHES
+
+    def __getitem__(self, number: int) -> int:
+        time.sleep(ANSWER_SECONDS)
+        return number

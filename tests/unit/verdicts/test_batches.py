@@ -137,7 +137,7 @@ def test_what_goes_wrong_is_named(dfx_dir, agent, changes, cause, words):
     ranks = () if cause == "schema" else ("0",)  # of two that differ none can be blamed
     assert (verdict.cause, verdict.stage, verdict.ranks) == (cause, "update", ranks)
     assert words in verdict.summary
-    assert ("rank 0, step 7" if ranks else "step 7") in verdict.summary
+    assert verdict.summary.startswith("Rank 0, step 7" if ranks else "Step 7")
     assert counts(agent)["update", cause] == 1
     job.steps(10)
     assert verdict_of(agent).state == "clear"

@@ -132,14 +132,14 @@ def test_a_process_that_ends_by_itself_with_success_is_no_crash(scene, is_reaped
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("os._exit(3)", "rank 2 ended with exit code 3; last seen outside all stages"),
+        ("os._exit(3)", "Rank 2 failed with exit code 3; last seen outside all stages."),
         (
             "os.kill(os.getpid(), 9)",
-            "rank 2 was killed by signal 9 (SIGKILL); last seen outside all stages",
+            "Rank 2 was killed by signal 9 (SIGKILL); last seen outside all stages.",
         ),
         (
             "os.kill(os.getpid(), 11)",
-            "rank 2 was killed by signal 11 (SIGSEGV); last seen outside all stages",
+            "Rank 2 was killed by signal 11 (SIGSEGV); last seen outside all stages.",
         ),
     ],
 )
@@ -160,8 +160,8 @@ def test_a_rank_that_closed_its_segment_and_failed_has_crashed(scene):
     hold_in([ranks[2], ranks[3]], "all_reduce@0", 5)
     verdict = scene.look(1, "crash")
     assert (verdict.state, verdict.ranks) == ("found", ("1",))
-    assert "rank 1 ended with exit code 1" in verdict.summary
-    assert scene.look(30).summary == "the others wait for a rank that died"
+    assert "Rank 1 failed with exit code 1" in verdict.summary
+    assert scene.look(30).summary == "The other ranks wait for a rank that died."
 
 
 def test_who_is_told_to_end_by_the_launcher_is_not_to_blame(scene):
@@ -184,7 +184,7 @@ def test_a_job_that_was_told_to_end_has_not_crashed(scene):
         assert scene.look(0, "crash").state == "insufficient evidence"
     verdict = scene.look(60, "crash")
     assert verdict.state == "insufficient evidence"
-    assert "(SIGTERM): told to end from outside" in verdict.summary
+    assert "The job was stopped from outside" in verdict.summary
 
 
 def test_one_rank_that_was_told_to_end_and_left_the_others_behind_is_named(scene):
@@ -199,7 +199,7 @@ def test_a_forked_child_that_its_parent_outlives_is_no_crash(scene, monkeypatch)
     forked(scene, "os._exit(0)")
     verdict = scene.look(1, "crash")
     assert verdict.state == "clear"
-    assert "ended, exit code unknown" in verdict.summary
+    assert "ended with an unknown exit code" in verdict.summary
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_the_oom_killer_is_named_where_the_kernel_counted_it(scene, monkeypatch)
     kills = iter([6] * 100)
     verdict = scene.look(1, "crash")
     assert (verdict.cause, verdict.ranks) == ("out of memory", ("2",))
-    assert "rank 2 was killed by the kernel's OOM killer (signal 9)" in verdict.summary
+    assert "Rank 2 was killed by the kernel's OOM killer (signal 9)" in verdict.summary
 
 
 def test_a_kill_without_a_count_is_no_oom(scene, monkeypatch):

@@ -34,7 +34,7 @@ def test_a_rank_stuck_in_a_short_stage_is_named_within_14_seconds(scene):
     assert (verdict.state, verdict.ranks, verdict.stage) == ("found", ("2",), "backward")
     assert verdict.cause == "stuck"
     assert verdict.step == 4
-    assert "ranks 0, 1, 3 wait in all_reduce@0 #5" in verdict.summary
+    assert "Ranks 0, 1, 3 wait in all_reduce for" in verdict.summary
     assert any("group 0 is #4, the others are in #5" in line for line in verdict.evidence)
     assert verdict.since_seconds == pytest.approx(time.time(), abs=5)
 
@@ -50,18 +50,6 @@ def test_it_is_over_when_the_rank_arrives(scene):
             rank.leaves()
         rank.took_part("all_reduce@0", 5)
     assert scene.look(0).state == "clear"
-
-
-def test_the_limit_grows_with_what_a_stage_takes(scene):
-    ranks = scene.add(WORLD_SIZE)
-    for step in (1, 2, 3):
-        for rank in ranks:
-            rank.step(step)
-            rank.ended("values", 20.0 if step == 2 else 7.0)
-    ranks[3].enters("values")
-    hold_in(ranks[:3], "all_reduce@0", 1)
-    assert scene.look(39).state == "clear"
-    assert scene.look(41).ranks == ("3",)
 
 
 def test_the_first_steps_may_take_five_minutes(scene):
@@ -85,14 +73,6 @@ def test_a_job_that_hung_before_we_came_is_found_after_a_minute(scene, monkeypat
     assert scene.look(71).ranks == ("1",)
 
 
-def test_a_stage_that_was_never_seen_may_take_five_minutes_too(scene):
-    ranks = scene.warm_up()
-    ranks[1].enters("export")
-    hold_in([ranks[0], *ranks[2:]], "all_reduce@0", 5)
-    assert scene.look(290).state == "insufficient evidence"
-    assert scene.look(301).ranks == ("1",)
-
-
 def test_a_rank_outside_every_stage_has_a_minute_and_is_told_meanwhile(scene):
     ranks = scene.warm_up()
     hold_in(ranks[1:], "all_reduce@0", 5)
@@ -101,7 +81,7 @@ def test_a_rank_outside_every_stage_has_a_minute_and_is_told_meanwhile(scene):
     ranks[0].writes_stacks("main", "train", "next_batch")
     early = Scene(scene.folder).look(12)
     assert (early.state, early.cause) == ("insufficient evidence", "long wait")
-    assert "for rank 0, which is outside all stages, at next_batch (train.py:7)," in early.summary
+    assert "for rank 0, which has been at next_batch (train.py:7) for" in early.summary
     verdict = Scene(scene.folder).look(61)
     assert (verdict.ranks, verdict.stage) == (("0",), "idle")
     assert any("next_batch (train.py:7)" in line for line in verdict.evidence)
@@ -117,7 +97,7 @@ def test_who_computes_or_polls_outside_every_stage_has_a_minute(scene, monkeypat
     at_work(scene, monkeypatch, command, num_steps=4)
     early = scene.look(55)
     assert early.state == "insufficient evidence"
-    assert ("rank 0, which computes or polls outside" in early.summary) == (command != SLEEPS)
+    assert ("rank 0, which has computed or polled at" in early.summary) == (command != SLEEPS)
     verdict = scene.look(62)
     assert verdict.ranks == ("0",)
     assert ("computed or polled" in verdict.evidence[0]) == (command != SLEEPS)
@@ -214,15 +194,7 @@ def test_a_stopped_process_is_named_at_once_even_in_a_long_stage(scene):
     ranks[2].stops()
     verdict = scene.look(11)
     assert (verdict.ranks, verdict.cause, verdict.stage) == (("2",), "stopped", "rollout")
-    assert any(f"kill -CONT {ranks[2].owner.pid}" in line for line in verdict.evidence)
-
-
-def test_a_process_stopped_inside_the_collective_is_named_too(scene):
-    ranks = scene.warm_up()
-    hold_in(ranks, "all_reduce@0", 5)
-    ranks[1].stops()
-    verdict = scene.look(11)
-    assert (verdict.ranks, verdict.cause) == (("1",), "stopped")
+    assert verdict.action == f"Run `kill -CONT {ranks[2].owner.pid}` to resume it."
 
 
 def test_a_rank_that_ended_while_the_others_wait_is_named(scene):
@@ -249,7 +221,8 @@ def test_waits_for_other_roles_are_none_of_our_business(scene):
     for rank in ranks[1:]:
         rank.enters("queue", WAIT)
     ranks[0].enters("backward")
-    assert scene.look(100).state == "clear"
+    assert scene.look(59).state == "clear"
+    assert scene.look(100).state == "insufficient evidence", "no step took so long before"
 
 
 def test_ranks_that_wait_on_a_device_are_known_by_the_number_that_they_have_issued(scene):
@@ -259,7 +232,7 @@ def test_ranks_that_wait_on_a_device_are_known_by_the_number_that_they_have_issu
         rank.reports_group("0", 4 if rank is ranks[1] else 6)
     verdict = scene.look(14)
     assert (verdict.ranks, verdict.stage) == (("1",), "backward")
-    assert "#6" in verdict.summary
+    assert any("#6" in line for line in verdict.evidence)
 
 
 def test_numbers_that_go_on_are_life_where_no_collective_is_recorded(scene):
@@ -295,8 +268,8 @@ def test_different_operations_under_one_number_are_a_mismatch(scene):
     ranks[2].waits("broadcast@0", 5)
     verdict = scene.look(11)
     assert (verdict.cause, verdict.ranks) == ("mismatched collectives", ("2",))
-    assert "all_reduce@0 #5" in verdict.summary
-    assert "broadcast@0 #5" in verdict.summary
+    assert "ranks 0, 1, 3 wait in all_reduce, rank 2 waits in broadcast" in verdict.summary
+    assert "rank 2 waits in broadcast@0 #5" in verdict.evidence
 
 
 REDUCED = ("all_reduce", 8, True)
@@ -305,9 +278,9 @@ REDUCED = ("all_reduce", 8, True)
 @pytest.mark.parametrize(
     ("odd", "said"),
     [
-        (("broadcast", 8, False), "rank 2 broadcast@0 #2 [8] float32"),
-        (("broadcast", 8, True), "rank 2 broadcast@0 #2 [8] float32"),  # its root is through
-        (("all_reduce", 9, False), "rank 2 all_reduce@0 #2 [9] float32"),
+        (("broadcast", 8, False), "rank 2 called broadcast@0 #2 [8] float32"),
+        (("broadcast", 8, True), "rank 2 called broadcast@0 #2 [8] float32"),  # its root is through
+        (("all_reduce", 9, False), "rank 2 called all_reduce@0 #2 [9] float32"),
     ],
 )
 def test_a_job_that_hung_before_we_came_tells_by_the_recorder_what_differs(scene, odd, said):
@@ -316,9 +289,9 @@ def test_a_job_that_hung_before_we_came_tells_by_the_recorder_what_differs(scene
     assert scene.look(9).state == "clear"
     verdict = scene.look(11)
     assert (verdict.cause, verdict.ranks) == ("mismatched collectives", ("2",))
-    assert verdict.summary.startswith("different collectives under one number for 11 s: ")
-    assert "ranks 0, 1, 3 all_reduce@0 #2 [8] float32" in verdict.summary
-    assert said in verdict.summary
+    assert verdict.summary.startswith("Deadlock for 11 s: ranks 0, 1, 3 called all_reduce")
+    assert "ranks 0, 1, 3 called all_reduce@0 #2 [8] float32" in verdict.evidence
+    assert said in verdict.evidence
     assert verdict.since_seconds == pytest.approx(time.time(), abs=5)
 
 
@@ -337,7 +310,7 @@ def test_a_rank_that_did_not_come_is_named_by_the_recorder(scene, monkeypatch):
         rank.writes_flight(REDUCED, *[] if rank is scene.ranks[1] else [("all_reduce", 8, False)])
     early = scene.look(70)
     assert early.state == "insufficient evidence"  # it may be compiling
-    assert "wait in all_reduce@0 #2 for rank 1" in early.summary
+    assert "wait in all_reduce for rank 1" in early.summary
     monkeypatch.setattr(Track, "seconds_before_guest", 1000.0)
     verdict = scene.look(71)
     assert (verdict.ranks, verdict.cause) == (("1",), "stuck")
@@ -368,8 +341,8 @@ def test_what_the_recorder_says_of_the_time_before_the_guest(
     assert (verdict.state == "found") == is_found, verdict.summary
     if is_found:
         assert (verdict.ranks, verdict.cause) == (("1",), "stuck")
-        assert "rank 1 stuck outside all stages for 2411 s" in verdict.summary
-        assert "for 2411 s" in verdict.summary.partition(";")[2]
+        assert "Rank 1 has been stuck at load_batch (train.py:7) for 2411 s." in verdict.summary
+        assert "for 2411 s" in verdict.summary.partition(".py:7) for 2411 s.")[2]
         assert "no collective for 40 min" in verdict.evidence[0]
         assert verdict.since_seconds == pytest.approx(time.time() - 2400, abs=5)
         time.sleep(1.1)  # records are dated a second ahead
@@ -400,15 +373,6 @@ def test_a_rank_that_left_out_a_backward_is_a_mismatch(scene):
     assert (verdict.cause, verdict.ranks) == ("mismatched collectives", ("3",))
 
 
-def test_everybody_in_one_collective_for_30_seconds_is_a_hang_without_a_culprit(scene):
-    ranks = scene.warm_up()
-    hold_in(ranks, "all_reduce@0", 5)
-    assert scene.look(29).state == "clear"
-    verdict = scene.look(31)
-    assert (verdict.state, verdict.cause) == ("found", "collective does not finish")
-    assert verdict.ranks == ()
-
-
 def test_a_collective_inside_a_wait_that_the_job_marks_is_one_wait(scene):
     ranks = scene.warm_up()
     for rank in ranks:
@@ -416,7 +380,7 @@ def test_a_collective_inside_a_wait_that_the_job_marks_is_one_wait(scene):
     hold_in(ranks, "barrier@0", 5)
     verdict = scene.look(31)
     assert verdict.cause == "collective does not finish"
-    assert verdict.summary.startswith("ranks 0, 1, 2, 3 wait in barrier@0 #5")
+    assert verdict.summary.startswith("Ranks 0, 1, 2, 3 wait in barrier for")
 
 
 def test_a_collective_that_always_takes_long_may_take_five_times_as_long(scene):
@@ -439,7 +403,7 @@ def test_ranks_on_other_nodes_leave_it_open(scene):
     hold_in(ranks, "all_reduce@0", 4)
     verdict = scene.look(60)
     assert verdict.state == "insufficient evidence"
-    assert "6 of the ranks are not seen" in verdict.summary
+    assert "6 ranks of the job are not observed" in verdict.summary
 
 
 def test_who_only_serves_and_moves_no_more_is_neither_found_nor_clear(scene):
@@ -448,12 +412,12 @@ def test_who_only_serves_and_moves_no_more_is_neither_found_nor_clear(scene):
     assert scene.look(119).state == "clear"
     verdict = scene.look(121)
     assert (verdict.state, verdict.cause) == ("insufficient evidence", "")
-    assert verdict.summary.startswith("nothing has moved for 121 s, and no step says how long")
+    assert verdict.summary.startswith("Nothing has moved for 121 s, and no finished step says")
 
 
 def test_a_run_in_which_nothing_moves_has_no_progress(scene):
     scene.warm_up()
-    assert scene.look(119).state == "clear"
+    assert scene.look(119).state == "insufficient evidence"
     verdict = scene.look(121)
     assert (verdict.state, verdict.cause, verdict.stage) == ("found", "no progress", "idle")
 

@@ -38,8 +38,8 @@ def test_who_left_early_is_to_blame_and_not_who_died_of_it(scene):
     verdict = judged(scene, SUCCESS, ERROR)
     assert (verdict.state, verdict.ranks, verdict.cause) == ("found", ("1",), "left early")
     assert verdict.summary == (
-        "rank 1 ended in an orderly way in step 4 while the others went on; "
-        "ranks 0, 2, 3 ended with exit code 1 afterwards"
+        "Rank 1 ended without an error in step 4 while other ranks continued. "
+        "Ranks 0, 2, 3 failed with exit code 1 afterwards."
     )
     assert verdict.step == 4
     assert verdict.evidence == (

@@ -29,7 +29,7 @@ def test_who_was_killed_is_to_blame_also_when_the_others_fail_after_it(scene):
         ranks[other].ends(is_reaped=False)
     found = scene.look(20, "crash")
     assert (found.state, found.ranks) == ("found", ("1",))
-    assert "rank 0 ended with exit code 1" in found.evidence
+    assert "rank 0 failed with exit code 1" in found.evidence
 
 
 def test_who_was_told_to_end_alone_is_to_blame_and_not_those_that_fail_after_it(scene):
@@ -42,7 +42,7 @@ def test_who_was_told_to_end_alone_is_to_blame_and_not_those_that_fail_after_it(
         ranks[other].ends(is_reaped=False)
     found = scene.look(20, "crash")
     assert (found.state, found.ranks) == ("found", ("1",))
-    assert "(SIGTERM): somebody or the scheduler ended it" in found.summary
+    assert "(SIGTERM) while other ranks continued" in found.summary
 
 
 def test_an_exception_is_a_crash_however_long_its_process_takes_to_end(scene):
@@ -53,7 +53,7 @@ def test_an_exception_is_a_crash_however_long_its_process_takes_to_end(scene):
     for kind in ("hang", "crash"):
         verdict = scene.look(14, kind)
         assert verdict.state == "insufficient evidence"
-        assert "closed its records" in verdict.summary
+        assert "shutting down" in verdict.summary
     assert scene.look(140).cause == "left", "for so long nothing but that can be said"
     ranks[2].ends(is_reaped=False)
     found = scene.look(150, "crash")

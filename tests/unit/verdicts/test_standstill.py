@@ -87,7 +87,7 @@ def test_a_notebook_between_two_cells_pages_nobody(scene):
         rank.writes_stacks(KERNEL, SELECT)
     verdict = scene.look(130)
     assert verdict.state == "insufficient evidence"
-    assert "wait for a person (a notebook between two cells, or a debugger)" in verdict.summary
+    assert "wait for a person, in a notebook or a debugger." in verdict.summary
 
 
 def test_who_is_awaited_at_a_prompt_is_found(scene):

@@ -74,8 +74,8 @@ def test_it_is_named_with_what_to_do(scene):
     assert unended.CAUSE in looks(scene, 300.0)
     verdict = scene.look(LATER)
     assert (verdict.state, verdict.ranks) == ("found", ("0",))
-    assert verdict.summary.startswith("rank 0 does not end: for ")
-    assert f"kill -9 {rank.owner.pid}" in verdict.summary
+    assert verdict.summary.startswith("Rank 0 does not end: ")
+    assert f"kill -9 {rank.owner.pid}" in verdict.action
     assert "waits for pt_gloo_runloop to end and holds Python's lock" in verdict.evidence[0]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
@@ -14,12 +16,12 @@ from hang_scene import ending, staged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.agent import render as view
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.kept import incidents as incidents_file
 from dfx_agent.agent.kept.incidents import FILE, RUN, KeptRun
 from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.incidents import conclude as conclusion
 from dfx_agent.incidents.book import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
 from dfx_agent.node.segments.owned_files import state_directory
 from dfx_agent.node.track import Ending
@@ -109,15 +111,91 @@ def test_what_was_told_before_is_not_green_until_it_could_be_told_again():
 
 
 def test_before_alerts_were_evaluated_nothing_is_clear(dfx_dir, rank, monkeypatch):
-    calm = Standing("clear", "nothing found")
-    monkeypatch.setattr(view, "standing_of", lambda *_, **__: calm)
+    calm = Standing("clear", "No problem found.")
+    monkeypatch.setattr(conclusion, "standing_of", lambda *_, **__: calm)
     agent = Agent(Config(str(dfx_dir)))
     agent.await_alerts()
     agent.poll()
     (before,), (after_it,) = agent.snapshot().runs, agent.see_alerts(()).runs
     agent.stop()
-    assert before.standing == Standing("insufficient evidence", "alerts: not evaluated yet")
+    pending = Standing("insufficient evidence", "The alerts have not been evaluated yet.")
+    assert before.standing == pending
     assert after_it.standing == calm
+
+
+RANK_THAT_ENDS = """
+import sys
+from dfx_agent.wire import Identity, SegmentWriter
+SegmentWriter(sys.argv[1], Identity(run="r", role="actor", rank=0, world_size=1)).close()
+"""
+
+
+def test_a_run_that_has_ended_is_known_to_the_next_agent(dfx_dir):
+    found = Incident(
+        "memory-1", "memory", "found", "warning", "actor", ("0",), "", "host leak", 1000.0, 20,
+        None, "Rank 0 leaks.", "", "", "Rank 0 leaks.", (), (), end_seconds=4e9,
+    )  # fmt: skip
+    subprocess.run([sys.executable, "-c", RANK_THAT_ENDS, str(dfx_dir)], check=True)
+    first = Agent(Config(str(dfx_dir)))
+    first.poll()
+    first._runs["r"].incidents.past.resume([found])
+    first.stop()
+    for segment in Path(dfx_dir).glob("*.seg"):
+        segment.unlink()  # as an agent does some time after the end
+    second = Agent(Config(str(dfx_dir)))
+    second.poll()
+    snapshot = second.snapshot()
+    second.stop()
+    assert snapshot.runs == ()
+    (ended,) = snapshot.finished
+    assert (ended.run, ended.standing.state) == ("r", "found")
+    assert ended.ending.startswith("The run ended")
+    assert [(row.id, row.is_until_run_end) for row in ended.past_incidents] == [("memory-1", True)]
+
+
+RANK_THAT_DIES = """
+import os, signal, sys
+from dfx_agent.wire import Identity, SegmentWriter
+who = Identity(run="r", role="actor", rank=int(sys.argv[2]), world_size=2)
+writer = SegmentWriter(sys.argv[1], who)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_is_left_of_a_job_that_has_ended_is_not_taken_for_a_part_of_a_job(dfx_dir):
+    """Files of ranks that ended in order are removed: "1 of 2 ranks are seen here" was said."""
+    for rank in "01":
+        subprocess.run([sys.executable, "-c", RANK_THAT_DIES, str(dfx_dir), rank], check=False)
+    first = Agent(Config(str(dfx_dir)))
+    first.poll()
+    first.snapshot()
+    first.stop()
+    min(Path(dfx_dir).glob("*.seg")).unlink()
+    second = Agent(Config(str(dfx_dir)), reap=False)
+    second.poll()
+    snapshot = second.snapshot()
+    second.stop()
+    assert snapshot.runs == ()
+    (ended,) = snapshot.finished
+    assert "of 2 ranks are seen" not in ended.standing.reason
+
+
+def test_a_later_attempt_that_nobody_watched_is_not_hidden_by_how_an_earlier_one_ended(dfx_dir):
+    """Else its crash would be shown as the clear end of the attempt before."""
+    subprocess.run([sys.executable, "-c", RANK_THAT_ENDS, str(dfx_dir)], check=True)
+    first = Agent(Config(str(dfx_dir)))
+    first.poll()
+    first.snapshot()
+    first.stop()
+    for segment in Path(dfx_dir).glob("*.seg"):
+        segment.unlink()
+    subprocess.run([sys.executable, "-c", RANK_THAT_DIES, str(dfx_dir), "0"], check=False)
+    second = Agent(Config(str(dfx_dir)), reap=False)
+    second.poll()
+    snapshot = second.snapshot()
+    second.stop()
+    assert [run.run for run in snapshot.runs] == ["r"]
+    assert snapshot.finished == ()
 
 
 def test_what_began_after_the_agent_before_is_another_one():
@@ -188,7 +266,7 @@ def test_who_died_first_is_known_to_the_next_agent(dfx_dir):
             rank.dies()
         before = crash_of(first)
         assert before[:3] == ("found", ("2",), "died")
-        assert "ended with exit code 3" in before[3]
+        assert "failed with exit code 3" in before[3]
         first.stop()
         second = Agent(Config(str(dfx_dir)))
         assert crash_of(second) == before

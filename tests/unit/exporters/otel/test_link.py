@@ -20,6 +20,9 @@ class Clock:
 
     monotonic = time
 
+    def monotonic_ns(self):
+        return int(self.now * 1e9)
+
 
 @pytest.fixture
 def clock(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 from dfx_agent.catalogue.bottleneck import METRICS
 from dfx_agent.exporters.prometheus.exporter import run_samples
-from dfx_agent.snapshot import Bottleneck, PipelineCause, RunRow
+from dfx_agent.snapshot import Bottleneck, PipelineCause, RunRow, StepPart
 
 ENGINE = "rollout replica 1"
 SLOW = PipelineCause("rollout", ENGINE, "is slow", 4.2, "times", kind="slow engine")
@@ -52,3 +52,14 @@ def test_what_is_not_found_costs_nothing_that_is_known(state):
 
 def test_before_it_is_judged_there_is_no_series():
     assert samples(None) == {}
+
+
+def test_the_parts_of_a_step_are_shares():
+    parts = (
+        StepPart("waiting for other ranks", "wait", 3.0, 0.75),
+        StepPart("update", "work", 1.0, 0.25),
+    )
+    run = RunRow("r", "verl", 0, 1.0, (), (), (), bottleneck=Bottleneck("clear", "", parts=parts))
+    rows = run_samples(run, frozenset({"dfx_step_share_ratio"}), "a")["dfx_step_share_ratio"]
+    shares = {(labels["part"], labels["kind"]): value for labels, value in rows}
+    assert shares == {("waiting for other ranks", "wait"): 0.75, ("update", "work"): 0.25}

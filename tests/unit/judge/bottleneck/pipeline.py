@@ -23,6 +23,7 @@ from dfx_agent.snapshot import (
 )
 
 BEGIN = 1e6
+HOST = "(the host: no processor for the loop's thread)"
 RANKS = ("0", "1")
 _NO_LAG = LagStats(1, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -60,6 +61,8 @@ class Pipeline:
     unanswered_seconds: float = 0.0
     holder: str = "step_boundary > dumps (job.py)"
     num_holders: int = 1
+    host_share: float = 0.0  # of the lateness
+    num_holds: int = 1
     rollout_wait: float = 0.1  # share of a step
     verdicts: tuple[Verdict, ...] = ()
     inflight: Mapping[str, tuple[OpenSpan, ...]] = field(default_factory=dict)
@@ -117,9 +120,11 @@ class Pipeline:
             yield ProcessTime(
                 "trainer", rank, 10 + int(rank), TimeSplit(), self.inflight.get("trainer", ())
             )
-        each = self.late_seconds / self.num_holders
+        host = LoopHolder(HOST, self.host_share * self.late_seconds, 9, 0.1)
+        each = (1.0 - self.host_share) * self.late_seconds / self.num_holders
         names = [self.holder, *(f"place {at} (job.py)" for at in range(1, self.num_holders))]
-        holders = tuple(LoopHolder(name, each, 1, each) for name in names[:8])
+        own = (LoopHolder(name, each, self.num_holds, each / self.num_holds) for name in names[:8])
+        holders = (*([host] if self.host_share else []), *own)
         loop = EventLoopRow(
             60.0, _NO_LAG, None, self.late_seconds, holders if self.late_seconds else (),
             self._late_total, None, self.unanswered_seconds, self.holder,
@@ -127,8 +132,8 @@ class Pipeline:
         wall = self.now_seconds - BEGIN
         waits = {"queue": {"": self._waited_total}}
         totals = TimeSplit(wall, wall - self._waited_total, 0.0, {}, waits)
-        own = dict(self.lasts), dict(self.queue_depth)
-        yield ProcessTime("orchestrator", "p5", 5, totals, (), loop, *own)
+        figures = dict(self.lasts), dict(self.queue_depth)
+        yield ProcessTime("orchestrator", "p5", 5, totals, (), loop, *figures)
         for number in range(len(self.replicas)):
             inflight = self.inflight.get(f"rollout {number}", ())
             yield ProcessTime("rollout", str(number), 20 + number, totals, inflight)

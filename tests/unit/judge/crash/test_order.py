@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.failure import Failure
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.order import first_of, was_taken_along
 
@@ -60,6 +62,8 @@ def test_who_was_killed_after_somebody_was_told_to_end_went_with_the_job():
     told = died(9, TERM, (49, 50))
     for one, expected in (
         (died(0, KILL, (59, 60)), True),
+        (died(0, KILL, (50, 60)), True),
+        (died(0, KILL, (45, 60)), False),  # noticed later, and nobody saw it alive after rank 9
         (died(0, KILL, (49, 50)), False),  # not after it
         (died(0, KILL, (39, 40)), False),
         (died(0, SEGV, (59, 60)), False),
@@ -89,3 +93,50 @@ def test_who_was_waited_for_was_not_told_to_end_since_the_others_failed():
     told = died(1, TERM, reached={"0": 45})
     assert not was_taken_along(told, [told, died(0, FAILED, reached={"0": 46})])
     assert was_taken_along(told, [told, died(0, FAILED, reached={"0": 45})])
+
+
+def raised(label: int, at_ns: int, message: str = "injected", **known) -> RankFacts:
+    """Its exception, at this instant; it was missed a while later."""
+    failure = Failure(at_ns, "RuntimeError", message, "/job/train.py", 42, "step")
+    return died(label, FAILED, (at_ns, 90), failure=failure, **known)
+
+
+def test_the_rank_that_raised_first_was_first_whoever_ended_first():
+    assert first(raised(0, 45), raised(1, 44), raised(2, 60)) == ["1"]
+    took_long = replace(raised(1, 44), gone_ns=200)
+    assert first(raised(0, 60), took_long) == ["1"]
+
+
+def test_the_loss_of_a_peer_is_never_first_beside_an_error_of_its_own():
+    closed = "[pair.cc:553] Connection closed by peer [10.0.0.2]:29500"
+    assert first(raised(0, 44, closed), raised(1, 45)) == ["1"]
+    assert first(raised(0, 44, closed), died(1, FAILED)) == ["0", "1"], "nothing tells them apart"
+    assert first(raised(0, 44, closed), died(1, KILL, (40, 60))) == ["1"]
+
+
+def test_errors_of_two_nodes_within_the_precision_of_clocks_have_no_order():
+    a, b = raised(0, 44, node="node-a"), raised(3, 45, node="node-b")
+    assert first(a, b) == ["0", "3"]
+
+
+def test_a_killed_rank_that_was_noticed_after_a_terminated_peer_was_first():
+    """The launcher of its node ended the peer because of it, between two readings."""
+    killed, ended = died(3, KILL, (40, 60)), died(2, TERM, (40, 50))
+    lost = [raised(rank, 55, "Connection reset by peer") for rank in (0, 1)]
+    everybody = [killed, ended, *lost]
+    assert not was_taken_along(killed, everybody)
+    assert was_taken_along(ended, everybody)
+    assert first(*(r for r in everybody if not was_taken_along(r, everybody))) == ["3"]
+
+
+def test_who_lost_its_peer_and_was_terminated_then_was_not_killed_beside_it():
+    """torchrun terminates what still runs: seen as "Ranks 2, 3 failed; were killed by signal 9"."""
+    lost = replace(raised(2, 44, "Connection closed by peer"), exit_status=TERM)
+    assert first(lost, died(3, KILL, (40, 60))) == ["3"]
+    own = replace(raised(2, 44), exit_status=TERM)
+    assert first(own, died(3, FAILED)) == ["2"]
+
+
+def test_deaths_without_evidence_have_no_order_however_they_were_noticed():
+    noticed_first = died(0, FAILED, (40, 50), is_outlived=True)
+    assert first(noticed_first, died(1, FAILED, (45, 60))) == ["0", "1"]

@@ -90,7 +90,7 @@ def test_before_a_step_was_compared_nothing_is_clear(num_steps):
     job = Job()
     job.passes(num_steps)
     assert (job.verdict.state, job.verdict.summary) == (
-        "insufficient evidence", "no step has been compared yet",
+        "insufficient evidence", "No step has been compared yet.",
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ def test_the_first_place_is_named_with_its_ranks():
     broken.observe("loss", "torch/loss", "0", 13, math.nan, 13.1)
     breaks = broken.breaks(is_scaled=False)
     assert sentence(breaks) == (
-        "the loss is NaN since step 12 on rank 1, then the gradient norm (step 12)"
+        "The loss has been NaN since step 12 on rank 1. Then followed: the gradient norm (step 12)."
     )
 
 
@@ -23,7 +23,10 @@ def test_it_is_forgotten_ten_steps_after_the_last_one():
     broken = BrokenValues()
     broken.observe("loss", "loss", "0", 5, math.inf, 1.0)
     broken.reached(15, 1e6)
-    assert sentence(broken.breaks(is_scaled=True)) == "the loss is infinite since step 5 on rank 0"
+    assert (
+        sentence(broken.breaks(is_scaled=True))
+        == "The loss has been infinite since step 5 on rank 0."
+    )
     broken.reached(16, 1e6)
     assert not broken.breaks(is_scaled=True)
 
@@ -50,10 +53,10 @@ def test_the_next_agent_knows_since_when():
     values.observe("loss", "loss", "0", 7, math.inf, 101.0)
     values.observe("grad", "norm", "0", 15, math.nan, 110.0)
     following = BrokenValues()
-    following.resume(through_json(values.kept(), dict[Place, KeptBreak]), 15)
+    following.resume(through_json(values.kept(), dict[Place, KeptBreak]), 15, 110.0)
     following.observe("grad", "norm", "0", 16, math.nan, 111.0)
     assert sentence(following.breaks(is_scaled=False)) == (
-        "the gradient norm is NaN since step 6 on rank 1, then the loss (step 7)"
+        "The gradient norm has been NaN since step 6 on rank 1. Then followed: the loss (step 7)."
     )
     following.reached(40, 1e6)
     assert following.breaks(is_scaled=False) == []
@@ -70,7 +73,7 @@ def test_the_ranks_are_those_of_its_first_step_and_the_time_is_the_earliest():
         broken.observe("loss", "torch/loss", rank, step, math.nan, seconds)
     assert places(broken) == [("loss", 5, 5.25, {"0", "1"})]
     assert sentence(broken.breaks(is_scaled=False)) == (
-        "the loss is NaN since step 5 on ranks 0, 1"
+        "The loss has been NaN since step 5 on ranks 0, 1."
     )
 
 
@@ -89,7 +92,7 @@ def test_of_one_step_the_loss_comes_first_though_it_is_told_after_the_gradient()
     broken.observe("loss", "torch/loss", "1", 25, math.nan, 25.9)
     breaks = broken.breaks(is_scaled=False)
     assert sentence(breaks) == (
-        "the loss is NaN since step 25 on rank 1, then the gradient norm (step 25)"
+        "The loss has been NaN since step 25 on rank 1. Then followed: the gradient norm (step 25)."
     )
     verdict = broken_verdict(breaks, None, "trainer")
     assert (verdict.cause, verdict.ranks) == ("NaN or Inf, loss first", ("1",))

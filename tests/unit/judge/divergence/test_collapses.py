@@ -313,8 +313,8 @@ def test_a_page_that_outlives_its_reason_says_until_when():
     for step in range(60, 66):
         state = bank.observe(step, {**healthy(rng), "grad_norm": 1e9}, float(step))
     said = divergence_verdict(state, "trainer").summary
-    assert said.startswith("training is diverging since step 60: ")
-    assert "grad_norm is far above its baseline and stays there" in said
+    assert said.startswith("Training has been diverging since step 60: ")
+    assert "gradient norm is far above its baseline and stays there" in said
     gone = {name: value for name, value in healthy(rng).items() if name != "grad_norm"}
     unreported = bank.observe(66, gone, 66.0)
     assert "and stays there" in divergence_verdict(unreported, "trainer").summary
@@ -322,8 +322,8 @@ def test_a_page_that_outlives_its_reason_says_until_when():
         state = bank.observe(step, healthy(rng), float(step))
     assert state.is_latched, "it is young"
     said = divergence_verdict(state, "trainer").summary
-    assert said.startswith("training was diverging since step 60: ")
-    assert said.endswith("grad_norm was far off its baseline until step 65")
+    assert said.startswith("Training was diverging since step 60: ")
+    assert said.endswith("gradient norm was far off its baseline until step 65.")
 
 
 @pytest.mark.parametrize("growth", [0.01, 0.03, 0.06])

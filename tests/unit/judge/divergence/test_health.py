@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kept_json import through_json
 
@@ -315,8 +315,15 @@ def concluded(health):
     return repr(state), repr(health.broken.breaks(is_scaled=False))
 
 
+NAN_THEN_QUIET = [{"actor/pg_loss": math.nan}, *([{"actor/entropy": 0.5}] * 24)]
+GRAD_THEN_LOSS = [{"actor/grad_norm": math.nan}, *([{}] * 10), {"actor/pg_loss": math.nan}]
+
+
 @settings(max_examples=30, deadline=None)
 @given(ROWS, st.integers(0, 50), st.integers(1, 50), st.booleans())
+@example(rows=NAN_THEN_QUIET, interrupted_at=25, back_at=50, is_back=False)
+@example(rows=NAN_THEN_QUIET, interrupted_at=40, back_at=50, is_back=False)
+@example(rows=GRAD_THEN_LOSS, interrupted_at=37, back_at=37, is_back=True)
 def test_an_agent_started_anew_at_any_row_comes_to_the_same(rows, interrupted_at, back_at, is_back):
     """25 quiet rows come first; where ``is_back`` the job goes back some steps later."""
     quiet = [dict.fromkeys(KEYS, 0.5 + 0.01 * (step % 3)) for step in range(25)]

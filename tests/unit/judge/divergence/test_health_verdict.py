@@ -20,7 +20,7 @@ def test_a_collapse_is_found_with_its_onset_and_figures():
     states = [bank.observe(40 + row, collapsed(rng)) for row in range(6)]
     verdict = divergence_verdict(states[-1], "trainer")
     assert (verdict.kind, verdict.state, verdict.step) == ("divergence", "found", 40)
-    assert verdict.summary.startswith("training is diverging since step 40")
+    assert verdict.summary.startswith("Training has been diverging since step 40")
     assert "reward fell (since step 40)" in verdict.summary
     assert any(line.startswith("entropy: ") and "baseline 0." in line for line in verdict.evidence)
     assert verdict.evidence[-1].startswith("baselines are frozen since step")
@@ -35,9 +35,8 @@ def test_it_says_what_moved_first_and_the_newest_checkpoint_before_that():
     verdict = divergence_verdict(state, "trainer", checkpoints={20, 30, 40, 45})
     assert verdict.cause == ("response length first: truncation, or the format is being gamed")
     assert verdict.step == 40
-    assert verdict.summary.startswith(
-        "training is diverging since step 40 (newest checkpoint before it: step 30): "
-    )
+    assert verdict.summary.startswith("Training has been diverging since step 40: ")
+    assert verdict.summary.endswith("The newest checkpoint before that is of step 30.")
 
 
 def test_one_family_that_blows_up_is_found():
@@ -57,14 +56,14 @@ def test_one_family_that_blows_up_is_found():
 def test_a_healthy_run_is_clear():
     bank, rng = trained(40)
     verdict = divergence_verdict(bank.observe(40, healthy(rng)), "trainer")
-    assert (verdict.state, verdict.summary) == ("clear", "no signal has left its baseline")
+    assert (verdict.state, verdict.summary) == ("clear", "No signal has left its baseline.")
 
 
 def test_a_cold_start_is_no_evidence():
     bank, rng = trained(6)
     verdict = divergence_verdict(bank.observe(6, healthy(rng)), "trainer")
     assert verdict.state == "insufficient evidence"
-    assert "not ready after 7 steps" in verdict.summary
+    assert "after 7 steps these signals have no baseline yet" in verdict.summary
 
 
 def test_one_family_alone_can_never_vote_and_says_so():
@@ -73,10 +72,10 @@ def test_one_family_alone_can_never_vote_and_says_so():
         state = bank.observe(step, {"grad_norm": rng.lognormvariate(0, 0.1)})
     verdict = divergence_verdict(state, "trainer")
     assert verdict.state == "insufficient evidence"
-    assert (
-        "the run reports gradient norm; a vote takes 3 (divergence_families) or 2"
-        in verdict.summary
+    assert verdict.summary == (
+        "Only gradient norm is reported, so only NaN, Inf and explosions can be detected."
     )
+    assert "divergence_families: 3 groups of signals have to move together" in verdict.evidence
 
 
 def test_a_moved_threshold_moves_the_verdict_and_what_it_needs():
@@ -90,7 +89,8 @@ def test_a_moved_threshold_moves_the_verdict_and_what_it_needs():
     for step in range(40):
         values = healthy(rng)
         state = bank.observe(step, {name: values[name] for name in ("entropy", "grad_norm")})
-    assert "4 (divergence_families)" in divergence_verdict(state, "t", higher.condition).summary
+    evidence = divergence_verdict(state, "t", higher.condition).evidence
+    assert "divergence_families: 4 groups of signals have to move together" in evidence
 
 
 def figure(bank: SignalBank, **values: float) -> str:

@@ -37,8 +37,8 @@ def test_gradients_that_no_scale_helps_are_found_since_the_first():
     assert (verdict.kind, verdict.state, verdict.ranks) == ("divergence", "found", ("0",))
     assert (verdict.since_seconds, verdict.step) == (1060.0, 7)
     assert verdict.summary == (
-        "rank 0: the gradient scaler has left out the last 40 updates: the gradients are NaN or "
-        "infinite at every scale, and nothing is learned"
+        "The gradient scaler of rank 0 has skipped the last 40 updates: gradients are NaN or "
+        "infinite at every scale. Nothing is learned."
     )
     assert verdict.evidence == ("rank 0: 600 updates made, 40 left out, the last 40 in a row",)
     assert action_of("divergence", NO_UPDATE, "").startswith("Stop, and restart")

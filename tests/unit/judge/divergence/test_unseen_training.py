@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dfx_agent.agent.run import RunFold
-from dfx_agent.incidents.book import standing_of
+from dfx_agent.incidents.conclude import standing_of
 from dfx_agent.judge.divergence.verdict import unseen_verdict
 from dfx_agent.snapshot import Verdict
 
@@ -34,4 +34,4 @@ def test_a_run_that_trains_unseen_is_unsure_and_not_clear():
     calm = Verdict("hang", "clear", "trainer", "no rank waits")
     standing = standing_of((calm, verdict), (), has_steps=True)
     assert standing.state == "insufficient evidence"
-    assert standing.reason.startswith("divergence: no loss, gradient norm, reward")
+    assert standing.reason.startswith("Divergence: No loss, gradient norm, reward")

@@ -60,34 +60,27 @@ def test_who_is_quiet_in_a_short_stage_is_to_blame():
     assert (found.state, found.cause, found.ranks, found.stage) == (
         "found", "stuck", ("2",), "backward",
     )  # fmt: skip
-    assert "ranks 0, 1, 3 wait in all_reduce@0 #42" in found.summary
+    assert "Ranks 0, 1, 3 wait in all_reduce for 14 s." in found.summary
+    assert "ranks 0, 1, 3 wait in all_reduce@0 #42" in found.evidence
     assert "rank 2: last collective of group 0 is #41, the others are in #42" in found.evidence
     assert found.since_seconds == pytest.approx(NOW / 1e9 - 14)
 
 
-@pytest.mark.parametrize(
-    ("known", "state"),
-    [
-        ({"stages": ("rollout",)}, "clear"),  # may take ten minutes
-        ({"stages": ("backward",), "quiet": 9.0}, "clear"),
-        ({"stages": ("export",), "stage_durations": {}}, "insufficient evidence"),
-        ({"stages": ("backward",), "stacks": stack("save_checkpoint")}, "clear"),
-        ({"stages": ("backward",), "processor_share": 0.25}, "clear"),  # has no turn on this host
-        ({"stages": (), "is_at_work": True}, "clear"),
-        ({"stages": ("backward",), "stacks": stack("matmul")}, "found"),
-    ],
-)
-def test_who_may_still_be_at_work_is_not(known, state):
-    assert judged(waits(0), waits(1), rank(2, **known), waits(3)).state == state
-
-
 LIB = "/usr/lib/python3.11"
 OUTSIDE = [
-    (stack("sleep_on", "train.py"), 60, "is outside all stages, at sleep_on (train.py:7),"),
-    (stack("wait", f"{LIB}/subprocess.py"), 300, "waits for a child process outside all stages"),
-    (stack("get", f"{LIB}/multiprocessing/queues.py"), 300, "waits for a queue or a pipe"),
-    (stack("copyfileobj", f"{LIB}/shutil.py"), 300, "waits for files"),
-    (None, 60, "is outside all stages for"),
+    (stack("sleep_on", "train.py"), 60, "has been at sleep_on (train.py:7) for"),
+    (
+        stack("wait", f"{LIB}/subprocess.py"),
+        300,
+        "has waited for a child process at main (train.py:1)",
+    ),
+    (
+        stack("get", f"{LIB}/multiprocessing/queues.py"),
+        300,
+        "has waited for a queue or a pipe at main",
+    ),
+    (stack("copyfileobj", f"{LIB}/shutil.py"), 300, "has waited for files at main"),
+    (None, 60, "has been outside all stages for"),
 ]
 
 
@@ -102,23 +95,34 @@ def test_the_first_long_time_outside_all_stages_is_not_known_to_be_a_hang(stacks
         early = after(seconds)
         assert (early.state, early.cause) == ("insufficient evidence", "long wait")
         assert f"for rank 1, which {words}" in early.summary
-        assert f"not known yet whether for ever, a hang after {limit} s" in early.summary
+        assert f"It is called a hang after {limit} s." in early.summary
     late = after(limit + 1)
     assert (late.state, late.cause, late.ranks) == ("found", "stuck", ("1",))
+
+
+def test_an_empty_data_loader_is_said_once():
+    in_queue = stack("get", f"{LIB}/multiprocessing/queues.py")
+    late = judged(waits(0), rank(1, 25, stacks=in_queue, open_spans=("data_loader",)))
+    expected = (
+        "for rank 1, which has been waiting for its data loader, at main (train.py:1) for 25 s"
+    )
+    assert expected in late.summary
 
 
 @pytest.mark.parametrize(
     ("others", "words"),
     [
-        ((waits(0), waits(1)), "; ranks 0, 1 wait in all_reduce@0 #42 for 14 s"),
-        ((waits(0, 4.0), waits(1, 4.0)), "; ranks 0, 1 wait in all_reduce@0 #42 for 4 s"),
+        ((waits(0), waits(1)), " Ranks 0, 1 wait in all_reduce for 14 s."),
+        ((waits(0, 4.0), waits(1, 4.0)), ""),
         ((rank(0, 3.0), rank(1, 3.0)), ""),
     ],
     ids=["long", "just now", "not at all"],
 )
 def test_who_is_stopped_inside_a_collective_is_not_among_those_who_wait(others, words):
     found = judged(*others, waits(2, is_stopped=True))
-    assert found.summary == f"rank 2 stopped in all_reduce@0 #42 for 14 s{words}"
+    suspended = "Rank 2 has been suspended (state T) for 14 s, in all_reduce."
+    assert found.summary == f"{suspended}{words}"
+    assert found.action == "Run `kill -CONT 102` to resume it."
 
 
 def test_what_was_seen_outside_all_stages_is_usual_twice_as_long():
@@ -156,13 +160,7 @@ def test_a_stopped_rank_explains_a_stuck_one():
     stopped, stuck = rank(1, stages=("backward",), is_stopped=True), rank(2, stages=("backward",))
     found = judged(waits(0), stopped, stuck, waits(3))
     assert (found.cause, found.ranks) == ("stopped", ("1",))
-    assert any("kill -CONT 101" in line for line in found.evidence)
-
-
-def test_who_left_in_order_is_to_blame():
-    left = rank(2, state="exited", exit_status=ExitStatus(0, None), gone_ns=NOW - SECOND)
-    found = judged(waits(0), waits(1), left, waits(3))
-    assert (found.cause, found.ranks) == ("left", ("2",))
+    assert found.action == "Run `kill -CONT 101` to resume it."
 
 
 def test_a_rank_that_died_is_a_crash_and_no_hang():
@@ -175,22 +173,6 @@ def test_a_rank_that_died_is_a_crash_and_no_hang():
     assert hang.state == "clear"
     assert (crash.state, crash.ranks) == ("found", ("2",))
     assert "SIGSEGV" in crash.summary
-
-
-def test_two_ranks_that_receive_from_each_other_wait_in_a_circle():
-    def receives(label: int, peer: int) -> RankFacts:
-        arrival = Arrival("recv", "0", None, NOW - 31 * SECOND, peer)
-        return rank(label, 31, arrivals=(arrival,), is_blocked=True)
-
-    found = judged(receives(0, 1), receives(1, 0))
-    assert (found.cause, found.ranks) == ("circular wait", ("0", "1"))
-
-
-def test_different_collectives_under_one_number_blame_the_fewer():
-    other = Arrival("broadcast", "0", 42, NOW - 14 * SECOND)
-    odd = replace(waits(2), arrivals=(other,), operations={("0", 42): "broadcast"})
-    found = judged(waits(0), waits(1), odd, waits(3))
-    assert (found.cause, found.ranks) == ("mismatched collectives", ("2",))
 
 
 def in_groups(*groups: str, **known) -> list[RankFacts]:
@@ -210,12 +192,11 @@ def test_a_group_that_only_one_has_used_is_known_to_its_flight_recorder():
              for r in (in_world, replace(in_new, flight=flight))]  # fmt: skip
     found = judged(*early)
     assert (found.cause, found.ranks) == ("mismatched collectives", ("0", "1"))
-    assert "rank 0 waits in all_reduce@0 #42; rank 1 waits in all_reduce@7 #42" in found.summary
-
-
-def test_where_all_ranks_wait_nobody_can_come():
-    found = judged(*in_groups("0", "7"))
-    assert (found.cause, found.ranks) == ("mismatched collectives", ("0", "1"))
+    assert "rank 0 waits in all_reduce, rank 1 waits in all_reduce of group 7" in found.summary
+    assert found.evidence[:2] == (
+        "rank 0 waits in all_reduce@0 #42",
+        "rank 1 waits in all_reduce@7 #42",
+    )
 
 
 def test_members_are_not_said_to_be_elsewhere_when_all_ranks_are_here():
@@ -223,9 +204,9 @@ def test_members_are_not_said_to_be_elsewhere_when_all_ranks_are_here():
     works = replace(other, arrivals=(), is_blocked=False, stages=("rollout",), reached={"0": 41})
     told = judged(in_new, works)
     assert told.state == "insufficient evidence"
-    assert "which other ranks belong to its group is not known" in told.summary
+    assert "Which other ranks belong to its process group is not known." in told.summary
     part = judged(*(replace(r, world_size=8) for r in (in_new, works)))
-    assert "6 of the ranks are not seen by this agent" in part.summary
+    assert "6 ranks of the job are not observed by this agent." in part.summary
 
 
 def test_one_of_a_sweep_that_is_silent_is_told():
@@ -237,7 +218,7 @@ def test_one_of_a_sweep_that_is_silent_is_told():
     assert judged(*others, one(2, 59)).state == "clear"
     silent = judged(*others, one(2, 61, stacks=stack("load")))
     assert (silent.state, silent.cause) == ("insufficient evidence", "long wait")
-    assert "rank 2 has not moved for 61 s, outside all stages" in silent.summary
+    assert "Rank 2 has not moved for 61 s, outside all stages" in silent.summary
     assert any("load (train.py:7)" in line for line in silent.evidence)
     slow = one(2, 61, longest_gap_seconds=50.0)
     assert judged(*others, slow).state == "clear"
@@ -255,7 +236,7 @@ def test_a_notebook_between_two_cells_is_nobodys_fault():
     alone = rank(0, 130, world_size=1, reached={}, stacks=idle)
     found = judged(alone, quiet=130)
     assert found.state == "insufficient evidence"
-    assert "waits for a person" in found.summary
+    assert "for a person, in a notebook" in found.summary
 
 
 def test_who_frees_gloo_with_the_lock_held_does_not_end():
@@ -283,7 +264,7 @@ def test_who_was_not_seen_to_stand_often_enough_is_not_accused():
     ranks = [replace(r, num_still=1) for r in (waits(0), rank(1, stages=("backward",)))]
     doubted = judged(*ranks, judge=judge)
     assert doubted.state == "insufficient evidence"
-    assert doubted.summary.startswith("this agent was kept from reading for 60 s")
+    assert doubted.summary.startswith("This agent could not read for 60 s")
 
 
 def ending(label: int, seconds: float, **known) -> RankFacts:
@@ -295,10 +276,10 @@ def ending(label: int, seconds: float, **known) -> RankFacts:
 def test_who_closed_its_records_and_still_ends_has_not_left_yet():
     hang = judged(waits(0), waits(1), ending(2, 14), waits(3))
     assert hang.state == "insufficient evidence"
-    assert "rank 2, which has closed its records and is ending for 14 s" in hang.summary
+    assert "rank 2, which has been shutting down for 14 s" in hang.summary
     late = judged(waits(0), waits(1), ending(2, 121), waits(3))
     assert (late.state, late.cause, late.ranks, late.step) == ("found", "left", ("2",), 7)
-    assert late.summary.startswith("rank 2 closed its records, is still ending, and had been")
+    assert late.summary.startswith("Rank 2 closed its records")
 
 
 def test_who_left_and_turns_out_to_have_failed_has_crashed():

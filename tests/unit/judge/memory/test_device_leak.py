@@ -40,15 +40,15 @@ def test_a_leak_of_100_mib_a_step_is_told_by_the_steps_until_its_peak_fills_the_
     (verdict,) = judged(rank("0", 100.0), rank("1", 0.0))
     assert (verdict.state, verdict.cause, verdict.ranks) == ("found", "device leak", ("0",))
     assert verdict.summary == (
-        "rank 0 allocates 100 MiB more of cuda:0 a step: out of memory in at most 102 steps "
-        "(17 min)"
+        "Rank 0 has allocated 100 MiB more of cuda:0 per step since step 1. The device is full in "
+        "at most 102 steps (17 min)."
     )
     assert verdict.evidence[0] == (
         "rank 0: 40.1 GiB allocated after step 1, 46.2 GiB after step 64, 70 GiB at most; cuda:0 "
         "has 80 GiB"
     )
-    assert "kept with their graph" in verdict.evidence[1]
-    assert (verdict.step, verdict.since_seconds) == (64, 100.0)
+    assert "stored with their graph" in verdict.action
+    assert (verdict.step, verdict.since_seconds) == (1, -530.0)
 
 
 def test_what_is_beside_the_allocator_leaves_less():
@@ -124,7 +124,7 @@ def test_what_else_was_found_of_a_role_is_evidence_of_its_one_verdict():
     kept = tuple((n, 38.0 * GIB) for n in range(1, 9))
     (verdict,) = judged(rank("0", 100.0, kept_samples=kept))
     assert verdict.cause == "device leak"
-    assert verdict.evidence[-1].startswith("rank 0 keeps 38 GiB of cuda:0 while offloaded")
+    assert verdict.evidence[-1].startswith("Rank 0 holds 38 GiB of cuda:0 while offloaded")
 
 
 def test_a_hub_is_told_what_is_new_and_joins_it():

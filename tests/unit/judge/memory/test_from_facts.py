@@ -55,13 +55,14 @@ def test_a_leak_of_20_mib_a_step_is_found_by_the_steps_until_the_host_is_full():
     assert (verdict.kind, verdict.state, verdict.cause) == ("memory", "found", "host leak")
     assert verdict.ranks == ("0",)
     assert verdict.summary == (
-        "rank 0 keeps 20 MiB more a step: the host's memory is used up in about 512 steps (85 min)"
+        "Rank 0 has grown by 20 MiB per step since step 1. The host's memory is used up in about "
+        "512 steps (85 min)."
     )
     assert verdict.evidence == (
         "rank 0: 1.02 GiB after step 1, 2.25 GiB after step 64",
         "the host's memory: 1e+03 GiB, 10 GiB free",
     )
-    assert verdict.since_seconds == 100.0
+    assert (verdict.since_seconds, verdict.step) == (100.0 - 63 * 10.0, 1)
 
 
 def test_a_limit_that_is_near_is_told_after_16_steps_and_one_that_is_not_after_48():
@@ -69,7 +70,8 @@ def test_a_limit_that_is_near_is_told_after_16_steps_and_one_that_is_not_after_4
     (verdict,) = judged(rank("0", 16, 150.0, limits=(host(10),)))
     assert (verdict.state, verdict.ranks) == ("found", ("0",))
     assert verdict.summary.startswith(
-        "rank 0 keeps 150 MiB more a step: the host's memory is used up in about 68 steps"
+        "Rank 0 has grown by 150 MiB per step since step 1. The host's memory is used up in about "
+        "68 steps"
     )
     assert judged(rank("0", 47, 150.0, limits=(host(30),))) == []
     (verdict,) = judged(rank("0", 48, 150.0, limits=(host(30),)))
@@ -91,14 +93,16 @@ def test_ranks_on_one_host_use_it_up_together_and_those_on_another_do_not():
 
 def test_a_leak_that_will_not_fill_anything_is_told_and_no_finding():
     (verdict,) = judged(rank("0", 64, 20.0))
-    assert "in about 46080 steps" in verdict.summary
+    assert "for about 46080 more steps" in verdict.summary
     assert (verdict.state, verdict.ranks) == ("clear", ())
 
 
 def test_a_leak_whose_limit_nobody_knows_is_not_clear():
     (verdict,) = judged(rank("0", 64, 20.0, limits=()))
     assert verdict.state == "insufficient evidence"
-    assert verdict.summary == "rank 0 keeps 20 MiB more a step: what limits it is not known"
+    assert verdict.summary == (
+        "Rank 0 has grown by 20 MiB per step since step 1. The memory limit is not known."
+    )
 
 
 def test_short_steps_are_judged_by_time():
@@ -113,7 +117,7 @@ def test_the_nearest_limit_counts_also_one_of_a_group_above():
     first = rank("0", 64, 20.0, limits=(own, pod, host(900)))
     other = rank("1", 64, 20.0)
     (verdict,) = judged(first, other)
-    assert "the memory limit of its control group is used up in about 410 steps" in verdict.summary
+    assert "The memory limit of its control group is used up in about 410 steps" in verdict.summary
     assert "the memory limit of its control group: 16 GiB, 8 GiB free" in verdict.evidence
     (verdict,) = judged(first, replace(other, limits=(pod, host(900))))
     assert "in about 205 steps" in verdict.summary
@@ -121,7 +125,7 @@ def test_the_nearest_limit_counts_also_one_of_a_group_above():
 
 def test_no_growth_is_clear_and_too_few_steps_are_not_judged():
     (verdict,) = judged(rank("0"))
-    assert (verdict.state, verdict.summary) == ("clear", "no process grows steadily")
+    assert (verdict.state, verdict.summary) == ("clear", "No process grows steadily.")
     assert judged(rank("0", 47, 20.0)) == []
     assert [v.state for v in judged(rank("0", 48))] == ["clear"]
     assert judged(rank("0", 1, 20.0)) == judged() == []
@@ -149,8 +153,35 @@ def test_a_device_that_is_nearly_full_and_in_pieces(reserved, gap_mib_per_step, 
     assert verdict.state == state
     if state == "found":
         assert (verdict.cause, verdict.ranks) == ("device nearly full", ("0",))
-        assert "the allocator holds 93% of cuda:0" in verdict.summary
+        assert "The allocator of rank 0 holds 93% of cuda:0" in verdict.summary
         assert verdict.evidence == ("rank 0: 93.0% of cuda:0 held, 50 MiB a step more not in use",)
+
+
+def flat_until(step: int, num_steps: int, noise_mib: float = 0.0) -> MemoryFacts:
+    """Memory grows by 8 MiB per step from ``step`` on; every second sample of before is known."""
+    grown = {
+        n: GIB + 8 * MIB * max(0, n - step) + noise_mib * MIB * (n * 7 % 3)
+        for n in range(1, num_steps + 1)
+    }
+    facts = rank("0", num_steps, limits=(host(10),))
+    samples = tuple(grown.items())
+    return replace(facts, samples=samples[-64:], sparse_samples=(samples[1::2],))
+
+
+@pytest.mark.parametrize("noise_mib", [0.0, 3.0])
+def test_a_leak_began_where_memory_begins_to_grow_and_not_where_it_was_noticed(noise_mib):
+    facts = flat_until(20, 94, noise_mib)
+    (verdict,) = judged(facts)
+    assert verdict.state == "found"
+    assert abs(verdict.step - 20) <= 2
+    assert f"since step {verdict.step}." in verdict.summary
+    assert verdict.since_seconds == 100.0 - (94 - verdict.step) * 10.0
+
+
+def test_of_growth_that_was_there_before_all_samples_the_begin_is_open():
+    samples = tuple((n, GIB + n * 20.0 * MIB) for n in range(300, 364))
+    (verdict,) = judged(replace(rank("0", limits=(host(10),)), step=363, samples=samples))
+    assert "since step 300 or earlier." in verdict.summary
 
 
 def test_since_is_when_it_was_first_found_and_begins_anew_after_it_was_over():
@@ -160,23 +191,28 @@ def test_since_is_when_it_was_first_found_and_begins_anew_after_it_was_over():
         (verdict,) = judge.verdicts([rank("0", 64, 20.0, limits=(host(free_gib),))], at)
         return verdict.since_seconds
 
-    assert [since(100, 10), since(200, 9), since(300, 900), since(400, 8)] == [100, 100, None, 400]
+    assert [since(100, 10), since(200, 9), since(300, 900), since(400, 8)] == [
+        -530,
+        -530,
+        None,
+        -230,
+    ]
 
 
 def test_the_end_of_one_roles_leak_leaves_the_begin_of_the_others():
     judge = MemoryJudge()
     actor = rank("0", 64, 20.0, limits=(host(10),))
     critic = rank("0", 64, 20.0, role="critic", limits=(host(10),))
-    assert [v.since_seconds for v in judge.verdicts([actor, critic], 100.0)] == [100.0, 100.0]
+    assert [v.since_seconds for v in judge.verdicts([actor, critic], 100.0)] == [-530.0, -530.0]
     critic = rank("0", role="critic")
     for _ in range(2):
-        assert [v.since_seconds for v in judge.verdicts([actor, critic], 200.0)] == [100.0, None]
+        assert [v.since_seconds for v in judge.verdicts([actor, critic], 200.0)] == [-530.0, None]
 
 
 def test_the_fullest_device_is_told_of_and_all_ranks_that_have_one():
     (verdict,) = judged(*(on_device(rank(str(n)), r, 50.0) for n, r in enumerate((0.93, 0.95))))
     assert verdict.ranks == ("0", "1")
-    assert "the allocator holds 95% of cuda:0" in verdict.summary
+    assert "The allocator of ranks 0, 1 holds 95% of cuda:0" in verdict.summary
 
 
 @pytest.mark.parametrize("unknown", [{"limit_bytes": None}, {"limit_bytes": 0.0}])
@@ -282,14 +318,14 @@ def test_what_offloading_left_with_the_allocator_is_found_after_four_rollouts():
     )  # fmt: skip
     assert verdict.stage == "rollout"
     assert verdict.summary == (
-        "ranks 0, 1 keep 38 GiB of cuda:0 while offloaded and use none of it: offloading did "
-        "not give it back"
+        "Ranks 0, 1 hold 38 GiB of cuda:0 while offloaded and use none of it: offloading did not "
+        "release it."
     )
     assert verdict.evidence == (
         "rank 0: 30 GiB, 38% of cuda:0, held and unused while offloaded in the last 4 steps",
         "rank 1: 38 GiB, 48% of cuda:0, held and unused while offloaded in the last 4 steps",
-        "after offloading torch.cuda.empty_cache() gives back what no tensor uses",
     )
+    assert verdict.action == "Call torch.cuda.empty_cache() after offloading."
 
 
 @pytest.mark.parametrize("gib", [(), (38, 38, 38), (38, 38, 38, 7.9), (1, 2, 1, 2), (0, 0, 0, 0)])

@@ -9,6 +9,7 @@ import pytest
 
 from bench.simulated_steps import Job, same_tokens, slower
 from dfx_agent.facts.steps import IDLE, RankStep, Step
+from dfx_agent.judge.straggler.division import Division
 from dfx_agent.judge.straggler.excess import WINDOWS, recurs
 from dfx_agent.judge.straggler.verdict import straggler_verdict
 
@@ -123,8 +124,9 @@ def test_of_several_the_worst_is_told_of_and_who_is_nearly_as_bad_with_it(second
     def both(step: int, rank: int, part: tuple[str, str], seconds: float) -> float:
         return other(step, rank, part, first(step, rank, part, seconds))
 
+    same_work = Division((tuple("01234567"),))
     verdict = straggler_verdict(
-        "t", Job(8, jitter=0.01, slow=both, tokens=same_tokens).steps(20), 1
+        "t", Job(8, jitter=0.01, slow=both, tokens=same_tokens).steps(20), 1, division=same_work
     )
     alone = Job(8, jitter=0.01, slow=first, tokens=same_tokens).steps(20)
     assert verdict.ranks == named

@@ -64,11 +64,11 @@ def test_equal_ranks_are_clear():
 @pytest.mark.parametrize(
     ("known", "told", "reason"),
     [
-        ((), {}, "0 steps that the same ranks have passed"),
-        (steps(1, WORK, WORK), {}, "1 steps that the same ranks have passed"),
-        (steps(2, WORK, 1.25), {}, "2 steps that the same ranks have passed"),
-        (steps(8, WORK), {}, "only one rank of the role is on this node"),
-        (steps(8, WORK, 1.25), {"coverage_ratio": 0.3}, "only 30% of the collectives"),
+        ((), {}, "Too early to judge: 0 steps seen, 3 are needed."),
+        (steps(1, WORK, WORK), {}, "Too early to judge: 1 step seen"),
+        (steps(2, WORK, 1.25), {}, "Too early to judge: 2 steps seen"),
+        (steps(8, WORK), {}, "Only one rank of this role is visible"),
+        (steps(8, WORK, 1.25), {"coverage_ratio": 0.3}, "Only 30 % of the collectives"),
     ],
 )
 def test_too_little_is_known(known, told, reason):
@@ -80,7 +80,7 @@ def test_too_little_is_known(known, told, reason):
 def test_lost_records_and_ranks_that_nobody_saw_wait_are_no_evidence():
     known = steps(8, WORK, WORK, 1.25, WORK)
     lost = (*known[:-1], replace(known[-1], num_lost=3))
-    assert judged(lost).summary == "3 records were lost in the last 8 steps"
+    assert judged(lost).summary.startswith("3 records were lost in the last 8 steps")
     deaf = tuple(
         replace(
             step,
@@ -93,21 +93,21 @@ def test_lost_records_and_ranks_that_nobody_saw_wait_are_no_evidence():
         )
         for step in known
     )  # fmt: skip
-    assert judged(deaf).summary.startswith("neither collectives nor waits were seen")
+    assert judged(deaf).summary.startswith("Neither collectives nor waits were recorded")
 
 
 def test_on_a_host_that_is_busy_with_others_nobody_is_blamed():
     busy = steps(8, WORK, WORK, 1.25, WORK, processor=SchedTimes(3 * 10**8, 7 * 10**8))
     verdict = judged(busy)
     assert (verdict.state, verdict.ranks) == ("insufficient evidence", ())
-    assert verdict.summary.startswith("this host's processors were busy with others")
+    assert verdict.summary.startswith("Cannot tell which rank is slow: this machine has more")
 
 
 def test_steps_before_the_agent_could_see_the_host_do_not_count():
     """As after an attach: the newest two alone are too few."""
     seen = steps(8, WORK, 1.25, processor=SchedTimes(10**9, 0))
     told = judged((*steps(8, WORK, 1.25)[:6], *seen[6:]))
-    assert told.summary.startswith("2 steps that the same ranks have passed")
+    assert told.summary.startswith("Too early to judge: 2 steps seen")
 
 
 def test_a_job_of_one_rank_has_no_straggler_and_part_of_a_job_has_one_to_come():
@@ -127,14 +127,14 @@ def test_where_the_last_stage_of_a_pipeline_is_longer_no_rank_of_another_is_blam
 
 def test_ranks_that_came_or_went_begin_the_count_anew():
     known = (*steps(8, WORK, WORK, 1.25, WORK)[:7], *steps(8, WORK, WORK, 1.25)[7:])
-    assert judged(known).summary.startswith("1 steps that the same ranks have passed")
+    assert judged(known).summary.startswith("Too early to judge: 1 step seen")
 
 
 def test_a_role_is_judged_once_for_each_step_and_goes_on_from_the_verdict_before(monkeypatch):
     asked = []
     known = steps(8, WORK, WORK, 1.25, WORK)
 
-    def verdict(name, told, coverage, named, _division, _remembered):
+    def verdict(name, told, coverage, named, _division, _remembered, _looks):
         asked.append((len(told), coverage, named))
         return Verdict("straggler", "found", name, "slow", ranks=("2",))
 

@@ -45,7 +45,7 @@ def test_a_longer_last_stage_is_the_partition_and_blames_nobody(layout, num_data
     last = seen[-1]
     assert (last.state, last.cause, last.stage) == ("clear", "partition", "pipeline stage 4 of 4")
     assert last.summary.startswith(
-        "pipeline stage 4 of 4 has 1.3 times the work of the others, 0.2"
+        "Pipeline stage 4 of 4 has 1.3 times the work of the other stages. An even split saves 0.2"
     )
     assert last.lost_seconds == pytest.approx(0.3 * 3 / 4, rel=0.1)
 
@@ -85,7 +85,9 @@ def test_batches_that_differ_blame_nobody_and_are_said():
     seen = judged(works, told(works[0]))
     assert not [v for v in seen if v.ranks]
     assert seen[-1].cause == "batches"
-    assert seen[-1].summary.startswith("batches differ: each step another rank is longest, ")
+    assert seen[-1].summary.startswith(
+        "Batches differ: in each step another rank takes longest, by "
+    )
     assert seen[-1].lost_seconds > 0.05 * mean_seconds(works)
 
 
@@ -100,15 +102,19 @@ def test_a_pipeline_that_is_longer_in_every_stage_has_longer_batches():
         works = [slowed(work, (2, stage), 1.4) for work in works]
     seen = judged(works, told(works[0]))
     assert not [v for v in seen if v.ranks]
-    assert "have longer batches in every stage" in seen[-1].summary
+    assert "have longer batches in every pipeline stage" in seen[-1].summary
 
 
 def test_who_has_no_peer_is_not_called_slow():
     works = simulated(1, 4, 20, last_longer)
     (last,) = judged(works, told(works[0]))[-1:]
     assert last.state == "insufficient evidence"
-    assert last.summary.startswith("pipeline stage 4 of 4 has 1.3 times the work of the others, ")
-    assert last.summary.endswith("4 ranks have no peer that does the same work")
+    assert last.summary.startswith(
+        "Pipeline stage 4 of 4 has 1.3 times the work of the other stages. "
+    )
+    assert last.summary.endswith(
+        "4 ranks have no peer that does the same work, so they cannot be compared."
+    )
 
 
 def on_nodes(layout, node_of):
@@ -125,7 +131,7 @@ def test_a_node_whose_ranks_are_all_slow_is_named_itself():
     layout = on_nodes(told(works[0]), lambda label: "node-b" if int(label) % 4 > 1 else "node-a")
     last = judged(works, layout)[-1]
     assert (last.state, last.cause) == ("found", "slow node")
-    assert last.summary.startswith("node-b: its ranks are slower than their peers on other nodes")
+    assert last.summary.startswith("The ranks on node-b are slower than their peers on other nodes")
     assert last.ranks == ("2", "3", "6", "7")
 
 
@@ -139,7 +145,7 @@ def test_sends_that_are_no_pipeline_leave_it_open_who_does_the_same_work():
     places = {str(r): Place(r, neighbours=((r + 1) % 6, (r + 3) % 6)) for r in range(6)}
     last = judged(works, Layout(places))[-1]
     assert last.state == "insufficient evidence"
-    assert "who does the same work is not told" in last.summary
+    assert "it is unknown which ranks do the same work" in last.summary
 
 
 def test_one_rank_that_sends_to_all_others_is_no_pipeline():

@@ -28,7 +28,7 @@ def test_a_slow_rank_costs_so_much_of_a_step():
 
 def test_too_few_of_them_are_counted_in_seconds():
     assert told(Job(jitter=0.01).steps(2)).summary == (
-        "60 steps that the same ranks have passed, at least 0.75 s of them needed"
+        "Too early to judge: 60 steps seen, 0.75 s of steps are needed."
     )
 
 
@@ -39,7 +39,7 @@ def test_a_stall_lasts_as_long_as_all_of_them():
     steps[-2] = replace(steps[-2], ranks=late)
     verdict = told(steps)
     assert verdict.state == "insufficient evidence"
-    assert "rank 1 was held up by 60.3 s in 30 short steps" in verdict.summary
+    assert "Rank 1 was delayed by 60.3 s in 30 short steps." in verdict.summary
 
 
 def _stalled(of: object, rank: str) -> dict[str, float]:

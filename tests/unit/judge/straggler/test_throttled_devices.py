@@ -30,7 +30,7 @@ def verdict(held: DeviceState, job: Job | None = None):
 def test_the_cause_is_the_device_with_its_reason_and_its_clock():
     found = verdict(HELD)
     assert (found.state, found.ranks, found.cause) == ("found", ("2",), "device throttled")
-    assert found.summary.endswith("; device throttled (power cap) on rank 2")
+    assert found.summary.endswith(" The clocks of rank 2 are held down (power cap).")
     assert found.evidence[0] == (
         "GPU 2 ran at 1200 MHz, devices of the others at 1755 MHz; its clocks were held down in "
         "93 % of the last minute: power cap"

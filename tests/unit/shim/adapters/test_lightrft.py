@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shapes import WHERE, Shapes
+from shapes import Shapes
 
 from dfx_agent.catalogue.native import load
 
@@ -124,7 +124,7 @@ LIGHTRFT = Shapes(
 CPU = "import torch\ntorch.cuda.current_device = lambda: 'cpu'\n"
 
 
-@WHERE
+@LIGHTRFT.each_place
 def test_reports_keep_the_names_that_the_trainer_gives_them(where, tmp_path, dfx_dir):
     job = """
 from types import SimpleNamespace as NS
@@ -145,7 +145,7 @@ trainer.save_logs_and_checkpoints(args, 2, None, logs_dict={"kl": float("nan")},
     assert seen.num_errors == 0
 
 
-@WHERE
+@LIGHTRFT.each_place
 def test_every_part_finds_what_it_patches(where, tmp_path, dfx_dir):
     job = """
 import lightrft.trainer.ppo_trainer, lightrft.trainer.spmd_ppo_trainer

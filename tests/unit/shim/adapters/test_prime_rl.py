@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from shapes import WHERE, Shapes, observe
+from shapes import Shapes, observe
 
 # call shapes of PrimeIntellect-ai/prime-rl 559b447; prime_rl is a namespace package there
 PRIME_RL = Shapes(
@@ -66,7 +66,7 @@ PRIME_RL = Shapes(
 )  # fmt: skip
 
 
-@WHERE
+@PRIME_RL.each_place
 def test_one_step_in_several_reports(where, tmp_path, dfx_dir):
     job = """
 import asyncio, inspect
@@ -92,7 +92,7 @@ asyncio.run(monitors.log([object()], 2, "train", "all"))
     assert seen.num_errors == 0
 
 
-@WHERE
+@PRIME_RL.each_place
 def test_counters_that_reading_empties_are_read_once(where, tmp_path, dfx_dir):
     job = """
 from prime_rl.orchestrator.periodic_logger import PeriodicLogger

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shapes import WHERE, Shapes
+from shapes import Shapes
 
 # call shapes of alibaba/ROLL 8eb27cc
 ROLL = Shapes(
@@ -124,7 +124,7 @@ ROLL = Shapes(
 )  # fmt: skip
 
 
-@WHERE
+@ROLL.each_place
 def test_reports_are_recorded_once_without_tags(where, tmp_path, dfx_dir):
     job = """
 import tempfile
@@ -145,7 +145,7 @@ tracker.finish()
     assert seen.num_errors == 0
 
 
-@WHERE
+@ROLL.each_place
 def test_history_replayed_after_a_resume_moves_no_step(where, tmp_path, dfx_dir):
     job = """
 from roll.utils.tracking import create_tracker
@@ -161,7 +161,7 @@ tracker.finish()
     assert losses == {7: [2.0], 8: [1.0], 6: [3.0]}
 
 
-@WHERE
+@ROLL.each_place
 def test_the_drivers_timers_are_stages(where, tmp_path, dfx_dir):
     job = """
 import roll.utils.tracking
@@ -177,7 +177,7 @@ with Timer(name="step_generate", logger=None):
     assert seen.names("stage") == ["old_logprob", "rollout"]
 
 
-@WHERE
+@ROLL.each_place
 def test_workers_stay_what_ray_and_the_cluster_look_for(where, tmp_path, dfx_dir):
     job = """
 import inspect

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shapes import WHERE, Shapes
+from shapes import Shapes
 
 # call shapes of THUDM/slime 624b824
 SLIME = Shapes(
@@ -78,7 +78,7 @@ SLIME = Shapes(
 )
 
 
-@WHERE
+@SLIME.each_place
 def test_each_axis_keeps_its_step(where, tmp_path, dfx_dir):
     job = """
 from types import SimpleNamespace as NS
@@ -102,7 +102,7 @@ logging_utils.log(args, {"eval/gsm8k": 0.25, "eval/step": 3}, step_key="eval/ste
     assert seen.num_errors == 0
 
 
-@WHERE
+@SLIME.each_place
 def test_timers_are_stages_and_waiting_for_data_is_a_wait(where, tmp_path, dfx_dir):
     job = """
 from slime.observability.timer import Timer, inverse_timer, timer
@@ -129,7 +129,7 @@ else:
     assert seen.num_errors == 0
 
 
-@WHERE
+@SLIME.each_place
 def test_rollouts_say_what_they_are(where, tmp_path, dfx_dir):
     job = """
 from slime.rollout.base_types import call_rollout_fn

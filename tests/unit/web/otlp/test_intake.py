@@ -118,8 +118,8 @@ def test_what_is_held_has_bounds(received, monkeypatch):
 
 def test_who_is_silent_for_an_hour_is_forgotten(intake, monkeypatch):
     told(intake, known(**{envelope.URL: "http://a:1"}))
-    now = module.time.time()
-    monkeypatch.setattr(module.time, "time", lambda: now + module.FORGET_SECONDS + 1)
+    late_ns = module.time.monotonic_ns() + int(module.FORGET_SECONDS * 1e9) + 1
+    monkeypatch.setattr(module.time, "monotonic_ns", lambda: late_ns)
     told(intake, known(node="b", agent="2", **{envelope.URL: "http://b:1"}))
     assert [target.node for target in intake.targets()] == ["b"]
 

@@ -1,0 +1,384 @@
+"""A diagnosis of the runs that are seen, as text and as JSON: what `diagnose` prints.
+
+A serving agent makes it itself (``route``), so that the command needs no imports to show it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from dfx_agent.agent.kept.findings import findings
+from dfx_agent.assembly.observed import Observed
+from dfx_agent.durations import seconds_text
+from dfx_agent.judge.memory.judge import heap_text
+from dfx_agent.snapshot import (
+    Blindness,
+    Bottleneck,
+    EngineNote,
+    EventLoopRow,
+    Incident,
+    LoopPhase,
+    LoopStep,
+    RankRow,
+    RunRow,
+    RunVerdicts,
+    Snapshot,
+    SpansRow,
+    StageDevice,
+    Standing,
+    Verdict,
+)
+from dfx_agent.snapshot.bottleneck import bound_text, is_breakdown
+from dfx_agent.snapshot.devices import device_text, stage_text
+from dfx_agent.snapshot.document import Document
+
+PATH = "/api/v1/diagnosis"
+EXIT_CODE_HEADER, PIDS_HEADER = "Dfx-Exit-Code", "Dfx-Pids"
+
+_WIDTH = 100
+_HOLDERS_TOLD, _PHASES_TOLD, _STAGES_TOLD, _PAST_TOLD = 5, 12, 6, 8
+_LEAST_LATE_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class ToldLoop:
+    """The event loop of one process."""
+
+    role: str
+    rank: str
+    event_loop: EventLoopRow
+
+
+@dataclass(frozen=True)
+class ToldRun:
+    """What is said of one run."""
+
+    run: str
+    standing: Standing
+    incidents: tuple[Incident, ...]
+    verdicts: tuple[Verdict, ...]
+    engine_notes: tuple[EngineNote, ...]
+    bottleneck: Bottleneck | None = None
+    event_loops: tuple[ToldLoop, ...] = ()
+    past_incidents: tuple[Incident, ...] = ()
+    ending: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What ``--json`` prints; ``source`` is the address of an agent, or "segments"."""
+
+    source: str
+    blind: Blindness | None
+    runs: tuple[ToldRun, ...]
+    finished: tuple[RunVerdicts, ...] = ()
+
+
+DOCUMENT = Document[Diagnosis](Diagnosis)
+
+
+def diagnosis(seen: Observed, run: str | None) -> Diagnosis:
+    told = (
+        ToldRun(
+            run=row.run,
+            standing=row.standing,
+            incidents=row.incidents,
+            verdicts=row.verdicts,
+            engine_notes=_engine_notes(row),
+            bottleneck=row.bottleneck,
+            event_loops=_loops(row),
+            past_incidents=row.past_incidents,
+            ending=row.ending,
+        )
+        for row in seen.runs
+    )
+    return Diagnosis(seen.source, _blind(seen, run), tuple(told), seen.finished)
+
+
+def _loops(run: RunRow) -> tuple[ToldLoop, ...]:
+    told = ((rank.role, rank.rank, rank.event_loop) for rank in run.ranks)
+    return tuple(ToldLoop(role, rank, loop) for role, rank, loop in told if loop is not None)
+
+
+def exit_code(seen: Observed, run: str | None) -> int:
+    """Of what is not seen nothing is known: that is no 0."""
+    if finds_something(seen):
+        return 1
+    return 2 if _blind(seen, run) or not (seen.runs or seen.finished) else 0
+
+
+def _blind(seen: Observed, run: str | None) -> Blindness | None:
+    """Since when and why something is not seen; with ``run`` something of that run."""
+    rows = [row.blind for row in seen.runs] if run else [seen.snapshot.agent.blind]
+    return next(filter(None, rows), None)
+
+
+def finds_something(seen: Observed) -> bool:
+    standings = [run.standing for run in seen.runs] or [run.standing for run in seen.finished]
+    return any(standing.state == "found" for standing in standings)
+
+
+def text(seen: Observed, run: str | None) -> str:
+    """For people; the worst first."""
+    return "".join(f"{line}\n" for line in _lines(seen, _blind(seen, run)))
+
+
+def _lines(seen: Observed, blind: Blindness | None) -> Iterator[str]:
+    if blind:
+        since = time.strftime("%H:%M:%S", time.localtime(blind.since_seconds))
+        yield f"blind since {since}: {blind.reason}"
+    for problem in seen.snapshot.agent.problems:
+        yield problem.line
+    yield from _spans_lines(seen.snapshot.agent.spans)
+    for run in seen.runs:
+        yield from _run_lines(seen, run)
+    if not seen.runs:
+        yield from _nobody_lines(seen)
+
+
+def _nobody_lines(seen: Observed) -> Iterator[str]:
+    """Nothing runs: what is known of runs that have ended."""
+    if not seen.is_of_hub and not seen.finished:
+        yield from _last_kept_lines(seen.directory)
+    for run in seen.finished:
+        yield f"run {run.run}, which has ended:"
+        yield _filled(f"  {run.standing.state}: {run.standing.reason}")
+        yield from _past_lines(run)
+    yield f"no observed process {seen.place}; {_what_to_do(seen)}"
+
+
+def _past_lines(run: RunRow | RunVerdicts) -> Iterator[str]:
+    """Incidents that are over, but for the one that the state of the run already says."""
+    for incident in run.past_incidents[:_PAST_TOLD]:
+        if not run.standing.reason.startswith(incident.sentence):
+            yield _filled(f"  earlier: {incident.sentence}")
+
+
+def _spans_lines(spans: SpansRow | None) -> Iterator[str]:
+    if spans is not None and spans.num_left_out:
+        yield _filled(f"spans: {spans.num_left_out} left out, the first: {spans.first}")
+
+
+def _run_lines(seen: Observed, run: RunRow) -> Iterator[str]:
+    states = [rank.state for rank in run.ranks]
+    living = sum(state in {"live", "unknown"} for state in states)
+    yield f"run {run.run}: {living} of {len(states)} processes live, from {seen.source}"
+    if run.part:
+        yield _filled(f"  {run.part} {_whole_job(seen)}")
+    keeps = not seen.is_of_hub
+    if not living and run.standing.state != "found" and keeps:
+        # an agent that saw the end knew more than what is left
+        yield from _last_kept_lines(seen.directory, run.run)
+    yield from _standing_lines(run)
+    yield from _bottleneck_lines(run)
+    yield from _engines_lines(run)
+    for verdict in run.verdicts:
+        yield from _verdict_lines(verdict)
+        if verdict.state == "found" and keeps:
+            yield from _kept_lines(seen.directory, run.run, verdict.kind)
+    for rank in run.ranks:
+        yield from _loop_lines(rank)
+        yield from _heap_lines(run, rank)
+    yield from _devices_lines(run)
+    if not run.verdicts:
+        yield "  look longer with --watch"
+
+
+def _whole_job(seen: Observed) -> str:
+    """Who knows all of it."""
+    hub = seen.snapshot.agent.hub
+    if hub is None:
+        return "To judge the whole job, join a hub on all of its nodes (--join URL)."
+    if hub.state == "joined":
+        return f"The hub {hub.url} judges the whole job."
+    return f"This node has not joined the hub {hub.url} ({hub.message or hub.state})."
+
+
+def _what_to_do(seen: Observed) -> str:
+    if seen.is_of_hub:
+        return "no node has told of a run yet"
+    if seen.source == "segments":
+        return "start one: dfx-agent run -- CMD ..."
+    return (
+        f"the agent at {seen.source} is there: the job has not trained, called a collective or "
+        "marked a stage yet (it may wait in init_process_group: py-spy dump --pid PID)"
+    )
+
+
+def _standing_lines(run: RunRow) -> Iterator[str]:
+    """The state of the run, and each incident in the words that the page and the pager use."""
+    if all(incident.state == "noted" for incident in run.incidents):
+        yield _filled(f"  {run.standing.state}: {run.standing.reason}")
+    for incident in run.incidents:
+        yield _filled(f"  {incident.state}: {incident.sentence}")
+    yield from _past_lines(run)
+    if run.ending and run.ending not in run.standing.reason:
+        yield _filled(f"  {run.ending}")
+
+
+def _bottleneck_lines(run: RunRow) -> Iterator[str]:
+    """Where a step goes; or what bounds a pipeline, and because of what. Neither is a fault."""
+    verdict = run.bottleneck
+    if verdict is None:
+        return
+    if is_breakdown(verdict):
+        yield _filled(f"  step: {verdict.summary}")
+        for sentence in filter(None, (*verdict.chain[1:], verdict.balance)):
+            yield _filled(f"    {sentence}")
+        return
+    if verdict.state != "found":
+        unsure = "" if verdict.state == "clear" else f"{verdict.state}: "
+        yield _filled(f"  pipeline: {unsure}{verdict.summary}")
+        return
+    steps = "" if verdict.first_step is None else (
+        f", steps {verdict.first_step} to {verdict.last_step} of {verdict.role}"
+    )  # fmt: skip
+    yield f"  pipeline: {bound_text(verdict)}{steps}"
+    for number, sentence in enumerate(verdict.chain):
+        yield _filled(f"    {'because: ' if number else ''}{sentence}")
+    if verdict.balance:
+        yield _filled(f"    {verdict.balance}")
+
+
+def _engines_lines(run: RunRow) -> Iterator[str]:
+    """Who is not up, stands out or contradicts: evidence, no verdict."""
+    for note in _engine_notes(run):
+        yield _filled(f"  engine: {note.sentence}")
+
+
+def _engine_notes(run: RunRow) -> tuple[EngineNote, ...]:
+    return run.engines.notes if run.engines else ()
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent="    ")
+
+
+def _verdict_lines(verdict: Verdict) -> Iterator[str]:
+    head = f"  {verdict.subject}: {verdict.state}"
+    yield _filled(f"{head}: {verdict.summary}")
+    if verdict.state == "found":
+        yield f"    {_facts(verdict)}"
+    for line in verdict.evidence:
+        yield textwrap.fill(line, _WIDTH, initial_indent="    - ", subsequent_indent="      ")
+
+
+def _heap_lines(run: RunRow, rank: RankRow) -> Iterator[str]:
+    """Where glibc keeps much memory, and no verdict has said so."""
+    memory, told = rank.host_memory, [v for v in run.verdicts if v.kind == "memory"]
+    if memory is None or memory.heap is None:
+        return
+    text = heap_text(memory.heap, memory.anonymous_bytes)
+    if text and not any(v.role == rank.role and rank.rank in v.ranks for v in told):
+        yield _filled(f"  memory of {rank.role} {rank.rank}: {text}")
+
+
+def _devices_lines(run: RunRow) -> Iterator[str]:
+    """What the devices of each rank did in its longest stages, in the order of its steps."""
+    for rank in run.ranks:
+        if not rank.device_stages:
+            continue
+        names = ", ".join(map(device_text, rank.device_names))
+        told = "; ".join(filter(None, map(stage_text, _longest(rank.device_stages))))
+        yield _filled(f"  devices of {rank.role} {rank.rank} ({names}): {told}")
+
+
+def _longest(stages: Sequence[StageDevice]) -> list[StageDevice]:
+    """In their order."""
+    longest = sorted(stages, key=lambda stage: -stage.seconds)[:_STAGES_TOLD]
+    return [stage for stage in stages if stage in longest]
+
+
+def _loop_lines(rank: RankRow) -> Iterator[str]:
+    """Of an event loop that was held up in the last minute."""
+    loop = rank.event_loop
+    if loop is None or not loop.holders:
+        return
+    late, of = seconds_text(loop.late_seconds), seconds_text(loop.window_seconds)
+    head = f"  event loop of {rank.role} {rank.rank}: late for {late} of the last {of}"
+    yield _filled(f"{head}, 1 % of the time by {seconds_text(loop.window.p99_seconds)} or more")
+    for held in loop.holders[:_HOLDERS_TOLD]:
+        times = "once" if held.num_times == 1 else f"{held.num_times} times"
+        longest = f"longest {seconds_text(held.longest_seconds)}"
+        yield _filled(f"    - {seconds_text(held.seconds)}, {times}, {longest}: {held.name}")
+    if loop.last_step is not None and any(p.late_seconds for p in loop.last_step.phases):
+        yield from _phases_lines(rank, loop.last_step)
+
+
+def _phases_lines(rank: RankRow, step: LoopStep) -> Iterator[str]:
+    """The longest, and those in which the loop was held; both are costs of the step."""
+    told = [p for n, p in enumerate(step.phases) if n < _PHASES_TOLD or _is_late(p)]
+    yield f"  step {step.step} of {rank.role} {rank.rank} took {seconds_text(step.seconds)}:"
+    width = max(len(_phase_name(phase)) for phase in told)
+    yield f"    {'PHASE':{width}}  {'TOOK':>8}  {'LOOP HELD':>9}  BY"
+    for phase in told:
+        late = "-" if not _is_late(phase) else seconds_text(phase.late_seconds or 0.0)
+        by = "; ".join(f"{seconds_text(h.seconds)} {h.name}" for h in phase.holders[:2])
+        name, took = _phase_name(phase), seconds_text(phase.seconds)
+        yield f"    {name:{width}}  {took:>8}  {late:>9}  {by if _is_late(phase) else ''}".rstrip()
+    if len(told) < len(step.phases) + step.num_omitted_phases:
+        rest = len(step.phases) + step.num_omitted_phases - len(told)
+        yield f"    and {rest} shorter phases"
+
+
+def _is_late(phase: LoopPhase) -> bool:
+    return (phase.late_seconds or 0.0) >= _LEAST_LATE_SECONDS
+
+
+def _phase_name(phase: LoopPhase) -> str:
+    return phase.name or "(not inside any stage)"
+
+
+def _facts(verdict: Verdict) -> str:
+    """Cause, ranks, stage and cost on one line; what is not known is left out."""
+    facts = [f"cause: {verdict.cause}"]
+    if verdict.ranks:
+        facts.append(f"to blame: {', '.join(verdict.ranks)}")
+    if verdict.stage:
+        facts.append(f"stage: {verdict.stage}")
+    if verdict.lost_seconds is not None:
+        facts.append(f"lost: {verdict.lost_seconds:.3g} s a step")
+    return "; ".join(facts)
+
+
+def _last_kept_lines(directory: str, run: str = "") -> Iterator[str]:
+    """What was found last, in the words of who saw it."""
+    for found in findings(directory, run)[:1]:
+        if found.sentence:
+            yield _filled(f"  {found.kind} found before: {found.sentence}")
+        yield f"    {found.how_to_read}"
+
+
+def _kept_lines(directory: str, run: str, kind: str) -> Iterator[str]:
+    for found in findings(directory, run, kind)[:1]:
+        yield f"    {found.how_to_read}"
+
+
+def route(snapshot: Callable[[], Snapshot], directory: str) -> Route:
+    """``GET /api/v1/diagnosis?run=NAME``: the text; the JSON where the client accepts that."""
+
+    def answer(request: Request) -> Response:
+        run = request.query_params.get("run")
+        url = f"{request.url.scheme}://{request.headers.get('host', '')}"
+        seen = Observed(url, directory, snapshot()).of_run(run)
+        if seen is None:
+            return PlainTextResponse(f"no run named {run}\n", 404)
+        agent = seen.snapshot.agent
+        headers = {
+            EXIT_CODE_HEADER: str(exit_code(seen, run)),
+            PIDS_HEADER: f"{agent.pid},{agent.other_agent_pid or ''}",
+            "Cache-Control": "no-store",
+        }
+        if "json" in request.headers.get("accept", ""):
+            body = DOCUMENT.dumped(diagnosis(seen, run))
+            return Response(body, 200, headers, "application/json")
+        return PlainTextResponse(text(seen, run), 200, headers)
+
+    return Route(PATH, answer)

@@ -1,0 +1,1 @@
+"""How a job on Ray ends: what Ray does to its workers is no crash."""

@@ -1,0 +1,134 @@
+"""Actors of Ray that nobody waits for in a collective: which one holds the job up.
+
+A driver calls a method of each actor and waits for the results. The actor that is still in its
+method, next to actors that are idle, is the one to examine. An idle actor waits for its next call
+and is never to blame, nor is a process that itself waits for actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+
+from dfx_agent.durations import seconds_text
+from dfx_agent.facts.rank import IDLE, RankFacts, Waiter
+from dfx_agent.facts.stacks import RAY_OBJECT, client_of
+from dfx_agent.judge.hang import limits, sentences
+from dfx_agent.judge.hang.limits import Excuse
+from dfx_agent.judge.hang.places import place_text
+from dfx_agent.judge.hang.role import Role
+from dfx_agent.judge.words import calls_text, have_text, ranks_text, waits_text
+from dfx_agent.sentence import capitalized
+from dfx_agent.snapshot import Verdict
+
+_FLOOR_SECONDS = 30.0  # nobody waits in a collective: the sign is weaker
+_UNUSUAL_SECONDS = 60.0
+_ENOUGH_DURATIONS = 3
+
+
+def is_idle(rank: RankFacts) -> bool:
+    """Whether it waits for the next call of a method."""
+    return rank.stacks is not None and rank.stacks.is_idle_actor
+
+
+def waits_for_actors(rank: RankFacts) -> bool:
+    """Whether its main thread stands in ``ray.get``, ``ray.wait`` or the like."""
+    return rank.stacks is not None and client_of(rank.stacks) == RAY_OBJECT
+
+
+def held_by_actor(
+    role: Role, everybody: Sequence[RankFacts], quiet_seconds: float
+) -> Verdict | None:
+    """The actor of this role that the driver waits for; None where no actor stands out.
+
+    ``everybody``: ranks of all roles; ``quiet_seconds``: how long nothing has moved in the run.
+    """
+    busy = [rank for rank in role.living if _is_busy(rank)]
+    num_idle = sum(map(is_idle, role.living))
+    drivers = [rank for rank in everybody if _is_driver(rank) and rank.stacks is not None]
+    has_waiter = any(map(waits_for_actors, everybody)) or not drivers
+    if not busy or not has_waiter:
+        return None
+    excuses = {rank: _with_floor(role.excuse(rank)) for rank in busy}
+    late = [rank for rank in busy if rank.quiet_seconds >= excuses[rank].limit_seconds]
+    ranks = [rank for rank in late if _has_ended_before(rank)] or late
+    others = [rank for rank in everybody if _is_busy(rank)]
+    is_one = num_idle > 0 or len(others) == 1 or any(map(_has_ended_before, ranks))
+    if ranks and is_one and quiet_seconds >= _FLOOR_SECONDS:
+        return _found(role, ranks, excuses, has_idle=num_idle > 0)
+    unusual = [rank for rank in busy if _is_unusual(rank)]
+    return _not_sure(role, unusual[0], excuses[unusual[0]]) if unusual else None
+
+
+def not_called(role: Role, idle: list[RankFacts], waiters: list[Waiter]) -> Verdict:
+    """Ranks wait in a collective for actors of which no method has been called."""
+    seconds = role.age_seconds(waiters)
+    summary = sentences.NOT_CALLED(
+        waiting=capitalized(calls_text(waiters)),
+        ranks=ranks_text(idle),
+        age=seconds_text(seconds),
+    )
+    if seconds < limits.UNTOLD_FLOOR_SECONDS:
+        return role.verdict("insufficient evidence", summary)
+    lines = [waits_text(waiters)]
+    found = role.found("not called", summary, [], lines, role.now_ns - int(seconds * 1e9))
+    return replace(found, action=sentences.NOT_CALLED.action)
+
+
+def _is_driver(rank: RankFacts) -> bool:
+    return rank.is_living and not rank.is_ray_worker
+
+
+def _is_busy(rank: RankFacts) -> bool:
+    """Whether a method of this actor has not returned, and it waits for nobody of the job."""
+    is_known = rank.is_living and rank.is_ray_worker and rank.stacks is not None
+    return is_known and not (is_idle(rank) or waits_for_actors(rank) or rank.arrivals)
+
+
+def _has_ended_before(rank: RankFacts) -> bool:
+    """Whether the method that it is in is known to take much less."""
+    known = rank.stage_durations.get(rank.stage, ())
+    return rank.stage != IDLE and len(known) >= _ENOUGH_DURATIONS
+
+
+def _is_unusual(rank: RankFacts) -> bool:
+    if not _has_ended_before(rank):
+        return rank.quiet_seconds >= _UNUSUAL_SECONDS
+    known = rank.stage_durations[rank.stage]
+    usual_seconds = max(2 * max(known), 5 * median(known)) / 1e9
+    return rank.quiet_seconds >= max(limits.NO_STACKS_FLOOR_SECONDS, usual_seconds)
+
+
+def _with_floor(excuse: Excuse) -> Excuse:
+    return excuse._replace(limit_seconds=max(excuse.limit_seconds, _FLOOR_SECONDS))
+
+
+def _found(
+    role: Role, ranks: list[RankFacts], excuses: dict[RankFacts, Excuse], *, has_idle: bool
+) -> Verdict:
+    first = max(ranks, key=lambda rank: rank.quiet_seconds)
+    sentence = sentences.BUSY_AMONG_IDLE if has_idle else sentences.BUSY_FOR_DRIVER
+    summary = sentence(
+        ranks=capitalized(have_text(ranks)),
+        place=place_text(first),
+        duration=seconds_text(first.quiet_seconds),
+    )
+    lines = [f"{ranks_text([rank])}: {excuses[rank].reason}" for rank in ranks[:4]]
+    lines += _idle_lines(role.living)
+    return role.found(limits.STUCK, summary, ranks, lines, first.moved_ns)
+
+
+def _idle_lines(ranks: Iterable[RankFacts]) -> list[str]:
+    idle = list(filter(is_idle, ranks))
+    return [f"{ranks_text(idle)}: idle in Ray's main_loop"] if idle else []
+
+
+def _not_sure(role: Role, rank: RankFacts, excuse: Excuse) -> Verdict:
+    summary = sentences.BUSY_NOT_SURE(
+        ranks=capitalized(have_text([rank])),
+        place=place_text(rank),
+        duration=seconds_text(rank.quiet_seconds),
+        limit=f"{excuse.limit_seconds:.0f} s",
+    )
+    return role.verdict("insufficient evidence", summary, evidence=(excuse.reason,))

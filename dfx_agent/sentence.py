@@ -1,0 +1,62 @@
+"""Sentences of verdicts, declared as data so that the docs can list all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence with named fields: who or what, how much, since when, because.
+
+    Judges declare their sentences in modules called ``sentences``; the docs generate one page from
+    these modules. Calling a sentence returns its text:
+
+    >>> FAILED = Sentence("{ranks} failed with {how}.", {"ranks": "Rank 1", "how": "exit code 1"})
+    >>> FAILED(ranks="Rank 3", how="exit code 2")
+    'Rank 3 failed with exit code 2.'
+    """
+
+    template: str
+    """Text with ``str.format`` fields, each filled with words and not with raw values."""
+    example: Mapping[str, object] = field(default_factory=dict)
+    """A value for every field of the template and of the action."""
+    action: str = ""
+    """What the reader should do first; "" where the runbook of the alert says it."""
+
+    def __call__(self, **values: object) -> str:
+        """The text; KeyError if a field of the template has no value."""
+        return self.template.format(**values)
+
+    def action_text(self, **values: object) -> str:
+        """What to do, with the same values."""
+        return self.action.format(**values)
+
+
+def full_sentence(text: str) -> str:
+    """The same text as a sentence: with a capital and a final stop.
+
+    A name that is written small, as ``actor/kl`` or ``all_reduce``, stays as it is.
+    """
+    text = text.strip()
+    first = text.split(maxsplit=1)[0] if text else ""
+    if first.removesuffix(",").removesuffix(":").isalpha():
+        text = capitalized(text)
+    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
+
+
+def capitalized(text: str) -> str:
+    """The same text with a capital: for the first field of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Texts one after the other as full sentences, each text once."""
+    return " ".join(dict.fromkeys(map(full_sentence, filter(None, texts))))
+
+
+def listed(names: Sequence[str]) -> str:
+    """As in "loss", "loss and reward", "KL, loss and reward"."""
+    head = ", ".join(names[:-1])
+    return f"{head} and {names[-1]}" if head else "".join(names)

@@ -1,0 +1,102 @@
+"""Ray: each method call of an actor is a stage of that name, as long as no framework marks its own.
+
+Ray 2 runs every call inside ``ray._private.worker._changeproctitle("ray::Actor.method", ...)`` and
+looks that function up at each call, so it works in actors that run already. Methods of actors with
+an event loop overlap in one thread and are left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import Any
+
+import dfx_agent.shim as dfx
+from dfx_agent.shim import adapters, recorder
+from dfx_agent.shim.patches import PatchSet, Switch
+
+KIND = "launcher"  # it says nothing about whose names metrics have
+
+_TITLE = "ray::"
+
+
+class _MethodCall:
+    """Ray's own context manager with a stage around it."""
+
+    def __init__(self, title_change: Any, stage: Any) -> None:
+        self._title_change, self._stage = title_change, stage
+
+    def __enter__(self) -> Any:
+        self._stage.__enter__()
+        return self._title_change.__enter__()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Any:
+        try:
+            return self._title_change.__exit__(exc_type, exc, traceback)
+        finally:
+            self._stage.__exit__(exc_type, exc, traceback)
+
+
+def _patch_calls(patches: PatchSet, module: ModuleType) -> None:
+    def wrapper(original: Callable[[str, str], Any], switch: Switch) -> Any:
+        def _changeproctitle(title: str, next_title: str) -> Any:
+            change = original(title, next_title)
+            method = _stage_of(title, module) if switch.is_on else ""
+            if not method:
+                return change
+            switch.see()
+            return _MethodCall(change, dfx.stage(method))
+
+        return _changeproctitle
+
+    patches.replace(module, "_changeproctitle", wrapper)
+
+
+def _stage_of(title: str, module: ModuleType) -> str:
+    """The method of "ray::Actor.method"; "" where it is not to be a stage."""
+    writer = recorder.current
+    is_armed = recorder.start_late is not None and "torch" in sys.modules
+    if adapters.has_framework() or (writer is None and not is_armed):
+        return ""
+    try:
+        _, is_method, method = title.removeprefix(_TITLE).rpartition(".")
+        worker: Any = module.global_worker
+        is_ours = is_method and not method.startswith("__") and not worker.actor_id.is_nil()
+        return method if is_ours and not worker.core_worker.current_actor_is_asyncio() else ""
+    except Exception:  # noqa: BLE001 (private to Ray)
+        recorder.count_error()
+        return ""
+
+
+def _patch_driver(patches: PatchSet, module: ModuleType) -> None:
+    """A driver that waits for results has its segment, so that its end is seen."""
+
+    def wrapper(original: Callable[..., Any], switch: Switch) -> Any:
+        def get_objects(*args: Any, **kwargs: Any) -> Any:
+            if switch.is_on and recorder.current is None:
+                _see_driver(module)
+            return original(*args, **kwargs)
+
+        return get_objects
+
+    patches.replace(module.Worker, "get_objects", wrapper)
+
+
+def _see_driver(module: ModuleType) -> None:
+    try:
+        if module.global_worker.mode == module.SCRIPT_MODE:
+            recorder.active()
+    except Exception:  # noqa: BLE001 (private to Ray)
+        recorder.count_error()
+
+
+PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+    "calls": ("ray._private.worker", _patch_calls),
+    "driver": ("ray._private.worker", _patch_driver),
+}
