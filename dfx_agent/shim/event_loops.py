@@ -159,7 +159,9 @@ class _Loop:
             self._tell(writer, named)
             self.is_late = now_ns - due_ns >= _HELD_SECONDS * 1e9
             who = self._holder(loop) if self.is_late else NO_TURN
-            asked_ns = self._asked_ns = now_ns if who == NO_TURN else due_ns
+            # what was before the last answer is part of that answer's lag
+            asked_ns = now_ns if who == NO_TURN else max(due_ns, self._answered_ns)
+            self._asked_ns = asked_ns
             if asked_ns < now_ns:
                 self._note(asked_ns, now_ns, who)
             loop.call_soon_threadsafe(self._answer, writer, asked_ns)

@@ -354,6 +354,7 @@ class Folder:
         self.problems: dict[str, SegmentProblem] = {}
         self.num_reaped = 0
         self._known: set[str] = set()
+        self._starting: dict[str, float] = {}  # names of files, and when they were seen first
         self._listed_ns = 0  # when the folder had last changed as it was listed
         self._lock: lock.FolderLock | None = None
         self._lock_problem = ""
@@ -457,9 +458,10 @@ class Folder:
 
     def _remove_abandoned(self, name: str) -> None:
         """A process that was killed while it created its segment leaves this behind."""
-        status = self._held.status(name)
-        if status is not None and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+        now = time.monotonic()  # the wall clock may have been set since the file was written
+        if now - self._starting.setdefault(name, now) > _ABANDONED_SECONDS:
             self._held.remove(name)
+            del self._starting[name]
 
     def _take_lock(self) -> None:
         if not self._may_reap:

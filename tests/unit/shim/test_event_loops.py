@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from dfx_agent.shim import event_loops
 from dfx_agent.shim.event_loops import (
     NO_PROCESSOR,
     NO_TURN,
@@ -285,3 +287,26 @@ def test_who_holds_a_loop_for_long_finds_a_name_after_many_who_did_not():
 def test_what_the_guest_says_where_no_code_is_named_is_what_the_judge_reads():
     assert OTHERS == UNNAMED
     assert all(name.startswith(NO_CODE) for name in (NO_PROCESSOR, NO_TURN))
+
+
+class _Running:
+    """A loop that is asked and does not answer."""
+
+    def is_closed(self):
+        return False
+
+    def is_running(self):
+        return True
+
+    def call_soon_threadsafe(self, *call):
+        self.call = call
+
+
+def test_time_before_an_answer_does_not_count_again_when_the_monitor_itself_is_late(monkeypatch):
+    monkeypatch.setattr(event_loops, "holder", lambda *_: "work (job.py)")
+    running = _Running()
+    loop = event_loops._Loop(running, threading.get_ident())
+    loop._answered_ns = answered_ns = time.monotonic_ns()
+    assert loop.look(None, answered_ns - 10**9, None)
+    asked_ns = running.call[2]
+    assert asked_ns >= answered_ns

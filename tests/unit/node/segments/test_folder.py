@@ -193,17 +193,28 @@ def test_looking_only_takes_no_lock_and_removes_nothing(dfx_dir, path):
     looker.close()
 
 
-def test_files_of_a_killed_start_are_removed_after_a_minute(dfx_dir):
+@pytest.mark.parametrize("reaps", [True, False])
+def test_files_of_a_killed_start_are_removed_after_a_minute(dfx_dir, monkeypatch, reaps):
     old, new = dfx_dir / "1-a.starting", dfx_dir / "2-b.starting"
     old.touch()
+    folder = Folder(str(dfx_dir), reap=reaps)
+    list(folder.new_followers())
+    begin = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: begin + 61)
     new.touch()
-    os.utime(old, (time.time() - 61,) * 2)
-    second = Folder(str(dfx_dir), reap=False)
-    list(second.new_followers())
-    assert old.exists()
+    list(folder.new_followers())
+    assert (old.exists(), new.exists()) == (not reaps, True)
+    folder.close()
+
+
+def test_a_start_is_not_taken_for_a_killed_one_when_the_wall_clock_is_set(dfx_dir):
+    starting = dfx_dir / "1-a.starting"
+    starting.touch()
+    os.utime(starting, (time.time() - 3600,) * 2)
     folder = Folder(str(dfx_dir))
     list(folder.new_followers())
-    assert (old.exists(), new.exists()) == (False, True)
+    list(folder.new_followers())
+    assert starting.exists()
     folder.close()
 
 
