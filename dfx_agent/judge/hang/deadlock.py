@@ -84,9 +84,12 @@ def _is_passed_by_another(role: Role, waiter: Waiter) -> bool:
 
 
 def _mismatched(role: Role, waiters: list[Waiter]) -> Verdict:
-    """To blame are those in the collective that the fewest are in; all of them on a tie."""
+    """To blame are those in the collective that the fewest are in; all of them on a tie.
+
+    Ranks that have waited in one of them for less than 10 s count too.
+    """
     places: dict[str, list[Waiter]] = {}
-    for waiter in waiters:
+    for waiter in role.in_same(waiters):
         places.setdefault(str(waiter.arrival), []).append(waiter)
     fewest = min(map(len, places.values()))
     odd = [w.rank for group in places.values() if len(group) == fewest for w in group]

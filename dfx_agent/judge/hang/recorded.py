@@ -10,6 +10,8 @@ from dfx_agent.judge.unfinished import Unfinished, first_unfinished
 from dfx_agent.judge.words import named
 from dfx_agent.snapshot import Verdict
 
+_LATE_RECORDS_SECONDS = WAITING_SECONDS + 10.0
+
 
 def recorded(role: Role) -> list[Unfinished]:
     """What quiet ranks wait in for 10 s by torch's flight recorder, the oldest first."""
@@ -18,6 +20,17 @@ def recorded(role: Role) -> list[Unfinished]:
     known = {label: record for label, record in recorded.items() if record is not None}
     found = first_unfinished(known)
     return [one for one in found if _seconds_since(role, one) >= WAITING_SECONDS]
+
+
+def is_complete(role: Role, unfinished: Unfinished) -> bool:
+    """Whether the records of all ranks are there, or were waited for in vain.
+
+    Ranks write them when they have stood still for some time, so not all at one instant: who is
+    the odd one among the first two is not known.
+    """
+    recorded = {*unfinished.issued, *unfinished.missing}
+    is_whole = all(rank.label in recorded for rank in role.living)
+    return is_whole or _seconds_since(role, unfinished) >= _LATE_RECORDS_SECONDS
 
 
 def _seconds_since(role: Role, unfinished: Unfinished) -> float:

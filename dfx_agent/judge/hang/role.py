@@ -52,6 +52,18 @@ class Role:
         before_ns = self.now_ns - int(WAITING_SECONDS * 1e9)
         return [Waiter(r, a) for r in self.living for a in r.arrivals if a.begin_ns <= before_ns]
 
+    def in_same(self, waiters: Sequence[Waiter]) -> list[Waiter]:
+        """``waiters``, and all who have called something under one of their numbers."""
+        numbers = {(waiter.arrival.group, waiter.arrival.sequence) for waiter in waiters}
+        everybody = [Waiter(rank, a) for rank in self.living for a in rank.arrivals]
+        known = {(waiter.rank, waiter.arrival) for waiter in waiters}
+        newer = [
+            waiter
+            for waiter in everybody
+            if (waiter.arrival.group, waiter.arrival.sequence) in numbers and waiter not in known
+        ]
+        return sorted([*waiters, *newer], key=lambda waiter: waiter.rank.rank)
+
     def silent_waiters(self) -> list[Waiter]:
         """Devices wait without the host: quiet ranks that are ahead of others in a group."""
         quiet = [r for r in self.living if r.quiet_seconds >= WAITING_SECONDS and not r.arrivals]

@@ -42,7 +42,7 @@ from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.actors import held_by_actor
 from dfx_agent.judge.hang.behind import missed, unanswered
 from dfx_agent.judge.hang.deadlock import deadlock
-from dfx_agent.judge.hang.recorded import different, recorded, waiters_of
+from dfx_agent.judge.hang.recorded import different, is_complete, recorded, waiters_of
 from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.hang.standstill import silent_alone, silent_text, standstill
 from dfx_agent.judge.hang.suspended import suspended, suspended_verdict
@@ -63,7 +63,7 @@ def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
     if not waiters:
         waiters, absent = waiters_of(role, records)
     has_died = any(has_crashed(rank, role.ranks) for rank in role.ranks)
-    differing = [one for one in records if len(one.kinds) > 1]
+    differing = [one for one in records if len(one.kinds) > 1 and is_complete(role, one)]
     if differing and not has_died:
         return different(role, differing[0])
     if not waiters:

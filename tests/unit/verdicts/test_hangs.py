@@ -272,7 +272,25 @@ def test_different_operations_under_one_number_are_a_mismatch(scene):
     assert "rank 2 waits in broadcast@0 #5" in verdict.evidence
 
 
+def test_ranks_that_wait_for_less_than_ten_seconds_count_in_a_mismatch(scene):
+    ranks = scene.warm_up()
+    ranks[1].waits("all_reduce@0", 5)
+    ranks[0].waits("broadcast@0", 5)
+    time.sleep(0.6)
+    hold_in(ranks[2:], "all_reduce@0", 5)
+    verdict = scene.look(9.7)
+    assert (verdict.cause, verdict.ranks) == ("mismatched collectives", ("0",))
+
+
 REDUCED = ("all_reduce", 8, True)
+
+
+def test_the_first_two_records_do_not_tell_who_is_the_odd_one(scene):
+    ranks = scene.add(WORLD_SIZE)
+    ranks[0].writes_flight(REDUCED, ("all_reduce", 8, False))
+    ranks[2].writes_flight(REDUCED, ("broadcast", 8, False))
+    assert scene.look(11).state == "clear"
+    assert scene.look(21).ranks == ("0", "2"), "nobody else will say it"
 
 
 @pytest.mark.parametrize(
