@@ -50,13 +50,22 @@ def excess_parts(steps: Sequence[Step], rank: str) -> dict[Part, float]:
 
 
 def find_cause(
-    parts: Mapping[Part, float], excess_seconds: float, token_seconds: float | None
+    parts: Mapping[Part, float],
+    excess_seconds: float,
+    token_seconds: float | None,
+    *,
+    computes: bool = False,
 ) -> Cause:
-    """``token_seconds`` of the excess are what more tokens explain; None when none were told."""
+    """``token_seconds`` of the excess are what more tokens explain; None when none were told.
+
+    ``computes``: its CPU time shows that the rank computes meanwhile, also outside all stages.
+    """
     named = _named(parts, excess_seconds)
     names = ", ".join(map(_part_text, named)) or "many places"
     stage = next((name for kind, name in named if kind == "stage"), "")
     word = _word(parts, excess_seconds, token_seconds)
+    if word == LATE_START and computes:
+        word = SLOWER_TOKENS_UNKNOWN if token_seconds is None else SLOWER
     return Cause(word, stage, _TEXTS[word].format(names), part_lines(parts, excess_seconds))
 
 

@@ -40,7 +40,7 @@ from dfx_agent.judge.straggler.single_steps import (
     lost_seconds,
     span,
 )
-from dfx_agent.judge.straggler.witnesses import Testimony, testimonies
+from dfx_agent.judge.straggler.witnesses import Testimony, testimonies, work_excess
 from dfx_agent.judge.words import BUSY_HOST, labels_text, percent
 from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
@@ -298,13 +298,17 @@ class Comparison:
 
     def cause(self, worst: Suspect) -> Cause:
         parts = excess_parts(self._steps[-worst.num_steps :], worst.rank)
-        return find_cause(parts, worst.excess_seconds, worst.token_seconds)
+        computes = worst.testimony is not None
+        return find_cause(parts, worst.excess_seconds, worst.token_seconds, computes=computes)
 
     def since_seconds(self, worst: Suspect) -> float:
         """Begin of the first step of the unbroken row; one step in between may be better."""
+        if worst.testimony is None:
+            rows = list(zip(self._steps, self._excess[worst.rank], strict=True))
+        else:
+            rows = [(look, work_excess(look, worst.rank)) for look in self._context.looks]
         since, num_misses = self._steps[-1].begin_seconds, 0
-        rows = zip(self._steps, self._excess[worst.rank], strict=True)
-        for step, excess in reversed(list(rows)):
+        for step, excess in reversed(rows):
             if excess < SMALLEST_SHARE * self._step_seconds:
                 num_misses += 1
                 if num_misses > 1:

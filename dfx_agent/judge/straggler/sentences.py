@@ -11,7 +11,7 @@ FOUND = Sentence(
 )  # fmt: skip
 FOUND_ON_BUSY_HOST = Sentence(
     "{ranks} was last in {num_last} of {steps}, and used {more_cpu} more CPU time than the other "
-    "ranks: {cause}. This machine has more runnable threads than CPUs, so seconds are unreliable.",
+    "ranks: {cause}. This machine has more runnable threads than CPUs, so seconds are rough.",
     {"ranks": "Rank 2", "num_last": 18, "steps": "20 steps", "more_cpu": "31 %",
      "cause": "slower at equal tokens, in rollout"},
 )  # fmt: skip

@@ -138,7 +138,7 @@ def p_value(count: int, num_looks: int, num_ranks: int) -> float:
 
 
 def _effect(looks: Sequence[Step], rank: str, num_last: int, num_busiest: int) -> Testimony:
-    work = [_beyond({label: of.work_seconds for label, of in s.ranks.items()}, rank) for s in looks]
+    work = [work_excess(look, rank) for look in looks]
     lost = [-_beyond({label: of.waited_seconds for label, of in s.ranks.items()}, rank)
             for s in looks]  # fmt: skip
     more = [_cpu_ratio(look, rank) for look in looks]
@@ -167,6 +167,11 @@ def _had_cpu_share(looks: Sequence[Step], rank: str) -> float:
     times = [had for look in looks if (had := look.ranks[rank].processor) is not None]
     ran_ns, delayed_ns = sum(had.ran_ns for had in times), sum(had.delayed_ns for had in times)
     return ran_ns / (ran_ns + delayed_ns) if ran_ns else 1.0
+
+
+def work_excess(look: Step, rank: str) -> float:
+    """Seconds of work beyond the median of the others."""
+    return _beyond({label: of.work_seconds for label, of in look.ranks.items()}, rank)
 
 
 def _cpu_ratio(look: Step, rank: str) -> float:

@@ -91,6 +91,18 @@ def test_the_sentence_counts_and_mentions_the_host():
     assert verdict.lost_seconds is not None
 
 
+def test_the_begin_is_known_beyond_the_newest_32_steps():
+    found = verdicts(busy_steps(100, slow(1.5, since=60)))
+    assert all(1.5 * 50 <= (v.since_seconds or 0) <= 1.5 * 62 for v in found[97:])
+
+
+def test_a_rank_that_computes_outside_all_stages_is_slower_not_late():
+    steps = [_unmarked(step) for step in busy_steps(60, slow(1.5))]
+    last = verdicts(steps)[-1]
+    assert (last.ranks, last.cause) == (("2",), "slower, tokens unknown")
+    assert ": slower, in time outside all stages." in last.summary
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_equal_ranks_on_a_busy_host_are_accused_of_nothing(seed):
     assert not {v.ranks for v in verdicts(busy_steps(200, slow(1.0), seed=seed))} - {()}
@@ -170,6 +182,14 @@ def _more_cpu(step: Step, rank: str, seconds: float) -> Step:
     of = step.ranks[rank]
     more = replace(of, busy_seconds=(of.busy_seconds or 0.0) + seconds)
     return replace(step, ranks={**step.ranks, rank: more})
+
+
+def _unmarked(step: Step) -> Step:
+    ranks = {
+        label: replace(of, parts={IDLE: of.parts["stage", "rollout"], TRANSFER: 0.0})
+        for label, of in step.ranks.items()
+    }
+    return replace(step, ranks=ranks)
 
 
 def _sleeping(step: Step, rank: str, seconds: float) -> Step:
