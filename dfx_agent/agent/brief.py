@@ -102,7 +102,8 @@ def _processor(times: SchedTimes | None) -> SchedTimes | None:
     if times is None:
         return None
     crowd = None if times.crowd is None else round(times.crowd, 2)
-    return SchedTimes(_instant(times.ran_ns), _instant(times.delayed_ns), crowd)
+    ran_ns, delayed_ns, system_ns = map(_instant, (times.ran_ns, times.delayed_ns, times.system_ns))
+    return SchedTimes(ran_ns, delayed_ns, crowd, system_ns, times.num_faults)
 
 
 def _instant(at_ns: int) -> int:

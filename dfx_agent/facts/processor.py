@@ -9,11 +9,15 @@ class SchedTimes(NamedTuple):
     """Nanoseconds on a processor, and runnable without one.
 
     ``crowd``: threads of the whole host for each of its processors meanwhile, None if unknown.
+    ``system_ns`` of ``ran_ns`` in the kernel, which includes its ``num_faults`` page faults: 0
+    where nobody counted them.
     """
 
     ran_ns: int
     delayed_ns: int
     crowd: float | None = None
+    system_ns: int = 0
+    num_faults: int = 0
 
     @property
     def share(self) -> float | None:

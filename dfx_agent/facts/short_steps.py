@@ -103,4 +103,6 @@ def _mean_times(times: list[SchedTimes | None], weights: Sequence[int]) -> Sched
         round(_weighted_mean([each.ran_ns for each in known], weights)),
         round(_weighted_mean([each.delayed_ns for each in known], weights)),
         fmean(crowds) if crowds else None,
+        round(_weighted_mean([each.system_ns for each in known], weights)),
+        round(_weighted_mean([each.num_faults for each in known], weights)),
     )

@@ -23,6 +23,8 @@ class _Sample(NamedTuple):
     ran_ns: int
     delayed_ns: int
     crowd_ns: float  # the sum of threads for each processor over time
+    system_ns: int
+    num_faults: int
 
 
 class ProcessorTimes:
@@ -44,9 +46,10 @@ class ProcessorTimes:
         if thread != self._thread:
             self._thread = thread
             samples.clear()
-        before = samples[-1] if samples else _Sample(now_ns, 0, 0, 0.0)
+        before = samples[-1] if samples else _Sample(now_ns, 0, 0, 0.0, 0, 0)
         crowd_ns = before.crowd_ns + (times.crowd or 0.0) * (now_ns - before.time_ns)
-        samples.append(_Sample(now_ns, times.ran_ns, times.delayed_ns, crowd_ns))
+        ran_ns, delayed_ns, _, system_ns, num_faults = times
+        samples.append(_Sample(now_ns, ran_ns, delayed_ns, crowd_ns, system_ns, num_faults))
         if len(samples) > _MOST_SAMPLES:  # long steps need less
             del samples[1 : _MOST_SAMPLES // 2 : 2]
 
@@ -55,12 +58,14 @@ class ProcessorTimes:
         begin, end = self._at(begin_ns), self._at(end_ns)
         if begin is None or end is None:
             return None
-        ran, delayed, crowd = (max(0, b - a) for a, b in zip(begin, end, strict=True))
+        ran, delayed, crowd, system, faults = (
+            max(0, b - a) for a, b in zip(begin, end, strict=True)
+        )
         of_time = crowd / (end_ns - begin_ns) if end_ns > begin_ns else None
-        return SchedTimes(int(ran), int(delayed), of_time)
+        return SchedTimes(ran, delayed, of_time, system, faults)
 
-    def _at(self, time_ns: int) -> tuple[float, float, float] | None:
-        """The counters at that time."""
+    def _at(self, time_ns: int) -> tuple[int, ...] | None:
+        """The counters at that time, as in a sample."""
         samples = self._samples
         if len(samples) < 2:
             return None
@@ -69,7 +74,4 @@ class ProcessorTimes:
         at = min(max(1, bisect_left(samples, (time_ns,))), len(samples) - 1)
         before, after = samples[at - 1], samples[at]
         share = (time_ns - before.time_ns) / max(1, after.time_ns - before.time_ns)
-        ran, delayed, crowd = (
-            round(b + share * (a - b)) for b, a in zip(before[1:], after[1:], strict=True)
-        )
-        return ran, delayed, crowd
+        return tuple(round(b + share * (a - b)) for b, a in zip(before[1:], after[1:], strict=True))

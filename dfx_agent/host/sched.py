@@ -1,4 +1,4 @@
-"""What the kernel's scheduler counts of one thread: ``/proc/PID/task/TID/schedstat``.
+"""What the kernel counts of one thread: ``/proc/PID/task/TID/schedstat`` and ``stat``.
 
 The first two numbers of the line are nanoseconds, since the thread began, on a processor and
 runnable without one: somebody else had it. The third is how often it was given one.
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 
+from dfx_agent.boot_clock import SECONDS_PER_TICK
 from dfx_agent.facts.processor import SchedTimes, ThreadTimes
+from dfx_agent.host.stat import MINOR_FAULTS, SYSTEM_TICKS, stat_fields
 
 
 def times_by_thread(pid: int) -> dict[int, ThreadTimes]:
@@ -41,7 +43,12 @@ def threads_per_processor() -> float | None:
 
 def thread_times(pid: int, thread: int) -> SchedTimes | None:
     """None when the thread is gone, or the kernel does not count."""
-    return parse_schedstat(b" ".join(_fields(pid, thread)))
+    times = parse_schedstat(b" ".join(_fields(pid, thread)))
+    fields = stat_fields(f"/proc/{pid}/task/{thread}/stat")
+    if times is None or len(fields) <= SYSTEM_TICKS:
+        return times
+    system_ns = int(int(fields[SYSTEM_TICKS]) * SECONDS_PER_TICK * 1e9)
+    return times._replace(system_ns=system_ns, num_faults=int(fields[MINOR_FAULTS]))
 
 
 def _fields(pid: int, thread: int) -> list[bytes]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # indices behind the name
-STATE, PARENT, GROUP, USER_TICKS, SYSTEM_TICKS, START_TICKS, EXIT_STATUS = 0, 1, 2, 11, 12, 19, 49
+STATE, PARENT, GROUP, MINOR_FAULTS, USER_TICKS, SYSTEM_TICKS = 0, 1, 2, 7, 11, 12
+START_TICKS, EXIT_STATUS = 19, 49
 
 
 def num_waits(path: str) -> int | None:

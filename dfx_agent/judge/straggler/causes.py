@@ -18,6 +18,7 @@ LATE_START = "late start"
 SLOWER_COLLECTIVE = "slower collective"
 HOST_STALL = "host stall"
 DATA_WAIT = "data loader"
+PAGE_FAULTS = "page faults"
 
 # the guest sees this wait in torch's DataLoader
 DATA_LOADER: Part = ("wait", DATA_LOADER_WAIT)

@@ -15,6 +15,7 @@ from dfx_agent.judge.straggler.causes import (
     DATA_WAIT,
     MIN_TOKEN_SHARE,
     MORE_TOKENS,
+    PAGE_FAULTS,
     Cause,
     excess_parts,
     find_cause,
@@ -32,6 +33,7 @@ from dfx_agent.judge.straggler.excess import (
     recurs,
     views,
 )
+from dfx_agent.judge.straggler.page_faults import faulting
 from dfx_agent.judge.straggler.single_steps import (
     MIN_EFFECT,
     NUM_NEWEST,
@@ -60,10 +62,10 @@ def busy_verdict(role: str, steps: Sequence[Step], step_seconds: float) -> Verdi
     return _abstained(role, starved) if starved else None
 
 
-def _abstained(role: str, reason: busy_host.Reason) -> Verdict:
-    """On a host that may explain what the ranks took."""
+def _abstained(role: str, reason: busy_host.Reason, cause: str = BUSY_HOST) -> Verdict:
+    """Where something else than the rank may explain, or explains, what it took."""
     return Verdict(
-        "straggler", "insufficient evidence", role, reason.text, cause=BUSY_HOST,
+        "straggler", "insufficient evidence", role, reason.text, cause=cause,
         action=reason.sentence.action,
     )  # fmt: skip
 
@@ -174,9 +176,11 @@ class Comparison:
         share = excess_parts(steps, worst.rank).get(DATA_LOADER, 0.0) / worst.excess_seconds
         if share >= _LOADER_SHARE:
             return self._waits_for_data(worst, share)
+        late = busy_host.Late(steps, worst.rank, worst.excess_seconds, self._step_seconds)
+        if faults := faulting(late):
+            return _abstained(self._role, faults, PAGE_FAULTS)
         if worst.rank in self._context.named:
             return None
-        late = busy_host.Late(steps, worst.rank, worst.excess_seconds, self._step_seconds)
         reason = (
             busy_host.starved_ranks(self._steps, self._step_seconds)
             or busy_host.delayed(late)

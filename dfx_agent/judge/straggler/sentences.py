@@ -75,6 +75,13 @@ SLEPT_ON_BUSY_HOST = Sentence(
     {"ranks": "rank 2", "excess": "19 %", "why": "this machine has 9 threads per CPU"},
     action="Run fewer processes on this machine, or give the job its own CPUs.",
 )
+PAGE_FAULTS = Sentence(
+    "Page faults make {ranks} {excess} of a step slower than the other ranks: {num} in every step, "
+    "on the other ranks {others}. Its memory allocator returns memory to the kernel in every step.",
+    {"ranks": "rank 1", "excess": "17 %", "num": "2,500", "others": "4"},
+    action="Start the job with MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432, "
+    "or with jemalloc.",
+)
 DATA_LOADER = Sentence(
     "The job waits for data: the data loader of {ranks} is empty {share} of a step, and the other "
     "ranks wait for {ranks}. Loaders that are all equally slow look the same.",

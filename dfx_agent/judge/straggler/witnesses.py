@@ -3,7 +3,8 @@
 On a host with more runnable threads than CPUs the duration of a step says little about a rank. Two
 counts still do: how often a rank waited least (it was last), and how often its training thread
 used most CPU time. Each is tested against equal ranks with a binomial tail. A rank that is last
-because of luck, or because it sleeps, does not use most CPU time. A rank that computes more for
+because of luck, or because it sleeps, does not use most CPU time, and that of page faults is not
+counted. A rank that computes more for
 the whole job, but is not last, delays nobody.
 """
 
@@ -19,6 +20,7 @@ from typing import NamedTuple
 from dfx_agent.facts.short_steps import ShortSteps
 from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.judge.straggler.excess import middle_mean, others_median
+from dfx_agent.judge.straggler.page_faults import without_faults
 
 LOOK_SECONDS = 1.0  # luck lasts for less
 NUM_LOOKS = 48  # retained; an accusation needs at most all of them
@@ -49,7 +51,10 @@ _MIN_CPU_SHARE = 0.02  # of a step: more CPU time than the others by less delays
 
 
 class Looks:
-    """The latest steps of the same ranks, those shorter than a second taken together."""
+    """The latest steps of the same ranks, those shorter than a second taken together.
+
+    Their CPU time is without that of page faults.
+    """
 
     def __init__(self) -> None:
         self._clear()
@@ -76,7 +81,7 @@ class Looks:
         if self._looks and self._looks[-1].ranks.keys() != step.ranks.keys():
             self._looks.clear()
         look = self._short.take(step)
-        self._looks += [look] if look is not None else []
+        self._looks += [without_faults(look)] if look is not None else []
         self._latest = step
 
 

@@ -1,5 +1,6 @@
 """The scheduler's counters over steps: shared out evenly between two readings, and no further."""
 
+import mmap
 import os
 import threading
 
@@ -133,6 +134,22 @@ def test_a_thread_of_this_process():
     assert 0 < after.share <= 1
     assert SchedTimes(0, 0).share is None
     assert thread_times(os.getpid(), 2**22 + 1) is None
+
+
+def test_page_faults_of_a_thread_are_counted_between_two_readings():
+    times, own = ProcessorTimes(), (os.getpid(), threading.get_native_id())
+    if thread_times(*own) is None:
+        return
+    times.look(10 * SECOND, *own)
+    num_pages = 5000
+    with mmap.mmap(-1, num_pages * mmap.PAGESIZE) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        for page in range(num_pages):
+            memory[page * mmap.PAGESIZE] = 1
+    times.look(11 * SECOND, *own)
+    had = times.between(10 * SECOND, 11 * SECOND)
+    assert num_pages <= had.num_faults < 2 * num_pages
+    assert 0 <= had.system_ns <= 2 * had.ran_ns + 20_000_000, "of clock ticks"
 
 
 def test_the_crowd_between_two_readings_is_what_the_later_one_saw():
