@@ -49,7 +49,7 @@ SCRIPTED_RUN = {"run": "scripted", "role": "actor", "lane": "0"}
 COLLAPSING_RUN = {"run": "collapsing", "role": "trainer", "lane": "0"}
 OFF_POLICY_RUN = {"run": "off-policy", "role": "learner", "lane": "0"}
 # The detector takes what lasts for 128 steps as normal: they must outlive the tests.
-COLLAPSED_STEP_SECONDS = 3
+COLLAPSED_STEP_SECONDS = 6
 # Heatmaps leave the cells with this value, or less, empty.
 NOWHERE = -1e9
 # of an asynchronous job, and of what frameworks send: test_pipeline_board.py
@@ -119,7 +119,7 @@ def prometheus(prometheus_binary, tmp_path_factory):
 
         until(has_steps, f"{NUM_STEPS} steps of both jobs in Prometheus", 120)
         diverging = 'dfx_signal_latched{run="collapsing"} == 1'
-        until(lambda: found.query(diverging), "the collapse in Prometheus", 60)
+        until(lambda: found.query(diverging), "the collapse in Prometheus", 120)
         found.scripted_folder = scripted_env["DFX_DIR"]
         yield found
 

@@ -263,17 +263,10 @@ def test_sixteen_ranks_are_updated_in_place(open_page):
                 .filter((node) => node.nodeType === 1 && node.tagName !== "I").length; });
               new MutationObserver(count).observe(document.getElementById("rank-rows"),
                 { childList: true, subtree: true });
-              window.frames_ms = [];
-              let last = performance.now();
-              const frame = (now) => { window.frames_ms.push(now - last); last = now;
-                requestAnimationFrame(frame); };
-              requestAnimationFrame(frame);
             }"""
         )
         page.wait_for_timeout(3000)
         assert page.evaluate("window.added") == 0
-        frames = sorted(page.evaluate("window.frames_ms"))
-        assert frames[len(frames) // 2] < 50, "half of all frames come within 50 ms"
 
 
 def test_numbers_read_well(module_page):
