@@ -32,9 +32,6 @@ _MIN_EFFECT = 0.5  # of the excess of work: the others must have waited for it
 class _Limits(NamedTuple):
     """``p_value`` of each witness, and of both; ``share``: work and CPU time beyond the others'.
 
-    ``cold_share``: CPU time beyond the others' of a rank that never has a CPU at once. A rank that
-    is interrupted often finds cold caches: it is last and uses more CPU time, and is not slow.
-
     On a full host CPU time is the sharper witness, on a host with room the waits are: a strong one
     makes up for a weaker one, but none is enough alone.
     """
@@ -42,11 +39,10 @@ class _Limits(NamedTuple):
     p_value: float
     p_both: float
     share: float
-    cold_share: float
 
 
-_TO_ACCUSE = _Limits(1e-3, 1e-10, 0.10, 0.25)
-_TO_STAY = _Limits(1e-1, 1e-4, 0.05, 0.125)
+_TO_ACCUSE = _Limits(1e-3, 1e-10, 0.10)
+_TO_STAY = _Limits(1e-1, 1e-4, 0.05)
 _MIN_CPU_SHARE = 0.02  # of a step: more CPU time than the others by less delays nobody
 
 
@@ -158,20 +154,12 @@ def _is_large(testimony: Testimony, looks: Sequence[Step], limits: _Limits) -> b
     step_seconds = median(of.wall_seconds for look in latest for of in look.ranks.values())
     cpu = median(_beyond({r: _cpu(of) for r, of in look.ranks.items()}, rank) for look in latest)
     lately = median(_cpu_ratio(look, rank) for look in latest)
-    least = max(limits.share, limits.cold_share * (1 - _had_cpu_share(looks, rank)))
     return (
         testimony.excess_seconds >= limits.share * step_seconds
         and testimony.lost_seconds >= _MIN_EFFECT * testimony.excess_seconds
-        and min(testimony.more_cpu_ratio, lately) >= least
+        and min(testimony.more_cpu_ratio, lately) >= limits.share
         and cpu >= _MIN_CPU_SHARE * step_seconds
     )
-
-
-def _had_cpu_share(looks: Sequence[Step], rank: str) -> float:
-    """Of the time in which it could run, 0 to 1; 1 where the kernel does not tell."""
-    times = [had for look in looks if (had := look.ranks[rank].processor) is not None]
-    ran_ns, delayed_ns = sum(had.ran_ns for had in times), sum(had.delayed_ns for had in times)
-    return ran_ns / (ran_ns + delayed_ns) if ran_ns else 1.0
 
 
 def work_excess(look: Step, rank: str) -> float:
