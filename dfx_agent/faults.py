@@ -162,8 +162,8 @@ def unclear(verdict: Verdict, reason: str) -> Verdict:
 
 
 def not_green(standing: Standing, reason: str) -> Standing:
-    """The same, but never "clear"."""
-    if standing.state != "clear":
+    """The same where something was found; else why that is not known."""
+    if standing.state not in ("clear", "insufficient evidence"):
         return standing
     return Standing("insufficient evidence", full_sentence(reason))
 

@@ -18,6 +18,7 @@ from dfx_agent.snapshot import (
     AlertRow,
     Incident,
     RankRow,
+    RunState,
     SignalState,
     Standing,
     Verdict,
@@ -67,11 +68,11 @@ def conclude(
     has_failed = any(v.kind in _FAILURES and v.state == "found" for v in verdicts)
     end = run_end(run.ranks, run.steps, has_failed=has_failed)
     past = book.past.rows(end.seconds if end else None)
-    standing = standing_of(verdicts, incidents, has_steps=run.has_steps, past=past, end=end)
     pending = sentences.ALERTS_PENDING() if run.alerts is None else ""
     doubt = joined([book.awaited(now_seconds), pending, *doubts])
-    if doubt and standing.state == "clear":
-        standing = Standing("insufficient evidence", doubt)
+    standing = standing_of(
+        verdicts, incidents, has_steps=run.has_steps, past=past, end=end, doubt=doubt
+    )
     return Conclusion(incidents, past, end.sentence if end else "", standing)
 
 
@@ -82,6 +83,7 @@ def standing_of(
     has_steps: bool,
     past: Sequence[Incident] = (),
     end: RunEnd | None = None,
+    doubt: str = "",
 ) -> Standing:
     """What the run is in. Whatever is neither found nor clear is missing evidence."""
     lasted = [incident for incident in past if incident.is_until_run_end] if end else []
@@ -91,28 +93,24 @@ def standing_of(
             return Standing(incident.state, joined([incident.sentence, ended]))
     if not verdicts:
         return Standing(UNJUDGED.state, joined([ended, UNJUDGED.reason]))
-    return _without_finding(verdicts, incidents, past, end, has_steps=has_steps)
-
-
-def _without_finding(
-    verdicts: Sequence[Verdict],
-    incidents: Sequence[Incident],
-    past: Sequence[Incident],
-    end: RunEnd | None,
-    *,
-    has_steps: bool,
-) -> Standing:
-    ended = end.sentence if end else ""
     if not has_steps:
         waits = [v.summary for v in verdicts if v.kind == "hang" and v.state != "clear"]
-        return Standing("insufficient evidence", joined([ended, sentences.NO_STEP_YET(), *waits]))
+        reason = joined([ended, doubt, sentences.NO_STEP_YET(), *waits])
+        return Standing("insufficient evidence", reason)
     noted = [sentences.NOTED(summary=full_sentence(row.summary)) for row in incidents]
     noted += [_earlier(incident) for incident in past[:_EARLIER_SHOWN]]
-    unsure = [f"{v.kind.capitalize()}: {v.summary}" for v in verdicts if v.state != "clear"]
-    if unsure:
-        return Standing("insufficient evidence", joined([ended, *unsure, *noted]))
-    kinds = ", ".join(dict.fromkeys(verdict.kind for verdict in verdicts))
-    return Standing("clear", joined([ended, sentences.NOTHING_FOUND(kinds=kinds), *noted]))
+    state, judged = _without_finding(verdicts, doubt)
+    return Standing(state, joined([ended, *judged, *noted]))
+
+
+def _without_finding(verdicts: Sequence[Verdict], doubt: str) -> tuple[RunState, list[str]]:
+    """What was checked, and what could not be; nothing counts as checked where there is doubt."""
+    unsure = {f"{v.kind.capitalize()}: {v.summary}": v.kind for v in verdicts if v.state != "clear"}
+    if doubt:
+        return "insufficient evidence", [doubt, *unsure]
+    kinds = dict.fromkeys(v.kind for v in verdicts if v.kind not in unsure.values())
+    checked = sentences.NOTHING_FOUND(kinds=", ".join(kinds)) if kinds else ""
+    return "insufficient evidence" if unsure else "clear", [checked, *unsure]
 
 
 def run_end(

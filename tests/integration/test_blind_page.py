@@ -66,7 +66,7 @@ def test_the_page_of_a_blind_agent_says_since_when_and_nothing_is_green(
         assert "Blind since" in lines
         assert "straggler (trainer) of run unjudged: RuntimeError" in lines
         assert "What is shown of it says nothing about now" in lines
-        assert "No problem seen" not in page.inner_text("body")
+        assert "No problem found" not in page.inner_text("body")
         assert page.locator('#verdict-list > li[data-level="good"]').count() == 0
         assert page.evaluate(GREEN) == []
         monkeypatch.undo()

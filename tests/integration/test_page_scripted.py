@@ -47,7 +47,7 @@ def test_page_shows_the_run_at_every_size(open_page, artifacts, size, scheme):
         assert page.inner_text("#fact-ranks") == "4 / 4"
         assert page.inner_text("#fact-step") in page.title()
         assert int(page.inner_text("#fact-step")) >= 45  # a loaded machine opens it later
-        assert page.inner_text("#verdict-list strong") == "Insufficient evidence"
+        assert page.inner_text("#verdict-list strong") == "Not everything can be judged"
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert background == {"dark": "rgb(14, 17, 22)", "light": "rgb(243, 245, 248)"}[scheme]
 
@@ -190,7 +190,7 @@ def test_lost_agent_is_told_and_found_again(open_page, artifacts):
     frozen = texts(page, "#rank-rows .c-for")
     page.wait_for_timeout(700)
     assert texts(page, "#rank-rows .c-for") == frozen
-    assert "No problem seen" not in page.inner_text("#verdict-list")
+    assert "No problem found" not in page.inner_text("#verdict-list")
     page.screenshot(path=artifacts / "page-agent-lost.png")
     with serve(ScriptedSource(3), port):
         page.wait_for_selector("#freshness[data-state='live']")

@@ -90,9 +90,9 @@ def test_what_is_clear_or_undecided_is_said_in_one_quiet_line(open_page):
         page = open_page(server.url)
         page.wait_for_selector(LINES)
         assert levels(page) == ["quiet"], "nothing is green while a judge lacks evidence"
-        assert page.inner_text(f"{LINES} strong") == "Insufficient evidence"
+        assert page.inner_text(f"{LINES} strong") == "Not everything can be judged"
         assert page.inner_text(f"{LINES} .detail") == (
-            "Straggler: 3 of 8 steps needed so far. Hang, crash: clear."
+            "No problem found. Checked: hang, crash. Straggler: 3 of 8 steps needed so far."
         )
         page.click(f"{LINES} button")
         evidence = texts(page, f"{LINES} .evidence p")

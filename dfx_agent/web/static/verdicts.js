@@ -165,13 +165,13 @@ function restLines(run, agent, hasProblem) {
     `Checked: ${run.places.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
     `${sources} for loss and damage.`;
   const isUnsure = run.standing.state === "insufficient evidence";
-  const why = isUnsure && !hasProblem ? `${sentence(run.standing.reason).replace(/\.$/, "")}. ` : "";
+  const why = isUnsure && !hasProblem ? sentence(run.standing.reason) : "";
   return [
     {
       key: "rest",
       level: isClear ? "good" : "quiet",
-      title: isClear ? "No problem seen" : isUnsure ? "Insufficient evidence" : "Otherwise",
-      detail: `${why}${restWords(rest, why && run.standing.reason)}`.trim() || checked,
+      title: isClear ? "No problem found" : isUnsure ? "Not everything can be judged" : "Otherwise",
+      detail: why || restWords(rest) || checked,
       evidence: rest.length ? [...rest.flatMap((verdict) => restEvidence(run, verdict)), checked] : [],
     },
   ];
@@ -184,8 +184,8 @@ function restEvidence(run, verdict) {
   return [head, ...verdict.evidence.map((line) => `    ${line}`)];
 }
 
-/** "Hang, crash: clear. Straggler: insufficient evidence." Not what is unsure and `told` already. */
-function restWords(rest, told) {
+/** "Hang, crash: clear. Straggler: insufficient evidence." */
+function restWords(rest) {
   const byState = new Map();
   for (const { state, kind } of rest) {
     byState.set(state, (byState.get(state) ?? new Set()).add(kind));
@@ -193,11 +193,6 @@ function restWords(rest, told) {
   // A kind that is clear for one role and undecided for another is undecided.
   const unsure = byState.get("insufficient evidence");
   for (const kind of unsure ?? []) byState.get("clear")?.delete(kind);
-  for (const kind of unsure ?? []) {
-    const isTold = (verdict) => verdict.summary && told.includes(verdict.summary);
-    const ofKind = rest.filter((verdict) => verdict.kind === kind && verdict.state !== "clear");
-    if (ofKind.every(isTold)) unsure.delete(kind);
-  }
   return [...byState]
     .filter(([, kinds]) => kinds.size)
     .map(([state, kinds]) => `${sentence([...kinds].join(", "))}: ${state}.`)

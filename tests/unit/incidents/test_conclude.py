@@ -121,3 +121,18 @@ def test_a_run_that_failed_has_not_ended_normally():
     ended = Run()(crash, ranks=ENDED, now=1100.0).ending
     assert ended.startswith("The run ended at ")
     assert Run()(ranks=ENDED, now=1100.0).ending.startswith("The run ended normally at ")
+
+
+def test_what_was_checked_comes_before_what_cannot_be_judged():
+    unsure = Verdict("straggler", "insufficient evidence", "trainer", "2 steps seen, 5 needed.")
+    standing = Run()(unsure, CALM, HANG_CLEAR, now=1050.0).standing
+    assert standing.state == "insufficient evidence"
+    assert standing.reason == (
+        "No problem found. Checked: memory, hang. Straggler: 2 steps seen, 5 needed."
+    )
+
+
+def test_a_kind_that_one_role_cannot_judge_does_not_count_as_checked():
+    unsure = Verdict("memory", "insufficient evidence", "actor", "Too few samples.")
+    standing = Run()(unsure, CALM, HANG_CLEAR, now=1050.0).standing
+    assert standing.reason == "No problem found. Checked: hang. Memory: Too few samples."

@@ -34,4 +34,4 @@ def test_a_run_that_trains_unseen_is_unsure_and_not_clear():
     calm = Verdict("hang", "clear", "trainer", "no rank waits")
     standing = standing_of((calm, verdict), (), has_steps=True)
     assert standing.state == "insufficient evidence"
-    assert standing.reason.startswith("Divergence: No loss, gradient norm, reward")
+    assert "Checked: hang. Divergence: No loss, gradient norm, reward" in standing.reason
