@@ -90,21 +90,16 @@ class Agent:
         )
         self._watchdog = Watchdog(self._faults, max(config.poll_seconds, _CALM_SECONDS))
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._looked_seconds = self._polled_seconds = 0.0
-        self._is_calm = False
+        self._stop, self._first_reading = threading.Event(), threading.Event()
+        self._looked_seconds = self._polled_seconds = self._poll_elapsed = 0.0
+        self._is_calm = self._is_stale = self._is_job_ended = self._awaits_alerts = False
         self._thread = threading.Thread(target=self._loop, name="dfx-agent", daemon=True)
         self._begin = time.time()
-        self._num_polls = 0
-        self._num_errors = 0
+        self._num_polls = self._num_errors = 0
         self._devices = DeviceWatch(device_readers(), self._faults)
         self._reported: dict[tuple[str, str], SegmentProblem] = {}
-        self._poll_elapsed = 0.0
         self._clock = ClockWatch(socket.gethostname())
-        self._is_stale = False
         self._teller: RunTeller | None = None
-        self._is_job_ended = False
-        self._awaits_alerts = False
         self._hub: Callable[[], HubRow] | None = None
         self._spans: Callable[[], SpansRow] | None = None
         self._snapshot = self._render()
@@ -119,8 +114,10 @@ class Agent:
         self._folder.announce(url, certificate)
 
     def start(self) -> None:
+        """Start to read, and wait for the first reading, except for one that does not end."""
         self._watchdog.follow(self._thread)
         self._thread.start()
+        self._first_reading.wait(self._watchdog.limit_seconds)  # before it no process is shown
         self._devices.start()
         self._engines.start()
 
@@ -352,6 +349,8 @@ class Agent:
                 self._health_files.keep(run, fold.health)
 
     def _loop(self) -> None:
+        self._guarded_poll()
+        self._first_reading.set()
         while not self._stop.wait(self._config.poll_seconds):
             with self._faults.guard("folder", what="pace"):
                 if self._may_rest(time.monotonic()):

@@ -25,7 +25,7 @@ class Watchdog:
     def __init__(self, faults: Faults, period_seconds: float) -> None:
         self.read_seconds: float | None = None
         self._faults = faults
-        self._limit_seconds = max(BLIND_AFTER * period_seconds, SLOWEST_SECONDS)
+        self.limit_seconds = max(BLIND_AFTER * period_seconds, SLOWEST_SECONDS)
         self._reader: threading.Thread | None = None
         self._begun = self._done = time.monotonic()
         self._begun_seconds = time.time()
@@ -54,7 +54,7 @@ class Watchdog:
 
     def stands(self) -> Blindness | None:
         """Since when nothing has been read, where that is for too long."""
-        if self._reader is None or time.monotonic() - self._done <= self._limit_seconds:
+        if self._reader is None or time.monotonic() - self._done <= self.limit_seconds:
             return None
         place = self._place()
         if not self._is_said:

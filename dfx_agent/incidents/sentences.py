@@ -23,7 +23,8 @@ ALERTS_PENDING = Sentence("The alerts have not been evaluated yet.")
 LATE_FACTS = Sentence(
     "The nodes report {late} late: they send more than the hub can process.", {"late": "25 s"}
 )
-NO_STEP_YET = Sentence("No step has been completed yet.")
+NO_STEP_YET = Sentence("Waiting for the first complete step.")
+NO_STEP = Sentence("No step was completed.")
 NOTED = Sentence("Also noted: {summary}", {"summary": "The learning rate has changed."})
 NOTHING_FOUND = Sentence(
     "No problem found. Checked: {kinds}.", {"kinds": "hang, crash, straggler, memory"}

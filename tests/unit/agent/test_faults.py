@@ -176,7 +176,7 @@ def test_a_fault_is_logged_with_its_traceback_once(agent, jobs, monkeypatch, cap
 def test_a_reading_that_stands_blinds_and_blocks_nobody(agent, jobs, monkeypatch):
     monkeypatch.setattr(watchdog, "SLOWEST_SECONDS", 0.0)
     monkeypatch.setattr(watchdog, "_LONG_READING_SECONDS", 0.0)
-    agent._watchdog._limit_seconds = 0.5
+    agent._watchdog.limit_seconds = 0.5
     assert states(read(agent, jobs)["good"])["hang"] == "clear"
     may_go_on, poll = threading.Event(), Process.poll
 

@@ -257,13 +257,13 @@ UNSURE = Verdict("straggler", "insufficient evidence", "actor", "3 steps, at lea
     ("verdicts", "alerts", "has_steps", "state", "says"),
     [
         ((), (), False, "insufficient evidence", "Nothing has been judged yet."),
-        (CLEAR, (), False, "insufficient evidence", "No step has been completed yet."),
+        (CLEAR, (), False, "insufficient evidence", "Waiting for the first complete step."),
         (
             (COMES, *CLEAR[1:]),
             (),
             False,
             "insufficient evidence",
-            "No step has been completed yet. 1 of 2",
+            "Waiting for the first complete step. 1 of 2",
         ),
         (CLEAR, (), True, "clear", "No problem found. Checked: hang, crash, straggler"),
         ((*CLEAR, UNSURE), (), True, "insufficient evidence", "Straggler: 3 steps, at least 5"),
