@@ -426,7 +426,7 @@ class Agent:
             process.state = state
             fold.add(process, *process.poll())
         else:
-            kept = 0.0 if state == "exited" else self._config.keep_dead_seconds
+            kept = 0.0 if state in ("exited", "detached") else self._config.keep_dead_seconds
             self._ended[process.follower.path] = time.monotonic() + kept
             fold.add(process, *process.finish(state))
 

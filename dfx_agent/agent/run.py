@@ -269,7 +269,7 @@ class RunFold:
         return {
             key: p
             for key, p in self.processes.items()
-            if key[0] != LOG_ROLE and not p.follower.is_told_late
+            if key[0] != LOG_ROLE and not p.follower.is_told_late and p.state != "detached"
         }
 
     def _waits(self) -> tuple[Verdict, ...]:

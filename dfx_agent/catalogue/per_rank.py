@@ -9,7 +9,7 @@ RANK_INFO = Metric(
 )  # fmt: skip
 RANK_UP = Metric(
     "dfx_rank_up", "gauge", "", PER_RANK,
-    "1 while the process lives, 0 after it exited or died.", "agent",
+    "1 while the process lives, 0 after it exited, died or was detached.", "agent",
     of="rank", value=lambda rank: rank.state in {"live", "unknown"},
 )  # fmt: skip
 WALL_SECONDS = Metric(

@@ -169,7 +169,8 @@ def _serve(attachments: _Attachments, config: Config) -> bool:
         attachments.bring_back_who_left()
         _say(f"page {service.url}/  metrics {service.url}/metrics")
         while not _pause(_LOOK_EVERY_SECONDS):
-            attachments.say_who_left()
+            if attachments.say_who_was_detached():
+                break
             attachments.attach_new()
     finally:
         attachments.detach()
@@ -231,6 +232,7 @@ class _Attachments:
         self._guests: dict[Member, Guest] = {}
         self._retry_at: dict[Member, float] = {}
         self._refused: dict[Member, str] = {}
+        self._detached: set[Member] = set()  # by another command
         self.lost: set[Member] = set()
 
     def refuse_what_is_taken(self, agent_pid: int) -> None:
@@ -337,14 +339,19 @@ class _Attachments:
             _say(f"{member}: its guest has left, nobody was there for it; it is brought in again")
         self.attach_new()
 
-    def say_who_left(self) -> None:
-        """It was taken out by somebody else, so it is not brought in again."""
-        for member in self._who_left():
-            self.lost.add(member)
-            _say(f"{member}: its guest has left (`dfx-agent detach`?): not observed any more")
+    def say_who_was_detached(self) -> bool:
+        """By another command, so it is not attached again; True when nothing remains attached."""
+        detached = self._who_left()
+        if not detached:
+            return False
+        self._detached.update(detached)
+        is_last = not any(m.process.is_alive() for m in self._guests if m not in self._detached)
+        end = "; no process remains attached, so this command ends" if is_last else ""
+        _say(f"{', '.join(map(str, detached))}: detached by another command{end}")
+        return is_last
 
     def _who_left(self) -> list[Member]:
-        guests = [(m, g) for m, g in self._guests.items() if m not in self.lost and g.note]
+        guests = [(m, g) for m, g in self._guests.items() if m not in self._detached and g.note]
         return [m for m, g in guests if m.process.is_alive() and g.departure() == "detached"]
 
     def detach(self) -> None:
@@ -352,8 +359,8 @@ class _Attachments:
 
         ``lost``, then: members whose guest is not there or that died, and no other has their rank.
         """
-        self.say_who_left()
-        guests = [(m, g) for m, g in self._guests.items() if g.note and m not in self.lost]
+        self.say_who_was_detached()
+        guests = [(m, g) for m, g in self._guests.items() if g.note and m not in self._detached]
         members = {guest: member for member, guest in guests}
         went: dict[Member, Departure | None] = {}
         begin = time.monotonic()

@@ -130,9 +130,11 @@ def run_end(
     seconds = max(rank.last_event_seconds or rank.begin_seconds for rank in newest)
     step = max((number for _, number, _ in steps.begins), default=None)
     where = "before its first step" if step is None else f"in step {step}"
-    broken = sorted({r.rank for r in newest if r.state != "exited"}, key=lambda r: (len(r), r))
+    ends = {rank.state for rank in newest}
+    broken = sorted({r.rank for r in newest if r.state == "died"}, key=lambda r: (len(r), r))
     if not broken:
-        sentence = sentences.RUN_FAILED if has_failed else sentences.RUN_ENDED
+        ended = sentences.DETACHED if ends == {"detached"} else sentences.RUN_ENDED
+        sentence = sentences.RUN_FAILED if has_failed else ended
         return RunEnd(seconds, sentence(when=time_text(seconds), where=where))
     said = sentences.RUN_BROKE_OFF(when=time_text(seconds), where=where, ranks=_ranks_text(broken))
     return RunEnd(seconds, said)

@@ -38,6 +38,10 @@ RUN_ENDED = Sentence(
     "The run ended normally at {when}, {where}.",
     {"when": "2026-11-24 14:09:07 UTC", "where": "in step 120"},
 )
+DETACHED = Sentence(
+    "The job was detached at {when}, {where}. It may still run.",
+    {"when": "2026-11-24 14:09:07 UTC", "where": "in step 120"},
+)
 RUN_FAILED = Sentence(
     "The run ended at {when}, {where}.",
     {"when": "2026-11-24 14:09:07 UTC", "where": "in step 120"},

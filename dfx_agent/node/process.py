@@ -304,7 +304,7 @@ class Process:
         scalars, closed = self.poll(is_last=True)
         self.follower.finish()
         account = self._account(Batch(self._before_ns, [], bytearray()))
-        account.finish(self.last_event_ns or account.watermark_ns, orderly=state == "exited")
+        account.finish(self.last_event_ns or account.watermark_ns, orderly=state != "died")
         return scalars, closed + self._closed_steps(account)
 
     @property

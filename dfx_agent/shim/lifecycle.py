@@ -29,6 +29,7 @@ from dfx_agent.shim import (
     residue,
 )
 from dfx_agent.wire import Identity, default_directory
+from dfx_agent.wire.layout import STATE_DETACHED
 
 if TYPE_CHECKING:  # loaded with torch: see _load_hooks
     from dfx_agent.shim.torch.hooks import TorchHooks
@@ -116,7 +117,7 @@ class Guest:
             if self._finalizer is not None:
                 self._finalizer.cancel()
         if writer is not None:
-            writer.finish()
+            writer.finish(STATE_DETACHED)
             writer.retire()
 
         def out() -> None:

@@ -25,7 +25,12 @@ from dfx_agent.shim import residue
 from dfx_agent.shim.deferred import DeferredScalars
 from dfx_agent.wire import Identity, SegmentWriter, variables
 from dfx_agent.wire.failure import Failure
-from dfx_agent.wire.layout import GUEST_ERRORS_OFFSET, INFLIGHT_DROPPED_OFFSET, THREAD_FAILURE
+from dfx_agent.wire.layout import (
+    GUEST_ERRORS_OFFSET,
+    INFLIGHT_DROPPED_OFFSET,
+    STATE_CLOSED,
+    THREAD_FAILURE,
+)
 from dfx_agent.wire.records import (
     COUNT,
     FAILED,
@@ -293,14 +298,14 @@ class Recorder:
                 self._failures.add(place)
             segment.write_failure(place, failure)
 
-    def finish(self) -> None:
+    def finish(self, state: int = STATE_CLOSED) -> None:
         """Orderly end: what is deferred is written if it is ready, then the segment closes."""
         try:
             self._tell_work()
             self._deferred.flush()
         except Exception:  # noqa: BLE001 (a device that has failed answers with an error)
             self.count_error()
-        self._segment.finish()
+        self._segment.finish(state)
 
     def release(self) -> None:
         """Unmap without a word to the agent."""

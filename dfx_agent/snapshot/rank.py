@@ -15,7 +15,7 @@ from dfx_agent.snapshot.scalars import ScalarRow
 from dfx_agent.snapshot.time import OpenSpan, StageStamp, TimeSplit
 from dfx_agent.snapshot.work import WorkRow
 
-RankState = Literal["live", "exited", "died", "unknown"]
+RankState = Literal["live", "exited", "detached", "died", "unknown"]
 RankSource = Literal["guest", "passive"]
 
 

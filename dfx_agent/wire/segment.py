@@ -263,9 +263,9 @@ class SegmentWriter:
         """Records so far."""
         return int(repr(self._numbers)[len("count(") : -1]) - 1  # does not take a number
 
-    def finish(self) -> None:
-        """The process ends in an orderly way."""
-        self.set_word(layout.STATE_OFFSET, layout.STATE_CLOSED)
+    def finish(self, state: int = layout.STATE_CLOSED) -> None:
+        """Nothing follows: the process ends in an orderly way, or the guest is detached."""
+        self.set_word(layout.STATE_OFFSET, state)
 
     def close(self) -> None:
         """Unmap without a word to the readers (in a forked child the parent goes on writing)."""

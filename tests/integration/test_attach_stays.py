@@ -56,16 +56,22 @@ def test_guests_stay_while_what_serves_is_loaded(target, dfx_dir, tmp_path) -> N
         assert f"pid {target}: detached in" in process.errors
 
 
-def test_a_guest_that_was_taken_out_is_named_and_not_claimed(target, dfx_dir, tmp_path) -> None:
+def test_attach_ends_when_another_command_detaches_the_job(target, dfx_dir, tmp_path) -> None:
     with attach(target, tmp_path, 0.0) as process:
         until(lambda: "page http" in process.errors, "it serves", 120)
         detach = [*DFX_AGENT, "detach", "--pid", str(target)]
         assert subprocess.run(detach, env=job_environment(), check=False).returncode == 0
-        until(lambda: "its guest has left" in process.errors, "that is said", 60)
-        process.send(signal.SIGINT)
-        assert process.wait(60) == 1
-        assert f"pid {target}: lost" in process.errors
-        assert "detached in" not in process.errors
+        assert process.wait(60) == 0, process.errors
+    end = "detached by another command; no process remains attached, so this command ends"
+    assert f"pid {target}: {end}\n" in process.errors
+    assert "lost" not in process.errors
+    assert "detached in" not in process.errors
+    diagnose = [*DFX_AGENT, "diagnose", "--watch", "0"]
+    said = subprocess.run(
+        diagnose, env=job_environment(), capture_output=True, text=True, check=False
+    )
+    assert "The job was detached at " in said.stdout, said.stdout
+    assert "shutting down" not in said.stdout
 
 
 def test_a_target_that_was_killed_is_lost(target, dfx_dir, tmp_path) -> None:

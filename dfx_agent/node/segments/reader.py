@@ -32,6 +32,7 @@ from dfx_agent.wire.layout import (
     MAIN_FAILURE,
     RECORD_BYTES,
     STATE_CLOSED,
+    STATE_DETACHED,
     THREAD_FAILURE,
     TOLD_LATE,
     WORD,
@@ -47,7 +48,8 @@ from dfx_agent.wire.segment import (
     pid_namespace,
 )
 
-Liveness = Literal["live", "exited", "died", "unknown"]
+Liveness = Literal["live", "exited", "detached", "died", "unknown"]
+_ENDS: dict[int | None, Liveness] = {STATE_CLOSED: "exited", STATE_DETACHED: "detached"}
 
 _BOOT_ID = boot_id()
 _PID_NAMESPACE = pid_namespace()
@@ -211,10 +213,10 @@ class Follower:
             state = self._segment.live_words()[0] if is_there else None
         if self.is_told_late:  # how its process is, nobody knows; who wrote it down may be gone
             is_written = self.preamble.boot_id == _BOOT_ID and self.pid is not None
-            is_written = is_written and state != STATE_CLOSED and self._runs(self.pid or 0)
+            is_written = is_written and state not in _ENDS and self._runs(self.pid or 0)
             return "unknown" if is_written else "exited"
-        if state == STATE_CLOSED:
-            return "exited"
+        if state in _ENDS:
+            return _ENDS[state]
         if self.preamble.boot_id != _BOOT_ID:
             return "died"
         if self.pid is None:

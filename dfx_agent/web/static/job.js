@@ -6,8 +6,14 @@ import { count } from "./format.js";
 import { paint } from "./palette.js";
 
 const MIN_RANKS = 17; // fewer on one node are seen at once in the table
-const STATE_WORDS = { live: "live", exited: "exited", died: "died", unknown: "state unknown" };
-const STATE_SIGNS = { live: "", exited: "", died: "✕", unknown: "?" };
+const STATE_WORDS = {
+  live: "live",
+  exited: "exited",
+  detached: "detached",
+  died: "died",
+  unknown: "state unknown",
+};
+const STATE_SIGNS = { live: "", exited: "", detached: "", died: "✕", unknown: "?" };
 const BLAME_WORDS = { critical: "blamed", warning: "blamed", peer: "peer of who is blamed" };
 const BLAMES = ["critical", "warning", "peer", ""];
 const byName = new Intl.Collator("en", { numeric: true }).compare;
@@ -125,6 +131,7 @@ function noteOf(places, numNodes) {
     number("▲ blamed", (place) => place.blame === "critical" || place.blame === "warning"),
     number("✕ died", (place) => place.state === "died"),
     number("exited", (place) => place.state === "exited"),
+    number("detached", (place) => place.state === "detached"),
     number("? state unknown", (place) => place.state === "unknown"),
   ]
     .filter(Boolean)

@@ -6,7 +6,13 @@ import { inkOf, paint } from "./palette.js";
 import { SplitBar, waitSeconds } from "./split.js";
 import { hideTooltip, partRows, showTooltip } from "./tooltip.js";
 
-const STATE_WORDS = { live: "live", exited: "exited", died: "died", unknown: "state unknown" };
+const STATE_WORDS = {
+  live: "live",
+  exited: "exited",
+  detached: "detached",
+  died: "died",
+  unknown: "state unknown",
+};
 
 export class RankTable {
   constructor() {

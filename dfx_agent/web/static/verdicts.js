@@ -323,14 +323,19 @@ function agentLines(agent, now) {
 }
 
 function endings(run) {
-  const gone = run.places.filter((rank) => rank.state === "exited");
+  return [...ending(run, "exited"), ...ending(run, "detached")];
+}
+
+function ending(run, state) {
+  const gone = run.places.filter((rank) => rank.state === state);
   if (!gone.length) return [];
   if (gone.length === run.places.length) {
+    const how = state === "exited" ? "exited in an orderly way" : "were detached";
     return [
       {
         level: "note",
         title: run.ending || "The run has ended",
-        detail: `All ${gone.length} ranks exited in an orderly way.`,
+        detail: `All ${gone.length} ranks ${how}.`,
       },
     ];
   }
@@ -338,8 +343,8 @@ function endings(run) {
   return [
     {
       level: "note",
-      title: `${sentence(nameOf(run, gone))} exited`,
-      detail: `${numLiving} of ${run.places.length} ranks are still there.`,
+      title: `${sentence(nameOf(run, gone))} ${state}`,
+      detail: `${numLiving} of ${run.places.length} ranks are observed.`,
     },
   ];
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -431,3 +432,20 @@ def test_truncation_of_a_followed_segment_is_survived(dfx_dir, agent):
         good.step(size)
         assert rank_row(agent, run="good").step == size
     assert agent.snapshot().agent.num_exporter_errors == 0
+
+
+@pytest.mark.parametrize("num_detached", [1, 2])
+def test_a_detached_rank_has_neither_crashed_nor_ended(dfx_dir, agent, num_detached):
+    jobs = [Job(dfx_dir, rank) for rank in (0, 1)]
+    for step in (1, 2, 3):
+        for job in jobs:
+            job.step(step)
+    run_row(agent, polls=3)
+    for job in jobs[:num_detached]:
+        job.segment.finish(layout.STATE_DETACHED)
+    run = run_row(agent)
+    assert [rank.state for rank in run.ranks].count("detached") == num_detached
+    assert all(verdict.state != "found" for verdict in run.verdicts)
+    text = " ".join([run.ending, run.standing.reason, *(v.summary for v in run.verdicts)])
+    assert not re.search("shutting down|ended|crashed|died at|lost", text), text
+    assert ("The job was detached at " in run.ending) == (num_detached == 2)

@@ -15,7 +15,7 @@ from attached_host import TRAINING, Answer, hooked, segment_state, until
 import dfx_agent
 from dfx_agent.attach.bring import _packed_guest
 from dfx_agent.wire import SegmentReader
-from dfx_agent.wire.layout import STATE_CLOSED, STATE_LIVE
+from dfx_agent.wire.layout import STATE_CLOSED, STATE_DETACHED, STATE_LIVE
 
 
 def test_hooks_come_into_a_running_loop_and_everything_goes_back(trainer, agent) -> None:
@@ -29,7 +29,7 @@ def test_hooks_come_into_a_running_loop_and_everything_goes_back(trainer, agent)
 
     trainer.ask_to_leave(answer)
     trainer.train_until(lambda: trainer.has_left(answer))
-    assert segment_state(answer) == STATE_CLOSED
+    assert segment_state(answer) == STATE_DETACHED
     until(lambda: "dfx-watch" not in trainer.do("state()")["threads"])
     assert trainer.do("state()") == before
 
@@ -73,7 +73,7 @@ def test_hooks_that_only_the_trainer_may_take_out_wait_for_its_backward(trainer,
     answer = trainer.attach()
     hooked(trainer)
     trainer.ask_to_leave(answer)
-    until(lambda: segment_state(answer) == STATE_CLOSED)
+    until(lambda: segment_state(answer) == STATE_DETACHED)
     until(lambda: not Path(answer.segment).with_suffix(".detach").exists())
     assert not trainer.has_left(answer)
     waiting, before = trainer.do("state()"), trainer.do("before")
@@ -95,7 +95,7 @@ def test_an_agent_that_comes_back_before_the_last_hook_is_out_finds_it_again(
     first = trainer.attach()
     hooked(trainer)
     trainer.ask_to_leave(first)
-    until(lambda: segment_state(first) == STATE_CLOSED)
+    until(lambda: segment_state(first) == STATE_DETACHED)
     until(lambda: not Path(first.segment).with_suffix(".detach").exists())
 
     second = trainer.attach()

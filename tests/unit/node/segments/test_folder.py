@@ -88,11 +88,14 @@ def test_a_reused_pid_another_boot_or_another_namespace(path, changes, state):
     assert liveness(path) == state
 
 
-def test_an_orderly_end_is_exited_even_while_the_process_lives(path):
+@pytest.mark.parametrize(
+    ("word", "state"), [(layout.STATE_CLOSED, "exited"), (layout.STATE_DETACHED, "detached")]
+)
+def test_an_orderly_end_is_seen_even_while_the_process_lives(path, word, state):
     with path.open("r+b") as file:
         file.seek(layout.STATE_OFFSET)
-        file.write(layout.WORD.pack(layout.STATE_CLOSED))
-    assert liveness(path) == "exited"
+        file.write(layout.WORD.pack(word))
+    assert liveness(path) == state
 
 
 @pytest.mark.parametrize("asked_before", [True, False])
