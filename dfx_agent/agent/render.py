@@ -15,6 +15,7 @@ from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted, unclear
 from dfx_agent.incidents.conclude import Judged, conclude
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
+from dfx_agent.judge.part_of_job import step_origin_text
 from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars import token_load
@@ -85,6 +86,7 @@ def _run_row(fold: RunFold, engines: Sequence[EngineFacts]) -> RunRow:
         engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
         bottleneck=_bottleneck(fold, ranks, engines, scalars, verdicts),
         part=fold.part(),
+        step_origin=step_origin_text(p.seat for p in fold.processes.values()),
     )
 
 

@@ -172,6 +172,8 @@ def _run_lines(seen: Observed, run: RunRow) -> Iterator[str]:
     yield f"run {run.run}: {living} of {len(states)} processes live, from {seen.source}"
     if run.part:
         yield _filled(f"  {run.part} {_whole_job(seen)}")
+    if run.step_origin:
+        yield _filled(f"  {run.step_origin}")
     keeps = not seen.is_of_hub
     if not living and run.standing.state != "found" and keeps:
         # an agent that saw the end knew more than what is left

@@ -45,6 +45,8 @@ class Seat:
     created_ns: int = 0
     rendezvous: str = ""
     num_lost_records: int = 0
+    counts_from_attach: bool = False
+    """Whether its step numbers count from an attach: the job has not said any."""
 
     @property
     def id(self) -> ProcessId:

@@ -13,6 +13,7 @@ from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, Step
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.memory_rows import MemoryRow, MemoryRows
 from dfx_agent.job.node_run import NodeRun
+from dfx_agent.judge.part_of_job import step_origin_text
 from dfx_agent.judge.straggler.places import Places, RankPlaces
 from dfx_agent.snapshot import (
     OpenSpan,
@@ -61,6 +62,7 @@ class JobRows:
             num_late_signals=fold.health.num_late,
             faults=fold.faults.rows(fold.run),
             judged_seconds=fold.faults.judged_seconds(fold.run),
+            step_origin=step_origin_text(seat for _, seat in seats),
         )
 
     def newest_steps(self, num_steps: int = _NUM_KEPT_STEPS) -> tuple[StepRow, ...]:

@@ -56,6 +56,12 @@ def part_text(seats: Iterable[Seat]) -> str:
     return joined(_missing(list(seats)).values())
 
 
+def step_origin_text(seats: Iterable[Seat]) -> str:
+    """That the job's own step number is unknown; "" where it is known."""
+    counts = any(seat.counts_from_attach for seat in _newest_attempt(list(seats)))
+    return sentences.STEPS_FROM_ATTACH() if counts else ""
+
+
 def _unsure(verdict: Verdict, missing: str) -> Verdict:
     evidence = (*([f"of these: {verdict.summary}"] if verdict.summary else []), *verdict.evidence)
     return replace(

@@ -19,6 +19,9 @@ PART_OF_JOB = Sentence(
     "Of this node only: {num_seen} of {num_ranks} ranks are seen here.",
     {"num_seen": 4, "num_ranks": 8},
 )
+STEPS_FROM_ATTACH = Sentence(
+    "Steps are counted from the attach: the job's own step number is unknown, so it may be higher."
+)
 DEVICE_REPORTED = Sentence("The device reported {event}.", {"event": "XID 79 on node-b GPU 3"})
 CRASH_ON_THIS_NODE = Sentence(
     "Of this node only ({part}): {finding}",

@@ -42,6 +42,7 @@ from dfx_agent.wire.records import (
     COLLECTIVES,
     COUNT,
     DEVICE_TIME,
+    FROM_ATTACH,
     GAUGE,
     GROUP,
     KIND_MASK,
@@ -112,7 +113,7 @@ class Process:
         self._processor = ProcessorTimes()
         # of the newest reading, and of the one before; the first reading without news accounts yet
         self._before_ns = self._due_ns = self._next_look_ns = 0
-        self._is_settled = False
+        self._is_settled = self.counts_from_attach = False
         self.num_readings_with_news = 0
         self._carried = Totals()
         self._kept: KeptTotals | None = None
@@ -151,7 +152,7 @@ class Process:
             role=known.role, label=self.label, rank=known.rank, local_rank=known.local_rank,
             world_size=known.world_size, node=known.host, attempt=self.attempt, state=self.state,
             pid=self.pid, created_ns=self.follower.preamble.created_epoch_ns,
-            num_lost_records=self.follower.num_lost,
+            num_lost_records=self.follower.num_lost, counts_from_attach=self.counts_from_attach,
         )  # fmt: skip
 
     @property
@@ -400,6 +401,7 @@ class Process:
                 account.begin_step(t0, step)
                 self._step_counts.begin_step(step, thread, value)
                 self.told_step = told_step = step
+                self.counts_from_attach = bool(flagged & FROM_ATTACH)
             elif kind in _WIDE:
                 self._take_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
             else:

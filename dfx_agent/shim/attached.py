@@ -97,6 +97,7 @@ def attach(
         writer = recorder.current
         if writer is None or was_armed:  # preloaded by `run`: it had nothing to record until now
             return _answer("observed", segment=writer.path if writer else "")
+        writer.is_attached = True
         _stay(writer.path, directory, agent_pid, grace_seconds, max_overhead_ratio)
     except BaseException:
         leave()

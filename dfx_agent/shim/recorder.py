@@ -95,7 +95,7 @@ class Recorder:
         self.main_id = self.pid  # as the kernel numbers the first thread
         self.next_span = itertools.count(1).__next__
         self._step = NO_STEP
-        self.has_explicit_steps = False
+        self.is_attached = self.has_explicit_steps = False
         self.has_own_steps = False  # the job's; adapters give way to it, hooks to both
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._deferred = DeferredScalars(self.scalar)
@@ -195,7 +195,7 @@ class Recorder:
         self.has_explicit_steps = True
         self.begin_step(step)
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, kind: int = STEP) -> None:
         """The same for hooks, which give way to a job that counts its steps itself."""
         try:
             if self._deferred.takes(step) or not 0 <= step <= _LARGEST_STEP:
@@ -204,7 +204,7 @@ class Recorder:
             if self.work:
                 self._tell_work()
             now = _now()
-            self.emit(now, now, _thread_time(), step, 0, 0, self.thread_id(), STEP, 0)
+            self.emit(now, now, _thread_time(), step, 0, 0, self.thread_id(), kind, 0)
             self._step = step
             _step.set(step)
             if self._deferred.pending:

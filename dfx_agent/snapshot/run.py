@@ -75,6 +75,8 @@ class RunRow:
     engines: EnginePool | None = None
     bottleneck: Bottleneck | None = None
     part: str = ""
+    step_origin: str = ""
+    """From where its steps are counted, in a sentence, where the job's own number is unknown."""
     past_incidents: tuple[Incident, ...] = ()
     """Incidents that are over, the newest first."""
     ending: str = ""

@@ -181,6 +181,7 @@ class ViewedRun:
     engines: EnginePool | None = None
     bottleneck: Bottleneck | None = None
     part: str = ""
+    step_origin: str = ""
     work_lines: tuple[str, ...] = ()
 
 
@@ -245,6 +246,7 @@ class Viewer:
             engines=run.engines,
             bottleneck=run.bottleneck,
             part=run.part,
+            step_origin=run.step_origin,
             work_lines=work_lines(run),
         )
 

@@ -85,5 +85,6 @@ CODE_COUNTER = "code/"
 LOOP_KINDS = frozenset({LOOP_LAG, LOOP_HELD})
 
 BLOCKING = 0x4000
+FROM_ATTACH = 0x4000  # of a STEP: its number counts from the attach, the job has not said any
 FAILED = 0x8000
 KIND_MASK = 0x3FFF

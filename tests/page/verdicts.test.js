@@ -29,6 +29,12 @@ test("a node that sees a part says so first, and leads to the hub that judges th
   assert.notEqual(first("", hub).key, "part");
 });
 
+test("where steps are counted from is said once", () => {
+  const step_origin = "Steps are counted from the attach.";
+  const lines = verdictsOf({ agent: agent(null) }, run({ step_origin }), 0, []);
+  assert.deepEqual(lines.filter((line) => line.title === step_origin).length, 1);
+});
+
 test("whose timelines a hub could not get is said of nodes that are shown", () => {
   const nodes = [
     { node: "a", timeline_problem: "" },

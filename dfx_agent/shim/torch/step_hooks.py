@@ -17,7 +17,7 @@ from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import ddp, losses, model_work, step_losses, trained
-from dfx_agent.wire.records import STAGE
+from dfx_agent.wire.records import FROM_ATTACH, STAGE, STEP
 
 OPTIMIZER = PatchSet("optimizer")
 BACKWARD = PatchSet("backward")
@@ -37,6 +37,7 @@ class _Seen:
         self.has_details = True
         self.num_steps = 0
         self.step_of_first = 0
+        self.has_count = False  # the optimizer that makes the steps counts them itself
         self.step_code: Any = None  # of torch's wrapper around every optimizer's step
         self.at_work: dict[int, _Step] = {}
         self.news = threading.Event()  # models may be there that nobody has looked for
@@ -253,21 +254,24 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
     if seen.has_details:
         step_losses.after_step(optimizer)
     if is_new:  # its own count goes on after a resume
-        seen.step_of_first = max(seen.step_of_first, _steps_done(optimizer) - 1)
+        num_done = _steps_done(optimizer)
+        seen.has_count = num_done > 0
+        seen.step_of_first = max(seen.step_of_first, num_done - 1)
     if is_first:
         seen.step_of_first += 1
         if not writer.has_explicit_steps:
-            writer.begin_step(seen.step_of_first + 1)
+            is_guess = writer.is_attached and not seen.has_count
+            writer.begin_step(seen.step_of_first + 1, STEP | FROM_ATTACH if is_guess else STEP)
 
 
 def _steps_done(optimizer: Any) -> int:
-    """Steps that the optimizer itself has counted, this one included; 1 when it does not."""
+    """Steps that the optimizer itself has counted, this one included; 0 when it does not."""
     for state in optimizer.state.values():
-        count = state.get("step", 1) if isinstance(state, dict) else 1
+        count = state.get("step", 0) if isinstance(state, dict) else 0
         if getattr(getattr(count, "device", None), "type", "cpu") == "cpu":
-            return max(1, int(count))
+            return max(0, int(count))
         break
-    return 1
+    return 0
 
 
 def _patch_backward(patches: PatchSet) -> None:

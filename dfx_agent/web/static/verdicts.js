@@ -31,7 +31,10 @@ export function verdictsOf(snapshot, run, now, alerts) {
   }
   const hasProblem = lines.some((line) => line.level !== "note");
   lines.push(...restLines(run, snapshot.agent, hasProblem));
-  return keyed([...part, ...lines]);
+  const origin = run.step_origin
+    ? [{ key: "steps", level: "note", title: run.step_origin }]
+    : [];
+  return keyed([...part, ...origin, ...lines]);
 }
 
 /** What part of the job all that follows is about, and who knows the whole. */

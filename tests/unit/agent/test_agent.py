@@ -16,8 +16,19 @@ from job_scene import Job, rank_row, run_row, write_at
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.assembly import diagnosis
+from dfx_agent.assembly.observed import Observed
 from dfx_agent.wire import Identity, layout
-from dfx_agent.wire.records import POLICY_VERSION, QUEUE, SCALAR, STAGE, STEP, TOKENS, WAIT
+from dfx_agent.wire.records import (
+    FROM_ATTACH,
+    POLICY_VERSION,
+    QUEUE,
+    SCALAR,
+    STAGE,
+    STEP,
+    TOKENS,
+    WAIT,
+)
 
 
 @pytest.fixture
@@ -449,3 +460,13 @@ def test_a_detached_rank_has_neither_crashed_nor_ended(dfx_dir, agent, num_detac
     text = " ".join([run.ending, run.standing.reason, *(v.summary for v in run.verdicts)])
     assert not re.search("shutting down|ended|crashed|died at|lost", text), text
     assert ("The job was detached at " in run.ending) == (num_detached == 2)
+
+
+@pytest.mark.parametrize("kind", [STEP, STEP | FROM_ATTACH])
+def test_steps_that_count_from_an_attach_are_called_so_once(dfx_dir, agent, kind):
+    for rank in (0, 1):
+        Job(dfx_dir, rank).point(kind, "", 0.0, 2)
+    run_row(agent)
+    seen = Observed("segments", str(dfx_dir), agent.snapshot())
+    said = diagnosis.text(seen, None).count("Steps are counted from the attach")
+    assert said == (kind != STEP)
