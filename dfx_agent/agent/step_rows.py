@@ -68,7 +68,7 @@ class StepRows:
         missing = [
             label
             for (r, label), process in processes.items()
-            if r == role and label not in self._cells[key] and process.was_in(step)
+            if r == role and label not in self._cells[key] and process.step == step
         ]
         cells = tuple(cell for cell, _, _ in rows)
         return StepRow(

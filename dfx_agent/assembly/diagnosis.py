@@ -344,7 +344,7 @@ def _facts(verdict: Verdict) -> str:
     if verdict.ranks:
         facts.append(f"to blame: {', '.join(verdict.ranks)}")
     if verdict.stage:
-        facts.append(f"stage: {verdict.stage}")
+        facts.append(f"stage: {verdict.stage_text}")
     if verdict.lost_seconds is not None:
         facts.append(f"lost: {verdict.lost_seconds:.3g} s a step")
     return "; ".join(facts)

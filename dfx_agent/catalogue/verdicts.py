@@ -1,8 +1,8 @@
 """What the agent of a node concludes, with who is to blame."""
 
 from dfx_agent.catalogue.spec import PER_NODE, Metric
+from dfx_agent.snapshot.verdict import NO_STAGE
 
-NO_STAGE = "not inside any marked one"
 _INCIDENT = (*PER_NODE, "role", "kind", "state", "severity", "rank", "incident")
 
 RUN_STATE = Metric(
@@ -25,7 +25,7 @@ VERDICT_ACTIVE = Metric(
     (*PER_NODE, "role", "kind", "cause", "stage", "rank"),
     "1 while the agent finds a problem of this kind (hang, straggler, crash, memory, divergence, "
     "data), one series per rank to blame; rank is empty when no rank can be named. stage says "
-    f'"{NO_STAGE}" of a rank that stands outside them all.', "derived",
+    f'"{NO_STAGE}" of a rank that is in none.', "derived",
 )  # fmt: skip
 VERDICT_STATE = Metric(
     "dfx_verdict_state", "gauge", "", (*PER_NODE, "role", "kind", "state", "cause"),

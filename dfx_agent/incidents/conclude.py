@@ -11,6 +11,7 @@ from time import gmtime, strftime
 
 from dfx_agent.incidents import sentences
 from dfx_agent.incidents.book import IncidentBook, StepTimes
+from dfx_agent.incidents.past import without_cost
 from dfx_agent.incidents.words import time_text
 from dfx_agent.sentence import full_sentence, joined
 from dfx_agent.snapshot import (
@@ -67,6 +68,7 @@ def conclude(
     incidents = book.observe(verdicts, run.alerts or (), run.signals, run.steps, now_seconds)
     has_failed = any(v.kind in _FAILURES and v.state == "found" for v in verdicts)
     end = run_end(run.ranks, run.steps, has_failed=has_failed)
+    incidents = tuple(map(without_cost, incidents)) if end else incidents
     past = book.past.rows(end.seconds if end else None)
     pending = sentences.ALERTS_PENDING() if run.alerts is None else ""
     doubt = joined([book.awaited(now_seconds), pending, *doubts])
@@ -135,6 +137,8 @@ def run_end(
     if not broken:
         ended = sentences.DETACHED if ends == {"detached"} else sentences.RUN_ENDED
         sentence = sentences.RUN_FAILED if has_failed else ended
+        if sentence is sentences.RUN_ENDED and step is not None:
+            where = f"after step {step}"
         return RunEnd(seconds, sentence(when=time_text(seconds), where=where))
     said = sentences.RUN_BROKE_OFF(when=time_text(seconds), where=where, ranks=_ranks_text(broken))
     return RunEnd(seconds, said)

@@ -73,14 +73,24 @@ def _with_end(incident: Incident, run_end_seconds: float | None) -> Incident:
     )
     end_seconds = run_end_seconds if is_last and run_end_seconds else incident.end_seconds
     end = sentences.UNTIL_RUN_END if is_last else sentences.ENDED
-    sentence = incident.sentence if is_last else _without_advice(incident)
+    sentence = without_cost(incident).sentence if is_last else _without_advice(incident)
     sentence = joined([sentence, end(when=time_text(end_seconds))])
     return replace(incident, end_seconds=end_seconds, is_until_run_end=is_last, sentence=sentence)
 
 
+def without_cost(incident: Incident) -> Incident:
+    """The same in a run that has ended, which it does not hold up any more."""
+    if incident.lost_seconds:
+        return incident
+    return replace(incident, cost="", sentence=_without(incident, incident.cost))
+
+
 def _without_advice(incident: Incident) -> str:
     """The sentence of an incident that is over: without its impact and its action."""
-    parts = [incident.action, "" if incident.lost_seconds else incident.cost]
+    return _without(incident, incident.action, "" if incident.lost_seconds else incident.cost)
+
+
+def _without(incident: Incident, *parts: str) -> str:
     text = incident.sentence
     for part in filter(None, parts):
         text = text.replace(full_sentence(part), "")

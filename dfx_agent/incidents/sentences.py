@@ -36,7 +36,7 @@ EARLIER = Sentence(
 
 RUN_ENDED = Sentence(
     "The run ended normally at {when}, {where}.",
-    {"when": "2026-11-24 14:09:07 UTC", "where": "in step 120"},
+    {"when": "2026-11-24 14:09:07 UTC", "where": "after step 120"},
 )
 DETACHED = Sentence(
     "The job was detached at {when}, {where}. It may still run.",

@@ -41,6 +41,7 @@ from dfx_agent.wire.records import (
     CALIBRATION,
     COLLECTIVES,
     COUNT,
+    COUNTED,
     DEVICE_TIME,
     FROM_ATTACH,
     GAUGE,
@@ -95,7 +96,7 @@ class Process:
         self.state: Liveness = "live"
         self.looked_ns = self.lived_ns = 0  # when we looked whether it lives; the same, and it did
         self.account: TimeAccount | None = None
-        self._num_earlier = 0
+        self._num_earlier = self.num_strange = self.step_flags = 0
         self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
         self.tokens: dict[str, float] = {}
         self.queues: dict[str, float] = {}
@@ -106,14 +107,13 @@ class Process:
         self.scalars_version = next(_versions)  # another one, of no other process, when one came
         self.inflight: list[SpanEvent] = []
         self._stamps = Stamps()
-        self.num_strange = 0
         self.ring_share = 1.0  # of its ring that the last reading brought
         self.last_event_ns: int | None = None
         self._step_counts, self._work = StepCounts(), WorkAccount()
         self._processor = ProcessorTimes()
         # of the newest reading, and of the one before; the first reading without news accounts yet
         self._before_ns = self._due_ns = self._next_look_ns = 0
-        self._is_settled = self.counts_from_attach = False
+        self._is_settled = False
         self.num_readings_with_news = 0
         self._carried = Totals()
         self._kept: KeptTotals | None = None
@@ -152,7 +152,8 @@ class Process:
             role=known.role, label=self.label, rank=known.rank, local_rank=known.local_rank,
             world_size=known.world_size, node=known.host, attempt=self.attempt, state=self.state,
             pid=self.pid, created_ns=self.follower.preamble.created_epoch_ns,
-            num_lost_records=self.follower.num_lost, counts_from_attach=self.counts_from_attach,
+            num_lost_records=self.follower.num_lost,
+            counts_from_attach=bool(self.step_flags & FROM_ATTACH),
         )  # fmt: skip
 
     @property
@@ -164,10 +165,6 @@ class Process:
     def step(self) -> int | None:
         """The step it is in; None before the first ``set_step``."""
         return self.account.current.step if self.account else None
-
-    def was_in(self, step: int) -> bool:
-        """Whether it took part in this step without passing it."""
-        return self.step == step
 
     def liveness(self) -> Liveness:
         """Asked now; when is remembered."""
@@ -305,7 +302,10 @@ class Process:
         scalars, closed = self.poll(is_last=True)
         self.follower.finish()
         account = self._account(Batch(self._before_ns, [], bytearray()))
-        account.finish(self.last_event_ns or account.watermark_ns, orderly=state != "died")
+        # a step that hooks count ends with its optimizer, or with an exception
+        has_step = not self.step_flags & COUNTED or self.follower.failure is not None
+        end_ns = self.last_event_ns or account.watermark_ns
+        account.finish(end_ns, orderly=state == "exited", has_step=has_step)
         return scalars, closed + self._closed_steps(account)
 
     @property
@@ -401,7 +401,7 @@ class Process:
                 account.begin_step(t0, step)
                 self._step_counts.begin_step(step, thread, value)
                 self.told_step = told_step = step
-                self.counts_from_attach = bool(flagged & FROM_ATTACH)
+                self.step_flags = flagged & ~KIND_MASK
             elif kind in _WIDE:
                 self._take_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
             else:

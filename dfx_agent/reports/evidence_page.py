@@ -89,7 +89,7 @@ def _facts(verdict: Verdict) -> str:
     known = {
         "cause": verdict.cause,
         "to blame": ", ".join(verdict.ranks),
-        "stage": verdict.stage,
+        "stage": verdict.stage_text,
         "step": "" if verdict.step is None else str(verdict.step),
         "since": "" if since is None else _clock(since),
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 VerdictKind = Literal["hang", "straggler", "crash", "memory", "divergence", "data"]
+NO_STAGE = "outside all stages"
 VerdictState = Literal["found", "clear", "insufficient evidence"]
 
 
@@ -35,3 +36,8 @@ class Verdict:
     def subject(self) -> str:
         """What it is about: of which role, unless it is of all."""
         return f"{self.kind} ({self.role})" if self.role else self.kind
+
+    @property
+    def stage_text(self) -> str:
+        """The stage in words; "" where it does not matter."""
+        return NO_STAGE if self.stage == "idle" else self.stage

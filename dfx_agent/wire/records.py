@@ -86,5 +86,6 @@ LOOP_KINDS = frozenset({LOOP_LAG, LOOP_HELD})
 
 BLOCKING = 0x4000
 FROM_ATTACH = 0x4000  # of a STEP: its number counts from the attach, the job has not said any
+COUNTED = 0x8000  # of a STEP: it began as the optimizer ended the one before, and may be none
 FAILED = 0x8000
 KIND_MASK = 0x3FFF

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dfx_agent.catalogue import verdicts
-from dfx_agent.catalogue.verdicts import NO_STAGE
 from dfx_agent.exporters.prometheus.ranks import Labels, Page
 from dfx_agent.snapshot import Incident, RunRow, Verdict
+from dfx_agent.snapshot.verdict import NO_STAGE
 
 # who is to blame in these stands in a stage, or in none
 _OF_A_STAGE = frozenset({"hang", "crash", "straggler"})

@@ -31,6 +31,7 @@ _LONG_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test|checkpoint|ckpt|sa
 # these compute; a checkpoint may sleep on a slow disk for long
 _COMPUTING_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test)", re.IGNORECASE)
 _ENOUGH_DURATIONS = 8
+_REMEMBERED_SECONDS = 3600.0
 
 
 class Excuse(NamedTuple):
@@ -178,17 +179,24 @@ def _within(
     is_learned = not asks and (is_long or (is_usual and not is_first))
     if gap_seconds:
         limit = max(floor, 2 * gap_seconds)
-        known = f"ranks were quiet or waited for up to {gap_seconds:.3g} s in the last hour"
-        reason = f"idle: {known}, may be quiet for {limit:.0f} s{since}"
+        known = f"ranks were quiet or waited for up to {gap_seconds:.3g} s {_watched_text(rank)}"
+        reason = f"outside all stages: {known}, may be quiet for {limit:.0f} s{since}"
         return Excuse("", limit, reason, is_learned)
     typical = median(durations) if durations else 0.0
     longest = durations[-1] if durations else 0.0
     limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)
     known = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
-    usual = f"{stage} takes {known}" if durations else f"{stage} has not been seen to end"
+    name = "code outside all stages" if stage == IDLE else stage
+    usual = f"{name} takes {known}" if durations else f"{name} has not been seen to end"
     since = " and it has slept since" if sleeps else since
     reason = f"{usual}, may be quiet for {limit:.0f} s{since}"
     return Excuse("", limit, reason, is_learned)
+
+
+def _watched_text(rank: RankFacts) -> str:
+    """The time that ``longest_gap_seconds`` is about: an hour at most."""
+    seconds = (rank.now_ns - rank.begin_ns) / 1e9
+    return "in the last hour" if seconds >= _REMEMBERED_SECONDS else f"in {age_text(seconds)}"
 
 
 def _floor(rank: RankFacts) -> float:

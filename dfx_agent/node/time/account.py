@@ -259,10 +259,15 @@ class TimeAccount:
         self._ended = fresh
         self._ended.update((row[1], row) for row in ending.rows[done:])
 
-    def finish(self, end_ns: int, *, orderly: bool) -> None:
-        """The process is gone; an orderly end closes its last step, a death leaves it open."""
+    def finish(self, end_ns: int, *, orderly: bool, has_step: bool = True) -> None:
+        """The process is gone; an orderly end closes its last step, a death leaves it open.
+
+        Without ``has_step`` an orderly end came between two steps.
+        """
         self.advance(max(end_ns, self.watermark_ns))
-        if orderly and self.current.step is not None:
+        if orderly and not has_step:
+            self.current.step = None
+        elif orderly and self.current.step is not None:
             self._do_step(self.watermark_ns, None)
 
     def _knows(self, span: int) -> bool:

@@ -28,9 +28,7 @@ def _found(kind: str) -> Compare:
 
 
 def _blamed(kind: str) -> Listing:
-    return Listing(
-        series(verdicts.VERDICT_ACTIVE, kind=kind), "rank {rank}: {cause}, stage: {stage}"
-    )
+    return Listing(series(verdicts.VERDICT_ACTIVE, kind=kind), "rank {rank}: {cause} ({stage})")
 
 
 # an agent that ends with its job says so only once

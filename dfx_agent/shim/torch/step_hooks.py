@@ -17,7 +17,7 @@ from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import ddp, losses, model_work, step_losses, trained
-from dfx_agent.wire.records import FROM_ATTACH, STAGE, STEP
+from dfx_agent.wire.records import COUNTED, FROM_ATTACH, STAGE, STEP
 
 OPTIMIZER = PatchSet("optimizer")
 BACKWARD = PatchSet("backward")
@@ -261,7 +261,8 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
         seen.step_of_first += 1
         if not writer.has_explicit_steps:
             is_guess = writer.is_attached and not seen.has_count
-            writer.begin_step(seen.step_of_first + 1, STEP | FROM_ATTACH if is_guess else STEP)
+            kind = STEP | COUNTED | (FROM_ATTACH if is_guess else 0)
+            writer.begin_step(seen.step_of_first + 1, kind)
 
 
 def _steps_done(optimizer: Any) -> int:

@@ -20,6 +20,7 @@ from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.observed import Observed
 from dfx_agent.wire import Identity, layout
 from dfx_agent.wire.records import (
+    COUNTED,
     FROM_ATTACH,
     POLICY_VERSION,
     QUEUE,
@@ -470,3 +471,19 @@ def test_steps_that_count_from_an_attach_are_called_so_once(dfx_dir, agent, kind
     seen = Observed("segments", str(dfx_dir), agent.snapshot())
     said = diagnosis.text(seen, None).count("Steps are counted from the attach")
     assert said == (kind != STEP)
+
+
+@pytest.mark.parametrize("kind", [STEP, STEP | COUNTED])
+def test_a_run_of_three_steps_ends_after_step_three(dfx_dir, agent, kind):
+    """A job says when a step begins; of the guest's own count the newest has but begun."""
+    jobs = [Job(dfx_dir, rank) for rank in (0, 1)]
+    for job in jobs:
+        for step in range(1, 4 if kind == STEP else 5):
+            job.point(kind, "", 0.0, step)
+            job.stage("backward")
+    run_row(agent)
+    for job in jobs:
+        job.segment.finish()
+    run = run_row(agent)
+    assert run.ending.endswith(", after step 3.")
+    assert [row.step for row in run.steps] == [1, 2, 3]

@@ -55,7 +55,7 @@ def test_a_leak_that_lasted_until_the_run_ended_is_what_the_run_is_in():
     (leak,) = ended.past_incidents
     assert (leak.kind, leak.state, leak.is_until_run_end) == ("memory", "found", True)
     assert (leak.end_seconds, leak.alerts) == (1100.0, ("DfxHostMemoryLeak",))
-    assert ended.ending == "The run ended normally at 1970-01-01 00:18:20 UTC, in step 120."
+    assert ended.ending == "The run ended normally at 1970-01-01 00:18:20 UTC, after step 120."
     assert ended.standing.state == "found"
     assert ended.standing.reason.startswith("Rank 0 grows by 4 MiB per step. It began at step 94")
     assert ended.standing.reason.endswith(ended.ending)
@@ -136,3 +136,14 @@ def test_a_kind_that_one_role_cannot_judge_does_not_count_as_checked():
     unsure = Verdict("memory", "insufficient evidence", "actor", "Too few samples.")
     standing = Run()(unsure, CALM, HANG_CLEAR, now=1050.0).standing
     assert standing.reason == "No problem found. Checked: hang. Memory: Too few samples."
+
+
+def test_what_a_problem_costs_is_not_said_of_a_run_that_has_ended():
+    crash = Verdict("crash", "found", "trainer", "Rank 1 failed.", ("1",), cause="died")
+    cost = "Ranks that wait for it in a collective are blocked"
+    run = Run()
+    assert cost in run(crash, now=1090.0).incidents[0].sentence
+    (incident,) = run(crash, ranks=[rank("0", "died"), rank("1", "died")], now=1100.0).incidents
+    assert cost not in incident.sentence
+    assert incident.cost == ""
+    assert "Restart from the newest checkpoint" in incident.sentence

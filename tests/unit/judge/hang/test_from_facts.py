@@ -132,6 +132,15 @@ def test_what_was_seen_outside_all_stages_is_usual_twice_as_long():
     assert [after(s) for s in (79, 81)] == ["clear", "found"]
 
 
+@pytest.mark.parametrize(("seconds", "words"), [(90, "in 90 s"), (7200, "in the last hour")])
+def test_no_longer_time_is_claimed_than_was_watched(seconds, words):
+    known = {"stacks": stack("f"), "longest_gap_seconds": 20.0, "begin_ns": NOW - seconds * SECOND}
+    found = judged(waits(0, 80.0), rank(1, 80.0, **known))
+    assert found.stage_text == "outside all stages"
+    (line,) = [line for line in found.evidence if "quiet or waited" in line]
+    assert f"outside all stages: ranks were quiet or waited for up to 20 s {words}, may" in line
+
+
 def test_a_word_on_the_stack_does_not_outweigh_what_a_stage_takes():
     known = {"stages": ("backward",), "stage_durations": {"backward": (SECOND // 700,) * 73}}
     named, compiles = stack("save_metrics"), stack("f", "/s/torch/_dynamo/convert_frame.py")

@@ -405,6 +405,15 @@ def test_an_orderly_end_closes_the_step_and_a_death_leaves_it_open():
         assert account.finished[-1].end_ns == (50 if orderly else 10)
 
 
+def test_an_orderly_end_between_two_steps_closes_none():
+    account = TimeAccount(0)
+    account.begin_step(10, 1)
+    account.begin_step(20, 2)
+    account.finish(50, orderly=True, has_step=False)
+    assert [window.step for window in account.finished] == [None, 1]
+    assert account.current.step is None
+
+
 def test_advance_never_goes_back():
     account = TimeAccount(100)
     account.advance(50)
