@@ -8,6 +8,7 @@ from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.broken_values import Break, sentence
 from dfx_agent.judge.divergence.cause_order import cause
 from dfx_agent.judge.divergence.collapse import BLOW_UP_STEPS, DEAD_STEPS, JUMP_STEPS
+from dfx_agent.judge.divergence.signal import CUSUM_ALARM
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
@@ -26,7 +27,11 @@ _WORDS = {
 }
 _LEAST = {signal.name: signal.least for signal in SIGNALS}
 _DIRECTIONS = {"up": "rose", "down": "fell"}
-
+_USUAL_Z = 2.0  # the band of a signal
+_NEEDED_AT_ALL = "divergence is found when {num} kinds of signals move together"
+_NEEDED = {
+    "divergence_families_with_reward": "or when {num} kinds of signals do, one a falling reward"
+}
 
 _COLLAPSES = {
     "blow_up": "{signal} is far {side} its baseline and stays there",
@@ -104,7 +109,9 @@ def _found(
     head = sentences.WAS_DIVERGING if is_over else sentences.DIVERGING
     saved = sentences.CHECKPOINT(step=max(before)) if before else ""
     summary = joined([head(step=first, symptoms=", ".join(said)), saved])
-    frozen = f"baselines are frozen since step {state.latched_step}" if state.is_latched else ""
+    frozen = (
+        f"the usual ranges are those before step {state.latched_step}" if state.is_latched else ""
+    )
     evidence = (*_figures(state), *filter(None, [frozen]))
     return Verdict(
         "divergence", "found", role, summary, cause=cause(state), step=first, evidence=evidence
@@ -160,7 +167,7 @@ def _needed(state: SignalState, critical: Condition) -> Iterator[str]:
     if not can_vote({row.symptom for row in state.signals}, critical):
         for limit in thresholds_in(critical):
             if limit.unit == "families":
-                yield f"{limit.key}: {limit:.0f} groups of signals have to move together"
+                yield _NEEDED.get(limit.key, _NEEDED_AT_ALL).format(num=f"{limit:.0f}")
 
 
 def can_vote(families: Iterable[str], critical: Condition) -> bool:
@@ -175,38 +182,50 @@ def _said(row: SymptomRow) -> str:
 
 
 def _figures(state: SignalState) -> Iterator[str]:
-    yield from (_figure(row) for row in state.signals)
+    """Each signal in its own unit, against its usual range."""
+    yield from (_figure(row, state) for row in state.signals)
     if state.is_reward_improving is not None:
         yield f"the reward is {'' if state.is_reward_improving else 'not '}improving"
 
 
-def _figure(row: SignalRow) -> str:
-    z = "" if row.z is None else f", z {_tenths(row.z)}"
-    cusums = f"CUSUM {row.cusum_up:.1f}/{row.cusum_down:.1f}"
-    return f"{row.signal}: {_value(row)}, {_band(row)}{z}, {cusums}"
-
-
-def _value(row: SignalRow) -> str:
+def _figure(row: SignalRow, state: SignalState) -> str:
+    usual = _usual(row)
     if row.is_broken:
-        return "NaN or infinite"
-    return "not reported at this step" if row.value is None else f"{row.value:.4g}"
+        return f"{row.signal}: NaN or infinite; {usual}"
+    if row.value is None:
+        return f"{row.signal}: not reported at this step; {usual}"
+    moved = next((symptom for symptom in state.symptoms if _is_moved_by(symptom, row)), None)
+    if moved is None or moved.onset_step is None:
+        return f"{row.signal}: {row.value:.4g}{_where(row)}; {usual}"
+    num_steps = max(1, state.step - moved.onset_step)
+    within = "1 step" if num_steps == 1 else f"{num_steps} steps"
+    verb = _DIRECTIONS[moved.direction]
+    return f"{row.signal}: {verb} to {row.value:.4g} within {within}; {usual}"
 
 
-def _band(row: SignalRow) -> str:
+def _is_moved_by(symptom: SymptomRow, row: SignalRow) -> bool:
+    """Whether this signal is, or adds up to be, one that the symptom is about."""
+    if not symptom.is_active or symptom.symptom != row.symptom or row.z is None:
+        return False
+    is_up = symptom.direction == "up"
+    total, z = (row.cusum_up, row.z) if is_up else (row.cusum_down, -row.z)
+    return z > _USUAL_Z or (z > 0 and total > CUSUM_ALARM)
+
+
+def _where(row: SignalRow) -> str:
+    z = row.z or 0.0
+    return "" if abs(z) <= _USUAL_Z else f", {'higher' if z > 0 else 'lower'} than usual"
+
+
+def _usual(row: SignalRow) -> str:
     """Where |z| is at most 2: what is smaller than the floor counts as it, a size has no sign."""
     low, high = row.baseline_low, row.baseline_high
     if low is None or high is None:
-        return "no baseline yet"
+        return "its usual range is not known yet"
     least = _LEAST.get(row.signal)
-    band = f"{low:.4g} to {high:.4g}"
+    name, band = "range", f"{low:.4g} to {high:.4g}"
     if least is not None and low <= least:
         band = f"at most {high:.4g}"
     elif least is not None and row.value is not None and row.value < 0:
-        band = f"size {band}"
-    return f"baseline {band}" + ("" if row.is_baseline_ready else " (widened: not ready)")
-
-
-def _tenths(z: float) -> str:
-    """Without a sign where it rounds to nothing."""
-    text = f"{z:+.1f}"
-    return "0.0" if float(text) == 0 else text
+        name = "size"
+    return f"its usual {name} is {band}" + ("" if row.is_baseline_ready else ", from few steps")
