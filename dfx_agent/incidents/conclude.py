@@ -98,7 +98,7 @@ def standing_of(
     if not has_steps:
         waits = [v.summary for v in verdicts if v.kind == "hang" and v.state != "clear"]
         none = sentences.NO_STEP if end else sentences.NO_STEP_YET
-        reason = joined([ended, doubt, none(), *waits])
+        reason = joined([ended, none(), *waits])
         return Standing("insufficient evidence", reason)
     noted = [sentences.NOTED(summary=full_sentence(row.summary)) for row in incidents]
     noted += [_earlier(incident) for incident in past[:_EARLIER_SHOWN]]
