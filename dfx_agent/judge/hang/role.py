@@ -53,16 +53,16 @@ class Role:
         return [Waiter(r, a) for r in self.living for a in r.arrivals if a.begin_ns <= before_ns]
 
     def in_same(self, waiters: Sequence[Waiter]) -> list[Waiter]:
-        """``waiters``, and all who have called something under one of their numbers."""
+        """``waiters``, and ranks that called a collective with one of their numbers since then."""
         numbers = {(waiter.arrival.group, waiter.arrival.sequence) for waiter in waiters}
-        everybody = [Waiter(rank, a) for rank in self.living for a in rank.arrivals]
-        known = {(waiter.rank, waiter.arrival) for waiter in waiters}
-        newer = [
-            waiter
-            for waiter in everybody
-            if (waiter.arrival.group, waiter.arrival.sequence) in numbers and waiter not in known
+        callers = [
+            Waiter(rank, arrival)
+            for rank in self.living
+            for arrival in rank.arrivals
+            if (arrival.group, arrival.sequence) in numbers
         ]
-        return sorted([*waiters, *newer], key=lambda waiter: waiter.rank.rank)
+        everybody = dict.fromkeys([*waiters, *callers])
+        return sorted(everybody, key=lambda waiter: waiter.rank.rank)
 
     def silent_waiters(self) -> list[Waiter]:
         """Devices wait without the host: quiet ranks that are ahead of others in a group."""
