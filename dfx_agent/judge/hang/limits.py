@@ -194,9 +194,9 @@ def _within(
 
 
 def _watched_text(rank: RankFacts) -> str:
-    """The time that ``longest_gap_seconds`` is about: an hour at most."""
+    """When ``longest_gap_seconds`` was measured: within an hour at most."""
     seconds = (rank.now_ns - rank.begin_ns) / 1e9
-    return "in the last hour" if seconds >= _REMEMBERED_SECONDS else f"in {age_text(seconds)}"
+    return "in the last hour" if seconds >= _REMEMBERED_SECONDS else "so far"
 
 
 def _floor(rank: RankFacts) -> float:

@@ -150,7 +150,7 @@ def test_gaps_before_the_guest_came_are_known_to_the_flight_recorder(scene, monk
     assert scene.look(230).state == "insufficient evidence"
     verdict = scene.look(241)
     assert verdict.ranks == ("1",)
-    assert "up to 120 s in the last hour" in verdict.evidence[0]
+    assert "up to 120 s so far" in verdict.evidence[0]
 
 
 def test_who_is_often_quiet_outside_stages_may_be_so_twice_as_long(scene, monkeypatch):
@@ -175,7 +175,7 @@ def test_who_is_often_quiet_outside_stages_may_be_so_twice_as_long(scene, monkey
     ranks[0].writes_stacks("main", "train", "next_batch")
     calm = scene.look(67)
     assert calm.state == "clear"
-    assert "waited for up to 34 s in the last hour, may be quiet for 68 s" in calm.evidence[0]
+    assert "waited for up to 34 s so far, may be quiet for 68 s" in calm.evidence[0]
     assert scene.look(69).ranks == ("0",)
 
 
