@@ -75,7 +75,7 @@ def test_the_collapse_is_found_with_onsets_after_the_fault(sick):
     assert len(active) >= 3 or "reward" in active
     assert sum(step >= ONSET - 2 for step in active.values()) >= 2, active
     assert verdict["role"] == "trainer"
-    assert any("z " in line for line in verdict["evidence"])
+    assert any("its usual range is" in line for line in verdict["evidence"])
     assert sick["num_late_signals"] == 0
 
 

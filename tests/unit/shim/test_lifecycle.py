@@ -80,7 +80,7 @@ class Writer:
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        return lambda: self.calls.append(name)
+        return lambda *_: self.calls.append(name)
 
 
 @pytest.fixture

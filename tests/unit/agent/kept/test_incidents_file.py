@@ -112,7 +112,11 @@ def test_what_was_told_before_is_not_green_until_it_could_be_told_again():
 
 def test_before_alerts_were_evaluated_nothing_is_clear(dfx_dir, rank, monkeypatch):
     calm = Standing("clear", "No problem found.")
-    monkeypatch.setattr(conclusion, "standing_of", lambda *_, **__: calm)
+
+    def standing_of(*_, doubt, **__):
+        return Standing("insufficient evidence", doubt) if doubt else calm
+
+    monkeypatch.setattr(conclusion, "standing_of", standing_of)
     agent = Agent(Config(str(dfx_dir)))
     agent.await_alerts()
     agent.poll()
