@@ -32,10 +32,14 @@ _FAILURES = frozenset({"crash", "hang"})
 
 @dataclass(frozen=True)
 class RunEnd:
-    """When the last process of a run was seen, and how they ended, in a sentence."""
+    """When the last process of a run was seen, and how they ended, in a sentence.
+
+    ``is_detached``: some of them may still run, unobserved.
+    """
 
     seconds: float
     sentence: str
+    is_detached: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ def conclude(
     incidents = tuple(map(without_cost, incidents)) if end else incidents
     past = book.past.rows(end.seconds if end else None)
     pending = sentences.ALERTS_PENDING() if run.alerts is None else ""
-    doubt = joined([book.awaited(now_seconds), pending, *doubts])
+    unobserved = sentences.UNOBSERVED() if end and end.is_detached else ""
+    doubt = joined([unobserved, book.awaited(now_seconds), pending, *doubts])
     standing = standing_of(
         verdicts, incidents, has_steps=run.has_steps, past=past, end=end, doubt=doubt
     )
@@ -132,14 +137,14 @@ def run_end(
     seconds = max(rank.last_event_seconds or rank.begin_seconds for rank in newest)
     step = max((number for _, number, _ in steps.begins), default=None)
     where = "before its first step" if step is None else f"in step {step}"
-    ends = {rank.state for rank in newest}
+    is_detached = any(rank.state == "detached" for rank in newest)
     broken = sorted({r.rank for r in newest if r.state == "died"}, key=lambda r: (len(r), r))
     if not broken:
-        ended = sentences.DETACHED if ends == {"detached"} else sentences.RUN_ENDED
+        ended = sentences.DETACHED if is_detached else sentences.RUN_ENDED
         sentence = sentences.RUN_FAILED if has_failed else ended
         if sentence is sentences.RUN_ENDED and step is not None:
             where = f"after step {step}"
-        return RunEnd(seconds, sentence(when=time_text(seconds), where=where))
+        return RunEnd(seconds, sentence(when=time_text(seconds), where=where), is_detached)
     said = sentences.RUN_BROKE_OFF(when=time_text(seconds), where=where, ranks=_ranks_text(broken))
     return RunEnd(seconds, said)
 

@@ -42,6 +42,7 @@ DETACHED = Sentence(
     "The job was detached at {when}, {where}. It may still run.",
     {"when": "2026-11-24 14:09:07 UTC", "where": "in step 120"},
 )
+UNOBSERVED = Sentence("Nothing is known of the job since then.")
 RUN_FAILED = Sentence(
     "The run ended at {when}, {where}.",
     {"when": "2026-11-24 14:09:07 UTC", "where": "in step 120"},

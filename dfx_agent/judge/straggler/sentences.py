@@ -77,10 +77,10 @@ SLEPT_ON_BUSY_HOST = Sentence(
 )
 PAGE_FAULTS = Sentence(
     "Page faults make {ranks} {excess} of a step slower than the other ranks: {num} in every step, "
-    "on the other ranks {others}. Its memory allocator returns memory to the kernel in every step.",
+    "on the other ranks {others}. A usual cause is an allocator that returns memory to the kernel.",
     {"ranks": "rank 1", "excess": "17 %", "num": "2,500", "others": "4"},
-    action="Start the job with MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432, "
-    "or with jemalloc.",
+    action="Set MALLOC_TRIM_THRESHOLD_=1073741824 and MALLOC_MMAP_THRESHOLD_=33554432 at the next "
+    "start: glibc then keeps the memory.",
 )
 DATA_LOADER = Sentence(
     "The job waits for data: the data loader of {ranks} is empty {share} of a step, and the other "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dfx_agent.incidents.book import IncidentBook, StepTimes
 from dfx_agent.incidents.conclude import Judged, conclude
 from dfx_agent.snapshot import AlertRow, RankRow, TimeSplit, Verdict
@@ -147,3 +149,14 @@ def test_what_a_problem_costs_is_not_said_of_a_run_that_has_ended():
     assert cost not in incident.sentence
     assert incident.cost == ""
     assert "Restart from the newest checkpoint" in incident.sentence
+
+
+@pytest.mark.parametrize("states", [("detached", "detached"), ("exited", "detached")])
+def test_a_job_that_was_detached_is_not_clear_and_has_not_ended_normally(states):
+    ranks = [rank(str(number), state) for number, state in enumerate(states)]
+    run = Run()(CALM, HANG_CLEAR, ranks=ranks, now=1101.0)
+    assert run.standing.state == "insufficient evidence"
+    assert run.standing.reason == (
+        "The job was detached at 1970-01-01 00:18:20 UTC, in step 120. It may still run. "
+        "Nothing is known of the job since then."
+    )
