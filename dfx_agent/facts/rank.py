@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.failure import Failure
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.snapshot import RankState, TimeSplit
+from dfx_agent.wire.failure import Failure as Failure  # noqa: PLC0414 (for readers of facts)
 from dfx_agent.wire.records import DATA_LOADER_WAIT, DDP_GRADIENTS
 
 SEND, RECEIVE = "send", "recv"

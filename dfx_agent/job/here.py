@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dfx_agent.facts.devices import Reported
-from dfx_agent.facts.failure import Failure
 from dfx_agent.facts.flight import FlightRecord, RecordedGroup
-from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.rank import Failure, RankFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import Step

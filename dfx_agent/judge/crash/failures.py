@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dfx_agent.facts.failure import Failure
-from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.rank import Failure, RankFacts
 from dfx_agent.judge.crash.endings import has_raised
 from dfx_agent.judge.words import ranks_text
 

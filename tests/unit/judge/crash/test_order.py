@@ -6,8 +6,7 @@ import signal
 from dataclasses import replace
 
 from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.failure import Failure
-from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.rank import Failure, RankFacts
 from dfx_agent.judge.crash.order import first_of, was_taken_along
 
 KILL, TERM, SEGV, ABRT = (

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.failure import Failure
-from dfx_agent.facts.rank import Arrival, RankFacts
+from dfx_agent.facts.rank import Arrival, Failure, RankFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack, client_of
 from dfx_agent.faults import Faults
 from dfx_agent.judge.hang.judge import HangJudge
