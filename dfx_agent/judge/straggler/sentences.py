@@ -80,7 +80,7 @@ PAGE_FAULTS = Sentence(
     "on the other ranks {others}. A usual cause is an allocator that returns memory to the kernel.",
     {"ranks": "rank 1", "excess": "17 %", "num": "2,500", "others": "4"},
     action="Set MALLOC_TRIM_THRESHOLD_=1073741824 and MALLOC_MMAP_THRESHOLD_=33554432 at the next "
-    "start: glibc then keeps the memory.",
+    "start, so that glibc no longer returns the memory.",
 )
 DATA_LOADER = Sentence(
     "The job waits for data: the data loader of {ranks} is empty {share} of a step, and the other "
