@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dfx_agent.alerting.evaluator import Evaluator, metrics_read
+from dfx_agent.alerting.evaluator import Evaluator, Firing, metrics_read
 from dfx_agent.catalogue import signals
+from dfx_agent.judge.divergence.verdict import divergence_verdict, moved_text
 from dfx_agent.rules.alert import Alert, Severity
 from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.declared.stability import CLASSIC, DIVERGENCE
 from dfx_agent.rules.samples import samples_of
+from dfx_agent.sentence import joined
 from dfx_agent.snapshot import SignalState
 
 # firings of one alert that are less far apart are one call to a person
@@ -18,11 +21,15 @@ EPISODE_GAP_ROWS = 20
 STEP_CLOCKED = tuple(
     alert for alert in ALERTS if metrics_read([alert]) & {m.name for m in signals.METRICS}
 )
+_DIVERGENCE_NAMES = {DIVERGENCE.name, CLASSIC.name}
 
 
 @dataclass
 class Episode:
-    """One alert as a person would have met it; rows count step reports from 0."""
+    """One alert as a person would have met it; rows count step reports from 0.
+
+    ``sentence`` says what moved, from where to where and since when; ``action`` what to do first.
+    """
 
     alert: str
     severity: Severity
@@ -31,6 +38,8 @@ class Episode:
     last_row: int
     symptoms: dict[str, int]
     last_step: int = 0
+    sentence: str = ""
+    action: str = ""
 
 
 def episodes(
@@ -47,9 +56,23 @@ def episodes(
             if episode is not None and state.row - episode.last_row < EPISODE_GAP_ROWS:
                 episode.last_row, episode.last_step = state.row, state.step
             elif not firing.is_inhibited:
-                episode = Episode(
-                    *key, state.row, state.step, state.row, firing.symptoms, state.step
-                )
+                episode = _opened(firing, state)
                 open_episodes[key] = episode
                 found.append(episode)
     return found
+
+
+def _opened(firing: Firing, state: SignalState) -> Episode:
+    """As the page and the terminal of a live run would say it."""
+    alert = firing.alert
+    sentence, action = alert.summary, alert.runbook.mitigation
+    if alert.name in _DIVERGENCE_NAMES:
+        verdict = divergence_verdict(state, "", alert.condition)
+        sentence, action = verdict.summary, verdict.action
+    else:
+        moved = moved_text(state)
+        sentence = joined([f"{alert.summary}: {moved}" if moved else alert.summary])
+    return Episode(
+        alert.name, alert.severity, state.row, state.step, state.row, firing.symptoms,
+        state.step, sentence, action,
+    )  # fmt: skip

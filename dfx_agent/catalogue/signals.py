@@ -30,13 +30,14 @@ BASELINE_HIGH = Metric(
 )  # fmt: skip
 BASELINE_READY = Metric(
     "dfx_baseline_ready", "gauge", "", (*PER_NODE, "signal"),
-    "1 once the baseline holds 12 steps and is not constant; 0 while its scale is widened.",
+    "1 once the baseline holds 12 steps and the signal has varied; 0 while its scale is widened.",
     "derived",
 )  # fmt: skip
 SYMPTOM_ACTIVE = Metric(
     "dfx_symptom_active", "gauge", "", (*PER_NODE, "symptom", "direction"),
-    "1 for 10 steps after a signal of the family alarmed, longer while a critical compound is "
-    "active; divergence, grad_norm, entropy, reward, length vote, reward_improving vetoes.",
+    "1 for up to 10 steps after a signal of the family alarmed, a small move only while it lasts, "
+    "longer while a critical compound is active; divergence, grad_norm, entropy, reward, length "
+    "vote, reward_improving vetoes.",
     "derived",
 )  # fmt: skip
 SYMPTOM_ONSET = Metric(
@@ -54,8 +55,10 @@ DRIFT_DIFFERENCE = Metric(
 COLLAPSE_STEPS = Metric(
     "dfx_collapse_steps", "gauge", "", (*PER_NODE, "kind", "signal"),
     "Steps in a row with a state that needs no vote. blow_up: the signal is 20 times and 10 robust "
-    "standard deviations above its baseline, or entropy 8 times below it; truncation: most "
-    "responses are cut, where few were; dead: nearly all are cut, the reward at its lowest.",
+    "standard deviations above its baseline, or entropy 8 times below it; spikes: steps of the "
+    "newest 64 at which it was 1000 times above; entropy_fall: to a fifth within 20 steps; "
+    "truncation: most responses are cut, where few were; dead: nearly all are cut, the reward at "
+    "its lowest; not_learning: no gradient, the reward at its lowest.",
     "derived",
 )  # fmt: skip
 COLLAPSE_ONSET = Metric(

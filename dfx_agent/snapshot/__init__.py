@@ -46,8 +46,10 @@ from dfx_agent.snapshot.evidence import (
 )
 from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot.health import (
+    CollapseKind,
     CollapseRow,
     DetectorParameters,
+    OnsetRange,
     SignalHistory,
     SignalParameters,
     SignalRow,
@@ -99,6 +101,7 @@ __all__ = [
     "Bottleneck",
     "BoundBy",
     "CauseKind",
+    "CollapseKind",
     "CollapseRow",
     "CollectiveTime",
     "DeliveryRow",
@@ -141,6 +144,7 @@ __all__ = [
     "ModelRow",
     "Moments",
     "NodeRow",
+    "OnsetRange",
     "OpenSpan",
     "OutsideLook",
     "PartKind",

@@ -44,6 +44,7 @@ class SignalRow:
 
     ``value`` and the band are in the signal's unit; the band is where z is within ±2. ``z`` is None
     when the step was not scored; ``is_broken``: NaN or infinity was reported, ``value`` is None.
+    ``usual_value``: the middle of the band. ``has_varied``: its values were not all the same.
     ``cusum_*`` alarm above 8. ``drift_ratio`` (log signals) and ``drift_difference`` (reward,
     truncation) compare the newest 8 values with the 5th to 21st.
     """
@@ -61,6 +62,11 @@ class SignalRow:
     drift_ratio: float | None
     drift_difference: float | None
     is_broken: bool = False
+    usual_value: float | None = None
+    has_varied: bool = True
+
+
+CollapseKind = Literal["blow_up", "spikes", "entropy_fall", "truncation", "dead", "not_learning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +74,13 @@ class CollapseRow:
     """Steps in a row with a state that needs no vote; ``signal`` is "" where it is of the run.
 
     "blow_up": 20 times and 10 sigma above the baseline, entropy also 8 times below; "truncation":
-    most responses cut, where few were; "dead": nearly all cut and the reward at its lowest.
-    ``onset_step``: the first of them, ``last_step`` the newest.
+    most responses cut, where few were; "dead": nearly all cut and the reward at its lowest;
+    "entropy_fall": the entropy fell to a fifth within 20 steps; "not_learning": no gradient and the
+    reward at its lowest. "spikes" are not in a row: steps of the newest 64 that were 1000 times
+    above the baseline. ``onset_step``: the first of them, ``last_step`` the newest.
     """
 
-    kind: Literal["blow_up", "truncation", "dead"]
+    kind: CollapseKind
     signal: str
     num_steps: int
     onset_step: int | None
@@ -90,6 +98,15 @@ class SymptomRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OnsetRange:
+    """When a divergence began: the likeliest step, and from which to which it may have been."""
+
+    step: int
+    low_step: int
+    high_step: int
+
+
+@dataclass(frozen=True, slots=True)
 class SignalState:
     """Training health of one run after one step; ``row`` counts step reports from 0.
 
@@ -98,6 +115,8 @@ class SignalState:
     of the newest 5 that reported NaN or Inf there. ``num_identical_score_steps``: consecutive
     steps whose highest and lowest score were the same, None when scores are not reported.
     ``aborted_recent_median``: share of the samples given up, median of the newest 8 steps.
+    ``onset``: of the divergence that the page is on for, by all signals that moved; None where no
+    vote found it.
     """
 
     row: int
@@ -112,6 +131,7 @@ class SignalState:
     had_score_signal: bool
     aborted_recent_median: float | None = None
     collapses: tuple[CollapseRow, ...] = ()
+    onset: OnsetRange | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
-"""What loss and reward did since the gradient norm went far above its baseline.
+"""What loss and reward did since another signal went far above its baseline.
 
-A norm rises as well when something begins to be learned: the first success of a sparse reward, new
-data. Then the reward is higher than it was, or the loss is where it was, lower, or falling.
+A gradient norm rises as well when something begins to be learned: the first success of a sparse
+reward, new data. Then the reward is higher than it was, or the loss is where it was, lower, or
+falling. The KL to the reference grows with every step that learns: it is far off its baseline where
+learning has begun, and that is a collapse only where the reward is lower than it was.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ UP_Z = 2.0
 
 @dataclass(frozen=True)
 class KeptAroundOnset(Kept):
-    """Values of the gradient norm's rows, oldest first."""
+    """Values of the other signal's rows, oldest first."""
 
     before: tuple[float, ...] = ()
     first: tuple[float, ...] = ()
@@ -38,7 +40,7 @@ class AroundOnset:
         self._newest: deque[float] = deque(maxlen=LEVEL_ROWS)
 
     def observe(self, value: float | None, *, is_far: bool) -> None:
-        """Each row that reports a gradient norm; None where this value was not reported."""
+        """Each row that reports the other signal; None where this value was not reported."""
         if not is_far:
             self._first.clear()
             self._newest.clear()
@@ -64,6 +66,15 @@ class AroundOnset:
         spread = MAD_TO_SIGMA * _median([abs(value - usual) for value in self._before])
         level = _median(self._newest)
         return level > usual + UP_Z * spread and level >= _median(self._first)
+
+    @property
+    def is_down(self) -> bool:
+        """Lower than it was before."""
+        if not self.is_known:
+            return False
+        usual = _median(self._before)
+        spread = MAD_TO_SIGMA * _median([abs(value - usual) for value in self._before])
+        return _median(self._newest) < usual - spread
 
     @property
     def is_best(self) -> bool:

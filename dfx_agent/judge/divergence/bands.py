@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MAD_TO_SIGMA = 1.4826
+MEAN_DEVIATION_TO_SIGMA = 1.2533
 # the trend has to explain that much of the spread before it is believed
 TREND_SHARE = 2.0
 # rows from which on a trend is believed to go on
@@ -32,11 +33,20 @@ class Trend(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The baseline at one step; ``scale`` is one robust standard deviation, floors applied."""
+    """The baseline at one step; ``scale`` is one robust standard deviation, floors applied.
+
+    ``exact_scale`` is the same before it was widened for few rows, 0 where it was not.
+    """
 
     median: float
     scale: float
     trend: Trend | None = None
+    exact_scale: float = 0.0
+
+    @property
+    def size_scale(self) -> float:
+        """What the size of a collapse is measured with: a factor is asked for as well."""
+        return self.exact_scale or self.scale
 
     def z(self, score: float) -> float:
         plain = (score - self.median) / self.scale
@@ -93,6 +103,20 @@ def trend_of(scores: Sequence[float], spread: float, floor: float) -> Trend | No
     is_established = num >= ESTABLISHED_STEPS
     ahead = offset + slope * (num + 2) if is_established else level
     return Trend(sign, level, sign * max(sign * ahead, sign * level), scale, is_established)
+
+
+def deviation(ordered: Sequence[float], middle: float, *, is_raw: bool) -> float:
+    """Robust standard deviation of sorted scores around their median.
+
+    Of raw values the mean deviation counts as well: outliers are part of a reward, and the median
+    deviation of one that is mostly the same is 0.
+    """
+    # of sorted scores two runs remain, which sort in one pass
+    apart = sorted([abs(score - middle) for score in ordered])
+    spread = MAD_TO_SIGMA * median_of_sorted(apart)
+    if not is_raw:
+        return spread
+    return max(spread, MEAN_DEVIATION_TO_SIGMA * sum(apart) / len(apart))
 
 
 def _median(values: Sequence[float]) -> float:

@@ -7,26 +7,28 @@ evaluation on 164 real runs; what they are for: docs/concepts/training-health.md
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from dfx_agent.judge.divergence.aborted_share import AbortedShare
 from dfx_agent.judge.divergence.around_onset import AroundOnset, KeptAroundOnset
 from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
+from dfx_agent.judge.divergence.broken_values import NonFinite
 from dfx_agent.judge.divergence.collapse import (
-    ALL_TRUNCATED,
-    DEAD_STEPS,
-    GRAD_NORM,
+    ENTROPY,
     MOVED_BY_LEARNING,
+    REFERENCE_KLS,
+    UNBELIEVABLE,
     KeptStreak,
-    LowestReward,
     Streak,
+    believed,
 )
 from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
+from dfx_agent.judge.divergence.onset import History, find_onset
 from dfx_agent.judge.divergence.reward_trend import KeptRewardTrend, RewardTrend
+from dfx_agent.judge.divergence.run_collapses import KeptCollapses, RunCollapses
 from dfx_agent.judge.divergence.score_spread import KeptSpread, ScoreSpread
 from dfx_agent.judge.divergence.signal import (
     CUSUM_ALARM,
@@ -41,16 +43,18 @@ from dfx_agent.judge.divergence.symptoms import (
     CALM_STEPS,
     SIGNALS,
     Calm,
+    Direction,
     KeptSymptom,
-    SignalSpec,
     Symptom,
 )
 from dfx_agent.judge.divergence.vote import Vote
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
+    CollapseKind,
     CollapseRow,
     DetectorParameters,
+    OnsetRange,
     SignalParameters,
     SignalState,
     SymptomRow,
@@ -61,7 +65,6 @@ LATCH_STEPS = 128
 LATCH_SECONDS = 120.0
 # while anything fires no baseline learns, but a change that stays is normal one day
 HOLD_STEPS = 32
-NONFINITE_STEPS = 5
 
 PARAMETERS = DetectorParameters(
     window_steps=WINDOW_STEPS,
@@ -79,11 +82,6 @@ PARAMETERS = DetectorParameters(
     ),
 )
 
-# scored, such a number would overflow sums and exponents; no signal of a job comes near
-_UNBELIEVABLE = 1e100
-
-_PLACES = {spec.name: spec.where for spec in SIGNALS}
-
 
 class StepSignals(dict[str, float]):
     """Values of one step by signal; ``changed``: those that another metric speaks for from here.
@@ -92,32 +90,6 @@ class StepSignals(dict[str, float]):
     """
 
     changed: frozenset[str] = frozenset()
-
-
-class NonFinite:
-    """Rows of the newest 5 with NaN or Inf, by where it was."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, deque[int]] = {}
-
-    def observe(self, row: int, values: Mapping[str, float]) -> None:
-        """A place is known from its first value, so that its count exists before the first NaN."""
-        for name, value in values.items():
-            if name not in _PLACES:
-                continue
-            rows = self._rows.setdefault(_PLACES[name], deque(maxlen=NONFINITE_STEPS))
-            if not math.isfinite(value) and row not in rows:
-                rows.append(row)
-
-    def num_steps(self, row: int) -> dict[str, int]:
-        newest = row - NONFINITE_STEPS
-        return {where: sum(r > newest for r in rows) for where, rows in self._rows.items()}
-
-    def kept(self) -> dict[str, tuple[int, ...]]:
-        return {where: tuple(rows) for where, rows in self._rows.items()}
-
-    def resume(self, kept: Mapping[str, Iterable[int]]) -> None:
-        self._rows = {where: deque(rows, NONFINITE_STEPS) for where, rows in kept.items()}
 
 
 @dataclass(frozen=True)
@@ -144,6 +116,8 @@ class KeptBank(Kept):
     beside: dict[str, Annotated[KeptAroundOnset, FORMAT_2]] = field(default_factory=dict)
     aborted: tuple[float, ...] = ()
     latch_seconds: float | None = None
+    collapses: KeptCollapses = field(default_factory=KeptCollapses)
+    onset: OnsetRange | None = None
 
 
 class SignalBank:
@@ -163,19 +137,22 @@ class SignalBank:
         self._symptoms = _families()
         self._calm = {key: Calm(symptom.direction) for key, symptom in self._symptoms.items()}
         self._reward = RewardTrend()
-        # of what tells why the gradient norm is far off, and their newest values
-        self._beside = {name: AroundOnset() for name in ("loss", "reward")}
+        # what tells why a gradient norm or a reference KL is far off, and the newest values
+        of_reference = [f"{name} reward" for name in sorted(REFERENCE_KLS)]
+        self._beside = {name: AroundOnset() for name in ("loss", "reward", *of_reference)}
         self._reported: Mapping[str, float] = {}
         for signal in self._signals:
             if signal.spec.name in MOVED_BY_LEARNING:
                 signal.is_explained = partial(self._is_learning, signal.spec.name)
-        self._lowest = LowestReward()
-        self._dead = Streak(DEAD_STEPS)
+        self._collapsed = RunCollapses()
+        for signal in self._signals:
+            signal.collapses = self._collapsed
         self._num_held = 0
         self._nonfinite = NonFinite()
         self._spread = ScoreSpread()
         self._aborted = AbortedShare()
         self._latch: tuple[int, int] | None = None
+        self._onset: OnsetRange | None = None
         self._newest: SignalState | None = None
 
     def observe(
@@ -213,7 +190,7 @@ class SignalBank:
     def reset(self) -> None:
         """The operator says that the present state is normal: learn it from here."""
         self._relearn()
-        self._dead.clear()
+        self._collapsed.clear()
         for signal in self._signals:
             signal.drift.clear()
         if self._step is not None:
@@ -228,8 +205,8 @@ class SignalBank:
             symptoms=tuple(symptom.kept() for symptom in self._symptoms.values()),
             calm={" ".join(key): calm.num_rows for key, calm in self._calm.items()},
             reward=self._reward.kept(),
-            lowest=self._lowest.lowest,
-            dead=self._dead.kept(),
+            lowest=self._collapsed.lowest.lowest,
+            dead=self._collapsed.dead.kept(),
             num_held=self._num_held,
             nonfinite=self._nonfinite.kept(),
             spread=self._spread.kept(),
@@ -237,6 +214,8 @@ class SignalBank:
             beside={name: around.kept() for name, around in self._beside.items()},
             aborted=self._aborted.kept(),
             latch_seconds=self._latch_seconds,
+            collapses=self._collapsed.kept(),
+            onset=self._onset,
         )
 
     def resume(self, kept: KeptBank) -> None:
@@ -252,13 +231,15 @@ class SignalBank:
         self._reward.resume(kept.reward)
         for name, around in self._beside.items():
             around.resume(kept.beside.get(name, KeptAroundOnset()))
-        self._lowest.lowest = kept.lowest
-        self._dead.resume(kept.dead)
+        self._collapsed.lowest.lowest = kept.lowest
+        self._collapsed.dead.resume(kept.dead)
+        self._collapsed.resume(kept.collapses)
         self._num_held = kept.num_held
         self._nonfinite.resume(kept.nonfinite)
         self._spread.resume(kept.spread)
         self._aborted.resume(kept.aborted)
         self._latch, self._latch_seconds = kept.latch, kept.latch_seconds
+        self._onset = kept.onset
         self._hold_streaks(is_held=self._is_young())
         self._newest = None if self._step is None else self._state(self._step)
 
@@ -266,7 +247,7 @@ class SignalBank:
         self._reported = values
         for signal in self._signals:
             value = values.get(signal.spec.name)
-            finite = _believed(signal.spec, value)
+            finite = believed(signal.spec, value)
             is_broken = value is not None and not math.isfinite(value)
             for direction, onset in signal.observe(step, finite, is_broken=is_broken).items():
                 self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
@@ -275,26 +256,35 @@ class SignalBank:
                 self._reward.observe(step, finite, signal.plain_z, smallest)
         if self._reward.fall_step is not None:
             self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
-        self._watch_death(step, values)
+        for (family, direction), symptom in self._symptoms.items():
+            symptom.observe(self._row, self._zs(family, direction))
+        self._collapsed.observe(step, values)
+
+    def _zs(self, family: str, direction: Direction) -> Iterator[float]:
+        """Of what was scored in this step: how far it is off in this direction."""
+        sign = 1.0 if direction == "up" else -1.0
+        for signal in self._signals:
+            spec = signal.spec
+            if spec.symptom == family and direction in spec.directions and signal.z is not None:
+                yield sign * signal.z
 
     def _is_learning(self, name: str, is_far: bool) -> bool:  # noqa: FBT001
         """Why it may be far off in a healthy run; a page that is on ends by its own rules."""
         is_improving = self._latch is None and self._reward.is_improving(is_latched=False)
-        if name != GRAD_NORM:
+        if name == ENTROPY:
             return bool(is_improving)
-        for beside, around in self._beside.items():
-            value = self._reported.get(beside, math.nan)
-            around.observe(value if abs(value) < _UNBELIEVABLE else None, is_far=is_far)
-        loss, reward = self._beside["loss"], self._beside["reward"]
+        if name in REFERENCE_KLS:
+            reward = self._watch_beside(f"{name} reward", "reward", is_far=is_far)
+            return bool(is_improving) or (reward.is_known and not reward.is_down)
+        loss = self._watch_beside("loss", "loss", is_far=is_far)
+        reward = self._watch_beside("reward", "reward", is_far=is_far)
         return bool(is_improving) or reward.is_best or (loss.is_known and not loss.is_up)
 
-    def _watch_death(self, step: int, values: Mapping[str, float]) -> None:
-        """Of rows that report both; NaN compares as false."""
-        reward, truncation = values.get("reward"), values.get("truncation")
-        if reward is None or truncation is None or not abs(reward) < _UNBELIEVABLE:
-            return
-        is_lowest = self._lowest.is_at(reward)
-        self._dead.observe(step, holds=is_lowest and truncation > ALL_TRUNCATED)
+    def _watch_beside(self, key: str, beside: str, *, is_far: bool) -> AroundOnset:
+        value = self._reported.get(beside, math.nan)
+        around = self._beside[key]
+        around.observe(value if abs(value) < UNBELIEVABLE else None, is_far=is_far)
+        return around
 
     def _hold_learning(self) -> None:
         """Baselines do not learn from rows in which anything fires, for some time."""
@@ -332,7 +322,7 @@ class SignalBank:
         return 0 <= self._seconds - self._latch_seconds < LATCH_SECONDS
 
     def _hold_streaks(self, *, is_held: bool) -> None:
-        for streak in (self._dead, *(signal.streak for signal in self._signals)):
+        for streak in (*self._collapsed.streaks, *(signal.streak for signal in self._signals)):
             streak.is_held = is_held
 
     def _freeze(self, step: int) -> None:
@@ -344,6 +334,26 @@ class SignalBank:
             calm.num_rows = 0
         for symptom in self._symptoms.values():
             symptom.hold(self._row)
+        self._find_onset()
+
+    def _find_onset(self) -> None:
+        """Of the run by all signals that moved, then of each family not before it can be."""
+        moved = {k: s for k, s in self._symptoms.items() if s.is_active(self._row)}
+        found = find_onset([h for key in moved for h in self._histories(*key)])
+        self._onset = found
+        if found is None:
+            return
+        for key, symptom in moved.items():
+            own = find_onset(self._histories(*key), from_step=found.low_step)
+            symptom.onset_step = found.step if own is None else own.step
+
+    def _histories(self, family: str, direction: Direction) -> list[History]:
+        sign = 1.0 if direction == "up" else -1.0
+        return [
+            [(step, sign * z) for step, z in signal.history]
+            for signal in self._signals
+            if signal.spec.symptom == family and direction in signal.spec.directions
+        ]
 
     def _release_calm_families(self) -> None:
         for symptom in self._symptoms.values():
@@ -355,7 +365,7 @@ class SignalBank:
                 self._symptoms[family, direction].release()
 
     def _thaw(self) -> None:
-        self._latch = self._latch_seconds = None
+        self._latch = self._latch_seconds = self._onset = None
         self._hold_streaks(is_held=False)
         for signal in self._signals:
             signal.baseline.thaw()
@@ -370,6 +380,7 @@ class SignalBank:
         for symptom in self._symptoms.values():
             symptom.clear()
         self._reward.clear()
+        self._collapsed.relearn()
         for around in self._beside.values():
             around.clear()
         self._num_held = 0
@@ -381,9 +392,13 @@ class SignalBank:
                 signal.drift.clear()
         if "reward" in names:
             self._reward.clear()
-            self._lowest.lowest = None
+            self._collapsed.lowest.lowest = None
 
     def _rewind(self, step: int) -> None:
+        """Forget what the job repeats; where nothing is left, it is a new attempt."""
+        self._num_held = 0
+        if self._latch is not None and self._latch[1] >= step:
+            self._thaw()
         for signal in self._signals:
             signal.rewind(step)
         for symptom in self._symptoms.values():
@@ -391,7 +406,17 @@ class SignalBank:
         self._reward.rewind(step)
         for around in self._beside.values():
             around.clear()
-        self._dead.rewind(step)
+        self._collapsed.rewind(step)
+        if not any(signal.baseline.num_rows for signal in self._signals):
+            self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
+        """A run from its first step again, or another one in the same log."""
+        self._relearn()
+        self._collapsed.clear()
+        self._collapsed.lowest.lowest = None
+        for signal in self._signals:
+            signal.drift.clear()
 
     def _judge(self) -> Vote:
         self._vote.observe(self._symptom_rows(), self._collapses(), improving=self._is_improving())
@@ -409,8 +434,18 @@ class SignalBank:
                 rows.append(_collapse("truncation", "", signal.streak))
             elif signal.is_known and not signal.spec.is_raw:
                 rows.append(_collapse("blow_up", signal.spec.name, signal.streak))
-        if self._lowest.lowest is not None:
-            rows.append(_collapse("dead", "", self._dead))
+        known = {signal.spec.name for signal in self._signals if signal.is_known}
+        run = self._collapsed
+        for name, spikes in run.spikes.items():
+            steps = spikes.steps
+            first, last = (steps[0], steps[-1]) if steps else (None, None)
+            rows.append(_collapse_row("spikes", name, len(steps), first, last))
+        if ENTROPY in known:
+            rows.append(_collapse("entropy_fall", ENTROPY, run.fall.streak))
+        if run.lowest.lowest is not None:
+            if TRUNCATION in known:
+                rows.append(_collapse("dead", "", run.dead))
+            rows.append(_collapse("not_learning", "", run.still.streak))
         return tuple(rows)
 
     def _symptom_rows(self) -> tuple[SymptomRow, ...]:
@@ -433,30 +468,20 @@ class SignalBank:
             had_score_signal=self._spread.had_signal,
             aborted_recent_median=self._aborted.recent_median,
             collapses=self._collapses(),
+            onset=self._onset,
         )
-
-
-def _believed(spec: SignalSpec, value: float | None) -> float | None:
-    """None for what is not scored; a finite number beyond belief has blown up all the same."""
-    if value is None or not math.isfinite(value):
-        return None
-    if abs(value) < _UNBELIEVABLE:
-        return value
-    return None if spec.is_raw else math.copysign(_UNBELIEVABLE, value)
 
 
 # rows that stay the same are the same object: made once, and equal without a look into them
 _collapse_row = lru_cache(maxsize=1024)(CollapseRow)
 
 
-def _collapse(
-    kind: Literal["blow_up", "truncation", "dead"], signal: str, streak: Streak
-) -> CollapseRow:
+def _collapse(kind: CollapseKind, signal: str, streak: Streak) -> CollapseRow:
     return _collapse_row(kind, signal, streak.num_steps, streak.onset_step, streak.last_step)
 
 
-def _families() -> dict[tuple[str, str], Symptom]:
-    found: dict[tuple[str, str], Symptom] = {}
+def _families() -> dict[tuple[str, Direction], Symptom]:
+    found: dict[tuple[str, Direction], Symptom] = {}
     for spec in SIGNALS:
         for direction in spec.directions:
             found.setdefault((spec.symptom, direction), Symptom(spec.symptom, direction))

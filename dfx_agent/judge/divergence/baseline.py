@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dfx_agent.judge.divergence.bands import MAD_TO_SIGMA, Band, median_of_sorted, trend_of
+from dfx_agent.judge.divergence.bands import Band, deviation, median_of_sorted, trend_of
 from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.symptoms import SignalSpec
 from dfx_agent.judge.divergence.value_steps import ValueSteps
@@ -21,6 +21,9 @@ MIN_STEPS = 3
 WARM_STEPS = 12
 COLD_LOG_SCALE = 0.5
 COLD_RAW_FACTOR = 3.0
+# a deviation estimated from n rows is wide by 1 + 5 / (n - 1): the 99.9 % point of Student's t
+# against that of the normal distribution, within 10 % from 6 rows on
+FEW_ROWS_FACTOR = 5.0
 
 # values of the start, counted from 0, that the drift is measured against
 _START_FROM, _START_TO = 4, 20
@@ -50,7 +53,7 @@ class KeptDrift(Kept):
 class Baseline:
     """The newest ``WINDOW_STEPS + GAP_STEPS`` scored steps; frozen, it admits nothing.
 
-    ``is_ready``: the newest band is past the cold start, and its rows were not all the same.
+    ``is_ready``: the newest band is past the cold start.
     """
 
     def __init__(self, spec: SignalSpec) -> None:
@@ -71,6 +74,11 @@ class Baseline:
         """Between values of a raw signal; 0 if not known."""
         return self._steps.smallest
 
+    @property
+    def num_rows(self) -> int:
+        """Those in use, and the newest that wait."""
+        return len(self._rows)
+
     def freeze(self) -> None:
         """Stop learning; the newest rows, not in use yet, belong to what is happening now."""
         for _ in range(0 if self._is_frozen else min(GAP_STEPS, len(self._rows))):
@@ -90,19 +98,19 @@ class Baseline:
         self._is_frozen = self.is_ready = False
 
     def band(self) -> Band | None:
-        """None until ``MIN_STEPS`` rows are in use."""
+        """None until enough rows are in use: 3, of a signal that starts at zero 12."""
         scores = self._scores_in_use()
-        if len(scores) < MIN_STEPS:
+        num = len(scores)
+        self.is_ready = num >= WARM_STEPS
+        if num < MIN_STEPS or (self._spec.starts_at_zero and not self.is_ready):
             return None
         ordered = sorted(scores)
-        self.is_ready = len(scores) >= WARM_STEPS and ordered[0] < ordered[-1]
         middle = median_of_sorted(ordered)
-        # of sorted scores two runs remain, which sort in one pass
-        spread = MAD_TO_SIGMA * median_of_sorted(sorted([abs(s - middle) for s in ordered]))
-        floor = self._floor(middle, len(scores))
-        scale = max(spread, floor)
-        trend = trend_of(scores, spread, floor) if len(scores) >= WARM_STEPS else None
-        return Band(middle, scale, trend)
+        spread = deviation(ordered, middle, is_raw=self._spec.is_raw)
+        floor = self._floor(middle, num)
+        scale = max(spread * (1 + FEW_ROWS_FACTOR / (num - 1)), floor)
+        trend = trend_of(scores, spread, floor) if self.is_ready else None
+        return Band(middle, scale, trend, exact_scale=max(spread, floor))
 
     def kept(self) -> KeptBaseline:
         return KeptBaseline(tuple(self._rows), self._is_frozen, self._steps.kept())
@@ -122,7 +130,7 @@ class Baseline:
             floor, cold = self._spec.scale_floor, COLD_LOG_SCALE
         else:
             # a tenth of the median is relative already: being cold does not multiply it
-            least = max(0.1 * abs(median), self._steps.smallest / 2)
+            least = max(0.1 * abs(median), self._steps.noise_at(median))
             floor = max(self._spec.scale_floor, least)
             cold = max(COLD_RAW_FACTOR * self._spec.scale_floor, least)
         if num_rows >= WARM_STEPS:

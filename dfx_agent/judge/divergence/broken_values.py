@@ -1,12 +1,13 @@
-"""NaN and Inf in losses and gradients, as single processes report them: what came first, where.
+"""NaN and Inf: in losses and gradients as single processes report them, and over rows of a run.
 
-Independent of whether a step is complete: one value is enough.
+The first is independent of whether a step is complete: one value is enough.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -14,14 +15,17 @@ from pydantic import Field
 
 from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.sentence import capitalized, joined
 
 Place = Annotated[str, Field(pattern="^(loss|grad)$")]
 
 KEEP_STEPS = 10
+NONFINITE_STEPS = 5
 KEEP_SECONDS = 120.0  # alerts are looked at every 5 s: ten steps may pass between two looks
 _WORDS = {"loss": "the loss", "grad": "the gradient norm"}
 _MADE_IN_ORDER = ("loss", "grad")  # within a step
+_PLACES = {spec.name: spec.where for spec in SIGNALS}
 
 
 @dataclass
@@ -134,6 +138,32 @@ class BrokenValues:
         if is_scaled and all(place == "grad" for place, _ in current):
             return []
         return sorted(current, key=lambda each: (each[1].step, _MADE_IN_ORDER.index(each[0])))
+
+
+class NonFinite:
+    """Rows of the newest 5 with NaN or Inf, by where it was."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, deque[int]] = {}
+
+    def observe(self, row: int, values: Mapping[str, float]) -> None:
+        """A place is known from its first value, so that its count exists before the first NaN."""
+        for name, value in values.items():
+            if name not in _PLACES:
+                continue
+            rows = self._rows.setdefault(_PLACES[name], deque(maxlen=NONFINITE_STEPS))
+            if not math.isfinite(value) and row not in rows:
+                rows.append(row)
+
+    def num_steps(self, row: int) -> dict[str, int]:
+        newest = row - NONFINITE_STEPS
+        return {where: sum(r > newest for r in rows) for where, rows in self._rows.items()}
+
+    def kept(self) -> dict[str, tuple[int, ...]]:
+        return {where: tuple(rows) for where, rows in self._rows.items()}
+
+    def resume(self, kept: Mapping[str, Iterable[int]]) -> None:
+        self._rows = {where: deque(rows, NONFINITE_STEPS) for where, rows in kept.items()}
 
 
 def sentence(breaks: list[tuple[str, Break]]) -> str:

@@ -1,38 +1,85 @@
-"""Which family of signals left its range first, and what that usually means."""
+"""Which family of signals left its range first: what that usually means, and what to change."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dfx_agent.snapshot import SignalState
+
+
+class _Meaning(NamedTuple):
+    """``cause`` is stable; ``change`` completes "roll back, then"."""
+
+    cause: str
+    change: str
+
 
 # docs/runbook.md names the same; from the onsets of the collapses in shared/reference
 _MEANINGS = {
-    "mismatch": "mismatch KL first: rollout engine and trainer disagree (weights not synchronised, "
-    "precision, another sampler)",
-    "divergence": "KL first: the policy moved too far in one update (learning rate, clip range)",
-    "grad_norm": "gradient norm first: a bad batch or too high a learning rate",
-    "entropy": "entropy first: the policy becomes noise or repeats itself (entropy bonus, learning "
-    "rate)",
-    "reward": "reward first: the reward function or the environment changed, or another signal "
-    "is not reported",
-    "length": "response length first: truncation, or the format is being gamed",
+    "mismatch": _Meaning(
+        "mismatch KL first: rollout engine and trainer disagree (weights not synchronised, "
+        "precision, another sampler)",
+        "check the weight sync, and that rollout engine and trainer use the same precision and "
+        "sampling",
+    ),
+    "divergence": _Meaning(
+        "KL first: the policy moved too far in one update (learning rate, clip range)",
+        "lower the learning rate or tighten the clip range",
+    ),
+    "grad_norm": _Meaning(
+        "gradient norm first: a bad batch or too high a learning rate",
+        "look at the batch of that step, and lower the learning rate or clip gradients",
+    ),
+    "entropy": _Meaning(
+        "entropy first: the policy becomes noise or repeats itself (entropy bonus, learning rate)",
+        "change the entropy bonus or lower the learning rate",
+    ),
+    "reward": _Meaning(
+        "reward first: the reward function or the environment changed, or another signal is not "
+        "reported",
+        "check the reward function and the environment on samples of that step",
+    ),
+    "length": _Meaning(
+        "response length first: truncation, or the format is being gamed",
+        "read samples of that step, and check the response limit and the length reward",
+    ),
 }
 _BLOW_UP = "{signal} first: it blew up (learning rate, loss scale, a bad batch)"
+_BLOW_UP_CHANGE = "lower the learning rate, and check the loss scale and the batch of that step"
 
 
 def cause(state: SignalState) -> str:
     """Nothing ("") without an onset."""
+    first = _first(state)
+    return first.cause if first else ""
+
+
+def change(state: SignalState) -> str:
+    """What to change before the run goes on from an older checkpoint."""
+    first = _first(state)
+    return first.change if first else _MEANINGS["divergence"].change
+
+
+def _first(state: SignalState) -> _Meaning | None:
     onsets = [
         (row.onset_step, _MEANINGS[_named(state, row.symptom)])
         for row in state.symptoms
         if row.is_active and row.onset_step is not None and row.symptom in _MEANINGS
     ]
-    for row in state.collapses:
-        if row.num_steps and row.onset_step is not None:
-            blown = row.kind == "blow_up" and row.signal not in _MEANINGS
-            known = _MEANINGS.get(row.signal, _MEANINGS["length"])
-            said = _BLOW_UP.format(signal=row.signal) if blown else known
-            onsets.append((row.onset_step, said))
-    return min(onsets, key=lambda each: each[0])[1] if onsets else ""
+    families = {row.signal: row.symptom for row in state.signals}
+    onsets += [
+        (row.onset_step, _collapsed(row.signal, families))
+        for row in state.collapses
+        if row.num_steps and row.onset_step is not None
+    ]
+    return min(onsets, key=lambda each: each[0])[1] if onsets else None
+
+
+def _collapsed(signal: str, families: dict[str, str]) -> _Meaning:
+    """By the family of the signal; a loss is in none, and what has no signal is about length."""
+    family = families.get(signal, signal) if signal else "length"
+    known = _MEANINGS.get(family)
+    return known or _Meaning(_BLOW_UP.format(signal=signal), _BLOW_UP_CHANGE)
 
 
 def _named(state: SignalState, symptom: str) -> str:

@@ -1,9 +1,11 @@
-"""States that need no vote: they are told by their size, and by how many steps they last.
+"""States that need no vote: their size, or how many steps they last, is enough.
 
 A blow-up: one signal 20 times and 10 sigma above its baseline, or entropy 8 times and 10 sigma
-below it; of the gradient norm only where reward and loss do not speak against it
-(``around_onset.py``). Truncation: most responses are cut where few were. Dead: nearly all are cut
-and the reward is at the lowest it has been.
+below it; of the gradient norm and of a reference KL only where reward and loss do not speak against
+it (``around_onset.py``). Spikes: single steps 1000 times above it, again and again. An entropy
+fall: to a fifth within 20 steps. Truncation: most responses are cut where few were. Dead: nearly
+all are cut and the reward is at the lowest it has been. Not learning: no gradient, and a reward
+that stays at its lowest.
 """
 
 from __future__ import annotations
@@ -20,24 +22,38 @@ BLOW_UP_FACTOR = 20.0
 BLOW_UP_Z = 10.0
 # the most of any healthy run, seen while its reward rose, is 4.9 times at 7.2 sigma
 ENTROPY_FALL_FACTOR = 8.0
+# no healthy run has a single such step
+SPIKE_FACTOR = 1000.0
+SPIKE_STEPS = 3
+SPIKE_WINDOW_STEPS = 64
+# the most of any healthy run is 4.2 times at 5.6 sigma, in 20 steps
+ENTROPY_CRASH_FACTOR = 5.0
+ENTROPY_CRASH_Z = 6.0
+ENTROPY_CRASH_WITHIN_STEPS = 20
+ENTROPY_CRASH_STEPS = 1
 JUMP_STEPS = 3
 DEAD_STEPS = 8
+NOT_LEARNING_STEPS = 32
 ENTROPY, GRAD_NORM = "entropy", "grad_norm"
+REFERENCE_KLS = frozenset({"ref_kl", "ref_kl_reward"})
 # learning moves them by itself; any other that blows up while the reward rises has blown up
-MOVED_BY_LEARNING = frozenset({ENTROPY, GRAD_NORM})
+MOVED_BY_LEARNING = frozenset({ENTROPY, GRAD_NORM}) | REFERENCE_KLS
+# scored, such a number would overflow sums and exponents; no signal of a job comes near
+UNBELIEVABLE = 1e100
 MOST_TRUNCATED = 0.5
 TRUNCATION_RISE = 0.4
 ALL_TRUNCATED = 0.9
 REWARD_FLOOR_MARGIN = 0.01
+_NO_SPIKES = frozenset({ENTROPY, "clip_fraction", "response_length"})
 
 
 @dataclass(frozen=True)
 class KeptStreak(Kept):
     """``num_without``: steps in a row without the state."""
 
-    num_steps: int
-    onset_step: int | None
-    num_without: int
+    num_steps: int = 0
+    onset_step: int | None = None
+    num_without: int = 0
     last_step: int | None = None
 
 
@@ -89,20 +105,25 @@ def is_blown_up(spec: SignalSpec, band: Band, score: float) -> bool:
         return False
     far = score - band.median
     if spec.name == ENTROPY and far < 0:
-        return -far >= max(math.log(ENTROPY_FALL_FACTOR), BLOW_UP_Z * band.scale)
-    return far >= max(math.log(BLOW_UP_FACTOR), BLOW_UP_Z * band.scale)
+        return -far >= max(math.log(ENTROPY_FALL_FACTOR), BLOW_UP_Z * band.size_scale)
+    return far >= max(math.log(BLOW_UP_FACTOR), BLOW_UP_Z * band.size_scale)
+
+
+def is_spike(spec: SignalSpec, band: Band, score: float) -> bool:
+    """Of a signal that can grow without bound."""
+    if spec.is_raw or spec.name in _NO_SPIKES:
+        return False
+    return score - band.median >= max(math.log(SPIKE_FACTOR), BLOW_UP_Z * band.size_scale)
 
 
 def is_cut_off(band: Band, truncation: float) -> bool:
     return truncation > MOST_TRUNCATED and truncation > band.median + TRUNCATION_RISE
 
 
-class LowestReward:
-    """Whether the reward is where it was lowest; None until one was reported."""
-
-    def __init__(self) -> None:
-        self.lowest: float | None = None
-
-    def is_at(self, reward: float) -> bool:
-        self.lowest = reward if self.lowest is None else min(self.lowest, reward)
-        return reward <= self.lowest + REWARD_FLOOR_MARGIN * max(1.0, abs(self.lowest))
+def believed(spec: SignalSpec, value: float | None) -> float | None:
+    """None for what is not scored; a finite number beyond belief has blown up all the same."""
+    if value is None or not math.isfinite(value):
+        return None
+    if abs(value) < UNBELIEVABLE:
+        return value
+    return None if spec.is_raw else math.copysign(UNBELIEVABLE, value)

@@ -7,6 +7,7 @@ or bad, decides nothing.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,6 +29,8 @@ _LEVEL_ROWS = 3
 _START_ROWS = 5
 _WINDOW_ROWS = 64
 _NEWEST_CHANGES = 8
+# median of |N(0, 1)| / mean of it
+_MEAN_TO_MEDIAN = 0.8454
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class RewardTrend:
 
     def _follow(self, step: int, level: float, smallest: float) -> None:
         floor = max(_SCALE_FLOOR, _RELATIVE_FLOOR * abs(self._best or 0.0)) / 3
-        change = max(_median(self._changes), floor, smallest / 2)
+        change = max(_typical(self._changes), floor, smallest)
         self._levels.append((step, level))
         self._best = level if self._best is None else max(self._best, level)
         lost = self._best - level
@@ -150,7 +153,7 @@ class RewardTrend:
             self._fall_step = self._values[-2][0]  # the median follows one row late
         highest = max(value for _, value in list(self._levels)[-2 * IMPROVING_STEPS :])
         # the noise of a share grows with it: 64 rows of next to no success tell nothing of it
-        newest = max(change, _median(list(self._changes)[-_NEWEST_CHANGES:]))
+        newest = max(change, _typical(list(self._changes)[-_NEWEST_CHANGES:]))
         if highest - level >= FALLING_CHANGES * newest:
             self._num_rows_left = self._num_marked = 0
             self._zs.clear()
@@ -168,6 +171,15 @@ class RewardTrend:
         self._num_marked = self._num_marked + 1 if is_high or is_up else 0
         if self._num_marked:
             self._num_rows_left = IMPROVING_STEPS
+
+
+def _typical(changes: Sequence[float] | deque[float]) -> float:
+    """How far a reward moves from row to row; one that mostly stays the same moves as well."""
+    ordered = sorted(changes)
+    if not ordered:
+        return 0.0
+    most = ordered[:-1] or ordered
+    return max(median_of_sorted(ordered), _MEAN_TO_MEDIAN * sum(most) / len(most))
 
 
 def _median(values: Any) -> float:

@@ -2,16 +2,30 @@
 
 from dfx_agent.sentence import Sentence
 
-_SYMPTOMS = "KL rose (since step 40), reward fell (since step 44)"
+_SYMPTOMS = (
+    "KL rose from 0.004 to 1.25 (since step 40), reward fell from 0.6 to 0.1 (since step 44)"
+)
+_CHANGE = "lower the learning rate or tighten the clip range"
+_BACK = "Roll back to the {checkpoint}, then {change}."
 DIVERGING = Sentence(
-    "Training has been diverging since step {step}: {symptoms}.",
-    {"step": 40, "symptoms": _SYMPTOMS},
-)
+    "Training has been diverging since step {step}{between}: {symptoms}.",
+    {"step": 40, "between": " (between steps 38 and 41)", "symptoms": _SYMPTOMS,
+     "checkpoint": "checkpoint of step 30, the newest before the divergence", "change": _CHANGE},
+    action=_BACK,
+)  # fmt: skip
 WAS_DIVERGING = Sentence(
-    "Training was diverging since step {step}: {symptoms}.",
-    {"step": 40, "symptoms": "loss was far off its baseline until step 44"},
+    "Training was diverging since step {step}{between}: {symptoms}.",
+    {"step": 40, "between": "", "symptoms": "loss was far off its baseline until step 44",
+     "checkpoint": "newest checkpoint before step 40", "change": _CHANGE},
+    action=_BACK,
+)  # fmt: skip
+NOT_LEARNING = Sentence(
+    "Nothing has been learned since step {step}: gradients are zero and the reward stays at "
+    "{reward}.",
+    {"step": 1, "reward": "0"},
+    action="Score one sample by hand with the reward function. While all samples of a group get "
+    "the same reward, no update changes the policy.",
 )
-CHECKPOINT = Sentence("The newest checkpoint before that is of step {step}.", {"step": 30})
 BROKEN = Sentence(
     "{place} has been {value} since step {step} on {ranks}.",
     {"place": "The loss", "value": "NaN", "step": 12, "ranks": "rank 1"},

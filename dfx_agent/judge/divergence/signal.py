@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -12,6 +13,7 @@ from dfx_agent.judge.divergence.bands import Band
 from dfx_agent.judge.divergence.baseline import Baseline, Drift, KeptBaseline, KeptDrift
 from dfx_agent.judge.divergence.collapse import (
     BLOW_UP_STEPS,
+    GRAD_NORM,
     JUMP_STEPS,
     KeptStreak,
     Streak,
@@ -19,6 +21,7 @@ from dfx_agent.judge.divergence.collapse import (
     is_cut_off,
 )
 from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
+from dfx_agent.judge.divergence.run_collapses import RunCollapses
 from dfx_agent.judge.divergence.symptoms import Direction, SignalSpec
 from dfx_agent.snapshot import SignalRow
 
@@ -26,6 +29,8 @@ CUSUM_Z_CAP = 6.0
 CUSUM_SLACK = 1.0
 CUSUM_ALARM = 8.0
 LOSS, TRUNCATION = "loss", "truncation"
+# how far back the onset of a divergence is looked for
+HISTORY_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,9 @@ class KeptSignal(Kept):
     cusums: dict[Direction, Annotated[KeptCusum, FORMAT_2]]
     newest: Annotated[KeptNewest, FORMAT_2] = field(default_factory=KeptNewest)
     anchor: Annotated[KeptAnchor, FORMAT_2] = field(default_factory=KeptAnchor)
+    first_value: float | None = None
+    has_varied: bool = True
+    history: tuple[tuple[int, float], ...] = ()
 
 
 class Signal:
@@ -125,6 +133,10 @@ class Signal:
         self._anchor = Anchor(spec.least or 0.0) if spec.name == LOSS else None
         # who knows why a far value may be harmless: asked at each row that is scored
         self.is_explained: Callable[[bool], bool] = _never
+        self.collapses = RunCollapses()  # those of the run
+        self.has_varied = False
+        self.history: deque[tuple[int, float]] = deque(maxlen=HISTORY_ROWS)  # step and z
+        self._first_value: float | None = None
         self._band: Band | None = None
 
     def observe(
@@ -139,6 +151,8 @@ class Signal:
         if value is None or score is None:
             return {}
         self.is_known = True
+        self._first_value = value if self._first_value is None else self._first_value
+        self.has_varied |= value != self._first_value
         self._band = self.baseline.band()
         if self._anchor is not None:
             self._anchor.observe(value)
@@ -149,7 +163,13 @@ class Signal:
         if self._band is None:
             return {}
         self.z = self._band.z(score)
+        self.history.append((step, self.z))
         return self._alarms(step, self.z)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be judged: 12 rows, not all of them the same."""
+        return self.baseline.is_ready and self.has_varied
 
     @property
     def plain_z(self) -> float | None:
@@ -163,6 +183,8 @@ class Signal:
         self.baseline.rewind(step)
         self.drift.rewind(step)
         self.streak.rewind(step)
+        while self.history and self.history[-1][0] >= step:
+            self.history.pop()
         for cusum in self.cusums.values():
             cusum.clear()
 
@@ -171,6 +193,7 @@ class Signal:
         if self._anchor is not None:
             self._anchor.clear()
         self.streak.clear()
+        self.history.clear()
         for cusum in self.cusums.values():
             cusum.clear()
 
@@ -188,11 +211,13 @@ class Signal:
             cusum_down=self.cusums["down"].sum,
             baseline_low=low,
             baseline_high=high,
-            is_baseline_ready=self.baseline.is_ready,
+            is_baseline_ready=self.is_ready,
             is_broken=self.is_broken,
             recent_median=recent,
             drift_ratio=change[0] / change[1] if change and not is_raw else None,
             drift_difference=change[0] - change[1] if change and is_raw else None,
+            usual_value=None if self._band is None else self.spec.value(self._band.median),
+            has_varied=self.has_varied,
         )
 
     def kept(self) -> KeptSignal:
@@ -203,6 +228,9 @@ class Signal:
             {direction: cusum.kept() for direction, cusum in self.cusums.items()},
             KeptNewest(self.value, self.z, self.is_broken),
             KeptAnchor() if self._anchor is None else self._anchor.kept(),
+            self._first_value,
+            self.has_varied,
+            tuple(self.history),
         )
 
     def resume(self, kept: KeptSignal) -> None:
@@ -215,6 +243,8 @@ class Signal:
             cusum.resume(kept.cusums[direction])
         if self._anchor is not None:
             self._anchor.resume(kept.anchor)
+        self._first_value, self.has_varied = kept.first_value, kept.has_varied
+        self.history = deque(kept.history, HISTORY_ROWS)
         newest = kept.newest
         self.value, self.z, self.is_broken = newest.value, newest.z, newest.is_broken
 
@@ -229,6 +259,9 @@ class Signal:
             is_far = is_left or is_blown_up(self.spec, band, score)
             is_explained = self.is_explained(is_far)
             self.streak.observe(step, holds=is_far and not is_explained)
+            # a gradient norm has no usual size while nothing is learned; the rest has
+            may_spike = not is_explained or self.spec.name != GRAD_NORM
+            self.collapses.observe_signal(self.spec, step, score, band, may_spike=may_spike)
 
     def _alarms(self, step: int, z: float) -> dict[Direction, int]:
         onsets = {d: cusum.add(step, z if d == "up" else -z) for d, cusum in self.cusums.items()}

@@ -14,6 +14,9 @@ from dfx_agent.snapshot import SymptomRow
 Direction = Literal["up", "down"]
 
 ACTIVE_STEPS = 10
+# a move that was never as far as this is over as soon as its signals are within LASTING_Z again
+FAR_Z = 6.0
+LASTING_Z = 1.0
 CALM_Z = 2.0
 CALM_STEPS = 16
 
@@ -25,6 +28,7 @@ class SignalSpec:
     ``least`` is the materiality floor: smaller values count as this one, and scores are logarithms;
     None scores the raw value. ``scale_floor`` is the smallest standard deviation believed, in the
     scale of the scores. ``where`` is the place that a NaN of this signal points to.
+    ``starts_at_zero``: its first rows say nothing of those after them.
     """
 
     name: str
@@ -35,6 +39,7 @@ class SignalSpec:
     where: str
     is_signed: bool = False
     is_zero_silent: bool = False
+    starts_at_zero: bool = False
 
     @property
     def is_raw(self) -> bool:
@@ -61,8 +66,8 @@ _BOTH: tuple[Direction, ...] = ("up", "down")
 SIGNALS = (
     SignalSpec("policy_kl", "divergence", _UP, 1e-3, 0.30, "logprob", is_signed=True),
     SignalSpec("policy_kl_k2", "divergence", _UP, 1e-3, 0.30, "logprob"),
-    SignalSpec("ref_kl", "divergence", _UP, 1e-2, 0.15, "logprob"),
-    SignalSpec("ref_kl_reward", "divergence", _UP, 1e-2, 0.15, "logprob"),
+    SignalSpec("ref_kl", "divergence", _UP, 3e-2, 0.15, "logprob", starts_at_zero=True),
+    SignalSpec("ref_kl_reward", "divergence", _UP, 3e-2, 0.15, "logprob", starts_at_zero=True),
     SignalSpec("mismatch_kl", "divergence", _UP, 5e-3, 0.20, "logprob", is_signed=True),
     SignalSpec("mismatch_kl_k3", "divergence", _UP, 5e-3, 0.20, "logprob"),
     SignalSpec("mismatch_logp", "divergence", _UP, 5e-3, 0.20, "logprob"),
@@ -83,17 +88,23 @@ _row = lru_cache(maxsize=1024)(SymptomRow)
 
 @dataclass(frozen=True)
 class KeptSymptom(Kept):
-    """``active_to_row``: the last row on which it is active."""
+    """``active_to_row``: the last row on which it can be active."""
 
     EARLIER: ClassVar = {"onset": "onset_step", "to": "active_to_row", "held": "is_held"}
 
     onset_step: int | None
     active_to_row: int
     is_held: bool
+    peak_z: float = 0.0
+    latest_z: float | None = None
 
 
 class Symptom:
-    """One family in one direction, counted in rows (step reports)."""
+    """One family in one direction, counted in rows (step reports).
+
+    Active for 10 rows after an alarm, but only while it is true: a small move ends when its signals
+    are back, and a reward has fallen only while it is below its baseline.
+    """
 
     def __init__(self, name: str, direction: Direction) -> None:
         self.name = name
@@ -101,6 +112,18 @@ class Symptom:
         self.onset_step: int | None = None
         self._active_to_row = -1
         self._is_held = False
+        self._peak_z = 0.0
+        self._latest_z: float | None = None
+
+    def observe(self, row: int, zs: Iterable[float]) -> None:
+        """Distances of the family's signals in this direction, after the alarms of this row."""
+        latest = max(zs, default=None)
+        if latest is None:
+            return
+        if latest < LASTING_Z and not self.is_active(row):
+            self._peak_z = 0.0
+        self._peak_z = max(self._peak_z, latest)
+        self._latest_z = latest
 
     def alarm(self, row: int, onset_step: int) -> None:
         if not self.is_active(row) or self.onset_step is None:
@@ -108,7 +131,13 @@ class Symptom:
         self._active_to_row = max(self._active_to_row, row + ACTIVE_STEPS - 1)
 
     def is_active(self, row: int) -> bool:
-        return self._is_held or row <= self._active_to_row
+        return self._is_held or (row <= self._active_to_row and self._still_holds())
+
+    def _still_holds(self) -> bool:
+        z = self._latest_z
+        if z is None or z >= LASTING_Z:
+            return True
+        return self._peak_z >= FAR_Z and (z > 0 or self.name != "reward")
 
     def hold(self, row: int) -> None:
         """Stay active, if active now, until released."""
@@ -121,6 +150,7 @@ class Symptom:
         self.onset_step = None
         self._active_to_row = -1
         self._is_held = False
+        self._peak_z, self._latest_z = 0.0, None
 
     def rewind(self, step: int) -> None:
         """A change at ``step`` or later has not happened any more."""
@@ -133,11 +163,14 @@ class Symptom:
         return _row(self.name, self.direction, is_active, onset)
 
     def kept(self) -> KeptSymptom:
-        return KeptSymptom(self.onset_step, self._active_to_row, self._is_held)
+        return KeptSymptom(
+            self.onset_step, self._active_to_row, self._is_held, self._peak_z, self._latest_z
+        )
 
     def resume(self, kept: KeptSymptom) -> None:
         self.onset_step = kept.onset_step
         self._active_to_row, self._is_held = kept.active_to_row, kept.is_held
+        self._peak_z, self._latest_z = kept.peak_z, kept.latest_z
 
 
 class Calm:

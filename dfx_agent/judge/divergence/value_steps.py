@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
@@ -31,6 +32,19 @@ class ValueSteps:
             self.smallest = 0.0
         elif len(values) > 1:
             self.smallest = min(b - a for a, b in pairwise(values))
+
+    def noise_at(self, level: float) -> float:
+        """The smallest standard deviation to believe of a mean that stands at ``level``.
+
+        A mean of n samples moves by steps of 1/n, so one whole step is noise. A share p of n has
+        the standard deviation sqrt(p (1 - p) / n) (binomial), which is sqrt(p (1 - p) step).
+        """
+        step = self.smallest
+        is_share = self._values and self._values[0] >= 0 and self._values[-1] <= 1
+        if not step or not is_share:
+            return step
+        share = min(1.0, max(0.0, level))
+        return max(step, math.sqrt(share * (1 - share) * step))
 
     def kept(self) -> tuple[float, ...]:
         return tuple(self._values)

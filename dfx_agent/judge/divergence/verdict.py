@@ -6,8 +6,15 @@ from collections.abc import Collection, Iterable, Iterator
 
 from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.broken_values import Break, sentence
-from dfx_agent.judge.divergence.cause_order import cause
-from dfx_agent.judge.divergence.collapse import BLOW_UP_STEPS, DEAD_STEPS, JUMP_STEPS
+from dfx_agent.judge.divergence.cause_order import cause, change
+from dfx_agent.judge.divergence.collapse import (
+    BLOW_UP_STEPS,
+    DEAD_STEPS,
+    ENTROPY_CRASH_STEPS,
+    JUMP_STEPS,
+    NOT_LEARNING_STEPS,
+    SPIKE_STEPS,
+)
 from dfx_agent.judge.divergence.signal import CUSUM_ALARM
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.rules.conditions import Condition
@@ -25,6 +32,12 @@ _WORDS = {
     "length": "response length",
     "loss": "loss",
 }
+# signals whose unit or meaning is not that of their family's name
+_OWN_WORDS = {
+    "clip_fraction": "clip fraction",
+    "truncation": "share of truncated responses",
+    "mismatch_logp": "log-probability difference between rollout and trainer",
+}
 _LEAST = {signal.name: signal.least for signal in SIGNALS}
 _DIRECTIONS = {"up": "rose", "down": "fell"}
 _USUAL_Z = 2.0  # the band of a signal
@@ -34,15 +47,28 @@ _NEEDED = {
 }
 
 _COLLAPSES = {
-    "blow_up": "{signal} is far {side} its baseline and stays there",
+    "blow_up": "{signal} is far {side} its baseline{change} and stays there",
+    "spikes": "{signal} was 1000 times above its baseline on {num} of the newest 64 steps",
+    "entropy_fall": "entropy fell{change} within 20 steps",
     "truncation": "most responses are truncated, where few were",
     "dead": "nearly all responses are truncated and the reward is at its lowest",
+    "not_learning": "nothing is learned",
 }
 # of a page that lasts longer than its reason
 _COLLAPSES_OVER = {
+    **_COLLAPSES,
     "blow_up": "{signal} was far off its baseline until step {last}",
     "truncation": "most responses were truncated until step {last}, where few had been",
     "dead": "until step {last} nearly all responses were truncated and the reward at its lowest",
+    "not_learning": "nothing was learned until step {last}",
+}
+_ENOUGH_STEPS = {
+    "blow_up": BLOW_UP_STEPS,
+    "spikes": SPIKE_STEPS,
+    "entropy_fall": ENTROPY_CRASH_STEPS,
+    "truncation": JUMP_STEPS,
+    "dead": DEAD_STEPS,
+    "not_learning": NOT_LEARNING_STEPS,
 }
 
 
@@ -80,7 +106,11 @@ def divergence_verdict(
     if missing:
         lines = (*_figures(state), *_needed(state, critical))
         return Verdict("divergence", "insufficient evidence", role, missing, evidence=lines)
-    said = sentences.FEW_MOVED(symptoms=", ".join(map(_said, active))) if active else ""
+    said = (
+        sentences.FEW_MOVED(symptoms=", ".join(_said(row, state) for row in active))
+        if active
+        else ""
+    )
     veto = sentences.REWARD_IMPROVES() if active and state.is_reward_improving else ""
     summary = joined([said or sentences.CALM(), veto])
     return Verdict("divergence", "clear", role, summary, evidence=tuple(_figures(state)))
@@ -99,34 +129,90 @@ def _found(
     *,
     is_voted: bool,
 ) -> Verdict:
-    """Several may have begun; the earliest names the cause more often than the loudest."""
+    """Since the step that all signals together point to; a collapse by size may be older."""
     collapses = _collapses(state)
-    begun = [*(row.onset_step for row in active), *(row.onset_step for row in collapses)]
-    first = min((step for step in begun if step is not None), default=state.step)
-    said = [*map(_said, active), *(_collapsed(state, row) for row in collapses)]
-    before = [step for step in checkpoints if step < first]
+    if not is_voted and [row.kind for row in collapses] == ["not_learning"]:
+        return _not_learning(state, role, collapses[0])
+    first, low, high = _onset(state, active, collapses)
     is_over = collapses and all(_is_over(state, row) for row in collapses) and not is_voted
     head = sentences.WAS_DIVERGING if is_over else sentences.DIVERGING
-    saved = sentences.CHECKPOINT(step=max(before)) if before else ""
-    summary = joined([head(step=first, symptoms=", ".join(said)), saved])
+    between = "" if low == high else f" (between steps {low} and {high})"
     frozen = (
         f"the usual ranges are those before step {state.latched_step}" if state.is_latched else ""
     )
-    evidence = (*_figures(state), *filter(None, [frozen]))
     return Verdict(
-        "divergence", "found", role, summary, cause=cause(state), step=first, evidence=evidence
-    )
+        "divergence", "found", role,
+        head(step=first, between=between, symptoms=moved_text(state)),
+        cause=cause(state), step=first,
+        evidence=(*_figures(state), *filter(None, [frozen])),
+        action=head.action_text(checkpoint=_checkpoint(checkpoints, low), change=change(state)),
+    )  # fmt: skip
 
 
-def _collapsed(state: SignalState, row: CollapseRow) -> str:
+def _onset(
+    state: SignalState, active: list[SymptomRow], collapses: list[CollapseRow]
+) -> tuple[int, int, int]:
+    """The likeliest step, and from which to which it may have been."""
+    sizes = [row.onset_step for row in collapses if row.onset_step is not None]
+    found = state.onset
+    if found is not None and found.low_step <= min(sizes, default=found.low_step):
+        return found.step, found.low_step, found.high_step
+    begun = [*sizes, *(row.onset_step for row in active if row.onset_step is not None)]
+    first = min(begun, default=state.step)
+    return first, first, first
+
+
+def _checkpoint(checkpoints: Collection[int], low_step: int) -> str:
+    """The newest that was saved before anything can have gone wrong."""
+    before = [step for step in checkpoints if step < low_step]
+    if not before:
+        return f"newest checkpoint before step {low_step}"
+    return f"checkpoint of step {max(before)}, the newest before the divergence"
+
+
+def _not_learning(state: SignalState, role: str, row: CollapseRow) -> Verdict:
+    reward = next((signal for signal in state.signals if signal.signal == "reward"), None)
+    value = "its lowest" if reward is None or reward.value is None else f"{reward.value:.4g}"
+    said = sentences.NOT_LEARNING(step=row.onset_step, reward=value)
+    return Verdict(
+        "divergence", "found", role, said, cause="nothing is learned", step=row.onset_step,
+        evidence=tuple(_figures(state)), action=sentences.NOT_LEARNING.action,
+    )  # fmt: skip
+
+
+def moved_text(state: SignalState) -> str:
+    """Which signals moved, from where to where, since when; "" where none did."""
+    active = [row for row in state.symptoms if row.is_active]
+    families = {signal.signal: signal.symptom for signal in state.signals}
+    moved = {row.symptom for row in active}
+    said = [_said(row, state) for row in active]
+    sizes: dict[str, str] = {}
+    for row in _collapses(state):
+        is_said = families.get(row.signal) in moved
+        if row.kind != "entropy_fall" or not is_said:
+            # of several about one signal the first says it
+            sizes.setdefault(row.signal or row.kind, _collapsed(state, row, is_said=is_said))
+    return ", ".join([*said, *sizes.values()])
+
+
+def _collapsed(state: SignalState, row: CollapseRow, *, is_said: bool) -> str:
+    """``is_said``: from where to where the signal moved."""
     words = _COLLAPSES_OVER if _is_over(state, row) else _COLLAPSES
-    signal = _WORDS.get(row.signal, row.signal)
-    return words[row.kind].format(signal=signal, side=_side(state, row), last=row.last_step)
+    signal = next((s for s in state.signals if s.signal == row.signal), None)
+    return words[row.kind].format(
+        signal=_WORDS.get(row.signal, row.signal),
+        side=_side(state, row),
+        last=row.last_step,
+        num=row.num_steps,
+        change="" if signal is None or is_said else _from_to(signal),
+    )
 
 
 def _is_over(state: SignalState, row: CollapseRow) -> bool:
     """The newest step has judged it away; a step that reports nothing ends nothing."""
-    of_kind = {"truncation": "truncation", "dead": "reward"}
+    if row.kind == "spikes":
+        return False
+    of_kind = {"truncation": "truncation", "dead": "reward", "not_learning": "reward"}
     name = of_kind.get(row.kind, row.signal)
     signal = next((s for s in state.signals if s.signal == name), None)
     is_reported = signal is not None and signal.value is not None
@@ -142,8 +228,7 @@ def _side(state: SignalState, row: CollapseRow) -> str:
 
 def _collapses(state: SignalState) -> list[CollapseRow]:
     """Those that have lasted long enough to page."""
-    enough = {"blow_up": BLOW_UP_STEPS, "truncation": JUMP_STEPS, "dead": DEAD_STEPS}
-    return [row for row in state.collapses if row.num_steps >= enough[row.kind]]
+    return [row for row in state.collapses if row.num_steps >= _ENOUGH_STEPS[row.kind]]
 
 
 def _missing_evidence(state: SignalState, critical: Condition) -> str:
@@ -176,9 +261,22 @@ def can_vote(families: Iterable[str], critical: Condition) -> bool:
     return critical.holds(symptom_samples(active, improving=False))
 
 
-def _said(row: SymptomRow) -> str:
+def _said(row: SymptomRow, state: SignalState) -> str:
+    """By the signal of the family that is farthest off now, where one is."""
+    sign = 1.0 if row.direction == "up" else -1.0
+    of_family = [s for s in state.signals if s.symptom == row.symptom and s.z is not None]
+    far = max(of_family, key=lambda s: sign * (s.z or 0.0), default=None)
+    moved = "" if far is None or sign * (far.z or 0.0) <= 0 else _from_to(far)
     onset = "" if row.onset_step is None else f" (since step {row.onset_step})"
-    return f"{_WORDS.get(row.symptom, row.symptom)} {_DIRECTIONS[row.direction]}{onset}"
+    is_other = far is not None and far.signal in _OWN_WORDS and moved
+    name = _OWN_WORDS[far.signal] if far is not None and is_other else _WORDS[row.symptom]
+    return f"{name} {_DIRECTIONS[row.direction]}{moved}{onset}"
+
+
+def _from_to(signal: SignalRow) -> str:
+    if signal.value is None or signal.usual_value is None:
+        return ""
+    return f" from {signal.usual_value:.3g} to {signal.value:.3g}"
 
 
 def _figures(state: SignalState) -> Iterator[str]:

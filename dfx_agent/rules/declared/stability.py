@@ -35,6 +35,16 @@ _BLOW_UP_STEPS = Threshold(
     "for so many steps a signal is 20 times and 10 sigma above its baseline, or entropy 8 times "
     "below it, the reward not rising",
 )  # fmt: skip
+_SPIKE_STEPS = Threshold(
+    "spike_steps", 3, "steps",
+    "so many of the newest 64 steps were 1000 times and 10 sigma above the baseline of KL, "
+    "gradient norm or loss",
+)  # fmt: skip
+_ENTROPY_FALL_STEPS = Threshold(
+    "entropy_fall_steps", 1, "steps",
+    "for so many steps the entropy has been a fifth of what it was within 20 steps, and 6 sigma "
+    "below its baseline",
+)  # fmt: skip
 _TRUNCATION_STEPS = Threshold(
     "truncation_jump_steps", 3, "steps",
     "for so many steps most responses are truncated, where few were",
@@ -42,6 +52,11 @@ _TRUNCATION_STEPS = Threshold(
 _DEAD_STEPS = Threshold(
     "dead_steps", 8, "steps",
     "for so many steps nearly all responses are truncated and the reward is at its lowest",
+)  # fmt: skip
+_NOT_LEARNING_STEPS = Threshold(
+    "not_learning_steps", 32, "steps",
+    "for so many steps the gradient norm (or loss and reference KL) is 0 and the reward stays at "
+    "its lowest",
 )  # fmt: skip
 _ENTROPY_RATIO = Threshold(
     "entropy_drift_ratio", 5, "", "the median entropy is more than so many times that at the start"
@@ -130,8 +145,11 @@ DIVERGENCE = Alert(
             Unless(_families(_MANY_FAMILIES), _IMPROVING),
             Every((_families(_FAMILIES_WITH_REWARD), _active("reward"))),
             Unless(_collapse("blow_up", _BLOW_UP_STEPS), _IMPROVING),
+            _collapse("spikes", _SPIKE_STEPS),
+            _collapse("entropy_fall", _ENTROPY_FALL_STEPS),
             _collapse("truncation", _TRUNCATION_STEPS),
             _collapse("dead", _DEAD_STEPS),
+            _collapse("not_learning", _NOT_LEARNING_STEPS),
         )
     ),
     "Training is diverging: several independent signals agree, or one is far out of its range",

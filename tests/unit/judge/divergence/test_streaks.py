@@ -16,11 +16,11 @@ from dfx_agent.judge.divergence.collapse import (
     MOST_TRUNCATED,
     REWARD_FLOOR_MARGIN,
     TRUNCATION_RISE,
-    LowestReward,
     Streak,
     is_blown_up,
     is_cut_off,
 )
+from dfx_agent.judge.divergence.run_collapses import LowestReward
 from dfx_agent.judge.divergence.symptoms import CALM_STEPS, SIGNALS
 
 SPECS = {spec.name: spec for spec in SIGNALS}
