@@ -56,6 +56,11 @@ def joined(texts: Iterable[str]) -> str:
     return " ".join(dict.fromkeys(map(full_sentence, filter(None, texts))))
 
 
+def rounded(value: float) -> str:
+    """Three digits, as in "0.0042", "1.25", "4,790", "2.49e+07"."""
+    return f"{float(f'{value:.3g}'):,.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.3g}"
+
+
 def listed(names: Sequence[str]) -> str:
     """As in "loss", "loss and reward", "KL, loss and reward"."""
     head = ", ".join(names[:-1])

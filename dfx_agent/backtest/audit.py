@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from dfx_agent.catalogue.native import load
+from dfx_agent.sentence import rounded
 
 # values at each end that are compared, and how many there must be at least
 _END_VALUES, _LEAST_VALUES = 8, 9
@@ -118,4 +119,4 @@ class Audit:
 
 
 def _said(levels: tuple[float, float]) -> str:
-    return f"{levels[0]:.3g} to {levels[1]:.3g}"
+    return f"{rounded(levels[0])} to {rounded(levels[1])}"

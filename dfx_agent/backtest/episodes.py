@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing, metrics_read
 from dfx_agent.catalogue import signals
-from dfx_agent.judge.divergence.verdict import divergence_verdict, moved_text
+from dfx_agent.judge.divergence.verdict import divergence_verdict, drift_text, moved_text
 from dfx_agent.rules.alert import Alert, Severity
 from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.declared.stability import CLASSIC, DIVERGENCE
+from dfx_agent.rules.declared.stability import CLASSIC, DIVERGENCE, ENTROPY_DRIFT, LENGTH_DRIFT
 from dfx_agent.rules.samples import samples_of
 from dfx_agent.sentence import joined
 from dfx_agent.snapshot import SignalState
@@ -21,6 +21,7 @@ EPISODE_GAP_ROWS = 20
 STEP_CLOCKED = tuple(
     alert for alert in ALERTS if metrics_read([alert]) & {m.name for m in signals.METRICS}
 )
+_DRIFTS = {ENTROPY_DRIFT.name: "entropy", LENGTH_DRIFT.name: "response_length"}
 _DIVERGENCE_NAMES = {DIVERGENCE.name, CLASSIC.name}
 
 
@@ -70,7 +71,8 @@ def _opened(firing: Firing, state: SignalState) -> Episode:
         verdict = divergence_verdict(state, "", alert.condition)
         sentence, action = verdict.summary, verdict.action
     else:
-        moved = moved_text(state)
+        drifted = _DRIFTS.get(alert.name)
+        moved = drift_text(state, drifted) if drifted else moved_text(state)
         sentence = joined([f"{alert.summary}: {moved}" if moved else alert.summary])
     return Episode(
         alert.name, alert.severity, state.row, state.step, state.row, firing.symptoms,

@@ -107,9 +107,7 @@ def _label(row: dict[str, Any], where: str) -> Label:
 def rates(reports: Iterable[Report], labels: Labels) -> list[Rates]:
     """All, then each sample, then each framework; what could not be judged is not in any."""
     labelled = [
-        (report, label)
-        for report in reports
-        if report.coverage.is_enough and (label := labels.find(report))
+        (report, label) for report in reports if report.is_judged and (label := labels.find(report))
     ]
     samples = sorted({label.sample for _, label in labelled})
     names = sorted({report.framework for report, _ in labelled})
@@ -254,10 +252,10 @@ def _rate_cells(count: int, num_rows: int) -> tuple[str, str]:
 def _left_out(reports: list[Report], labels: Labels) -> Iterator[str]:
     read = [report for report in reports if report.error is None]
     unlabelled = sum(labels.find(report) is None for report in read)
-    not_judged = sum(not report.coverage.is_enough for report in read)
+    not_judged = sum(not report.is_judged for report in read)
     if unlabelled:
         yield f"{unlabelled} runs have no label and are in no row."
     if not_judged:
-        yield f"{not_judged} runs have fewer than two families of signals and are in no row."
+        yield f"{not_judged} runs could not be judged and are in no row."
     if len(read) < len(reports):
         yield f"{len(reports) - len(read)} files could not be read."

@@ -16,19 +16,22 @@ from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.reader import Log
 from dfx_agent.ingest.run import Row, Run
 from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.judge.divergence.baseline import WARM_STEPS
+from dfx_agent.judge.divergence.collapse import SIZED
 from dfx_agent.judge.divergence.inputs import Input, SignalInputs, input_of
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.judge.divergence.verdict import can_vote
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared import alerts_with
 from dfx_agent.rules.declared.stability import DIVERGENCE, FAMILIES
+from dfx_agent.sentence import listed
 from dfx_agent.snapshot import SignalState
 
 # key -> value, of those that differ from the catalogue
 Thresholds: TypeAlias = Mapping[str, float]
 SignalValues: TypeAlias = tuple[int, dict[str, float]]
 
-# fewer cannot disagree: no page is possible from them, and "no page" would say nothing
+# fewer cannot agree: without a signal that can page by its size "no page" would say nothing
 LEAST_FAMILIES = 2
 _FAMILY_OF = {spec.name: spec.symptom for spec in SIGNALS}
 _VOTING = frozenset(FAMILIES)
@@ -36,13 +39,20 @@ _VOTING = frozenset(FAMILIES)
 
 @dataclass
 class Coverage:
-    """From what a run was judged. ``keys``: signal -> the log's keys it was read from."""
+    """From what a run was judged. ``keys``: signal -> the log's keys it was read from.
+
+    ``varied``: signals whose values were not all the same. ``restarts``: where the step fell back,
+    as row, step before and step after.
+    """
 
     keys: dict[str, list[str]] = field(default_factory=dict)
     num_rows_of: dict[str, int] = field(default_factory=dict)
     num_rows: int = 0
     num_rows_judged: int = 0
     critical: Condition = DIVERGENCE.condition
+    varied: set[str] = field(default_factory=set)
+    restarts: list[tuple[int, int, int]] = field(default_factory=list)
+    _newest_step: int | None = None
 
     @property
     def families(self) -> list[str]:
@@ -60,12 +70,34 @@ class Coverage:
 
     @property
     def is_enough(self) -> bool:
-        return len(self.families) >= LEAST_FAMILIES
+        """Whether a page is possible: two families can agree, or one signal can blow up."""
+        return len(self.families) >= LEAST_FAMILIES or bool(self.keys.keys() & SIZED)
+
+    @property
+    def why_not_judged(self) -> str:
+        """Empty where at least one row was judged."""
+        if not self.is_enough:
+            return f"no signal of {listed(self.missing_families)}"
+        if self.num_rows_judged:
+            return ""
+        if self.num_rows > WARM_STEPS and not self.varied:
+            return f"the values of {listed(sorted(self.keys))} never change"
+        return f"no row could be compared with rows before it ({self.num_rows:,} rows)"
 
     def count_judged(self, state: SignalState) -> SignalState:
-        """A row is judged when two families that vote were scored on it."""
-        scored = {row.symptom for row in state.signals if row.z is not None}
-        self.num_rows_judged += len(scored & _VOTING) >= LEAST_FAMILIES
+        """A row is judged when two families that vote, or one sized signal, were scored on it.
+
+        A constant tells nothing, unless it says that nothing is learned.
+        """
+        scored = [row for row in state.signals if row.z is not None and row.has_varied]
+        can_agree = len({row.symptom for row in scored} & _VOTING) >= LEAST_FAMILIES
+        can_blow_up = any(row.signal in SIZED for row in scored)
+        is_found = any(row.num_steps for row in state.collapses if row.kind == "not_learning")
+        self.num_rows_judged += can_agree or can_blow_up or is_found
+        self.varied |= {row.signal for row in state.signals if row.has_varied}
+        if self._newest_step is not None and state.step < self._newest_step:
+            self.restarts.append((state.row, self._newest_step, state.step))
+        self._newest_step = state.step
         return state
 
 
@@ -90,6 +122,12 @@ class Report:
     @property
     def num_rows(self) -> int:
         return self.coverage.num_rows
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether "no page" says something: rows were judged, or there was a page."""
+        is_paged = any(alert.severity == "critical" for alert in self.alerts)
+        return is_paged or not self.coverage.why_not_judged
 
     @property
     def title(self) -> str:

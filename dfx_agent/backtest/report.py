@@ -8,7 +8,7 @@ from typing import Any
 
 from dfx_agent.backtest.episodes import Episode
 from dfx_agent.backtest.found_logs import BY_NAME
-from dfx_agent.backtest.replay import LEAST_FAMILIES, Report, Thresholds
+from dfx_agent.backtest.replay import Report, Thresholds
 
 PassedOver = Sequence[tuple[str, str]]
 
@@ -43,6 +43,10 @@ def _run_as_json(report: Report) -> dict[str, Any]:
         "missing_families": coverage.missing_families,
         "can_page_by_vote": coverage.can_page,
         "alerts": [_episode_as_json(episode) for episode in report.alerts],
+        "restarts": [
+            {"row": row, "step_before": before, "step": step}
+            for row, before, step in coverage.restarts
+        ],
         "audit": report.audit,
         "is_cut": report.is_cut,
         "warnings": [*report.warnings, *filter(None, [report.error])],
@@ -59,7 +63,14 @@ def _episode_as_json(episode: Episode) -> dict[str, Any]:
         "last_row": episode.last_row,
         "last_step": episode.last_step,
         "symptoms": episode.symptoms,
+        "sentence": episode.sentence,
+        "action": episode.action,
+        "runbook": _runbook(episode),
     }
+
+
+def _runbook(episode: Episode) -> str:
+    return f"docs/runbook.md#{episode.alert.lower()}"
 
 
 def totals(reports: list[Report]) -> dict[str, Any]:
@@ -72,7 +83,8 @@ def totals(reports: list[Report]) -> dict[str, Any]:
     return {
         "num_runs": len(reports),
         "num_unreadable": len(reports) - len(read),
-        "num_runs_with_too_few_signals": sum(not report.coverage.is_enough for report in read),
+        "num_runs_not_judged": sum(not report.is_judged for report in read),
+        "num_restarts": sum(len(report.coverage.restarts) for report in read),
         "num_rows": num_rows,
         "num_rows_judged": sum(report.coverage.num_rows_judged for report in reports),
         "num_pages": num_pages,
@@ -90,7 +102,10 @@ def lines(
         if report.error is None:
             yield f"{report.title}: {_judged_from(report)}: {verdict(report)}"
             audit = (f"audit: {line}" for line in report.audit)
-            told = (*_alert_lines(report.alerts), *audit, *_missing(report), *report.warnings)
+            told = (
+                *_alert_lines(report.alerts), *_restarts(report), *audit, *_missing(report),
+                *report.warnings,
+            )  # fmt: skip
             yield from (f"  {line}" for line in told)
     yield from _passed_over_lines(passed_over)
     yield summary_line(reports, thresholds)
@@ -114,13 +129,11 @@ def verdict(report: Report) -> str:
     pages = [alert for alert in report.alerts if alert.severity == "critical"]
     if pages:
         return f"would have paged at step {pages[0].step}"
-    if not report.coverage.is_enough:
-        return f"NOT JUDGED: fewer than {LEAST_FAMILIES} families of signals"
-    if not report.coverage.num_rows_judged:
-        return "NOT JUDGED: too short, no row could be compared with rows before it"
+    if not report.is_judged:
+        return f"NOT JUDGED: {report.coverage.why_not_judged}"
     if not report.coverage.can_page:
-        told = ", ".join(report.coverage.families)
-        return f"no page, but {told} cannot page by vote: only a blow-up would have"
+        found = ", ".join(report.coverage.families)
+        return f"no page, but {found} cannot page by vote: only a blow-up would have"
     return "no page"
 
 
@@ -129,20 +142,25 @@ def summary_line(reports: list[Report], thresholds: Thresholds) -> str:
     per_100 = summary["pages_per_100_rows"]
     rate = "" if per_100 is None else f" ({per_100:.3g} per 100)"
     own = f"; {len(thresholds)} thresholds of yours" if thresholds else ""
-    few = summary["num_runs_with_too_few_signals"]
+    few = summary["num_runs_not_judged"]
     not_judged = f"; {few} not judged" if few else ""
     return (
-        f"{summary['num_runs']} runs, {summary['num_rows']:,} rows: {summary['num_pages']} pages"
-        f"{rate} in {summary['num_runs_paged']} runs, {summary['num_warnings']} warnings"
-        f"{not_judged}{own}"
+        f"{_counted(summary['num_runs'], 'run')}, {_counted(summary['num_rows'], 'row')}: "
+        f"{_counted(summary['num_pages'], 'page')}{rate} in "
+        f"{_counted(summary['num_runs_paged'], 'run')}, "
+        f"{_counted(summary['num_warnings'], 'warning')}{not_judged}{own}"
     )
+
+
+def _counted(num: int, noun: str) -> str:
+    return f"{num:,} {noun}{'' if num == 1 else 's'}"
 
 
 def _judged_from(report: Report) -> str:
     coverage = report.coverage
     found = (f"{signal} ({', '.join(keys)})" for signal, keys in coverage.keys.items())
     return (
-        f"{report.framework or 'no known framework'}, {report.num_rows:,} rows, "
+        f"{report.framework or 'no known framework'}, {_counted(report.num_rows, 'row')}, "
         f"{coverage.num_rows_judged:,} judged by {', '.join(found) or 'no signal'}"
     )
 
@@ -153,9 +171,16 @@ def _missing(report: Report) -> Iterator[str]:
         yield f"no signal of {missing} was found; name its key: --map NAME=KEY"
 
 
+def _restarts(report: Report) -> Iterator[str]:
+    for row, before, step in report.coverage.restarts:
+        yield f"row {row}: the step falls from {before} to {step}; a new attempt begins"
+
+
 def _alert_lines(alerts: Iterable[Episode]) -> Iterator[str]:
+    """What happened, then what to do, each on its own line below the alert."""
     for alert in alerts:
         if alert.severity != "info":
-            onsets = ", ".join(f"{name} since {step}" for name, step in alert.symptoms.items())
             rows = f"step {alert.step} (row {alert.row} to {alert.last_row})"
-            yield f"{alert.severity:8} {rows}  {alert.alert}  {onsets}".rstrip()
+            yield f"{alert.severity:8} {rows}  {alert.alert}"
+            yield f"         {alert.sentence}"
+            yield f"         {alert.action} {_runbook(alert)}"

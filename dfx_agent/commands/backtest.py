@@ -28,8 +28,9 @@ EXAMPLE = """dfx-agent backtest runs/*.csv.gz --json --fail-on critical
          dfx-agent backtest metrics.jsonl --map reward=env/all/reward/total --map step=batch
          dfx-agent backtest DIR --summary
 
-Every run says which signals were found, from which keys, and how many rows could be judged. With
-fewer than two families of signals nothing can be judged: exit code 1.
+Every run says which signals were found, from which keys, and how many rows could be judged. Where
+nothing could be judged (fewer than two families of signals, too few rows, signals that never
+change) the exit code is 1.
 
 Lines that begin with "audit" are never alerts: the reward rises and held-out scores or a part of it
 do not, or responses became longer. People should look at samples there.
@@ -109,10 +110,10 @@ def execute(args: argparse.Namespace) -> int:
 
 def _exit_code(reports: list[Report], failing: tuple[str, ...]) -> int:
     """A run that could not be judged is said on stderr too: nobody may take it for a clean one."""
-    not_judged = [r for r in reports if r.error is None and not r.coverage.is_enough]
+    not_judged = [report for report in reports if report.error is None and not report.is_judged]
     for report in not_judged:
-        missing = ", ".join(report.coverage.missing_families)
-        print(f"dfx-agent: {report.title} is not judged: no signal of {missing}", file=sys.stderr)
+        why = report.coverage.why_not_judged
+        print(f"dfx-agent: {report.title} is not judged: {why}", file=sys.stderr)
     cut = [report for report in reports if report.is_cut]
     for report in cut:
         rows = f"the first {report.num_rows:,} rows are judged, the rest cannot be read"

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -107,9 +108,13 @@ def test_every_format_gives_the_same_alerts(run_cli, tmp_path: Path, bad: Path):
 def test_the_table_names_the_step_and_the_symptoms(run_cli, bad: Path, good: Path):
     lines = run_cli("backtest", str(bad), str(good)).stdout.splitlines()
     assert "would have paged at step 12" in lines[0]
-    assert any("critical" in line and "length since 1" in line for line in lines[1:3])
+    assert "critical step 12" in lines[1]
+    assert re.search(
+        r"diverging since step 12\d.*: reward fell from \S+ to \S+ \(since step 12\d\)", lines[2]
+    )
+    assert re.search(r"Roll back to the newest checkpoint before step 12\d, then .*#dfx", lines[3])
     assert lines[-2].endswith("no page")
-    assert lines[-1].startswith("2 runs, 300 rows: 1 pages (0.333 per 100) in 1 runs")
+    assert lines[-1].startswith("2 runs, 300 rows: 1 page (0.333 per 100) in 1 run,")
 
 
 @pytest.mark.parametrize(
@@ -240,6 +245,30 @@ def test_too_few_signals_are_never_no_page(run_cli, tmp_path: Path, more: list[s
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"dfx-agent: {file} is not judged: no signal of divergence, grad_norm")
     assert "no page" not in done.stdout
+
+
+def test_signals_that_never_change_are_not_judged(run_cli, tmp_path: Path):
+    file = tmp_path / "constant.csv"
+    rows = "".join(f"{step},0.5,20\n" for step in range(1, 40))
+    file.write_text("step,critic/score/mean,response_length/mean\n" + rows)
+    done = run_cli("backtest", str(file))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("not judged: the values of response_length and reward never change")
+    assert "0 judged" in done.stdout
+    assert ": no page" not in done.stdout
+
+
+def test_a_step_counter_that_begins_again_is_told(run_cli, tmp_path: Path):
+    file = as_csv(tmp_path / "two.csv.gz", [*steps(collapse=False), *steps(collapse=False)])
+    done = run_cli("backtest", str(file))
+    assert done.returncode == 0
+    assert f"row {NUM_STEPS}: the step falls from {NUM_STEPS} to 1; a new attempt begins" in (
+        done.stdout
+    )
+    (run,) = json.loads(run_cli("backtest", "--json", str(file)).stdout)["runs"]
+    assert run["restarts"] == [{"row": NUM_STEPS, "step_before": NUM_STEPS, "step": 1}]
+    assert not any(alert["severity"] == "critical" for alert in run["alerts"])
 
 
 def test_keys_that_the_user_names_are_judged(run_cli, tmp_path: Path):

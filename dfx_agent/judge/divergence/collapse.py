@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dfx_agent.judge.divergence.bands import Band
 from dfx_agent.judge.divergence.kept import Kept
-from dfx_agent.judge.divergence.symptoms import CALM_STEPS, SignalSpec
+from dfx_agent.judge.divergence.symptoms import CALM_STEPS, SIGNALS, SignalSpec
 
 BLOW_UP_STEPS = 5
 BLOW_UP_FACTOR = 20.0
@@ -45,6 +45,8 @@ TRUNCATION_RISE = 0.4
 ALL_TRUNCATED = 0.9
 REWARD_FLOOR_MARGIN = 0.01
 _NO_SPIKES = frozenset({ENTROPY, "clip_fraction", "response_length"})
+# signals that can page by their size alone: see is_blown_up
+SIZED = frozenset(spec.name for spec in SIGNALS if not spec.is_raw)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.rules.samples import samples_of, symptom_samples
 from dfx_agent.rules.thresholds import thresholds_in
-from dfx_agent.sentence import joined, listed
+from dfx_agent.sentence import joined, listed, rounded
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow, Verdict
 
 _WORDS = {
@@ -38,6 +38,7 @@ _OWN_WORDS = {
     "truncation": "share of truncated responses",
     "mismatch_logp": "log-probability difference between rollout and trainer",
 }
+_FAMILIES = {signal.name: signal.symptom for signal in SIGNALS}
 _LEAST = {signal.name: signal.least for signal in SIGNALS}
 _DIRECTIONS = {"up": "rose", "down": "fell"}
 _USUAL_Z = 2.0  # the band of a signal
@@ -276,7 +277,18 @@ def _said(row: SymptomRow, state: SignalState) -> str:
 def _from_to(signal: SignalRow) -> str:
     if signal.value is None or signal.usual_value is None:
         return ""
-    return f" from {signal.usual_value:.3g} to {signal.value:.3g}"
+    return f" from {rounded(signal.usual_value)} to {rounded(signal.value)}"
+
+
+def drift_text(state: SignalState, name: str) -> str:
+    """How far a signal is from where it was at the start of the run; "" where that is not known."""
+    row = next((signal for signal in state.signals if signal.signal == name), None)
+    if row is None or row.recent_median is None or not row.drift_ratio:
+        return ""
+    start = row.recent_median / row.drift_ratio
+    verb = _DIRECTIONS["up" if row.drift_ratio > 1 else "down"]
+    recent = rounded(row.recent_median)
+    return f"{_WORDS[_FAMILIES[name]]} {verb} from {rounded(start)} to {recent}"
 
 
 def _figures(state: SignalState) -> Iterator[str]:
