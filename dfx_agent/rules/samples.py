@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from operator import attrgetter
 
 from dfx_agent.catalogue import signals
@@ -79,18 +80,33 @@ def _signal(row: SignalRow, told: Iterable[_Told]) -> Iterator[Sample]:
 
 def _symptoms(symptoms: Iterable[SymptomRow], *, improving: bool | None) -> Iterator[Sample]:
     for row in symptoms:
-        labels = {"symptom": row.symptom, "direction": row.direction}
-        yield signals.SYMPTOM_ACTIVE, labels, float(row.is_active)
-        if row.is_active and row.onset_step is not None:
-            yield signals.SYMPTOM_ONSET, labels, float(row.onset_step)
+        yield from _symptom(row)
     if improving is not None:
-        labels = {"symptom": REWARD_IMPROVING, "direction": "up"}
-        yield signals.SYMPTOM_ACTIVE, labels, float(improving)
+        yield signals.SYMPTOM_ACTIVE, _IMPROVING, float(improving)
+
+
+_IMPROVING = {"symptom": REWARD_IMPROVING, "direction": "up"}
+
+
+# most rows of a run stay the same from step to step: the same samples are the same objects
+@lru_cache(maxsize=1024)
+def _symptom(row: SymptomRow) -> tuple[Sample, ...]:
+    labels = {"symptom": row.symptom, "direction": row.direction}
+    active: Sample = signals.SYMPTOM_ACTIVE, labels, float(row.is_active)
+    if not row.is_active or row.onset_step is None:
+        return (active,)
+    return active, (signals.SYMPTOM_ONSET, labels, float(row.onset_step))
 
 
 def _collapses(rows: Iterable[CollapseRow]) -> Iterator[Sample]:
     for row in rows:
-        labels = {"kind": row.kind, "signal": row.signal}
-        yield signals.COLLAPSE_STEPS, labels, float(row.num_steps)
-        if row.onset_step is not None:
-            yield signals.COLLAPSE_ONSET, labels, float(row.onset_step)
+        yield from _collapse(row)
+
+
+@lru_cache(maxsize=1024)
+def _collapse(row: CollapseRow) -> tuple[Sample, ...]:
+    labels = {"kind": row.kind, "signal": row.signal}
+    steps: Sample = signals.COLLAPSE_STEPS, labels, float(row.num_steps)
+    if row.onset_step is None:
+        return (steps,)
+    return steps, (signals.COLLAPSE_ONSET, labels, float(row.onset_step))

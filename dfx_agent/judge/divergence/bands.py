@@ -111,12 +111,38 @@ def deviation(ordered: Sequence[float], middle: float, *, is_raw: bool) -> float
     Of raw values the mean deviation counts as well: outliers are part of a reward, and the median
     deviation of one that is mostly the same is 0.
     """
-    # of sorted scores two runs remain, which sort in one pass
-    apart = sorted([abs(score - middle) for score in ordered])
-    spread = MAD_TO_SIGMA * median_of_sorted(apart)
+    num, half = len(ordered), len(ordered) // 2
+    spread = MAD_TO_SIGMA * _median_distance(ordered, middle)
     if not is_raw:
         return spread
-    return max(spread, MEAN_DEVIATION_TO_SIGMA * sum(apart) / len(apart))
+    apart = sum(ordered[num - half :]) - sum(ordered[:half])
+    return max(spread, MEAN_DEVIATION_TO_SIGMA * apart / num)
+
+
+def _median_distance(ordered: Sequence[float], middle: float) -> float:
+    """The median of ``|score - middle|``, without a sort.
+
+    Distances grow to both ends. Of num - k neighbours without the k farthest, the farthest is at an
+    end; where the neighbours begin is found by bisection.
+    """
+    num = len(ordered)
+    nearest = num // 2 + 1
+    low, high = 0, num - nearest
+    while low < high:
+        begin = (low + high) // 2
+        if middle - ordered[begin] > ordered[begin + nearest] - middle:
+            low = begin + 1
+        else:
+            high = begin
+    first, last = middle - ordered[low], ordered[low + nearest - 1] - middle
+    farthest = max(last, first)
+    if num % 2:
+        return farthest
+    if first > last:
+        second = max(middle - ordered[low + 1], last) if nearest > 1 else farthest
+    else:
+        second = max(first, ordered[low + nearest - 2] - middle) if nearest > 1 else farthest
+    return (farthest + second) / 2
 
 
 def _median(values: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ evaluation on 164 real runs; what they are for: docs/concepts/training-health.md
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Annotated, ClassVar
@@ -45,6 +45,7 @@ from dfx_agent.judge.divergence.symptoms import (
     Calm,
     Direction,
     KeptSymptom,
+    StepSignals,
     Symptom,
 )
 from dfx_agent.judge.divergence.vote import Vote
@@ -81,15 +82,6 @@ PARAMETERS = DetectorParameters(
         for spec in SIGNALS
     ),
 )
-
-
-class StepSignals(dict[str, float]):
-    """Values of one step by signal; ``changed``: those that another metric speaks for from here.
-
-    Two metrics differ in level and spread: what one taught says nothing of the other.
-    """
-
-    changed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -135,6 +127,18 @@ class SignalBank:
         self._latch_seconds: float | None = None
         self._signals = [Signal(spec) for spec in SIGNALS]
         self._symptoms = _families()
+        # of each: the sign of a distance in its direction, and the signals that it is made of
+        self._of_family = {
+            (family, direction): (
+                1.0 if direction == "up" else -1.0,
+                [
+                    signal
+                    for signal in self._signals
+                    if signal.spec.symptom == family and direction in signal.spec.directions
+                ],
+            )
+            for family, direction in self._symptoms
+        }
         self._calm = {key: Calm(symptom.direction) for key, symptom in self._symptoms.items()}
         self._reward = RewardTrend()
         # what tells why a gradient norm or a reference KL is far off, and the newest values
@@ -154,6 +158,8 @@ class SignalBank:
         self._latch: tuple[int, int] | None = None
         self._onset: OnsetRange | None = None
         self._newest: SignalState | None = None
+        # of this row: made once, until something changes them
+        self._rows: tuple[tuple[SymptomRow, ...], tuple[CollapseRow, ...]] | None = None
 
     def observe(
         self, step: int, values: Mapping[str, float], seconds: float | None = None
@@ -170,6 +176,7 @@ class SignalBank:
         if is_restart:
             self._rewind(step)
         self._row += 1
+        self._rows = None
         self._step, self._seconds = step, seconds
         self._nonfinite.observe(self._row, values)
         self._spread.observe(values)
@@ -191,6 +198,7 @@ class SignalBank:
         """The operator says that the present state is normal: learn it from here."""
         self._relearn()
         self._collapsed.clear()
+        self._rows = None
         for signal in self._signals:
             signal.drift.clear()
         if self._step is not None:
@@ -239,7 +247,7 @@ class SignalBank:
         self._spread.resume(kept.spread)
         self._aborted.resume(kept.aborted)
         self._latch, self._latch_seconds = kept.latch, kept.latch_seconds
-        self._onset = kept.onset
+        self._onset, self._rows = kept.onset, None
         self._hold_streaks(is_held=self._is_young())
         self._newest = None if self._step is None else self._state(self._step)
 
@@ -247,6 +255,8 @@ class SignalBank:
         self._reported = values
         for signal in self._signals:
             value = values.get(signal.spec.name)
+            if value is None and signal.is_silent:
+                continue
             finite = believed(signal.spec, value)
             is_broken = value is not None and not math.isfinite(value)
             for direction, onset in signal.observe(step, finite, is_broken=is_broken).items():
@@ -256,17 +266,12 @@ class SignalBank:
                 self._reward.observe(step, finite, signal.plain_z, smallest)
         if self._reward.fall_step is not None:
             self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
-        for (family, direction), symptom in self._symptoms.items():
-            symptom.observe(self._row, self._zs(family, direction))
+        for key, symptom in self._symptoms.items():
+            sign, signals = self._of_family[key]
+            zs = [sign * signal.z for signal in signals if signal.z is not None]
+            if zs:
+                symptom.observe(self._row, max(zs))
         self._collapsed.observe(step, values)
-
-    def _zs(self, family: str, direction: Direction) -> Iterator[float]:
-        """Of what was scored in this step: how far it is off in this direction."""
-        sign = 1.0 if direction == "up" else -1.0
-        for signal in self._signals:
-            spec = signal.spec
-            if spec.symptom == family and direction in spec.directions and signal.z is not None:
-                yield sign * signal.z
 
     def _is_learning(self, name: str, is_far: bool) -> bool:  # noqa: FBT001
         """Why it may be far off in a healthy run; a page that is on ends by its own rules."""
@@ -335,6 +340,7 @@ class SignalBank:
         for symptom in self._symptoms.values():
             symptom.hold(self._row)
         self._find_onset()
+        self._rows = None
 
     def _find_onset(self) -> None:
         """Of the run by all signals that moved, then of each family not before it can be."""
@@ -348,14 +354,11 @@ class SignalBank:
             symptom.onset_step = found.step if own is None else own.step
 
     def _histories(self, family: str, direction: Direction) -> list[History]:
-        sign = 1.0 if direction == "up" else -1.0
-        return [
-            [(step, sign * z) for step, z in signal.history]
-            for signal in self._signals
-            if signal.spec.symptom == family and direction in signal.spec.directions
-        ]
+        sign, signals = self._of_family[family, direction]
+        return [[(step, sign * z) for step, z in signal.history] for signal in signals]
 
     def _release_calm_families(self) -> None:
+        self._rows = None
         for symptom in self._symptoms.values():
             symptom.hold(self._row)
         for (family, direction), calm in self._calm.items():
@@ -365,7 +368,7 @@ class SignalBank:
                 self._symptoms[family, direction].release()
 
     def _thaw(self) -> None:
-        self._latch = self._latch_seconds = self._onset = None
+        self._latch = self._latch_seconds = self._onset = self._rows = None
         self._hold_streaks(is_held=False)
         for signal in self._signals:
             signal.baseline.thaw()
@@ -379,6 +382,7 @@ class SignalBank:
             signal.clear()
         for symptom in self._symptoms.values():
             symptom.clear()
+        self._rows = None
         self._reward.clear()
         self._collapsed.relearn()
         for around in self._beside.values():
@@ -419,7 +423,8 @@ class SignalBank:
             signal.drift.clear()
 
     def _judge(self) -> Vote:
-        self._vote.observe(self._symptom_rows(), self._collapses(), improving=self._is_improving())
+        self._rows = self._rows or (self._symptom_rows(), self._collapses())
+        self._vote.observe(*self._rows, improving=self._is_improving())
         return self._vote
 
     def _is_improving(self) -> bool | None:
@@ -455,11 +460,12 @@ class SignalBank:
         return tuple(rows)
 
     def _state(self, step: int) -> SignalState:
+        symptoms, collapses = self._rows = self._rows or (self._symptom_rows(), self._collapses())
         return SignalState(
             row=self._row,
             step=step,
             signals=tuple(signal.as_row() for signal in self._signals if signal.is_known),
-            symptoms=self._symptom_rows(),
+            symptoms=symptoms,
             is_reward_improving=self._is_improving(),
             is_latched=self._latch is not None,
             latched_step=None if self._latch is None else self._latch[1],
@@ -467,7 +473,7 @@ class SignalBank:
             num_identical_score_steps=self._spread.num_identical,
             had_score_signal=self._spread.had_signal,
             aborted_recent_median=self._aborted.recent_median,
-            collapses=self._collapses(),
+            collapses=collapses,
             onset=self._onset,
         )
 

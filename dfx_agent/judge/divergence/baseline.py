@@ -5,6 +5,7 @@ Scores are in the signal's own scale: the logarithm for positive signals, the va
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
@@ -62,12 +63,24 @@ class Baseline:
         self._steps = ValueSteps()
         self._rows: deque[tuple[int, float]] = deque(maxlen=WINDOW_STEPS + GAP_STEPS)
         self._is_frozen = False
+        # scores of the rows in use: in their order, and sorted; None: made anew when needed
+        self._in_use: tuple[list[float], list[float]] | None = None
 
     def admit(self, step: int, score: float, *, is_learned: bool = True) -> None:
         if self._spec.is_raw:
             self._steps.add(score)
-        if is_learned and not self._is_frozen:
-            self._rows.append((step, score))
+        if not is_learned or self._is_frozen:
+            return
+        rows = self._rows
+        oldest = rows[0][1] if len(rows) == rows.maxlen else None
+        rows.append((step, score))
+        if self._in_use is None or len(rows) <= GAP_STEPS:
+            return
+        scores, ordered = self._in_use
+        scores.append(rows[-1 - GAP_STEPS][1])
+        insort(ordered, scores[-1])
+        if oldest is not None:
+            del scores[0], ordered[bisect_left(ordered, oldest)]
 
     @property
     def smallest_step(self) -> float:
@@ -81,30 +94,36 @@ class Baseline:
 
     def freeze(self) -> None:
         """Stop learning; the newest rows, not in use yet, belong to what is happening now."""
-        for _ in range(0 if self._is_frozen else min(GAP_STEPS, len(self._rows))):
+        if self._is_frozen:
+            return
+        for _ in range(min(GAP_STEPS, len(self._rows))):
             self._rows.pop()
         self._is_frozen = True
+        self._in_use = None
 
     def thaw(self) -> None:
+        if self._is_frozen:
+            self._in_use = None
         self._is_frozen = False
 
     def rewind(self, step: int) -> None:
         """Forget ``step`` and what came after it: the job goes there again."""
         while self._rows and self._rows[-1][0] >= step:
             self._rows.pop()
+        self._in_use = None
 
     def clear(self) -> None:
         self._rows.clear()
+        self._in_use = None
         self._is_frozen = self.is_ready = False
 
     def band(self) -> Band | None:
         """None until enough rows are in use: 3, of a signal that starts at zero 12."""
-        scores = self._scores_in_use()
+        scores, ordered = self._in_use = self._in_use or self._made_anew()
         num = len(scores)
         self.is_ready = num >= WARM_STEPS
         if num < MIN_STEPS or (self._spec.starts_at_zero and not self.is_ready):
             return None
-        ordered = sorted(scores)
         middle = median_of_sorted(ordered)
         spread = deviation(ordered, middle, is_raw=self._spec.is_raw)
         floor = self._floor(middle, num)
@@ -119,10 +138,12 @@ class Baseline:
         self._rows = deque(kept.rows, self._rows.maxlen)
         self._is_frozen = kept.is_frozen
         self._steps.resume(kept.values)
+        self._in_use = None
 
-    def _scores_in_use(self) -> list[float]:
+    def _made_anew(self) -> tuple[list[float], list[float]]:
         scores = [score for _, score in self._rows]
-        return scores if self._is_frozen else scores[:-GAP_STEPS]
+        scores = scores if self._is_frozen else scores[:-GAP_STEPS]
+        return scores, sorted(scores)
 
     def _floor(self, median: float, num_rows: int) -> float:
         """The smallest scale believed; wider while there are few rows, interpolated to normal."""

@@ -9,10 +9,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.judge.divergence.aborted_share import ABORTED
-from dfx_agent.judge.divergence.bank import StepSignals
 from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.score_spread import SCORE_MAX, SCORE_MIN
-from dfx_agent.judge.divergence.symptoms import SIGNALS
+from dfx_agent.judge.divergence.symptoms import SIGNALS, StepSignals
 
 # catalogue metric and its labels without those of the rank; empty labels are not there
 Source = tuple[str, tuple[tuple[str, str], ...]]

@@ -167,6 +167,11 @@ class Signal:
         return self._alarms(step, self.z)
 
     @property
+    def is_silent(self) -> bool:
+        """Whether the newest row said nothing of it."""
+        return self.value is None and not self.is_broken
+
+    @property
     def is_ready(self) -> bool:
         """Whether it can be judged: 12 rows, not all of them the same."""
         return self.baseline.is_ready and self.has_varied

@@ -60,6 +60,15 @@ class SignalSpec:
         return math.exp(score) if score < 700 else math.inf
 
 
+class StepSignals(dict[str, float]):
+    """Values of one step by signal; ``changed``: those that another metric speaks for from here.
+
+    Two metrics differ in level and spread: what one taught says nothing of the other.
+    """
+
+    changed: frozenset[str] = frozenset()
+
+
 _UP: tuple[Direction, ...] = ("up",)
 _BOTH: tuple[Direction, ...] = ("up", "down")
 
@@ -115,11 +124,8 @@ class Symptom:
         self._peak_z = 0.0
         self._latest_z: float | None = None
 
-    def observe(self, row: int, zs: Iterable[float]) -> None:
-        """Distances of the family's signals in this direction, after the alarms of this row."""
-        latest = max(zs, default=None)
-        if latest is None:
-            return
+    def observe(self, row: int, latest: float) -> None:
+        """The largest distance of its signals in this direction, after the alarms of this row."""
         if latest < LASTING_Z and not self.is_active(row):
             self._peak_z = 0.0
         self._peak_z = max(self._peak_z, latest)

@@ -14,9 +14,9 @@ from typing import Annotated, NamedTuple
 
 from dfx_agent.catalogue.native import OWN_PREFIX
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.judge.divergence.bank import StepSignals
 from dfx_agent.judge.divergence.inputs import KeptSpeaker, SignalInputs, Source, Speaker
 from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
+from dfx_agent.judge.divergence.symptoms import StepSignals
 
 # who trains the policy, or logs for the one who does; best first
 _POLICY_ROLES = ("driver", "orchestrator", "trainer", "learner", "actor")

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from dfx_agent.judge.divergence.bands import (
     ESTABLISHED_STEPS,
     MAD_TO_SIGMA,
+    MEAN_DEVIATION_TO_SIGMA,
     Band,
     Trend,
+    deviation,
     median_of_sorted,
     trend_of,
 )
@@ -24,6 +26,17 @@ LEVEL = Trend(1, level=10.0, next=12.0, scale=0.5, is_established=True)
 def test_a_median_of_an_even_number_is_the_middle_of_two():
     assert median_of_sorted([1.0, 5.0, 9.0]) == 5.0
     assert median_of_sorted([1.0, 5.0, 6.0, 9.0]) == 5.5
+
+
+@given(st.lists(st.integers(-5, 5) | st.floats(-1e3, 1e3), min_size=1, max_size=70))
+def test_the_deviation_is_that_of_sorted_distances(scores):
+    ordered = sorted(map(float, scores))
+    middle = median_of_sorted(ordered)
+    apart = sorted(abs(score - middle) for score in ordered)
+    median = MAD_TO_SIGMA * median_of_sorted(apart)
+    mean = MEAN_DEVIATION_TO_SIGMA * sum(apart) / len(apart)
+    assert deviation(ordered, middle, is_raw=False) == pytest.approx(median, abs=1e-9)
+    assert deviation(ordered, middle, is_raw=True) == pytest.approx(max(median, mean), abs=1e-9)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

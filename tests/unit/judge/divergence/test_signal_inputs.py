@@ -7,8 +7,9 @@ import pytest
 from dfx_agent.alerting.evaluator import Evaluator
 from dfx_agent.catalogue.native import load
 from dfx_agent.judge.divergence.aborted_share import ABORTED, NUM_STEPS, AbortedShare
-from dfx_agent.judge.divergence.bank import SignalBank, StepSignals
+from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.inputs import LONE_STEPS, SILENT_STEPS, SignalInputs, input_of
+from dfx_agent.judge.divergence.symptoms import StepSignals
 
 
 def signals(framework, **told):

@@ -14,7 +14,7 @@ def active(name: str, zs: list[float], alarm_row: int = 0) -> list[bool]:
     for row, z in enumerate(zs):
         if row == alarm_row:
             symptom.alarm(row, row)
-        symptom.observe(row, [z])
+        symptom.observe(row, z)
         found.append(symptom.is_active(row))
     return found
 
@@ -39,17 +39,16 @@ def test_no_move_lasts_longer_than_ten_rows_after_its_alarm():
 def test_a_row_that_reports_nothing_ends_nothing():
     symptom = Symptom("entropy", "up")
     symptom.alarm(0, 0)
-    symptom.observe(0, [3.0])
-    symptom.observe(1, [])
+    symptom.observe(0, 3.0)
     assert symptom.is_active(1)
 
 
 def test_one_that_a_page_holds_stays():
     symptom = Symptom("reward", "down")
     symptom.alarm(0, 0)
-    symptom.observe(0, [3.0])
+    symptom.observe(0, 3.0)
     symptom.hold(0)
-    symptom.observe(1, [-9.0])
+    symptom.observe(1, -9.0)
     assert symptom.is_active(1)
     other = Symptom("reward", "down")
     other.resume(through_json(symptom.kept()))
