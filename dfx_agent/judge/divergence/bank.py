@@ -127,18 +127,7 @@ class SignalBank:
         self._latch_seconds: float | None = None
         self._signals = [Signal(spec) for spec in SIGNALS]
         self._symptoms = _families()
-        # of each: the sign of a distance in its direction, and the signals that it is made of
-        self._of_family = {
-            (family, direction): (
-                1.0 if direction == "up" else -1.0,
-                [
-                    signal
-                    for signal in self._signals
-                    if signal.spec.symptom == family and direction in signal.spec.directions
-                ],
-            )
-            for family, direction in self._symptoms
-        }
+        self._of_family = {key: self._members(*key) for key in self._symptoms}
         self._calm = {key: Calm(symptom.direction) for key, symptom in self._symptoms.items()}
         self._reward = RewardTrend()
         # what tells why a gradient norm or a reference KL is far off, and the newest values
@@ -352,6 +341,12 @@ class SignalBank:
         for key, symptom in moved.items():
             own = find_onset(self._histories(*key), from_step=found.low_step)
             symptom.onset_step = found.step if own is None else own.step
+
+    def _members(self, family: str, direction: Direction) -> tuple[float, list[Signal]]:
+        """The sign of a distance in this direction, and the signals that the family is made of."""
+        of_family = [signal for signal in self._signals if signal.spec.symptom == family]
+        sign = 1.0 if direction == "up" else -1.0
+        return sign, [signal for signal in of_family if direction in signal.spec.directions]
 
     def _histories(self, family: str, direction: Direction) -> list[History]:
         sign, signals = self._of_family[family, direction]
