@@ -68,6 +68,7 @@ CASES = {
             collapse("spikes", 3, "loss"),
             collapse("entropy_fall", 1, "entropy"),
             collapse("not_learning", 32),
+            collapse("reward_fall", 20, "reward"),
             (*active("reward_improving"), *collapse("entropy_fall", 1, "entropy")),
         ),
         silent=(
@@ -82,6 +83,7 @@ CASES = {
             collapse("spikes", 2, "loss"),
             collapse("entropy_fall", 0, "entropy"),
             collapse("not_learning", 31),
+            collapse("reward_fall", 19, "reward"),
             (*active("reward_improving"), *collapse("blow_up", 9, "ref_kl")),
         ),
     ),

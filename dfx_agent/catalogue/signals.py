@@ -58,7 +58,8 @@ COLLAPSE_STEPS = Metric(
     "standard deviations above its baseline, or entropy 8 times below it; spikes: steps of the "
     "newest 64 at which it was 1000 times above; entropy_fall: to a fifth within 20 steps; "
     "truncation: most responses are cut, where few were; dead: nearly all are cut, the reward at "
-    "its lowest; not_learning: no gradient, the reward at its lowest.",
+    "its lowest; not_learning: no gradient, the reward at its lowest; reward_fall: the reward far "
+    "below its best.",
     "derived",
 )  # fmt: skip
 COLLAPSE_ONSET = Metric(

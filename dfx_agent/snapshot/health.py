@@ -66,7 +66,9 @@ class SignalRow:
     has_varied: bool = True
 
 
-CollapseKind = Literal["blow_up", "spikes", "entropy_fall", "truncation", "dead", "not_learning"]
+CollapseKind = Literal[
+    "blow_up", "spikes", "entropy_fall", "reward_fall", "truncation", "dead", "not_learning"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,9 @@ class CollapseRow:
     "blow_up": 20 times and 10 sigma above the baseline, entropy also 8 times below; "truncation":
     most responses cut, where few were; "dead": nearly all cut and the reward at its lowest;
     "entropy_fall": the entropy fell to a fifth within 20 steps; "not_learning": no gradient and the
-    reward at its lowest. "spikes" are not in a row: steps of the newest 64 that were 1000 times
-    above the baseline. ``onset_step``: the first of them, ``last_step`` the newest.
+    reward at its lowest; "reward_fall": the reward far below its best. "spikes" are not in a row:
+    steps of the newest 64 that were 1000 times above the baseline. ``onset_step``: the first of
+    them, ``last_step`` the newest.
     """
 
     kind: CollapseKind

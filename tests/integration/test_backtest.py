@@ -131,7 +131,7 @@ def test_fail_on(run_cli, request: pytest.FixtureRequest, name, severity, code):
     assert run_cli("backtest", "--fail-on", severity, str(path)).returncode == code
 
 
-CALM = {"divergence_families": 6, "divergence_families_with_reward": 6}
+CALM = {"divergence_families": 6, "divergence_families_with_reward": 6, "reward_fall_steps": 9999}
 
 
 def test_thresholds_of_the_settings_are_those_of_the_agent(run_cli, tmp_path: Path, bad: Path):
@@ -144,7 +144,7 @@ def test_thresholds_of_the_settings_are_those_of_the_agent(run_cli, tmp_path: Pa
     assert "warning" in severities
     assert result["summary"]["thresholds"] == CALM
     told = run_cli("backtest", "--config", str(file), str(bad)).stdout
-    assert told.splitlines()[-1].endswith("; 2 thresholds of yours")
+    assert told.splitlines()[-1].endswith("; 3 thresholds of yours")
 
 
 def test_the_environment_and_the_file_of_this_folder_count_as_well(run_cli, tmp_path: Path, bad):
@@ -237,13 +237,15 @@ def test_each_row_with_a_page_is_in_one_episode(run_cli, bad: Path):
 
 
 @pytest.mark.parametrize("more", [[], ["--fail-on", "critical"], ["--json"]])
-def test_too_few_signals_are_never_no_page(run_cli, tmp_path: Path, more: list[str]):
+def test_too_few_rows_are_never_no_page(run_cli, tmp_path: Path, more: list[str]):
     file = tmp_path / "reward.csv"
     file.write_text("step,critic/score/mean,critic/score/max\n" + "1,0.5,1\n2,0.5,1\n3,0.5,1\n")
     done = run_cli("backtest", *more, str(file))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"dfx-agent: {file} is not judged: no signal of divergence, grad_norm")
+    assert line == (
+        f"dfx-agent: {file} is not judged: no row could be compared with rows before it (3 rows)"
+    )
     assert "no page" not in done.stdout
 
 

@@ -20,6 +20,7 @@ from dfx_agent.judge.divergence.collapse import (
     ENTROPY,
     MOVED_BY_LEARNING,
     REFERENCE_KLS,
+    REWARD,
     UNBELIEVABLE,
     KeptStreak,
     Streak,
@@ -253,6 +254,8 @@ class SignalBank:
             if signal.spec.name == "reward":
                 smallest = signal.baseline.smallest_step
                 self._reward.observe(step, finite, signal.plain_z, smallest)
+                if finite is not None:
+                    self._collapsed.reward_fall.observe(step, holds=self._reward.is_down)
         if self._reward.fall_step is not None:
             self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
         for key, symptom in self._symptoms.items():
@@ -446,6 +449,7 @@ class SignalBank:
             if TRUNCATION in known:
                 rows.append(_collapse("dead", "", run.dead))
             rows.append(_collapse("not_learning", "", run.still.streak))
+            rows.append(_collapse("reward_fall", REWARD, run.reward_fall))
         return tuple(rows)
 
     def _symptom_rows(self) -> tuple[SymptomRow, ...]:

@@ -97,6 +97,11 @@ class RewardTrend:
         return self._num_rows_left > 0
 
     @property
+    def is_down(self) -> bool:
+        """Whether the newest level is far below the best, for one row at least."""
+        return self._num_down > 0
+
+    @property
     def fall_step(self) -> int | None:
         """Since when the reward has been falling, once it is far below its best: a drawdown."""
         return self._fall_step if self._num_down >= DRAWDOWN_STEPS else None

@@ -18,6 +18,7 @@ from dfx_agent.judge.divergence.collapse import (
     ENTROPY_CRASH_Z,
     GRAD_NORM,
     NOT_LEARNING_STEPS,
+    REWARD_FALL_STEPS,
     REWARD_FLOOR_MARGIN,
     SPIKE_WINDOW_STEPS,
     UNBELIEVABLE,
@@ -183,6 +184,7 @@ class KeptCollapses(Kept):
 
     fall: KeptEntropyFall = field(default_factory=KeptEntropyFall)
     still: KeptStillness = field(default_factory=KeptStillness)
+    reward_fall: KeptStreak = field(default_factory=KeptStreak)
     spikes: dict[str, KeptSpikes] = field(default_factory=dict)
 
 
@@ -193,6 +195,7 @@ class RunCollapses:
         self.dead = Streak(DEAD_STEPS)
         self.still = Stillness()
         self.fall = EntropyFall()
+        self.reward_fall = Streak(REWARD_FALL_STEPS)
         self.spikes: dict[str, Spikes] = {}
         self.lowest = LowestReward()
 
@@ -218,18 +221,20 @@ class RunCollapses:
 
     @property
     def streaks(self) -> tuple[Streak, ...]:
-        return self.dead, self.still.streak, self.fall.streak
+        return self.dead, self.still.streak, self.fall.streak, self.reward_fall
 
     def rewind(self, step: int) -> None:
         self.dead.rewind(step)
         self.still.streak.rewind(step)
         self.fall.rewind(step)
+        self.reward_fall.rewind(step)
         for spikes in self.spikes.values():
             spikes.rewind(step)
 
     def relearn(self) -> None:
         """What is now is normal; who is dead or stands still does so since when it did."""
         self.fall.clear()
+        self.reward_fall.clear()
         for spikes in self.spikes.values():
             spikes.clear()
 
@@ -241,10 +246,11 @@ class RunCollapses:
     def kept(self) -> KeptCollapses:
         """All but ``lowest`` and ``dead``, which are in the bank's part by their old names."""
         spikes = {name: each.kept() for name, each in self.spikes.items()}
-        return KeptCollapses(self.fall.kept(), self.still.kept(), spikes)
+        return KeptCollapses(self.fall.kept(), self.still.kept(), self.reward_fall.kept(), spikes)
 
     def resume(self, kept: KeptCollapses) -> None:
         self.fall.resume(kept.fall)
         self.still.resume(kept.still)
+        self.reward_fall.resume(kept.reward_fall)
         for name, of_signal in kept.spikes.items():
             self.spikes.setdefault(name, Spikes()).resume(of_signal)

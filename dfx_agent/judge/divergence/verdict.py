@@ -13,6 +13,7 @@ from dfx_agent.judge.divergence.collapse import (
     ENTROPY_CRASH_STEPS,
     JUMP_STEPS,
     NOT_LEARNING_STEPS,
+    REWARD_FALL_STEPS,
     SPIKE_STEPS,
 )
 from dfx_agent.judge.divergence.signal import CUSUM_ALARM
@@ -54,7 +55,10 @@ _COLLAPSES = {
     "truncation": "most responses are truncated, where few were",
     "dead": "nearly all responses are truncated and the reward is at its lowest",
     "not_learning": "nothing is learned",
+    "reward_fall": "reward fell far below its best{change} and stays there",
 }
+# falls that a symptom of the same signal says already
+_SAID_BY_SYMPTOM = {"entropy_fall", "reward_fall"}
 # of a page that lasts longer than its reason
 _COLLAPSES_OVER = {
     **_COLLAPSES,
@@ -62,6 +66,7 @@ _COLLAPSES_OVER = {
     "truncation": "most responses were truncated until step {last}, where few had been",
     "dead": "until step {last} nearly all responses were truncated and the reward at its lowest",
     "not_learning": "nothing was learned until step {last}",
+    "reward_fall": "reward was far below its best until step {last}",
 }
 _ENOUGH_STEPS = {
     "blow_up": BLOW_UP_STEPS,
@@ -70,6 +75,7 @@ _ENOUGH_STEPS = {
     "truncation": JUMP_STEPS,
     "dead": DEAD_STEPS,
     "not_learning": NOT_LEARNING_STEPS,
+    "reward_fall": REWARD_FALL_STEPS,
 }
 
 
@@ -190,7 +196,7 @@ def moved_text(state: SignalState) -> str:
     sizes: dict[str, str] = {}
     for row in _collapses(state):
         is_said = families.get(row.signal) in moved
-        if row.kind != "entropy_fall" or not is_said:
+        if row.kind not in _SAID_BY_SYMPTOM or not is_said:
             # of several about one signal the first says it
             sizes.setdefault(row.signal or row.kind, _collapsed(state, row, is_said=is_said))
     return ", ".join([*said, *sizes.values()])

@@ -53,6 +53,11 @@ _DEAD_STEPS = Threshold(
     "dead_steps", 8, "steps",
     "for so many steps nearly all responses are truncated and the reward is at its lowest",
 )  # fmt: skip
+_REWARD_FALL_STEPS = Threshold(
+    "reward_fall_steps", 20, "steps",
+    "for so many steps the reward has been below its best by 6 typical changes and by half of what "
+    "it had gained",
+)  # fmt: skip
 _NOT_LEARNING_STEPS = Threshold(
     "not_learning_steps", 32, "steps",
     "for so many steps the gradient norm (or loss and reference KL) is 0 and the reward stays at "
@@ -150,6 +155,7 @@ DIVERGENCE = Alert(
             _collapse("truncation", _TRUNCATION_STEPS),
             _collapse("dead", _DEAD_STEPS),
             _collapse("not_learning", _NOT_LEARNING_STEPS),
+            _collapse("reward_fall", _REWARD_FALL_STEPS),
         )
     ),
     "Training is diverging: several independent signals agree, or one is far out of its range",

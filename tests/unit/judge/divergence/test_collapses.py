@@ -383,6 +383,29 @@ def test_spikes_that_are_rare_or_small_are_none():
         assert not state.is_latched, step
 
 
+def test_a_reward_that_fell_and_stays_down_is_found_without_another_signal():
+    bank, rng = SignalBank(), random.Random(3)
+    for step in range(60):
+        bank.observe(step, {"reward": rng.gauss(0.2 + 0.008 * step, 0.03)})
+    for step in range(60, 100):
+        state = bank.observe(step, {"reward": rng.gauss(0.15, 0.03)})
+        assert not state.is_latched or step >= 80, step
+    assert state.is_latched
+    verdict = divergence_verdict(state, "trainer")
+    assert abs(verdict.step - 60) <= 5
+    assert verdict.cause.startswith("reward first")
+    assert "reward f" in verdict.summary
+
+
+def test_a_reward_that_comes_back_within_twenty_rows_is_no_page():
+    bank, rng = SignalBank(), random.Random(3)
+    for step in range(200):
+        is_down = 60 <= step % 100 < 74
+        level = 0.15 if is_down else 0.2 + 0.008 * min(step, 60)
+        state = bank.observe(step, {"reward": rng.gauss(level, 0.03)})
+        assert not state.is_latched, step
+
+
 @pytest.mark.parametrize("still", [{"grad_norm": 0.0}, {"loss": 0.0, "ref_kl": 0.0}])
 def test_a_run_that_never_learns_is_found_after_32_rows(still):
     bank = SignalBank()
