@@ -82,7 +82,8 @@ class Coverage:
             return ""
         if self.num_rows > WARM_STEPS and not self.varied:
             return f"the values of {listed(sorted(self.keys))} never change"
-        return f"no row could be compared with rows before it ({self.num_rows:,} rows)"
+        rows = "1 row" if self.num_rows == 1 else f"{self.num_rows:,} rows"
+        return f"no row could be compared with rows before it ({rows})"
 
     def count_judged(self, state: SignalState) -> SignalState:
         """A row is judged when two families that vote, or one sized signal, were scored on it.

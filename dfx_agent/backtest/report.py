@@ -133,7 +133,7 @@ def verdict(report: Report) -> str:
         return f"NOT JUDGED: {report.coverage.why_not_judged}"
     if not report.coverage.can_page:
         found = ", ".join(report.coverage.families)
-        return f"no page, but {found} cannot page by vote: only the collapse of a single signal would have"
+        return f"no page, but {found} cannot page by vote: only one signal's collapse would have"
     return "no page"
 
 
