@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench import native_logs
 from bench.real_runs import DEFAULT_DATA
 from dfx_agent.backtest.error_rates import EARLY_ROWS, MAX_DELAY_ROWS
 
@@ -35,6 +36,13 @@ catalogue.
 - *Sample*: "in" are runs on which a parameter of the detector was chosen, "out" are runs that
   nobody had looked at. "not said" is what the labels leave open: read it as "in".
 
+## Logs in their native formats
+
+{native}
+The error of the onset is between the step that the page names and the row that the reader named.
+A run is *judged* when at least one row could page. Logs are read as `backtest` reads them, with no
+option (`python -m bench.native_logs`).
+
 ## Your own runs
 
 ```
@@ -50,8 +58,8 @@ run1/metrics.jsonl,healthy,,out
 run2/train.log,collapse,412,out
 ```
 
-`kind` is healthy, collapse or ambiguous; `onset_row` counts step reports from 0. A run of which
-fewer than two families of signals are found is in no row of the table, and is named: `backtest`
+`kind` is healthy, collapse or ambiguous; `onset_row` counts step reports from 0. A run that
+could not be judged is in no row of the table, and is named: `backtest`
 says which signals it found, from which keys, and `--map reward=KEY` names those it did not know.
 """
 
@@ -63,7 +71,13 @@ def main() -> int:
         return 1
     command = [sys.executable, "-m", "dfx_agent", "backtest", "--summary", str(data / "runs")]
     table = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    page = _PAGE.format(commit=_commit(), table=table, early=EARLY_ROWS, late=MAX_DELAY_ROWS)
+    page = _PAGE.format(
+        commit=_commit(),
+        table=table,
+        native=native_logs.table(data / "native"),
+        early=EARLY_ROWS,
+        late=MAX_DELAY_ROWS,
+    )
     print(page, end="")
     return 0
 

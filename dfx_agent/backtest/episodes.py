@@ -29,7 +29,7 @@ _DIVERGENCE_NAMES = {DIVERGENCE.name, CLASSIC.name}
 class Episode:
     """One alert as a person would have met it; rows count step reports from 0.
 
-    ``sentence`` says what moved, from where to where and since when; ``action`` what to do first.
+    ``onset_step``: since when, of a divergence. ``sentence`` says what moved, from where to where and since when; ``action`` what to do first.
     """
 
     alert: str
@@ -39,6 +39,7 @@ class Episode:
     last_row: int
     symptoms: dict[str, int]
     last_step: int = 0
+    onset_step: int | None = None
     sentence: str = ""
     action: str = ""
 
@@ -65,16 +66,16 @@ def episodes(
 
 def _opened(firing: Firing, state: SignalState) -> Episode:
     """As the page and the terminal of a live run would say it."""
-    alert = firing.alert
+    alert, onset_step = firing.alert, None
     sentence, action = alert.summary, alert.runbook.mitigation
     if alert.name in _DIVERGENCE_NAMES:
         verdict = divergence_verdict(state, "", alert.condition)
-        sentence, action = verdict.summary, verdict.action
+        sentence, action, onset_step = verdict.summary, verdict.action, verdict.step
     else:
         drifted = _DRIFTS.get(alert.name)
         moved = drift_text(state, drifted) if drifted else moved_text(state)
         sentence = joined([f"{alert.summary}: {moved}" if moved else alert.summary])
     return Episode(
         alert.name, alert.severity, state.row, state.step, state.row, firing.symptoms,
-        state.step, sentence, action,
+        state.step, onset_step, sentence, action,
     )  # fmt: skip

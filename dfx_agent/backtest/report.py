@@ -63,6 +63,7 @@ def _episode_as_json(episode: Episode) -> dict[str, Any]:
         "last_row": episode.last_row,
         "last_step": episode.last_step,
         "symptoms": episode.symptoms,
+        "onset_step": episode.onset_step,
         "sentence": episode.sentence,
         "action": episode.action,
         "runbook": _runbook(episode),

@@ -78,10 +78,7 @@ def test_two_families_that_cannot_page_are_never_a_plain_no_page(folder, run_cli
     done = run_cli("backtest", str(folder / "two_of_five.jsonl"))
     assert done.returncode == 0
     (line, *_) = done.stdout.splitlines()
-    assert (
-        "divergence, entropy cannot page by vote: only the collapse of a single signal would have"
-        in line
-    )
+    assert "divergence, entropy cannot page by vote: only one signal's collapse would have" in line
 
 
 def test_what_is_passed_over_is_named(result, run_of, folder):
