@@ -24,7 +24,7 @@ def read_json_lines(path: Path, notes: Notes) -> Iterator[Record]:
             continue
         record = parse_object(line)
         if record is None:
-            notes.add("is not a JSON object: left out", f"line {i}")
+            notes.left_out("is not a JSON object: left out", f"line {i}")
         else:
             yield numbers(flat(record))
 

@@ -49,7 +49,7 @@ def read_lines(path: Path, notes: Notes) -> Iterator[str]:
                 if len(line) < MAX_LINE_CHARS or line.endswith("\n"):
                     yield line
                 else:
-                    notes.add(f"is longer than {MAX_LINE_CHARS:,}: left out", f"line {number}")
+                    notes.left_out(f"is longer than {MAX_LINE_CHARS:,}: left out", f"line {number}")
                     _skip_line(text)
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, UnicodeError):
             notes.cut("is cut off or damaged: read up to there", f"the file behind line {number}")

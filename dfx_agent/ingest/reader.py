@@ -88,6 +88,15 @@ class Log:
     def framework(self) -> str:
         return self._native.framework if self._native else ""
 
+    def written(self, key: str) -> str:
+        """How the file writes a key of ``rows``, where the key was read by its meaning."""
+        return self._native.written(key) if self._native else key
+
+    @property
+    def num_left_out(self) -> int:
+        """Damaged lines and rows that the newest reading left out."""
+        return self._notes.num_left_out
+
     @property
     def warnings(self) -> list[str]:
         return self._notes.lines

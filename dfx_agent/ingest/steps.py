@@ -49,7 +49,7 @@ def with_steps(
         if step is None and has_other_count and newest is not None:
             step = newest[0]
         if step is None:
-            notes.add("has no step: left out", f"record {i}")
+            notes.left_out("has no step: left out", f"record {i}")
             continue
         _keep_to_limit(record, notes)
         if newest is not None and newest[0] == step:

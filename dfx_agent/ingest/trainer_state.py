@@ -29,7 +29,7 @@ def read_trainer_state(path: Path, notes: Notes) -> Iterator[Record]:
         if isinstance(entry, dict):
             yield numbers(flat(entry))
         else:
-            notes.add("of log_history is no object: left out", f"entry {i}")
+            notes.left_out("of log_history is no object: left out", f"entry {i}")
 
 
 def _entries(path: Path, notes: Notes) -> Iterator[Any]:

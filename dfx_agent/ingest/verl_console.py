@@ -28,7 +28,7 @@ def read_verl_console(path: Path, notes: Notes) -> Iterator[Record]:
         items = line[begin.end() :].rstrip("\n").split(" - ")
         if len(line.rstrip("\n").encode("utf-8", "replace")) >= _CUT_AT_BYTES - 1:
             cut = items.pop()
-            notes.add(
+            notes.left_out(
                 "was cut by the logger: its last value is left out",
                 f"the line of step {begin[1]}, at {cut[:40]!r},",
             )
