@@ -44,13 +44,10 @@ _PRIME_RL_KEYS = {
 
 def read_console(path: Path, notes: Notes, key_map: KeyMap = NO_MAP) -> Iterator[Record]:
     """Reports in a framework's form; of a log without any, the lines of ``key=value`` pairs."""
-    records = read_console_lines(read_lines(path, notes), notes, key_map)
-    first = next(records, None)
-    if first is not None:
-        yield first
-    elif has_pairs(read_lines(path, Notes()), key_map):
-        records = read_pair_lines(read_lines(path, Notes()), notes, key_map)
-    yield from records
+    is_framework = has_report(read_lines(path, Notes()), key_map)
+    if is_framework or not has_pairs(read_lines(path, Notes()), key_map):
+        return read_console_lines(read_lines(path, notes), notes, key_map)
+    return read_pair_lines(read_lines(path, notes), notes, key_map)
 
 
 def read_console_lines(

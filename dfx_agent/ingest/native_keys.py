@@ -41,8 +41,8 @@ _NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
 _OTHER_SCORES = frozenset({"dfx_reward_term", "dfx_val_score"})
 # a framework takes any key of this form; what it is only the key says
 _ANY_QUANTITY = "dfx_env_metric"
-# a framework that gives so many signals is the one that wrote the log: the keys that it does not
-# name are the user's own, and of these only the reward is read
+# a framework that gives so many signals under names of its own, with a "/", is the one that wrote
+# the log: the keys that it does not name are the user's own, and of these only the reward is read
 _MANY_SIGNALS = 3
 # signal -> the smallest and the largest value that it can have
 _RANGES = {
@@ -68,6 +68,7 @@ class NativeRows:
         # key -> how it is spelled, None when it is left out; a key that stays is not here
         self._changed: dict[str, str | None] = {}
         self._signals: set[str] = set()  # those that some key gives
+        self._own_signals: set[str] = set()  # those of keys that only one framework writes so
         # spelling of a key that was read by meaning -> the values that it can have
         self._ranges: dict[str, tuple[float, float]] = {}
 
@@ -127,10 +128,12 @@ class NativeRows:
             signal = written and signal_of(self.framework, written)
             if signal:
                 self._signals.add(signal)
+                if written and "/" in written.removeprefix("train/"):
+                    self._own_signals.add(signal)
             elif written and _may_mean_a_signal(key, names.find(written)):
                 candidates.append(key)
         ranked = keys_by_signal(candidates)
-        is_complete = len(self._signals) - len(self._notes.guessed) >= _MANY_SIGNALS
+        is_complete = len(self._own_signals) >= _MANY_SIGNALS
         chosen = {
             signal: best
             for signal, ordered in ranked.items()

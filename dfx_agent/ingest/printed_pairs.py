@@ -65,6 +65,8 @@ def read_pair_lines(
     steps, block = ReportSteps(notes), dict[str, float]()
     for line in map(message_of, lines):
         pairs = pairs_of(line)
+        if not pairs:
+            continue
         is_alone = len(pairs) == 1 and _ALONE.fullmatch(line.strip()) is not None
         if is_alone and not pairs.keys() <= block.keys():
             block.update(pairs)
@@ -93,7 +95,7 @@ def pairs_of(line: str) -> Record:
     if alone:
         return numbers([(alone["key"].strip(), alone["number"])])
     text = _TIME.sub(" ", clean).strip().strip("|").strip()
-    step = _step(text)
+    step = _step(text, clean)
     record = _pairs(_STEP.sub(" | ", text))
     if record and step is not None:
         record["step"] = step
@@ -112,13 +114,13 @@ def _pairs(text: str) -> Record:
     return numbers(found)
 
 
-def _step(text: str) -> float | None:
-    """By the best of the words for a step, or by a progress bar."""
+def _step(text: str, line: str) -> float | None:
+    """By the best of the words for a step, or by a progress bar of the line."""
     found = list(_STEP.finditer(text))
     if found:
         best = min(found, key=lambda match: _place_of_word(match["word"]))
         return float(best["step"])
-    progress = _PROGRESS.search(text)
+    progress = _PROGRESS.search(line)
     return float(progress[1]) if progress else None
 
 

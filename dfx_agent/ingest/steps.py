@@ -72,6 +72,11 @@ def step_name(name: str) -> str:
     return lowered if lowered in STEP_KEYS else name
 
 
+def is_step_name(key: str) -> bool:
+    """Whether this is how logs call the number of a step."""
+    return key in STEP_KEYS or _place_of_name(key) < len(_STEP_WORDS)
+
+
 def _numbered(
     records: Iterable[Record], key: str | None, dropped: tuple[str, ...], notes: Notes
 ) -> Iterator[Row]:
