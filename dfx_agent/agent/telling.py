@@ -26,7 +26,7 @@ from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import RoleSteps, Step
 from dfx_agent.judge.bottleneck.causes import TOLD_METRICS
-from dfx_agent.judge.divergence.inputs import broken_place, input_of
+from dfx_agent.judge.divergence.inputs import broken_place, clear_meaning, input_of
 from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.process import ClosedStep, Process
 
@@ -322,6 +322,8 @@ def _metric_of(framework: str, key: str) -> str | None:
 
 def _is_judged(framework: str, scalar: ScalarRecord) -> bool:
     if input_of(framework, scalar.key) is not None:
+        return True
+    if clear_meaning(framework, scalar.key) is not None:
         return True
     if _metric_of(framework, scalar.key) in TOLD_METRICS:
         return True

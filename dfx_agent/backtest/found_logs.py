@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dfx_agent.ingest.folders import check_readable, told, why_no_file, why_unread
 from dfx_agent.ingest.mlflow_folder import is_run_folder
+from dfx_agent.ingest.tensorboard import is_of_folder
 from dfx_agent.ingest.wandb_files import why_no_steps
 
 # never logs of training, and large: not even opened
@@ -102,13 +103,13 @@ def _below(folder: Path, found: Found, labels: Path | None) -> Iterator[Path]:
             folders.clear()
             yield here
             continue
-        if any("tfevents" in name for name in files):
+        if any(map(is_of_folder, files)):
             yield here
         for path in (here / name for name in sorted(files)):
             checkpoint = _CHECKPOINT.fullmatch(here.name) if path.name == _STATE else None
             if checkpoint:
                 _keep_newest(states, int(checkpoint[1]), path, found)
-            elif path == labels or "tfevents" in path.name:
+            elif path == labels or is_of_folder(path.name):
                 continue
             elif why := _why_no_log(path):
                 found.passed_over.append((str(path), why))

@@ -214,6 +214,8 @@ def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: b
     rows = SignalRows(log.rows(), lambda: log.framework, key_map)
     curves = Curves() if is_drawn else None
     alerts = replay(rows, curves, thresholds, rows.coverage)
+    for keys in rows.coverage.keys.values():
+        keys[:] = map(log.written, keys)
     return Report(
         file=str(Path(log.path)),
         name=log.name,

@@ -18,6 +18,7 @@ from dfx_agent.ingest.lightrft_lines import LightRFTLines
 from dfx_agent.ingest.lines import read_lines
 from dfx_agent.ingest.native_keys import is_known_key
 from dfx_agent.ingest.printed_dicts import printed_dicts
+from dfx_agent.ingest.printed_pairs import has_pairs, read_pair_lines
 from dfx_agent.ingest.printed_tables import PrintedTable
 from dfx_agent.ingest.report_steps import ReportSteps
 from dfx_agent.ingest.reporters import Reporters
@@ -42,7 +43,11 @@ _PRIME_RL_KEYS = {
 
 
 def read_console(path: Path, notes: Notes, key_map: KeyMap = NO_MAP) -> Iterator[Record]:
-    return read_console_lines(read_lines(path, notes), notes, key_map)
+    """Reports in a framework's form; of a log without any, the lines of ``key=value`` pairs."""
+    is_framework = has_report(read_lines(path, Notes()), key_map)
+    if is_framework or not has_pairs(read_lines(path, Notes()), key_map):
+        return read_console_lines(read_lines(path, notes), notes, key_map)
+    return read_pair_lines(read_lines(path, notes), notes, key_map)
 
 
 def read_console_lines(

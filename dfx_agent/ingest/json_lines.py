@@ -10,12 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dfx_agent.catalogue.native.meaning import is_eval_word
 from dfx_agent.ingest.lines import read_lines
 from dfx_agent.ingest.run import Notes, Record
+from dfx_agent.ingest.steps import is_step_name
 from dfx_agent.ingest.values import numbers
 
 _WRAPPERS = ("data", "metrics")
 _MAX_DEPTH = 32
+# keys that say which part of a step a record is of: "train", "eval"
+_PARTS = ("phase", "split", "mode", "type", "stage", "event", "kind")
 
 
 def read_json_lines(path: Path, notes: Notes) -> Iterator[Record]:
@@ -24,9 +28,20 @@ def read_json_lines(path: Path, notes: Notes) -> Iterator[Record]:
             continue
         record = parse_object(line)
         if record is None:
-            notes.add("is not a JSON object: left out", f"line {i}")
+            notes.left_out("is not a JSON object: left out", f"line {i}")
         else:
-            yield numbers(flat(record))
+            found = numbers(flat(record))
+            yield _of_evaluation(found) if _is_evaluation(record) else found
+
+
+def _is_evaluation(record: Mapping[str, Any]) -> bool:
+    parts = (record.get(name) for name in _PARTS)
+    return any(isinstance(part, str) and is_eval_word(part) for part in parts)
+
+
+def _of_evaluation(record: Record) -> Record:
+    """Keys that say it too: an evaluation has keys that training has."""
+    return {key if is_step_name(key) else f"eval/{key}": v for key, v in record.items()}
 
 
 def parse_object(text: str) -> dict[str, Any] | None:

@@ -20,6 +20,8 @@ from dfx_agent.ingest.run import Notes, UnreadableLogError
 MAX_LINE_CHARS = 8 << 20
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
+# what reading a compressed file that is cut off or damaged raises
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 # UTF-32 before UTF-16: its mark begins with that of UTF-16
 _MARKS = (
@@ -49,22 +51,23 @@ def read_lines(path: Path, notes: Notes) -> Iterator[str]:
                 if len(line) < MAX_LINE_CHARS or line.endswith("\n"):
                     yield line
                 else:
-                    notes.add(f"is longer than {MAX_LINE_CHARS:,}: left out", f"line {number}")
+                    notes.left_out(f"is longer than {MAX_LINE_CHARS:,}: left out", f"line {number}")
                     _skip_line(text)
-        except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, UnicodeError):
+        except (*DAMAGE, UnicodeError):
             notes.cut("is cut off or damaged: read up to there", f"the file behind line {number}")
 
 
 def open_text(path: Path) -> TextIOWrapper:
     """Text of a file, decompressed by what it begins with; UnreadableLogError for unknown zstd."""
-    data = _open_bytes(path)
-    with suppress(EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError):
+    data = open_bytes(path)
+    with suppress(*DAMAGE):
         return TextIOWrapper(data, _encoding(path), errors="replace")
     data.close()
     raise UnreadableLogError(f"cannot read {path}: its compressed data is cut off or damaged")
 
 
-def _open_bytes(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> IO[bytes]:
+    """Bytes of a file, decompressed by what it begins with."""
     with path.open("rb") as raw:
         begin = raw.read(8)
     if begin.startswith(_ZSTD):
@@ -84,7 +87,7 @@ def _open_zstd(path: Path) -> IO[bytes]:
 
 
 def _encoding(path: Path) -> str:
-    with _open_bytes(path) as data:
+    with open_bytes(path) as data:
         begin = data.read(_NUM_BYTES_TOLD)
     told = next((name for mark, name in _MARKS if begin.startswith(mark)), None)
     return told or _unmarked(begin)

@@ -54,6 +54,6 @@ def _lines(file: Path, key: str, notes: Notes) -> Iterator[_Line]:
         when, value = number(words[0]), number(words[1]) if len(words) > 1 else None
         step = step_of(words[2]) if len(words) > 2 else 0
         if when is None or value is None or step is None:
-            notes.add("is not 'timestamp value step': left out", f"{key}, line {i},")
+            notes.left_out("is not 'timestamp value step': left out", f"{key}, line {i},")
         else:
             yield when, step, key, value

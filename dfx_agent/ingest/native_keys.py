@@ -2,17 +2,31 @@
 
 Exports change keys: a tracker puts "train/" in front, a CSV export writes "_" for "/", ROLL appends
 "@mean". The rest of the program knows only the framework's own spelling.
+
+A signal for which no key is known is read from the key that means it, as if the user had named that
+key with --map. Values that contradict the meaning end that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
-from dfx_agent.catalogue.native import Native, NativeNames, frameworks, is_own, load
+from dfx_agent.catalogue.native import (
+    MAPPED_PREFIX,
+    Native,
+    NativeNames,
+    frameworks,
+    is_own,
+    load,
+)
+from dfx_agent.catalogue.native.meaning import keys_by_signal, meaning_of
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.nan_cells import nan_lines
 from dfx_agent.ingest.run import MAX_KEYS, Notes, Row
+from dfx_agent.judge.divergence.inputs import signal_of
 
 # few keys fit several frameworks: then it is the more common one
 _COMMON = ("verl", "trl")
@@ -23,6 +37,23 @@ _MAX_KEY_CHARS = 200
 _NUM_KEYS_TOLD = 8
 # the framework is told from so much of the beginning, and for as long as no key is known
 _NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
+# they hold scores of a part or of held-out data: read as the reward where there is no other
+_OTHER_SCORES = frozenset({"dfx_reward_term", "dfx_val_score"})
+# a framework takes any key of this form; what it is only the key says
+_ANY_QUANTITY = "dfx_env_metric"
+# a framework that gives so many signals under names of its own, with a "/", is the one that wrote
+# the log: the keys that it does not name are the user's own, and of these only the reward is read
+_MANY_SIGNALS = 3
+# signal -> the smallest and the largest value that it can have
+_RANGES = {
+    "clip_fraction": (0.0, 1.0),
+    "truncation": (0.0, 1.0),
+    "grad_norm": (0.0, math.inf),
+    "response_length": (0.0, math.inf),
+}
+_ROUNDING = 1e-6
+# a key with so much fewer values than another one of the same signal is not preferred to that
+_SPARSE = 4
 
 
 class NativeRows:
@@ -36,6 +67,15 @@ class NativeRows:
         self._keys: set[str] = set()
         # key -> how it is spelled, None when it is left out; a key that stays is not here
         self._changed: dict[str, str | None] = {}
+        self._signals: set[str] = set()  # those that some key gives
+        self._own_signals: set[str] = set()  # those of keys that only one framework writes so
+        # spelling of a key that was read by meaning -> the values that it can have
+        self._ranges: dict[str, tuple[float, float]] = {}
+
+    def written(self, spelling: str) -> str:
+        """The key of the log for a key as ``rows`` spell it."""
+        signal = spelling.removeprefix(MAPPED_PREFIX)
+        return self._notes.guessed.get(signal, spelling) if signal != spelling else spelling
 
     def __iter__(self) -> Iterator[Row]:
         first = self._learn()
@@ -43,8 +83,9 @@ class NativeRows:
             yield self._spelled(row)
         for row in self._rows:
             if not row[1].keys() <= self._keys:
-                self._add_keys(row[1])
+                self._read_by_meaning(self._add_keys(row[1]), [row])
             yield self._spelled(row)
+        self._tell_guesses()
         for line in nan_lines(self._notes.num_nan_cells, self._is_known):
             self._notes.add(line)
         if first:
@@ -58,7 +99,8 @@ class NativeRows:
             self._notes.add(
                 f"is named by --map, and no record has it (but {_few(self._keys)})", key
             )
-        if not self.framework and not self._map.spellings and not any(map(is_own, self._keys)):
+        is_known = self.framework or self._signals or any(map(is_own, self._keys))
+        if not is_known and not self._map.spellings:
             known = ", ".join(frameworks())
             self._notes.add(f"no key is known (of {known}); name them: --map reward=KEY")
 
@@ -74,10 +116,79 @@ class NativeRows:
             first.append(row)
             keys.update(dict.fromkeys(row[1]))
             num_values += len(row[1])
-        self._add_keys(keys)
+        self._read_by_meaning(self._add_keys(keys), first)
         return first
 
-    def _add_keys(self, keys: Iterable[str]) -> None:
+    def _read_by_meaning(self, keys: Sequence[str], rows: Sequence[Row]) -> None:
+        """Choose keys for the signals that no known key gives, as far as the values allow it."""
+        names = load(self.framework)
+        candidates = []
+        for key in keys:
+            written: str | None = self._changed.get(key, key)
+            signal = written and signal_of(self.framework, written)
+            if signal:
+                self._signals.add(signal)
+                if written and "/" in written.removeprefix("train/"):
+                    self._own_signals.add(signal)
+            elif written and _may_mean_a_signal(key, names.find(written)):
+                candidates.append(key)
+        ranked = keys_by_signal(candidates)
+        is_complete = len(self._own_signals) >= _MANY_SIGNALS
+        chosen = {
+            signal: best
+            for signal, ordered in ranked.items()
+            if signal not in self._signals
+            and (signal == "reward" or not is_complete)
+            and (best := self._best_key(signal, ordered, rows))
+        }
+        if self._notes.is_counted and len(chosen) + len(self._signals) < 2:
+            return  # rows of any table may be called a score
+        for signal, key in chosen.items():
+            spelling = MAPPED_PREFIX + signal
+            self._changed[key] = spelling
+            self._signals.add(signal)
+            self._notes.guessed[signal] = key
+            if signal in _RANGES:
+                self._ranges[spelling] = _RANGES[signal]
+
+    def _best_key(self, signal: str, keys: Sequence[str], rows: Sequence[Row]) -> str | None:
+        values = {key: [row[1][key] for row in rows if key in row[1]] for key in keys}
+        most = max(map(len, values.values()))
+        dense = [key for key in keys if len(values[key]) * _SPARSE >= most]
+        for key in (*dense, *(key for key in keys if key not in dense)):
+            why = _contradiction(signal, values[key])
+            if why is None:
+                self._tell_equals(signal, key, keys)
+                return key
+            self._notes.add(f"is not read as {signal}: {why}", key)
+        return None
+
+    def _tell_equals(self, signal: str, chosen: str, keys: Sequence[str]) -> None:
+        rank = _rank(chosen)
+        equals = [key for key in keys if _rank(key) == rank]
+        if len(equals) > 1:
+            others = _few(key for key in equals if key != chosen)
+            self._notes.add(f"is read as {signal}; equally good: {others}", chosen)
+
+    def _tell_guesses(self) -> None:
+        """One line with the options that give the same reading."""
+        guessed = self._notes.guessed
+        if guessed:
+            read = ", ".join(f"{key[:60]} as {name}" for name, key in guessed.items())
+            words = (shlex.quote(f"{name}={key}") for name, key in guessed.items())
+            options = " ".join(f"--map {word}" for word in words)
+            self._notes.add(f"Read by meaning: {read}. To fix or change it: {options}")
+
+    def _end_guess(self, spelling: str, value: float) -> None:
+        """From here on the key is not read: this value contradicts its meaning."""
+        signal = spelling.removeprefix(MAPPED_PREFIX)
+        del self._ranges[spelling]
+        key = self._notes.guessed.pop(signal)
+        self._changed[key] = None
+        self._notes.add(f"is read as {signal} no longer: {_out_of_range(signal, value)}", key)
+
+    def _add_keys(self, keys: Iterable[str]) -> list[str]:
+        """Learn how keys are spelled. Returns those that are new."""
         new = [key for key in keys if key not in self._keys]
         self._keys.update(new)
         num_kept = len(self._keys) - len(new)
@@ -93,6 +204,7 @@ class NativeRows:
         self._changed.update((key, to) for key, to in spellings.items() if to != key)
         if self._map.spellings:
             self._follow_map(kept)
+        return kept
 
     def _follow_map(self, keys: Iterable[str]) -> None:
         """What the user names wins over what the framework's names say."""
@@ -115,10 +227,49 @@ class NativeRows:
         step, values = row
         spelled = {}
         for key, value in values.items():
-            to = changed.get(key, key)
-            if to is not None:
-                spelled[to] = value
+            spelling = changed.get(key, key)
+            if spelling is not None:
+                spelled[spelling] = value
+        for guess, (least, most) in list(self._ranges.items()):
+            value = spelled.get(guess, least)
+            if not least - _ROUNDING <= value <= most + _ROUNDING and math.isfinite(value):
+                self._end_guess(guess, value)
+                del spelled[guess]
         return step, spelled
+
+
+def _may_mean_a_signal(key: str, native: Native | None) -> bool:
+    """A key that is known for something else is not guessed at; other scores may be the reward."""
+    if native is None or native.metric == _ANY_QUANTITY:
+        return True
+    meaning = meaning_of(key) if native.metric in _OTHER_SCORES else None
+    return meaning is not None and meaning.signal == "reward"
+
+
+def _rank(key: str) -> tuple[int, ...]:
+    meaning = meaning_of(key)
+    return meaning.rank if meaning else ()
+
+
+def _contradiction(signal: str, values: Iterable[float]) -> str | None:
+    """Why these values are not those of the signal; None if they may be. NaN and Inf may."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return None
+    least, most = _RANGES.get(signal, (-math.inf, math.inf))
+    wrong = (v for v in finite if not least - _ROUNDING <= v <= most + _ROUNDING)
+    if (value := next(wrong, None)) is not None:
+        return _out_of_range(signal, value)
+    if signal == "response_length" and 0 < max(finite) < 1:
+        return f"{max(finite):.3g} is no number of tokens"
+    if signal == "entropy" and sum(value < 0 for value in finite) * 2 > len(finite):
+        return "most of its values are below 0"
+    return None
+
+
+def _out_of_range(signal: str, value: float) -> str:
+    is_share = _RANGES[signal][1] == 1.0
+    return f"{value:.6g} is not between 0 and 1" if is_share else f"{value:.6g} is below 0"
 
 
 def _few(keys: Iterable[str]) -> str:

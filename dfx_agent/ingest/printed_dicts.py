@@ -48,7 +48,10 @@ def _parsed(text: str) -> Record:
     if text.count("{") + text.count("[") + text.count("(") > _MAX_DEPTH + text.count(":"):
         return {}
     record = parse_object(text) or _literal(text)
-    return numbers((key, value) for key, value in flat(record).items() if isinstance(key, str))
+    leaves = {key: value for key, value in flat(record).items() if isinstance(key, str)}
+    found = numbers(leaves)
+    # a report holds numbers; what is mostly words is a sample or a setting
+    return found if len(found) * 2 >= len(leaves) else {}
 
 
 def _literal(text: str) -> dict[str, object]:

@@ -20,7 +20,7 @@ from dfx_agent.ingest.sniff import kind_of
 from dfx_agent.ingest.steps import with_steps
 from dfx_agent.ingest.table import table_parts
 from dfx_agent.ingest.tensorboard import read_tensorboard
-from dfx_agent.ingest.trainer_state import read_trainer_state
+from dfx_agent.ingest.trainer_state import read_document, read_trainer_state
 from dfx_agent.ingest.verl_console import read_verl_console
 
 AUTO = "auto"
@@ -42,6 +42,7 @@ READERS: Mapping[str, Callable[[Path, KeyMap], list[Part]]] = {
     "console": _console_parts,
     "trl": _one(read_trainer_state),
     "jsonl": _one(read_json_lines),
+    "json": _one(read_document),
     "tensorboard": _one(read_tensorboard),
     "csv": table_parts,
     "notebook": notebook_parts,
@@ -54,6 +55,7 @@ _CALLED = {
     "console": "a console log",
     "trl": "a trainer_state.json",
     "jsonl": "JSON, one object a line",
+    "json": "a JSON document of records or columns",
     "tensorboard": "what TensorBoard writes",
     "csv": "a table",
     "notebook": "a notebook",
@@ -87,6 +89,15 @@ class Log:
     @property
     def framework(self) -> str:
         return self._native.framework if self._native else ""
+
+    def written(self, key: str) -> str:
+        """How the file writes a key of ``rows``, where the key was read by its meaning."""
+        return self._native.written(key) if self._native else key
+
+    @property
+    def num_left_out(self) -> int:
+        """Damaged lines and rows that the newest reading left out."""
+        return self._notes.num_left_out
 
     @property
     def warnings(self) -> list[str]:

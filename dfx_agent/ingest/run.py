@@ -27,12 +27,17 @@ class NotALogError(UnreadableLogError):
 class Notes:
     """What was passed over while a log was read. The first of a kind says where, all count.
 
-    ``num_nan_cells``: key of a table -> cells that are NaN, which is no value there. ``is_cut``:
-    what stands behind some place of the file could not be read.
+    ``num_left_out``: damaged lines and rows that were not read. ``guessed``: signal or "step" ->
+    the key that was read for it by its meaning. ``is_counted``: no key is the step, so rows are
+    counted. ``num_nan_cells``: key of a table -> cells that are NaN, which is no value there.
+    ``is_cut``: what stands behind some place of the file could not be read.
     """
 
     def __init__(self) -> None:
         self.is_cut = False
+        self.is_counted = False
+        self.num_left_out = 0
+        self.guessed: dict[str, str] = {}
         self.num_nan_cells: Counter[str] = Counter()
         self._first: dict[str, str] = {}
         self._counts: dict[str, int] = {}
@@ -47,6 +52,11 @@ class Notes:
             self._counts[what] = 1
         else:
             self._num_unnamed += 1
+
+    def left_out(self, what: str, where: str = "") -> None:
+        """The same for a line or a row that could not be read."""
+        self.num_left_out += 1
+        self.add(what, where)
 
     def cut(self, what: str, where: str = "") -> None:
         """The same, and nothing behind it was read."""

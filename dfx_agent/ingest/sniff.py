@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from dfx_agent.catalogue.native.meaning import meaning_of
 from dfx_agent.ingest import parquet
 from dfx_agent.ingest.console import has_report
-from dfx_agent.ingest.json_lines import parse_object
+from dfx_agent.ingest.json_lines import flat, parse_object
 from dfx_agent.ingest.key_map import KeyMap
 from dfx_agent.ingest.lines import read_lines
 from dfx_agent.ingest.mlflow_folder import is_run_folder
+from dfx_agent.ingest.printed_pairs import has_pairs, message_of
 from dfx_agent.ingest.run import NotALogError, Notes
-from dfx_agent.ingest.values import number
+from dfx_agent.ingest.trainer_state import document_records
+from dfx_agent.ingest.values import number, numbers
 from dfx_agent.ingest.verl_console import STEP
 from dfx_agent.ingest.wandb_files import why_no_steps
 
@@ -22,7 +24,7 @@ _NUM_LINES, _NUM_CHARS = 5_000, 4 << 20
 _BEGIN_CHARS = 4_096
 _HISTORY = '"log_history"'
 _NOTEBOOK = re.compile(r'"(?:cells|nbformat|cell_type)"\s*:')
-_LIST_OF_OBJECTS = re.compile(r"\[\s*(?:\{|$)")
+_LIST_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*["}]|\{?\s*$)')
 _TABLE_ENDINGS = frozenset({".csv", ".tsv"})
 
 
@@ -47,29 +49,56 @@ def kind_of(path: Path, key_map: KeyMap) -> str:
     begin = "".join(lines[:50])[:_BEGIN_CHARS]
     if ".ipynb" in endings or (begin.startswith("{") and _NOTEBOOK.search(begin)):
         return "notebook"
-    found = _by_lines([line for line in lines if line.strip()], key_map)
+    found = _by_lines([line for line in lines if line.strip()], path, key_map)
     if found is None and _is_beginning(lines) and not any("\0" in line for line in lines):
-        found = _by_first_report(read_lines(path, Notes()), key_map)
+        found = _by_first_report(path, key_map)
     if found is None:
         raise NotALogError(f"cannot tell what {path} is: name its --format")
     return found
 
 
-def _by_lines(lines: list[str], key_map: KeyMap) -> str | None:
+def _by_lines(lines: list[str], path: Path, key_map: KeyMap) -> str | None:
     first = lines[0].strip() if lines else ""
     is_json = first.startswith("{") or _LIST_OF_OBJECTS.match(first) is not None
-    if is_json and any(_HISTORY in line for line in lines):
-        return "trl"
+    found = _json_kind(first, lines, path, key_map) if is_json else None
     objects = [parse_object(line) is not None for line in lines[:20]]
-    if objects and (objects[0] or sum(objects) * 2 >= len(objects)):
-        return "jsonl"
+    if found is None and objects and (objects[0] or sum(objects) * 2 >= len(objects)):
+        found = "console" if _are_messages(lines, key_map) else "jsonl"
+    return found or _printed_kind(lines, key_map) or _other_kind(first, lines, key_map)
+
+
+def _json_kind(first: str, lines: list[str], path: Path, key_map: KeyMap) -> str | None:
+    """A document; None for lines of objects, and for a document without records."""
+    is_list = _LIST_OF_OBJECTS.match("".join(lines[:2])) is not None
+    if is_list or any(_HISTORY in line for line in lines):
+        return "trl"
+    is_one_line = len(lines) == 1 or parse_object(first) is None
+    if not is_one_line or has_report(lines, key_map):
+        return None
+    return "json" if document_records(path) is not None else None
+
+
+def _printed_kind(lines: list[str], key_map: KeyMap) -> str | None:
     if any("step:" in line and STEP.search(line) for line in lines):
         return "verl"
-    if has_report(lines, key_map):
-        return "console"
-    if is_json:
+    return "console" if has_report(lines, key_map) else None
+
+
+def _other_kind(first: str, lines: list[str], key_map: KeyMap) -> str | None:
+    if first.startswith("{") or _LIST_OF_OBJECTS.match(first):
         return "jsonl" if first.startswith('{"') else "trl"
-    return "csv" if _is_table(lines) else None
+    if _is_table(lines):
+        return "csv"
+    return "console" if has_pairs(lines, key_map) else None
+
+
+def _are_messages(lines: list[str], key_map: KeyMap) -> bool:
+    """Whether the reports are texts inside the objects of a structured logger."""
+    texts = [message_of(line) for line in lines]
+    if texts == lines or not has_pairs(texts, key_map):
+        return False
+    objects = (parse_object(line) or {} for line in lines)
+    return not any(meaning_of(key) for record in objects for key in numbers(flat(record)))
 
 
 def _is_beginning(lines: list[str]) -> bool:
@@ -77,14 +106,13 @@ def _is_beginning(lines: list[str]) -> bool:
     return len(lines) >= _NUM_LINES or sum(map(len, lines)) > _NUM_CHARS
 
 
-def _by_first_report(lines: Iterator[str], key_map: KeyMap) -> str | None:
+def _by_first_report(path: Path, key_map: KeyMap) -> str | None:
     """Of output that begins with much else, such as progress bars, by the first report in it."""
+    lines = read_lines(path, Notes())
     while some := list(islice(lines, _NUM_LINES)):
-        if any("step:" in line and STEP.search(line) for line in some):
-            return "verl"
-        if has_report(some, key_map):
-            return "console"
-    return None
+        if (kind := _printed_kind(some, key_map)) is not None:
+            return kind
+    return "console" if has_pairs(read_lines(path, Notes()), key_map) else None
 
 
 def _is_table(lines: list[str]) -> bool:

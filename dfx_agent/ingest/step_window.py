@@ -22,7 +22,7 @@ class StepWindow:
 
     def add(self, step: int, values: Record) -> Iterator[Record]:
         if self._last is not None and step <= self._last:
-            self._notes.add("came too late: left out", f"step {step}")
+            self._notes.left_out("came too late: left out", f"step {step}")
             return
         record = self._open.setdefault(step, {})
         before = len(record)

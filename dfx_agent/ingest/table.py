@@ -148,7 +148,7 @@ def _cells(path: Path, header: Header, notes: Notes) -> Iterator[list[str]]:
     try:
         for i, cells in enumerate(rows):
             if len(cells) != num_columns and i and len(cells) < num_columns:
-                notes.add("has fewer cells than the header", f"row {i}")
+                notes.left_out("has fewer cells than the header", f"row {i}")
             yield cells
     except csv.Error as error:
         notes.add(f"the table cannot be read on: {error}")
@@ -219,7 +219,7 @@ def _read_lines_of_values(
     window = StepWindow(notes, _MAX_VALUES_HELD, _MAX_VALUES_HELD)
     for i, cells in enumerate(_cells(path, header, notes)):
         if len(cells) <= max(key, value, step, run_column or 0):
-            notes.add("has too few cells: left out", f"row {i}")
+            notes.left_out("has too few cells: left out", f"row {i}")
             continue
         if run_column is not None and cells[run_column] != run:
             continue
@@ -228,7 +228,7 @@ def _read_lines_of_values(
             _cell(cells[value], header.delimiter),
         )
         if of_step is None or of_value is None or of_step != of_step // 1:
-            notes.add("has no step or no value: left out", f"row {i}")
+            notes.left_out("has no step or no value: left out", f"row {i}")
             continue
         yield from window.add(int(of_step), {cells[key]: of_value})
     yield from window.rest()

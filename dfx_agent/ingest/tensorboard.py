@@ -1,4 +1,4 @@
-"""TensorBoard event files: scalars only, read without TensorBoard.
+"""TensorBoard event files: scalars only, read without TensorBoard, also packed.
 
 A file is a sequence of TFRecords: length (8 bytes, little-endian), its CRC (4), a protobuf Event,
 its CRC (4). A record that is cut off, or whose CRCs do not fit, ends the file: where the next one
@@ -16,6 +16,7 @@ from typing import IO
 
 from dfx_agent.ingest.crc32c import masked_crc32c
 from dfx_agent.ingest.folders import files_below
+from dfx_agent.ingest.lines import DAMAGE, open_bytes
 from dfx_agent.ingest.run import NotALogError, Notes, Record
 from dfx_agent.ingest.step_window import StepWindow
 
@@ -58,12 +59,20 @@ def _event_files(path: Path, notes: Notes) -> list[Path]:
     if not path.is_dir():
         return [path]
     below = files_below(path, lambda file, why: notes.add(why, file))
-    return sorted(path.glob("*tfevents*")) or sorted(f for f in below if "tfevents" in f.name)
+    files = sorted(path.glob("*tfevents*")) or sorted(f for f in below if "tfevents" in f.name)
+    # also packed while the file itself is still there: it is read once
+    files = [file for file in files if file.suffix != ".gz" or file.with_suffix("") not in files]
+    return [file for file in files if is_of_folder(file.name)] or files
+
+
+def is_of_folder(name: str) -> bool:
+    """Whether TensorBoard named this file: all such files of a folder are attempts of one run."""
+    return name.startswith("events") and "tfevents" in name
 
 
 def _read_file(path: Path, window: StepWindow, notes: Notes) -> Iterator[Record]:
     num_records = 0
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         try:
             for record, crc in _records(file):
                 step, scalars = _event(record)
@@ -76,7 +85,7 @@ def _read_file(path: Path, window: StepWindow, notes: Notes) -> Iterator[Record]
                 notes.add("is empty", path.name)
         except EOFError:
             notes.add("is cut off: read up to there", path.name)
-        except (ValueError, IndexError, struct.error):
+        except (ValueError, IndexError, struct.error, *DAMAGE):
             read = f"its first {num_records:,} records are read, the rest is not"
             notes.cut(f"is damaged: {read}", path.name)
 

@@ -1,18 +1,20 @@
 """Hugging Face's trainer_state.json, as TRL leaves it in every checkpoint.
 
-Its "log_history" is read entry by entry: of a file that is cut, those before the cut.
+Its "log_history" is read entry by entry: of a file that is cut, those before the cut. Other JSON
+documents are read at once: a list of objects, columns, and what pandas writes (``to_json`` with any
+``orient``), also one level deep under any key.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dfx_agent.ingest.json_lines import flat
-from dfx_agent.ingest.lines import open_text
+from dfx_agent.ingest.lines import DAMAGE, open_text
 from dfx_agent.ingest.run import NotALogError, Notes, Record
 from dfx_agent.ingest.values import numbers
 
@@ -22,6 +24,9 @@ _CHUNK_CHARS = 1 << 16
 # an entry is a report of one step
 _MAX_ENTRY_CHARS = 8 << 20
 _DECODER = json.JSONDecoder()
+# a document of columns is read at once
+_MAX_DOCUMENT_CHARS = 64 << 20
+_LEAST_RECORDS = 2
 
 
 def read_trainer_state(path: Path, notes: Notes) -> Iterator[Record]:
@@ -29,7 +34,90 @@ def read_trainer_state(path: Path, notes: Notes) -> Iterator[Record]:
         if isinstance(entry, dict):
             yield numbers(flat(entry))
         else:
-            notes.add("of log_history is no object: left out", f"entry {i}")
+            notes.left_out("of log_history is no object: left out", f"entry {i}")
+
+
+def read_document(path: Path, notes: Notes) -> Iterator[Record]:
+    """NotALogError for a document that holds no records."""
+    records = document_records(path)
+    if records is None:
+        raise NotALogError(f"{path} holds no records and no columns of numbers")
+    for i, entry in enumerate(records):
+        if isinstance(entry, Mapping):
+            yield numbers(flat(entry))
+        else:
+            notes.left_out("of the list is no object: left out", f"entry {i}")
+
+
+def document_records(path: Path) -> list[Any] | None:
+    """The records of a JSON document; None without any, and of more than 64 Mi characters."""
+    with open_text(path) as file:
+        try:
+            text = file.read(_MAX_DOCUMENT_CHARS + 1)
+            document = json.loads(text) if len(text) <= _MAX_DOCUMENT_CHARS else None
+        except (*DAMAGE, ValueError, RecursionError):
+            return None
+    return _records_of(document, depth=0)
+
+
+def _records_of(value: Any, depth: int) -> list[Any] | None:
+    if isinstance(value, list):
+        objects = sum(isinstance(entry, dict) for entry in value)
+        return value if objects >= _LEAST_RECORDS and objects * 2 > len(value) else None
+    if not isinstance(value, dict):
+        return None
+    found = _split_frame(value) or _columns(value) or _indexed(value)
+    if found is None and depth < 2:
+        inner = (_records_of(entry, depth + 1) for entry in value.values())
+        return max((records for records in inner if records), key=len, default=None)
+    return found
+
+
+def _split_frame(value: Mapping[str, Any]) -> list[Any] | None:
+    """{"columns": [...], "index": [...], "data": [[...], ...]}, as pandas writes it."""
+    names, rows, index = value.get("columns"), value.get("data"), value.get("index")
+    if not (isinstance(names, list) and isinstance(rows, list)):
+        return None
+    found = [dict(zip(map(str, names), row, strict=False)) for row in rows if isinstance(row, list)]
+    if isinstance(index, list) and not any("step" in str(name).lower() for name in names):
+        found = [{"index": at, **row} for at, row in zip(index, found, strict=False)]
+    return found if len(found) >= _LEAST_RECORDS else None
+
+
+def _columns(value: Mapping[str, Any], prefix: str = "") -> list[Any] | None:
+    """{"reward": [...], "step": [...]}: of columns with other lengths those of the most common."""
+    columns = {
+        f"{prefix}{key}": cells
+        for key, cells in value.items()
+        if isinstance(cells, list) and len(cells) >= _LEAST_RECORDS
+        and not any(isinstance(cell, dict | list) for cell in cells)
+    }  # fmt: skip
+    if not columns or any(_is_list_of_objects(cells) for cells in value.values()):
+        return None
+    lengths = [len(cells) for cells in columns.values()]
+    length = max(lengths, key=lambda number: (lengths.count(number), number))
+    columns = {key: cells for key, cells in columns.items() if len(cells) == length}
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and sum(isinstance(v, dict) for v in value) >= _LEAST_RECORDS
+
+
+def _indexed(value: Mapping[str, Any]) -> list[Any] | None:
+    """{"reward": {"0": 0.5, ...}} or {"0": {"reward": 0.5}, ...}, as pandas writes them."""
+    inner = {key: cells for key, cells in value.items() if isinstance(cells, dict) and cells}
+    if len(inner) < len(value) or not inner:
+        return None
+    if len(inner) >= _LEAST_RECORDS and all(key.isdigit() for key in inner):
+        return [{"index": int(key), **row} for key, row in inner.items()]
+    if not all(at.isdigit() for cells in inner.values() for at in cells):
+        return None
+    rows: dict[str, dict[str, Any]] = {}
+    for key, cells in inner.items():
+        for at, cell in cells.items():
+            rows.setdefault(at, {"index": int(at)})[key] = cell
+    return list(rows.values()) if len(rows) >= _LEAST_RECORDS else None
 
 
 def _entries(path: Path, notes: Notes) -> Iterator[Any]:

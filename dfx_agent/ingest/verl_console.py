@@ -22,19 +22,26 @@ _CUT_AT_BYTES = 4096
 
 def read_verl_console(path: Path, notes: Notes) -> Iterator[Record]:
     for line in read_lines(path, notes):
-        begin = STEP.search(line) if "step:" in line else None
-        if begin is None:
-            continue
-        items = line[begin.end() :].rstrip("\n").split(" - ")
-        if len(line.rstrip("\n").encode("utf-8", "replace")) >= _CUT_AT_BYTES - 1:
-            cut = items.pop()
-            notes.add(
-                "was cut by the logger: its last value is left out",
-                f"the line of step {begin[1]}, at {cut[:40]!r},",
-            )
-        record = numbers(_pairs(items))
-        record["step"] = int(begin[1])
-        yield record
+        record = verl_record(line, notes)
+        if record is not None:
+            yield record
+
+
+def verl_record(line: str, notes: Notes) -> Record | None:
+    """The report that this line is, with its step; None for any other line."""
+    begin = STEP.search(line) if "step:" in line else None
+    if begin is None:
+        return None
+    items = line[begin.end() :].rstrip("\n").split(" - ")
+    if len(line.rstrip("\n").encode("utf-8", "replace")) >= _CUT_AT_BYTES - 1:
+        cut = items.pop()
+        notes.left_out(
+            "was cut by the logger: its last value is left out",
+            f"the line of step {begin[1]}, at {cut[:40]!r},",
+        )
+    record = numbers(_pairs(items))
+    record["step"] = int(begin[1])
+    return record
 
 
 def _pairs(items: list[str]) -> Iterator[tuple[str, str]]:

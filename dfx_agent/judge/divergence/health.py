@@ -18,7 +18,7 @@ from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId
 from dfx_agent.judge.divergence.bank import KeptBank, SignalBank
 from dfx_agent.judge.divergence.broken_values import BrokenValues, KeptBreak, Place
-from dfx_agent.judge.divergence.inputs import Source, broken_place, input_of
+from dfx_agent.judge.divergence.inputs import LiveInputs, Source, broken_place, input_of
 from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
 from dfx_agent.judge.divergence.values import Choice, KeptChoice, Origin, StepValues
 from dfx_agent.rules.conditions import Condition
@@ -105,6 +105,7 @@ class RunHealth:
         self.broken = BrokenValues()
         self._bank = SignalBank(critical)
         self._choice = Choice()
+        self._inputs = LiveInputs()
         self._generations = Generations()
         self._steps: dict[int, StepValues] = {}  # reported, not taken yet
         self._settled: set[int] = set()  # were complete at the last reading
@@ -125,7 +126,10 @@ class RunHealth:
         for scalar in told.scalars:
             if not math.isfinite(scalar.value):
                 self._take_broken(reporter, framework, scalar, told.epoch_seconds(scalar))
-            found = input_of(framework, scalar.key)
+            # a log was read by meaning before it came here
+            is_log = reporter.role == LOG_ROLE
+            of_key = input_of if is_log else self._inputs.find
+            found = of_key(framework, scalar.key)
             if found is not None:
                 value, seconds = found.scale * scalar.value, told.epoch_seconds(scalar)
                 self._take(reporter, scalar, found.source, value, seconds)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
+from dfx_agent.catalogue.native import MAPPED_PREFIX
 from dfx_agent.catalogue.native import load as native_names
+from dfx_agent.catalogue.native.meaning import Meaning, keys_by_signal, meaning_of
 from dfx_agent.judge.divergence.aborted_share import ABORTED
 from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.score_spread import SCORE_MAX, SCORE_MIN
@@ -137,6 +139,53 @@ def input_of(framework: str, key: str) -> Input | None:
     native = native_names(framework).find(key)
     source = native and source_of(native.metric, native.labels)
     return Input(source, native.scale) if native and source else None
+
+
+@lru_cache(maxsize=4096)
+def signal_of(framework: str, key: str) -> str | None:
+    """The signal that a native key of this framework is read for; None if for none."""
+    found = input_of(framework, key)
+    if found is None:
+        return None
+    if found.source in {_ENDED, _NUM_TRUNCATED}:
+        return "truncation"
+    names = (signal for signal, sources in _SOURCES.items() if found.source in sources)
+    return next(names, None) or _signal_of_model(found.source)
+
+
+class LiveInputs:
+    """Native keys of a live run. What no file of the catalogue names is read by meaning.
+
+    Only a key of which every word is understood is read so, and only for a signal that no known
+    key gives. Of several such keys the best one is read from the moment that it is reported.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._by_meaning: dict[str, str] = {}
+
+    def find(self, framework: str, key: str) -> Input | None:
+        found = input_of(framework, key)
+        if found is not None:
+            if (signal := signal_of(framework, key)) is not None:
+                self._known.add(signal)
+            return found
+        meaning = clear_meaning(framework, key)
+        if meaning is None or meaning.signal in self._known:
+            return None
+        before = self._by_meaning.setdefault(meaning.signal, key)
+        if before != key and keys_by_signal([before, key])[meaning.signal][0] == key:
+            self._by_meaning[meaning.signal] = before = key
+        return input_of(framework, MAPPED_PREFIX + meaning.signal) if before == key else None
+
+
+@lru_cache(maxsize=4096)
+def clear_meaning(framework: str, key: str) -> Meaning | None:
+    """What a key means that this framework's names do not know; None where words are strange."""
+    if native_names(framework).find(key) is not None:
+        return None
+    meaning = meaning_of(key)
+    return meaning if meaning is not None and meaning.is_clear else None
 
 
 _T = TypeVar("_T")

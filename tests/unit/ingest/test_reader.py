@@ -68,7 +68,7 @@ def test_verl_console_lines_are_read_behind_the_prefix_of_ray(tmp_path):
 
 def test_a_line_cut_at_4096_bytes_loses_its_last_value(tmp_path):
     """ "0.0000123" cut to "0.00" would still be a number, and a wrong one."""
-    head = "step:1 - actor/entropy:0.25 - " + " - ".join(f"val/{i:04}:0.125" for i in range(200))
+    head = "step:1 - actor/entropy:0.25 - " + " - ".join(f"my/{i:04}:0.125" for i in range(210))
     cut = f"{head} - {'v' * (4096 - len(head) - 8)}:0.12"
     assert len(cut) == 4096
     run = read(write(tmp_path / "log", f"{cut}\nstep:2 - actor/entropy:0.5\n"))

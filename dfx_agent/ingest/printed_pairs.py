@@ -1,0 +1,151 @@
+"""Lines of a custom trainer: ``step=3 reward=0.5``, ``iter 3/500 | rew 0.33 ± 0.2 | kl 1.2e-3``.
+
+Also ``key: value`` on lines of their own, such as YAML and the tables of Stable-Baselines3. What
+stands in front (a time, a level, a progress bar) is passed over. A line is a report when a key
+means a signal and a step or a second number is with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from dfx_agent.catalogue.native.meaning import meaning_of
+from dfx_agent.ingest.json_lines import parse_object
+from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.report_steps import ReportSteps
+from dfx_agent.ingest.run import Notes, Record
+from dfx_agent.ingest.values import numbers
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?:nan|NaN|inf|Infinity)\b)"
+# behind a number: its end, or a unit
+_END = r"(?=$|[\s,;|)\]}%±±~(]|[a-zA-Z]{1,6}(?:$|[\s,;|)\]}/]))"
+_TIME = re.compile(
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?"
+)
+_SEPARATORS = re.compile(r"\s*[|;\t]\s*|,\s+|\s+[-–·•]\s+|\s{2,}|[\[\]{}]")
+_KEY = r"[A-Za-z_][\w./@%()-]*"
+_EQUALS = re.compile(rf"(?P<key>{_KEY})\s?=\s?[\"']?(?P<number>{_NUMBER}){_END}", re.IGNORECASE)
+_COLON = re.compile(
+    rf"(?P<key>[A-Za-z_][\w./@%()-]*(?: [A-Za-z_(][\w./@%()-]*){{0,3}})[\"']?\s?:\s?"
+    rf"(?P<number>{_NUMBER}){_END}"
+)
+_BLANK = re.compile(
+    rf"(?:\S*[:>] )?(?P<key>{_KEY}(?: [A-Za-z_(][\w./@%()-]*){{0,2}})\s+(?P<number>{_NUMBER})"
+    rf"(?:\s*(?:±|\+/-|\+-|\(|/|%|[a-zA-Z]).{{0,30}})?"
+)
+# a line that holds one pair and nothing else: its report has several lines
+_ALONE = re.compile(
+    r"(?:\|\s*|-\s+|[\"'])?(?P<key>[A-Za-z_][\w./@%() -]*?)[\"']?\s*[:=|]\s*"
+    rf"(?P<number>{_NUMBER})(?:\s*\||,)?"
+)
+_MAY_HAVE_PAIRS = re.compile(r"[=:|,\t]|  | - ")
+_STEP_WORDS = (
+    "global_step", "global step", "step", "iteration", "iter", "update", "round", "episode",
+    "batch", "epoch",
+)  # fmt: skip
+_STEP = re.compile(
+    r"(?<![\w/])(?P<word>(?:train(?:ing)?[ _/])?(?:global[ _]?step|step|iteration|iter|update|"
+    r"round|episode|batch|epoch)s?)\s*[#=:]?\s*\[?\s*(?P<step>\d{1,18})"
+    r"(?=$|[\s,;:|)\]}/.-](?!\d)|\s*/\s*\d|[,/])",
+    re.IGNORECASE,
+)
+_PROGRESS = re.compile(r"(\d{1,12})/\d{1,12} \[")
+_MAX_LINE_CHARS = 20_000
+# so many reports make a log of lines that may also be prose
+_LEAST_REPORTS = 2
+
+
+def read_pair_lines(
+    lines: Iterable[str], notes: Notes, key_map: KeyMap = NO_MAP
+) -> Iterator[Record]:
+    """Records of the reports in these lines, in their order, each with its step."""
+    steps, block = ReportSteps(notes), dict[str, float]()
+    for line in map(message_of, lines):
+        pairs = pairs_of(line)
+        if not pairs:
+            continue
+        is_alone = len(pairs) == 1 and _ALONE.fullmatch(line.strip()) is not None
+        if is_alone and not pairs.keys() <= block.keys():
+            block.update(pairs)
+            continue
+        for report in (_with_step(block), {} if is_alone else pairs):
+            if _is_report(report, key_map):
+                yield from steps.of("", report)
+        block = pairs if is_alone else {}
+    if _is_report(_with_step(block), key_map):
+        yield from steps.of("", block)
+    yield from steps.rest()
+
+
+def has_pairs(lines: Iterable[str], key_map: KeyMap = NO_MAP) -> bool:
+    """Whether several of these lines are reports."""
+    records = read_pair_lines(lines, Notes(), key_map)
+    return sum(1 for _ in zip(range(_LEAST_REPORTS), records, strict=False)) == _LEAST_REPORTS
+
+
+def pairs_of(line: str) -> Record:
+    """The numbers of a line by their names, the step as "step"; {} of a line without any."""
+    if len(line) > _MAX_LINE_CHARS or not _MAY_HAVE_PAIRS.search(line):
+        return {}
+    clean = _COLOUR.sub("", line) if "\x1b" in line else line
+    alone = _ALONE.fullmatch(clean.strip())
+    if alone:
+        return numbers([(alone["key"].strip(), alone["number"])])
+    text = _TIME.sub(" ", clean).strip().strip("|").strip()
+    step = _step(text, clean)
+    record = _pairs(_STEP.sub(" | ", text))
+    if record and step is not None:
+        record["step"] = step
+    return record
+
+
+def _pairs(text: str) -> Record:
+    found: list[tuple[str, str]] = []
+    segments = [segment for segment in _SEPARATORS.split(text) if segment]
+    for segment in segments:
+        equal = _EQUALS.findall(segment)
+        pairs = equal or _COLON.findall(segment)
+        if not pairs and len(segments) > 1 and (blank := _BLANK.fullmatch(segment)):
+            pairs = [(blank["key"], blank["number"])]
+        found += [(key.strip(), number) for key, number in pairs]
+    return numbers(found)
+
+
+def _step(text: str, line: str) -> float | None:
+    """By the best of the words for a step, or by a progress bar of the line."""
+    found = list(_STEP.finditer(text))
+    if found:
+        best = min(found, key=lambda match: _place_of_word(match["word"]))
+        return float(best["step"])
+    progress = _PROGRESS.search(line)
+    return float(progress[1]) if progress else None
+
+
+def _place_of_word(word: str) -> int:
+    lowered = word.lower()
+    return next(i for i, name in enumerate(_STEP_WORDS) if name.replace("_", "") in
+                lowered.replace("_", "").replace(" ", "") or name in lowered)  # fmt: skip
+
+
+def _with_step(record: Record) -> Record:
+    """A block of lines names its step as its other numbers."""
+    words = [key for key in record if _STEP.fullmatch(f"{key} 1")]
+    if words and "step" not in record:
+        record["step"] = record[min(words, key=_place_of_word)]
+    return record
+
+
+def _is_report(pairs: Record, key_map: KeyMap) -> bool:
+    return len(pairs) > 1 and any(
+        key in key_map.spellings or meaning_of(key) is not None for key in pairs
+    )
+
+
+def message_of(line: str) -> str:
+    """The text of a line of JSON whose fields hold no number of a report; the line otherwise."""
+    record = parse_object(line) if line.startswith("{") else None
+    texts = (record.get(name) for name in ("message", "msg", "text", "event")) if record else ()
+    return next((text for text in texts if isinstance(text, str)), line)
