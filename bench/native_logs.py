@@ -20,6 +20,7 @@ from bench.real_runs import DEFAULT_DATA, EARLY_ROWS, delay_rows, pages
 from dfx_agent.backtest.error_rates import poisson, wilson
 from dfx_agent.backtest.replay import SignalRows, SignalValues, replay
 from dfx_agent.ingest.reader import open_logs
+from dfx_agent.ingest.run import UnreadableLogError
 
 KEPT_APART = """Kept apart are the repositories whose name has a SHA-256 that begins with a byte
 divisible by 3. Two rules were settled after a look at one of them (a Gemma notebook that plays
@@ -60,11 +61,10 @@ class Group:
         delay = delay_rows(alerts, onset_row)
         if delay is not None:
             self.delays.append(delay)
-            (first, *_) = [
-                p for p in pages(alerts) if p.row >= healthy and p.onset_step is not None
-            ]
             row_of = {step: row for row, (step, _) in enumerate(rows)}
-            self.onset_errors.append(abs(row_of[first.onset_step or 0] - onset_row))
+            steps = (page.onset_step for page in pages(alerts) if page.row >= healthy)
+            onset_step = next(step for step in steps if step is not None)
+            self.onset_errors.append(abs(row_of[onset_step] - onset_row))
 
     def line(self) -> str:
         low, high = wilson(len(self.delays), self.num_collapses)
@@ -99,8 +99,12 @@ def table(folder: Path | None = None) -> str:
 
 def _longest(path: Path, hint: str) -> tuple[list[SignalValues], bool]:
     """The run that is meant, and whether it could be judged."""
-    found: list[tuple[list[SignalValues], bool]] = []
-    for log in open_logs(path):
+    found: list[tuple[list[SignalValues], bool]] = [([], False)]
+    try:
+        logs = open_logs(path)
+    except UnreadableLogError:
+        logs = []
+    for log in logs:
         rows = SignalRows(log.rows(), lambda log=log: log.framework)  # type: ignore[misc]
         signals = [(step, dict(values)) for step, values in rows]
         signals = list(_attempts(signals))[int(hint[3:]) - 1] if hint else signals

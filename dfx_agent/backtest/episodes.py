@@ -29,7 +29,8 @@ _DIVERGENCE_NAMES = {DIVERGENCE.name, CLASSIC.name}
 class Episode:
     """One alert as a person would have met it; rows count step reports from 0.
 
-    ``onset_step``: since when, of a divergence. ``sentence`` says what moved, from where to where and since when; ``action`` what to do first.
+    ``onset_step``: since when, of a divergence. ``sentence`` says what moved, from where to where
+    and since when; ``action`` what to do first.
     """
 
     alert: str
