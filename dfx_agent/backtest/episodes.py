@@ -7,10 +7,21 @@ from dataclasses import dataclass
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing, metrics_read
 from dfx_agent.catalogue import signals
-from dfx_agent.judge.divergence.verdict import divergence_verdict, drift_text, moved_text
+from dfx_agent.judge.divergence.verdict import (
+    divergence_verdict,
+    drift_text,
+    moved_text,
+    nonfinite_text,
+)
 from dfx_agent.rules.alert import Alert, Severity
 from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.declared.stability import CLASSIC, DIVERGENCE, ENTROPY_DRIFT, LENGTH_DRIFT
+from dfx_agent.rules.declared.stability import (
+    CLASSIC,
+    DIVERGENCE,
+    ENTROPY_DRIFT,
+    LENGTH_DRIFT,
+    NONFINITE,
+)
 from dfx_agent.rules.samples import samples_of
 from dfx_agent.sentence import joined
 from dfx_agent.snapshot import SignalState
@@ -65,6 +76,13 @@ def episodes(
     return found
 
 
+def _reason(alert: Alert, state: SignalState) -> str:
+    drifted = _DRIFTS.get(alert.name)
+    if drifted:
+        return drift_text(state, drifted)
+    return nonfinite_text(state) if alert.name == NONFINITE.name else moved_text(state)
+
+
 def _opened(firing: Firing, state: SignalState) -> Episode:
     """As the page and the terminal of a live run would say it."""
     alert, onset_step = firing.alert, None
@@ -73,8 +91,7 @@ def _opened(firing: Firing, state: SignalState) -> Episode:
         verdict = divergence_verdict(state, "", alert.condition)
         sentence, action, onset_step = verdict.summary, verdict.action, verdict.step
     else:
-        drifted = _DRIFTS.get(alert.name)
-        moved = drift_text(state, drifted) if drifted else moved_text(state)
+        moved = _reason(alert, state)
         sentence = joined([f"{alert.summary}: {moved}" if moved else alert.summary])
     return Episode(
         alert.name, alert.severity, state.row, state.step, state.row, firing.symptoms,

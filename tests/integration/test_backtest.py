@@ -274,7 +274,7 @@ def test_a_step_counter_that_begins_again_is_told(run_cli, tmp_path: Path):
 
 
 def test_keys_that_the_user_names_are_judged(run_cli, tmp_path: Path):
-    names = {"critic/score/mean": "env/all/reward", "response_length/mean": "env/tokens"}
+    names = {"critic/score/mean": "env/all/zeta", "response_length/mean": "env/omega"}
     renamed = [
         {"n" if key == "step" else names.get(key, f"own/{i}"): value
          for i, (key, value) in enumerate(row.items())}
@@ -283,11 +283,11 @@ def test_keys_that_the_user_names_are_judged(run_cli, tmp_path: Path):
     file = as_jsonl(tmp_path / "metrics.jsonl", renamed)
     assert run_cli("backtest", str(file)).returncode == 1
     maps = [f"--map={name}" for name in (
-        "step=n", "reward=env/all/reward", "response_length=env/tokens")]  # fmt: skip
+        "step=n", "reward=env/all/zeta", "response_length=env/omega")]  # fmt: skip
     done = run_cli("backtest", "--json", *maps, str(file))
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
-    assert run["signals"]["reward"]["keys"] == ["env/all/reward"]
+    assert run["signals"]["reward"]["keys"] == ["env/all/zeta"]
     assert any(alert["step"] >= ONSET for alert in run["alerts"])
     wrong = run_cli("backtest", "--map", "rewards=x", str(file))
     assert wrong.returncode == 2

@@ -14,8 +14,9 @@ from dfx_agent.snapshot import SymptomRow
 Direction = Literal["up", "down"]
 
 ACTIVE_STEPS = 10
-# a move that was never as far as this is over as soon as its signals are within LASTING_Z again
+# a move that was not as far as this on two rows is over as soon as its signals are within LASTING_Z
 FAR_Z = 6.0
+FAR_ROWS = 2
 LASTING_Z = 1.0
 CALM_Z = 2.0
 CALM_STEPS = 16
@@ -104,7 +105,7 @@ class KeptSymptom(Kept):
     onset_step: int | None
     active_to_row: int
     is_held: bool
-    peak_z: float = 0.0
+    num_far: int = 0
     latest_z: float | None = None
 
 
@@ -121,14 +122,14 @@ class Symptom:
         self.onset_step: int | None = None
         self._active_to_row = -1
         self._is_held = False
-        self._peak_z = 0.0
+        self._num_far = 0
         self._latest_z: float | None = None
 
     def observe(self, row: int, latest: float) -> None:
         """The largest distance of its signals in this direction, after the alarms of this row."""
         if latest < LASTING_Z and not self.is_active(row):
-            self._peak_z = 0.0
-        self._peak_z = max(self._peak_z, latest)
+            self._num_far = 0
+        self._num_far += latest >= FAR_Z
         self._latest_z = latest
 
     def alarm(self, row: int, onset_step: int) -> None:
@@ -143,7 +144,7 @@ class Symptom:
         z = self._latest_z
         if z is None or z >= LASTING_Z:
             return True
-        return self._peak_z >= FAR_Z and (z > 0 or self.name != "reward")
+        return self._num_far >= FAR_ROWS and (z > 0 or self.name != "reward")
 
     def hold(self, row: int) -> None:
         """Stay active, if active now, until released."""
@@ -156,7 +157,7 @@ class Symptom:
         self.onset_step = None
         self._active_to_row = -1
         self._is_held = False
-        self._peak_z, self._latest_z = 0.0, None
+        self._num_far, self._latest_z = 0, None
 
     def rewind(self, step: int) -> None:
         """A change at ``step`` or later has not happened any more."""
@@ -170,13 +171,13 @@ class Symptom:
 
     def kept(self) -> KeptSymptom:
         return KeptSymptom(
-            self.onset_step, self._active_to_row, self._is_held, self._peak_z, self._latest_z
+            self.onset_step, self._active_to_row, self._is_held, self._num_far, self._latest_z
         )
 
     def resume(self, kept: KeptSymptom) -> None:
         self.onset_step = kept.onset_step
         self._active_to_row, self._is_held = kept.active_to_row, kept.is_held
-        self._peak_z, self._latest_z = kept.peak_z, kept.latest_z
+        self._num_far, self._latest_z = kept.num_far, kept.latest_z
 
 
 class Calm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from dfx_agent.judge.divergence import sentences
-from dfx_agent.judge.divergence.broken_values import Break, sentence
+from dfx_agent.judge.divergence.broken_values import NONFINITE_STEPS, Break, sentence
 from dfx_agent.judge.divergence.cause_order import cause, change
 from dfx_agent.judge.divergence.collapse import (
     BLOW_UP_STEPS,
@@ -33,6 +33,13 @@ _WORDS = {
     "length": "response length",
     "loss": "loss",
 }
+_PLACES = {
+    "loss": "the loss",
+    "grad": "the gradient norm",
+    "logprob": "a log-probability statistic",
+    "reward": "the reward",
+    "length": "the response length",
+}
 # signals whose unit or meaning is not that of their family's name
 _OWN_WORDS = {
     "clip_fraction": "clip fraction",
@@ -58,7 +65,7 @@ _COLLAPSES = {
     "reward_fall": "reward fell far below its best{change} and stays there",
 }
 # falls that a symptom of the same signal says already
-_SAID_BY_SYMPTOM = {"entropy_fall", "reward_fall"}
+_SAID_BY_SYMPTOM = {"entropy_fall", "reward_fall", "spikes"}
 # of a page that lasts longer than its reason
 _COLLAPSES_OVER = {
     **_COLLAPSES,
@@ -207,7 +214,7 @@ def _collapsed(state: SignalState, row: CollapseRow, *, is_said: bool) -> str:
     words = _COLLAPSES_OVER if _is_over(state, row) else _COLLAPSES
     signal = next((s for s in state.signals if s.signal == row.signal), None)
     return words[row.kind].format(
-        signal=_WORDS.get(row.signal, row.signal),
+        signal=_word(row.signal),
         side=_side(state, row),
         last=row.last_step,
         num=row.num_steps,
@@ -280,10 +287,23 @@ def _said(row: SymptomRow, state: SignalState) -> str:
     return f"{name} {_DIRECTIONS[row.direction]}{moved}{onset}"
 
 
+def _word(signal: str) -> str:
+    return _OWN_WORDS.get(signal) or _WORDS.get(_FAMILIES.get(signal, ""), signal)
+
+
 def _from_to(signal: SignalRow) -> str:
     if signal.value is None or signal.usual_value is None:
         return ""
     return f" from {rounded(signal.usual_value)} to {rounded(signal.value)}"
+
+
+def nonfinite_text(state: SignalState) -> str:
+    """Where NaN or infinity was reported, on how many of the newest steps; "" where nowhere."""
+    return ", ".join(
+        f"{_PLACES[where]} on {num} of the newest {NONFINITE_STEPS} steps"
+        for where, num in state.num_nonfinite_steps.items()
+        if num
+    )
 
 
 def drift_text(state: SignalState, name: str) -> str:

@@ -24,8 +24,9 @@ def active(name: str, zs: list[float], alarm_row: int = 0) -> list[bool]:
     [
         ("entropy", [3.0, 3.0, 0.5, 0.5], [True, True, False, False]),
         ("entropy", [3.0, 0.5, 1.0, 0.5], [True, False, True, False]),
-        ("entropy", [FAR_Z, 0.5, -3.0, 0.5], [True] * 4),
-        ("reward", [FAR_Z, 0.5, -3.0, 0.5], [True, True, False, False]),
+        ("entropy", [FAR_Z, 0.5, -3.0], [True, False, False]),
+        ("entropy", [FAR_Z, FAR_Z, 0.5, -3.0, 0.5], [True] * 5),
+        ("reward", [FAR_Z, FAR_Z, 0.5, -3.0, 0.5], [True, True, True, False, False]),
     ],
 )
 def test_a_small_move_ends_with_its_signals_and_a_far_one_lasts(name, zs, expected):
