@@ -19,7 +19,7 @@ from dfx_agent.ingest.values import numbers
 _WRAPPERS = ("data", "metrics")
 _MAX_DEPTH = 32
 # keys that say which part of a step a record is of: "train", "eval"
-_PARTS = ("phase", "split", "mode", "type", "stage", "event", "kind")
+_PARTS = frozenset({"phase", "split", "mode", "type", "stage", "event", "kind"})
 
 
 def read_json_lines(path: Path, notes: Notes) -> Iterator[Record]:
@@ -35,6 +35,8 @@ def read_json_lines(path: Path, notes: Notes) -> Iterator[Record]:
 
 
 def _is_evaluation(record: Mapping[str, Any]) -> bool:
+    if _PARTS.isdisjoint(record):
+        return False
     parts = (record.get(name) for name in _PARTS)
     return any(isinstance(part, str) and is_eval_word(part) for part in parts)
 
@@ -54,7 +56,7 @@ def parse_object(text: str) -> dict[str, Any] | None:
 
 def flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Without objects inside; what lies deeper than 32 is left out."""
-    if not any(isinstance(value, dict) for value in record.values()):
+    if dict not in map(type, record.values()):
         return record
     return dict(_leaves(record, "", 0))
 

@@ -225,11 +225,15 @@ class NativeRows:
         if not changed:
             return row
         step, values = row
-        spelled = {}
-        for key, value in values.items():
-            spelling = changed.get(key, key)
-            if spelling is not None:
-                spelled[spelling] = value
+        if len(changed) < len(values):
+            spelled = values.copy()
+            for key in changed.keys() & values.keys():
+                del spelled[key]
+        else:
+            spelled = {key: value for key, value in values.items() if key not in changed}
+        for key, spelling in changed.items():
+            if spelling is not None and key in values:
+                spelled[spelling] = values[key]
         for guess, (least, most) in list(self._ranges.items()):
             value = spelled.get(guess, least)
             if not least - _ROUNDING <= value <= most + _ROUNDING and math.isfinite(value):

@@ -26,10 +26,11 @@ _TIME = re.compile(
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?"
 )
 _SEPARATORS = re.compile(r"\s*[|;\t]\s*|,\s+|\s+[-–·•]\s+|\s{2,}|[\[\]{}]")
-_KEY = r"[A-Za-z_][\w./@%()-]*"
+# from the beginning of a word: a line of one long word is tried once
+_KEY = r"(?<![\w./@%()-])[A-Za-z_][\w./@%()-]{0,199}"
 _EQUALS = re.compile(rf"(?P<key>{_KEY})\s?=\s?[\"']?(?P<number>{_NUMBER}){_END}", re.IGNORECASE)
 _COLON = re.compile(
-    rf"(?P<key>[A-Za-z_][\w./@%()-]*(?: [A-Za-z_(][\w./@%()-]*){{0,3}})[\"']?\s?:\s?"
+    rf"(?P<key>{_KEY}(?: [A-Za-z_(][\w./@%()-]{{0,199}}){{0,3}})[\"']?\s?:\s?"
     rf"(?P<number>{_NUMBER}){_END}"
 )
 _BLANK = re.compile(

@@ -25,6 +25,13 @@ REAL = [
     json.dumps({"cells": [{"outputs": [{"data": {"text/html": "<table><tr><th>Step<th>reward<tr>"
         "<td>1<td>2</table>"}}, {"text": ["{'loss': 1, 'kl': 2}"]}]}], "nbformat": 4}).encode(),
     "step,reward\n1,2\n".encode("utf-16"),
+    b"[2026-01-03 10:00:01] iter 12/500 | rew 0.33 \xc2\xb1 0.2 | kl 1.2e-3 | gnorm 0.5\n",
+    b"level=info step=12 reward=0.3 kl=1e-3\nINFO:root:Step 13: mean reward: 0.5, kl: 0.01\n",
+    b"step: 1\n  reward: 0.5\n  kl: 0.1\n---\n| ep_rew_mean | 12.3 |\n| iterations | 5 |\n",
+    b"a:  1%|# | 3/99 [00:10<01:20, 1.1it/s, reward=0.5, kl=1]\r",
+    b'{"reward": [0.1, 0.2], "kl": [1, 2]}', b'{"columns": ["a", "kl"], "data": [[1, 2], [3]]}',
+    b'{"reward": {"0": 1, "1": 2}}', b'{"a": [{"step": 1, "rew": 0.5}, {"step": 2, "rew": 1}]}',
+    b'{"phase": "eval", "step": 1, "reward": 0.5}\n{"message": "step=1 reward=0.5 kl=1"}\n',
     b"PAR1" + bytes(30), b"\x28\xb5\x2f\xfd" + bytes(9), b"\x1f\x8b\x08" + bytes(30),
     b"BZh9" + bytes(9),
 ]  # fmt: skip
@@ -74,9 +81,11 @@ def test_changed_and_mixed_lines_are_read_or_refused(tmp_path, name, data):
         b"{'loss': " + b"9" * DEEP + b", 'kl': 1}\n", b"step:" + b"9" * DEEP + b" - kl:1\n",
         b"Step " + b"9" * DEEP + b" | Reward: 0.5\n", b"{'kl': 1, 'x': '" + b"(" * DEEP + b"'}\n",
         b"1" + b" | 1" * DEEP + b"\n", b"_" * DEEP + b",b\n1,2\n", b'step,"' + b"a\n" * DEEP,
-        b"<table>" * DEEP, bytes(DEEP),
+        b"<table>" * DEEP, bytes(DEEP), b"a b c d " * (DEEP // 8), b"step " * (DEEP // 8) + b"1 |",
+        b"a=1 " * (DEEP // 8) + b"reward=1", b"(" * 19_000 + b": 1, reward 2",
+        b"a " * 9_000 + b"= 1\n", b"- " * 9_000 + b"| 1", b"1-" * 9_000 + b"=",
     ],
-    ids=range(18),
+    ids=range(25),
 )  # fmt: skip
 @pytest.mark.timeout(120)
 def test_depth_and_size_are_no_trouble(tmp_path, name, data):
