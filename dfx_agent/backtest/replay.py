@@ -106,7 +106,8 @@ class Coverage:
 class Report:
     """What one run gave. ``name`` is that of the run within its file.
 
-    ``is_cut``: the file is damaged, and what stands behind that was not read.
+    ``is_cut``: the file is damaged, and what stands behind that was not read. ``num_left_out``:
+    damaged lines and rows.
     """
 
     file: str
@@ -117,6 +118,7 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     audit: list[str] = field(default_factory=list)
     is_cut: bool = False
+    num_left_out: int = 0
     error: str | None = None
     curves: Curves | None = None
 
@@ -224,6 +226,7 @@ def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: b
         alerts=alerts,
         warnings=log.warnings,
         is_cut=log.is_cut,
+        num_left_out=log.num_left_out,
         audit=rows.audit.lines,
         curves=curves,
     )

@@ -49,6 +49,7 @@ def _run_as_json(report: Report) -> dict[str, Any]:
         ],
         "audit": report.audit,
         "is_cut": report.is_cut,
+        "num_left_out": report.num_left_out,
         "warnings": [*report.warnings, *filter(None, [report.error])],
     }
 

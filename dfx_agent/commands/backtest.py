@@ -30,7 +30,7 @@ EXAMPLE = """dfx-agent backtest runs/*.csv.gz --json --fail-on critical
 
 Every run says which signals were found, from which keys, and how many rows could be judged. Where
 nothing could be judged (fewer than two families of signals, too few rows, signals that never
-change) the exit code is 1.
+change), or lines were damaged and left out, the exit code is 1.
 
 Lines that begin with "audit" are never alerts: the reward rises and held-out scores or a part of it
 do not, or responses became longer. People should look at samples there.
@@ -118,11 +118,15 @@ def _exit_code(reports: list[Report], failing: tuple[str, ...]) -> int:
     for report in cut:
         rows = f"the first {report.num_rows:,} rows are judged, the rest cannot be read"
         print(f"dfx-agent: {report.title} is damaged: {rows}", file=sys.stderr)
+    damaged = [report for report in reports if report.num_left_out]
+    for report in damaged:
+        lines = f"{report.num_left_out:,} lines or rows could not be read and were left out"
+        print(f"dfx-agent: {report.title} is damaged: {lines}", file=sys.stderr)
     if not reports:
         print("dfx-agent: no log was found", file=sys.stderr)
     is_found = any(alert.severity in failing for report in reports for alert in report.alerts)
     has_error = any(report.error for report in reports)
-    return int(is_found or has_error or bool(not_judged or cut) or not reports)
+    return int(is_found or has_error or bool(not_judged or cut or damaged) or not reports)
 
 
 def _reports(
