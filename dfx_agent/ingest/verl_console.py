@@ -35,7 +35,7 @@ def verl_record(line: str, notes: Notes) -> Record | None:
     items = line[begin.end() :].rstrip("\n").split(" - ")
     if len(line.rstrip("\n").encode("utf-8", "replace")) >= _CUT_AT_BYTES - 1:
         cut = items.pop()
-        notes.left_out(
+        notes.add(
             "was cut by the logger: its last value is left out",
             f"the line of step {begin[1]}, at {cut[:40]!r},",
         )

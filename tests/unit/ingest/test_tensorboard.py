@@ -1,6 +1,7 @@
 """Event files that tensorboardX and torch.utils.tensorboard have written, and damaged ones."""
 
 import base64
+import gzip
 import struct
 from pathlib import Path
 
@@ -37,6 +38,24 @@ def test_scalars_are_read_and_texts_are_not(tmp_path):
     run = read(write(tmp_path, SIMPLE))
     assert run.framework == "verl"
     assert run.rows == [(10, {"actor/entropy": 0.5}), (11, {"actor/entropy": 1.5})]
+
+
+@pytest.mark.parametrize("name", ["events.out.tfevents.1.gz", "run7.tfevents.gz"])
+def test_a_packed_file_is_read_as_the_file_itself(tmp_path, name):
+    whole = read(write(tmp_path, SIMPLE)).rows
+    packed = gzip.compress(base64.b64decode(SIMPLE))
+    (tmp_path / name).write_bytes(packed)
+    assert read(tmp_path / name).rows == whole
+    (tmp_path / name).write_bytes(packed[:-40])
+    run = read(tmp_path / name)
+    assert run.rows == whole[: len(run.rows)]
+    assert "cut off" in run.warnings[0] or "damaged" in run.warnings[0]
+
+
+def test_a_file_that_lies_packed_next_to_itself_is_read_once(tmp_path):
+    path = write(tmp_path, SIMPLE)
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert [step for step, _ in read(tmp_path).rows] == [10, 11]
 
 
 def test_scalars_written_as_tensors_of_either_precision_are_read(tmp_path):

@@ -72,6 +72,18 @@ def test_a_step_is_taken_when_the_next_one_has_begun_and_one_reading_later():
     assert (seen(health), health.num_late) == ([(1, 0.7)], 1)
 
 
+def test_keys_of_a_trainer_that_nobody_knows_are_read_by_their_words():
+    health = RunHealth()
+    rank = Rank(health)
+    for step in (1, 2):
+        rank.told = step
+        rank.report(step, "mine", my__policy_entropy=9.0, policy_entropy=0.5, reward_mean=0.25)
+    rank.told = 3
+    read(health, rank)
+    assert seen(health) == [(1, 0.5), (2, 0.5)]
+    assert seen(health, "reward") == [(1, 0.25), (2, 0.25)]
+
+
 def test_ranks_of_a_role_are_waited_for_and_merged():
     health = RunHealth()
     ranks = [Rank(health, str(n)) for n in range(3)]
