@@ -122,3 +122,25 @@ def test_a_heading_says_the_step_of_the_lines_below_it(tmp_path, heading):
     ))  # fmt: skip
     found = [(step, row["signal/reward"]) for step, row in read(path).rows]
     assert found == [(i, i / 8) for i in range(3, 12)]
+
+
+def test_json_lines_of_one_value_each_are_put_together(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(
+        json.dumps({"metric": f"train/{name}", "value": value, "step": i, "ts": 7.5 + i}) + "\n"
+        for i in range(5) for name, value in (("reward", i / 8), ("kl", 0.01))
+    ))  # fmt: skip
+    run = read(path)
+    assert [(step, row["reward"], row["kl"]) for step, row in run.rows] == [
+        (i, i / 8, 0.01) for i in range(5)
+    ]
+
+
+def test_a_key_below_a_place_that_no_framework_has_is_read_by_meaning(tmp_path):
+    """AReaL's names fit whatever is in front of "/grad_norm"."""
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(
+        json.dumps({"record": {"extra": {"step": i, "mean_reward": 0.5, "grad_norm": i / 8}}})
+        + "\n" for i in range(5)
+    ))  # fmt: skip
+    assert [row["signal/grad_norm"] for _, row in read(path).rows] == [i / 8 for i in range(5)]
