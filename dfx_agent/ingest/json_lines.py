@@ -1,12 +1,14 @@
 """One JSON object a line: verl's file logger, ROLL, exported trackers (wandb-history).
 
-Nested objects are joined with "/"; what stands under "data" or "metrics" counts as the record's.
+Nested objects are joined with "/"; what stands under "data" or "metrics" counts as the record's. A
+line may also hold one value, its name and its step.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from dfx_agent.catalogue.native.meaning import is_eval_word
 from dfx_agent.ingest.lines import read_lines
 from dfx_agent.ingest.run import Notes, Record
 from dfx_agent.ingest.steps import is_step_name
+from dfx_agent.ingest.table import KEY_COLUMNS, VALUE_COLUMNS
 from dfx_agent.ingest.values import numbers
 
 _WRAPPERS = ("data", "metrics")
@@ -30,8 +33,20 @@ def read_json_lines(path: Path, notes: Notes) -> Iterator[Record]:
         if record is None:
             notes.left_out("is not a JSON object: left out", f"line {i}")
         else:
-            found = numbers(flat(record))
+            found = _of_one_value(record) or numbers(flat(record))
             yield _of_evaluation(found) if _is_evaluation(record) else found
+
+
+def _of_one_value(record: Mapping[str, Any]) -> Record | None:
+    """{"metric": "reward", "value": 0.5, "step": 3}: a line for each value, as tables have it."""
+    of_value = next((name for name in VALUE_COLUMNS if name in record), None)
+    if of_value is None:
+        return None
+    name = next((record[key] for key in KEY_COLUMNS if isinstance(record.get(key), str)), None)
+    if name is None:
+        return None
+    others = ((key, value) for key, value in record.items() if key != of_value)
+    return numbers(chain(((name, record[of_value]),), others))
 
 
 def _is_evaluation(record: Mapping[str, Any]) -> bool:

@@ -41,6 +41,8 @@ _NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
 _OTHER_SCORES = frozenset({"dfx_reward_term", "dfx_val_score"})
 # a framework takes any key of this form; what it is only the key says
 _ANY_QUANTITY = "dfx_env_metric"
+# a label that holds whatever is in front of such a name
+_ANY_PLACE = "scope"
 # a framework that gives so many signals under names of its own, with a "/", is the one that wrote
 # the log: the keys that it does not name are the user's own, and of these only the reward is read
 _MANY_SIGNALS = 3
@@ -244,7 +246,7 @@ class NativeRows:
 
 def _may_mean_a_signal(key: str, native: Native | None) -> bool:
     """A key that is known for something else is not guessed at; other scores may be the reward."""
-    if native is None or native.metric == _ANY_QUANTITY:
+    if native is None or native.metric == _ANY_QUANTITY or _ANY_PLACE in native.labels:
         return True
     meaning = meaning_of(key) if native.metric in _OTHER_SCORES else None
     return meaning is not None and meaning.signal == "reward"

@@ -42,6 +42,9 @@ _ALONE = re.compile(
     r"(?:\|\s*|-\s+|[\"'])?(?P<key>[A-Za-z_][\w./@%() -]*?)[\"']?\s*[:=|]\s*"
     rf"(?P<number>{_NUMBER})(?:\s*\||,)?"
 )
+# "Mean reward ...... 0.5", and a line that says only which step the lines below it are of
+_LEADERS = re.compile(r"(?<=\w) ?\.{3,} ?(?=[-+\d])")
+_HEADING = re.compile(r"[\s=*#>~-]*(?P<text>[A-Za-z][A-Za-z _]*\d{1,18}(?:/\d+)?)[\s=*#<:~-]*")
 _MAY_HAVE_PAIRS = re.compile(r"[=:|,\t]|  | - ")
 _STEP_WORDS = (
     "global_step", "global step", "step", "iteration", "iter", "update", "round", "episode",
@@ -54,7 +57,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _PROGRESS = re.compile(r"(\d{1,12})/\d{1,12} \[")
-_MAX_LINE_CHARS = 20_000
+_MAX_LINE_CHARS, _MAX_HEADING_CHARS = 20_000, 80
 # so many reports make a log of lines that may also be prose
 _LEAST_REPORTS = 2
 
@@ -68,7 +71,7 @@ def read_pair_lines(
         pairs = pairs_of(line)
         if not pairs:
             continue
-        is_alone = len(pairs) == 1 and _ALONE.fullmatch(line.strip()) is not None
+        is_alone = len(pairs) == 1 and ("step" in pairs or _is_alone(line))
         if is_alone and not pairs.keys() <= block.keys():
             block.update(pairs)
             continue
@@ -89,9 +92,15 @@ def has_pairs(lines: Iterable[str], key_map: KeyMap = NO_MAP) -> bool:
 
 def pairs_of(line: str) -> Record:
     """The numbers of a line by their names, the step as "step"; {} of a line without any."""
-    if len(line) > _MAX_LINE_CHARS or not _MAY_HAVE_PAIRS.search(line):
+    if len(line) > _MAX_LINE_CHARS:
         return {}
     clean = _COLOUR.sub("", line) if "\x1b" in line else line
+    if "..." in clean:
+        clean = _LEADERS.sub(": ", clean)
+    if (heading := _heading(clean)) is not None:
+        return {"step": heading}
+    if not _MAY_HAVE_PAIRS.search(clean):
+        return {}
     alone = _ALONE.fullmatch(clean.strip())
     if alone:
         return numbers([(alone["key"].strip(), alone["number"])])
@@ -101,6 +110,18 @@ def pairs_of(line: str) -> Record:
     if record and step is not None:
         record["step"] = step
     return record
+
+
+def _is_alone(line: str) -> bool:
+    return _ALONE.fullmatch(_LEADERS.sub(": ", line.strip())) is not None
+
+
+def _heading(line: str) -> float | None:
+    """The step of "=== Update 3 ===" or "Epoch 3/10:"; None for any other line."""
+    if len(line) > _MAX_HEADING_CHARS or (found := _HEADING.fullmatch(line.rstrip())) is None:
+        return None
+    step = _STEP.match(found["text"])
+    return float(step["step"]) if step else None
 
 
 def _pairs(text: str) -> Record:

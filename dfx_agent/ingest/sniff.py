@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from dfx_agent.ingest import parquet
 from dfx_agent.ingest.console import has_report
 from dfx_agent.ingest.json_lines import flat, parse_object
 from dfx_agent.ingest.key_map import KeyMap
-from dfx_agent.ingest.lines import read_lines
+from dfx_agent.ingest.lines import DAMAGE, open_text, read_lines
 from dfx_agent.ingest.mlflow_folder import is_run_folder
 from dfx_agent.ingest.printed_pairs import has_pairs, message_of
 from dfx_agent.ingest.run import NotALogError, Notes
@@ -21,7 +22,7 @@ from dfx_agent.ingest.verl_console import STEP
 from dfx_agent.ingest.wandb_files import why_no_steps
 
 _NUM_LINES, _NUM_CHARS = 5_000, 4 << 20
-_BEGIN_CHARS = 4_096
+_BEGIN_CHARS, _DOCUMENT_BEGIN_CHARS = 4_096, 1 << 16
 _HISTORY = '"log_history"'
 _NOTEBOOK = re.compile(r'"(?:cells|nbformat|cell_type)"\s*:')
 _LIST_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*["}]|\{?\s*$)')
@@ -49,12 +50,27 @@ def kind_of(path: Path, key_map: KeyMap) -> str:
     begin = "".join(lines[:50])[:_BEGIN_CHARS]
     if ".ipynb" in endings or (begin.startswith("{") and _NOTEBOOK.search(begin)):
         return "notebook"
-    found = _by_lines([line for line in lines if line.strip()], path, key_map)
+    told = [line for line in lines if line.strip()]
+    found = _by_lines(told, path, key_map) or _long_document(path, told, notes)
     if found is None and _is_beginning(lines) and not any("\0" in line for line in lines):
         found = _by_first_report(path, key_map)
     if found is None:
         raise NotALogError(f"cannot tell what {path} is: name its --format")
     return found
+
+
+def _long_document(path: Path, lines: list[str], notes: Notes) -> str | None:
+    """A JSON document in one line, longer than any that is read and so left out of the lines.
+
+    A list and a history are read entry by entry.
+    """
+    if lines or not notes.num_left_out:
+        return None
+    with open_text(path) as text, suppress(*DAMAGE):
+        begin = text.read(_DOCUMENT_BEGIN_CHARS).lstrip()
+        if _LIST_OF_OBJECTS.match(begin) or _HISTORY in begin:
+            return "trl"
+    return "json" if document_records(path) is not None else None
 
 
 def _by_lines(lines: list[str], path: Path, key_map: KeyMap) -> str | None:

@@ -8,6 +8,8 @@ from itertools import chain, islice, pairwise
 
 from dfx_agent.catalogue.native.meaning import meaning_of, words_of
 from dfx_agent.ingest.run import MAX_KEYS, Notes, Record, Row
+from dfx_agent.ingest.step_rows import EpochOffsets, StepMerger, is_clock
+from dfx_agent.ingest.step_window import StepWindow
 from dfx_agent.ingest.values import step_of
 
 # keys that hold the step, best first: trackers count their own calls in "_step"
@@ -39,10 +41,8 @@ _SHARE_RISING = 0.75
 _MAX_PARTS = 8
 # fewer values can rise by chance
 _LEAST_VALUES, _LEAST_UNNAMED_VALUES = 2, 8
-# rows that wait for a part of their step that another writer logs later
-_MAX_OPEN_ROWS = 8
-# more rows than that are not sorted
-_MAX_SORTED_ROWS = 200_000
+# more values than that are not held to sort their rows
+_MAX_VALUES_SORTED = 300_000
 
 
 def with_steps(
@@ -62,8 +62,8 @@ def with_steps(
     dropped = tuple(name for name in STEP_KEYS if name != key)
     numbered = _numbered(chain(first, waiting), key, dropped, notes)
     if key is not None and _is_random([step_of(record.get(key)) for record in first]):
-        numbered = _sorted(numbered, key, notes)
-    return _merged(numbered)
+        return _sorted(numbered, key, notes)
+    return _merged(numbered, notes)
 
 
 def step_name(name: str) -> str:
@@ -97,42 +97,25 @@ def _numbered(
         yield step, record
 
 
-def _merged(rows: Iterable[Row]) -> Iterator[Row]:
-    """One row for each step of an attempt.
-
-    Parts of a step that other writers log later are added while the row is held back and has none
-    of their keys. Any other step that is smaller than the newest begins a new attempt.
-    """
-    held: dict[int, Record] = {}
-    newest: int | None = None
+def _merged(rows: Iterable[Row], notes: Notes) -> Iterator[Row]:
+    """One row for each step of an attempt."""
+    merger, epochs = StepMerger(notes), EpochOffsets(notes)
     for step, record in rows:
-        if step == newest:
-            held[step].update(record)
-            continue
-        if newest is not None and step < newest:
-            row = held.get(step)
-            if row is not None and row.keys().isdisjoint(record):
-                row.update(record)
-                continue
-            yield from held.items()
-            held.clear()
-        held[step] = record
-        newest = step
-        if len(held) > _MAX_OPEN_ROWS:
-            oldest = next(iter(held))
-            yield oldest, held.pop(oldest)
-    yield from held.items()
+        yield from merger.add(epochs.counted_on(step, record), record)
+    yield from merger.rest()
 
 
-def _sorted(rows: Iterator[Row], key: str, notes: Notes) -> Iterator[Row]:
-    """Rows of a file that somebody shuffled; as they are where there are too many to hold."""
-    first = list(islice(rows, _MAX_SORTED_ROWS + 1))
-    if len(first) <= _MAX_SORTED_ROWS:
-        notes.add(f"is in random order: the rows are sorted by {key}", "the step")
-        first.sort(key=lambda row: row[0])
-    else:
-        notes.add(f"is in random order: more than {_MAX_SORTED_ROWS:,} rows are not sorted", key)
-    return chain(first, rows)
+def _sorted(rows: Iterable[Row], key: str, notes: Notes) -> Iterator[Row]:
+    """Rows of a file that somebody shuffled, as far as their values can be held."""
+    notes.add(f"is in random order: the rows are sorted by {key}", "the step")
+    window = StepWindow(notes, _MAX_VALUES_SORTED, _MAX_VALUES_SORTED)
+    for step, record in rows:
+        yield from map(_row_of, window.add(step, record))
+    yield from map(_row_of, window.rest())
+
+
+def _row_of(record: Record) -> Row:
+    return int(record.pop("step")), record
 
 
 def _is_random(steps: Sequence[int | None]) -> bool:
@@ -197,7 +180,9 @@ def _num_falls(values: list[int]) -> int:
 
 def _by_behaviour(records: list[Record], known: str | None) -> str | None:
     """The best of the keys that rise by a constant amount; a name that says so goes before."""
-    keys = dict.fromkeys(key for record in records for key in record if key != known)
+    keys = dict.fromkeys(
+        key for record in records for key in record if key != known and not is_clock(key)
+    )
     ranked = []
     for key in keys:
         place = _place_of_name(key)

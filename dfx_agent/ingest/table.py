@@ -35,7 +35,7 @@ _STEP_NAMES = frozenset(STEP_KEYS)
 # each run of a file is one more reading of it
 MAX_RUNS = 200
 # of one line for each value: how exports call key, value and run
-_KEY_COLUMNS, _VALUE_COLUMNS = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
+KEY_COLUMNS, VALUE_COLUMNS = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
 _RUN_COLUMNS = ("run_id", "run_uuid", "run", "run_name", "experiment")
 
 
@@ -196,8 +196,8 @@ def _of_run(header: Header, columns: Iterable[Column | None], run: str) -> Heade
 def _long_columns(header: Header) -> tuple[int, int, int | None, int] | None:
     """Places of key, value, run and step in a table of one line for each value."""
     lowered = [(name or "").lower() for name in header.names]
-    key = next((lowered.index(name) for name in _KEY_COLUMNS if name in lowered), None)
-    value = next((lowered.index(name) for name in _VALUE_COLUMNS if name in lowered), None)
+    key = next((lowered.index(name) for name in KEY_COLUMNS if name in lowered), None)
+    value = next((lowered.index(name) for name in VALUE_COLUMNS if name in lowered), None)
     step = next((lowered.index(name) for name in STEP_KEYS if name in lowered), None)
     if key is None or value is None or step is None:
         return None

@@ -50,8 +50,8 @@ def step_of(value: Any) -> int | None:
 def _of_text(text: str) -> float | None:
     if len(text) > _MAX_NUMBER_CHARS:
         return None
-    wrapped = _WRAPPED.fullmatch(text)
-    text = wrapped[1] if wrapped else text
+    if "(" in text and (wrapped := _WRAPPED.fullmatch(text)):
+        text = wrapped[1]
     if "_" in text:
         return None
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
+from dfx_agent.ingest import lines
 from dfx_agent.ingest.key_map import parse
 from dfx_agent.ingest.reader import open_logs, read
 from dfx_agent.ingest.run import UnreadableLogError
@@ -90,3 +92,55 @@ def test_a_key_of_the_map_that_no_record_has_is_told(tmp_path):
     assert not any(
         "named by --map" in w for w in read(path, key_map=parse(["reward=score"])).warnings
     )
+
+
+RECORDS = [{"step": i, "reward": i / 8, "kl": 0.01} for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        RECORDS,
+        {"log_history": RECORDS},
+        {key: [record[key] for record in RECORDS] for key in RECORDS[0]},
+    ],
+    ids=["list", "history", "columns"],
+)
+def test_a_document_of_one_line_longer_than_any_line_is_read(tmp_path, monkeypatch, document):
+    monkeypatch.setattr(lines, "MAX_LINE_CHARS", 500)
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(document))
+    assert rewards(path) == [i / 8 for i in range(40)]
+
+
+@pytest.mark.parametrize("heading", ["=== Update {} ===", "Epoch {}/40", "--- step {}: ---"])
+def test_a_heading_says_the_step_of_the_lines_below_it(tmp_path, heading):
+    path = tmp_path / "train.log"
+    path.write_text("".join(
+        f"{heading.format(i)}\nMean reward .......... {i / 8}\nKL ......... 0.01\n"
+        for i in range(3, 12)
+    ))  # fmt: skip
+    found = [(step, row["signal/reward"]) for step, row in read(path).rows]
+    assert found == [(i, i / 8) for i in range(3, 12)]
+
+
+def test_json_lines_of_one_value_each_are_put_together(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(
+        json.dumps({"metric": f"train/{name}", "value": value, "step": i, "ts": 7.5 + i}) + "\n"
+        for i in range(5) for name, value in (("reward", i / 8), ("kl", 0.01))
+    ))  # fmt: skip
+    run = read(path)
+    assert [(step, row["reward"], row["kl"]) for step, row in run.rows] == [
+        (i, i / 8, 0.01) for i in range(5)
+    ]
+
+
+def test_a_key_below_a_place_that_no_framework_has_is_read_by_meaning(tmp_path):
+    """AReaL's names fit whatever is in front of "/grad_norm"."""
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(
+        json.dumps({"record": {"extra": {"step": i, "mean_reward": 0.5, "grad_norm": i / 8}}})
+        + "\n" for i in range(5)
+    ))  # fmt: skip
+    assert [row["signal/grad_norm"] for _, row in read(path).rows] == [i / 8 for i in range(5)]
