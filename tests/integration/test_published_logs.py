@@ -84,9 +84,20 @@ def test_two_families_that_cannot_page_are_never_a_plain_no_page(folder, run_cli
 def test_what_is_passed_over_is_named(result, run_of, folder):
     passed = {Path(each["file"]).name: each["reason"]
               for each in result[0]["summary"]["passed_over"]}  # fmt: skip
-    assert passed.keys() == {"own_names.jsonl", "headerless.csv", "noise.log"}
-    assert "--map" in passed["own_names.jsonl"]
+    assert passed.keys() == {"headerless.csv", "noise.log"}
+    assert "--map" in passed["headerless.csv"]
     assert {path.name for path in folder.iterdir()} == passed.keys() | run_of.keys()
+
+
+def test_own_names_are_read_by_meaning(run_of):
+    run = run_of["own_names.jsonl"]
+    assert run["rows_judged"] == NUM_ROWS - 5
+    assert {name: told["keys"] for name, told in run["signals"].items()} == {
+        "reward": ["score"], "response_length": ["gen_len"],
+    }  # fmt: skip
+    (line,) = [line for line in run["warnings"] if line.startswith("Read by meaning: ")]
+    assert "--map reward=score" in line
+    assert any(alert["severity"] == "critical" for alert in run["alerts"])
 
 
 def test_own_names_and_columns_are_judged_by_a_map(folder, run_cli):
