@@ -25,6 +25,7 @@ HELD = {
     "openrlhf.log": {"divergence", "reward", "length"},
     "swanlab.csv": ALL,
     "mlflow.csv": ALL,
+    "own_names.jsonl": {"reward", "length"},
 }
 # how each counts its steps at the first row of the collapse
 FIRST_STEP = {"swift.log": 61, "notebook.ipynb": 61}

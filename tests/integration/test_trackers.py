@@ -46,7 +46,8 @@ def test_each_step_of_the_job_stands_once_in_each_tracker(observe, tmp_path):
     (log,) = open_logs(tmp_path / "steps" / "a%2Fb.jsonl")
     rows = list(log.rows())
     assert [step for step, _ in rows] == list(range(1, NUM_STEPS + 1))
-    for step, values in rows:
+    for step, spelled in rows:
+        values = {log.written(key): value for key, value in spelled.items()}
         assert (values["reward"], values["critic/rewards/mean"]) == (step / 10, step / 10)
         assert (values["my/own"], values["tokens/response"]) == (step, 100)
         assert values["time/rollout/total"] > values["time/rollout/execute"] > 0
