@@ -29,7 +29,7 @@ EXAMPLE = """dfx-agent backtest runs/*.csv.gz --json --fail-on critical
          dfx-agent backtest DIR --summary
 
 Every run says which signals were found, from which keys, and how many rows could be judged. Where
-nothing could be judged (fewer than two families of signals, too few rows, signals that never
+nothing could be judged (no signal that can page, too few rows, signals that never
 change), or lines were damaged and left out, the exit code is 1.
 
 Lines that begin with "audit" are never alerts: the reward rises and held-out scores or a part of it

@@ -449,7 +449,7 @@ class SignalBank:
             if TRUNCATION in known:
                 rows.append(_collapse("dead", "", run.dead))
             rows.append(_collapse("not_learning", "", run.still.streak))
-            rows.append(_collapse("reward_fall", REWARD, run.reward_fall))
+            rows.append(_collapse("reward_fall", REWARD, run.reward_fall, self._reward.fell_step))
         return tuple(rows)
 
     def _symptom_rows(self) -> tuple[SymptomRow, ...]:
@@ -481,8 +481,12 @@ class SignalBank:
 _collapse_row = lru_cache(maxsize=1024)(CollapseRow)
 
 
-def _collapse(kind: CollapseKind, signal: str, streak: Streak) -> CollapseRow:
-    return _collapse_row(kind, signal, streak.num_steps, streak.onset_step, streak.last_step)
+def _collapse(
+    kind: CollapseKind, signal: str, streak: Streak, onset_step: int | None = None
+) -> CollapseRow:
+    """``onset_step``: where it is known better than from the first step with the state."""
+    onset = streak.onset_step if not streak.num_steps or onset_step is None else onset_step
+    return _collapse_row(kind, signal, streak.num_steps, onset, streak.last_step)
 
 
 def _families() -> dict[tuple[str, Direction], Symptom]:

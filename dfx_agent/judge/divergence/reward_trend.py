@@ -102,6 +102,11 @@ class RewardTrend:
         return self._num_down > 0
 
     @property
+    def fell_step(self) -> int | None:
+        """Since when it has been below its best by more than noise, be it little."""
+        return self._fall_step
+
+    @property
     def fall_step(self) -> int | None:
         """Since when the reward has been falling, once it is far below its best: a drawdown."""
         return self._fall_step if self._num_down >= DRAWDOWN_STEPS else None

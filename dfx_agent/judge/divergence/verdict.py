@@ -62,7 +62,7 @@ _COLLAPSES = {
     "truncation": "most responses are truncated, where few were",
     "dead": "nearly all responses are truncated and the reward is at its lowest",
     "not_learning": "nothing is learned",
-    "reward_fall": "reward fell far below its best{change} and stays there",
+    "reward_fall": "reward fell far below its best, to {value}, and stays there",
 }
 # falls that a symptom of the same signal says already
 _SAID_BY_SYMPTOM = {"entropy_fall", "reward_fall", "spikes"}
@@ -218,6 +218,7 @@ def _collapsed(state: SignalState, row: CollapseRow, *, is_said: bool) -> str:
         side=_side(state, row),
         last=row.last_step,
         num=row.num_steps,
+        value="" if signal is None or signal.value is None else rounded(signal.value),
         change="" if signal is None or is_said else _from_to(signal),
     )
 
@@ -294,7 +295,10 @@ def _word(signal: str) -> str:
 def _from_to(signal: SignalRow) -> str:
     if signal.value is None or signal.usual_value is None:
         return ""
-    return f" from {rounded(signal.usual_value)} to {rounded(signal.value)}"
+    least = _LEAST.get(signal.signal)
+    is_least = least is not None and signal.usual_value <= least * (1 + 1e-9)
+    usual = f"{'at most ' if is_least else ''}{rounded(signal.usual_value)}"
+    return f" from {usual} to {rounded(signal.value)}"
 
 
 def nonfinite_text(state: SignalState) -> str:

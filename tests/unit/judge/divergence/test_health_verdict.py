@@ -153,3 +153,14 @@ def test_the_next_agent_shows_the_newest_values_until_a_step_closes():
     following.resume(through_json(bank.kept()))
     (known,), (row,) = following.newest.signals, state.signals
     assert (known.value, known.z, known.is_broken) == (row.value, row.z, False)
+
+
+def test_a_value_below_what_counts_is_not_given_as_its_usual_one():
+    """A reference KL of 0.001 is scored as 0.03: nobody has seen that value."""
+    bank, rng = SignalBank(), random.Random(1)
+    for step in range(40):
+        bank.observe(step, {"ref_kl": 0.001, "reward": rng.gauss(0.5, 0.02)})
+    for step in range(40, 46):
+        state = bank.observe(step, {"ref_kl": 2.0, "reward": rng.gauss(0.1, 0.02)})
+    summary = divergence_verdict(state, "trainer").summary
+    assert "KL rose from at most 0.03 to 2 (since step 40)" in summary
