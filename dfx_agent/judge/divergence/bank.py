@@ -209,7 +209,7 @@ class SignalBank:
             nonfinite=self._nonfinite.kept(),
             spread=self._spread.kept(),
             latch=self._latch,
-            beside={name: around.kept() for name, around in self._beside.items()},
+            beside={name: a.kept() for name, a in self._beside.items() if a.kept() != _NOTHING},
             aborted=self._aborted.kept(),
             latch_seconds=self._latch_seconds,
             collapses=self._collapsed.kept(),
@@ -477,6 +477,7 @@ class SignalBank:
         )
 
 
+_NOTHING = KeptAroundOnset()
 # rows that stay the same are the same object: made once, and equal without a look into them
 _collapse_row = lru_cache(maxsize=1024)(CollapseRow)
 

@@ -25,6 +25,7 @@ ENTROPY_FALL_FACTOR = 8.0
 # no healthy run has a single such step
 SPIKE_FACTOR = 1000.0
 SPIKE_STEPS = 3
+LEAST_USUAL_NORM = 0.01
 SPIKE_WINDOW_STEPS = 64
 # the most of any healthy run is 4.2 times at 5.6 sigma, in 20 steps
 ENTROPY_CRASH_FACTOR = 5.0
@@ -116,6 +117,9 @@ def is_blown_up(spec: SignalSpec, band: Band, score: float) -> bool:
 def is_spike(spec: SignalSpec, band: Band, score: float) -> bool:
     """Of a signal that can grow without bound."""
     if spec.is_raw or spec.name in _NO_SPIKES:
+        return False
+    # while nothing is learned a gradient norm has no usual size: the first success is no spike
+    if spec.name == GRAD_NORM and band.median < math.log(LEAST_USUAL_NORM):
         return False
     return score - band.median >= max(math.log(SPIKE_FACTOR), BLOW_UP_Z * band.size_scale)
 

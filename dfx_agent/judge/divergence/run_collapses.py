@@ -199,13 +199,11 @@ class RunCollapses:
         self.spikes: dict[str, Spikes] = {}
         self.lowest = LowestReward()
 
-    def observe_signal(
-        self, spec: SignalSpec, step: int, score: float, band: Band, *, may_spike: bool
-    ) -> None:
+    def observe_signal(self, spec: SignalSpec, step: int, score: float, band: Band) -> None:
         """A row that was scored."""
         if spec.name == ENTROPY:
             self.fall.observe(step, score, band)
-        holds = may_spike and is_spike(spec, band, score)
+        holds = is_spike(spec, band, score)
         if holds or spec.name in self.spikes:
             self.spikes.setdefault(spec.name, Spikes()).observe(step, holds=holds)
 

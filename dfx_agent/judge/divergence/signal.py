@@ -13,7 +13,6 @@ from dfx_agent.judge.divergence.bands import Band
 from dfx_agent.judge.divergence.baseline import Baseline, Drift, KeptBaseline, KeptDrift
 from dfx_agent.judge.divergence.collapse import (
     BLOW_UP_STEPS,
-    GRAD_NORM,
     JUMP_STEPS,
     KeptStreak,
     Streak,
@@ -264,9 +263,7 @@ class Signal:
             is_far = is_left or is_blown_up(self.spec, band, score)
             is_explained = self.is_explained(is_far)
             self.streak.observe(step, holds=is_far and not is_explained)
-            # a gradient norm has no usual size while nothing is learned; the rest has
-            may_spike = not is_explained or self.spec.name != GRAD_NORM
-            self.collapses.observe_signal(self.spec, step, score, band, may_spike=may_spike)
+            self.collapses.observe_signal(self.spec, step, score, band)
 
     def _alarms(self, step: int, z: float) -> dict[Direction, int]:
         onsets = {d: cusum.add(step, z if d == "up" else -z) for d, cusum in self.cusums.items()}

@@ -358,7 +358,7 @@ def test_an_anchor_is_not_left_by_what_falls_again_or_has_a_sign(loss_of):
 # -------------------------------------------------------- spikes, nothing learned, another attempt
 
 
-@pytest.mark.parametrize("signal", ["loss", "policy_kl"])
+@pytest.mark.parametrize("signal", ["loss", "policy_kl", "grad_norm"])
 def test_spikes_of_one_row_are_counted_over_64_reports(signal):
     """A public run: 17 losses up to 5e7, each alone among usual ones."""
     bank, rng = trained(60)
