@@ -1,6 +1,6 @@
-"""CSV with a header, one step a row. An empty cell, and "nan", is a value that is missing.
+"""CSV with a header, one step a row. An empty cell is a value that is missing.
 
-NaN is counted (``nan_cells``). In a table of one line for each value somebody logged it: it is one.
+Of NaN ``nan_cells`` decides. In a table of one line for each value somebody logged it: it is one.
 
 What exports look like: W&B writes one column for each run and key ("run - train/reward", beside it
 its __MIN and __MAX), MLflow and SwanLab a line for each value; spreadsheets write semicolons and
@@ -10,8 +10,9 @@ decimal commas.
 from __future__ import annotations
 
 import csv
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import dropwhile, islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.lines import read_lines
+from dfx_agent.ingest.nan_cells import NanCells
 from dfx_agent.ingest.run import MAX_KEYS, NotALogError, Notes, Part, Record, UnreadableLogError
 from dfx_agent.ingest.step_window import StepWindow
 from dfx_agent.ingest.steps import STEP_KEYS, step_name
@@ -29,6 +31,9 @@ _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
 # spreadsheets tell their delimiter so, people say where a table comes from
 _PREAMBLE = re.compile(r"(?:sep=.|#[^,;\t|]*)\s*$")
 _MAX_CELL_CHARS = 1 << 20
+# a column with a number in one of the first rows holds numbers
+_ROWS_LEARNED = 16
+_NO_VALUE = frozenset({"", "-", "--", "none", "null", "na", "n/a", "nan", "missing"})
 _MAX_COLUMNS_READ = 200_000
 _MAX_VALUES_HELD = 1_000_000
 _STEP_NAMES = frozenset(STEP_KEYS)
@@ -112,23 +117,46 @@ def _read_rows(path: Path, header: Header, notes: Notes) -> Iterator[Record]:
         notes.add("no header: columns are called 1, 2, ...")
     names = _kept(header.names, notes)
     read_cell = partial(_cell, delimiter=header.delimiter)
-    for cells in _cells(path, header, notes):
-        record = {}
-        for name, cell in zip(names, cells, strict=False):
-            if not cell or name is None:
-                continue
-            try:
-                value: float | None = float(cell)
-            except ValueError:
-                value = read_cell(cell)
-            if value is None:
-                continue
-            if value == value:  # noqa: PLR0124 (the fastest way to tell a NaN)
-                record[name] = value
-            elif name not in _STEP_NAMES:
-                notes.num_nan_cells[name] += 1
+    nan_cells, numeric = NanCells(), set[str]()
+    for i, cells in enumerate(_cells(path, header, notes)):
+        record, nans, others = _read_row(names, cells, read_cell)
+        if i < _ROWS_LEARNED:
+            numeric |= record.keys()
+        if any(name in numeric and _is_garbage(cell) for name, cell in others):
+            notes.left_out("has a cell that is no number: left out", f"row {i}")
+        if nans or others:
+            found = nan_cells.values(nans, [name for name, _ in others], record, i)
+            record.update(dict.fromkeys(found, math.nan))
+            notes.num_nan_cells.update(name for name in nans if name not in found)
         if not record.keys() <= _STEP_NAMES:
             yield record
+
+
+def _read_row(
+    names: list[str | None], cells: list[str], read_cell: Callable[[str], float | None]
+) -> tuple[Record, list[str], list[tuple[str, str]]]:
+    """Values, the names of those that are NaN, and cells without a number by name."""
+    record: Record = {}
+    nans, others = [], []
+    for name, cell in zip(names, cells, strict=False):
+        if name is None:
+            continue
+        try:
+            value: float | None = float(cell) if cell else None
+        except ValueError:
+            value = read_cell(cell)
+        if value is None:
+            others.append((name, cell))
+        elif value == value:  # noqa: PLR0124 (the fastest way to tell a NaN)
+            record[name] = value
+        elif name not in _STEP_NAMES:
+            nans.append(name)
+    return record, nans, others
+
+
+def _is_garbage(cell: str) -> bool:
+    """Whether it is no way to say that there is no value."""
+    return cell.strip().lower() not in _NO_VALUE
 
 
 def _kept(names: list[str | None], notes: Notes) -> list[str | None]:

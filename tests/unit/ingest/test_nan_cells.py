@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -63,3 +64,37 @@ def test_of_many_keys_the_first_are_named_and_all_are_counted():
     lines = list(nan_lines(Counter({f"k{i}": 10 for i in range(100)}), lambda key: key > "k5"))
     assert len(lines) == 9
     assert lines[-1] == "92 other keys: 920 cells are NaN, taken as not told"
+
+
+def dense(first: int, last: int, loss: str, *, reward: str = "0.5") -> str:
+    return "".join(f"{step},{loss},{reward},0.2,1e-6\n" for step in range(first, last))
+
+
+DENSE = "step,loss,reward,kl,learning_rate\n"
+
+
+def test_nan_in_a_column_that_had_a_value_in_each_row_is_one(tmp_path):
+    """A collapse in a table: the loss is NaN from step 31 on, the reward goes on."""
+    run = read(table(tmp_path, DENSE + dense(1, 31, "0.1") + dense(31, 41, "nan")))
+    assert [math.isnan(values["loss"]) for _, values in run.rows] == [False] * 30 + [True] * 10
+    assert run.warnings == []
+
+
+def test_nan_in_a_row_of_another_kind_is_no_value(tmp_path):
+    """As Lightning writes an evaluation between training rows: all columns of training are NaN."""
+    evaluation = "31,nan,nan,nan,1e-6\n"
+    run = read(table(tmp_path, DENSE + dense(1, 31, "0.1") + evaluation + dense(32, 60, "0.1")))
+    assert not any(math.isnan(value) for _, values in run.rows for value in values.values())
+
+
+def test_nan_in_a_column_that_is_often_empty_is_no_value(tmp_path):
+    rows = "".join(dense(step, step + 1, "0.1" if step % 5 == 0 else "nan") for step in range(60))
+    run = read(table(tmp_path, DENSE + rows))
+    assert sum("loss" in values for _, values in run.rows) == 12
+
+
+def test_rows_with_garbage_in_a_column_of_numbers_are_counted(tmp_path):
+    broken = "".join(f"{step},#@!,?,x,1e-6\n" for step in range(31, 36))
+    (log,) = open_logs(table(tmp_path, DENSE + dense(1, 31, "0.1") + broken + dense(36, 60, "0.1")))
+    assert len(list(log.rows())) == 59
+    assert log.num_left_out == 5
