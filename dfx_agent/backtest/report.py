@@ -134,7 +134,7 @@ def verdict(report: Report) -> str:
     if not report.is_judged:
         return f"NOT JUDGED: {report.coverage.why_not_judged}"
     if not report.coverage.can_page:
-        found = ", ".join(report.coverage.families)
+        found = ", ".join(report.coverage.families) or "the loss"
         return f"no page, but {found} cannot page by vote: only one signal's collapse would have"
     return "no page"
 

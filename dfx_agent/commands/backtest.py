@@ -120,8 +120,11 @@ def _exit_code(reports: list[Report], failing: tuple[str, ...]) -> int:
         print(f"dfx-agent: {report.title} is damaged: {rows}", file=sys.stderr)
     damaged = [report for report in reports if report.num_left_out]
     for report in damaged:
-        lines = f"{report.num_left_out:,} lines or rows could not be read and were left out"
-        print(f"dfx-agent: {report.title} is damaged: {lines}", file=sys.stderr)
+        print(
+            f"dfx-agent: {report.title} is damaged: lines or rows that were left out: "
+            f"{report.num_left_out:,}",
+            file=sys.stderr,
+        )
     if not reports:
         print("dfx-agent: no log was found", file=sys.stderr)
     is_found = any(alert.severity in failing for report in reports for alert in report.alerts)

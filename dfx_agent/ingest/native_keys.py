@@ -77,7 +77,11 @@ class NativeRows:
     def written(self, spelling: str) -> str:
         """The key of the log for a key as ``rows`` spell it."""
         signal = spelling.removeprefix(MAPPED_PREFIX)
-        return self._notes.guessed.get(signal, spelling) if signal != spelling else spelling
+        if signal != spelling:
+            return self._notes.guessed.get(signal, spelling)
+        if spelling in self._keys:
+            return spelling
+        return next((key for key, to in self._changed.items() if to == spelling), spelling)
 
     def __iter__(self) -> Iterator[Row]:
         first = self._learn()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from dfx_agent.catalogue.native.meaning import meaning_of
 from dfx_agent.ingest.run import Notes, Record, Row
 
 # parts of one step are so many rows apart at most
@@ -41,6 +42,9 @@ class StepMerger:
     def add(self, step: int, record: Record) -> Iterator[Row]:
         rows = self._fallen or self._rows
         if rows and rows[-1][0] == step:
+            if _contradicts(record, rows[-1][1]):
+                what = "is reported again with other values: the last are read"
+                self._notes.left_out(what, f"step {step}")
             rows[-1][1].update(record)
         elif self._fallen:
             yield from self._add_after_fall(step, record)
@@ -95,6 +99,14 @@ def _is_part(record: Record, row: Record) -> bool:
     shared = row.keys() & record.keys()
     return len(shared) < len(record) and all(
         row[key] == record[key] or is_clock(key) for key in shared
+    )
+
+
+def _contradicts(record: Record, row: Record) -> bool:
+    """Whether a signal has another value than before: another run, another rank, a part of it."""
+    return any(
+        row[key] != record[key] and meaning_of(key) is not None
+        for key in row.keys() & record.keys()
     )
 
 

@@ -40,6 +40,8 @@ def verl_record(line: str, notes: Notes) -> Record | None:
             f"the line of step {begin[1]}, at {cut[:40]!r},",
         )
     record = numbers(_pairs(items))
+    if not record:
+        notes.left_out("holds no value: left out", f"the line of step {begin[1]}")
     record["step"] = int(begin[1])
     return record
 

@@ -176,3 +176,25 @@ def test_every_step_that_was_reported_once_is_a_row(steps):
     records = counted("step", steps)
     if len(set(steps)) > 1:
         assert set(steps_of(records)) == set(steps)
+
+
+def test_two_runs_in_one_file_contradict_each_other_and_it_is_counted():
+    """Their records alternate: of each step only the last can be read."""
+    records = [{"step": float(step), "reward": value} for step in range(20) for value in (0.1, 0.9)]
+    rows, notes = rows_of(records)
+    assert len(rows) == 20
+    assert notes.num_left_out == 20
+    assert notes.lines == [
+        "step 0 is reported again with other values: the last are read (19 more such)"
+    ]
+
+
+def test_the_same_values_twice_and_parts_of_a_step_are_no_contradiction():
+    same = [{"step": float(i // 2), "reward": i // 2 / 8} for i in range(40)]
+    parts = [
+        {"step": float(i // 2), **({"reward": 0.1} if i % 2 else {"loss": 0.2})} for i in range(40)
+    ]
+    for records in (same, parts):
+        rows, notes = rows_of(records)
+        assert len(rows) == 20
+        assert notes.num_left_out == 0
