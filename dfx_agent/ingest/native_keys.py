@@ -178,7 +178,7 @@ class NativeRows:
 
     def _tell_guesses(self) -> None:
         """One line with the options that give the same reading."""
-        guessed = self._notes.guessed
+        guessed = {name: key for name, key in self._notes.guessed.items() if key != name}
         if guessed:
             read = ", ".join(f"{key[:60]} as {name}" for name, key in guessed.items())
             words = (shlex.quote(f"{name}={key}") for name, key in guessed.items())

@@ -260,7 +260,7 @@ class SignalBank:
             self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
         for key, symptom in self._symptoms.items():
             sign, signals = self._of_family[key]
-            zs = [sign * signal.z for signal in signals if signal.z is not None]
+            zs = [signal.distance(sign) for signal in signals if signal.z is not None]
             if zs:
                 symptom.observe(self._row, max(zs))
         self._collapsed.observe(step, values)

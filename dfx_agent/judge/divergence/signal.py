@@ -14,6 +14,7 @@ from dfx_agent.judge.divergence.baseline import Baseline, Drift, KeptBaseline, K
 from dfx_agent.judge.divergence.collapse import (
     BLOW_UP_STEPS,
     JUMP_STEPS,
+    REWARD,
     KeptStreak,
     Streak,
     is_blown_up,
@@ -182,6 +183,15 @@ class Signal:
             return None
         score = self.spec.score(self.value)
         return None if score is None else (score - self._band.median) / self._band.scale
+
+    def distance(self, sign: float) -> float:
+        """How far the newest row is off in one direction (1 up, -1 down).
+
+        A reward that is not lower than usual has not fallen, however far it lies below its trend.
+        """
+        plain_z = self.plain_z if self.spec.name == REWARD else None
+        is_back = plain_z is not None and sign * plain_z <= 0
+        return sign * ((plain_z if is_back else self.z) or 0.0)
 
     def rewind(self, step: int) -> None:
         self.baseline.rewind(step)

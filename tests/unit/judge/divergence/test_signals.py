@@ -451,3 +451,16 @@ def test_memory_is_bounded():
     for step in range(300, 3000):
         bank.observe(step, {**healthy(rng), "loss": math.nan, "score_max": 1.0, "score_min": 0.0})
     assert len(repr(bank.kept())) < size * 1.1
+
+
+def test_a_reward_above_its_usual_value_has_not_fallen_however_far_below_its_trend():
+    """It rose steadily and stops: "fell from 66 to 105" was said."""
+    bank = SignalBank()
+    for step in range(40):
+        bank.observe(step, {"reward": step / 40})
+    for step in range(40, 43):
+        state = bank.observe(step, {"reward": 0.7})
+        row = signal(state, "reward")
+        assert row.z < -1, "of its trend"
+        assert row.value > row.usual_value
+        assert not any(s.is_active and s.direction == "down" for s in state.symptoms)
