@@ -105,4 +105,4 @@ class StepRows:
 def rank_order(label: str) -> tuple[int, str]:
     """Sort key: rank 2 before rank 10, processes without a rank last."""
     head = label.partition(".")[0]
-    return (int(head), label) if head.isdigit() else (1 << 31, label)
+    return (int(head), label) if head.isdecimal() else (1 << 31, label)

@@ -250,7 +250,7 @@ def _outside(member: Member, run: str) -> OutsideProcess:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else UNKNOWN
+    return int(text) if text.isascii() and text.isdecimal() else UNKNOWN
 
 
 def _holds_reports(path: str) -> bool:

@@ -109,7 +109,7 @@ class ProcessTable:
 
     def refresh(self) -> None:
         """Forget who is gone, read who is new, and who was still starting."""
-        now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        now = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
         for pid in self._known.keys() - now:
             del self._known[pid]
         self._settled &= now

@@ -88,7 +88,7 @@ def rank_of(process: Process) -> int | None:
     environment = process.environment
     names = (*_RANK, "SLURM_PROCID") if _is_slurm_rank(environment) else _RANK
     texts = (environment.get(name, "") for name in names)
-    return next((int(text) for text in texts if text.isascii() and text.isdigit()), None)
+    return next((int(text) for text in texts if text.isascii() and text.isdecimal()), None)
 
 
 def _is_slurm_rank(environment: Mapping[str, str]) -> bool:

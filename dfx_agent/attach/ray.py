@@ -62,7 +62,7 @@ def run_name(keys: Iterable[str], table: ProcessTable) -> str | None:
     """As the guest of an actor would name the run; None when this is no job of Ray."""
     for key in sorted(key for key in keys if key.startswith(_KEY)):
         raylet = _raylet_of(key)
-        process = table.get(int(raylet)) if raylet.isdigit() else None
+        process = table.get(int(raylet)) if raylet.isdecimal() else None
         session = process and _session(process)
         if session:
             return f"ray-{session.rpartition('_')[2]}-{key.rpartition(' ')[2]}"

@@ -99,7 +99,7 @@ def _label(row: dict[str, Any], where: str) -> Label:
     kind, onset = _KINDS.get(told, told), (row.get("onset_row") or "").strip()
     if kind not in {"healthy", "collapse", "ambiguous"}:
         raise UsageError(f"{where}: kind is {told!r}, not healthy, collapse or ambiguous")
-    if kind == "collapse" and not onset.isdigit():
+    if kind == "collapse" and not onset.isdecimal():
         raise UsageError(f"{where}: a collapse needs its onset_row, counted from 0")
     return Label(kind, int(onset) if kind == "collapse" else None, row.get("sample") or "not said")
 

@@ -145,7 +145,7 @@ def _named(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> D
 
 def _is_index(word: str) -> bool:
     """What int() takes and a machine may have: no "²", nor thousands of digits."""
-    return word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS
+    return word.isascii() and word.isdecimal() and len(word) <= _MOST_DIGITS
 
 
 def _by_uuid(word: str, rows: Sequence[DeviceRow]) -> DeviceRow | None:

@@ -23,13 +23,13 @@ class MemoryGroup:
     def limit_bytes(self) -> int | None:
         """None when there is none."""
         text = _read(self.path, "memory.max" if self.is_v2 else "memory.limit_in_bytes").strip()
-        return int(text) if text.isdigit() and int(text) < _UNLIMITED_BYTES else None
+        return int(text) if text.isdecimal() and int(text) < _UNLIMITED_BYTES else None
 
     def used_bytes(self) -> int | None:
         """What counts against the limit without file pages that the kernel can drop at once."""
         name = "memory.current" if self.is_v2 else "memory.usage_in_bytes"
         text = _read(self.path, name).strip()
-        if not text.isdigit():
+        if not text.isdecimal():
             return None
         field = "inactive_file" if self.is_v2 else "total_inactive_file"
         droppable = parse_counts(_read(self.path, "memory.stat")).get(field, 0)
@@ -78,7 +78,7 @@ def processor_quota(pid: int, mount: str = MOUNT) -> tuple[float | None, float |
 
 def _quota(text: str) -> float | None:
     quota, _, period = text.strip().partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
 
 
 def parse_cgroup(text: str, controller: str = "memory") -> tuple[str, bool] | None:
@@ -96,7 +96,7 @@ def parse_cgroup(text: str, controller: str = "memory") -> tuple[str, bool] | No
 def parse_counts(text: str) -> dict[str, int]:
     """Lines of a name and a number, as in ``memory.stat``; others are left out."""
     rows = (line.split() for line in text.splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
 
 
 def _read(directory: str, name: str) -> str:

@@ -132,7 +132,7 @@ def parse_host_counts(text: str) -> dict[str, int]:
     return {
         row[0].rstrip(":"): int(row[1]) * (_BYTES_PER_KB if row[2:] == ["kB"] else 1)
         for row in rows
-        if len(row) >= 2 and row[1].isdigit()
+        if len(row) >= 2 and row[1].isdecimal()
     }
 
 

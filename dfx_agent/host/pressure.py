@@ -32,6 +32,6 @@ def stalled_ratios(root: str = "/proc/pressure") -> dict[str, dict[str, float]]:
         for line in text.splitlines():
             kind, _, rest = line.partition(" avg10=")
             share = rest.partition(" ")[0]
-            if kind in {"some", "full"} and share.replace(".", "", 1).isdigit():
+            if kind in {"some", "full"} and share.replace(".", "", 1).isdecimal():
                 found.setdefault(resource, {})[kind] = float(share) / 100
     return found

@@ -26,7 +26,7 @@ def process_table() -> dict[int, ProcessEntry]:
     """By pid; what ends meanwhile is left out."""
     found = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if name.isdecimal():
             fields = stat_fields(f"/proc/{name}/stat")
             if len(fields) > START_TICKS:
                 pid = int(name)

@@ -26,7 +26,7 @@ class PrintedTable:
         if len(line) > _MAX_LINE_CHARS:
             return None
         begin = line.lstrip("| \t")[:1]
-        if not begin.isdigit():
+        if not begin.isdecimal():
             if begin in {"S", "s"}:
                 self._begin(line)
             return None

@@ -109,9 +109,9 @@ def _indexed(value: Mapping[str, Any]) -> list[Any] | None:
     inner = {key: cells for key, cells in value.items() if isinstance(cells, dict) and cells}
     if len(inner) < len(value) or not inner:
         return None
-    if len(inner) >= _LEAST_RECORDS and all(key.isdigit() for key in inner):
+    if len(inner) >= _LEAST_RECORDS and all(key.isdecimal() for key in inner):
         return [{"index": int(key), **row} for key, row in inner.items()]
-    if not all(at.isdigit() for cells in inner.values() for at in cells):
+    if not all(at.isdecimal() for cells in inner.values() for at in cells):
         return None
     rows: dict[str, dict[str, Any]] = {}
     for key, cells in inner.items():

@@ -215,7 +215,7 @@ def _begin(fold: JobFold, node: NodeRun, seat: Seat) -> float:
 
 def _order(row: RankRow) -> tuple[str, int, str]:
     head = row.rank.partition("@")[0].partition(".")[0]
-    return (row.role, int(head), row.rank) if head.isdigit() else (row.role, 1 << 31, row.rank)
+    return (row.role, int(head), row.rank) if head.isdecimal() else (row.role, 1 << 31, row.rank)
 
 
 def _known(value: int) -> int | None:

@@ -103,6 +103,6 @@ def _ray_job() -> str | None:
 def _first_int(names: tuple[str, ...]) -> int:
     for name in names:
         text = os.environ.get(name, "")
-        if text.isascii() and text.isdigit():
+        if text.isascii() and text.isdecimal():
             return min(int(text), _LARGEST)
     return UNKNOWN

@@ -21,7 +21,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     Raises UsageError naming the text when it is none of these.
     """
     host, colon, port = text.strip().rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
         raise UsageError(f"--listen {text!r}: no port in it; write HOST:PORT, for example :9931")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

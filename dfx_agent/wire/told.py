@@ -214,14 +214,14 @@ def strides_of(text: str) -> Iterator[Stride]:
 
 def _number(text: str) -> int:
     """ValueError where it is none, or larger than any rank."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < _MOST):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < _MOST):
         raise ValueError(text)
     return int(text)
 
 
 def _whole(text: str) -> int:
     """ValueError where it is none; as large as parameters are many."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 16):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
         raise ValueError(text)
     return int(text)
 

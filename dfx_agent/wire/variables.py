@@ -57,7 +57,7 @@ class RingSize(Variable):
 
     def value(self) -> int:
         text = self.text() or str(DEFAULT_NUM_RECORDS)
-        number = int(text) if text.isascii() and text.isdigit() else 0
+        number = int(text) if text.isascii() and text.isdecimal() else 0
         if number & (number - 1) or not MIN_NUM_RECORDS <= number <= MAX_NUM_RECORDS:
             limits = f"{MIN_NUM_RECORDS} to {MAX_NUM_RECORDS}"
             raise ValueError(f"{self.name}={text}: use a power of two, {limits}")

@@ -54,7 +54,7 @@ def parse(text: str) -> ProcessStacks | None:
     threads: list[tuple[int, list[Frame]]] = []
     for line in lines[1:]:
         if found := _FRAME.match(line):
-            number = int(found[2]) if found[2].isdigit() else 0
+            number = int(found[2]) if found[2].isdecimal() else 0
             if threads and len(threads[-1][1]) < _MAX_FRAMES and not _is_ours(found[1]):
                 threads[-1][1].append(Frame(found[1], number, found[3]))
         elif found := _NAME.match(line):

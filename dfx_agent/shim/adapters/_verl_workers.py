@@ -277,7 +277,7 @@ def _claim_role(writer: Recorder, role: str) -> None:
         chosen = next((known for known in _ROLES if known in _methods.roles), role)
         per_node = os.environ.get("RAY_LOCAL_WORLD_SIZE", "")
         numbers = {}
-        if per_node.isdigit() and int(per_node) and writer.identity.rank >= 0:
+        if per_node.isdecimal() and int(per_node) and writer.identity.rank >= 0:
             numbers["local_rank"] = writer.identity.rank % int(per_node)
         _around.claim(writer, chosen, **numbers)
 
