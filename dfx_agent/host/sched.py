@@ -24,7 +24,7 @@ def times_by_thread(pid: int) -> dict[int, ThreadTimes]:
     return {
         thread: ThreadTimes(*map(int, fields[:3]))
         for thread, fields in known.items()
-        if len(fields) >= 3 and all(field.isdecimal() for field in fields[:3])
+        if len(fields) >= 3 and all(field.isdigit() for field in fields[:3])
     }
 
 
@@ -63,7 +63,7 @@ def _fields(pid: int, thread: int) -> list[bytes]:
 def parse_schedstat(line: bytes) -> SchedTimes | None:
     """Of the text of a ``schedstat``; a kernel that does not count writes zeros."""
     fields = line.split()
-    if len(fields) < 2 or not (fields[0].isdecimal() and fields[1].isdecimal()):
+    if len(fields) < 2 or not (fields[0].isdigit() and fields[1].isdigit()):
         return None
     times = SchedTimes(int(fields[0]), int(fields[1]))
     return times if times.ran_ns else None
