@@ -1,8 +1,8 @@
 """The alerts over labelled logs in their native formats, read as ``backtest`` reads them.
 
 $DFX_BENCH_DATA/native holds logs with INVENTORY.csv: verdict, and of a collapse its row from 1.
-Rules were built on most of them. A third was kept apart, by repository, and is counted by itself:
-see ``KEPT_APART`` for what was looked at nevertheless.
+Rules were built on most of them. A third was held out, by repository, and is counted by itself:
+see ``HELD_OUT`` for what was looked at nevertheless.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dfx_agent.backtest.replay import SignalRows, SignalValues, replay
 from dfx_agent.ingest.reader import open_logs
 from dfx_agent.ingest.run import UnreadableLogError
 
-KEPT_APART = """Kept apart are the repositories whose name has a SHA-256 that begins with a byte
+HELD_OUT = """Held out are the repositories whose name has a SHA-256 that begins with a byte
 divisible by 3. Two rules were settled after a look at one of them (a Gemma notebook that plays
 2048): a reference KL counts from 0.03 nats on, and its blow-up only where the reward is lower."""
 
@@ -80,21 +80,21 @@ class Group:
         return f"| {' | '.join(cells)} |\n"
 
 
-def is_kept_apart(repository: str) -> bool:
+def is_held_out(repository: str) -> bool:
     return hashlib.sha256(repository.encode()).digest()[0] % 3 == 0
 
 
 def table(folder: Path | None = None) -> str:
-    """Markdown, and below it what was kept apart."""
+    """Markdown, and below it what was held out."""
     folder = folder or Path(os.environ.get("DFX_BENCH_DATA", DEFAULT_DATA)) / "native"
-    built, apart = Group("rules were built on"), Group("kept apart")
+    built, held_out = Group("rules were built on"), Group("held out")
     with (folder / "INVENTORY.csv").open(encoding="utf-8") as file:
         entries = list(csv.DictReader(file))
     for entry in entries:
         rows, is_judged = _longest(folder / entry["file"], entry["run_hint"])
-        group = apart if is_kept_apart(entry["repo"]) else built
+        group = held_out if is_held_out(entry["repo"]) else built
         group.add(entry, rows, is_judged=is_judged)
-    return f"{_HEAD}{built.line()}{apart.line()}\n{KEPT_APART}\n"
+    return f"{_HEAD}{built.line()}{held_out.line()}\n{HELD_OUT}\n"
 
 
 def _longest(path: Path, hint: str) -> tuple[list[SignalValues], bool]:

@@ -17,7 +17,7 @@ from dfx_agent.ingest.reader import Log
 from dfx_agent.ingest.run import Row, Run
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.baseline import WARM_STEPS
-from dfx_agent.judge.divergence.collapse import SIZED
+from dfx_agent.judge.divergence.collapse import NOT_LEARNING_STEPS, SIZED
 from dfx_agent.judge.divergence.inputs import Input, SignalInputs, input_of
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.judge.divergence.verdict import can_vote
@@ -88,12 +88,16 @@ class Coverage:
     def count_judged(self, state: SignalState) -> SignalState:
         """A row is judged when two families that vote, or one sized signal, were scored on it.
 
-        A constant tells nothing, unless it says that nothing is learned.
+        A constant cannot be compared, unless it has lasted so long that nothing is learned.
         """
         scored = [row for row in state.signals if row.z is not None and row.has_varied]
         can_agree = len({row.symptom for row in scored} & _VOTING) >= LEAST_FAMILIES
         can_blow_up = any(row.signal in SIZED for row in scored)
-        is_found = any(row.num_steps for row in state.collapses if row.kind == "not_learning")
+        is_found = any(
+            row.num_steps >= NOT_LEARNING_STEPS
+            for row in state.collapses
+            if row.kind == "not_learning"
+        )
         self.num_rows_judged += can_agree or can_blow_up or is_found
         self.varied |= {row.signal for row in state.signals if row.has_varied}
         if self._newest_step is not None and state.step < self._newest_step:

@@ -104,11 +104,11 @@ def lines(
         if report.error is None:
             yield f"{report.title}: {_judged_from(report)}: {verdict(report)}"
             audit = (f"audit: {line}" for line in report.audit)
-            told = (
+            details = (
                 *_alert_lines(report.alerts), *_restarts(report), *audit, *_missing(report),
                 *report.warnings,
             )  # fmt: skip
-            yield from (f"  {line}" for line in told)
+            yield from (f"  {line}" for line in details)
     yield from _passed_over_lines(passed_over)
     yield summary_line(reports, thresholds)
 

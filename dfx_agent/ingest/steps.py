@@ -88,8 +88,8 @@ def _numbered(
         if step is None and has_other_count:
             step = newest
         if step is None:
-            told = notes.left_out if any(map(meaning_of, record)) else notes.add
-            told("has no step: left out", f"record {i}")
+            add_note = notes.left_out if any(map(meaning_of, record)) else notes.add
+            add_note("has no step: left out", f"record {i}")
             continue
         if len(record) > MAX_KEYS:
             _keep_to_limit(record, notes)

@@ -390,3 +390,14 @@ def test_a_summary_without_labels_is_wrong_use(run_cli, tmp_path: Path, good: Pa
     (tmp_path / "LABELS.csv").write_text("path,kind\ngood.csv.gz,fine\n")
     done = run_cli("backtest", "--summary", str(good))
     assert "line 2: kind is 'fine'" in done.stderr
+
+
+def test_a_dead_run_that_is_too_short_to_be_called_dead_is_not_judged(run_cli, tmp_path: Path):
+    file = tmp_path / "dead.csv"
+    header = "step,critic/score/mean,actor/grad_norm\n"
+    for num_rows, is_found in ((20, False), (40, True)):
+        file.write_text(header + "".join(f"{step},0,0\n" for step in range(num_rows)))
+        done = run_cli("backtest", str(file))
+        assert ("Nothing has been learned since step 0" in done.stdout) is is_found
+        assert ("is not judged" in done.stderr) is not is_found
+        assert done.returncode == (0 if is_found else 1)

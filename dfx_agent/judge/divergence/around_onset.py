@@ -62,8 +62,7 @@ class AroundOnset:
         """Above what it was before, and not falling since."""
         if not self.is_known:
             return False
-        usual = _median(self._before)
-        spread = MAD_TO_SIGMA * _median([abs(value - usual) for value in self._before])
+        usual, spread = self._usual()
         level = _median(self._newest)
         return level > usual + UP_Z * spread and level >= _median(self._first)
 
@@ -72,9 +71,13 @@ class AroundOnset:
         """Lower than it was before."""
         if not self.is_known:
             return False
-        usual = _median(self._before)
-        spread = MAD_TO_SIGMA * _median([abs(value - usual) for value in self._before])
+        usual, spread = self._usual()
         return _median(self._newest) < usual - spread
+
+    def _usual(self) -> tuple[float, float]:
+        """Median and robust deviation of before."""
+        usual = _median(self._before)
+        return usual, MAD_TO_SIGMA * _median([abs(value - usual) for value in self._before])
 
     @property
     def is_best(self) -> bool:

@@ -131,7 +131,7 @@ class SignalBank:
         self._of_family = {key: self._members(*key) for key in self._symptoms}
         self._calm = {key: Calm(symptom.direction) for key, symptom in self._symptoms.items()}
         self._reward = RewardTrend()
-        # what tells why a gradient norm or a reference KL is far off, and the newest values
+        # what explains why a gradient norm or a reference KL is far off, and the newest values
         of_reference = [f"{name} reward" for name in sorted(REFERENCE_KLS)]
         self._beside = {name: AroundOnset() for name in ("loss", "reward", *of_reference)}
         self._reported: Mapping[str, float] = {}

@@ -2,7 +2,7 @@
 
 The first drift of the first signal is not it: signals drift a little all the time. Each row's
 distance from its baseline is N(0, 1) before the onset and N(m, 1) after it. The onset is common; m
-is each signal's own, its level in the newest rows: what it is now tells how far it has moved. The
+is each signal's own, its level in the newest rows, since that is how far it has moved. The
 logarithm of the likelihood ratio of an onset at row t is then the sum over signals and rows since t
 of m z - m^2 / 2 (Page 1954). Onsets within 1.92 of the best, half the 95 % point of chi-square with
 one degree of freedom, are the range.
