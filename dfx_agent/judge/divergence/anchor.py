@@ -48,9 +48,10 @@ class Anchor:
     def is_left(self) -> bool:
         if self._best is None or self._is_signed:
             return False
+        if min(self._rows) < ANCHOR_FACTOR * self._best:
+            return False
         rows = list(self._rows)
-        newest, before = _median(rows[-_NEWEST_ROWS:]), _median(rows[:-_NEWEST_ROWS])
-        return newest >= before and min(rows) >= ANCHOR_FACTOR * self._best
+        return _median(rows[-_NEWEST_ROWS:]) >= _median(rows[:-_NEWEST_ROWS])
 
     def clear(self) -> None:
         """What is now is normal."""

@@ -126,10 +126,11 @@ class Baseline:
             return None
         middle = median_of_sorted(ordered)
         spread = deviation(ordered, middle, is_raw=self._spec.is_raw)
-        floor = self._floor(middle, num)
+        is_settled = self.is_ready and not self._spec.is_raw
+        floor = self._spec.scale_floor if is_settled else self._floor(middle, num)
         scale = max(spread * (1 + FEW_ROWS_FACTOR / (num - 1)), floor)
         trend = trend_of(scores, spread, floor) if self.is_ready else None
-        return Band(middle, scale, trend, exact_scale=max(spread, floor))
+        return Band(middle, scale, trend, max(spread, floor))
 
     def kept(self) -> KeptBaseline:
         return KeptBaseline(tuple(self._rows), self._is_frozen, self._steps.kept())

@@ -149,15 +149,20 @@ class NonFinite:
     def observe(self, row: int, values: Mapping[str, float]) -> None:
         """A place is known from its first value, so that its count exists before the first NaN."""
         for name, value in values.items():
-            if name not in _PLACES:
+            where = _PLACES.get(name)
+            if where is None:
                 continue
-            rows = self._rows.setdefault(_PLACES[name], deque(maxlen=NONFINITE_STEPS))
-            if not math.isfinite(value) and row not in rows:
-                rows.append(row)
+            if where not in self._rows:
+                self._rows[where] = deque(maxlen=NONFINITE_STEPS)
+            if not math.isfinite(value) and row not in self._rows[where]:
+                self._rows[where].append(row)
 
     def num_steps(self, row: int) -> dict[str, int]:
         newest = row - NONFINITE_STEPS
-        return {where: sum(r > newest for r in rows) for where, rows in self._rows.items()}
+        return {
+            where: sum(r > newest for r in rows) if rows else 0
+            for where, rows in self._rows.items()
+        }
 
     def kept(self) -> dict[str, tuple[int, ...]]:
         return {where: tuple(rows) for where, rows in self._rows.items()}

@@ -47,6 +47,8 @@ MOST_TRUNCATED = 0.5
 TRUNCATION_RISE = 0.4
 ALL_TRUNCATED = 0.9
 REWARD_FLOOR_MARGIN = 0.01
+_LOG_BLOW_UP, _LOG_SPIKE = math.log(BLOW_UP_FACTOR), math.log(SPIKE_FACTOR)
+_LOG_ENTROPY_FALL, _LOG_LEAST_NORM = math.log(ENTROPY_FALL_FACTOR), math.log(LEAST_USUAL_NORM)
 _NO_SPIKES = frozenset({ENTROPY, "clip_fraction", "response_length"})
 # signals that can page by their size alone
 SIZED = frozenset(spec.name for spec in SIGNALS if not spec.is_raw or spec.name == REWARD)
@@ -83,6 +85,8 @@ class Streak:
             self.last_step = step
             self._num_without = 0
             return
+        if not self.num_steps:
+            return
         self._num_without += 1
         has_ended = self._num_without >= CALM_STEPS and not self.is_held
         if self.num_steps < self._enough or has_ended:
@@ -110,18 +114,19 @@ def is_blown_up(spec: SignalSpec, band: Band, score: float) -> bool:
         return False
     far = score - band.median
     if spec.name == ENTROPY and far < 0:
-        return -far >= max(math.log(ENTROPY_FALL_FACTOR), BLOW_UP_Z * band.size_scale)
-    return far >= max(math.log(BLOW_UP_FACTOR), BLOW_UP_Z * band.size_scale)
+        return -far >= _LOG_ENTROPY_FALL and -far >= BLOW_UP_Z * band.size_scale
+    return far >= _LOG_BLOW_UP and far >= BLOW_UP_Z * band.size_scale
 
 
 def is_spike(spec: SignalSpec, band: Band, score: float) -> bool:
     """Of a signal that can grow without bound."""
-    if spec.is_raw or spec.name in _NO_SPIKES:
+    far = score - band.median
+    if far < _LOG_SPIKE or spec.is_raw or spec.name in _NO_SPIKES:
         return False
     # while nothing is learned a gradient norm has no usual size: the first success is no spike
-    if spec.name == GRAD_NORM and band.median < math.log(LEAST_USUAL_NORM):
+    if spec.name == GRAD_NORM and band.median < _LOG_LEAST_NORM:
         return False
-    return score - band.median >= max(math.log(SPIKE_FACTOR), BLOW_UP_Z * band.size_scale)
+    return far >= BLOW_UP_Z * band.size_scale
 
 
 def is_cut_off(band: Band, truncation: float) -> bool:
@@ -130,8 +135,7 @@ def is_cut_off(band: Band, truncation: float) -> bool:
 
 def believed(spec: SignalSpec, value: float | None) -> float | None:
     """None for what is not scored; a finite number beyond belief has blown up all the same."""
-    if value is None or not math.isfinite(value):
-        return None
-    if abs(value) < UNBELIEVABLE:
+    if value is None or abs(value) < UNBELIEVABLE:
         return value
-    return None if spec.is_raw else math.copysign(UNBELIEVABLE, value)
+    is_scored = math.isfinite(value) and not spec.is_raw
+    return math.copysign(UNBELIEVABLE, value) if is_scored else None

@@ -159,18 +159,24 @@ class RewardTrend:
         lost = self._best - level
         if lost < FALLING_CHANGES * change:
             self._fall_step = None
-        elif self._fall_step is None:
+            self._num_down = 0
+            return
+        if self._fall_step is None:
             self._fall_step = self._values[-2][0]  # the median follows one row late
+        self._stop_improving(level, change)
+        gained = self._best - _median(self._starts)
+        is_down = lost >= DRAWDOWN_CHANGES * change and lost > DRAWDOWN_SHARE * gained
+        is_started = len(self._starts) == _START_ROWS
+        self._num_down = self._num_down + 1 if is_down and is_started else 0
+
+    def _stop_improving(self, level: float, change: float) -> None:
+        """Where the reward is well below what it was in the newest rows."""
         highest = max(value for _, value in list(self._levels)[-2 * IMPROVING_STEPS :])
         # the noise of a share grows with it: 64 rows of next to no success tell nothing of it
         newest = max(change, _typical(list(self._changes)[-_NEWEST_CHANGES:]))
         if highest - level >= FALLING_CHANGES * newest:
             self._num_rows_left = self._num_marked = 0
             self._zs.clear()
-        gained = self._best - _median(self._starts)
-        is_down = lost >= DRAWDOWN_CHANGES * change and lost > DRAWDOWN_SHARE * gained
-        is_started = len(self._starts) == _START_ROWS
-        self._num_down = self._num_down + 1 if is_down and is_started else 0
 
     def _mark(self, z: float) -> None:
         self._is_known = True

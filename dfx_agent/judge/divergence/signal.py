@@ -50,6 +50,8 @@ class Cusum:
     slack made half of an alarm, it begins with them: before, the signal had only drifted a little.
     """
 
+    __slots__ = ("_rise_step", "_run_step", "_run_sum", "sum")
+
     def __init__(self) -> None:
         self.sum = 0.0
         self._rise_step: int | None = None
@@ -59,6 +61,8 @@ class Cusum:
     def add(self, step: int, z: float) -> int | None:
         """The step at which the change began, when this step raises the alarm."""
         more = min(z, CUSUM_Z_CAP) - CUSUM_SLACK
+        if more <= 0 and not self.sum:
+            return None
         self.sum = max(0.0, self.sum + more)
         if self.sum == 0:
             self._rise_step = None
@@ -151,20 +155,22 @@ class Signal:
         if value is None or score is None:
             return {}
         self.is_known = True
-        self._first_value = value if self._first_value is None else self._first_value
-        self.has_varied |= value != self._first_value
-        self._band = self.baseline.band()
+        if self._first_value is None:
+            self._first_value = value
+        self.has_varied = self.has_varied or value != self._first_value
+        band = self._band = self.baseline.band()
         if self._anchor is not None:
             self._anchor.observe(value)
-        self._watch_size(step, score)
+        if band is not None:
+            self._watch_size(step, score, band)
         # what may be a collapse by its size must not widen the band it is measured with
         self.baseline.admit(step, score, is_learned=self.streak.num_steps == 0)
         self.drift.add(step, self.spec.value(score))
-        if self._band is None:
+        if band is None:
             return {}
-        self.z = self._band.z(score)
-        self.history.append((step, self.z))
-        return self._alarms(step, self.z)
+        z = self.z = band.z(score)
+        self.history.append((step, z))
+        return self._alarms(step, z)
 
     @property
     def is_silent(self) -> bool:
@@ -189,7 +195,9 @@ class Signal:
 
         A reward that is not lower than usual has not fallen, however far it lies below its trend.
         """
-        plain_z = self.plain_z if self.spec.name == REWARD else None
+        if self.spec.name != REWARD:
+            return sign * (self.z or 0.0)
+        plain_z = self.plain_z
         is_back = plain_z is not None and sign * plain_z <= 0
         return sign * ((plain_z if is_back else self.z) or 0.0)
 
@@ -262,10 +270,7 @@ class Signal:
         newest = kept.newest
         self.value, self.z, self.is_broken = newest.value, newest.z, newest.is_broken
 
-    def _watch_size(self, step: int, score: float) -> None:
-        band = self._band
-        if band is None:
-            return
+    def _watch_size(self, step: int, score: float, band: Band) -> None:
         if self.spec.name == TRUNCATION:
             self.streak.observe(step, holds=is_cut_off(band, score))
         else:
@@ -276,7 +281,10 @@ class Signal:
             self.collapses.observe_signal(self.spec, step, score, band)
 
     def _alarms(self, step: int, z: float) -> dict[Direction, int]:
-        onsets = {d: cusum.add(step, z if d == "up" else -z) for d, cusum in self.cusums.items()}
+        up, down = self.cusums["up"].add(step, z), self.cusums["down"].add(step, -z)
+        if up is None and down is None:
+            return {}
+        onsets: dict[Direction, int | None] = {"up": up, "down": down}
         watched = self.spec.directions
         return {d: onset for d, onset in onsets.items() if onset is not None and d in watched}
 

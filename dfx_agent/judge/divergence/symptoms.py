@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar, Literal
 
 from dfx_agent.judge.divergence.kept import Kept
@@ -42,7 +42,7 @@ class SignalSpec:
     is_zero_silent: bool = False
     starts_at_zero: bool = False
 
-    @property
+    @cached_property
     def is_raw(self) -> bool:
         return self.least is None
 
@@ -119,6 +119,7 @@ class Symptom:
     def __init__(self, name: str, direction: Direction) -> None:
         self.name = name
         self.direction = direction
+        self._quiet_row = _row(name, direction, False, None)  # noqa: FBT003
         self.onset_step: int | None = None
         self._active_to_row = -1
         self._is_held = False
@@ -127,7 +128,7 @@ class Symptom:
 
     def observe(self, row: int, latest: float) -> None:
         """The largest distance of its signals in this direction, after the alarms of this row."""
-        if latest < LASTING_Z and not self.is_active(row):
+        if self._num_far and latest < LASTING_Z and not self.is_active(row):
             self._num_far = 0
         self._num_far += latest >= FAR_Z
         self._latest_z = latest
@@ -165,9 +166,9 @@ class Symptom:
             self.clear()
 
     def as_row(self, row: int) -> SymptomRow:
-        is_active = self.is_active(row)
-        onset = self.onset_step if is_active else None
-        return _row(self.name, self.direction, is_active, onset)
+        if not self.is_active(row):
+            return self._quiet_row
+        return _row(self.name, self.direction, True, self.onset_step)  # noqa: FBT003
 
     def kept(self) -> KeptSymptom:
         return KeptSymptom(
