@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class Evaluator:
         self._held_row: dict[int, int] = {}
         # when the condition began to hold, for alerts that have to wait
         self._holds_since_seconds: dict[int, float] = {}
-        self._judged = [Judged(alert.condition) for alert in alerts]
+        self._conditions = Conditions([alert.condition for alert in alerts])
 
     def observe(
         self, state: SignalState, samples: Samples | None = None, now_seconds: float = 0.0
@@ -51,8 +51,11 @@ class Evaluator:
         several times. What is kept is counted in rows, what has to last in (monotonic) seconds.
         """
         samples = samples_of(state) if samples is None else samples
+        holding = self._conditions.holding(samples)
+        if not (holding or self._since or self._holds_since_seconds):
+            return []
         for i, alert in enumerate(self._alerts):
-            if self._judged[i].holds(samples):
+            if i in holding:
                 began_seconds = self._holds_since_seconds.setdefault(i, now_seconds)
                 if i in self._since or now_seconds - began_seconds >= alert.for_seconds:
                     self._since.setdefault(i, (state.row, state.step))
@@ -76,20 +79,36 @@ class Evaluator:
         return self._alerts[i].keep_steps > 0 and num_rows <= self._alerts[i].keep_steps
 
 
-class Judged:
-    """A condition that is asked anew only where a series that it reads has changed."""
+class Conditions:
+    """Conditions of one run, each evaluated only where a series that it reads has changed."""
 
-    def __init__(self, condition: Condition) -> None:
-        self._condition = condition
-        self._names = tuple(sorted(_sample_names(condition)))
-        self._newest: list[tuple[tuple[Mapping[str, str], float], ...]] | None = None
-        self._holds = False
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        self._conditions = conditions
+        # sample name -> places of the conditions that read it
+        self._readers: dict[str, set[int]] = {}
+        for i, condition in enumerate(conditions):
+            for name in _sample_names(condition):
+                self._readers.setdefault(name, set()).add(i)
+        self._newest: dict[str, tuple[tuple[Mapping[str, str], float], ...]] = {}
+        self._holding: set[int] = set()
+        self._is_new = True
 
-    def holds(self, samples: Samples) -> bool:
-        told = [tuple(samples.get(name, ())) for name in self._names]
-        if told != self._newest:
-            self._holds, self._newest = self._condition.holds(samples), told
-        return self._holds
+    def holding(self, samples: Samples) -> Collection[int]:
+        """Places of those that hold."""
+        changed = set(range(len(self._conditions))) if self._is_new else set()
+        self._is_new = False
+        for name, readers in self._readers.items():
+            # a tuple that did not change is not copied
+            told, newest = tuple(samples.get(name, ())), self._newest.get(name, ())
+            if told is not newest and told != newest:
+                self._newest[name] = told
+                changed |= readers
+        for i in changed:
+            if self._conditions[i].holds(samples):
+                self._holding.add(i)
+            else:
+                self._holding.discard(i)
+        return self._holding
 
 
 def onset_steps(state: SignalState) -> dict[str, int]:
@@ -104,6 +123,22 @@ def onset_steps(state: SignalState) -> dict[str, int]:
 def metrics_read(alerts: Iterable[Alert]) -> frozenset[str]:
     """Names of the metrics that these alerts are made of."""
     return frozenset(metric.name for alert in alerts for metric in _metrics_in(alert))
+
+
+def signals_read(alerts: Iterable[Alert]) -> frozenset[str]:
+    """Names of the training signals that these alerts read by name."""
+    return frozenset(name for alert in alerts for name in _signals_in(alert.condition))
+
+
+def _signals_in(part: Any) -> Iterator[str]:
+    if isinstance(part, Series):
+        yield from part.where.get("signal", ())
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _signals_in(getattr(part, field.name))
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _signals_in(item)
 
 
 def _sample_names(part: Any) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing, metrics_read
@@ -22,7 +22,7 @@ from dfx_agent.rules.declared.stability import (
     LENGTH_DRIFT,
     NONFINITE,
 )
-from dfx_agent.rules.samples import samples_of
+from dfx_agent.rules.samples import LatestSamples
 from dfx_agent.sentence import joined
 from dfx_agent.snapshot import SignalState
 
@@ -57,20 +57,25 @@ class Episode:
 
 
 def episodes(
-    states: Iterable[SignalState], alerts: tuple[Alert, ...] = STEP_CLOCKED
+    states: Iterable[SignalState],
+    alerts: tuple[Alert, ...] = STEP_CLOCKED,
+    whole_state: Callable[[], SignalState] | None = None,
 ) -> list[Episode]:
-    """Every one of ``alerts`` that would have been delivered, in the order of their rows."""
-    evaluator, read = Evaluator(alerts), metrics_read(alerts)
+    """Every one of ``alerts`` that would have been delivered, in the order of their rows.
+
+    ``whole_state``: the newest with all signals, where ``states`` have those of ``signals_read``.
+    """
+    evaluator, samples = Evaluator(alerts), LatestSamples(metrics_read(alerts))
     found: list[Episode] = []
     open_episodes: dict[tuple[str, Severity], Episode] = {}
     for state in states:
-        for firing in evaluator.observe(state, samples_of(state, read)):
+        for firing in evaluator.observe(state, samples.of(state)):
             key = firing.alert.name, firing.alert.severity
             episode = open_episodes.get(key)
             if episode is not None and state.row - episode.last_row < EPISODE_GAP_ROWS:
                 episode.last_row, episode.last_step = state.row, state.step
             elif not firing.is_inhibited:
-                episode = _opened(firing, state)
+                episode = _opened(firing, whole_state() if whole_state else state)
                 open_episodes[key] = episode
                 found.append(episode)
     return found

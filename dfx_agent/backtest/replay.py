@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
+from dfx_agent.alerting.evaluator import signals_read
 from dfx_agent.backtest.audit import Audit
 from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, episodes
 from dfx_agent.backtest.plot import Curves
@@ -53,6 +54,8 @@ class Coverage:
     varied: set[str] = field(default_factory=set)
     restarts: list[tuple[int, int, int]] = field(default_factory=list)
     _newest_step: int | None = None
+    _newest_varied: list[tuple[str, bool]] = field(default_factory=list)
+    _is_comparable: bool = False
 
     @property
     def families(self) -> list[str]:
@@ -85,25 +88,26 @@ class Coverage:
         rows = "1 row" if self.num_rows == 1 else f"{self.num_rows:,} rows"
         return f"no row could be compared with rows before it ({rows})"
 
-    def count_judged(self, state: SignalState) -> SignalState:
+    def count_judged(self, state: SignalState, varied: list[tuple[str, bool]]) -> None:
         """A row is judged when two families that vote, or one sized signal, were scored on it.
 
         A constant cannot be compared, unless it has lasted so long that nothing is learned.
+        ``varied``: those that were not constant, and whether each was scored on this row.
         """
-        scored = [row for row in state.signals if row.z is not None and row.has_varied]
-        can_agree = len({row.symptom for row in scored} & _VOTING) >= LEAST_FAMILIES
-        can_blow_up = any(row.signal in SIZED for row in scored)
-        is_found = any(
+        if varied != self._newest_varied:
+            self._newest_varied = varied
+            self.varied |= {signal for signal, _ in varied}
+            scored = [signal for signal, is_scored in varied if is_scored]
+            can_agree = len({_FAMILY_OF[signal] for signal in scored} & _VOTING) >= LEAST_FAMILIES
+            self._is_comparable = can_agree or any(signal in SIZED for signal in scored)
+        self.num_rows_judged += self._is_comparable or any(
             row.num_steps >= NOT_LEARNING_STEPS
             for row in state.collapses
             if row.kind == "not_learning"
         )
-        self.num_rows_judged += can_agree or can_blow_up or is_found
-        self.varied |= {row.signal for row in state.signals if row.has_varied}
         if self._newest_step is not None and state.step < self._newest_step:
             self.restarts.append((state.row, self._newest_step, state.step))
         self._newest_step = state.step
-        return state
 
 
 @dataclass
@@ -205,14 +209,21 @@ def replay(
     ``thresholds`` differ from the catalogue's.
     """
     (divergence,) = alerts_with(thresholds, (DIVERGENCE,))
-    bank = SignalBank(divergence.condition)
-    states: Iterable[SignalState] = (bank.observe(step, values) for step, values in rows)
-    if curves is not None:
-        states = map(curves.add, states)
-    if coverage is not None:
-        coverage.critical = divergence.condition
-        states = map(coverage.count_judged, states)
-    return episodes(states, alerts_with(thresholds, STEP_CLOCKED))
+    alerts = alerts_with(thresholds, STEP_CLOCKED)
+    bank, read = SignalBank(divergence.condition), signals_read(alerts)
+    coverage = coverage or Coverage()
+    coverage.critical = divergence.condition
+
+    def states() -> Iterator[SignalState]:
+        for step, values in rows:
+            bank.advance(step, values)
+            state = bank.state(read)
+            coverage.count_judged(state, bank.varied_signals())
+            if curves is not None:
+                curves.add(bank.state())
+            yield state
+
+    return episodes(states(), alerts, bank.state)
 
 
 def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: bool) -> Report:

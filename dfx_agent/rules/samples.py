@@ -37,6 +37,41 @@ def samples_of(state: SignalState, names: Collection[str] | None = None) -> Samp
     return _grouped(signal_samples(state, names))
 
 
+class LatestSamples:
+    """Samples of the states of one run, in order; what did not change is the same object."""
+
+    def __init__(self, names: Collection[str] | None = None) -> None:
+        """``names``: as in ``samples_of``."""
+        self._told = _told(names)
+        self._newest: tuple[object, ...] = ()
+        self._of_run: dict[str, tuple[tuple[Mapping[str, str], float], ...]] = {}
+
+    def of(self, state: SignalState) -> Samples:
+        newest = (
+            state.symptoms,
+            state.is_reward_improving,
+            state.collapses,
+            state.num_nonfinite_steps,
+            state.num_identical_score_steps,
+            state.had_score_signal,
+            state.aborted_recent_median,
+            state.is_latched,
+        )
+        if newest != self._newest:
+            self._newest = newest
+            self._follow(state)
+        of_signals = (sample for row in state.signals for sample in _signal(row, self._told))
+        return {**self._of_run, **_grouped(of_signals)}
+
+    def _follow(self, state: SignalState) -> None:
+        before = self._of_run
+        grouped = {name: tuple(rows) for name, rows in _grouped(_run_samples(state)).items()}
+        self._of_run = {
+            name: before[name] if before.get(name) == rows else rows
+            for name, rows in grouped.items()
+        }
+
+
 def symptom_samples(
     symptoms: Iterable[SymptomRow],
     *,
@@ -47,7 +82,9 @@ def symptom_samples(
     return _grouped((*_symptoms(symptoms, improving=improving), *_collapses(collapses)))
 
 
-def _grouped(samples: Iterable[Sample]) -> Samples:
+def _grouped(
+    samples: Iterable[Sample],
+) -> dict[str, list[tuple[Mapping[str, str], float]]]:
     grouped: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for metric, labels, value in samples:
         grouped.setdefault(metric.sample_name, []).append((labels, value))
@@ -56,9 +93,18 @@ def _grouped(samples: Iterable[Sample]) -> Samples:
 
 def signal_samples(state: SignalState, names: Collection[str] | None = None) -> Iterator[Sample]:
     """Every sample of the state: metric, labels without run, value."""
-    told = [each for each in _OF_SIGNAL if names is None or each[0].name in names]
+    told = _told(names)
     for row in state.signals:
         yield from _signal(row, told)
+    yield from _run_samples(state)
+
+
+def _told(names: Collection[str] | None) -> list[_Told]:
+    return [each for each in _OF_SIGNAL if names is None or each[0].name in names]
+
+
+def _run_samples(state: SignalState) -> Iterator[Sample]:
+    """Those that are of no single signal."""
     yield from _symptoms(state.symptoms, improving=state.is_reward_improving)
     yield from _collapses(state.collapses)
     for where, num_steps in state.num_nonfinite_steps.items():

@@ -7,9 +7,9 @@ evaluation on 164 real runs; what they are for: docs/concepts/training-health.md
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Annotated, ClassVar
 
 from dfx_agent.judge.divergence.aborted_share import AbortedShare
@@ -20,10 +20,8 @@ from dfx_agent.judge.divergence.collapse import (
     ENTROPY,
     MOVED_BY_LEARNING,
     REFERENCE_KLS,
-    REWARD,
     UNBELIEVABLE,
     KeptStreak,
-    Streak,
     believed,
 )
 from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
@@ -35,10 +33,10 @@ from dfx_agent.judge.divergence.signal import (
     CUSUM_ALARM,
     CUSUM_SLACK,
     CUSUM_Z_CAP,
-    TRUNCATION,
     KeptSignal,
     Signal,
 )
+from dfx_agent.judge.divergence.state_rows import RowMaker, StateRows
 from dfx_agent.judge.divergence.symptoms import (
     ACTIVE_STEPS,
     CALM_STEPS,
@@ -53,13 +51,11 @@ from dfx_agent.judge.divergence.vote import Vote
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
-    CollapseKind,
-    CollapseRow,
     DetectorParameters,
     OnsetRange,
     SignalParameters,
+    SignalRow,
     SignalState,
-    SymptomRow,
 )
 
 LATCH_STEPS = 128
@@ -148,8 +144,9 @@ class SignalBank:
         self._latch: tuple[int, int] | None = None
         self._onset: OnsetRange | None = None
         self._newest: SignalState | None = None
+        self._row_maker = RowMaker(self._signals, self._symptoms.values(), self._collapsed)
         # of this row: made once, until something changes them
-        self._rows: tuple[tuple[SymptomRow, ...], tuple[CollapseRow, ...]] | None = None
+        self._rows: StateRows | None = None
 
     def observe(
         self, step: int, values: Mapping[str, float], seconds: float | None = None
@@ -160,8 +157,13 @@ class SignalBank:
         A step that was the newest already changes nothing. A smaller step is a restart: what came
         at or after it is forgotten, and this first step after it is not scored.
         """
-        if self._newest is not None and step == self._step:
-            return self._newest
+        self.advance(step, values, seconds)
+        return self.state()
+
+    def advance(self, step: int, values: Mapping[str, float], seconds: float | None = None) -> None:
+        """``observe`` for who does not read the whole state of each step."""
+        if step == self._step:
+            return
         is_restart = self._step is not None and step < self._step
         if is_restart:
             self._rewind(step)
@@ -176,13 +178,28 @@ class SignalBank:
         self._score(step, {} if is_restart else values)
         self._update_latch(step)
         self._hold_learning()
-        self._newest = self._state(step)
-        return self._newest
+        self._newest = None
 
     @property
     def newest(self) -> SignalState | None:
         """As of the newest step; None before the first."""
+        return None if self._step is None else self.state()
+
+    def state(self, names: Collection[str] | None = None) -> SignalState:
+        """As of the newest step, with the rows of these signals, None: of all."""
+        if self._step is None:
+            raise ValueError("no step was observed")
+        if names is not None:
+            rows = (s.as_row() for s in self._signals if s.is_known and s.spec.name in names)
+            return self._state(self._step, tuple(rows))
+        if self._newest is None:
+            rows = (s.as_row() for s in self._signals if s.is_known)
+            self._newest = self._state(self._step, tuple(rows))
         return self._newest
+
+    def varied_signals(self) -> list[tuple[str, bool]]:
+        """Signals whose values were not all the same; whether the newest step was scored."""
+        return [(s.spec.name, s.z is not None) for s in self._signals if s.has_varied]
 
     def reset(self) -> None:
         """The operator says that the present state is normal: learn it from here."""
@@ -191,8 +208,7 @@ class SignalBank:
         self._rows = None
         for signal in self._signals:
             signal.drift.clear()
-        if self._step is not None:
-            self._newest = self._state(self._step)
+        self._newest = None
 
     def kept(self) -> KeptBank:
         """For ``resume`` after the agent was started again."""
@@ -239,7 +255,7 @@ class SignalBank:
         self._latch, self._latch_seconds = kept.latch, kept.latch_seconds
         self._onset, self._rows = kept.onset, None
         self._hold_streaks(is_held=self._is_young())
-        self._newest = None if self._step is None else self._state(self._step)
+        self._newest = None
 
     def _score(self, step: int, values: Mapping[str, float]) -> None:
         self._reported = values
@@ -248,7 +264,7 @@ class SignalBank:
             if value is None and signal.is_silent:
                 continue
             finite = believed(signal.spec, value)
-            is_broken = value is not None and not math.isfinite(value)
+            is_broken = finite is None and value is not None and not math.isfinite(value)
             for direction, onset in signal.observe(step, finite, is_broken=is_broken).items():
                 self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
             if signal.spec.name == "reward":
@@ -421,49 +437,25 @@ class SignalBank:
             signal.drift.clear()
 
     def _judge(self) -> Vote:
-        self._rows = self._rows or (self._symptom_rows(), self._collapses())
-        self._vote.observe(*self._rows, improving=self._is_improving())
+        self._vote.observe(*self._rows_now(), improving=self._is_improving())
         return self._vote
+
+    def _rows_now(self) -> StateRows:
+        if self._rows is None:
+            self._rows = self._row_maker.rows(self._row, self._reward.fell_step)
+        return self._rows
 
     def _is_improving(self) -> bool | None:
         if self._is_young() and self._reward.is_improving(is_latched=True) is not None:
             return False
         return self._reward.is_improving(is_latched=self._latch is not None)
 
-    def _collapses(self) -> tuple[CollapseRow, ...]:
-        rows = []
-        for signal in self._signals:
-            if signal.is_known and signal.spec.name == TRUNCATION:
-                rows.append(_collapse("truncation", "", signal.streak))
-            elif signal.is_known and not signal.spec.is_raw:
-                rows.append(_collapse("blow_up", signal.spec.name, signal.streak))
-        known = {signal.spec.name for signal in self._signals if signal.is_known}
-        run = self._collapsed
-        for name, spikes in run.spikes.items():
-            steps = spikes.steps
-            first, last = (steps[0], steps[-1]) if steps else (None, None)
-            rows.append(_collapse_row("spikes", name, len(steps), first, last))
-        if ENTROPY in known:
-            rows.append(_collapse("entropy_fall", ENTROPY, run.fall.streak))
-        if run.lowest.lowest is not None:
-            if TRUNCATION in known:
-                rows.append(_collapse("dead", "", run.dead))
-            rows.append(_collapse("not_learning", "", run.still.streak))
-            rows.append(_collapse("reward_fall", REWARD, run.reward_fall, self._reward.fell_step))
-        return tuple(rows)
-
-    def _symptom_rows(self) -> tuple[SymptomRow, ...]:
-        """Families of which a signal is known: an unknown one has no series."""
-        known = {signal.spec.symptom for signal in self._signals if signal.is_known}
-        rows = (s.as_row(self._row) for s in self._symptoms.values() if s.name in known)
-        return tuple(rows)
-
-    def _state(self, step: int) -> SignalState:
-        symptoms, collapses = self._rows = self._rows or (self._symptom_rows(), self._collapses())
+    def _state(self, step: int, signals: tuple[SignalRow, ...]) -> SignalState:
+        symptoms, collapses = self._rows_now()
         return SignalState(
             row=self._row,
             step=step,
-            signals=tuple(signal.as_row() for signal in self._signals if signal.is_known),
+            signals=signals,
             symptoms=symptoms,
             is_reward_improving=self._is_improving(),
             is_latched=self._latch is not None,
@@ -478,16 +470,6 @@ class SignalBank:
 
 
 _NOTHING = KeptAroundOnset()
-# rows that stay the same are the same object: made once, and equal without a look into them
-_collapse_row = lru_cache(maxsize=1024)(CollapseRow)
-
-
-def _collapse(
-    kind: CollapseKind, signal: str, streak: Streak, onset_step: int | None = None
-) -> CollapseRow:
-    """``onset_step``: where it is known better than from the first step with the state."""
-    onset = streak.onset_step if not streak.num_steps or onset_step is None else onset_step
-    return _collapse_row(kind, signal, streak.num_steps, onset, streak.last_step)
 
 
 def _families() -> dict[tuple[str, Direction], Symptom]:

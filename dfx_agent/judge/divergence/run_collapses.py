@@ -204,7 +204,7 @@ class RunCollapses:
         if spec.name == ENTROPY:
             self.fall.observe(step, score, band)
         holds = is_spike(spec, band, score)
-        if holds or spec.name in self.spikes:
+        if holds or (self.spikes and spec.name in self.spikes):
             self.spikes.setdefault(spec.name, Spikes()).observe(step, holds=holds)
 
     def observe(self, step: int, values: Mapping[str, float]) -> None:
@@ -216,6 +216,17 @@ class RunCollapses:
         self.still.observe(step, values, is_lowest=is_lowest)
         if truncation is not None:
             self.dead.observe(step, holds=is_lowest and truncation > ALL_TRUNCATED)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether any of them lasts."""
+        return bool(
+            self.dead.num_steps
+            or self.still.streak.num_steps
+            or self.fall.streak.num_steps
+            or self.reward_fall.num_steps
+            or (self.spikes and any(spikes.steps for spikes in self.spikes.values()))
+        )
 
     @property
     def streaks(self) -> tuple[Streak, ...]:

@@ -1,14 +1,23 @@
 """Conditions, the catalogue of alerts, and what one run makes of it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from dfx_agent.alerting.evaluator import Evaluator, Judged
+from dfx_agent.alerting.evaluator import Conditions, Evaluator
 from dfx_agent.backtest.episodes import EPISODE_GAP_ROWS, episodes
 from dfx_agent.catalogue import signals
 from dfx_agent.catalogue.spec import by_name
-from dfx_agent.rules.conditions import Agree, Compare, Either, Every, Grows, Unless, series
+from dfx_agent.rules.conditions import (
+    Agree,
+    Compare,
+    Either,
+    Every,
+    Grows,
+    Samples,
+    Unless,
+    series,
+)
 from dfx_agent.rules.declared import ALERTS
 from dfx_agent.rules.declared.pipeline import EVENT_LOOP_LATE
 from dfx_agent.rules.prometheus import Links, rule_files
@@ -83,15 +92,33 @@ def test_a_condition_reads_one_run_s_samples_as_promql_would(condition, holds):
     assert condition.holds(SAMPLES) is holds
 
 
-def test_a_condition_is_asked_anew_when_a_series_that_it_reads_has_changed():
-    """Lists that are filled anew in place are a change too."""
+def test_a_condition_is_evaluated_where_a_series_that_it_reads_has_changed():
+    """Lists that are filled again in place are a change too."""
     rows = [({"signal": "a", "direction": "up"}, 3.0)]
-    judged = Judged(Every((Compare(series(CUSUM), ">", 2), Grows(series(CUSUM), 900))))
+    both = Every((Compare(series(CUSUM), ">", 2), Grows(series(CUSUM), 900)))
+    conditions = Conditions([Compare(series(CUSUM), ">", 2), both])
     growth = "increase(dfx_signal_cusum[900s])"
-    assert not judged.holds({"dfx_signal_cusum": rows})
-    assert judged.holds({"dfx_signal_cusum": rows, growth: [({}, 1.0)]})
+    assert set(conditions.holding({"dfx_signal_cusum": rows})) == {0}
+    assert set(conditions.holding({"dfx_signal_cusum": rows, growth: [({}, 1.0)]})) == {0, 1}
     rows[0] = ({"signal": "a", "direction": "up"}, 1.0)
-    assert not judged.holds({"dfx_signal_cusum": rows, growth: [({}, 1.0)]})
+    assert not conditions.holding({"dfx_signal_cusum": rows, growth: [({}, 1.0)]})
+
+
+def test_a_condition_is_evaluated_only_where_a_series_that_it_reads_has_changed():
+    num_evaluations = 0
+
+    @dataclass(frozen=True)
+    class Counted(Compare):
+        def holds(self, samples: Samples) -> bool:
+            nonlocal num_evaluations
+            num_evaluations += 1
+            return super().holds(samples)
+
+    conditions = Conditions([Counted(series(CUSUM), ">", 2)])
+    for value in (3.0, 3.0, 4.0):
+        rows = [({"signal": "a", "direction": "up"}, value)]
+        assert conditions.holding({"dfx_signal_cusum": rows, "other": [({}, value)]}) == {0}
+    assert num_evaluations == 2
 
 
 def test_a_label_the_metric_does_not_have_is_refused():

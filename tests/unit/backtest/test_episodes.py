@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from training_curves import healthy, trained
 
 from dfx_agent.backtest.episodes import STEP_CLOCKED, episodes
+from dfx_agent.backtest.replay import replay
+from dfx_agent.judge.divergence.bank import SignalBank
 
 
 @pytest.mark.parametrize("where", ["loss", "reward"])
@@ -22,3 +25,19 @@ def test_an_alert_that_also_reads_what_no_log_has_is_among_them():
     named = {(alert.name, alert.severity) for alert in STEP_CLOCKED}
     assert {("DfxNonFinite", "critical"), ("DfxTrainingDivergence", "critical")} <= named
     assert not named & {("DfxStepStalled", "critical"), ("DfxHostMemoryLeak", "warning")}
+
+
+def test_a_replay_that_makes_only_the_rows_that_alerts_read_finds_the_same():
+    rng, rows = random.Random(5), []
+    for step in range(400):
+        values = healthy(rng) | {"truncation": 0.02}
+        if step > 250:
+            values["response_length"] *= 3
+            values["truncation"] = 0.9
+        if step > 300:
+            values["entropy"] *= 9
+        rows.append((step, values))
+    bank = SignalBank()
+    expected = episodes(bank.observe(step, values) for step, values in rows)
+    assert {"DfxLengthDrift", "DfxRolloutDegraded"} <= {episode.alert for episode in expected}
+    assert replay(rows) == expected
