@@ -125,14 +125,14 @@ def metrics_read(alerts: Iterable[Alert]) -> frozenset[str]:
     return frozenset(metric.name for alert in alerts for metric in _metrics_in(alert))
 
 
-def signals_read(alerts: Iterable[Alert]) -> frozenset[str]:
-    """Names of the training signals that these alerts read by name."""
-    return frozenset(name for alert in alerts for name in _signals_in(alert.condition))
+def signals_read(alerts: Iterable[Alert]) -> frozenset[tuple[str, str]]:
+    """Metric and training signal of what these alerts read of single signals."""
+    return frozenset(pair for alert in alerts for pair in _signals_in(alert.condition))
 
 
-def _signals_in(part: Any) -> Iterator[str]:
+def _signals_in(part: Any) -> Iterator[tuple[str, str]]:
     if isinstance(part, Series):
-        yield from part.where.get("signal", ())
+        yield from ((part.metric.name, signal) for signal in part.where.get("signal", ()))
     elif is_dataclass(part):
         for field in fields(part):
             yield from _signals_in(getattr(part, field.name))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from dfx_agent.alerting.evaluator import Evaluator, Firing, metrics_read
+from dfx_agent.alerting.evaluator import Evaluator, Firing, metrics_read, signals_read
 from dfx_agent.catalogue import signals
 from dfx_agent.judge.divergence.verdict import (
     divergence_verdict,
@@ -22,7 +23,7 @@ from dfx_agent.rules.declared.stability import (
     LENGTH_DRIFT,
     NONFINITE,
 )
-from dfx_agent.rules.samples import LatestSamples
+from dfx_agent.rules.samples import LatestSamples, SignalFigures
 from dfx_agent.sentence import joined
 from dfx_agent.snapshot import SignalState
 
@@ -56,29 +57,44 @@ class Episode:
     action: str = ""
 
 
-def episodes(
-    states: Iterable[SignalState],
-    alerts: tuple[Alert, ...] = STEP_CLOCKED,
-    whole_state: Callable[[], SignalState] | None = None,
-) -> list[Episode]:
-    """Every one of ``alerts`` that would have been delivered, in the order of their rows.
+class EpisodeFinder:
+    """Of one run; ``episodes``: every alert that would have been delivered, in order of rows."""
 
-    ``whole_state``: the newest with all signals, where ``states`` have those of ``signals_read``.
-    """
-    evaluator, samples = Evaluator(alerts), LatestSamples(metrics_read(alerts))
-    found: list[Episode] = []
-    open_episodes: dict[tuple[str, Severity], Episode] = {}
-    for state in states:
-        for firing in evaluator.observe(state, samples.of(state)):
+    def __init__(self, alerts: tuple[Alert, ...] = STEP_CLOCKED) -> None:
+        self.episodes: list[Episode] = []
+        self._evaluator = Evaluator(alerts)
+        self._samples = LatestSamples(signals_read(alerts))
+        self._open: dict[tuple[str, Severity], Episode] = {}
+
+    def observe(
+        self,
+        state: SignalState,
+        figures: Iterable[SignalFigures],
+        full_state: Callable[[], SignalState],
+    ) -> None:
+        """The next state; ``full_state`` has the rows of its signals too."""
+        for firing in self._evaluator.observe(state, self._samples.of(state, figures)):
             key = firing.alert.name, firing.alert.severity
-            episode = open_episodes.get(key)
+            episode = self._open.get(key)
             if episode is not None and state.row - episode.last_row < EPISODE_GAP_ROWS:
                 episode.last_row, episode.last_step = state.row, state.step
             elif not firing.is_inhibited:
-                episode = _opened(firing, whole_state() if whole_state else state)
-                open_episodes[key] = episode
-                found.append(episode)
-    return found
+                self._open[key] = _opened(firing, full_state())
+                self.episodes.append(self._open[key])
+
+
+def episodes(
+    states: Iterable[SignalState], alerts: tuple[Alert, ...] = STEP_CLOCKED
+) -> list[Episode]:
+    """Of a run with these states."""
+    finder = EpisodeFinder(alerts)
+    for state in states:
+        finder.observe(state, state.signals, partial(_same, state))
+    return finder.episodes
+
+
+def _same(state: SignalState) -> SignalState:
+    return state
 
 
 def _reason(alert: Alert, state: SignalState) -> str:

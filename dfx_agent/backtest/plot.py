@@ -28,8 +28,8 @@ class Curves:
     steps: list[int] = field(default_factory=list)
     signals: dict[str, tuple[Curve, Curve, Curve]] = field(default_factory=dict)
 
-    def add(self, state: SignalState) -> SignalState:
-        """Keep this state's numbers and hand it on."""
+    def add(self, state: SignalState) -> None:
+        """Keep this state's numbers."""
         num_rows = len(self.steps)
         self.steps.append(state.step)
         for row in state.signals:
@@ -38,7 +38,6 @@ class Curves:
             for curve, number in zip(curves, numbers, strict=True):
                 curve.extend([None] * (num_rows - len(curve)))
                 curve.append(_short(number))
-        return state
 
 
 @dataclass(frozen=True)

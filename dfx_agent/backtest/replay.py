@@ -8,9 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
-from dfx_agent.alerting.evaluator import signals_read
 from dfx_agent.backtest.audit import Audit
-from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, episodes
+from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
 from dfx_agent.backtest.plot import Curves
 from dfx_agent.catalogue.native import load
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
@@ -210,20 +209,17 @@ def replay(
     """
     (divergence,) = alerts_with(thresholds, (DIVERGENCE,))
     alerts = alerts_with(thresholds, STEP_CLOCKED)
-    bank, read = SignalBank(divergence.condition), signals_read(alerts)
+    bank, finder = SignalBank(divergence.condition), EpisodeFinder(alerts)
     coverage = coverage or Coverage()
     coverage.critical = divergence.condition
-
-    def states() -> Iterator[SignalState]:
-        for step, values in rows:
-            bank.advance(step, values)
-            state = bank.state(read)
-            coverage.count_judged(state, bank.varied_signals())
-            if curves is not None:
-                curves.add(bank.state())
-            yield state
-
-    return episodes(states(), alerts, bank.state)
+    for step, values in rows:
+        bank.advance(step, values)
+        state = bank.state_of_run()
+        coverage.count_judged(state, bank.varied_signals())
+        if curves is not None:
+            curves.add(bank.state())
+        finder.observe(state, bank.known_signals, bank.state)
+    return finder.episodes
 
 
 def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: bool) -> Report:

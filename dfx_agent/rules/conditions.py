@@ -17,8 +17,10 @@ reads is made by ``increases.Increases``: a condition remembers nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 from dfx_agent.catalogue.spec import Metric
@@ -27,6 +29,9 @@ from dfx_agent.catalogue.spec import Metric
 Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 Operator = Literal[">", ">=", "<", "<=", "=="]
+_COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq,
+}  # fmt: skip
 
 
 class Condition(Protocol):
@@ -42,7 +47,7 @@ class Series:
     metric: Metric
     where: Mapping[str, tuple[str, ...]]
 
-    @property
+    @cached_property
     def sample_name(self) -> str:
         return self.metric.sample_name
 
@@ -99,7 +104,7 @@ class Compare:
         if not values:
             return False
         value = min(values) if self.operator.startswith("<") else max(values)
-        return _compare(value, self.operator, self.bound)
+        return _COMPARE[self.operator](value, self.bound)
 
 
 @dataclass(frozen=True)
@@ -175,11 +180,3 @@ class Unless:
 
     def holds(self, samples: Samples) -> bool:
         return self.condition.holds(samples) and not self.veto.holds(samples)
-
-
-def _compare(value: float, operator: Operator, bound: float) -> bool:
-    if operator.startswith("<"):
-        return value < bound or (operator == "<=" and value == bound)
-    if operator == "==":
-        return value == bound
-    return value > bound or (operator == ">=" and value == bound)

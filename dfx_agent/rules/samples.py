@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from operator import attrgetter
+from typing import Any, Protocol
 
 from dfx_agent.catalogue import signals
 from dfx_agent.catalogue.spec import Metric
@@ -15,10 +16,10 @@ from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 REWARD_IMPROVING = "reward_improving"
 
 Sample = tuple[Metric, Mapping[str, str], float]
+_Rows = tuple[tuple[Mapping[str, str], float], ...]
 
 # metric, labels beside the signal's name, which of the row's values
-_Told = tuple[Metric, Mapping[str, str], Callable[[SignalRow], float | None]]
-_OF_SIGNAL: tuple[_Told, ...] = (
+_OF_SIGNAL: tuple[tuple[Metric, Mapping[str, str], Callable[[Any], float | None]], ...] = (
     (signals.SIGNAL_VALUE, {}, attrgetter("value")),
     (signals.SIGNAL_Z, {}, attrgetter("z")),
     (signals.SIGNAL_RECENT_MEDIAN, {}, attrgetter("recent_median")),
@@ -32,21 +33,44 @@ _OF_SIGNAL: tuple[_Told, ...] = (
 )
 
 
-def samples_of(state: SignalState, names: Collection[str] | None = None) -> Samples:
-    """Every sample of the state, by sample name; those of signals for these metrics' names only."""
-    return _grouped(signal_samples(state, names))
+def samples_of(state: SignalState) -> Samples:
+    """Every sample of the state, by sample name."""
+    return _grouped(signal_samples(state))
+
+
+class SignalFigures(Protocol):
+    """What alerts read of one signal: a SignalRow, or what makes one."""
+
+    @property
+    def signal(self) -> str: ...
+    @property
+    def recent_median(self) -> float | None: ...
+    @property
+    def drift_ratio(self) -> float | None: ...
+    @property
+    def drift_difference(self) -> float | None: ...
 
 
 class LatestSamples:
-    """Samples of the states of one run, in order; what did not change is the same object."""
+    """Samples of the states of one run, in order; what did not change is the same object.
 
-    def __init__(self, names: Collection[str] | None = None) -> None:
-        """``names``: as in ``samples_of``."""
-        self._told = _told(names)
+    ``read``: metric and signal of the samples of single signals that are wanted.
+    """
+
+    def __init__(self, read: Collection[tuple[str, str]]) -> None:
+        self._told = {
+            signal: [
+                (metric.sample_name, {"signal": signal, **more}, value_of)
+                for metric, more, value_of in _OF_SIGNAL
+                if (metric.name, signal) in read
+            ]
+            for _, signal in read
+        }
         self._newest: tuple[object, ...] = ()
-        self._of_run: dict[str, tuple[tuple[Mapping[str, str], float], ...]] = {}
+        self._of_run: dict[str, _Rows] = {}
 
-    def of(self, state: SignalState) -> Samples:
+    def of(self, state: SignalState, figures: Iterable[SignalFigures]) -> Samples:
+        """``figures``: of the signals of ``read``, or of more."""
         newest = (
             state.symptoms,
             state.is_reward_improving,
@@ -60,8 +84,13 @@ class LatestSamples:
         if newest != self._newest:
             self._newest = newest
             self._follow(state)
-        of_signals = (sample for row in state.signals for sample in _signal(row, self._told))
-        return {**self._of_run, **_grouped(of_signals)}
+        samples = self._of_run.copy()
+        for row in figures:
+            for name, labels, value_of in self._told.get(row.signal, ()):
+                value = value_of(row)
+                if value is not None:
+                    samples[name] = (*samples.get(name, ()), (labels, float(value)))
+        return samples
 
     def _follow(self, state: SignalState) -> None:
         before = self._of_run
@@ -82,25 +111,18 @@ def symptom_samples(
     return _grouped((*_symptoms(symptoms, improving=improving), *_collapses(collapses)))
 
 
-def _grouped(
-    samples: Iterable[Sample],
-) -> dict[str, list[tuple[Mapping[str, str], float]]]:
+def _grouped(samples: Iterable[Sample]) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:
     grouped: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for metric, labels, value in samples:
         grouped.setdefault(metric.sample_name, []).append((labels, value))
     return grouped
 
 
-def signal_samples(state: SignalState, names: Collection[str] | None = None) -> Iterator[Sample]:
+def signal_samples(state: SignalState) -> Iterator[Sample]:
     """Every sample of the state: metric, labels without run, value."""
-    told = _told(names)
     for row in state.signals:
-        yield from _signal(row, told)
+        yield from _signal(row)
     yield from _run_samples(state)
-
-
-def _told(names: Collection[str] | None) -> list[_Told]:
-    return [each for each in _OF_SIGNAL if names is None or each[0].name in names]
 
 
 def _run_samples(state: SignalState) -> Iterator[Sample]:
@@ -117,8 +139,8 @@ def _run_samples(state: SignalState) -> Iterator[Sample]:
     yield signals.SIGNAL_LATCHED, {}, float(state.is_latched)
 
 
-def _signal(row: SignalRow, told: Iterable[_Told]) -> Iterator[Sample]:
-    for metric, more, value_of in told:
+def _signal(row: SignalRow) -> Iterator[Sample]:
+    for metric, more, value_of in _OF_SIGNAL:
         value = value_of(row)
         if value is not None:
             yield metric, {"signal": row.signal, **more}, float(value)

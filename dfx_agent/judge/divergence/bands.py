@@ -105,44 +105,32 @@ def trend_of(scores: Sequence[float], spread: float, floor: float) -> Trend | No
     return Trend(sign, level, sign * max(sign * ahead, sign * level), scale, is_established)
 
 
-def deviation(ordered: Sequence[float], middle: float, *, is_raw: bool) -> float:
-    """Robust standard deviation of sorted scores around their median.
+def median_distance(ordered: Sequence[float], middle: float, near: int = 0) -> tuple[int, float]:
+    """Where the nearer half of sorted scores begins, and its farthest distance from ``middle``.
 
-    Of raw values the mean deviation counts as well: outliers are part of a reward, and the median
-    deviation of one that is mostly the same is 0.
+    The latter is the median of ``|score - middle|``, without a sort. Distances grow to both ends:
+    the begin is searched from ``near``, where it was a row before.
     """
-    num, half = len(ordered), len(ordered) // 2
-    spread = MAD_TO_SIGMA * _median_distance(ordered, middle)
-    if not is_raw:
-        return spread
-    apart = sum(ordered[num - half :]) - sum(ordered[:half])
-    return max(spread, MEAN_DEVIATION_TO_SIGMA * apart / num)
-
-
-def _median_distance(ordered: Sequence[float], middle: float) -> float:
-    """The median of ``|score - middle|``, without a sort.
-
-    Distances grow to both ends. Of num - k neighbours without the k farthest, the farthest is at an
-    end; where the neighbours begin is found by bisection.
-    """
-    num = len(ordered)
-    nearest = num // 2 + 1
-    low, high = 0, num - nearest
-    while low < high:
-        begin = (low + high) // 2
-        if middle - ordered[begin] > ordered[begin + nearest] - middle:
-            low = begin + 1
-        else:
-            high = begin
-    first, last = middle - ordered[low], ordered[low + nearest - 1] - middle
-    farthest = max(last, first)
-    if num % 2:
-        return farthest
+    half = len(ordered) // 2
+    most = len(ordered) - half - 1
+    begin = min(near, most)
+    while begin < most and middle - ordered[begin] > ordered[begin + half + 1] - middle:
+        begin += 1
+    while begin and middle - ordered[begin - 1] <= ordered[begin + half] - middle:
+        begin -= 1
+    first, last = middle - ordered[begin], ordered[begin + half] - middle
+    if len(ordered) % 2 or not half:
+        return begin, max(last, first)
     if first > last:
-        second = max(middle - ordered[low + 1], last) if nearest > 1 else farthest
-    else:
-        second = max(first, ordered[low + nearest - 2] - middle) if nearest > 1 else farthest
-    return (farthest + second) / 2
+        return begin, (first + max(middle - ordered[begin + 1], last)) / 2
+    return begin, (last + max(first, ordered[begin + half - 1] - middle)) / 2
+
+
+def mean_deviation(ordered: Sequence[float]) -> float:
+    """Standard deviation of sorted scores by their mean distance from the median."""
+    num, half = len(ordered), len(ordered) // 2
+    apart = sum(ordered[num - half :]) - sum(ordered[:half])
+    return MEAN_DEVIATION_TO_SIGMA * apart / num
 
 
 def _median(values: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ evaluation on 164 real runs; what they are for: docs/concepts/training-health.md
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ClassVar
@@ -125,6 +125,7 @@ class SignalBank:
         self._signals = [Signal(spec) for spec in SIGNALS]
         self._symptoms = _families()
         self._of_family = {key: self._members(*key) for key in self._symptoms}
+        self._families = [(s, *self._of_family[key]) for key, s in self._symptoms.items()]
         self._calm = {key: Calm(symptom.direction) for key, symptom in self._symptoms.items()}
         self._reward = RewardTrend()
         # what explains why a gradient norm or a reference KL is far off, and the newest values
@@ -138,6 +139,7 @@ class SignalBank:
         for signal in self._signals:
             signal.collapses = self._collapsed
         self._num_held = 0
+        self._is_holding = True  # baselines may be frozen
         self._nonfinite = NonFinite()
         self._spread = ScoreSpread()
         self._aborted = AbortedShare()
@@ -173,7 +175,7 @@ class SignalBank:
         self._nonfinite.observe(self._row, values)
         self._spread.observe(values)
         self._aborted.observe(values)
-        if isinstance(values, StepSignals):
+        if isinstance(values, StepSignals) and values.changed:
             self._learn_anew(values.changed)
         self._score(step, {} if is_restart else values)
         self._update_latch(step)
@@ -185,17 +187,21 @@ class SignalBank:
         """As of the newest step; None before the first."""
         return None if self._step is None else self.state()
 
-    def state(self, names: Collection[str] | None = None) -> SignalState:
-        """As of the newest step, with the rows of these signals, None: of all."""
-        if self._step is None:
-            raise ValueError("no step was observed")
-        if names is not None:
-            rows = (s.as_row() for s in self._signals if s.is_known and s.spec.name in names)
-            return self._state(self._step, tuple(rows))
+    def state(self) -> SignalState:
+        """As of the newest step. ValueError before the first."""
         if self._newest is None:
-            rows = (s.as_row() for s in self._signals if s.is_known)
-            self._newest = self._state(self._step, tuple(rows))
+            rows = tuple(signal.as_row() for signal in self._signals if signal.is_known)
+            self._newest = self._state(rows)
         return self._newest
+
+    def state_of_run(self) -> SignalState:
+        """The same without the rows of signals."""
+        return self._state(())
+
+    @property
+    def known_signals(self) -> Sequence[Signal]:
+        """Those that were reported."""
+        return self._row_maker.known
 
     def varied_signals(self) -> list[tuple[str, bool]]:
         """Signals whose values were not all the same; whether the newest step was scored."""
@@ -248,7 +254,7 @@ class SignalBank:
         self._collapsed.lowest.lowest = kept.lowest
         self._collapsed.dead.resume(kept.dead)
         self._collapsed.resume(kept.collapses)
-        self._num_held = kept.num_held
+        self._num_held, self._is_holding = kept.num_held, True
         self._nonfinite.resume(kept.nonfinite)
         self._spread.resume(kept.spread)
         self._aborted.resume(kept.aborted)
@@ -260,22 +266,22 @@ class SignalBank:
     def _score(self, step: int, values: Mapping[str, float]) -> None:
         self._reported = values
         for signal in self._signals:
-            value = values.get(signal.spec.name)
+            value = values.get(signal.signal)
             if value is None and signal.is_silent:
                 continue
             finite = believed(signal.spec, value)
             is_broken = finite is None and value is not None and not math.isfinite(value)
-            for direction, onset in signal.observe(step, finite, is_broken=is_broken).items():
+            alarms = signal.observe(step, finite, is_broken=is_broken)
+            for direction, onset in alarms.items() if alarms else ():
                 self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
-            if signal.spec.name == "reward":
+            if signal.signal == "reward":
                 smallest = signal.baseline.smallest_step
                 self._reward.observe(step, finite, signal.plain_z, smallest)
                 if finite is not None:
                     self._collapsed.reward_fall.observe(step, holds=self._reward.is_down)
         if self._reward.fall_step is not None:
             self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
-        for key, symptom in self._symptoms.items():
-            sign, signals = self._of_family[key]
+        for symptom, sign, signals in self._families:
             zs = [signal.distance(sign) for signal in signals if signal.z is not None]
             if zs:
                 symptom.observe(self._row, max(zs))
@@ -306,11 +312,14 @@ class SignalBank:
             return
         is_firing = self._judge().is_unstable or self._reward.fall_step is not None
         self._num_held = self._num_held + 1 if is_firing else 0
-        for signal in self._signals:
-            if 0 < self._num_held <= HOLD_STEPS:
-                signal.baseline.freeze()
-            else:
-                signal.baseline.thaw()
+        is_holding = 0 < self._num_held <= HOLD_STEPS
+        if is_holding or self._is_holding:
+            for signal in self._signals:
+                if is_holding:
+                    signal.baseline.freeze()
+                else:
+                    signal.baseline.thaw()
+        self._is_holding = is_holding
 
     def _update_latch(self, step: int) -> None:
         if self._latch is None:
@@ -450,11 +459,13 @@ class SignalBank:
             return False
         return self._reward.is_improving(is_latched=self._latch is not None)
 
-    def _state(self, step: int, signals: tuple[SignalRow, ...]) -> SignalState:
+    def _state(self, signals: tuple[SignalRow, ...]) -> SignalState:
+        if self._step is None:
+            raise ValueError("no step was observed")
         symptoms, collapses = self._rows_now()
         return SignalState(
             row=self._row,
-            step=step,
+            step=self._step,
             signals=signals,
             symptoms=symptoms,
             is_reward_improving=self._is_improving(),

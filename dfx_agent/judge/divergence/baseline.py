@@ -10,7 +10,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dfx_agent.judge.divergence.bands import Band, deviation, median_of_sorted, trend_of
+from dfx_agent.judge.divergence.bands import (
+    MAD_TO_SIGMA,
+    TREND_SHARE,
+    Band,
+    mean_deviation,
+    median_distance,
+    median_of_sorted,
+    trend_of,
+)
 from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.symptoms import SignalSpec
 from dfx_agent.judge.divergence.value_steps import ValueSteps
@@ -63,8 +71,9 @@ class Baseline:
         self._steps = ValueSteps()
         self._rows: deque[tuple[int, float]] = deque(maxlen=WINDOW_STEPS + GAP_STEPS)
         self._is_frozen = False
-        # scores of the rows in use: in their order, and sorted; None: made anew when needed
-        self._in_use: tuple[list[float], list[float]] | None = None
+        # sorted scores of the rows in use; None: made when needed
+        self._ordered: list[float] | None = None
+        self._begin = 0  # of the half of the sorted scores that is nearer to their median
 
     def admit(self, step: int, score: float, *, is_learned: bool = True) -> None:
         if self._spec.is_raw:
@@ -74,13 +83,12 @@ class Baseline:
         rows = self._rows
         oldest = rows[0][1] if len(rows) == rows.maxlen else None
         rows.append((step, score))
-        if self._in_use is None or len(rows) <= GAP_STEPS:
+        ordered = self._ordered
+        if ordered is None or len(rows) <= GAP_STEPS:
             return
-        scores, ordered = self._in_use
-        scores.append(rows[-1 - GAP_STEPS][1])
-        insort(ordered, scores[-1])
+        insort(ordered, rows[-1 - GAP_STEPS][1])
         if oldest is not None:
-            del scores[0], ordered[bisect_left(ordered, oldest)]
+            del ordered[bisect_left(ordered, oldest)]
 
     @property
     def smallest_step(self) -> float:
@@ -99,37 +107,44 @@ class Baseline:
         for _ in range(min(GAP_STEPS, len(self._rows))):
             self._rows.pop()
         self._is_frozen = True
-        self._in_use = None
+        self._ordered = None
 
     def thaw(self) -> None:
         if self._is_frozen:
-            self._in_use = None
+            self._ordered = None
         self._is_frozen = False
 
     def rewind(self, step: int) -> None:
         """Forget ``step`` and what came after it: the job goes there again."""
         while self._rows and self._rows[-1][0] >= step:
             self._rows.pop()
-        self._in_use = None
+        self._ordered = None
 
     def clear(self) -> None:
         self._rows.clear()
-        self._in_use = None
+        self._ordered = None
         self._is_frozen = self.is_ready = False
 
     def band(self) -> Band | None:
         """None until enough rows are in use: 3, of a signal that starts at zero 12."""
-        scores, ordered = self._in_use = self._in_use or self._made_anew()
-        num = len(scores)
+        ordered = self._ordered
+        if ordered is None:
+            ordered = self._ordered = sorted(self._scores_in_use())
+        num = len(ordered)
         self.is_ready = num >= WARM_STEPS
         if num < MIN_STEPS or (self._spec.starts_at_zero and not self.is_ready):
             return None
         middle = median_of_sorted(ordered)
-        spread = deviation(ordered, middle, is_raw=self._spec.is_raw)
-        is_settled = self.is_ready and not self._spec.is_raw
-        floor = self._spec.scale_floor if is_settled else self._floor(middle, num)
+        self._begin, distance = median_distance(ordered, middle, self._begin)
+        spread, floor = MAD_TO_SIGMA * distance, self._spec.scale_floor
+        if self._spec.is_raw:
+            # outliers are part of a reward; the median distance of one mostly the same is 0
+            spread = max(spread, mean_deviation(ordered))
+        if self._spec.is_raw or not self.is_ready:
+            floor = self._floor(middle, num)
         scale = max(spread * (1 + FEW_ROWS_FACTOR / (num - 1)), floor)
-        trend = trend_of(scores, spread, floor) if self.is_ready else None
+        has_spread = self.is_ready and spread >= TREND_SHARE * floor
+        trend = trend_of(self._scores_in_use(), spread, floor) if has_spread else None
         return Band(middle, scale, trend, max(spread, floor))
 
     def kept(self) -> KeptBaseline:
@@ -139,12 +154,12 @@ class Baseline:
         self._rows = deque(kept.rows, self._rows.maxlen)
         self._is_frozen = kept.is_frozen
         self._steps.resume(kept.values)
-        self._in_use = None
+        self._ordered = None
 
-    def _made_anew(self) -> tuple[list[float], list[float]]:
+    def _scores_in_use(self) -> list[float]:
+        """Oldest first."""
         scores = [score for _, score in self._rows]
-        scores = scores if self._is_frozen else scores[:-GAP_STEPS]
-        return scores, sorted(scores)
+        return scores if self._is_frozen else scores[:-GAP_STEPS]
 
     def _floor(self, median: float, num_rows: int) -> float:
         """The smallest scale believed; wider while there are few rows, interpolated to normal."""
@@ -169,12 +184,14 @@ class Drift:
         self._start: list[tuple[int, float]] = []
         self._start_median: float | None = None
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._recent_median: float | None = None
 
     def add(self, step: int, value: float) -> None:
         if _START_FROM <= self._num_values <= _START_TO:
             self._start.append((step, value))
         self._num_values += 1
         self._recent.append(value)
+        self._recent_median = None
 
     def rewind(self, step: int) -> None:
         """Forget the newest values, and those of the start that the job will report again."""
@@ -195,7 +212,9 @@ class Drift:
     def recent_median(self) -> float | None:
         if len(self._recent) < RECENT_STEPS:
             return None
-        return median_of_sorted(sorted(self._recent))
+        if self._recent_median is None:
+            self._recent_median = median_of_sorted(sorted(self._recent))
+        return self._recent_median
 
     @property
     def start_median(self) -> float | None:
@@ -213,3 +232,4 @@ class Drift:
         self._num_values = kept.num_values
         self._start = list(kept.start)
         self._recent = deque(kept.recent, RECENT_STEPS)
+        self._start_median = self._recent_median = None

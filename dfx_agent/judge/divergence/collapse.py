@@ -85,8 +85,6 @@ class Streak:
             self.last_step = step
             self._num_without = 0
             return
-        if not self.num_steps:
-            return
         self._num_without += 1
         has_ended = self._num_without >= CALM_STEPS and not self.is_held
         if self.num_steps < self._enough or has_ended:

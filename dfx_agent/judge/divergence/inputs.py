@@ -228,19 +228,37 @@ class SignalInputs:
         self._speakers: dict[str, Speaker[Source]] = {}
         # by signal: a model that reports alone, and how often in a row
         self._lone: dict[str, tuple[Source, int]] = {}
+        # what a step with the same sources is read from, where no speaker is about to change
+        self._sources: dict[Source, None] = {}
+        self._chosen: dict[str, Source] = {}
 
     def signals(self, values: Mapping[Source, float]) -> StepSignals:
         """Values by signal, for the signals that this step reported."""
-        found = StepSignals()
         values = _with_truncation(values)
+        changed: frozenset[str] = frozenset()
+        if not self._sources or values.keys() != self._sources.keys():
+            changed = self._choose(values)
+        found = StepSignals({signal: values[source] for signal, source in self._chosen.items()})
+        if changed:
+            found.changed = changed
+        return found
+
+    def _choose(self, values: Mapping[Source, float]) -> frozenset[str]:
+        """Who speaks for each signal in this step; returns the signals with another speaker."""
+        self._chosen, changed, is_settled = {}, set(), True
         for signal in _SOURCES:
             speaker = self._speakers.setdefault(signal, Speaker())
-            source, is_other = speaker.choose(self._candidates(signal, values))
+            before = self._lone.get(signal)
+            candidates = self._candidates(signal, values)
+            source, is_other = speaker.choose(candidates)
             if source is not None:
-                found[signal] = values[source]
+                self._chosen[signal] = source
             if is_other:
-                found.changed |= {signal}
-        return found
+                changed.add(signal)
+            is_waiting = bool(candidates) and source is None
+            is_settled &= not (is_waiting or self._lone.get(signal) is not before)
+        self._sources = dict.fromkeys(values) if is_settled else {}
+        return frozenset(changed)
 
     def source(self, signal: str) -> Source | None:
         """What speaks for a signal; None before anything did."""
@@ -273,6 +291,7 @@ class SignalInputs:
 
     def resume(self, kept: Iterable[KeptSpeaker]) -> None:
         self._speakers = {of.signal: Speaker((of.metric, of.labels)) for of in kept}
+        self._sources = {}
 
 
 def _with_truncation(values: Mapping[Source, float]) -> Mapping[Source, float]:

@@ -6,6 +6,7 @@ or bad, decides nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class RewardTrend:
         self._num_rows_left = self._num_marked = 0
         self._values: deque[tuple[int, float]] = deque(maxlen=_LEVEL_ROWS)
         self._changes: deque[float] = deque(maxlen=_WINDOW_ROWS)
+        self._ordered_changes: list[float] = []
         self._levels: deque[tuple[int, float]] = deque(maxlen=_WINDOW_ROWS)
         self._starts: list[float] = []
         self._best: float | None = None
@@ -79,7 +81,7 @@ class RewardTrend:
         if value is None:
             return
         if self._values:
-            self._changes.append(abs(value - self._values[-1][1]))
+            self._add_change(abs(value - self._values[-1][1]))
         if len(self._starts) < _START_ROWS:
             self._starts.append(value)
         self._values.append((step, value))
@@ -146,14 +148,22 @@ class RewardTrend:
         self._num_rows_left, self._num_marked = kept.num_rows_left, kept.num_marked
         self._values = deque(kept.values, _LEVEL_ROWS)
         self._changes = deque(kept.changes, _WINDOW_ROWS)
+        self._ordered_changes = sorted(self._changes)
         self._levels = deque(kept.levels, _WINDOW_ROWS)
         self._starts = list(kept.starts)
         self._best = kept.best
         self._num_down, self._fall_step = kept.num_down, kept.fall_step
 
+    def _add_change(self, change: float) -> None:
+        changes, ordered = self._changes, self._ordered_changes
+        if len(changes) == _WINDOW_ROWS:
+            del ordered[bisect_left(ordered, changes[0])]
+        changes.append(change)
+        insort(ordered, change)
+
     def _follow(self, step: int, level: float, smallest: float) -> None:
         floor = max(_SCALE_FLOOR, _RELATIVE_FLOOR * abs(self._best or 0.0)) / 3
-        change = max(_typical(self._changes), floor, smallest)
+        change = max(_typical(self._ordered_changes), floor, smallest)
         self._levels.append((step, level))
         self._best = level if self._best is None else max(self._best, level)
         lost = self._best - level
@@ -173,7 +183,7 @@ class RewardTrend:
         """Where the reward is well below what it was in the newest rows."""
         highest = max(value for _, value in list(self._levels)[-2 * IMPROVING_STEPS :])
         # the noise of a share grows with it: 64 rows of next to no success tell nothing of it
-        newest = max(change, _typical(list(self._changes)[-_NEWEST_CHANGES:]))
+        newest = max(change, _typical(sorted(list(self._changes)[-_NEWEST_CHANGES:])))
         if highest - level >= FALLING_CHANGES * newest:
             self._num_rows_left = self._num_marked = 0
             self._zs.clear()
@@ -181,17 +191,20 @@ class RewardTrend:
     def _mark(self, z: float) -> None:
         self._is_known = True
         self._zs.append(z)
-        newest = list(self._zs)
-        is_high = len(newest) >= _LEVEL_ROWS and _median(newest[-_LEVEL_ROWS:]) > IMPROVING_Z
-        is_up = len(newest) == IMPROVING_STEPS and _median(newest) > IMPROVING_MEDIAN_Z
-        self._num_marked = self._num_marked + 1 if is_high or is_up else 0
+        self._num_marked = self._num_marked + 1 if self._is_high() else 0
         if self._num_marked:
             self._num_rows_left = IMPROVING_STEPS
 
+    def _is_high(self) -> bool:
+        """High in the newest rows, or somewhat above the baseline in more of them."""
+        newest = list(self._zs)
+        if len(newest) >= _LEVEL_ROWS and _median(newest[-_LEVEL_ROWS:]) > IMPROVING_Z:
+            return True
+        return len(newest) == IMPROVING_STEPS and _median(newest) > IMPROVING_MEDIAN_Z
 
-def _typical(changes: Sequence[float] | deque[float]) -> float:
+
+def _typical(ordered: Sequence[float]) -> float:
     """How far a reward moves from row to row; one that mostly stays the same moves as well."""
-    ordered = sorted(changes)
     if not ordered:
         return 0.0
     most = ordered[:-1] or ordered

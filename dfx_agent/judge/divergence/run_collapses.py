@@ -30,6 +30,7 @@ from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.symptoms import SignalSpec
 
 _LEVEL_STEPS = 3
+_LOG_ENTROPY_CRASH = math.log(ENTROPY_CRASH_FACTOR)
 
 
 class LowestReward:
@@ -110,8 +111,10 @@ class EntropyFall:
         level = median_of_sorted(sorted(self._scores))
         self._levels.append(level)
         is_low = band.median - level >= ENTROPY_CRASH_Z * band.size_scale
-        has_fallen = max(self._levels) - level >= math.log(ENTROPY_CRASH_FACTOR)
-        self.streak.observe(step, holds=is_low and (has_fallen or self.streak.num_steps > 0))
+        holds = is_low and (
+            self.streak.num_steps > 0 or max(self._levels) - level >= _LOG_ENTROPY_CRASH
+        )
+        self.streak.observe(step, holds=holds)
 
     def rewind(self, step: int) -> None:
         self.streak.rewind(step)

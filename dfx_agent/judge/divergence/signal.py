@@ -61,8 +61,6 @@ class Cusum:
     def add(self, step: int, z: float) -> int | None:
         """The step at which the change began, when this step raises the alarm."""
         more = min(z, CUSUM_Z_CAP) - CUSUM_SLACK
-        if more <= 0 and not self.sum:
-            return None
         self.sum = max(0.0, self.sum + more)
         if self.sum == 0:
             self._rise_step = None
@@ -90,10 +88,6 @@ class Cusum:
     def resume(self, kept: KeptCusum) -> None:
         self.sum, self._rise_step = kept.sum, kept.rise_step
         self._run_sum, self._run_step = kept.run_sum, kept.run_step
-
-
-def _never(is_far: bool) -> bool:  # noqa: ARG001, FBT001
-    return False
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,7 @@ class Signal:
     """One signal of one run."""
 
     def __init__(self, spec: SignalSpec) -> None:
-        self.spec = spec
+        self.spec, self.signal = spec, spec.name
         self.is_known = False
         self.value: float | None = None
         self.z: float | None = None
@@ -136,7 +130,7 @@ class Signal:
         self.streak = Streak(JUMP_STEPS if spec.name == TRUNCATION else BLOW_UP_STEPS)
         self._anchor = Anchor(spec.least or 0.0) if spec.name == LOSS else None
         # who knows why a far value may be harmless: asked at each row that is scored
-        self.is_explained: Callable[[bool], bool] = _never
+        self.is_explained: Callable[[bool], bool] | None = None
         self.collapses = RunCollapses()  # those of the run
         self.has_varied = False
         self.history: deque[tuple[int, float]] = deque(maxlen=HISTORY_ROWS)  # step and z
@@ -201,6 +195,25 @@ class Signal:
         is_back = plain_z is not None and sign * plain_z <= 0
         return sign * ((plain_z if is_back else self.z) or 0.0)
 
+    @property
+    def recent_median(self) -> float | None:
+        """Of the newest 8 values; None where there are fewer."""
+        return self.drift.recent_median
+
+    @property
+    def drift_ratio(self) -> float | None:
+        """That against the start of the run; None of a raw signal."""
+        start = None if self.spec.is_raw else self.drift.start_median
+        recent = None if start is None else self.drift.recent_median
+        return None if recent is None or start is None else recent / start
+
+    @property
+    def drift_difference(self) -> float | None:
+        """The same of a raw signal, where a ratio would say nothing."""
+        start = self.drift.start_median if self.spec.is_raw else None
+        recent = None if start is None else self.drift.recent_median
+        return None if recent is None or start is None else recent - start
+
     def rewind(self, step: int) -> None:
         self.baseline.rewind(step)
         self.drift.rewind(step)
@@ -221,9 +234,6 @@ class Signal:
 
     def as_row(self) -> SignalRow:
         low, high = self._ends()
-        recent, start = self.drift.recent_median, self.drift.start_median
-        change = None if recent is None or start is None else (recent, start)
-        is_raw = self.spec.is_raw
         return SignalRow(
             signal=self.spec.name,
             symptom=self.spec.symptom,
@@ -235,9 +245,9 @@ class Signal:
             baseline_high=high,
             is_baseline_ready=self.is_ready,
             is_broken=self.is_broken,
-            recent_median=recent,
-            drift_ratio=change[0] / change[1] if change and not is_raw else None,
-            drift_difference=change[0] - change[1] if change and is_raw else None,
+            recent_median=self.recent_median,
+            drift_ratio=self.drift_ratio,
+            drift_difference=self.drift_difference,
             usual_value=None if self._band is None else self.spec.value(self._band.median),
             has_varied=self.has_varied,
         )
@@ -276,17 +286,24 @@ class Signal:
         else:
             is_left = self._anchor is not None and self._anchor.is_left
             is_far = is_left or is_blown_up(self.spec, band, score)
-            is_explained = self.is_explained(is_far)
-            self.streak.observe(step, holds=is_far and not is_explained)
+            is_explained = self.is_explained is not None and self.is_explained(is_far)
+            if is_far or self.streak.num_steps:
+                self.streak.observe(step, holds=is_far and not is_explained)
             self.collapses.observe_signal(self.spec, step, score, band)
 
     def _alarms(self, step: int, z: float) -> dict[Direction, int]:
-        up, down = self.cusums["up"].add(step, z), self.cusums["down"].add(step, -z)
-        if up is None and down is None:
-            return {}
-        onsets: dict[Direction, int | None] = {"up": up, "down": down}
-        watched = self.spec.directions
-        return {d: onset for d, onset in onsets.items() if onset is not None and d in watched}
+        up, down = self.cusums["up"], self.cusums["down"]
+        alarms: dict[Direction, int] = {}
+        # a sum of 0 stays so
+        if z > CUSUM_SLACK or up.sum:
+            self._note(alarms, "up", up.add(step, z))
+        if -z > CUSUM_SLACK or down.sum:
+            self._note(alarms, "down", down.add(step, -z))
+        return alarms
+
+    def _note(self, alarms: dict[Direction, int], direction: Direction, onset: int | None) -> None:
+        if onset is not None and direction in self.spec.directions:
+            alarms[direction] = onset
 
     def _ends(self) -> tuple[float | None, float | None]:
         if self._band is None:

@@ -25,7 +25,7 @@ class RowMaker:
         self, signals: Sequence[Signal], symptoms: Iterable[Symptom], run: RunCollapses
     ) -> None:
         self._signals, self._symptoms, self._run = signals, tuple(symptoms), run
-        self._known: list[Signal] = []
+        self.known: list[Signal] = []
         self._known_symptoms: list[Symptom] = []
         self._newest: StateRows = (), ()
         # which collapses have rows, and those rows while nothing is collapsed
@@ -34,9 +34,9 @@ class RowMaker:
     def rows(self, row: int, fell_step: int | None) -> StateRows:
         """``fell_step``: since when the reward has been below its best."""
         known = [signal for signal in self._signals if signal.is_known]
-        if len(known) != len(self._known):
+        if len(known) != len(self.known):
             families = {signal.spec.symptom for signal in known}
-            self._known = known
+            self.known = known
             self._known_symptoms = [s for s in self._symptoms if s.name in families]
         symptoms = tuple([symptom.as_row(row) for symptom in self._known_symptoms])
         before = self._newest[0]
@@ -45,16 +45,16 @@ class RowMaker:
 
     def _collapses(self, fell_step: int | None) -> tuple[CollapseRow, ...]:
         run = self._run
-        if any(signal.streak.num_steps for signal in self._known) or run.is_any:
+        if any(signal.streak.num_steps for signal in self.known) or run.is_any:
             return tuple(self._made_collapses(fell_step))
-        key = len(self._known), len(run.spikes), run.lowest.lowest is None
+        key = len(self.known), len(run.spikes), run.lowest.lowest is None
         if self._quiet is None or self._quiet[0] != key:
             self._quiet = key, tuple(self._made_collapses(fell_step))
         return self._quiet[1]
 
     def _made_collapses(self, fell_step: int | None) -> Iterable[CollapseRow]:
-        run, names = self._run, {signal.spec.name for signal in self._known}
-        for signal in self._known:
+        run, names = self._run, {signal.spec.name for signal in self.known}
+        for signal in self.known:
             if signal.spec.name == TRUNCATION:
                 yield _collapse("truncation", "", signal.streak)
             elif not signal.spec.is_raw:

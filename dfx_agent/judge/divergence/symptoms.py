@@ -52,7 +52,8 @@ class SignalSpec:
             return None
         if self.least is None:
             return value
-        return math.log(max(abs(value) if self.is_signed else value, self.least))
+        size = abs(value) if self.is_signed else value
+        return math.log(max(size, self.least))
 
     def value(self, score: float) -> float:
         """The inverse of ``score``; large scores would overflow, and are infinite."""

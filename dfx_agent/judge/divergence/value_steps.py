@@ -40,8 +40,7 @@ class ValueSteps:
         the standard deviation sqrt(p (1 - p) / n) (binomial), which is sqrt(p (1 - p) step).
         """
         step = self.smallest
-        is_share = self._values and self._values[0] >= 0 and self._values[-1] <= 1
-        if not step or not is_share:
+        if not step or self._values[0] < 0 or self._values[-1] > 1:
             return step
         share = min(1.0, max(0.0, level))
         return max(step, math.sqrt(share * (1 - share) * step))

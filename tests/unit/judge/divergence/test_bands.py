@@ -14,7 +14,8 @@ from dfx_agent.judge.divergence.bands import (
     MEAN_DEVIATION_TO_SIGMA,
     Band,
     Trend,
-    deviation,
+    mean_deviation,
+    median_distance,
     median_of_sorted,
     trend_of,
 )
@@ -35,8 +36,11 @@ def test_the_deviation_is_that_of_sorted_distances(scores):
     apart = sorted(abs(score - middle) for score in ordered)
     median = MAD_TO_SIGMA * median_of_sorted(apart)
     mean = MEAN_DEVIATION_TO_SIGMA * sum(apart) / len(apart)
-    assert deviation(ordered, middle, is_raw=False) == pytest.approx(median, abs=1e-9)
-    assert deviation(ordered, middle, is_raw=True) == pytest.approx(max(median, mean), abs=1e-9)
+    begin, distance = median_distance(ordered, middle)
+    assert MAD_TO_SIGMA * distance == pytest.approx(median, abs=1e-9)
+    assert mean_deviation(ordered) == pytest.approx(mean, abs=1e-9)
+    for near in range(len(ordered)):
+        assert median_distance(ordered, middle, near) == (begin, distance)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
