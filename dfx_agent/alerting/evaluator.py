@@ -98,10 +98,10 @@ class Conditions:
         changed = set(range(len(self._conditions))) if self._is_new else set()
         self._is_new = False
         for name, readers in self._readers.items():
-            # a tuple that did not change is not copied
-            told, newest = tuple(samples.get(name, ())), self._newest.get(name, ())
-            if told is not newest and told != newest:
-                self._newest[name] = told
+            told, newest = samples.get(name, ()), self._newest.get(name, ())
+            # a list may be filled again in place: compared, and stored, as a tuple
+            if told is not newest and (stored := tuple(told)) != newest:
+                self._newest[name] = stored
                 changed |= readers
         for i in changed:
             if self._conditions[i].holds(samples):

@@ -19,6 +19,7 @@ from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.baseline import WARM_STEPS
 from dfx_agent.judge.divergence.collapse import NOT_LEARNING_STEPS, SIZED
 from dfx_agent.judge.divergence.inputs import Input, SignalInputs, input_of
+from dfx_agent.judge.divergence.signal import Signal
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.judge.divergence.verdict import can_vote
 from dfx_agent.rules.conditions import Condition
@@ -53,7 +54,7 @@ class Coverage:
     varied: set[str] = field(default_factory=set)
     restarts: list[tuple[int, int, int]] = field(default_factory=list)
     _newest_step: int | None = None
-    _newest_varied: list[tuple[str, bool]] = field(default_factory=list)
+    _newest_scored: list[str] = field(default_factory=list)
     _is_comparable: bool = False
 
     @property
@@ -87,16 +88,14 @@ class Coverage:
         rows = "1 row" if self.num_rows == 1 else f"{self.num_rows:,} rows"
         return f"no row could be compared with rows before it ({rows})"
 
-    def count_judged(self, state: SignalState, varied: list[tuple[str, bool]]) -> None:
+    def count_judged(self, state: SignalState, signals: Iterable[Signal]) -> None:
         """A row is judged when two families that vote, or one sized signal, were scored on it.
 
         A constant cannot be compared, unless it has lasted so long that nothing is learned.
-        ``varied``: those that were not constant, and whether each was scored on this row.
         """
-        if varied != self._newest_varied:
-            self._newest_varied = varied
-            self.varied |= {signal for signal, _ in varied}
-            scored = [signal for signal, is_scored in varied if is_scored]
+        scored = [signal.signal for signal in signals if signal.z is not None and signal.has_varied]
+        if scored != self._newest_scored:
+            self._newest_scored = scored
             can_agree = len({_FAMILY_OF[signal] for signal in scored} & _VOTING) >= LEAST_FAMILIES
             self._is_comparable = can_agree or any(signal in SIZED for signal in scored)
         self.num_rows_judged += self._is_comparable or any(
@@ -215,10 +214,11 @@ def replay(
     for step, values in rows:
         bank.advance(step, values)
         state = bank.state_of_run()
-        coverage.count_judged(state, bank.varied_signals())
+        coverage.count_judged(state, bank.known_signals)
         if curves is not None:
             curves.add(bank.state())
         finder.observe(state, bank.known_signals, bank.state)
+    coverage.varied |= {signal.signal for signal in bank.known_signals if signal.has_varied}
     return finder.episodes
 
 

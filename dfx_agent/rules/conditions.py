@@ -51,13 +51,11 @@ class Series:
     def sample_name(self) -> str:
         return self.metric.sample_name
 
-    def select(self, samples: Samples) -> Iterator[tuple[Mapping[str, str], float]]:
-        for labels, value in samples.get(self.sample_name, ()):
-            for name, values in self.where.items():
-                if labels.get(name, "") not in values:
-                    break
-            else:
-                yield labels, value
+    def select(self, samples: Samples) -> Sequence[tuple[Mapping[str, str], float]]:
+        rows = samples.get(self.sample_name, ())
+        for name, values in self.where.items():
+            rows = [row for row in rows if row[0].get(name, "") in values]
+        return rows
 
 
 def series(metric: Metric, **where: str | tuple[str, ...]) -> Series:

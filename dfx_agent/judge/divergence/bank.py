@@ -203,10 +203,6 @@ class SignalBank:
         """Those that were reported."""
         return self._row_maker.known
 
-    def varied_signals(self) -> list[tuple[str, bool]]:
-        """Signals whose values were not all the same; whether the newest step was scored."""
-        return [(s.spec.name, s.z is not None) for s in self._signals if s.has_varied]
-
     def reset(self) -> None:
         """The operator says that the present state is normal: learn it from here."""
         self._relearn()
@@ -269,8 +265,10 @@ class SignalBank:
             value = values.get(signal.signal)
             if value is None and signal.is_silent:
                 continue
-            finite = believed(signal.spec, value)
-            is_broken = finite is None and value is not None and not math.isfinite(value)
+            finite, is_broken = value, False
+            if value is None or not abs(value) < UNBELIEVABLE:
+                finite = believed(signal.spec, value)
+                is_broken = value is not None and not math.isfinite(value)
             alarms = signal.observe(step, finite, is_broken=is_broken)
             for direction, onset in alarms.items() if alarms else ():
                 self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)

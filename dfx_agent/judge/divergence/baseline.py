@@ -80,15 +80,12 @@ class Baseline:
             self._steps.add(score)
         if not is_learned or self._is_frozen:
             return
-        rows = self._rows
-        oldest = rows[0][1] if len(rows) == rows.maxlen else None
+        rows, ordered = self._rows, self._ordered
+        if ordered is not None and len(rows) >= GAP_STEPS:
+            insort(ordered, rows[-GAP_STEPS][1])
+            if len(rows) == rows.maxlen:
+                del ordered[bisect_left(ordered, rows[0][1])]
         rows.append((step, score))
-        ordered = self._ordered
-        if ordered is None or len(rows) <= GAP_STEPS:
-            return
-        insort(ordered, rows[-1 - GAP_STEPS][1])
-        if oldest is not None:
-            del ordered[bisect_left(ordered, oldest)]
 
     @property
     def smallest_step(self) -> float:

@@ -47,7 +47,7 @@ MOST_TRUNCATED = 0.5
 TRUNCATION_RISE = 0.4
 ALL_TRUNCATED = 0.9
 REWARD_FLOOR_MARGIN = 0.01
-_LOG_BLOW_UP, _LOG_SPIKE = math.log(BLOW_UP_FACTOR), math.log(SPIKE_FACTOR)
+_LOG_BLOW_UP, LOG_SPIKE = math.log(BLOW_UP_FACTOR), math.log(SPIKE_FACTOR)
 _LOG_ENTROPY_FALL, _LOG_LEAST_NORM = math.log(ENTROPY_FALL_FACTOR), math.log(LEAST_USUAL_NORM)
 _NO_SPIKES = frozenset({ENTROPY, "clip_fraction", "response_length"})
 # signals that can page by their size alone
@@ -119,7 +119,7 @@ def is_blown_up(spec: SignalSpec, band: Band, score: float) -> bool:
 def is_spike(spec: SignalSpec, band: Band, score: float) -> bool:
     """Of a signal that can grow without bound."""
     far = score - band.median
-    if far < _LOG_SPIKE or spec.is_raw or spec.name in _NO_SPIKES:
+    if far < LOG_SPIKE or spec.is_raw or spec.name in _NO_SPIKES:
         return False
     # while nothing is learned a gradient norm has no usual size: the first success is no spike
     if spec.name == GRAD_NORM and band.median < _LOG_LEAST_NORM:

@@ -17,6 +17,7 @@ from dfx_agent.judge.divergence.collapse import (
     ENTROPY_CRASH_WITHIN_STEPS,
     ENTROPY_CRASH_Z,
     GRAD_NORM,
+    LOG_SPIKE,
     NOT_LEARNING_STEPS,
     REWARD_FALL_STEPS,
     REWARD_FLOOR_MARGIN,
@@ -206,7 +207,7 @@ class RunCollapses:
         """A row that was scored."""
         if spec.name == ENTROPY:
             self.fall.observe(step, score, band)
-        holds = is_spike(spec, band, score)
+        holds = score - band.median >= LOG_SPIKE and is_spike(spec, band, score)
         if holds or (self.spikes and spec.name in self.spikes):
             self.spikes.setdefault(spec.name, Spikes()).observe(step, holds=holds)
 

@@ -46,6 +46,10 @@ class SignalSpec:
     def is_raw(self) -> bool:
         return self.least is None
 
+    @cached_property
+    def _least_score(self) -> float:
+        return 0.0 if self.least is None else math.log(self.least)
+
     def score(self, value: float) -> float | None:
         """None when the value says nothing: a gradient norm of 0 means that nothing was learned."""
         if self.is_zero_silent and value == 0:
@@ -53,7 +57,7 @@ class SignalSpec:
         if self.least is None:
             return value
         size = abs(value) if self.is_signed else value
-        return math.log(max(size, self.least))
+        return math.log(size) if size > self.least else self._least_score
 
     def value(self, score: float) -> float:
         """The inverse of ``score``; large scores would overflow, and are infinite."""
