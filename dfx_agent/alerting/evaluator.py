@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from dfx_agent.catalogue.spec import Metric
 from dfx_agent.rules.alert import Alert
-from dfx_agent.rules.conditions import Condition, Grows, Samples, Series
+from dfx_agent.rules.conditions import Condition, Grows, Rows, Samples, Series
 from dfx_agent.rules.declared import ALERTS
 from dfx_agent.rules.inhibition import inhibited, inhibitions
 from dfx_agent.rules.samples import samples_of
@@ -89,20 +89,19 @@ class Conditions:
         for i, condition in enumerate(conditions):
             for name in _sample_names(condition):
                 self._readers.setdefault(name, set()).add(i)
-        self._newest: dict[str, tuple[tuple[Mapping[str, str], float], ...]] = {}
+        self._newest: dict[str, Rows] = dict.fromkeys(self._readers, ())
         self._holding: set[int] = set()
-        self._is_new = True
+        self._changed = set(range(len(conditions)))
 
     def holding(self, samples: Samples) -> Collection[int]:
         """Places of those that hold."""
-        changed = set(range(len(self._conditions))) if self._is_new else set()
-        self._is_new = False
-        for name, readers in self._readers.items():
-            told, newest = samples.get(name, ()), self._newest.get(name, ())
+        changed, self._changed = self._changed, set()
+        for name, newest in self._newest.items():
+            told = samples.get(name, ())
             # a list may be filled again in place: compared, and stored, as a tuple
             if told is not newest and (stored := tuple(told)) != newest:
                 self._newest[name] = stored
-                changed |= readers
+                changed |= self._readers[name]
         for i in changed:
             if self._conditions[i].holds(samples):
                 self._holding.add(i)

@@ -25,10 +25,12 @@ from typing import Literal, Protocol
 
 from dfx_agent.catalogue.spec import Metric
 
+Rows = Sequence[tuple[Mapping[str, str], float]]
 # sample name -> (labels without run, value) of one run
-Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+Samples = Mapping[str, Rows]
 
 Operator = Literal[">", ">=", "<", "<=", "=="]
+_BELOW = frozenset({"<", "<="})
 _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq,
 }  # fmt: skip
@@ -51,7 +53,7 @@ class Series:
     def sample_name(self) -> str:
         return self.metric.sample_name
 
-    def select(self, samples: Samples) -> Sequence[tuple[Mapping[str, str], float]]:
+    def select(self, samples: Samples) -> Rows:
         rows = samples.get(self.sample_name, ())
         for name, values in self.where.items():
             rows = [row for row in rows if row[0].get(name, "") in values]
@@ -98,10 +100,10 @@ class Compare:
     bound: float
 
     def holds(self, samples: Samples) -> bool:
-        values = [value for _, value in self.series.select(samples)]
+        values = [row[1] for row in self.series.select(samples)]
         if not values:
             return False
-        value = min(values) if self.operator.startswith("<") else max(values)
+        value = min(values) if self.operator in _BELOW else max(values)
         return _COMPARE[self.operator](value, self.bound)
 
 
