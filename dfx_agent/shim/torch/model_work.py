@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
@@ -32,6 +32,9 @@ _MOST_MODELS = 8
 _MOST_CALLS = 2_000  # of all modules, listened to in a stage: 4 ms
 _MOST_VISITS = 2
 _MOST_BEGINS = 500  # of stages: who has not been met by then stays unknown
+_MOST_PLANS = 512
+# arguments whose value, and not only their type, says how much is multiplied
+_VALUES = frozenset({"logits_to_keep", "max_length_q", "max_seqlen"})
 _OF_HOOKS = frozenset({"forward", "backward", "optimizer"})  # stages inside models
 
 
@@ -67,6 +70,7 @@ def count(module: Any) -> None:
         state.models.append(model)
         hook = _BeforePass(patches.switch, core, model)
         patches.on_restore(core.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        patches.on_restore(hook.leave_stage)
         patches.on_restore(_forget)
 
     if WORK.is_active:
@@ -113,8 +117,26 @@ def after_backward() -> None:
             _add(recorder.current, "backward", dtype, flops)
 
 
+class _Plan(NamedTuple):
+    """FLOPs of a pass that repeats: of its own tokens, and more for each token in its cache.
+
+    ``cache_at``: which argument is that cache, by position or name; None where there is none.
+    """
+
+    dtype: str
+    forward: float
+    backward: float  # 0.0 where nothing will be trained
+    forward_of_cached: float
+    backward_of_cached: float
+    cache_at: int | str | None
+
+
 class _BeforePass:
-    """Pre-hook of a model; it is copied and saved with the model as a function without effect."""
+    """Pre-hook of a model; it is copied and saved with the model as a function without effect.
+
+    A pass whose arguments look like those of one before costs a lookup: a rollout calls this for
+    every token. Anything else is read in ``_read``.
+    """
 
     def __init__(self, switch: Switch, core: Any, model: ModelFlops) -> None:
         torch = sys.modules["torch"]
@@ -125,6 +147,13 @@ class _BeforePass:
         self._is_autocast = torch.is_autocast_enabled
         self._autocast_dtype = torch.get_autocast_dtype
         self._token_types = torch.int64, torch.int32
+        self._device = "cpu"  # type of the device of the newest tokens
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
+        # where passes are counted now: of which writer, span and thread; then by type of numbers
+        self._writer: recorder.Recorder | None = None
+        self._opened: recorder.OpenSpan | None = None
+        self._thread = 0
+        self._places: dict[str, tuple[str, int]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
@@ -133,50 +162,95 @@ class _BeforePass:
         writer = recorder.current
         if writer is None or not self._switch.is_on or compiling.is_compiling():
             return
-        try:  # by shapes alone, and in few functions: each runs cold
-            model, tokens, rows = self._model, kwargs.get("input_ids"), kwargs.get("inputs_embeds")
-            if tokens is None:  # the first whole numbers, else the first rows of features
-                for value in (*args, *kwargs.values()):
-                    if getattr(value, "dtype", None) in self._token_types:
-                        tokens = value
-                        break
-                    if rows is None and not model.num_attentions and getattr(value, "ndim", 0) > 1:
-                        rows = value
-            given: Any = rows if tokens is None else tokens
-            if model.reason or given is None:
+        try:  # in few functions: each runs cold
+            first, device = args[0] if args else kwargs.get("input_ids"), self._device
+            key = (
+                getattr(first, "shape", None), getattr(first, "dtype", None), self._is_trained(),
+                self._autocast_dtype(device) if self._is_autocast(device) else None,
+                *map(type, args), *kwargs, *map(type, kwargs.values()),
+            )  # fmt: skip
+            plan = self._plans.get(key) or self._read(key, args, kwargs)
+            if plan is None:
                 return
-            shape = given.shape[:-1] if tokens is None else given.shape
-            num_tokens, length = float(prod(shape)), shape[-1] if len(shape) else 1
-            is_alone = len(args) + len(kwargs) == 1
-            context = length if is_alone else _context(args, kwargs, num_tokens, length)
-            dtype = self._dtype
-            if self._is_autocast(given.device.type):
-                dtype = _name_of(self._autocast_dtype(given.device.type))
-            pairs = num_tokens * context
-            forward = model.forward_of_token * num_tokens + model.forward_of_pair * pairs
-            spared = 0.0 if "logits_to_keep" not in kwargs else _spared(kwargs, num_tokens, length)
-            forward -= model.forward_of_head * spared
-            _add(writer, "forward", dtype, forward)
-            if model.num_trained and self._is_trained():
-                backward = model.backward_of_token * num_tokens + model.backward_of_pair * pairs
-                backward -= model.backward_of_head * spared
+            dtype, forward, backward, of_cached, backward_of_cached, at = plan
+            if at is not None:
+                num_cached = (args[at] if type(at) is int else kwargs[at]).get_seq_length()
+                forward += of_cached * num_cached
+                backward += backward_of_cached * num_cached
+            opened, thread = recorder.innermost.get(), threading.get_ident()
+            is_elsewhere = opened is not self._opened or thread != self._thread
+            if is_elsewhere or writer is not self._writer:
+                self._writer, self._opened, self._thread = writer, opened, thread
+                self._places = {}
+            place = self._places.get(dtype)
+            if place is None:
+                place = self._places[dtype] = _place(writer, "forward", dtype)
+            work = writer.work
+            work[place] = work.get(place, 0.0) + forward
+            if backward:
                 state.pending[dtype] = state.pending.get(dtype, 0.0) + backward
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
+    def leave_stage(self) -> None:
+        """Keep no span and no writer alive."""
+        self._writer, self._opened, self._places = None, None, {}
 
-def _context(
-    args: tuple[Any, ...], kwargs: dict[str, Any], num_tokens: float, length: int
-) -> float:
-    """How many tokens each of these attends to.
+    def _read(
+        self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Plan | None:
+        """By shapes alone; kept for the passes that look alike unless a number in it may differ."""
+        model, tokens = self._model, self._tokens(args, kwargs)
+        if model.reason or tokens is None:
+            return None
+        self._device = tokens.device.type
+        is_rows = tokens.dtype not in self._token_types
+        shape = tokens.shape[:-1] if is_rows else tokens.shape
+        num_tokens, length = float(prod(shape)), shape[-1] if len(shape) else 1
+        at = _cache_at(args, kwargs)
+        context = float(length)
+        if num_tokens == length > 1 and _says_where_rows_begin(kwargs):
+            at, context = None, _longest_row(kwargs)
+        dtype = self._dtype
+        if self._is_autocast(self._device):
+            dtype = _name_of(self._autocast_dtype(self._device))
+        pairs, spared = num_tokens * context, _spared(kwargs, num_tokens, length)
+        forward = model.forward_of_token * num_tokens + model.forward_of_pair * pairs
+        forward -= model.forward_of_head * spared
+        backward = backward_of_cached = 0.0
+        if model.num_trained and self._is_trained():
+            backward = model.backward_of_token * num_tokens + model.backward_of_pair * pairs
+            backward -= model.backward_of_head * spared
+            backward_of_cached = model.backward_of_pair * num_tokens
+        of_cached = model.forward_of_pair * num_tokens
+        plan = _Plan(dtype, forward, backward, of_cached, backward_of_cached, at)
+        first = args[0] if args else kwargs.get("input_ids")
+        if tokens is first and (length == 1 or kwargs.keys().isdisjoint(_VALUES)):
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
 
-    Rows without padding, one after another in one, attend within themselves: it is known where the
-    job says how long the longest is, else none is counted.
+    def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The ids of tokens: the first whole numbers, else the first rows of features."""
+        tokens, rows = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
+        if tokens is not None:
+            return tokens
+        for value in (*args, *kwargs.values()):
+            if getattr(value, "dtype", None) in self._token_types:
+                return value
+            if rows is None and not self._model.num_attentions and getattr(value, "ndim", 0) > 1:
+                rows = value
+        return rows
+
+
+def _longest_row(kwargs: dict[str, Any]) -> float:
+    """How many tokens each attends to where rows follow one another, without padding, in one.
+
+    They attend within themselves: 0.0 where the job does not say how long the longest is.
     """
-    if num_tokens == length > 1 and _says_where_rows_begin(kwargs):
-        longest = kwargs.get("max_length_q", kwargs.get("max_seqlen", 0))
-        return float(longest) if type(longest) is int else 0.0
-    return length + _num_cached(args, kwargs)
+    longest = kwargs.get("max_length_q", kwargs.get("max_seqlen", 0))
+    return float(longest) if type(longest) is int else 0.0
 
 
 def _spared(kwargs: dict[str, Any], num_tokens: float, length: int) -> float:
@@ -193,17 +267,20 @@ def _says_where_rows_begin(kwargs: dict[str, Any]) -> bool:
     return kwargs.get("position_ids") is not None and kwargs.get("attention_mask") is None
 
 
-def _num_cached(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Tokens before these whose keys and values are kept, as transformers' caches say it."""
-    for value in (kwargs.get("past_key_values"), *args, *kwargs.values()):
-        ask = getattr(value, "get_seq_length", None)
-        if ask is not None:
-            return int(ask())
-    return 0
+def _cache_at(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str | None:
+    """Which argument holds keys and values of the tokens before these, as transformers' caches."""
+    given = [("past_key_values", kwargs.get("past_key_values")), *enumerate(args), *kwargs.items()]
+    return next((at for at, value in given if hasattr(value, "get_seq_length")), None)
 
 
 def _add(writer: recorder.Recorder, way: str, dtype: str, flops: float) -> None:
-    """To the outermost stage that is open in this context; "" where none is."""
+    """Where the passes of this context are counted now."""
+    place, work = _place(writer, way, dtype), writer.work
+    work[place] = work.get(place, 0.0) + flops
+
+
+def _place(writer: recorder.Recorder, way: str, dtype: str) -> tuple[str, int]:
+    """Count of the outermost stage that is open in this context; "" where none is."""
     opened, outermost = recorder.innermost.get(), 0
     while opened is not None:
         if opened[0] is writer and opened[5] == STAGE and opened[1]._num_open:  # noqa: SLF001
@@ -215,8 +292,7 @@ def _add(writer: recorder.Recorder, way: str, dtype: str, flops: float) -> None:
     name = state.names.get(kind)
     if name is None:
         name = state.names[kind] = f"{PREFIX}/{way}/{dtype}/{writer.name_of(outermost)}"
-    key, work = (name, threading.get_ident()), writer.work
-    work[key] = work.get(key, 0.0) + flops
+    return name, threading.get_ident()
 
 
 def _dtype_of(core: Any) -> str:
