@@ -35,6 +35,11 @@ UNREAD = Metric(
     "Columns of a batch that the guest could not read, or not in full; they are not compared.",
     "shim",
 )  # fmt: skip
+LEFT_OUT = Metric(
+    "dfx_ledger_left_out_crossings", "counter", "", _AT,
+    "Batches that crossed the boundary and were not looked at: of steps shorter than 0.25 s only "
+    "every 2nd, 4th, 8th, ... is.", "shim",
+)  # fmt: skip
 SAMPLED = Metric(
     "dfx_ledger_sampled_rows", "gauge", "", _AT,
     "Rows read of a column too large to read in full; absent when all were read in full.", "shim",
@@ -74,6 +79,7 @@ METRICS = (
     NONFINITE,
     MISALIGNED,
     UNREAD,
+    LEFT_OUT,
     SAMPLED,
     SCHEMA,
     SHAPES,

@@ -49,6 +49,7 @@ from dfx_agent.wire.records import (
 
 _CLOCK_PAIR_EVERY_NS = 10 * 10**9
 _LARGEST_STEP = 2**63 - 1
+_LOOK_EVERY_NS = 250_000_000
 
 # recorder, Span object, id, begin, name id, kind, step, parent, slot (0 none), thread, outer one
 OpenSpan = tuple["Recorder", Any, int, int, int, int, int, int, int, int, Any]
@@ -98,6 +99,8 @@ class Recorder:
         self.is_attached = self.has_explicit_steps = False
         self.has_own_steps = False  # the job's; adapters give way to it, hooks to both
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
+        self._looks_at_every_step = variables.LEDGER_EVERY_STEP.value()
+        self._step_begin_ns = self._step_ns = 0  # _step_ns: how long a step takes, 0 not known
         self._deferred = DeferredScalars(self.scalar)
         # added to without a record, and told as counts at the end of the step; by (name, thread):
         # one writer each, so that no addition is lost
@@ -186,6 +189,18 @@ class Recorder:
         step = _step.get()
         return self._step if step is None else step
 
+    def looks_at(self, step: int) -> bool:
+        """Whether batches of this step are looked at: in at most 4 to 8 steps a second.
+
+        Every 2nd, 4th, 8th ... step, by its number: ranks that disagree on how long a step takes
+        still have steps in common.
+        """
+        stride = 1
+        if step != NO_STEP and self._step_ns and not self._looks_at_every_step:
+            while stride * self._step_ns < _LOOK_EVERY_NS:
+                stride *= 2
+        return step % stride == 0
+
     def fetch(self, value: Any, take: Callable[[Any], None]) -> None:
         """Give ``take`` a copy of a small device tensor on the host, some steps later."""
         self._deferred.fetch(value, take)
@@ -205,6 +220,9 @@ class Recorder:
                 self._tell_work()
             now = _now()
             self.emit(now, now, _thread_time(), step, 0, 0, self.thread_id(), kind, 0)
+            if self._step_begin_ns:
+                self._note_duration(now - self._step_begin_ns)
+            self._step_begin_ns = now
             self._step = step
             _step.set(step)
             if self._deferred.pending:
@@ -321,6 +339,11 @@ class Recorder:
         self._deferred.pending.clear()
         self.on_stage = None
         self._segment = None
+
+    def _note_duration(self, step_ns: int) -> None:
+        """Mean over about eight steps; a long pause counts as twice a usual step."""
+        known = self._step_ns or step_ns
+        self._step_ns = max(1, known + (min(step_ns, 2 * known) - known) // 8)
 
     def _tell_work(self) -> None:
         """What came since the step before, as counts of the step that ends."""

@@ -10,7 +10,8 @@ class LedgerRow:
     """Batches of one rank at one boundary: the newest step, and totals since it was first seen.
 
     ``schema`` and ``shapes`` are checksums (hex). Totals: ``num_crossings``; samples with NaN or
-    Inf and with a length that breaks the token rule, one for each column; columns not read.
+    Inf and with a length that breaks the token rule, one for each column; columns not read;
+    ``num_left_out`` of the crossings were not looked at, as steps were shorter than 0.25 s.
     """
 
     boundary: str
@@ -25,6 +26,7 @@ class LedgerRow:
     num_nonfinite: int
     num_misaligned: int
     num_unread: int
+    num_left_out: int
     num_sampled: int | None
 
 

@@ -62,13 +62,14 @@ REMOTE_WAIT = "remote"
 # name of a wait for a batch of torch's DataLoader, while its queue is empty
 DATA_LOADER_WAIT = "data_loader"
 # One number about a batch at a boundary: name is "boundary/column", thread the index of the field,
-# value its value, span numbers the crossing, parent counts its records.
+# value its value, span numbers the crossing, parent counts its records. A crossing that was not
+# looked at has one record, "is_left_out".
 LEDGER = 14
 LEDGER_MODULUS = (1 << 53) - 111  # a prime; hashes below it add up and fit in a float64
 LEDGER_FIELDS = (
     "num_rows", "num_unread", "num_sampled", "schema", "shapes", "order", "multiset", "num_groups",
     "smallest_group", "largest_group", "mask_sum", "mask_size", "num_misaligned", "num_nonfinite",
-    "values", "aligned",
+    "values", "aligned", "is_left_out",
 )  # fmt: skip
 
 # How long a stream of a device stood for a collective: value in seconds. t0 is when the host issued

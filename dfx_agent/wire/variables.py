@@ -99,6 +99,11 @@ DEVICE_TIME = Flag(
     "DFX_DEVICE_TIME",
     "`1` times collectives on a device in every 16th step (off: not yet seen on a device)",
 )
+LEDGER_EVERY_STEP = Flag(
+    "DFX_LEDGER_EVERY_STEP",
+    "`1` looks at the batches of every step (off: of steps shorter than 0.25 s only every 2nd, "
+    "4th, 8th, ... is looked at)",
+)
 MEMORY_SNAPSHOT = Flag(
     "DFX_MEMORY_SNAPSHOT",
     "`1` keeps a [snapshot of the allocator](../concepts/memory.md#a-snapshot-of-the-allocator) "
@@ -107,5 +112,5 @@ MEMORY_SNAPSHOT = Flag(
 
 ALL: tuple[Variable, ...] = (
     AGENT, DIR, RUN, ROLE, NODE, FRAMEWORK, RING_RECORDS, DISABLE_HOOKS, MAX_OVERHEAD, DEVICE_TIME,
-    MEMORY_SNAPSHOT,
+    LEDGER_EVERY_STEP, MEMORY_SNAPSHOT,
 )  # fmt: skip

@@ -25,7 +25,7 @@ def test_a_sound_training_has_no_mismatch(dfx_dir, tmp_path, free_port):
     command = [*JOB, "45"]
     with (
         serving(tmp_path, free_port()) as agent,
-        started(command, tmp_path, demo_environment()) as job,
+        started(command, tmp_path, demo_environment(DFX_LEDGER_EVERY_STEP="1")) as job,
     ):
         until(lambda: (data_verdict(agent)["step"] or 0) >= 40, "40 steps judged", 180)
         verdict = data_verdict(agent)
@@ -51,7 +51,7 @@ def test_misaligned_rewards_are_named_by_diagnose(dfx_dir, tmp_path, free_port):
     command = [*JOB, "1000", "--fault", "misalign:6"]
     with (
         serving(tmp_path, free_port()) as agent,
-        started(command, tmp_path, demo_environment()),
+        started(command, tmp_path, demo_environment(DFX_LEDGER_EVERY_STEP="1")),
     ):
         until(lambda: data_verdict(agent)["state"] == "found", "the fault is found", 120)
         words = ["diagnose", "--url", agent.url]

@@ -26,6 +26,7 @@ def _add_row(page: Page, key: Labels, row: LedgerRow) -> None:
     page.add(ledger.NONFINITE, key, row.num_nonfinite)
     page.add(ledger.MISALIGNED, key, row.num_misaligned)
     page.add(ledger.UNREAD, key, row.num_unread)
+    page.add(ledger.LEFT_OUT, key, row.num_left_out)
     page.info(ledger.SCHEMA, (*key, row.schema))
     page.add(ledger.SHAPES, key, int(row.shapes, 16))
     for metric, labels, value in (

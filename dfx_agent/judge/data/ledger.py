@@ -31,6 +31,7 @@ _SETTLED_STEPS = 2
 _MAX_OPEN_STEPS = 16
 _MAX_BOUNDARIES = 64
 _KEEP_MISMATCHES = 256
+_MAX_LEFT_OUT = 4096
 _HABIT_STEPS = 32
 _MIN_HABIT = 3
 _HABIT_SHARE = 0.9
@@ -49,6 +50,9 @@ class _Newest:
         self.totals: Counter[str] = totals or Counter()
 
     def take(self, crossing: Crossing) -> None:
+        if _is_left_out(crossing):
+            self.totals.update(num_crossings=1, num_left_out=1)
+            return
         if crossing.step != self.step:
             self.step, self.fields = crossing.step, {}
         merge_into(self.fields, crossing.fields)
@@ -64,6 +68,7 @@ class RunLedger:
     def __init__(self) -> None:
         self._steps: dict[int, _Step] = {}
         self._skipped: set[int] = set()
+        self._left_out: deque[int] = deque(maxlen=_MAX_LEFT_OUT)  # by some rank, newest last
         self._processes: dict[Rank, tuple[ProcessId, int]] = {}  # with the records it had lost
         self._newest: dict[tuple[Rank, str], _Newest] = {}
         self._dropped: Newest[tuple[Rank, str], Counter[str]] = Newest()
@@ -113,6 +118,8 @@ class RunLedger:
             if step in self._skipped:
                 self._skipped.discard(step)
                 self.num_skipped += 1
+            elif step in self._left_out:
+                continue
             else:
                 self._judge(step, crossed, is_whole=is_whole)
 
@@ -138,7 +145,9 @@ class RunLedger:
         """The boundaries of one rank, as they were crossed."""
         rank = role, label
         return tuple(
-            _row(boundary, newest) for (r, boundary), newest in self._newest.items() if r == rank
+            _row(boundary, newest)
+            for (r, boundary), newest in self._newest.items()
+            if r == rank and newest.fields
         )
 
     def _note_losses(self, rank: Rank, news: LedgerNews) -> None:
@@ -173,6 +182,10 @@ class RunLedger:
                 return
             self._newest[rank, boundary] = _Newest(self._dropped.take((rank, boundary)))
         self._newest[rank, boundary].take(crossing)
+        if _is_left_out(crossing):
+            if step is not None:
+                self._left_out.append(step)
+            return
         if step is None:  # nothing to compare it with
             crossed = Crossed(crossing.time_ns)
             crossed.take(crossing.fields)
@@ -231,6 +244,11 @@ class RunLedger:
         self._mismatches.append(mismatch)
 
 
+def _is_left_out(crossing: Crossing) -> bool:
+    """Whether the rank did not look at the batch: its steps are short."""
+    return ("is_left_out", "") in crossing.fields
+
+
 def _end(process: Progress) -> int | None:
     """Steps before this one are complete; None for a process that counts none."""
     if process.told_step is None:
@@ -257,6 +275,7 @@ def _row(boundary: str, newest: _Newest) -> LedgerRow:
         num_nonfinite=newest.totals["num_nonfinite"],
         num_misaligned=newest.totals["num_misaligned"],
         num_unread=newest.totals["num_unread"],
+        num_left_out=newest.totals["num_left_out"],
         num_sampled=_whole(by_name.get("num_sampled")),
     )
 

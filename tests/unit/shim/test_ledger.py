@@ -15,7 +15,9 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
 from dfx_agent.shim.ledger import joined, observe  # noqa: E402
-from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS  # noqa: E402
+from dfx_agent.shim.recorder import Recorder  # noqa: E402
+from dfx_agent.wire import Identity  # noqa: E402
+from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS, NO_STEP  # noqa: E402
 
 Fields = dict[tuple[str, str], float]
 
@@ -31,6 +33,9 @@ class Notebook:
 
     def step_now(self) -> int:
         return 7
+
+    def looks_at(self, _step: int) -> bool:
+        return True
 
     def name_id(self, name: str) -> int:
         self.names.append(name)
@@ -451,3 +456,36 @@ def test_many_and_large_parts_are_bounded():
     assert 20 <= fields["num_sampled", "values"] <= 32
     assert ("aligned", "values") not in fields
     assert seen(joined([{"values": torch.zeros(1)}] * 5000))["num_unread", ""] == 1
+
+
+def recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds: float) -> Recorder:
+    """After forty steps of this length."""
+    now = [1_000_000_000]
+    monkeypatch.setattr("dfx_agent.shim.recorder._now", lambda: now[0])
+    recorder = Recorder(str(dfx_dir), Identity(run="r", rank=0))
+    for step in range(40):
+        recorder.begin_step(step)
+        now[0] += int(step_seconds * 1e9)
+    return recorder
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "stride"), [(2.0, 1), (0.3, 1), (0.251, 1), (0.2, 2), (0.083, 4), (0.005, 64)]
+)
+def test_batches_of_short_steps_are_looked_at_a_few_times_a_second(
+    dfx_dir, monkeypatch, step_seconds, stride
+):
+    recorder = recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds)
+    looked_at = [step for step in range(100, 300) if recorder.looks_at(step)]
+    assert looked_at == [step for step in range(100, 300) if step % stride == 0]
+    assert recorder.looks_at(NO_STEP), "outside of any step each is looked at"
+    monkeypatch.setenv("DFX_LEDGER_EVERY_STEP", "1")
+    assert recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds).looks_at(101)
+
+
+def test_a_crossing_that_is_left_out_says_so_in_one_record(monkeypatch):
+    book = Notebook()
+    monkeypatch.setattr(Notebook, "looks_at", lambda _book, step: step != 7)
+    observe(book, "a/b", a_batch())
+    assert book.fields() == {("is_left_out", ""): 1.0}
+    assert [record[5] for record in book.records] == [1], "one record in all"

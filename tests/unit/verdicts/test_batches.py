@@ -60,6 +60,12 @@ def samples(first: int, num_rows: int, step: int = 0) -> dict:
     return {"sample_id": ids, "response_mask": mask, "rewards": rewards}
 
 
+@pytest.fixture(autouse=True)
+def _every_step(monkeypatch) -> None:
+    """Steps of these jobs take no time at all: a guest would look at few of them."""
+    monkeypatch.setenv("DFX_LEDGER_EVERY_STEP", "1")
+
+
 @pytest.fixture
 def agent(dfx_dir) -> Iterator[Agent]:
     agent = Agent(Config(str(dfx_dir)))

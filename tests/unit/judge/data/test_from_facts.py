@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -173,6 +174,26 @@ def test_a_batch_outside_any_step_is_judged_by_itself():
     crossing = Crossing("rollout", None, 1, shown)
     job.ledger.add(LedgerNews(job.ranks[0], 0, (None,), (crossing,)))
     assert (job.verdict.state, job.verdict.cause, job.verdict.step) == ("found", "nonfinite", None)
+
+
+def test_a_step_that_any_rank_left_out_is_not_compared():
+    job = Job()
+    job.passes(4)
+    judged, skipped, job.step = job.ledger.num_judged, job.ledger.num_skipped, job.step + 1
+    left_out = {("is_left_out", ""): 1.0}
+    for number, rank in enumerate(job.ranks):
+        news = job.news(number, rank, {("aligned", "rewards"): 0.0})
+        if number == 1:
+            crossings = [Crossing(c.boundary, c.step, c.time_ns, left_out) for c in news.crossings]
+            news = replace(news, crossings=tuple(crossings))
+        job.ledger.add(news)
+    job.settle()
+    job.passes(4)
+    state, verdict = job.ledger.state(), job.ledger.verdict()
+    assert (state.num_judged_steps, state.num_skipped_steps) == (judged + 4, skipped)
+    assert (verdict.state, state.mismatches) == ("clear", ())
+    row = job.ledger.rows("actor", "1")[0]
+    assert (row.num_crossings, row.num_left_out, row.num_samples) == (9, 1, NUM_ROWS)
 
 
 def test_a_rank_that_was_let_go_keeps_its_totals():
