@@ -174,7 +174,8 @@ class _BeforePass:
                 return
             dtype, forward, backward, of_cached, backward_of_cached, at = plan
             if at is not None:
-                num_cached = (args[at] if type(at) is int else kwargs[at]).get_seq_length()
+                cache = args[at] if isinstance(at, int) else kwargs[at]
+                num_cached = cache.get_seq_length()
                 forward += of_cached * num_cached
                 backward += backward_of_cached * num_cached
             opened, thread = recorder.innermost.get(), threading.get_ident()
@@ -269,8 +270,12 @@ def _says_where_rows_begin(kwargs: dict[str, Any]) -> bool:
 
 def _cache_at(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str | None:
     """Which argument holds keys and values of the tokens before these, as transformers' caches."""
-    given = [("past_key_values", kwargs.get("past_key_values")), *enumerate(args), *kwargs.items()]
-    return next((at for at, value in given if hasattr(value, "get_seq_length")), None)
+    if hasattr(kwargs.get("past_key_values"), "get_seq_length"):
+        return "past_key_values"
+    for at, value in enumerate(args):
+        if hasattr(value, "get_seq_length"):
+            return at
+    return next((at for at, value in kwargs.items() if hasattr(value, "get_seq_length")), None)
 
 
 def _add(writer: recorder.Recorder, way: str, dtype: str, flops: float) -> None:
