@@ -23,13 +23,12 @@ import dfx_agent.shim as dfx
 from bench.leaving_group import leave_group
 from bench.rounds import SEED, Block, timed, write_rounds
 from bench.timed_in_place import SETTLE_SECONDS, GuestClock, watch_seconds
-from bench.toggled_guest import ToggledGuest
+from bench.toggled_guest import WARM_UP_STEPS, ToggledGuest
 
 NUM_LAYERS = 4
 WIDTH, NUM_HEADS = 256, 4
 BATCH, LENGTH = 4, 32
 STEPS_PER_BLOCK = 6
-WARM_UP_STEPS = 5
 MAX_GRAD_NORM = 1.0
 
 
@@ -91,9 +90,9 @@ def _train(options: argparse.Namespace, guest_clock: GuestClock) -> None:
 
 
 def _run_block(job: Job, guest: ToggledGuest, arm: str) -> Block:
-    """One more step comes first, in which caches and DDP's hook settle."""
     guest.switch(is_on=arm == "on")
-    job.step()
+    for _ in range(WARM_UP_STEPS):
+        job.step()
     dist.barrier()
     return timed(job.step, STEPS_PER_BLOCK)
 

@@ -16,6 +16,11 @@ from dfx_agent.shim import patches, recorder
 from dfx_agent.shim.torch import collectives, ddp, modules, step_hooks
 
 
+# after a switch, not timed: in its first steps a guest looks for the models of each stage, with a
+# hook on all modules, and for the last parameter of DDP, with one on each; a job does that once
+WARM_UP_STEPS = 4
+
+
 class ToggledGuest:
     """Of a process that has called ``init``. ``root`` is the module whose forward is timed."""
 
@@ -24,7 +29,7 @@ class ToggledGuest:
         self._writer = recorder.current
 
     def switch(self, *, is_on: bool) -> None:
-        """DDP's hook finds its parameter anew in the first backward."""
+        """Some steps come next that are not timed: see WARM_UP_STEPS."""
         unhook()
         recorder.current = self._writer if is_on else None
         if is_on:

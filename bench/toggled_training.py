@@ -16,11 +16,11 @@ import torch.distributed as dist
 import dfx_agent.shim as dfx
 from bench.leaving_group import leave_group
 from bench.rounds import SEED, Block, timed, write_rounds
-from bench.toggled_guest import ToggledGuest
+from bench.toggled_guest import WARM_UP_STEPS, ToggledGuest
 from dfx_agent.demo.fault_plan import FaultPlan
 from dfx_agent.demo.trainer import Settings, Trainer
 
-STEPS_PER_BLOCK = 2
+STEPS_PER_BLOCK = 4
 SETTINGS = Settings(
     seed=SEED,
     num_steps=0,
@@ -44,6 +44,8 @@ class _Toggled:
     def run_block(self, arm: str) -> Block:
         self._guest.switch(is_on=arm == "on")
         self._trainer._generator.manual_seed(SEED + dist.get_rank())
+        for _ in range(WARM_UP_STEPS):
+            self._run_step()
         dist.barrier()
         block = timed(self._run_step, STEPS_PER_BLOCK)
         self._guest.switch(is_on=True)
