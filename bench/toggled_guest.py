@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from dfx_agent.shim import patches, recorder
 from dfx_agent.shim.torch import collectives, ddp, modules, step_hooks
 
-
 # after a switch, not timed: in its first steps a guest looks for the models of each stage, with a
 # hook on all modules, and for the last parameter of DDP, with one on each; a job does that once
 WARM_UP_STEPS = 4

@@ -130,13 +130,15 @@ GUEST_DROPS = Metric(
 )  # fmt: skip
 GUEST_OVERHEAD_RATIO = Metric(
     "dfx_guest_overhead_ratio", "gauge", "ratio", PER_RANK,
-    "What the guest costs its process, measured by itself: share of the step time.", "shim",
+    "What the guest costs its process, timed in place in the job's threads, and its own thread: "
+    "share of the time.", "shim",
     of="guest", value=lambda rank: rank.gauges.get("guest/overhead_ratio"),
 )  # fmt: skip
 GUEST_GIVEN_UP = Metric(
     "dfx_guest_given_up", "gauge", "", PER_RANK,
-    "What the guest gave up because it cost more than `--max-overhead`: 1 the details within a "
-    "step, 2 the collectives too, 0 nothing any more, under another budget; no series otherwise.",
+    "What the guest does not record because it cost more than its budget: 1 FLOPs, 2 also values "
+    "and batches of most steps, 3 also stages within a step, 4 also collectives (3 and 4 only "
+    "under `--max-overhead` or `DFX_MAX_OVERHEAD`), 0 nothing any more; no series otherwise.",
     "shim",
     of="guest", value=lambda rank: rank.gauges.get("guest/given_up"),
 )  # fmt: skip

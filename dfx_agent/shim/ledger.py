@@ -35,6 +35,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dfx_agent.shim import meter
+from dfx_agent.shim.meter import clock
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS, LEDGER_MODULUS
 
@@ -100,6 +102,7 @@ def observe(
     A batch is a mapping, a TensorDict, verl's DataProto, an object with fields, a tensor, or a list
     of such samples. ``ids`` and ``groups`` (B,) say what the batch itself does not.
     """
+    begin = meter.is_open and clock()
     step, now = recorder.step_now(), time.monotonic_ns()
     place = str(boundary).replace("/", ".")[:64]
 
@@ -120,13 +123,15 @@ def observe(
     try:
         if not recorder.looks_at(step):
             emit("is_left_out", "", 1.0, _next_crossing() & 0xFFFFFFFF, 1)
-            return
-        columns, num_unread = _read(batch, ids, groups)
-        waiting = [column.sums for column in columns.values() if _is_on_device(column.sums)]
-        if waiting:
-            recorder.fetch(sys.modules["torch"].cat(waiting), write)
         else:
-            write(None)
+            columns, num_unread = _read(batch, ids, groups)
+            waiting = [column.sums for column in columns.values() if _is_on_device(column.sums)]
+            if waiting:
+                recorder.fetch(sys.modules["torch"].cat(waiting), write)
+            else:
+                write(None)
+        if begin:
+            meter.spent_ns.append(clock() - begin)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 

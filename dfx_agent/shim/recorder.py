@@ -21,8 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 from dfx_agent import __version__
-from dfx_agent.shim import residue
+from dfx_agent.shim import meter, residue
 from dfx_agent.shim.deferred import DeferredScalars
+from dfx_agent.shim.meter import clock
 from dfx_agent.wire import Identity, SegmentWriter, variables
 from dfx_agent.wire.failure import Failure
 from dfx_agent.wire.layout import (
@@ -100,6 +101,7 @@ class Recorder:
         self.has_own_steps = False  # the job's; adapters give way to it, hooks to both
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._looks_at_every_step = variables.LEDGER_EVERY_STEP.value()
+        self.stride = 1  # values and batches are read in every so many steps: 1, 2, 4, ...
         self._step_begin_ns = self._step_ns = 0  # _step_ns: how long a step takes, 0 not known
         self._deferred = DeferredScalars(self.scalar)
         # added to without a record, and told as counts at the end of the step; by (name, thread):
@@ -163,10 +165,13 @@ class Recorder:
 
     def scalars(self, values: Mapping[str, Any], step: int | None) -> None:
         """Several at once; what is not one number is passed over: trackers get texts and arrays."""
+        begin = meter.is_open and clock()
         try:
             for name, value in values.items():
                 if _is_number(value):
                     self.scalar(name, value, step)
+            if begin:
+                meter.spent_ns.append(clock() - begin)
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
@@ -195,11 +200,16 @@ class Recorder:
         Every 2nd, 4th, 8th ... step, by its number: ranks that disagree on how long a step takes
         still have steps in common.
         """
-        stride = 1
-        if step != NO_STEP and self._step_ns and not self._looks_at_every_step:
-            while stride * self._step_ns < _LOOK_EVERY_NS:
-                stride *= 2
+        if step == NO_STEP or self._looks_at_every_step:
+            return True
+        stride = self.stride
+        while 0 < stride * self._step_ns < _LOOK_EVERY_NS:
+            stride *= 2
         return step % stride == 0
+
+    def reads_values(self) -> bool:
+        """Whether loss, rate and norm of this step are read: of all unless the budget is spent."""
+        return self.stride == 1 or self.step_now() % self.stride == 0
 
     def fetch(self, value: Any, take: Callable[[Any], None]) -> None:
         """Give ``take`` a copy of a small device tensor on the host, some steps later."""
@@ -207,8 +217,11 @@ class Recorder:
 
     def set_step(self, step: int) -> None:
         """Begin a step: the window of the one before ends here."""
+        begin = meter.is_open and clock()
         self.has_explicit_steps = True
         self.begin_step(step)
+        if begin:
+            meter.spent_ns.append(clock() - begin)
 
     def begin_step(self, step: int, kind: int = STEP) -> None:
         """The same for hooks, which give way to a job that counts its steps itself."""

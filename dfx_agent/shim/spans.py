@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dfx_agent.shim import compiling, held_memory, recorder
+from dfx_agent.shim import compiling, held_memory, meter, recorder
+from dfx_agent.shim.meter import clock
 from dfx_agent.shim.recorder import OpenSpan, innermost
 from dfx_agent.wire.records import STAGE, WAIT
 
@@ -31,12 +32,15 @@ class Span:
 
     def __enter__(self) -> Span:
         if not compiling.is_compiling():
+            begin = meter.is_open and clock()
             writer = recorder.current or recorder.active()
             if writer is not None:
                 opened = writer.open(self, self._name, self._kind)
                 if opened is not None:
                     self._last = opened
                     self._num_open += 1
+            if begin:
+                meter.spent_ns.append(clock() - begin)
         return self
 
     def __exit__(
@@ -46,6 +50,7 @@ class Span:
         traceback: TracebackType | None,
     ) -> None:
         if self._num_open:
+            begin = meter.is_open and clock()
             opened = innermost.get()
             if opened is not None and opened[1] is self:
                 outer = opened[-1]
@@ -58,6 +63,8 @@ class Span:
                 self._num_open -= 1
                 if opened[0] is recorder.current:
                     opened[0].close(opened, exc_type)
+            if begin:
+                meter.spent_ns.append(clock() - begin)
 
     def _find(self, opened: OpenSpan | None) -> OpenSpan | None:
         """Ours below spans that are still open, or one that another context opened."""

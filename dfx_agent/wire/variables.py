@@ -11,6 +11,8 @@ import os
 
 from dfx_agent.wire.layout import DEFAULT_NUM_RECORDS, MAX_NUM_RECORDS, MIN_NUM_RECORDS
 
+DEFAULT_MAX_OVERHEAD = 0.005
+
 
 class Variable:
     """One variable, absent or empty alike; ``meaning`` is its line in the page of settings."""
@@ -46,10 +48,10 @@ class Names(Variable):
 
 
 class Ratio(Variable):
-    """None by default."""
+    """0.005 by default; None for what is no share of a whole, such as "0"."""
 
     def value(self) -> float | None:
-        return ratio_below_one(self.text())
+        return ratio_below_one(self.text() or str(DEFAULT_MAX_OVERHEAD))
 
 
 class RingSize(Variable):
@@ -92,8 +94,9 @@ DISABLE_HOOKS = Names(
 )
 MAX_OVERHEAD = Ratio(
     "DFX_MAX_OVERHEAD",
-    "budget above which hooks are given up, `0.5%` (none; `--max-overhead` of `run` and `attach` "
-    "goes before it)",
+    "share of the time that the guest may cost, `0.5%`, above which it records less; `0` is none "
+    "(0.5 % for values, batches and FLOPs, none for stages and collectives; `--max-overhead` of "
+    "`run` and `attach` goes before it)",
 )
 DEVICE_TIME = Flag(
     "DFX_DEVICE_TIME",

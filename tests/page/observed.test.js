@@ -40,14 +40,15 @@ test("hooks that work, that are not used, and that failed somewhere", () => {
 
 test("the cost is that of the rank where it is largest", () => {
   const text = saidOf({ hooks: [], overhead_ratio: 0.000354, num_overheads: 2 });
-  assert.equal(text, "Observed how: the guest costs at most 0.035 % of a step, measured by itself");
+  assert.equal(text, "Observed how: the guest costs at most 0.035 % of the time, measured in place");
 });
 
 test("what was given up is said with the ranks and the reason", () => {
   const text = said(rank("0", { "guest/given_up": 1 }), rank("1", { "guest/given_up": 2 }));
   assert.equal(
     text,
-    "Observed how: stages within a step and collectives given up on ranks 0, 1: above --max-overhead",
+    "Observed how: recorded less on ranks 0, 1, as the guest costs more than its budget: " +
+      "no FLOPs, values and batches in every 16th step",
   );
 });
 

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dfx_agent.shim import compiling, recorder
+from dfx_agent.shim import compiling, meter, recorder
+from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import device_time, group_begin, group_end, operations
 from dfx_agent.wire.records import (
@@ -204,7 +205,7 @@ def entering(kind: int) -> Callable[[Any, float], Begun | None]:
     None where nobody records, or C++ issued what is waited for. One function, as ``_numbered``,
     which has the same lines on purpose: to call this from there is one more cold function a call.
     """
-    get_outer, clock, ident, waiting = recorder.innermost.get, _now, _ident, WAIT
+    get_outer, now, ident, waiting = recorder.innermost.get, _now, _ident, WAIT
 
     def enter(issued: Any, num_bytes: float) -> Begun | None:
         if issued is None or issued[0] is not recorder.current:
@@ -218,7 +219,7 @@ def entering(kind: int) -> Callable[[Any, float], Begun | None]:
                 if outer[5] == waiting:
                     flags, accounted = kind, 0
             thread = writer.main_id if ident() == writer.main_ident else writer.thread_id()
-            t0 = clock()
+            t0 = now()
             slot = writer.enter(t0, sequence, span, parent, thread, flags, name_id)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
@@ -281,9 +282,10 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
     touches is fetched anew, and that is what a hook costs (docs/benchmarks.md).
     """
     seats: dict[int, _Seat] = {}
-    get_outer, clock, ident, take_call = recorder.innermost.get, _now, _ident, count_call
+    get_outer, now, ident, take_call = recorder.innermost.get, _now, _ident, count_call
 
     def begin_call(args: tuple[Any, ...]) -> _Call | None:
+        begin = meter.is_open and clock()
         try:
             process_group = args[0]
             seat = seats.get(id(process_group))
@@ -309,10 +311,12 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
                 if outer[5] == WAIT:
                     kind, accounted = COLLECTIVE, 0
             thread = writer.main_id if ident() == writer.main_ident else writer.thread_id()
-            t0 = clock()
+            t0 = now()
             slot = writer.enter(t0, sequence, span, parent, thread, kind, name_id)
             begun = writer, name_id, sequence, t0, slot, accounted, parent, thread, num_bytes
             timing = None if is_on_host else device_time.begin(begun, args)
+            if begin:
+                meter.spent_ns.append(clock() - begin)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
             return None
@@ -337,6 +341,7 @@ def _take_seat(seats: dict[int, _Seat], process_group: Any, operation: str) -> _
 
 def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
     """Back from C++: over, or waited for on the next line (sync), or later (async)."""
+    begin = meter.is_open and clock()
     try:
         group, begun, is_on_host, timing = call
         if work is None:
@@ -357,6 +362,8 @@ def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
         if len(_pending) >= _MAX_PENDING:
             _forget_works(_MAX_PENDING // 4)
         _pending[id(work)] = not is_async, begun, timing
+        if begin:
+            meter.spent_ns.append(clock() - begin)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
@@ -433,7 +440,7 @@ def _raised(call: _Call | None, operation: str) -> None:
 
 def _wait_wrapper(original: Any, _switch: Switch) -> Any:
     is_compiling, take = compiling.is_compiling, _pending.pop
-    begin_wait, clock = entering(COLLECTIVE_WAIT), _now
+    begin_wait, now = entering(COLLECTIVE_WAIT), _now
 
     def wait(*args: Any, **kwargs: Any) -> Any:
         if not _pending or is_compiling():
@@ -449,16 +456,19 @@ def _wait_wrapper(original: Any, _switch: Switch) -> Any:
         except BaseException:
             end(begun, flags | FAILED)
             raise
+        begin = meter.is_open and clock()
         if timing is not None:
             timing.mark(is_last=True)
         if begun is not None and begun[0] is recorder.current:
             try:
                 writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
                 writer.end(
-                    slot, t0, clock(), num_bytes, sequence, span, parent, thread, flags, name_id
+                    slot, t0, now(), num_bytes, sequence, span, parent, thread, flags, name_id
                 )
             except Exception:  # noqa: BLE001 (never into the job)
                 recorder.count_error()
+        if begin:
+            meter.spent_ns.append(clock() - begin)
         return result
 
     return wait

@@ -15,7 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import recorder
+from dfx_agent.shim import meter, recorder
+from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import collectives
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, DDP_GRADIENTS, FAILED, NO_STEP
@@ -148,6 +149,7 @@ class _Replica:
             nonlocal writer, name_id
             if not (self._is_in_backward and switch.is_on):
                 return
+            begin = meter.is_open and clock()
             try:
                 if self.begun is not None:  # another one that was last once: the latest counts
                     collectives.abandon(self.begun)
@@ -161,6 +163,8 @@ class _Replica:
                 count_call()
                 if self._is_over:
                     self.forget()
+                if begin:
+                    meter.spent_ns.append(clock() - begin)
             except Exception:  # noqa: BLE001 (never into the job)
                 recorder.count_error()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from dfx_agent.shim import compiling, patches, recorder
+from dfx_agent.shim import compiling, meter, patches, recorder
 from dfx_agent.shim.torch import collectives, modules, serving, step_hooks, step_losses
 from dfx_agent.shim.torch.watch import Watch
 
@@ -78,6 +78,7 @@ class TorchHooks:
     def after_fork(self) -> None:
         """The child has the patches but not the thread, and no works in flight of its own."""
         self.watch = None
+        meter.close_window()
         collectives.forget_works_and_groups()
         modules.stop_listening()
         modules.SERVING.restore()

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
-from dfx_agent.shim import compiling, recorder
+from dfx_agent.shim import compiling, meter, recorder
+from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import model_flops
 from dfx_agent.shim.torch.model_flops import ModelFlops
@@ -162,6 +163,7 @@ class _BeforePass:
         writer = recorder.current
         if writer is None or not self._switch.is_on or compiling.is_compiling():
             return
+        begin = meter.is_open and clock()
         try:  # in few functions: each runs cold
             first, device = args[0] if args else kwargs.get("input_ids"), self._device
             key = (
@@ -190,6 +192,8 @@ class _BeforePass:
             work[place] = work.get(place, 0.0) + forward
             if backward:
                 state.pending[dtype] = state.pending.get(dtype, 0.0) + backward
+            if begin:
+                meter.spent_ns.append(clock() - begin)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 

@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from heapq import nlargest
 from typing import Any
 
-from dfx_agent.shim import compiling, patches, recorder
+from dfx_agent.shim import compiling, meter, patches, recorder
+from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import collectives, ddp, model_work, step_hooks
 from dfx_agent.wire.records import FORWARD_TOKENS
@@ -305,6 +306,7 @@ class _BeforeForward(_Hook):
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._switch.is_on or compiling.is_compiling():
             return
+        begin = meter.is_open and clock()
         key = id(module)
         try:
             if key in _opened:  # torch calls no hook after a KeyboardInterrupt
@@ -321,6 +323,8 @@ class _BeforeForward(_Hook):
                 _opened[key] = step_hooks.begin_stage("forward")
                 if not self._switch.is_on:  # taken back meanwhile
                     _close(key, None)
+            if begin:
+                meter.spent_ns.append(clock() - begin)
         except Exception:  # noqa: BLE001 (never into the job)
             _opened.pop(key, None)
 
@@ -330,7 +334,10 @@ class _AfterForward(_Hook):
 
     def __call__(self, module: Any, *_args: Any) -> None:
         if not compiling.is_compiling():
+            begin = meter.is_open and clock()
             step_hooks.close_stage(_opened.pop(id(module), None), None)
+            if begin:
+                meter.spent_ns.append(clock() - begin)
 
 
 def _close(module_id: int, failure: type[BaseException] | None) -> None:

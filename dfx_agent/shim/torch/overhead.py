@@ -1,138 +1,130 @@
-"""What the guest costs this process, accounted while it runs, and what it gives up above a budget.
+"""What the guest costs this process, and what it gives up above a budget.
 
-Cost = records x ns of one + spans x ns of one + collectives x ns of their group's number + the
-watch thread's processor time, over the wall time of a window. The ns are measured here and now, on
-the job's own interpreter, with records of the kind CALIBRATION that the agent passes over: one call
-per second, because the job has emptied the caches since the last. A loop of equal calls would say a
-tenth of what the hooks really take (docs/benchmarks.md). Switching hooks off for whole steps would
-measure more directly, and lose those steps' data.
+Cost = what its entries take in the job's threads, timed in place in one second of four (meter.py),
+and the processor time of its own thread, over the time that passes: the mean of the newest windows.
+
+Above the budget detail goes in the order of ``_LEVELS``, one level at a time, and comes back when
+there is room. Steps are never given up: without them a job looks stalled. Stages and collectives,
+which are the witnesses of a hang, are given up only for a budget that somebody asked for.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 
-from dfx_agent.shim import patches, recorder
-from dfx_agent.shim.torch import collectives, step_hooks
+from dfx_agent.shim import meter, patches, recorder
+from dfx_agent.shim.torch import step_hooks
 from dfx_agent.wire import variables
-from dfx_agent.wire.records import CALIBRATION
 
-_WINDOW_NS = 10 * 10**9
-_NUM_SAMPLES = 15
-# given up in this order: first where time goes within a step, then the collectives; never the
-# steps, which come from the optimizer: without them a job looks stalled
-_DETAILS = ("device_time", "forward", "flops", "grad_norm")
-_COLLECTIVES = ("ddp", "collectives")
-_PARTS = (_DETAILS, _COLLECTIVES)
+_PERIOD = 4  # of the looks of the guest's thread, about one a second: in the last a window is open
+_NUM_WINDOWS = 5
+_ENOUGH_WINDOWS = 2
+_RARELY = 16  # steps from one whose values and batches are read to the next
+_ROOM = 0.4  # of the budget: below it there is room for one level more
+_FIRST_PATIENCE = 15  # windows with room before a level comes back: a minute; then twice as many
+
+# hooks that each level gives up; the second one reads values and batches rarely
+_LEVELS = (("flops",), (), ("device_time", "forward", "grad_norm"), ("ddp", "collectives"))
+_RARE_LEVEL, _STAGES_LEVEL = 2, 3
+_LEVELS_BY_DEFAULT = 2
 
 # what the agent that attached allows; None: what the environment does
 allowed_ratio: float | None = None
 
 
 class Overhead:
-    """Account of one process; ``account`` is called by the watch thread."""
+    """Account of one process; ``account`` is called by the guest's thread."""
 
     def __init__(self) -> None:
         self._budget = allowed_ratio
         self._of_environment = variables.MAX_OVERHEAD.value()
-        self._record_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
-        self._span_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
-        self._number_ns: deque[int] = deque(maxlen=_NUM_SAMPLES)
-        self._num_calls = 0
-        self._before: tuple[int, int, int, int, int] | None = None
-        self._to_give_up = [*_PARTS]
+        self._is_asked_for = bool(variables.MAX_OVERHEAD.text())
+        self._turn = 0
+        self._begin: tuple[int, int] | None = None  # of the open window: ns, the thread's own ns
+        self._own: tuple[int, int] | None = None  # the same where the last one closed
+        self._ratios: deque[float] = deque(maxlen=_NUM_WINDOWS)
+        self._level = 0
         self._given_up: dict[str, patches.State] = {}
+        self._patience, self._num_with_room = _FIRST_PATIENCE, 0
 
     def begin_anew(self) -> None:
         """Something was done once: the window that it falls into says nothing about the rest."""
-        self._before = None
+        meter.close_window()
+        self._begin = self._own = None
+        self._turn = 0
 
     def account(self, writer: recorder.Recorder, now_ns: int) -> None:
-        """Once per second: a sample; once per window: "guest/overhead_ratio", and less detail."""
+        """Once per second; after each window "guest/overhead_ratio", and less or more detail."""
         if self._budget != allowed_ratio:
             self._budget = allowed_ratio
             if self.take_up():
                 writer.gauge("guest/given_up", 0.0)
-        self._sample(writer)
-        if self._before is not None and now_ns - self._before[0] < _WINDOW_NS:
-            return
-        records, spans = writer.num_written()
-        state = (now_ns, records, spans, collectives.num_calls(), time.thread_time_ns())
-        if self._before is not None:
-            elapsed, *counts, own = (b - a for a, b in zip(self._before, state, strict=True))
-            costs = zip(counts, self._costs(), strict=True)
-            ratio = (sum(count * cost for count, cost in costs) + own) / elapsed
-            writer.gauge("guest/overhead_ratio", ratio)
-            budget = self._of_environment if self._budget is None else self._budget
-            if budget is not None and ratio > budget and self._to_give_up:
-                self._give_up(writer)
-        self._before = state
+        self._turn += 1
+        own_ns = time.thread_time_ns()
+        if self._begin is not None:
+            self._close_window(writer, now_ns, own_ns)
+        elif self._turn % _PERIOD == _PERIOD - 1:
+            self._begin = now_ns, own_ns
+            meter.open_window()
 
     def take_up(self) -> bool:
-        """Bring back what was given up, and measure anew; False when nothing was."""
-        if len(self._to_give_up) == len(_PARTS):
+        """Bring back all that was given up, and measure anew; False when nothing was."""
+        if not self._level:
             return False
-        self._to_give_up = [*_PARTS]
-        for name, state in self._given_up.items():
-            patches.registry[name].resume(state)
-        self._given_up.clear()
-        step_hooks.seen.has_details = True
+        while self._level:
+            self._take_up_one()
+        self._patience = _FIRST_PATIENCE
         self.begin_anew()
         return True
 
-    def _give_up(self, writer: recorder.Recorder) -> None:
-        """The next of what can be missed, and say so: "guest/given_up", 1 details, 2 all."""
-        for name in self._to_give_up.pop(0):
+    def _close_window(self, writer: recorder.Recorder, now_ns: int, own_ns: int) -> None:
+        assert self._begin is not None
+        spent_ns, (begin_ns, own_begin_ns) = meter.close_window(), self._begin
+        before_ns, own_before_ns = self._own or (begin_ns, own_begin_ns)
+        self._begin, self._own = None, (now_ns, own_ns)
+        if spent_ns is None or now_ns <= begin_ns:
+            return
+        own = (own_ns - own_before_ns) / (now_ns - before_ns)
+        self._ratios.append(spent_ns / (now_ns - begin_ns) + own)
+        ratio = sum(self._ratios) / len(self._ratios)
+        writer.gauge("guest/overhead_ratio", ratio)
+        self._adapt(writer, ratio)
+
+    def _adapt(self, writer: recorder.Recorder, ratio: float) -> None:
+        is_asked_for = self._budget is not None or self._is_asked_for
+        budget = self._of_environment if self._budget is None else self._budget
+        if budget is None or len(self._ratios) < _ENOUGH_WINDOWS:
+            return
+        most = len(_LEVELS) if is_asked_for else _LEVELS_BY_DEFAULT
+        self._num_with_room = self._num_with_room + 1 if ratio < _ROOM * budget else 0
+        if ratio > budget and self._level < most:
+            self._give_up()
+        elif self._level and self._num_with_room >= self._patience:
+            self._take_up_one()
+            self._patience *= 2  # should it go again
+        else:
+            return
+        self._ratios.clear()
+        self._num_with_room = 0
+        writer.gauge("guest/given_up", self._level)
+
+    def _give_up(self) -> None:
+        for name in _LEVELS[self._level]:
             if name in patches.registry:
                 self._given_up[name] = patches.registry[name].state
                 patches.registry[name].suspend()
-        step_hooks.give_up_details()
-        writer.gauge("guest/given_up", len(_PARTS) - len(self._to_give_up))
+        self._level += 1
+        self._apply()
 
-    def _sample(self, writer: recorder.Recorder) -> None:
-        """Time one call, of another kind each time: the one before would have warmed its code."""
-        self._num_calls += 1
-        turn = self._num_calls % 3
-        if turn == 0:
-            elapsed = _elapsed_ns(lambda: writer.emit(0, 0, 0.0, 0, 0, 0, 0, CALIBRATION, 0))
-            self._record_ns.append(elapsed)
-        elif turn == 1:
-            self._span_ns.append(_elapsed_ns(lambda: _one_span(writer)))
-        elif groups := collectives.known_groups():
-            self._number_ns.append(_elapsed_ns(groups[0].sequence))
+    def _take_up_one(self) -> None:
+        self._level -= 1
+        for name in _LEVELS[self._level]:
+            if name in self._given_up:
+                patches.registry[name].resume(self._given_up.pop(name))
+        self._apply()
 
-    def _costs(self) -> tuple[float, float, float]:
-        """(ns of a record, ns of a span without its record, ns of a group's number)."""
-        record, span, number = (
-            _median(samples) for samples in (self._record_ns, self._span_ns, self._number_ns)
-        )
-        return record, max(0.0, span - record), number
-
-
-def _one_span(writer: recorder.Recorder) -> None:
-    opened = writer.open(_NOBODY, "step", CALIBRATION)
-    if opened is not None:
-        recorder.innermost.set(opened[-1])
-        writer.close(opened, None)
-
-
-class _Nobody:
-    """Owner of calibration spans."""
-
-    _num_open = 1
-
-
-_NOBODY = _Nobody()
-
-
-def _median(samples: deque[int]) -> float:
-    """0 without samples; the module of that name would import decimal, fractions and random."""
-    return float(sorted(samples)[len(samples) // 2]) if samples else 0.0
-
-
-def _elapsed_ns(call: Callable[[], object]) -> int:
-    begin = time.perf_counter_ns()
-    call()
-    return time.perf_counter_ns() - begin
+    def _apply(self) -> None:
+        step_hooks.seen.has_details = self._level < _STAGES_LEVEL
+        if recorder.current is not None:
+            recorder.current.stride = _RARELY if self._level >= _RARE_LEVEL else 1

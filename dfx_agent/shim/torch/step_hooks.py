@@ -13,8 +13,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, recorder
+from dfx_agent.shim import compiling, meter, recorder
 from dfx_agent.shim.frames import frames_of, threads_now
+from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import ddp, losses, model_work, step_losses, trained
 from dfx_agent.wire.records import COUNTED, FROM_ATTACH, STAGE, STEP
@@ -35,6 +36,7 @@ class _Seen:
     def __init__(self) -> None:
         self.has_backward = False
         self.has_details = True
+        self.reads_values = True  # of the step of the newest backward
         self.num_steps = 0
         self.step_of_first = 0
         self.has_count = False  # the optimizer that makes the steps counts them itself
@@ -96,11 +98,6 @@ def first_parameters() -> set[int]:
     return {id(parameters[0]) for parameters in groups if parameters}
 
 
-def give_up_details() -> None:
-    """No stages and values any more; steps go on, and DDP's gradients are still seen."""
-    seen.has_details = False
-
-
 class _Owner:
     """Stands for a Span in the chain of open spans, whose walkers read ``_num_open``."""
 
@@ -150,7 +147,7 @@ def count_tokens(kind: str, num_tokens: int) -> None:
 def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
     """Tell the rate or norm of the model that ``optimizer`` trains; None: the first one's."""
     writer = recorder.current
-    if writer is not None and seen.has_details:
+    if writer is not None and seen.has_details and seen.reads_values:
         if len(trained.state.optimizers) < 2 and recorder.innermost.get() is None:
             name: str | None = f"torch/{value_name}"
         else:
@@ -166,28 +163,39 @@ def _hook_optimizers(patches: PatchSet) -> None:
     def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not switch.is_on or compiling.is_compiling():
             return
+        begin = meter.is_open and clock()
         try:
-            if seen.step_code is None:
-                seen.step_code = sys._getframe(1).f_code  # noqa: SLF001
-            key = id(optimizer)
-            if seen.at_work and _is_again(key):
-                return
-            seen.at_work[key] = begin_stage("optimizer"), threading.get_ident(), 1
-            if not switch.is_on:  # taken back meanwhile
-                _close_step(key, None)
+            _before_step(optimizer, switch, sys._getframe(1).f_code)  # noqa: SLF001
+            if begin:
+                meter.spent_ns.append(clock() - begin)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
     def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not compiling.is_compiling():
+            begin = meter.is_open and clock()
             try:
                 _after_step(optimizer, is_on=switch.is_on)
+                if begin:
+                    meter.spent_ns.append(clock() - begin)
             except Exception:  # noqa: BLE001 (never into the job)
                 recorder.count_error()
 
     patches.on_restore(_close_all_steps)
     patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
     patches.on_restore(module.register_optimizer_step_post_hook(after).remove)
+
+
+def _before_step(optimizer: Any, switch: Switch, caller: Any) -> None:
+    """``caller``: the code that calls the hooks, torch's wrapper around every optimizer's step."""
+    if seen.step_code is None:
+        seen.step_code = caller
+    key = id(optimizer)
+    if seen.at_work and _is_again(key):
+        return
+    seen.at_work[key] = begin_stage("optimizer"), threading.get_ident(), 1
+    if not switch.is_on:  # taken back meanwhile
+        _close_step(key, None)
 
 
 def _is_again(optimizer_id: int) -> bool:
@@ -251,7 +259,7 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
     is_first, is_new = trained.is_first(optimizer)
     writer.count("optimizer_steps", 1.0)
     _scalar("lr", optimizer.param_groups[0]["lr"], optimizer)
-    if seen.has_details:
+    if seen.reads_values:
         step_losses.after_step(optimizer)
     if is_new:  # its own count goes on after a resume
         num_done = _steps_done(optimizer)
@@ -312,6 +320,7 @@ def _init_wrapper(original: Any, switch: Switch) -> Any:
 
 
 def _begin_backward() -> recorder.OpenSpan | None:
+    begin, opened = meter.is_open and clock(), None
     try:
         if not seen.has_backward:
             seen.has_backward = True
@@ -320,17 +329,22 @@ def _begin_backward() -> recorder.OpenSpan | None:
             before_next_backward.pop(0)()
         for replica in ddp.replicas:
             replica.begin()
-        if seen.has_details:
+        writer = recorder.current
+        seen.reads_values = seen.has_details and writer is not None and writer.reads_values()
+        if seen.reads_values:
             step_losses.before_backward()
-        return begin_stage("backward")
+        opened = begin_stage("backward")
+        if begin:
+            meter.spent_ns.append(clock() - begin)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
-        return None
+    return opened
 
 
 def _end_backward(
     opened: recorder.OpenSpan | None, failure: type[BaseException] | None, args: tuple[Any, ...]
 ) -> None:
+    begin = meter.is_open and clock()
     try:
         if ddp.replicas:
             ddp.after_backward(has_failed=failure is not None)
@@ -340,8 +354,10 @@ def _end_backward(
         writer = recorder.current
         if writer is not None and failure is None:
             writer.count("micro_batches", 1.0)
-            if seen.has_details:
+            if seen.reads_values:
                 step_losses.after_backward(_loss_of(args[0]) if args else None)
+        if begin:
+            meter.spent_ns.append(clock() - begin)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
@@ -401,30 +417,37 @@ def _count_nonfinite() -> None:
 
 
 def _note_norm(norm: Any, tensors: Any) -> None:
+    begin = meter.is_open and clock()
     try:
-        owner, may_be_told = None, True
-        if isinstance(tensors, (list, tuple)) and tensors:
-            if tensors[0].requires_grad:
-                return  # a norm of parameters
-            newest = trained.state.newest
-            if newest is not None and getattr(newest[0](), "grad", None) is tensors[0]:
-                owner = newest[1]()
-            else:
-                owner, may_be_told = trained.owner_of(tensors[0])
-        if hasattr(norm, "placements"):
-            norm = losses.whole(norm)
-            if norm is None:
-                return
-        if norm.is_cpu:
-            norm = norm.item()
-            if not math.isfinite(norm):
-                _count_nonfinite()
-        else:
-            norm = norm.detach()
-        if may_be_told:
-            _scalar("grad_norm", norm, owner)
+        _read_norm(norm, tensors)
+        if begin:
+            meter.spent_ns.append(clock() - begin)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
+
+
+def _read_norm(norm: Any, tensors: Any) -> None:
+    owner, may_be_told = None, True
+    if isinstance(tensors, (list, tuple)) and tensors:
+        if tensors[0].requires_grad:
+            return  # a norm of parameters
+        newest = trained.state.newest
+        if newest is not None and getattr(newest[0](), "grad", None) is tensors[0]:
+            owner = newest[1]()
+        else:
+            owner, may_be_told = trained.owner_of(tensors[0])
+    if hasattr(norm, "placements"):
+        norm = losses.whole(norm)
+        if norm is None:
+            return
+    if norm.is_cpu:
+        norm = norm.item()
+        if not math.isfinite(norm):
+            _count_nonfinite()
+    else:
+        norm = norm.detach()
+    if may_be_told:
+        _scalar("grad_norm", norm, owner)
 
 
 def _patch_grad_scaler(patches: PatchSet) -> None:

@@ -60,6 +60,7 @@ class Watch:
         if self.thread is not threading.current_thread():
             self.thread.join(0.2)
         self._overhead.take_up()  # hooks that stay for a while begin their next visit whole
+        self._overhead.begin_anew()
 
     def _run(self) -> None:
         while not self._over.is_set():

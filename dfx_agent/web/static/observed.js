@@ -5,6 +5,13 @@ import { finePercent, rankList } from "./format.js";
 
 const PATCH = "patch/";
 const GIVEN_UP = "guest/given_up";
+// by level of that gauge, each in addition to those before it
+const REDUCED = [
+  "no FLOPs",
+  "values and batches in every 16th step",
+  "no stages within a step",
+  "no collectives",
+];
 
 export class ObservedLine {
   constructor() {
@@ -53,14 +60,14 @@ function hookParts(groups) {
 function overheadParts({ overhead_ratio: ratio, num_overheads: numOverheads }) {
   if (ratio === null || !Number.isFinite(Number(ratio))) return [];
   const most = numOverheads > 1 ? `at most ${finePercent(ratio)}` : finePercent(ratio);
-  return [[`the guest costs ${most} of a step, measured by itself`, false]];
+  return [[`the guest costs ${most} of the time, measured in place`, false]];
 }
 
 function givenUpParts(groups) {
   const poorer = groups.filter(({ gauges }) => Number(gauges[GIVEN_UP] ?? 0) > 0);
   if (!poorer.length) return [];
-  const all = poorer.some(({ gauges }) => Number(gauges[GIVEN_UP]) > 1);
-  const what = all ? "stages within a step and collectives" : "stages within a step";
+  const level = Math.max(...poorer.map(({ gauges }) => Number(gauges[GIVEN_UP])));
+  const what = REDUCED.slice(0, level).join(", ");
   const who = rankList(poorer.flatMap(({ ranks }) => ranks));
-  return [[`${what} given up on ${who}: above --max-overhead`, true]];
+  return [[`recorded less on ${who}, as the guest costs more than its budget: ${what}`, true]];
 }

@@ -25,6 +25,7 @@ OURS = [
     "dfx_agent.shim.imports",
     "dfx_agent.shim.ledger",
     "dfx_agent.shim.lifecycle",
+    "dfx_agent.shim.meter",
     "dfx_agent.shim.patches",
     "dfx_agent.shim.recorder",
     "dfx_agent.shim.residue",

@@ -10,7 +10,7 @@ DEFAULTS = {
     variables.RUN: "",
     variables.RING_RECORDS: 16384,
     variables.DISABLE_HOOKS: frozenset(),
-    variables.MAX_OVERHEAD: None,
+    variables.MAX_OVERHEAD: 0.005,
     variables.DEVICE_TIME: False,
 }
 
