@@ -258,7 +258,10 @@ def _wrapper_maker(method: str, operation: str, payload_at: int) -> Callable[[An
         def collective(*args: Any, **kwargs: Any) -> Any:
             if not switch.is_on or is_compiling():
                 return original(*args, **kwargs)
+            begin = meter.is_open and clock()
             call = begin_call(args)
+            if begin:
+                meter.spent_ns.append(clock() - begin)
             try:
                 work = original(*args, **kwargs)
             except BaseException:
@@ -285,7 +288,6 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
     get_outer, now, ident, take_call = recorder.innermost.get, _now, _ident, count_call
 
     def begin_call(args: tuple[Any, ...]) -> _Call | None:
-        begin = meter.is_open and clock()
         try:
             process_group = args[0]
             seat = seats.get(id(process_group))
@@ -315,8 +317,6 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
             slot = writer.enter(t0, sequence, span, parent, thread, kind, name_id)
             begun = writer, name_id, sequence, t0, slot, accounted, parent, thread, num_bytes
             timing = None if is_on_host else device_time.begin(begun, args)
-            if begin:
-                meter.spent_ns.append(clock() - begin)
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
             return None
