@@ -167,8 +167,12 @@ class Recorder:
         """Several at once; what is not one number is passed over: trackers get texts and arrays."""
         begin = meter.is_open and clock()
         try:
+            at = self.step_now() if step is None else step
+            emit, known, now = self.emit, self._names, _now()
             for name, value in values.items():
-                if _is_number(value):
+                if type(value) is float and name in known:
+                    emit(now, now, value, at, 0, 0, 0, SCALAR, known[name])
+                elif _is_number(value):
                     self.scalar(name, value, step)
             if begin:
                 meter.spent_ns.append(clock() - begin)

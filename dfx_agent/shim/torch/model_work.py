@@ -357,6 +357,10 @@ class _StageListener:
 
     def on_stage(self, name: str) -> None:
         """A stage begins, in whatever thread; never raises."""
+        is_known = self._visits.get(name, 0) >= _MOST_VISITS
+        if is_known and self._handle is None and self._num_begins < _MOST_BEGINS:
+            self._num_begins += 1
+            return
         if threading.get_ident() == self._thread and name not in _OF_HOOKS:
             try:
                 self._begin_visit(name)
