@@ -162,7 +162,7 @@ def _judged_from(report: Report) -> str:
     coverage = report.coverage
     found = (f"{signal} ({', '.join(keys)})" for signal, keys in coverage.keys.items())
     return (
-        f"{report.framework or 'no known framework'}, {_counted(report.num_rows, 'row')}, "
+        f"{report.framework or 'no framework recognised'}, {_counted(report.num_rows, 'row')}, "
         f"{coverage.num_rows_judged:,} judged by {', '.join(found) or 'no signal'}"
     )
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from dfx_agent.ingest.framework_spelling import is_known_key
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.lightrft_lines import LightRFTLines
 from dfx_agent.ingest.lines import read_lines
-from dfx_agent.ingest.native_keys import is_known_key
 from dfx_agent.ingest.printed_dicts import printed_dicts
-from dfx_agent.ingest.printed_pairs import has_pairs, read_pair_lines
+from dfx_agent.ingest.printed_pairs import has_pairs, means_signal, read_pair_lines
 from dfx_agent.ingest.printed_tables import PrintedTable
 from dfx_agent.ingest.report_steps import ReportSteps
 from dfx_agent.ingest.reporters import Reporters
@@ -44,8 +44,10 @@ _PRIME_RL_KEYS = {
 
 def read_console(path: Path, notes: Notes, key_map: KeyMap = NO_MAP) -> Iterator[Record]:
     """Reports in a framework's form; of a log without any, the lines of ``key=value`` pairs."""
-    is_framework = has_report(read_lines(path, Notes()), key_map)
-    if is_framework or not has_pairs(read_lines(path, Notes()), key_map):
+    reports = read_console_lines(read_lines(path, Notes()), Notes(), key_map)
+    # settings that are printed as a dict have keys of a framework too
+    has_signal = any(means_signal(report, key_map) for report in reports)
+    if has_signal or not has_pairs(read_lines(path, Notes()), key_map):
         return read_console_lines(read_lines(path, notes), notes, key_map)
     return read_pair_lines(read_lines(path, notes), notes, key_map)
 

@@ -12,28 +12,21 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
 
 from dfx_agent.catalogue.native import (
     MAPPED_PREFIX,
     Native,
-    NativeNames,
     frameworks,
     is_own,
     load,
 )
 from dfx_agent.catalogue.native.meaning import keys_by_signal, meaning_of
+from dfx_agent.ingest.framework_spelling import best_framework, spelling_of
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.nan_cells import nan_lines
 from dfx_agent.ingest.run import MAX_KEYS, Notes, Row
 from dfx_agent.judge.divergence.inputs import signal_of
 
-# few keys fit several frameworks: then it is the more common one
-_COMMON = ("verl", "trl")
-# an export with more of them is not known
-_MAX_SLASHES = 2
-_MAX_UNDERSCORES = 12
-_MAX_KEY_CHARS = 200
 _NUM_KEYS_TOLD = 8
 # the framework is told from so much of the beginning, and for as long as no key is known
 _NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
@@ -98,7 +91,7 @@ class NativeRows:
             self._tell_unknown()
 
     def _is_known(self, key: str) -> bool:
-        return key in self._map.spellings or _spelling(key, load(self.framework)) is not None
+        return key in self._map.spellings or spelling_of(key, load(self.framework)) is not None
 
     def _tell_unknown(self) -> None:
         for key in self._map.spellings.keys() - self._keys:
@@ -204,9 +197,9 @@ class NativeRows:
         kept = new[: max(0, MAX_KEYS - num_kept)]
         if self.framework:
             names = load(self.framework)
-            spellings = {key: spelling for key in kept if (spelling := _spelling(key, names))}
+            spellings = {key: spelling for key in kept if (spelling := spelling_of(key, names))}
         else:
-            self.framework, spellings = _best(kept)
+            self.framework, spellings = best_framework(kept)
         self._changed.update((key, to) for key, to in spellings.items() if to != key)
         if self._map.spellings:
             self._follow_map(kept)
@@ -287,11 +280,6 @@ def _few(keys: Iterable[str]) -> str:
     return ", ".join(some[:_NUM_KEYS_TOLD]) + (", ..." if len(some) > _NUM_KEYS_TOLD else "")
 
 
-def is_known_key(key: str) -> bool:
-    """Whether any framework knows this key or what an export makes of it."""
-    return any(_spelling(key, load(name)) for name in frameworks())
-
-
 def _named_for_the_same(
     native: Native | None, told: Iterable[tuple[Native | None, str]]
 ) -> str | None:
@@ -303,33 +291,3 @@ def _named_for_the_same(
 
 def _place(native: Native) -> tuple[str, dict[str, str]]:
     return native.metric, dict(native.labels)
-
-
-def _best(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """The framework that knows most keys, and how it spells those it knows."""
-    best, known = "", dict[str, str]()
-    theirs = [key for key in keys if not is_own(key)]
-    others = [name for name in frameworks() if name not in _COMMON]
-    for framework in (*_COMMON, *others):
-        names = load(framework)
-        found = {key: spelling for key in theirs if (spelling := _spelling(key, names))}
-        if len(found) > len(known):
-            best, known = framework, found
-    return best, known
-
-
-def _spelling(key: str, names: NativeNames) -> str | None:
-    return names.spelling(key) or _with_slashes(key, names)
-
-
-def _with_slashes(key: str, names: NativeNames) -> str | None:
-    """A key whose slashes an export wrote as underscores."""
-    if "/" in key or len(key) > _MAX_KEY_CHARS:
-        return None
-    places = [i for i, letter in enumerate(key) if letter == "_"][:_MAX_UNDERSCORES]
-    for num_slashes in range(1, _MAX_SLASHES + 1):
-        for chosen in combinations(places, num_slashes):
-            spelling = "".join("/" if i in chosen else c for i, c in enumerate(key))
-            if names.spelling(spelling):
-                return spelling
-    return None

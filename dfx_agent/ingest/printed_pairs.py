@@ -161,9 +161,12 @@ def _with_step(record: Record) -> Record:
 
 
 def _is_report(pairs: Record, key_map: KeyMap) -> bool:
-    return len(pairs) > 1 and any(
-        key in key_map.spellings or meaning_of(key) is not None for key in pairs
-    )
+    return len(pairs) > 1 and means_signal(pairs, key_map)
+
+
+def means_signal(record: Record, key_map: KeyMap) -> bool:
+    """Whether a key of the record means a signal, by its words or by --map."""
+    return any(key in key_map.spellings or meaning_of(key) is not None for key in record)
 
 
 def message_of(line: str) -> str:

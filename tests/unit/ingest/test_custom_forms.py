@@ -111,7 +111,7 @@ PUBLISHED = {
             '{"step":10,"epoch":1,"lr":2.2e-06,"loss":-0.01843,"reward_mean":0.058583,"reward_std":0.1,'
             '"ndcg_mean":0.035145,"kl":0.000305,"clip_frac":0.004433,"active_rollouts":49}\n'
         ),
-        {"reward": 0.063859, "clip_fraction": 0.0},
+        {"loss": -0.003092, "reward": 0.063859, "kl": 0.0, "clip_fraction": 0.0},
         [0, 10],
     ),
     "rookworld": (
@@ -154,7 +154,8 @@ def test_a_published_log_is_read_by_meaning(tmp_path, name):
     run = read(path)
     assert [step for step, _ in run.rows] == steps
     first = run.rows[0][1]
-    assert {k.partition("/")[2]: v for k, v in first.items() if k.startswith("signal/")} == signals
+    by_meaning = {key: first.get(f"signal/{key}", first.get(key)) for key in signals}
+    assert by_meaning == signals
 
 
 def test_a_notebook_with_lines_of_verl(tmp_path):
@@ -279,8 +280,9 @@ def test_an_evaluation_does_not_overwrite_the_training_of_its_step(tmp_path):
         )
     )
     run = read(path)
-    assert [(step, values["reward"]) for step, values in run.rows] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    assert [values["kl"] for _, values in run.rows] == [0.1] * 3
+    assert [step for step, _ in run.rows] == [0, 1, 2]
+    assert [values["signal/reward"] for _, values in run.rows] == [0.5] * 3
+    assert [values["signal/ref_kl"] for _, values in run.rows] == [0.1] * 3
 
 
 # --------------------------------------------------------------------------------------- left out
@@ -314,3 +316,14 @@ def test_a_line_of_one_long_word_takes_no_second(line):
     begin = time.process_time()
     assert len(pairs_of(line)) <= 1
     assert time.process_time() - begin < 1.0
+
+
+def test_settings_printed_as_a_dict_do_not_hide_the_tables_below(tmp_path):
+    table = (
+        "--------\n| epoch | {} |\n| train/success_rate | 0.5 |\n| stats_o/std | 0.1 |\n--------\n"
+    )
+    path = tmp_path / "a.log"
+    path.write_text(
+        "params: {'batch_size': 256, 'hidden': 8}\n" + "".join(map(table.format, range(4)))
+    )
+    assert [step for step, _ in read(path).rows] == [0, 1, 2, 3]

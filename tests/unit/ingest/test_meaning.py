@@ -90,6 +90,21 @@ def test_a_known_name_wins_over_a_meaning(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("keys", "framework"),
+    [
+        ("loss lr time", ""),
+        ("return", ""),
+        ("value_loss policy_loss ep_rew_mean fps", ""),
+        ("loss grad_norm learning_rate epoch", "trl"),
+        ("actor/pg_loss x y z", "verl"),
+    ],
+)
+def test_common_words_name_no_framework(tmp_path, keys, framework):
+    rows = [{"step": i, **dict.fromkeys(keys.split(), 0.5)} for i in range(3)]
+    assert read(write(tmp_path / "log", rows)).framework == framework
+
+
+@pytest.mark.parametrize(
     ("key", "values", "reason"),
     [
         ("clip_frac", [0.1, 1.7, 0.1], "is not read as clip_fraction: 1.7 is not between 0 and 1"),

@@ -345,7 +345,7 @@ def test_50_000_columns_are_cut_to_the_limit_and_told(tmp_path):
     text = ",".join(names) + "\n" + (",".join(["0.5"] * 50_002 + ["7"]) + "\n")
     run = read(write(tmp_path / "m.csv", text))
     ((step, values),) = run.rows
-    assert (step, values["reward"], len(values)) == (7, 0.5, MAX_KEYS)
+    assert (step, values["signal/reward"], len(values)) == (7, 0.5, MAX_KEYS)
     assert any("50,003 columns" in line for line in run.warnings)
 
 

@@ -1,0 +1,62 @@
+"""Which framework wrote a log, and how that framework spells the keys of an export.
+
+A tracker puts "train/" in front of a key, a CSV export writes "_" for "/", ROLL appends "@mean".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+
+from dfx_agent.catalogue.native import NativeNames, frameworks, is_own, load
+
+# few keys fit several frameworks: then it is the more common one
+_COMMON = ("verl", "trl")
+# words such as loss and return are everybody's: so many of them, and most keys, name one
+_LEAST_COMMON_WORDS = 2
+# an export with more of them is not known
+_MAX_SLASHES = 2
+_MAX_UNDERSCORES = 12
+_MAX_KEY_CHARS = 200
+
+
+def best_framework(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
+    """The framework that knows most keys, and how it spells those it knows."""
+    best, known = "", dict[str, str]()
+    theirs = [key for key in keys if not is_own(key)]
+    others = [name for name in frameworks() if name not in _COMMON]
+    for framework in (*_COMMON, *others):
+        names = load(framework)
+        found = {key: spelling for key in theirs if (spelling := spelling_of(key, names))}
+        if len(found) > len(known) and _is_evidence(found, len(theirs)):
+            best, known = framework, found
+    return best, known
+
+
+def _is_evidence(spellings: Mapping[str, str], num_keys: int) -> bool:
+    """Whether these keys are a framework's own and not words that any trainer may use."""
+    if any("/" in spelling for key, spelling in spellings.items() if "/" in key):
+        return True
+    return len(spellings) >= _LEAST_COMMON_WORDS and len(spellings) * 2 > num_keys
+
+
+def spelling_of(key: str, names: NativeNames) -> str | None:
+    return names.spelling(key) or _with_slashes(key, names)
+
+
+def _with_slashes(key: str, names: NativeNames) -> str | None:
+    """A key whose slashes an export wrote as underscores."""
+    if "/" in key or len(key) > _MAX_KEY_CHARS:
+        return None
+    places = [i for i, letter in enumerate(key) if letter == "_"][:_MAX_UNDERSCORES]
+    for num_slashes in range(1, _MAX_SLASHES + 1):
+        for chosen in combinations(places, num_slashes):
+            spelling = "".join("/" if i in chosen else c for i, c in enumerate(key))
+            if names.spelling(spelling):
+                return spelling
+    return None
+
+
+def is_known_key(key: str) -> bool:
+    """Whether any framework knows this key or what an export makes of it."""
+    return any(spelling_of(key, load(name)) for name in frameworks())
