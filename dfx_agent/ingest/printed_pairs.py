@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from statistics import fmean
 
 from dfx_agent.catalogue.native.meaning import meaning_of
 from dfx_agent.ingest.json_lines import parse_object
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
+from dfx_agent.ingest.printed_steps import step_of_heading, step_word_of, steps_of_line
 from dfx_agent.ingest.report_steps import ReportSteps
 from dfx_agent.ingest.run import Notes, Record
 from dfx_agent.ingest.values import numbers
@@ -25,10 +27,10 @@ _TIME = re.compile(
     r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\]?"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?"
 )
-_SEPARATORS = re.compile(r"\s*[|;\t]\s*|,\s+|\s+[-–·•]\s+|\s{2,}|[\[\]{}]")
+_SEPARATORS = re.compile(r"\s*[|;\t]\s*|,\s+|\s+[-–·•]\s+|\s{2,}|(?<!=)[\[\]{}]")
 # from the beginning of a word: a line of one long word is tried once
 _KEY = r"(?<![\w./@%()-])[A-Za-z_][\w./@%()-]{0,199}"
-_EQUALS = re.compile(rf"(?P<key>{_KEY})\s?=\s?[\"']?(?P<number>{_NUMBER}){_END}", re.IGNORECASE)
+_EQUALS = re.compile(rf"(?P<key>{_KEY})\s?=\s?[\"'\[]?(?P<number>{_NUMBER}){_END}", re.IGNORECASE)
 _COLON = re.compile(
     rf"(?P<key>{_KEY}(?: [A-Za-z_(][\w./@%()-]{{0,199}}){{0,3}})[\"']?\s?:\s?"
     rf"(?P<number>{_NUMBER}){_END}"
@@ -42,22 +44,12 @@ _ALONE = re.compile(
     r"(?:\|\s*|-\s+|[\"'])?(?P<key>[A-Za-z_][\w./@%() -]*?)[\"']?\s*[:=|]\s*"
     rf"(?P<number>{_NUMBER})(?:\s*\||,)?"
 )
-# "Mean reward ...... 0.5", and a line that says only which step the lines below it are of
+# "Mean reward ...... 0.5"
 _LEADERS = re.compile(r"(?<=\w) ?\.{3,} ?(?=[-+\d])")
-_HEADING = re.compile(r"[\s=*#>~-]*(?P<text>[A-Za-z][A-Za-z _]*\d{1,18}(?:/\d+)?)[\s=*#<:~-]*")
 _MAY_HAVE_PAIRS = re.compile(r"[=:|,\t]|  | - ")
-_STEP_WORDS = (
-    "global_step", "global step", "step", "iteration", "iter", "update", "round", "episode",
-    "batch", "epoch",
-)  # fmt: skip
-_STEP = re.compile(
-    r"(?<![\w/])(?P<word>(?:train(?:ing)?[ _/])?(?:global[ _]?step|step|iteration|iter|update|"
-    r"round|episode|batch|epoch)s?)\s*[#=:]?\s*\[?\s*(?P<step>\d{1,18})"
-    r"(?=$|[\s,;:|)\]}/.-](?!\d)|\s*/\s*\d|[,/])",
-    re.IGNORECASE,
-)
-_PROGRESS = re.compile(r"(\d{1,12})/\d{1,12} \[")
-_MAX_LINE_CHARS, _MAX_HEADING_CHARS = 20_000, 80
+_MAX_LINE_CHARS = 20_000
+# an episode's return and length, with the step
+_MAX_VALUES_OF_EPISODE, _MAX_EPISODES_OF_STEP = 3, 64
 # so many reports make a log of lines that may also be prose
 _LEAST_REPORTS = 2
 
@@ -66,8 +58,42 @@ def read_pair_lines(
     lines: Iterable[str], notes: Notes, key_map: KeyMap = NO_MAP
 ) -> Iterator[Record]:
     """Records of the reports in these lines, in their order, each with its step."""
-    steps, block = ReportSteps(notes), dict[str, float]()
-    for line in map(message_of, lines):
+    steps = ReportSteps(notes)
+    for report in _means(_reports(map(message_of, lines), key_map), notes):
+        yield from steps.of("", report)
+    yield from steps.rest()
+
+
+def _means(reports: Iterable[Record], notes: Notes) -> Iterator[Record]:
+    """One report of a step for several directly behind one another: episodes that end with it."""
+    held: list[Record] = []
+    for report in reports:
+        is_full = len(held) > _MAX_EPISODES_OF_STEP
+        if held and (is_full or not _is_of_same_step(held[0], report)):
+            yield from _mean(held, notes)
+            held = []
+        held.append(report)
+    yield from _mean(held, notes)
+
+
+def _is_of_same_step(one: Record, other: Record) -> bool:
+    is_episode = len(one) <= _MAX_VALUES_OF_EPISODE and "step" in one
+    return is_episode and one.keys() == other.keys() and one["step"] == other["step"]
+
+
+def _mean(reports: list[Record], notes: Notes) -> list[Record]:
+    """All of them where they are so many that their step counts something else."""
+    if not 1 < len(reports) <= _MAX_EPISODES_OF_STEP:
+        return reports
+    where = f"step {reports[0]['step']:.0f}"
+    notes.add("is reported several times in a row: the mean is read", where)
+    return [{key: fmean(report[key] for report in reports) for key in reports[0]}]
+
+
+def _reports(lines: Iterable[str], key_map: KeyMap) -> Iterator[Record]:
+    """``block``: pairs of lines of their own; ``above``: a line with the step of those below it."""
+    block, above = dict[str, float](), dict[str, float]()
+    for line in lines:
         pairs = pairs_of(line)
         if not pairs:
             continue
@@ -75,13 +101,17 @@ def read_pair_lines(
         if is_alone and not pairs.keys() <= block.keys():
             block.update(pairs)
             continue
-        for report in (_with_step(block), {} if is_alone else pairs):
-            if _is_report(report, key_map):
-                yield from steps.of("", report)
+        if _is_report(_with_step(block), key_map):
+            yield block
         block = pairs if is_alone else {}
+        if is_alone:
+            continue
+        if "step" in pairs:
+            above = {} if means_signal(pairs, key_map) else pairs
+        if _is_report(report := {**above, **pairs}, key_map):
+            yield report
     if _is_report(_with_step(block), key_map):
-        yield from steps.of("", block)
-    yield from steps.rest()
+        yield block
 
 
 def has_pairs(lines: Iterable[str], key_map: KeyMap = NO_MAP) -> bool:
@@ -97,7 +127,7 @@ def pairs_of(line: str) -> Record:
     clean = _COLOUR.sub("", line) if "\x1b" in line else line
     if "..." in clean:
         clean = _LEADERS.sub(": ", clean)
-    if (heading := _heading(clean)) is not None:
+    if (heading := step_of_heading(clean)) is not None:
         return {"step": heading}
     if not _MAY_HAVE_PAIRS.search(clean):
         return {}
@@ -105,23 +135,13 @@ def pairs_of(line: str) -> Record:
     if alone:
         return numbers([(alone["key"].strip(), alone["number"])])
     text = _TIME.sub(" ", clean).strip().strip("|").strip()
-    step = _step(text, clean)
-    record = _pairs(_STEP.sub(" | ", text))
-    if record and step is not None:
-        record["step"] = step
-    return record
+    steps, rest = steps_of_line(text, clean)
+    record = _pairs(rest)
+    return {**record, **steps} if record else {}
 
 
 def _is_alone(line: str) -> bool:
     return _ALONE.fullmatch(_LEADERS.sub(": ", line.strip())) is not None
-
-
-def _heading(line: str) -> float | None:
-    """The step of "=== Update 3 ===" or "Epoch 3/10:"; None for any other line."""
-    if len(line) > _MAX_HEADING_CHARS or (found := _HEADING.fullmatch(line.rstrip())) is None:
-        return None
-    step = _STEP.match(found["text"])
-    return float(step["step"]) if step else None
 
 
 def _pairs(text: str) -> Record:
@@ -136,27 +156,11 @@ def _pairs(text: str) -> Record:
     return numbers(found)
 
 
-def _step(text: str, line: str) -> float | None:
-    """By the best of the words for a step, or by a progress bar of the line."""
-    found = list(_STEP.finditer(text))
-    if found:
-        best = min(found, key=lambda match: _place_of_word(match["word"]))
-        return float(best["step"])
-    progress = _PROGRESS.search(line)
-    return float(progress[1]) if progress else None
-
-
-def _place_of_word(word: str) -> int:
-    lowered = word.lower()
-    return next(i for i, name in enumerate(_STEP_WORDS) if name.replace("_", "") in
-                lowered.replace("_", "").replace(" ", "") or name in lowered)  # fmt: skip
-
-
 def _with_step(record: Record) -> Record:
     """A block of lines names its step as its other numbers."""
-    words = [key for key in record if _STEP.fullmatch(f"{key} 1")]
-    if words and "step" not in record:
-        record["step"] = record[min(words, key=_place_of_word)]
+    key = step_word_of(record)
+    if key and "step" not in record:
+        record["step"] = record[key]
     return record
 
 

@@ -11,7 +11,11 @@ from dfx_agent.ingest.run import Notes, Record
 from dfx_agent.ingest.step_window import StepWindow
 from dfx_agent.ingest.steps import STEP_KEYS
 
-_SAID = re.compile(r"\b(perf|rollout|[Ss]tep|[Gg]lobal[ _]step|iteration) (\d{1,18})\s*:\s*$")
+_SAID = re.compile(
+    r"\b(perf|rollout|global[ _]step|step|iteration|iter|it|update|upd|episode|ep)"
+    r"[\s#=:\[(]{1,4}(\d{1,18}|\d{1,3}(?:,\d{3})+)(?:\s*/\s*[\d,]+)?[\s:|>,\])-]*$",
+    re.IGNORECASE,
+)
 # slime counts rollouts and, apart from them, optimizer steps of the trainer
 _ROLLOUT_WORDS = frozenset({"perf", "rollout"})
 # writers of one run are not so far apart; a step further back is a job that was resumed
@@ -37,7 +41,7 @@ class ReportSteps:
         """``before``: the text in front of the dict."""
         said = _SAID.search(before)
         if said:
-            yield from self.placed(said[1], int(said[2]), record)
+            yield from self.placed(said[1].lower(), int(said[2].replace(",", "")), record)
         elif any(key in record for key in STEP_KEYS):
             yield from self.rest()
             yield record

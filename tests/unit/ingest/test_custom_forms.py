@@ -55,6 +55,13 @@ PRINTED = {
     ' "line": 12, "level": {{"no": 20}}}}}}\n',
     "nested": '{{"step": {step}, "metrics": {{"reward": {{"mean": {reward}, "std": 0.5}},'
     ' "kl": {{"ref": {kl}}}}}}}\n',
+    "a line above": "[Update {step}/915] | FPS: 35 | ETA: 21:53:50\n"
+    " └─ reward: {reward} | kl: {kl}\n\n",
+    "batch of an epoch": "Epoch:[1/1]({step}/39695), reward: {reward}, kl: {kl}, lr: 0.1\n",
+    "ImageNet": "Epoch: [0][ {step}/500]  Time 0.3 (0.5)  reward {reward} (0.5)  kl {kl} (0.1)\n",
+    "short word": "upd {step}/1,500 reward={reward} kl={kl}\n",
+    "step of a dict": "step {step} {{'reward': {reward}, 'kl': {kl}}}\n",
+    "step of many of a dict": "[10:00:00] upd {step}/1,500 {{'reward': {reward}, 'kl': {kl}}}\n",
     "units": "{step},{reward},{kl}\n",
 }
 DOCUMENTS = {
@@ -327,3 +334,29 @@ def test_settings_printed_as_a_dict_do_not_hide_the_tables_below(tmp_path):
         "params: {'batch_size': 256, 'hidden': 8}\n" + "".join(map(table.format, range(4)))
     )
     assert [step for step, _ in read(path).rows] == [0, 1, 2, 3]
+
+
+def test_a_step_above_a_thousand_has_a_comma(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"update {i:,}/9,000 reward={i}.5 kl=0.1\n" for i in (999, 1000, 1200)))
+    assert [step for step, _ in read(path).rows] == [999, 1000, 1200]
+
+
+def test_batches_that_begin_again_with_each_epoch_are_counted_on(tmp_path):
+    path = tmp_path / "a.log"
+    line = "Epoch: [{}][{}/3]  Loss 6.9 (7.0)\n"
+    path.write_text("".join(line.format(epoch, i) for epoch in range(2) for i in range(3)))
+    assert [step for step, _ in read(path).rows] == [0, 1, 2, 3, 4, 5]
+
+
+def test_episodes_that_end_at_one_step_are_one_row_with_their_mean(tmp_path):
+    path = tmp_path / "a.log"
+    returns = [(8, 1.0), (12, 2.0), (12, 4.0), (16, 5.0)]
+    path.write_text("".join(f"global_step={s}, episodic_return=[{r}]\n" for s, r in returns))
+    run = read(path)
+    assert [(step, values["signal/reward"]) for step, values in run.rows] == [
+        (8, 1),
+        (12, 3),
+        (16, 5),
+    ]
+    assert "step 12 is reported several times in a row: the mean is read" in run.warnings
