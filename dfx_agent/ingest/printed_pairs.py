@@ -46,6 +46,8 @@ _ALONE = re.compile(
 )
 # "Mean reward ...... 0.5"
 _LEADERS = re.compile(r"(?<=\w) ?\.{3,} ?(?=[-+\d])")
+# the end of a table
+_RULE = re.compile(r"\s*[-=+|]{3,}\s*")
 _MAY_HAVE_PAIRS = re.compile(r"[=:|,\t]|  | - ")
 _MAX_LINE_CHARS = 20_000
 # an episode's return and length, with the step
@@ -96,6 +98,9 @@ def _reports(lines: Iterable[str], key_map: KeyMap) -> Iterator[Record]:
     for line in lines:
         pairs = pairs_of(line)
         if not pairs:
+            if _RULE.fullmatch(line) and _is_report(_with_step(block), key_map):
+                yield block
+                block = {}
             continue
         is_alone = len(pairs) == 1 and ("step" in pairs or _is_alone(line))
         if is_alone and not pairs.keys() <= block.keys():

@@ -36,6 +36,9 @@ class ReportSteps:
         self._count = -1
         self._epochs = array("d")
         self._held: Record | None = None
+        self._latest: Record = {}  # the latest report that says its step
+        self._early: Record = {}  # of the next report that does
+        self._num_ahead = 0  # reports that say their step, less those that do not
 
     def of(self, before: str, record: Record) -> Iterator[Record]:
         """``before``: the text in front of the dict."""
@@ -44,9 +47,25 @@ class ReportSteps:
             yield from self.placed(said[1].lower(), int(said[2].replace(",", "")), record)
         elif any(key in record for key in STEP_KEYS):
             yield from self.rest()
-            yield record
+            yield self._with_own_step(record)
+        elif self._num_ahead > 0:
+            yield from self._without_step(record)
         else:
             yield from self._counted(record)
+
+    def _with_own_step(self, record: Record) -> Record:
+        record = {**self._early, **record}
+        self._early, self._latest = {}, record.copy()
+        self._num_ahead += 1
+        return record
+
+    def _without_step(self, record: Record) -> Iterator[Record]:
+        """An evaluation between reports that say their step: part of the latest or of the next."""
+        self._num_ahead -= 1
+        if record.keys() & self._latest.keys():
+            self._early.update(record)
+        else:
+            yield record | {key: self._latest[key] for key in STEP_KEYS if key in self._latest}
 
     def placed(self, word: str, step: int, record: Record) -> Iterator[Record]:
         """A report of which the line says the step; parts of one step may come in any order."""

@@ -360,3 +360,22 @@ def test_episodes_that_end_at_one_step_are_one_row_with_their_mean(tmp_path):
         (16, 5),
     ]
     assert "step 12 is reported several times in a row: the mean is read" in run.warnings
+
+
+def test_an_evaluation_between_tables_belongs_to_the_table_above(tmp_path):
+    """As EvalCallback of Stable-Baselines3 prints."""
+    train = (
+        "-----\n| time/ | |\n| iterations | {0} |\n| ep_rew_mean | {0}.5 |\n| fps | 9 |\n-----\n"
+    )
+    evaluation = (
+        "Eval num_timesteps=100, episode_reward=115.83 +/- 0.00\nEpisode length: 9.00 +/- 0.00\n"
+        "-----\n| eval/ | |\n| mean_reward | 116 |\n| loss | 7.5 |\n-----\n"
+    )
+    path = tmp_path / "a.log"
+    path.write_text("".join(train.format(i) + evaluation * (i % 5 == 0) for i in range(1, 21)))
+    run = read(path)
+    assert [(step, values["signal/reward"]) for step, values in run.rows] == [
+        (i, i + 0.5) for i in range(1, 21)
+    ]
+    assert run.rows[4][1]["episode_reward"] == 115.83
+    assert run.warnings[0].startswith("ep_rew_mean is read as reward")
