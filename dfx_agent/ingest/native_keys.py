@@ -9,7 +9,6 @@ key with --map. Values that contradict the meaning end that.
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -22,10 +21,17 @@ from dfx_agent.catalogue.native import (
 )
 from dfx_agent.catalogue.native.meaning import keys_by_signal, meaning_of
 from dfx_agent.ingest.framework_spelling import best_framework, spelling_of
+from dfx_agent.ingest.impossible_values import (
+    SHARES,
+    ImpossibleValues,
+    contradiction,
+    is_impossible,
+    out_of_range,
+)
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.nan_cells import nan_lines
-from dfx_agent.ingest.run import MAX_KEYS, Notes, Row
-from dfx_agent.judge.divergence.inputs import signal_of
+from dfx_agent.ingest.run import MAX_KEYS, Notes, Record, Row
+from dfx_agent.judge.divergence.inputs import input_of, signal_of
 
 _NUM_KEYS_TOLD = 8
 # the framework is told from so much of the beginning, and for as long as no key is known
@@ -39,14 +45,6 @@ _ANY_PLACE = "scope"
 # a framework that gives so many signals under names of its own, with a "/", is the one that wrote
 # the log: the keys that it does not name are the user's own, and of these only the reward is read
 _MANY_SIGNALS = 3
-# signal -> the smallest and the largest value that it can have
-_RANGES = {
-    "clip_fraction": (0.0, 1.0),
-    "truncation": (0.0, 1.0),
-    "grad_norm": (0.0, math.inf),
-    "response_length": (0.0, math.inf),
-}
-_ROUNDING = 1e-6
 # a key with so much fewer values than another one of the same signal is not preferred to that
 _SPARSE = 4
 
@@ -64,8 +62,8 @@ class NativeRows:
         self._changed: dict[str, str | None] = {}
         self._signals: set[str] = set()  # those that some key gives
         self._own_signals: set[str] = set()  # those of keys that only one framework writes so
-        # spelling of a key that was read by meaning -> the values that it can have
-        self._ranges: dict[str, tuple[float, float]] = {}
+        self._shares: set[str] = set()  # spellings of shares that were read by meaning
+        self._impossible = ImpossibleValues(notes)
 
     def written(self, spelling: str) -> str:
         """The key of the log for a key as ``rows`` spell it."""
@@ -125,9 +123,12 @@ class NativeRows:
         for key in keys:
             written: str | None = self._changed.get(key, key)
             signal = written and signal_of(self.framework, written)
-            if signal:
+            if signal and written:
+                if signal == "entropy" and self._is_no_entropy(key, rows):
+                    continue
                 self._signals.add(signal)
-                if written and "/" in written.removeprefix("train/"):
+                self._add_range(written, signal)
+                if "/" in written.removeprefix("train/"):
                     self._own_signals.add(signal)
             elif written and _may_mean_a_signal(key, names.find(written)):
                 candidates.append(key)
@@ -147,15 +148,32 @@ class NativeRows:
             self._changed[key] = spelling
             self._signals.add(signal)
             self._notes.guessed[signal] = key
-            if signal in _RANGES:
-                self._ranges[spelling] = _RANGES[signal]
+            if signal in SHARES:
+                self._shares.add(spelling)
+            else:
+                self._impossible.signals[spelling] = signal
+
+    def _is_no_entropy(self, key: str, rows: Sequence[Row]) -> bool:
+        """Whether a key that is called so holds something else; it is left out then."""
+        why = contradiction("entropy", (row[1][key] for row in rows if key in row[1]))
+        if why is None or key in self._map.spellings:
+            return False
+        self._changed[key] = None
+        self._notes.add(f"is not read as entropy: {why}", key)
+        return True
+
+    def _add_range(self, spelling: str, signal: str) -> None:
+        """A framework may count in another unit; the ranges are those of ours."""
+        known = input_of(self.framework, spelling)
+        if known and known.scale == 1.0 and signal != "truncation":
+            self._impossible.signals[spelling] = signal
 
     def _best_key(self, signal: str, keys: Sequence[str], rows: Sequence[Row]) -> str | None:
         values = {key: [row[1][key] for row in rows if key in row[1]] for key in keys}
         most = max(map(len, values.values()))
         dense = [key for key in keys if len(values[key]) * _SPARSE >= most]
         for key in (*dense, *(key for key in keys if key not in dense)):
-            why = _contradiction(signal, values[key])
+            why = contradiction(signal, values[key])
             if why is None:
                 self._tell_equals(signal, key, keys)
                 return key
@@ -181,10 +199,10 @@ class NativeRows:
     def _end_guess(self, spelling: str, value: float) -> None:
         """From here on the key is not read: this value contradicts its meaning."""
         signal = spelling.removeprefix(MAPPED_PREFIX)
-        del self._ranges[spelling]
+        self._shares.discard(spelling)
         key = self._notes.guessed.pop(signal)
         self._changed[key] = None
-        self._notes.add(f"is read as {signal} no longer: {_out_of_range(signal, value)}", key)
+        self._notes.add(f"is read as {signal} no longer: {out_of_range(signal, value)}", key)
 
     def _add_keys(self, keys: Iterable[str]) -> list[str]:
         """Learn how keys are spelled. Returns those that are new."""
@@ -220,10 +238,18 @@ class NativeRows:
                 self._notes.add(f"is left out: --map names {rival!r} for it", key)
 
     def _spelled(self, row: Row) -> Row:
-        changed = self._changed
-        if not changed:
-            return row
         step, values = row
+        spelled = self._respelled(values) if self._changed else values
+        for guess in list(self._shares):
+            value = spelled.get(guess, 0.0)
+            if is_impossible(guess.removeprefix(MAPPED_PREFIX), value):
+                self._end_guess(guess, value)
+                del spelled[guess]
+        self._impossible.drop_from(step, spelled)
+        return step, spelled
+
+    def _respelled(self, values: Record) -> Record:
+        changed = self._changed
         if len(changed) < len(values):
             spelled = values.copy()
             for key in changed.keys() & values.keys():
@@ -233,12 +259,7 @@ class NativeRows:
         for key, spelling in changed.items():
             if spelling is not None and key in values:
                 spelled[spelling] = values[key]
-        for guess, (least, most) in list(self._ranges.items()):
-            value = spelled.get(guess, least)
-            if not least - _ROUNDING <= value <= most + _ROUNDING and math.isfinite(value):
-                self._end_guess(guess, value)
-                del spelled[guess]
-        return step, spelled
+        return spelled
 
 
 def _may_mean_a_signal(key: str, native: Native | None) -> bool:
@@ -252,27 +273,6 @@ def _may_mean_a_signal(key: str, native: Native | None) -> bool:
 def _rank(key: str) -> tuple[int, ...]:
     meaning = meaning_of(key)
     return meaning.rank if meaning else ()
-
-
-def _contradiction(signal: str, values: Iterable[float]) -> str | None:
-    """Why these values are not those of the signal; None if they may be. NaN and Inf may."""
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return None
-    least, most = _RANGES.get(signal, (-math.inf, math.inf))
-    wrong = (v for v in finite if not least - _ROUNDING <= v <= most + _ROUNDING)
-    if (value := next(wrong, None)) is not None:
-        return _out_of_range(signal, value)
-    if signal == "response_length" and 0 < max(finite) < 1:
-        return f"{max(finite):.3g} is no number of tokens"
-    if signal == "entropy" and sum(value < 0 for value in finite) * 2 > len(finite):
-        return "most of its values are below 0"
-    return None
-
-
-def _out_of_range(signal: str, value: float) -> str:
-    is_share = _RANGES[signal][1] == 1.0
-    return f"{value:.6g} is not between 0 and 1" if is_share else f"{value:.6g} is below 0"
 
 
 def _few(keys: Iterable[str]) -> str:
