@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from dfx_agent.ingest.damaged_reports import is_cut_dict
 from dfx_agent.ingest.framework_spelling import is_known_key
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.lightrft_lines import LightRFTLines
 from dfx_agent.ingest.lines import read_lines
-from dfx_agent.ingest.printed_dicts import printed_dicts
+from dfx_agent.ingest.printed_dicts import cut_dicts, printed_dicts
 from dfx_agent.ingest.printed_pairs import has_pairs, means_signal, read_pair_lines
 from dfx_agent.ingest.printed_tables import PrintedTable
 from dfx_agent.ingest.report_steps import ReportSteps
@@ -58,8 +59,10 @@ def read_console_lines(
     """Records of the reports in these lines, in their order, each with its step."""
     steps, reporters, table = ReportSteps(notes), Reporters(notes), PrintedTable()
     lightrft = LightRFTLines()
-    for line in lines:
+    for i, line in enumerate(lines, start=1):
         clean = _COLOUR.sub("", line) if "\x1b" in line else line
+        if any(map(is_cut_dict, cut_dicts(clean))):
+            notes.left_out("ends within a report: left out", f"line {i}")
         row = table.record(clean)
         if row is not None:
             yield from steps.rest()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from statistics import fmean
 
 from dfx_agent.catalogue.native.meaning import meaning_of
+from dfx_agent.ingest.damaged_reports import UsualReport
 from dfx_agent.ingest.json_lines import parse_object
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.printed_steps import step_of_heading, step_word_of, steps_of_line
@@ -61,7 +62,7 @@ def read_pair_lines(
 ) -> Iterator[Record]:
     """Records of the reports in these lines, in their order, each with its step."""
     steps = ReportSteps(notes)
-    for report in _means(_reports(map(message_of, lines), key_map), notes):
+    for report in _means(_reports(map(message_of, lines), notes, key_map), notes):
         yield from steps.of("", report)
     yield from steps.rest()
 
@@ -92,28 +93,28 @@ def _mean(reports: list[Record], notes: Notes) -> list[Record]:
     return [{key: fmean(report[key] for report in reports) for key in reports[0]}]
 
 
-def _reports(lines: Iterable[str], key_map: KeyMap) -> Iterator[Record]:
+def _reports(lines: Iterable[str], notes: Notes, key_map: KeyMap) -> Iterator[Record]:
     """``block``: pairs of lines of their own; ``above``: a line with the step of those below it."""
-    block, above = dict[str, float](), dict[str, float]()
-    for line in lines:
+    block, above, usual = dict[str, float](), dict[str, float](), UsualReport()
+    for i, line in enumerate(lines, start=1):
         pairs = pairs_of(line)
-        if not pairs:
-            if _RULE.fullmatch(line) and _is_report(_with_step(block), key_map):
-                yield block
-                block = {}
-            continue
+        if usual.is_damaged(line, pairs):
+            notes.left_out("is cut or garbled", f"line {i}")
         is_alone = len(pairs) == 1 and ("step" in pairs or _is_alone(line))
         if is_alone and not pairs.keys() <= block.keys():
             block.update(pairs)
             continue
-        if _is_report(_with_step(block), key_map):
+        is_ended = bool(pairs or _RULE.fullmatch(line)) and _is_report(_with_step(block), key_map)
+        if is_ended:
             yield block
-        block = pairs if is_alone else {}
+        if pairs or is_ended:
+            block = pairs if is_alone else {}
         if is_alone:
             continue
         if "step" in pairs:
             above = {} if means_signal(pairs, key_map) else pairs
         if _is_report(report := {**above, **pairs}, key_map):
+            usual.learn(pairs)
             yield report
     if _is_report(_with_step(block), key_map):
         yield block

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.lines import read_lines
 from dfx_agent.ingest.nan_cells import NanCells
+from dfx_agent.ingest.quoted_rows import whole_rows
 from dfx_agent.ingest.run import MAX_KEYS, NotALogError, Notes, Part, Record, UnreadableLogError
 from dfx_agent.ingest.step_window import StepWindow
 from dfx_agent.ingest.steps import STEP_KEYS, step_name
@@ -169,10 +170,10 @@ def _kept(names: list[str | None], notes: Notes) -> list[str | None]:
 
 def _cells(path: Path, header: Header, notes: Notes) -> Iterator[list[str]]:
     lines = _table_lines(path, notes)
-    rows = csv.reader(
-        lines if not header.is_told else islice(lines, 1, None), delimiter=header.delimiter
-    )
     num_columns = len(header.names)
+    below = lines if not header.is_told else islice(lines, 1, None)
+    whole = whole_rows(below, header.delimiter, num_columns, notes)
+    rows = csv.reader(whole, delimiter=header.delimiter)
     try:
         for i, cells in enumerate(rows):
             if len(cells) != num_columns and i and len(cells) < num_columns:
