@@ -11,6 +11,7 @@ from typing import TypeAlias
 from dfx_agent.backtest.audit import Audit
 from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
 from dfx_agent.backtest.plot import Curves
+from dfx_agent.backtest.unreported_tail import UnreportedTail
 from dfx_agent.catalogue.native import load
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.reader import Log
@@ -53,6 +54,7 @@ class Coverage:
     critical: Condition = DIVERGENCE.condition
     varied: set[str] = field(default_factory=set)
     restarts: list[tuple[int, int, int]] = field(default_factory=list)
+    tail: UnreportedTail = field(default_factory=UnreportedTail)
     _newest_step: int | None = None
     _newest_scored: list[str] = field(default_factory=list)
     _is_comparable: bool = False
@@ -172,6 +174,7 @@ class SignalRows:
             signals = inputs.signals(sources)
             self.audit.observe(signals, values)
             coverage.num_rows += 1
+            coverage.tail.observe(step, has_signal=bool(signals))
             for signal in signals:
                 coverage.num_rows_of[signal] = coverage.num_rows_of.get(signal, 0) + 1
             yield step, signals
@@ -235,7 +238,7 @@ def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: b
         framework=log.framework,
         coverage=rows.coverage,
         alerts=alerts,
-        warnings=log.warnings,
+        warnings=[*rows.coverage.tail.lines, *log.warnings],
         is_cut=log.is_cut,
         num_left_out=log.num_left_out,
         audit=rows.audit.lines,

@@ -119,6 +119,7 @@ def _read_rows(path: Path, header: Header, notes: Notes) -> Iterator[Record]:
     names = _kept(header.names, notes)
     read_cell = partial(_cell, delimiter=header.delimiter)
     nan_cells, numeric = NanCells(), set[str]()
+    num_blank = 0
     for i, cells in enumerate(_cells(path, header, notes)):
         record, nans, others = _read_row(names, cells, read_cell)
         if i < _ROWS_LEARNED:
@@ -129,8 +130,12 @@ def _read_rows(path: Path, header: Header, notes: Notes) -> Iterator[Record]:
             found = nan_cells.values(nans, [name for name, _ in others], record, i)
             record.update(dict.fromkeys(found, math.nan))
             notes.num_nan_cells.update(name for name in nans if name not in found)
+        num_blank += 1
         if not record.keys() <= _STEP_NAMES:
+            num_blank = 0
             yield record
+    if num_blank and None not in names:
+        notes.add(f"the last {num_blank:,} rows of the table have no value")
 
 
 def _read_row(
