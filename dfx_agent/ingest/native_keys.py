@@ -10,15 +10,9 @@ key with --map. Values that contradict the meaning end that.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dfx_agent.catalogue.native import (
-    MAPPED_PREFIX,
-    Native,
-    frameworks,
-    is_own,
-    load,
-)
+from dfx_agent.catalogue.native import MAPPED_PREFIX, Native, frameworks, is_own, load
 from dfx_agent.catalogue.native.meaning import keys_by_signal, meaning_of
 from dfx_agent.ingest.framework_spelling import best_framework, spelling_of
 from dfx_agent.ingest.impossible_values import (
@@ -142,7 +136,8 @@ class NativeRows:
             and (best := self._best_key(signal, ordered, rows))
         }
         if self._notes.is_counted and len(chosen) + len(self._signals) < 2:
-            return  # rows of any table may be called a score
+            self._tell_any_table(chosen)
+            return
         for signal, key in chosen.items():
             spelling = MAPPED_PREFIX + signal
             self._changed[key] = spelling
@@ -152,6 +147,14 @@ class NativeRows:
                 self._shares.add(spelling)
             else:
                 self._impossible.signals[spelling] = signal
+
+    def _tell_any_table(self, chosen: Mapping[str, str]) -> None:
+        """One signal without a step: the rows of any table may be called a score."""
+        for signal, key in chosen.items():
+            told = f"--map {shlex.quote(f'{signal}={key}')}"
+            self._notes.add(
+                f"may be of any table, as nothing counts steps: to judge it, {told}", key
+            )
 
     def _is_no_entropy(self, key: str, rows: Sequence[Row]) -> bool:
         """Whether a key that is called so holds something else; it is left out then."""

@@ -39,6 +39,8 @@ _STEP_WORDS = (
 _SHARE_RISING = 0.75
 # of a step that is logged in parts at most so many records have the same number
 _MAX_PARTS = 8
+# fewer loops of the same length may be attempts
+_LEAST_LOOPS = 8
 # fewer values can rise by chance
 _LEAST_VALUES, _LEAST_UNNAMED_VALUES = 2, 8
 # more values than that are not held to sort their rows
@@ -129,12 +131,15 @@ def _step_key(records: list[Record], notes: Notes) -> str | None:
     """A key that is known to count steps and does so; else one that behaves as a step does."""
     known = _most_used(records)
     if known is not None and not _never_rises(records, known):
-        return _that_does_not_cycle(records, known)
+        key = _that_does_not_cycle(records, known)
+        if not _is_inner_loop(_values(records, key)):
+            return key
     found = _by_behaviour(records, known)
     if known is not None and found is None and len(records) == 1:
         return known
     if known is not None:
-        notes.add("never rises: not read as the step", known)
+        what = "never rises" if _never_rises(records, known) else "begins again every few rows"
+        notes.add(f"{what}: not read as the step", known)
     if found is not None:
         notes.guessed["step"] = found
     return found
@@ -172,6 +177,14 @@ def _that_does_not_cycle(records: list[Record], known: str) -> str:
         and len(set(values)) * _MAX_PARTS > num
     )  # fmt: skip
     return next(goes_on, known)
+
+
+def _is_inner_loop(values: list[int]) -> bool:
+    """Whether they count the few updates of each step: 1, 2, 3, 4, 1, 2, 3, 4."""
+    begins = [i for i, (before, after) in enumerate(pairwise(values)) if after < before]
+    lengths = {after - before for before, after in pairwise(begins)}
+    first = {values[i + 1] for i in begins}
+    return len(begins) >= _LEAST_LOOPS and len(lengths) == 1 and first == {values[0]}
 
 
 def _num_falls(values: list[int]) -> int:

@@ -155,6 +155,14 @@ def test_nothing_is_said_where_nothing_was_guessed(tmp_path):
     assert read(write(tmp_path / "log", rows), key_map=NO_MAP).warnings == []
 
 
+def test_of_a_table_of_one_signal_without_a_step_the_option_is_said(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("my reward\n0.5\n0.25\n")
+    run = read(path)
+    assert "signal/reward" not in run.rows[0][1]
+    assert run.warnings[1].endswith("to judge it, --map 'reward=my reward'")
+
+
 def test_equally_good_keys_are_named(tmp_path):
     rows = [{"math_reward": 0.5, "code_reward": 0.25, "my_kl": 0.1}] * 3
     run = read(write(tmp_path / "log", rows))

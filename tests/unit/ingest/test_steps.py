@@ -198,3 +198,15 @@ def test_the_same_values_twice_and_parts_of_a_step_are_no_contradiction():
         rows, notes = rows_of(records)
         assert len(rows) == 20
         assert notes.num_left_out == 0
+
+
+def test_an_inner_loop_is_no_step():
+    notes = Notes()
+    records = [{"step": 1.0 + i % 4, "reward": i * i % 7.0} for i in range(48)]
+    assert [step for step, _ in with_steps(records, notes)] == list(range(48))
+    assert notes.lines[0] == "step begins again every few rows: not read as the step"
+
+
+def test_a_few_attempts_of_the_same_length_stay_attempts():
+    records = [{"step": float(i % 6), "reward": 0.5 * i} for i in range(42)]
+    assert [step for step, _ in with_steps(records, Notes())] == [i % 6 for i in range(42)]
