@@ -28,15 +28,16 @@ def best_framework(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
     for framework in (*_COMMON, *others):
         names = load(framework)
         found = {key: spelling for key in theirs if (spelling := spelling_of(key, names))}
-        if len(found) > len(known) and _is_evidence(found, len(theirs)):
+        if len(found) > len(known) and _is_evidence(found, len(theirs), names):
             best, known = framework, found
     return best, known
 
 
-def _is_evidence(spellings: Mapping[str, str], num_keys: int) -> bool:
+def _is_evidence(spellings: Mapping[str, str], num_keys: int, names: NativeNames) -> bool:
     """Whether these keys are a framework's own and not words that any trainer may use."""
-    if any("/" in spelling for key, spelling in spellings.items() if "/" in key):
-        return True
+    for key, spelling in spellings.items():
+        if "/" in key.removeprefix("train/") and names.has_name(spelling):
+            return True
     return len(spellings) >= _LEAST_COMMON_WORDS and len(spellings) * 2 > num_keys
 
 

@@ -47,6 +47,10 @@ _ALONE = re.compile(
 )
 # "Mean reward ...... 0.5"
 _LEADERS = re.compile(r"(?<=\w) ?\.{3,} ?(?=[-+\d])")
+# "250 train 3.5128", as nanoGPT's successor and others write a loss
+_STEP_AND_SPLIT = re.compile(
+    rf"\s*(?P<step>\d{{1,12}})\s+(?P<split>train|val|valid|test)\s+(?P<number>{_NUMBER})\s*"
+)
 # the end of a table
 _RULE = re.compile(r"\s*[-=+|]{3,}\s*")
 _MAY_HAVE_PAIRS = re.compile(r"[=:|,\t]|  | - ")
@@ -135,6 +139,8 @@ def pairs_of(line: str) -> Record:
         clean = _LEADERS.sub(": ", clean)
     if (heading := step_of_heading(clean)) is not None:
         return {"step": heading}
+    if (row := _STEP_AND_SPLIT.fullmatch(clean)) is not None:
+        return numbers([("step", row["step"]), (f"{row['split']}_loss", row["number"])])
     if not _MAY_HAVE_PAIRS.search(clean):
         return {}
     alone = _ALONE.fullmatch(clean.strip())

@@ -194,7 +194,10 @@ def _num_falls(values: list[int]) -> int:
 def _by_behaviour(records: list[Record], known: str | None) -> str | None:
     """The best of the keys that rise by a constant amount; a name that says so goes before."""
     keys = dict.fromkeys(
-        key for record in records for key in record if key != known and not is_clock(key)
+        key
+        for record in records
+        for key in record
+        if key != known and (is_step_name(key) or not is_clock(key))
     )
     ranked = []
     for key in keys:

@@ -115,6 +115,10 @@ class NativeNames:
         """The key as the framework writes it, without what a tracker added; None if unknown."""
         return next((k for k in _spellings(key) if self.exactly(k)), None)
 
+    def has_name(self, key: str) -> bool:
+        """Whether the framework names exactly this key; an expression may fit other keys too."""
+        return key in self._exact
+
     def entries(self) -> list[Native]:
         """Every mapping; labels that come from a named group have the value ""."""
         own = self._own.entries() if self._own else []

@@ -289,7 +289,8 @@ def test_an_evaluation_does_not_overwrite_the_training_of_its_step(tmp_path):
     run = read(path)
     assert [step for step, _ in run.rows] == [0, 1, 2]
     assert [values["signal/reward"] for _, values in run.rows] == [0.5] * 3
-    assert [values["signal/ref_kl"] for _, values in run.rows] == [0.1] * 3
+    kls = [values.get("kl", values.get("signal/ref_kl")) for _, values in run.rows]
+    assert kls == [0.1] * 3
 
 
 # --------------------------------------------------------------------------------------- left out
@@ -379,3 +380,12 @@ def test_an_evaluation_between_tables_belongs_to_the_table_above(tmp_path):
     ]
     assert run.rows[4][1]["episode_reward"] == 115.83
     assert run.warnings[0].startswith("ep_rew_mean is read as reward")
+
+
+def test_a_number_behind_the_word_train_is_the_loss(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"{i} val 4.5\n{i} train 3.{i}\n{i} hella 0.2\n" for i in range(5)))
+    run = read(path)
+    assert [(step, values["signal/loss"]) for step, values in run.rows] == [
+        (i, float(f"3.{i}")) for i in range(5)
+    ]

@@ -95,6 +95,7 @@ def test_a_known_name_wins_over_a_meaning(tmp_path):
         ("loss lr time", ""),
         ("return", ""),
         ("value_loss policy_loss ep_rew_mean fps", ""),
+        ("time/fps train/loss train/std train/n_updates rollout/ep_rew_mean", ""),
         ("loss grad_norm learning_rate epoch", "trl"),
         ("actor/pg_loss x y z", "verl"),
     ],

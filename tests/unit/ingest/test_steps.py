@@ -40,6 +40,7 @@ def counted(key, steps, **more):
         (counted("Train Step", range(9)), "Train Step"),
         (counted("episode", range(9), epoch=1.0), "episode"),
         (counted("epoch", range(9)), "epoch"),
+        (counted("time/iterations", range(9), **{"train/n_updates": 10.0}), "time/iterations"),
         # no name of a step: the one that behaves so
         (counted("n", range(5, 50, 5), max_len=512.0, num_ok=3.0), "n"),
         # a step that never rises
