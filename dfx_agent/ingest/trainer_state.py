@@ -1,8 +1,8 @@
 """Hugging Face's trainer_state.json, as TRL leaves it in every checkpoint.
 
 Its "log_history" is read entry by entry: of a file that is cut, those before the cut. Other JSON
-documents are read at once: a list of objects, columns, and what pandas writes (``to_json`` with any
-``orient``), also one level deep under any key.
+documents are read at once: a list of objects, columns, points of each name, and what pandas writes
+(``to_json`` with any ``orient``), also one level deep under any key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from dfx_agent.ingest.json_lines import flat
 from dfx_agent.ingest.lines import DAMAGE, open_text
 from dfx_agent.ingest.run import NotALogError, Notes, Record
-from dfx_agent.ingest.values import numbers
+from dfx_agent.ingest.values import number, numbers
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[|^\s*\[')
 _SEPARATORS = re.compile(r"[\s,]*")
@@ -66,7 +66,7 @@ def _records_of(value: Any, depth: int) -> list[Any] | None:
         return value if objects >= _LEAST_RECORDS and objects * 2 > len(value) else None
     if not isinstance(value, dict):
         return None
-    found = _split_frame(value) or _columns(value) or _indexed(value)
+    found = _split_frame(value) or _points(value) or _columns(value) or _indexed(value)
     if found is None and depth < 2:
         inner = (_records_of(entry, depth + 1) for entry in value.values())
         return max((records for records in inner if records), key=len, default=None)
@@ -98,6 +98,17 @@ def _columns(value: Mapping[str, Any], prefix: str = "") -> list[Any] | None:
     length = max(lengths, key=lambda number: (lengths.count(number), number))
     columns = {key: cells for key, cells in columns.items() if len(cells) == length}
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _points(value: Mapping[str, Any]) -> list[Any] | None:
+    """{"reward": [{"step": 1, "value": 0.5}, ...], "loss": [...]}: points of each name."""
+    rows: dict[float, dict[str, Any]] = {}
+    for name, points in value.items():
+        for point in points if _is_list_of_objects(points) else ():
+            step = number(point.get("step")) if isinstance(point, dict) else None
+            if step is not None and "value" in point:
+                rows.setdefault(step, {"step": step})[name] = point["value"]
+    return [rows[step] for step in sorted(rows)] if len(rows) >= _LEAST_RECORDS else None
 
 
 def _is_list_of_objects(value: Any) -> bool:

@@ -42,7 +42,7 @@ _OTHER_QUANTITIES = _set(
     "alpha weight scale scaling target threshold limit cap budget eps epsilon config gb mb bytes "
     "memory mem best worst baseline advantage advantages adv p5 p10 p25 p75 p90 p95 p99 skew "
     "kurtosis quantile percentile delta improvement gap discount gamma seed rank penalty bonus "
-    "zero nonzero skipped ± schedule decay margin clamp temp temperature"
+    "zero nonzero skipped ± schedule decay margin margins clamp temp temperature chosen rejected"
 )
 # they say where or when a value was measured, and nothing of what it is
 _PLACES = _set(
@@ -208,7 +208,7 @@ def _loss(words: frozenset[str]) -> _Found | None:
 
 
 def _length(words: frozenset[str]) -> _Found | None:
-    if words & _PROMPT:
+    if words & (_PROMPT | _REWARD_WORDS[0] | _REWARD_WORDS[3]):
         return None
     if words & _LENGTH:
         quality = 0 if words & _RESPONSE else 1 if words & _SEQUENCE else 2

@@ -69,6 +69,13 @@ DOCUMENTS = {
     "columns": COLUMNS,
     "list under a key": {"config": {"lr": 1e-6}, "history": rows_of_objects()},
     "columns under a key": {"name": "a", "metrics": COLUMNS},
+    "points of each name": {
+        "metrics": {
+            name: [{"step": s, "value": v, "epoch": 0.5} for s, v in enumerate(cells, 1)]
+            for name, cells in COLUMNS.items()
+            if name != "step"
+        }
+    },
     "pandas split": pandas("split"),
     "pandas index": pandas("index"),
     "pandas columns": pandas("columns"),

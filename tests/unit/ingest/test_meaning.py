@@ -26,7 +26,8 @@ SIGNALS = {
 }
 NO_SIGNALS = """reward_std reward_max kl_coef target_kl entropy_coef learning_rate max_grad_norm
     grad_norm_clip prompt_length max_response_length tokens_per_second time/train val_loss
-    vf_clipfrac advantages/mean num_rewards best_reward step epoch reward_baseline x"""
+    vf_clipfrac advantages/mean num_rewards best_reward step epoch reward_baseline x
+    rewards/chosen rewards/rejected rewards/margins LENGTH_GAMING/accuracy length_reward"""
 
 
 @pytest.mark.parametrize(
