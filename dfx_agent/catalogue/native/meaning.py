@@ -114,7 +114,9 @@ def meaning_of(key: str) -> Meaning | None:
     if is_eval and signal != "reward":
         return None
     smoothed = 2 if _SMOOTHED.intersection(words) else 0
-    statistic = smoothed + (not _MEAN.intersection(words))
+    # "reward" is the mean of a step; "avg_reward" next to it often that of the last 100 episodes
+    is_plain = len(words) == 1
+    statistic = smoothed + (not (is_plain or _MEAN.intersection(words)))
     rank = (int(is_eval), int(strange > 0), quality, strange, statistic)
     is_of_critic = signal == "loss" and quality == _LAST_LOSS
     is_clear = not (strange or is_eval or smoothed or is_of_critic)

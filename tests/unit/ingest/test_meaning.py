@@ -64,6 +64,7 @@ def chosen(tmp_path, **columns):
         ("train/mean_reward", "eval/mean_reward"),
         ("mean_reward", "mean_reward_ema"),
         ("mean_reward", "batch_accuracy"),
+        ("Reward", "avg_reward"),
         ("env/reward/total", "test/env/reward/total"),
     ],
 )
