@@ -235,7 +235,7 @@ def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: b
     return Report(
         file=str(Path(log.path)),
         name=log.name,
-        framework=log.framework,
+        framework=log.framework_name,
         coverage=rows.coverage,
         alerts=alerts,
         warnings=[*rows.coverage.tail.lines, *log.warnings],

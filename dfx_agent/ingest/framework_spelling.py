@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
-from dfx_agent.catalogue.native import NativeNames, frameworks, is_own, load
+from dfx_agent.catalogue.native import Native, NativeNames, frameworks, is_own, load
+from dfx_agent.catalogue.native.meaning import meaning_of
 
 # few keys fit several frameworks: then it is the more common one
 _COMMON = ("verl", "trl")
@@ -18,6 +19,12 @@ _LEAST_COMMON_WORDS = 2
 _MAX_SLASHES = 2
 _MAX_UNDERSCORES = 12
 _MAX_KEY_CHARS = 200
+# they hold scores of a part or of held-out data: read as the reward where there is no other
+_OTHER_SCORES = frozenset({"dfx_reward_term", "dfx_val_score"})
+# a framework takes any key of this form; what it is only the key says
+_ANY_QUANTITY = "dfx_env_metric"
+# a label that holds whatever is in front of such a name
+_ANY_PLACE = "scope"
 
 
 def best_framework(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
@@ -61,3 +68,11 @@ def _with_slashes(key: str, names: NativeNames) -> str | None:
 def is_known_key(key: str) -> bool:
     """Whether any framework knows this key or what an export makes of it."""
     return any(spelling_of(key, load(name)) for name in frameworks())
+
+
+def may_mean_a_signal(key: str, native: Native | None) -> bool:
+    """A key that is known for something else is not guessed at; other scores may be the reward."""
+    if native is None or native.metric == _ANY_QUANTITY or _ANY_PLACE in native.labels:
+        return True
+    meaning = meaning_of(key) if native.metric in _OTHER_SCORES else None
+    return meaning is not None and meaning.signal == "reward"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dfx_agent.catalogue.native import MAPPED_PREFIX, Native, frameworks, is_own, load
 from dfx_agent.catalogue.native.meaning import keys_by_signal, meaning_of
-from dfx_agent.ingest.framework_spelling import best_framework, spelling_of
+from dfx_agent.ingest.framework_spelling import best_framework, may_mean_a_signal, spelling_of
 from dfx_agent.ingest.impossible_values import (
     SHARES,
     ImpossibleValues,
@@ -28,14 +28,10 @@ from dfx_agent.ingest.run import MAX_KEYS, Notes, Record, Row
 from dfx_agent.judge.divergence.inputs import input_of, signal_of
 
 _NUM_KEYS_TOLD = 8
+# loss, reward and kl are everybody's
+_LEAST_KEYS_TO_NAME = 4
 # the framework is told from so much of the beginning, and for as long as no key is known
 _NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
-# they hold scores of a part or of held-out data: read as the reward where there is no other
-_OTHER_SCORES = frozenset({"dfx_reward_term", "dfx_val_score"})
-# a framework takes any key of this form; what it is only the key says
-_ANY_QUANTITY = "dfx_env_metric"
-# a label that holds whatever is in front of such a name
-_ANY_PLACE = "scope"
 # a framework that gives so many signals under names of its own, with a "/", is the one that wrote
 # the log: the keys that it does not name are the user's own, and of these only the reward is read
 _MANY_SIGNALS = 3
@@ -44,13 +40,18 @@ _SPARSE = 4
 
 
 class NativeRows:
-    """Rows in the framework's own keys. ``framework`` is settled before the first row comes."""
+    """Rows in the framework's own keys. ``framework`` is settled before the first row comes.
+
+    ``is_sure``: its keys are more than the few words that trainers of no framework write too.
+    """
 
     def __init__(self, rows: Iterable[Row], notes: Notes, key_map: KeyMap = NO_MAP) -> None:
         self._rows = iter(rows)
         self._notes = notes
         self._map = key_map
         self.framework = ""
+        self.is_sure = False
+        self._num_known = 0
         self._keys: set[str] = set()
         # key -> how it is spelled, None when it is left out; a key that stays is not here
         self._changed: dict[str, str | None] = {}
@@ -124,7 +125,7 @@ class NativeRows:
                 self._add_range(written, signal)
                 if "/" in written.removeprefix("train/"):
                     self._own_signals.add(signal)
-            elif written and _may_mean_a_signal(key, names.find(written)):
+            elif written and may_mean_a_signal(key, names.find(written)):
                 candidates.append(key)
         ranked = keys_by_signal(candidates)
         is_complete = len(self._own_signals) >= _MANY_SIGNALS
@@ -221,6 +222,9 @@ class NativeRows:
             spellings = {key: spelling for key in kept if (spelling := spelling_of(key, names))}
         else:
             self.framework, spellings = best_framework(kept)
+        self._num_known += len(spellings)
+        has_own = any("/" in key.removeprefix("train/") for key in spellings)
+        self.is_sure = has_own or self.is_sure or self._num_known >= _LEAST_KEYS_TO_NAME
         self._changed.update((key, to) for key, to in spellings.items() if to != key)
         if self._map.spellings:
             self._follow_map(kept)
@@ -263,14 +267,6 @@ class NativeRows:
             if spelling is not None and key in values:
                 spelled[spelling] = values[key]
         return spelled
-
-
-def _may_mean_a_signal(key: str, native: Native | None) -> bool:
-    """A key that is known for something else is not guessed at; other scores may be the reward."""
-    if native is None or native.metric == _ANY_QUANTITY or _ANY_PLACE in native.labels:
-        return True
-    meaning = meaning_of(key) if native.metric in _OTHER_SCORES else None
-    return meaning is not None and meaning.signal == "reward"
 
 
 def _rank(key: str) -> tuple[int, ...]:

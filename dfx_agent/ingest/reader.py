@@ -90,6 +90,11 @@ class Log:
     def framework(self) -> str:
         return self._native.framework if self._native else ""
 
+    @property
+    def framework_name(self) -> str:
+        """For people: empty where only common words were known."""
+        return self.framework if self._native and self._native.is_sure else ""
+
     def written(self, key: str) -> str:
         """How the file writes a key of ``rows``, where the key was read by its meaning."""
         return self._native.written(key) if self._native else key

@@ -7,7 +7,7 @@ import pytest
 
 from dfx_agent.catalogue.native.meaning import meaning_of
 from dfx_agent.ingest.key_map import NO_MAP, parse
-from dfx_agent.ingest.reader import read
+from dfx_agent.ingest.reader import open_logs, read
 from dfx_agent.judge.divergence.inputs import LiveInputs, input_of
 
 SIGNALS = {
@@ -105,6 +105,22 @@ def test_a_known_name_wins_over_a_meaning(tmp_path):
 def test_common_words_name_no_framework(tmp_path, keys, framework):
     rows = [{"step": i, **dict.fromkeys(keys.split(), 0.5)} for i in range(3)]
     assert read(write(tmp_path / "log", rows)).framework == framework
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ("loss reward kl", ""),
+        ("reward kl response_length", ""),
+        ("loss reward kl grad_norm", "trl"),
+        ("actor/pg_loss x y", "verl"),
+    ],
+)
+def test_people_are_told_the_framework_when_more_than_common_words_are_known(tmp_path, keys, name):
+    rows = [{"step": i, **dict.fromkeys(keys.split(), 0.5)} for i in range(3)]
+    (log,) = open_logs(write(tmp_path / "log", rows))
+    assert len(list(log.rows())) == 3
+    assert log.framework_name == name
 
 
 @pytest.mark.parametrize(
