@@ -84,7 +84,8 @@ class NativeRows:
             self._tell_unknown()
 
     def _is_known(self, key: str) -> bool:
-        return key in self._map.spellings or spelling_of(key, load(self.framework)) is not None
+        is_named = key in self._map.spellings or key in self._notes.guessed.values()
+        return is_named or spelling_of(key, load(self.framework)) is not None
 
     def _tell_unknown(self) -> None:
         for key in self._map.spellings.keys() - self._keys:
