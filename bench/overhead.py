@@ -1,7 +1,7 @@
-"""What the guest costs the demo's training: its own time per step, and step time with and without.
+"""What the guest costs the demo's training: by its own meter, and step time with and without it.
 
-The first is the events of a real run times their cost measured here. The second is the same trainer
-with the guest turned on and off in random order, a real agent reading meanwhile.
+The second is the same trainer with the guest turned on and off in random order, a real agent
+reading meanwhile. No budget: everything is recorded.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import json
 import tempfile
 from pathlib import Path
 
-import torch
-
-from bench.event_costs import EventCosts, event_costs, own_cost, steps_of_ranks
+from bench.guest_meter import metered
 from bench.measurement import Result, report
 from bench.rounds import ratios, torchrun
 from bench.served_agent import serving
@@ -22,24 +20,22 @@ NUM_RANKS = 2
 
 
 def measure(*, quick: bool) -> list[Result]:
-    torch.set_num_threads(1)
-    costs = event_costs(quick=quick)
-    small = ["--steps", "8", "--prompts-per-rank", "1"]
-    own = _own_cost(costs, small if quick else ["--steps", "28"])
-    return [own, *_on_off(0.0 if quick else 180.0)]
+    return [_metered("200" if quick else "400"), *_on_off(0.0 if quick else 180.0)]
 
 
-def _own_cost(costs: EventCosts, options: list[str]) -> Result:
+def _metered(num_steps: str) -> Result:
+    options = ["--prompts-per-rank", "1", "--group-size", "4", "--validate-every", "0"]
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
-        torchrun(NUM_RANKS, ["dfx_agent.demo.tiny_grpo", *options], folder)
-        return own_cost(JOB, steps_of_ranks(folder, NUM_RANKS), costs, f"{NUM_RANKS} ranks DDP")
+        command = ["dfx_agent.demo.tiny_grpo", *options, "--steps", num_steps]
+        torchrun(NUM_RANKS, command, folder, DFX_MAX_OVERHEAD="0")
+        return metered(JOB, folder, NUM_RANKS)
 
 
 def _on_off(seconds: float) -> list[Result]:
     with serving() as agent, tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
         out = Path(folder, "rounds.json")
         command = ["bench.toggled_training", "--seconds", str(seconds), "--out", str(out)]
-        torchrun(NUM_RANKS, command, agent.directory)
+        torchrun(NUM_RANKS, command, agent.directory, DFX_MAX_OVERHEAD="0")
         return ratios(JOB, json.loads(out.read_text()))
 
 
