@@ -94,9 +94,9 @@ DISABLE_HOOKS = Names(
 )
 MAX_OVERHEAD = Ratio(
     "DFX_MAX_OVERHEAD",
-    "share of the time that the guest may cost, `0.5%`, above which it records less; `0` is none "
-    "(0.5 % for values, batches and FLOPs, none for stages and collectives; `--max-overhead` of "
-    "`run` and `attach` goes before it)",
+    "share of the time that the guest may cost, such as `1%`, above which it records less; `0` "
+    "records everything at any cost (0.5 % for FLOPs, values and batches, no limit for stages and "
+    "collectives; `--max-overhead` of `run` and `attach` goes before it)",
 )
 DEVICE_TIME = Flag(
     "DFX_DEVICE_TIME",

@@ -208,7 +208,10 @@ class _BeforePass:
         model, tokens = self._model, self._tokens(args, kwargs)
         if model.reason or tokens is None:
             return None
-        self._device = tokens.device.type
+        device, known_device = tokens.device.type, self._device
+        if device == "meta":  # sizes are asked for, nothing is multiplied
+            return None
+        is_autocast, self._device = self._is_autocast(device), device
         is_rows = tokens.dtype not in self._token_types
         shape = tokens.shape[:-1] if is_rows else tokens.shape
         num_tokens, length = float(prod(shape)), shape[-1] if len(shape) else 1
@@ -217,8 +220,8 @@ class _BeforePass:
         if num_tokens == length > 1 and _says_where_rows_begin(kwargs):
             at, context = None, _longest_row(kwargs)
         dtype = self._dtype
-        if self._is_autocast(self._device):
-            dtype = _name_of(self._autocast_dtype(self._device))
+        if is_autocast:
+            dtype = _name_of(self._autocast_dtype(device))
         pairs, spared = num_tokens * context, _spared(kwargs, num_tokens, length)
         forward = model.forward_of_token * num_tokens + model.forward_of_pair * pairs
         forward -= model.forward_of_head * spared
@@ -230,7 +233,8 @@ class _BeforePass:
         of_cached = model.forward_of_pair * num_tokens
         plan = _Plan(dtype, forward, backward, of_cached, backward_of_cached, at)
         first = args[0] if args else kwargs.get("input_ids")
-        if tokens is first and (length == 1 or kwargs.keys().isdisjoint(_VALUES)):
+        is_of_key = tokens is first and device == known_device  # the key asked for autocast on it
+        if is_of_key and (length == 1 or kwargs.keys().isdisjoint(_VALUES)):
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
             self._plans[key] = plan

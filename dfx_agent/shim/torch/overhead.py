@@ -4,8 +4,10 @@ Cost = what its entries take in the job's threads, timed in place in one second 
 and the processor time of its own thread, over the time that passes: the mean of the newest windows.
 
 Above the budget detail goes in the order of ``_LEVELS``, one level at a time, and comes back when
-there is room. Steps are never given up: without them a job looks stalled. Stages and collectives,
-which are the witnesses of a hang, are given up only for a budget that somebody asked for.
+there is room. What counts is the median of the newest windows: a thread that loses its processor
+within an entry makes one window dear. Steps are never given up: without them a job looks stalled.
+Stages and collectives, which are the witnesses of a hang, are given up only for a budget that
+somebody asked for.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from dfx_agent.wire import variables
 
 _PERIOD = 4  # of the looks of the guest's thread, about one a second: in the last a window is open
 _NUM_WINDOWS = 5
-_ENOUGH_WINDOWS = 2
+_ENOUGH_WINDOWS = 3
 _RARELY = 16  # steps from one whose values and batches are read to the next
-_ROOM = 0.4  # of the budget: below it there is room for one level more
+_ROOM = 0.7  # of the budget: below it there is room for one level more
 _FIRST_PATIENCE = 15  # windows with room before a level comes back: a minute; then twice as many
 
 # hooks that each level gives up; the second one reads values and batches rarely
@@ -87,9 +89,8 @@ class Overhead:
             return
         own = (own_ns - own_before_ns) / (now_ns - before_ns)
         self._ratios.append(spent_ns / (now_ns - begin_ns) + own)
-        ratio = sum(self._ratios) / len(self._ratios)
-        writer.gauge("guest/overhead_ratio", ratio)
-        self._adapt(writer, ratio)
+        writer.gauge("guest/overhead_ratio", sum(self._ratios) / len(self._ratios))
+        self._adapt(writer, sorted(self._ratios)[len(self._ratios) // 2])
 
     def _adapt(self, writer: recorder.Recorder, ratio: float) -> None:
         is_asked_for = self._budget is not None or self._is_asked_for

@@ -36,7 +36,8 @@ class _Seen:
     def __init__(self) -> None:
         self.has_backward = False
         self.has_details = True
-        self.reads_values = True  # of the step of the newest backward
+        self.reads_values = True  # of the step of the newest backward, which is ``step_of_values``
+        self.step_of_values = 0
         self.num_steps = 0
         self.step_of_first = 0
         self.has_count = False  # the optimizer that makes the steps counts them itself
@@ -259,7 +260,7 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
     is_first, is_new = trained.is_first(optimizer)
     writer.count("optimizer_steps", 1.0)
     _scalar("lr", optimizer.param_groups[0]["lr"], optimizer)
-    if seen.reads_values:
+    if seen.reads_values and seen.has_details:
         step_losses.after_step(optimizer)
     if is_new:  # its own count goes on after a resume
         num_done = _steps_done(optimizer)
@@ -329,9 +330,10 @@ def _begin_backward() -> recorder.OpenSpan | None:
             before_next_backward.pop(0)()
         for replica in ddp.replicas:
             replica.begin()
-        writer = recorder.current
-        seen.reads_values = seen.has_details and writer is not None and writer.reads_values()
-        if seen.reads_values:
+        if (writer := recorder.current) is not None and writer.step_now() != seen.step_of_values:
+            # not within a step: half of its micro-batches would be told as its loss
+            seen.reads_values, seen.step_of_values = writer.reads_values(), writer.step_now()
+        if seen.reads_values and seen.has_details:
             step_losses.before_backward()
         opened = begin_stage("backward")
         if begin:
@@ -354,7 +356,7 @@ def _end_backward(
         writer = recorder.current
         if writer is not None and failure is None:
             writer.count("micro_batches", 1.0)
-            if seen.reads_values:
+            if seen.reads_values and seen.has_details:
                 step_losses.after_backward(_loss_of(args[0]) if args else None)
         if begin:
             meter.spent_ns.append(clock() - begin)

@@ -413,7 +413,7 @@ def check_above_a_budget_details_go_and_steps_stay():
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     step(model, optimizer)
-    for second in range(12):
+    for second in range(40):
         account.account(recorder.current, second * 10**9)
     arrived()
     for _ in range(3):
@@ -426,6 +426,29 @@ def check_above_a_budget_details_go_and_steps_stay():
         patches.registry[name].resume("active")
     step_hooks.seen.has_details = True
     del os.environ["DFX_MAX_OVERHEAD"]
+
+
+def check_a_budget_that_is_spent_within_a_step_leaves_its_loss_whole():
+    forget_steps()
+    writer = recorder.current
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], 0.0)
+
+    def accumulated(number, stride=None):
+        dfx.set_step(number)
+        for micro_batch in range(4):
+            if micro_batch == 2 and stride:
+                writer.stride = stride
+            (parameter * 0 + 10.0).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    arrived()
+    for number in range(1, 40):
+        accumulated(number, {6: 16, 34: 1}.get(number))
+    losses = [(row.number, row.value) for row in arrived() if row.name == "torch/loss"]
+    assert {value for _, value in losses} == {40.0}, losses
+    assert [number for number, _ in losses] == [*range(1, 7), 16, 32, *range(35, 40)]
 
 
 def check_the_guest_met_no_error():

@@ -174,3 +174,28 @@ def test_autocast_names_its_type_and_hooks_leave_nothing(job):
     job.policy(job.ids)
     dfx.set_step(3)
     assert job.told() == {}
+
+
+def test_a_pass_that_only_asks_for_sizes_counts_nothing_and_ends_nothing(job):
+    model_work.count(job.policy)
+    with dfx.stage("actor_update"), torch.no_grad():
+        forward = counted(lambda: job.policy(job.ids))
+        job.policy.to("meta")(torch.zeros((3, 5), dtype=torch.int64, device="meta"))
+        job.policy.to_empty(device="cpu")
+        job.policy(torch.zeros_like(job.ids))
+    dfx.set_step(2)
+    assert sum(job.told().values()) == pytest.approx(2 * forward, rel=0.02)
+    assert job.reader.live_words()[4] == 0
+
+
+def test_autocast_of_one_pass_is_not_taken_for_the_next(job):
+    model_work.count(job.policy)
+    with dfx.stage("actor_update"), torch.no_grad():
+        for is_on in (True, True, False, False, True):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on):
+                job.policy(job.ids)
+    dfx.set_step(2)
+    by_type = job.told()
+    assert by_type["1: flops/forward/bfloat16/actor_update"] == pytest.approx(
+        1.5 * by_type["1: flops/forward/float32/actor_update"]
+    )

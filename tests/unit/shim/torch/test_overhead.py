@@ -106,10 +106,10 @@ def test_the_default_budget_takes_flops_and_most_values_and_no_witness_of_a_hang
 ):
     monkeypatch.delenv("DFX_MAX_OVERHEAD", raising=False)
     account = Overhead()
-    seconds(account, writer, 0, 9, cost_ns=10_000_000)
+    seconds(account, writer, 0, 13, cost_ns=10_000_000)
     assert active(hooks) == {*hooks} - {"flops"}
     assert writer.stride == 1
-    seconds(account, writer, 9, 200, cost_ns=10_000_000)
+    seconds(account, writer, 13, 200, cost_ns=10_000_000)
     assert active(hooks) == {*hooks} - {"flops"}
     assert step_hooks.seen.has_details
     read = []
@@ -158,10 +158,10 @@ def test_under_a_budget_that_was_asked_for_stages_and_collectives_go_last(
 ):
     monkeypatch.setenv("DFX_MAX_OVERHEAD", "0.0001%")
     account = Overhead()
-    seconds(account, writer, 0, 25, cost_ns=10_000_000)
+    seconds(account, writer, 0, 37, cost_ns=10_000_000)
     assert active(hooks) == {"ddp", "collectives"}
     assert step_hooks.open_stage("forward") is None
-    seconds(account, writer, 25, 60, cost_ns=10_000_000)
+    seconds(account, writer, 37, 60, cost_ns=10_000_000)
     assert not active(hooks)
     assert gauges(reader, "given_up") == [1.0, 2.0, 3.0, 4.0]
 
@@ -188,3 +188,26 @@ def test_the_agents_budget_goes_before_the_environments(writer, hooks, monkeypat
     monkeypatch.setattr(overhead, "allowed_ratio", 0.9)
     seconds(Overhead(), writer, 0, 100, cost_ns=100_000_000)
     assert active(hooks) == {*hooks}
+
+
+def test_a_window_that_one_pause_made_dear_changes_nothing(writer, hooks, monkeypatch):
+    monkeypatch.delenv("DFX_MAX_OVERHEAD", raising=False)
+    account = Overhead()
+    for second in range(400):
+        is_paused = second % 40 == 0
+        seconds(account, writer, second, second + 1, 100_000_000 if is_paused else 2_600_000)
+    assert active(hooks) == {*hooks}
+
+
+def test_it_comes_back_at_slower_steps_though_now_and_then_a_window_is_dear(
+    writer, hooks, monkeypatch
+):
+    monkeypatch.delenv("DFX_MAX_OVERHEAD", raising=False)
+    account = Overhead()
+    seconds(account, writer, 0, 40, cost_ns=20_000_000)
+    assert account._level == 2
+    for second in range(40, 260):
+        is_paused = second % 40 == 3
+        seconds(account, writer, second, second + 1, 21_000_000 if is_paused else 2_700_000)
+    assert active(hooks) == {*hooks}
+    assert writer.stride == 1
