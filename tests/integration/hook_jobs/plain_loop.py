@@ -446,7 +446,7 @@ def check_a_budget_that_is_spent_within_a_step_leaves_its_loss_whole():
     arrived()
     for number in range(1, 40):
         accumulated(number, {6: 16, 34: 1}.get(number))
-    losses = [(row.number, row.value) for row in arrived() if row.name.endswith("/loss")]
+    losses = [(row.number, row.value) for row in arrived() if (row.name or "").endswith("/loss")]
     assert {value for _, value in losses} == {40.0}, losses
     assert [number for number, _ in losses] == [*range(1, 7), 16, 32, *range(35, 40)]
 
