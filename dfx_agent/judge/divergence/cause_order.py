@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from dfx_agent.snapshot import SignalState
+from dfx_agent.snapshot import CollapseRow, SignalState
 
 
 class _Meaning(NamedTuple):
@@ -48,19 +49,20 @@ _BLOW_UP = "{signal} first: it blew up (learning rate, loss scale, a bad batch)"
 _BLOW_UP_CHANGE = "lower the learning rate, and check the loss scale and the batch of that step"
 
 
-def cause(state: SignalState) -> str:
-    """Nothing ("") without an onset."""
-    first = _first(state)
+def cause(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
+    """Nothing ("") without an onset. ``collapses``: those that have lasted long enough to page."""
+    first = _first(state, collapses)
     return first.cause if first else ""
 
 
-def change(state: SignalState) -> str:
+def change(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
     """What to change before the run goes on from an older checkpoint."""
-    first = _first(state)
+    first = _first(state, collapses)
     return first.change if first else _MEANINGS["divergence"].change
 
 
-def _first(state: SignalState) -> _Meaning | None:
+def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> _Meaning | None:
+    """Of what began in the same step not the reward, which follows from the others."""
     onsets = [
         (row.onset_step, _MEANINGS[_named(state, row.symptom)])
         for row in state.symptoms
@@ -69,10 +71,11 @@ def _first(state: SignalState) -> _Meaning | None:
     families = {row.signal: row.symptom for row in state.signals}
     onsets += [
         (row.onset_step, _collapsed(row.signal, families))
-        for row in state.collapses
-        if row.num_steps and row.onset_step is not None
+        for row in collapses
+        if row.onset_step is not None
     ]
-    return min(onsets, key=lambda each: each[0])[1] if onsets else None
+    reward = _MEANINGS["reward"]
+    return min(onsets, key=lambda each: (each[0], each[1] is reward))[1] if onsets else None
 
 
 def _collapsed(signal: str, families: dict[str, str]) -> _Meaning:

@@ -157,9 +157,11 @@ def _found(
     return Verdict(
         "divergence", "found", role,
         head(step=first, between=between, symptoms=moved_text(state)),
-        cause=cause(state), step=first,
+        cause=cause(state, collapses), step=first,
         evidence=(*_figures(state), *filter(None, [frozen])),
-        action=head.action_text(checkpoint=_checkpoint(checkpoints, low), change=change(state)),
+        action=head.action_text(
+            checkpoint=_checkpoint(checkpoints, low), change=change(state, collapses)
+        ),
     )  # fmt: skip
 
 

@@ -26,6 +26,10 @@ def first(said: str) -> str:
     return said.partition(" first")[0]
 
 
+def cause_of(shown: SignalState) -> str:
+    return cause(shown, [row for row in shown.collapses if row.num_steps])
+
+
 @pytest.mark.parametrize(
     ("symptoms", "named"),
     [
@@ -38,7 +42,7 @@ def first(said: str) -> str:
     ],
 )
 def test_the_earliest_family_that_is_active(symptoms, named):
-    assert first(cause(state(*symptoms))) == named
+    assert first(cause_of(state(*symptoms))) == named
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def test_the_earliest_family_that_is_active(symptoms, named):
     ],
 )
 def test_which_kl_it_was(zs, named):
-    assert first(cause(state(symptom("divergence", 5), **zs))) == named
+    assert first(cause_of(state(symptom("divergence", 5), **zs))) == named
 
 
 @pytest.mark.parametrize(
@@ -68,4 +72,14 @@ def test_which_kl_it_was(zs, named):
     ],
 )
 def test_a_collapse_that_came_first(row, named):
-    assert first(cause(state(symptom("entropy", 10), collapses=[row]))) == named
+    assert first(cause_of(state(symptom("entropy", 10), collapses=[row]))) == named
+
+
+def test_of_what_began_in_the_same_step_the_reward_is_not_the_cause():
+    assert first(cause_of(state(symptom("reward", 5), symptom("length", 5)))) == "response length"
+    assert first(cause_of(state(symptom("reward", 4), symptom("length", 5)))) == "reward"
+
+
+def test_a_collapse_that_has_not_lasted_names_no_cause():
+    short = state(symptom("length", 10), collapses=[CollapseRow("blow_up", "loss", 1, 3)])
+    assert first(cause(short, [])) == "response length"
