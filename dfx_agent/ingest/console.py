@@ -57,7 +57,7 @@ def read_console_lines(
     lines: Iterable[str], notes: Notes, key_map: KeyMap = NO_MAP
 ) -> Iterator[Record]:
     """Records of the reports in these lines, in their order, each with its step."""
-    steps, reporters, table = ReportSteps(notes), Reporters(notes), PrintedTable()
+    steps, reporters, table = ReportSteps(notes), Reporters(notes), PrintedTable(notes)
     lightrft = LightRFTLines()
     for i, line in enumerate(lines, start=1):
         clean = _COLOUR.sub("", line) if "\x1b" in line else line
