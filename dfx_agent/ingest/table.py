@@ -120,7 +120,7 @@ def _read_rows(path: Path, header: Header, notes: Notes) -> Iterator[Record]:
     read_cell = partial(_cell, delimiter=header.delimiter)
     nan_cells, numeric = NanCells(), set[str]()
     num_blank = 0
-    for i, cells in enumerate(_cells(path, header, notes)):
+    for i, cells in _cells(path, header, notes):
         record, nans, others = _read_row(names, cells, read_cell)
         if i < _ROWS_LEARNED:
             numeric |= record.keys()
@@ -173,19 +173,29 @@ def _kept(names: list[str | None], notes: Notes) -> list[str | None]:
     return [name if i < MAX_KEYS or name in STEP_KEYS else None for i, name in enumerate(names)]
 
 
-def _cells(path: Path, header: Header, notes: Notes) -> Iterator[list[str]]:
+def _cells(path: Path, header: Header, notes: Notes) -> Iterator[tuple[int, list[str]]]:
+    """Number and cells of the rows that have a cell for each column, and no more."""
     lines = _table_lines(path, notes)
     num_columns = len(header.names)
     below = lines if not header.is_told else islice(lines, 1, None)
     whole = whole_rows(below, header.delimiter, num_columns, notes)
     rows = csv.reader(whole, delimiter=header.delimiter)
+    least = max((i for i, name in enumerate(header.names, start=1) if name != ""), default=0)
     try:
         for i, cells in enumerate(rows):
-            if len(cells) != num_columns and i and len(cells) < num_columns:
-                notes.left_out("has fewer cells than the header", f"row {i}")
-            yield cells
+            if _is_of_width(cells, least, num_columns):
+                yield i, cells
+            else:
+                more = "fewer" if len(cells) < least else "more"
+                notes.left_out(f"has {more} cells than the header: left out", f"row {i}")
     except csv.Error as error:
         notes.add(f"the table cannot be read on: {error}")
+
+
+def _is_of_width(cells: list[str], least: int, num_columns: int) -> bool:
+    """Whether what is too much is blank, as behind a last delimiter, or not read of any row."""
+    is_whole = num_columns >= _MAX_COLUMNS_READ or not any(map(str.strip, cells[num_columns:]))
+    return len(cells) >= least and is_whole
 
 
 def _table_lines(path: Path, notes: Notes) -> Iterator[str]:
@@ -242,7 +252,7 @@ def _runs_of_lines(path: Path, header: Header, run_column: int | None) -> list[s
     if run_column is None:
         return [""]
     rows = _cells(path, header, Notes())
-    return list(dict.fromkeys(cells[run_column] for cells in rows if len(cells) > run_column))
+    return list(dict.fromkeys(cells[run_column] for _, cells in rows))
 
 
 def _read_lines_of_values(
@@ -251,10 +261,7 @@ def _read_lines_of_values(
     """Put together by step, as far as a million values can be held."""
     key, value, run_column, step = place
     window = StepWindow(notes, _MAX_VALUES_HELD, _MAX_VALUES_HELD)
-    for i, cells in enumerate(_cells(path, header, notes)):
-        if len(cells) <= max(key, value, step, run_column or 0):
-            notes.left_out("has too few cells: left out", f"row {i}")
-            continue
+    for i, cells in _cells(path, header, notes):
         if run_column is not None and cells[run_column] != run:
             continue
         of_step, of_value = (
