@@ -174,7 +174,7 @@ class SignalRows:
             signals = inputs.signals(sources)
             self.audit.observe(signals, values)
             coverage.num_rows += 1
-            coverage.tail.observe(step, has_signal=bool(signals))
+            coverage.tail.observe(step, signals)
             for signal in signals:
                 coverage.num_rows_of[signal] = coverage.num_rows_of.get(signal, 0) + 1
             yield step, signals

@@ -1,31 +1,90 @@
-"""Rows at the end of a log in which no signal has a value: a writer died, the run went on."""
+"""Signals without a value at the end of a log: a writer died or a metric broke, the run went on."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from dfx_agent.sentence import listed
+
 # fewer are a summary or an evaluation
 _LEAST_ROWS = 5
+# of fewer values nobody can say how often a signal is logged
+_LEAST_VALUES = 3
+_WORDS = {
+    "grad_norm": "gradient norm",
+    "ref_kl": "reference KL",
+    "truncation": "share of truncated responses",
+}
+
+
+@dataclass
+class _Reported:
+    """Of one signal: its values, and the latest with its row and step."""
+
+    num_values: int = 0
+    row: int = 0
+    step: int = 0
+    longest_gap: int = 0
+
+    def observe(self, row: int, step: int) -> None:
+        if self.num_values:
+            self.longest_gap = max(self.longest_gap, row - self.row - 1)
+        self.num_values += 1
+        self.row, self.step = row, step
+
+    def has_stopped(self, row: int) -> bool:
+        """Whether the rows after the latest value, up to this one, are more than it ever left."""
+        is_tail = _is_tail(row - self.row, self.longest_gap)
+        return self.num_values >= _LEAST_VALUES and is_tail
 
 
 class UnreportedTail:
-    """Counts the rows behind the last one with a signal, and the longest gap before that."""
+    """Counts the rows behind the last one with a signal, and the longest gap before that.
+
+    The same for each signal, by the rows that have any: these others go on.
+    """
 
     def __init__(self) -> None:
         self.num_rows = 0
         self._longest_gap = 0
         self._last_step: int | None = None
+        self._num_reported = 0
+        self._signals: dict[str, _Reported] = {}
 
-    def observe(self, step: int, *, has_signal: bool) -> None:
-        if not has_signal:
+    def observe(self, step: int, signals: Collection[str]) -> None:
+        """``signals`` are the names of those that have a value in the next row."""
+        if not signals:
             self.num_rows += 1
             return
         self._longest_gap = max(self._longest_gap, self.num_rows)
         self.num_rows, self._last_step = 0, step
+        self._num_reported += 1
+        for signal in signals:
+            if (reported := self._signals.get(signal)) is None:
+                reported = self._signals[signal] = _Reported()
+            reported.observe(self._num_reported, step)
 
     @property
     def lines(self) -> list[str]:
         """What to say of it; empty where signals were as rare before."""
-        is_tail = self.num_rows >= _LEAST_ROWS and self.num_rows > 2 * self._longest_gap
-        if self._last_step is None or not is_tail:
-            return []
-        judged = f"nothing is judged behind step {self._last_step}"
-        return [f"the last {self.num_rows:,} rows have no value of a signal: {judged}"]
+        lines = list(self._stopped())
+        if self._last_step is not None and _is_tail(self.num_rows, self._longest_gap):
+            judged = f"nothing is judged behind step {self._last_step}"
+            lines.append(f"the last {self.num_rows:,} rows have no value of a signal: {judged}")
+        return lines
+
+    def _stopped(self) -> Iterator[str]:
+        """One line for all signals that stopped at the same step."""
+        names_by_step: dict[int, list[str]] = {}
+        for signal, reported in self._signals.items():
+            if reported.has_stopped(self._num_reported):
+                name = _WORDS.get(signal, signal.replace("_", " ").replace(" kl", " KL"))
+                names_by_step.setdefault(reported.step, []).append(name)
+        for step, names in sorted(names_by_step.items()):
+            have = "has" if len(names) == 1 else "have"
+            yield f"{listed(names)} {have} no value behind step {step}"
+
+
+def _is_tail(num_rows: int, longest_gap: int) -> bool:
+    return num_rows >= _LEAST_ROWS and num_rows > 2 * longest_gap

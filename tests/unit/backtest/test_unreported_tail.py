@@ -45,5 +45,44 @@ def test_blank_rows_at_the_end_of_a_table_are_said(tmp_path):
 def test_rare_signals_and_a_summary_are_no_tail(rows, is_said):
     tail = UnreportedTail()
     for step, has_signal in enumerate(rows):
-        tail.observe(step, has_signal=has_signal)
+        tail.observe(step, ["reward"] if has_signal else [])
     assert bool(tail.lines) == is_said
+
+
+def rows_that_lose(value, first):
+    """Rows of which reward, loss and gradient norm stop, while KL goes on."""
+    lost = {"reward": 0.5, "loss": 0.1, "grad_norm": 1.0}
+    for i in range(100):
+        others = {key: number + i % 3 for key, number in lost.items()} if i < first else value
+        yield {"step": i, "kl": 0.1 + i % 3 / 100, **others}
+
+
+@pytest.mark.parametrize("value", [{"reward": None, "loss": None, "grad_norm": None}, {}])
+@pytest.mark.parametrize(("first", "is_said"), [(70, True), (95, True), (96, False), (100, False)])
+def test_signals_that_stop_while_others_go_on_are_said(tmp_path, value, first, is_said):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows_that_lose(value, first)))
+    told = [line for line in warnings(path) if "behind" in line]
+    names = "gradient norm, reward and loss"
+    assert told == [f"{names} have no value behind step {first - 1}"] * is_said
+
+
+@pytest.mark.parametrize(
+    ("has_loss", "is_said"),
+    [
+        (lambda step: step % 10 == 0, False),
+        (lambda step: step % 40 == 39, False),
+        (lambda step: step == 0, False),
+        (lambda step: step in {10, 60, 70}, False),
+        (lambda step: step >= 50, False),
+        (lambda step: step < 50 and step % 10 == 0, True),
+        (lambda step: 30 <= step < 60, True),
+    ],
+)
+def test_a_signal_that_is_logged_every_so_often_has_not_stopped(has_loss, is_said):
+    tail = UnreportedTail()
+    for step in range(100):
+        tail.observe(step, ["reward", "loss"] if has_loss(step) else ["reward"])
+        tail.observe(step, [])
+    last = max(step for step in range(100) if has_loss(step))
+    assert tail.lines == [f"loss has no value behind step {last}"] * is_said
