@@ -13,7 +13,6 @@ from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
 from dfx_agent.backtest.plot import Curves
 from dfx_agent.backtest.unreported_tail import UnreportedTail
 from dfx_agent.catalogue.native import load
-from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.reader import Log
 from dfx_agent.ingest.run import Row, Run
 from dfx_agent.judge.divergence.bank import SignalBank
@@ -151,13 +150,10 @@ class SignalRows:
     ``framework`` is asked when the first row is there.
     """
 
-    def __init__(
-        self, rows: Iterable[Row], framework: Callable[[], str], key_map: KeyMap = NO_MAP
-    ) -> None:
+    def __init__(self, rows: Iterable[Row], framework: Callable[[], str]) -> None:
         self.coverage, self.audit = Coverage(), Audit()
         self._rows = rows
         self._framework = framework
-        self._written = {spelling: key for key, spelling in key_map.spellings.items()}
         self._keys: set[str] = set()
         self._route: dict[str, Input] = {}
 
@@ -181,7 +177,7 @@ class SignalRows:
         for known in inputs.kept():
             chosen = known.metric, known.labels
             keys = [key for key, to in self._route.items() if to.source == chosen]
-            coverage.keys[known.signal] = [self._written.get(key, key) for key in keys]
+            coverage.keys[known.signal] = keys
 
     def _add_keys(self, keys: Iterable[str]) -> None:
         """Where the values of keys go; of several keys for one source the best stands last."""
@@ -225,9 +221,9 @@ def replay(
     return finder.episodes
 
 
-def replay_log(log: Log, key_map: KeyMap, thresholds: Thresholds, *, is_drawn: bool) -> Report:
+def replay_log(log: Log, thresholds: Thresholds, *, is_drawn: bool) -> Report:
     """UnreadableLogError when it holds no report."""
-    rows = SignalRows(log.rows(), lambda: log.framework, key_map)
+    rows = SignalRows(log.rows(), lambda: log.framework)
     curves = Curves() if is_drawn else None
     alerts = replay(rows, curves, thresholds, rows.coverage)
     for keys in rows.coverage.keys.values():

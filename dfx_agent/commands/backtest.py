@@ -139,7 +139,7 @@ def _reports(
     is_named, reports = path in found.named, []
     try:
         for log in open_logs(path, args.format, key_map):
-            report = replay_log(log, key_map, thresholds, is_drawn=args.plot is not None)
+            report = replay_log(log, thresholds, is_drawn=args.plot is not None)
             if is_named or report.framework or report.coverage.keys:
                 reports.append(report)
             else:

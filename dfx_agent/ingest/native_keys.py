@@ -64,7 +64,9 @@ class NativeRows:
         """The key of the log for a key as ``rows`` spell it."""
         signal = spelling.removeprefix(MAPPED_PREFIX)
         if signal != spelling:
-            return self._notes.guessed.get(signal, spelling)
+            mapped = (key for key, to in self._map.spellings.items() if to == spelling)
+            named = next((key for key in mapped if key in self._keys), spelling)
+            return self._notes.guessed.get(signal, named)
         if spelling in self._keys:
             return spelling
         return next((key for key, to in self._changed.items() if to == spelling), spelling)

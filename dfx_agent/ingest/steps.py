@@ -57,6 +57,8 @@ def with_steps(
     """
     waiting = iter(records)
     first = list(islice(waiting, _NUM_LEARNED))
+    if step_key and first and not any(step_key in record for record in first):
+        notes.add(f"is named by --map, and none of the first {len(first)} records has it", step_key)
     key = step_key or _step_key(first, notes)
     if key is None and first:
         notes.is_counted = True

@@ -6,13 +6,12 @@ import pytest
 
 from dfx_agent.backtest.replay import replay_log
 from dfx_agent.backtest.unreported_tail import UnreportedTail
-from dfx_agent.ingest.key_map import NO_MAP
 from dfx_agent.ingest.reader import open_logs
 
 
 def warnings(path):
     (log,) = open_logs(path)
-    return replay_log(log, NO_MAP, {}, is_drawn=False).warnings
+    return replay_log(log, {}, is_drawn=False).warnings
 
 
 def test_a_tail_of_null_is_said(tmp_path):

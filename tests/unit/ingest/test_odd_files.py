@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from dfx_agent.backtest.replay import replay_log
 from dfx_agent.ingest import lines
 from dfx_agent.ingest.key_map import parse
 from dfx_agent.ingest.reader import open_logs, read
@@ -92,6 +93,25 @@ def test_a_key_of_the_map_that_no_record_has_is_told(tmp_path):
     assert not any(
         "named by --map" in w for w in read(path, key_map=parse(["reward=score"])).warnings
     )
+
+
+@pytest.mark.parametrize(("named", "read_from"), [("nope", "mean_rew"), ("score", "score")])
+def test_a_signal_is_said_to_be_read_from_a_key_that_the_log_has(tmp_path, named, read_from):
+    path = tmp_path / "m.jsonl"
+    rows = [{"step": i, "mean_rew": i % 7, "score": i % 5, "kl": 0.1} for i in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (log,) = open_logs(path, key_map=parse([f"reward={named}"]))
+    report = replay_log(log, {}, is_drawn=False)
+    assert report.coverage.keys["reward"] == [read_from]
+    told = [line for line in report.warnings if line.startswith(f"{named} is named by --map")]
+    assert len(told) == (named == "nope")
+
+
+def test_a_step_of_the_map_that_no_record_has_is_told(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(f'{{"step": {i}, "reward": 0.5}}\n' for i in range(3)))
+    with pytest.raises(UnreadableLogError, match="nope is named by --map, and none of the first 3"):
+        read(path, key_map=parse(["step=nope"]))
 
 
 RECORDS = [{"step": i, "reward": i / 8, "kl": 0.01} for i in range(40)]
