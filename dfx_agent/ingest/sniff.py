@@ -26,6 +26,7 @@ _BEGIN_CHARS, _DOCUMENT_BEGIN_CHARS = 4_096, 1 << 16
 _HISTORY = '"log_history"'
 _NOTEBOOK = re.compile(r'"(?:cells|nbformat|cell_type)"\s*:')
 _LIST_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*["}]|\{?\s*$)')
+_NO_ROWS = re.compile(r"\s*(?:\[\s*\]|null)\s*")
 _TABLE_ENDINGS = frozenset({".csv", ".tsv"})
 
 
@@ -55,7 +56,9 @@ def kind_of(path: Path, key_map: KeyMap) -> str:
     if found is None and _is_beginning(lines) and not any("\0" in line for line in lines):
         found = _by_first_report(path, key_map)
     if found is None:
-        raise NotALogError(f"cannot tell what {path} is: name its --format")
+        holds_none = not _is_beginning(lines) and _NO_ROWS.fullmatch("".join(lines))
+        why = f"{path} holds no rows" if holds_none else ""
+        raise NotALogError(why or f"cannot tell what {path} is: name its --format")
     return found
 
 

@@ -30,11 +30,15 @@ _LEAST_RECORDS = 2
 
 
 def read_trainer_state(path: Path, notes: Notes) -> Iterator[Record]:
+    """NotALogError for a history without an entry."""
+    i = -1
     for i, entry in enumerate(_entries(path, notes)):
         if isinstance(entry, dict):
             yield numbers(flat(entry))
         else:
             notes.left_out("of log_history is no object: left out", f"entry {i}")
+    if i < 0 and not notes.is_cut:
+        raise NotALogError(f"{path} holds no rows: its list of reports is empty")
 
 
 def read_document(path: Path, notes: Notes) -> Iterator[Record]:

@@ -112,3 +112,10 @@ def test_what_no_format_reads_is_told_as_it_was(tmp_path):
 def test_a_log_that_no_step_was_read_of_is_still_none_to_a_folder(tmp_path):
     with pytest.raises(NotALogError):
         list(open_logs(write(tmp_path / "a.log", CONSOLE), "jsonl")[0].rows())
+
+
+@pytest.mark.parametrize("text", ["[]", " [\n]\n", "null", '{"log_history": []}'])
+def test_json_without_a_row_is_not_asked_for_its_format(tmp_path, text):
+    told = reason(write(tmp_path / "a.json", text))
+    assert told.startswith("X holds no rows")
+    assert "--format" not in told
