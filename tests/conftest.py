@@ -20,6 +20,7 @@ except ImportError:  # where the real frameworks are installed
 ROOT = Path(__file__).resolve().parent.parent
 # steps of tests are short, and machines of tests busy: a guest would soon record less
 os.environ.setdefault("DFX_MAX_OVERHEAD", "0")
+os.environ.setdefault("DFX_LEDGER_EVERY_STEP", "1")
 CLI_TIMEOUT_SECONDS = 60.0
 
 # `make test ARGS="--hypothesis-profile thorough"`: ten times the examples of every property

@@ -131,7 +131,7 @@ def observe(
             else:
                 write(None)
         if begin:
-            meter.spent_ns.append(clock() - begin)
+            meter.spent_ns += clock() - begin
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 

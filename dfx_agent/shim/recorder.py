@@ -102,6 +102,7 @@ class Recorder:
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._looks_at_every_step = variables.LEDGER_EVERY_STEP.value()
         self.stride = 1  # values and batches are read in every so many steps: 1, 2, 4, ...
+        self.reads_values = True  # of this step: within one, half of its loss would be told
         self._step_begin_ns = self._step_ns = 0  # _step_ns: how long a step takes, 0 not known
         self._deferred = DeferredScalars(self.scalar)
         # added to without a record, and told as counts at the end of the step; by (name, thread):
@@ -175,18 +176,18 @@ class Recorder:
                 elif _is_number(value):
                     self.scalar(name, value, step)
             if begin:
-                meter.spent_ns.append(clock() - begin)
+                meter.spent_ns += clock() - begin
         except Exception:  # noqa: BLE001 (never into the job)
             self.count_error()
 
     def tokens(self, kind: str, count: Any) -> None:
-        self._count(TOKENS, kind, count)
+        self.write(TOKENS, kind, count)
 
     def queue(self, name: str, depth: Any) -> None:
-        self._count(QUEUE, name, depth)
+        self.write(QUEUE, name, depth)
 
     def policy_version(self, version: Any) -> None:
-        self._count(POLICY_VERSION, "policy", version)
+        self.write(POLICY_VERSION, "policy", version)
 
     @property
     def step(self) -> int | None:
@@ -211,10 +212,6 @@ class Recorder:
             stride *= 2
         return step % stride == 0
 
-    def reads_values(self) -> bool:
-        """Whether loss, rate and norm of this step are read: of all unless the budget is spent."""
-        return self.stride == 1 or self.step_now() % self.stride == 0
-
     def fetch(self, value: Any, take: Callable[[Any], None]) -> None:
         """Give ``take`` a copy of a small device tensor on the host, some steps later."""
         self._deferred.fetch(value, take)
@@ -225,7 +222,7 @@ class Recorder:
         self.has_explicit_steps = True
         self.begin_step(step)
         if begin:
-            meter.spent_ns.append(clock() - begin)
+            meter.spent_ns += clock() - begin
 
     def begin_step(self, step: int, kind: int = STEP) -> None:
         """The same for hooks, which give way to a job that counts its steps itself."""
@@ -241,6 +238,7 @@ class Recorder:
                 self._note_duration(now - self._step_begin_ns)
             self._step_begin_ns = now
             self._step = step
+            self.reads_values = step % self.stride == 0
             _step.set(step)
             if self._deferred.pending:
                 self._deferred.flush()
@@ -252,11 +250,11 @@ class Recorder:
 
     def count(self, name: str, value: float) -> None:
         """Add to the counter of this name."""
-        self._count(COUNT, name, value)
+        self.write(COUNT, name, value)
 
     def gauge(self, name: str, value: float) -> None:
         """Replace the gauge of this name."""
-        self._count(GAUGE, name, value)
+        self.write(GAUGE, name, value)
 
     def group(self, name: str, num_enqueued: int, num_completed: int | None) -> None:
         """Where a process group stands now."""
@@ -372,7 +370,8 @@ class Recorder:
                 name_id = self._names.get(key[0]) or self._name_id(key[0])
                 self.emit(now, now, amount, self._step, 0, 0, 0, COUNT, name_id)
 
-    def _count(self, kind: int, name: str, value: Any) -> None:
+    def write(self, kind: int, name: str, value: Any) -> None:
+        """A number of this kind: what the methods above write, for who calls them often."""
         try:
             if type(value) is not float:
                 if self._deferred.takes(value):  # it would have to be waited for

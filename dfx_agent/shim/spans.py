@@ -40,7 +40,7 @@ class Span:
                     self._last = opened
                     self._num_open += 1
             if begin:
-                meter.spent_ns.append(clock() - begin)
+                meter.spent_ns += clock() - begin
         return self
 
     def __exit__(
@@ -64,7 +64,7 @@ class Span:
                 if opened[0] is recorder.current:
                     opened[0].close(opened, exc_type)
             if begin:
-                meter.spent_ns.append(clock() - begin)
+                meter.spent_ns += clock() - begin
 
     def _find(self, opened: OpenSpan | None) -> OpenSpan | None:
         """Ours below spans that are still open, or one that another context opened."""

@@ -83,7 +83,8 @@ def observe(
     """``job``: Python source. ``paths`` go before the environment's own packages; ``stubs`` are
     packages that need a device or are not installed here, and are there in name only."""
     job_env = {k: v for k, v in os.environ.items() if not k.startswith(("DFX_", "RANK", "WORLD"))}
-    job_env |= {"DFX_DIR": os.environ["DFX_DIR"], "DFX_STUBS": ",".join(stubs)} | dict(env or {})
+    job_env |= {"DFX_DIR": os.environ["DFX_DIR"], "DFX_STUBS": ",".join(stubs)}
+    job_env |= {"DFX_MAX_OVERHEAD": "0", "DFX_LEDGER_EVERY_STEP": "1", **dict(env or {})}
     job_env["PYTHONPATH"] = os.pathsep.join([*map(str, paths), str(HERE)])
     script = f"import observed_child\nobserved_child.begin()\n{job}\nobserved_child.end()\n"
     done = subprocess.run(

@@ -261,7 +261,7 @@ def _wrapper_maker(method: str, operation: str, payload_at: int) -> Callable[[An
             begin = meter.is_open and clock()
             call = begin_call(args)
             if begin:
-                meter.spent_ns.append(clock() - begin)
+                meter.spent_ns += clock() - begin
             try:
                 work = original(*args, **kwargs)
             except BaseException:
@@ -363,7 +363,7 @@ def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
             _forget_works(_MAX_PENDING // 4)
         _pending[id(work)] = not is_async, begun, timing
         if begin:
-            meter.spent_ns.append(clock() - begin)
+            meter.spent_ns += clock() - begin
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
@@ -468,7 +468,7 @@ def _wait_wrapper(original: Any, _switch: Switch) -> Any:
             except Exception:  # noqa: BLE001 (never into the job)
                 recorder.count_error()
         if begin:
-            meter.spent_ns.append(clock() - begin)
+            meter.spent_ns += clock() - begin
         return result
 
     return wait

@@ -164,7 +164,7 @@ class _Replica:
                 if self._is_over:
                     self.forget()
                 if begin:
-                    meter.spent_ns.append(clock() - begin)
+                    meter.spent_ns += clock() - begin
             except Exception:  # noqa: BLE001 (never into the job)
                 recorder.count_error()
 

@@ -193,7 +193,7 @@ class _BeforePass:
             if backward:
                 state.pending[dtype] = state.pending.get(dtype, 0.0) + backward
             if begin:
-                meter.spent_ns.append(clock() - begin)
+                meter.spent_ns += clock() - begin
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 

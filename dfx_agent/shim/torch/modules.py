@@ -324,7 +324,7 @@ class _BeforeForward(_Hook):
                 if not self._switch.is_on:  # taken back meanwhile
                     _close(key, None)
             if begin:
-                meter.spent_ns.append(clock() - begin)
+                meter.spent_ns += clock() - begin
         except Exception:  # noqa: BLE001 (never into the job)
             _opened.pop(key, None)
 
@@ -337,7 +337,7 @@ class _AfterForward(_Hook):
             begin = meter.is_open and clock()
             step_hooks.close_stage(_opened.pop(id(module), None), None)
             if begin:
-                meter.spent_ns.append(clock() - begin)
+                meter.spent_ns += clock() - begin
 
 
 def _close(module_id: int, failure: type[BaseException] | None) -> None:

@@ -85,7 +85,7 @@ class Overhead:
         spent_ns, (begin_ns, own_begin_ns) = meter.close_window(), self._begin
         before_ns, own_before_ns = self._own or (begin_ns, own_begin_ns)
         self._begin, self._own = None, (now_ns, own_ns)
-        if spent_ns is None or now_ns <= begin_ns:
+        if now_ns <= begin_ns:
             return
         own = (own_ns - own_before_ns) / (now_ns - before_ns)
         self._ratios.append(spent_ns / (now_ns - begin_ns) + own)

@@ -18,7 +18,7 @@ from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import ddp, losses, model_work, step_losses, trained
-from dfx_agent.wire.records import COUNTED, FROM_ATTACH, STAGE, STEP
+from dfx_agent.wire.records import COUNT, COUNTED, FROM_ATTACH, STAGE, STEP
 
 OPTIMIZER = PatchSet("optimizer")
 BACKWARD = PatchSet("backward")
@@ -36,8 +36,6 @@ class _Seen:
     def __init__(self) -> None:
         self.has_backward = False
         self.has_details = True
-        self.reads_values = True  # of the step of the newest backward, which is ``step_of_values``
-        self.step_of_values = 0
         self.num_steps = 0
         self.step_of_first = 0
         self.has_count = False  # the optimizer that makes the steps counts them itself
@@ -148,7 +146,7 @@ def count_tokens(kind: str, num_tokens: int) -> None:
 def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
     """Tell the rate or norm of the model that ``optimizer`` trains; None: the first one's."""
     writer = recorder.current
-    if writer is not None and seen.has_details and seen.reads_values:
+    if writer is not None and seen.has_details and writer.reads_values:
         if len(trained.state.optimizers) < 2 and recorder.innermost.get() is None:
             name: str | None = f"torch/{value_name}"
         else:
@@ -168,7 +166,7 @@ def _hook_optimizers(patches: PatchSet) -> None:
         try:
             _before_step(optimizer, switch, sys._getframe(1).f_code)  # noqa: SLF001
             if begin:
-                meter.spent_ns.append(clock() - begin)
+                meter.spent_ns += clock() - begin
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
@@ -178,7 +176,7 @@ def _hook_optimizers(patches: PatchSet) -> None:
             try:
                 _after_step(optimizer, is_on=switch.is_on)
                 if begin:
-                    meter.spent_ns.append(clock() - begin)
+                    meter.spent_ns += clock() - begin
             except Exception:  # noqa: BLE001 (never into the job)
                 recorder.count_error()
 
@@ -258,9 +256,9 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
         trained.meet(optimizer)
         seen.news.set()
     is_first, is_new = trained.is_first(optimizer)
-    writer.count("optimizer_steps", 1.0)
+    writer.write(COUNT, "optimizer_steps", 1.0)
     _scalar("lr", optimizer.param_groups[0]["lr"], optimizer)
-    if seen.reads_values and seen.has_details:
+    if writer.reads_values and seen.has_details:
         step_losses.after_step(optimizer)
     if is_new:  # its own count goes on after a resume
         num_done = _steps_done(optimizer)
@@ -330,14 +328,12 @@ def _begin_backward() -> recorder.OpenSpan | None:
             before_next_backward.pop(0)()
         for replica in ddp.replicas:
             replica.begin()
-        if (writer := recorder.current) is not None and writer.step_now() != seen.step_of_values:
-            # not within a step: half of its micro-batches would be told as its loss
-            seen.reads_values, seen.step_of_values = writer.reads_values(), writer.step_now()
-        if seen.reads_values and seen.has_details:
+        writer = recorder.current
+        if writer is not None and writer.reads_values and seen.has_details:
             step_losses.before_backward()
         opened = begin_stage("backward")
         if begin:
-            meter.spent_ns.append(clock() - begin)
+            meter.spent_ns += clock() - begin
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
     return opened
@@ -355,11 +351,11 @@ def _end_backward(
         close_stage(opened, failure)
         writer = recorder.current
         if writer is not None and failure is None:
-            writer.count("micro_batches", 1.0)
-            if seen.reads_values and seen.has_details:
+            writer.write(COUNT, "micro_batches", 1.0)
+            if writer.reads_values and seen.has_details:
                 step_losses.after_backward(_loss_of(args[0]) if args else None)
         if begin:
-            meter.spent_ns.append(clock() - begin)
+            meter.spent_ns += clock() - begin
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
@@ -407,7 +403,10 @@ def _norm_wrapper(original: Any, switch: Switch) -> Any:
                 _count_nonfinite()
             raise
         if switch.is_on and not compiling.is_compiling():
+            begin = meter.is_open and clock()
             _note_norm(norm, args[0] if takes_gradients and args else None)
+            if begin:
+                meter.spent_ns += clock() - begin
         return norm
 
     return total_norm
@@ -419,37 +418,30 @@ def _count_nonfinite() -> None:
 
 
 def _note_norm(norm: Any, tensors: Any) -> None:
-    begin = meter.is_open and clock()
     try:
-        _read_norm(norm, tensors)
-        if begin:
-            meter.spent_ns.append(clock() - begin)
+        owner, may_be_told = None, True
+        if isinstance(tensors, (list, tuple)) and tensors:
+            if tensors[0].requires_grad:
+                return  # a norm of parameters
+            newest = trained.state.newest
+            if newest is not None and getattr(newest[0](), "grad", None) is tensors[0]:
+                owner = newest[1]()
+            else:
+                owner, may_be_told = trained.owner_of(tensors[0])
+        if hasattr(norm, "placements"):
+            norm = losses.whole(norm)
+            if norm is None:
+                return
+        if norm.is_cpu:
+            norm = norm.item()
+            if not math.isfinite(norm):
+                _count_nonfinite()
+        else:
+            norm = norm.detach()
+        if may_be_told:
+            _scalar("grad_norm", norm, owner)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
-
-
-def _read_norm(norm: Any, tensors: Any) -> None:
-    owner, may_be_told = None, True
-    if isinstance(tensors, (list, tuple)) and tensors:
-        if tensors[0].requires_grad:
-            return  # a norm of parameters
-        newest = trained.state.newest
-        if newest is not None and getattr(newest[0](), "grad", None) is tensors[0]:
-            owner = newest[1]()
-        else:
-            owner, may_be_told = trained.owner_of(tensors[0])
-    if hasattr(norm, "placements"):
-        norm = losses.whole(norm)
-        if norm is None:
-            return
-    if norm.is_cpu:
-        norm = norm.item()
-        if not math.isfinite(norm):
-            _count_nonfinite()
-    else:
-        norm = norm.detach()
-    if may_be_told:
-        _scalar("grad_norm", norm, owner)
 
 
 def _patch_grad_scaler(patches: PatchSet) -> None:

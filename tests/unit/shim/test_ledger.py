@@ -459,7 +459,7 @@ def test_many_and_large_parts_are_bounded():
 
 
 def recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds: float) -> Recorder:
-    """After forty steps of this length."""
+    """After forty steps of this length, with the environment as it is now."""
     now = [1_000_000_000]
     monkeypatch.setattr("dfx_agent.shim.recorder._now", lambda: now[0])
     recorder = Recorder(str(dfx_dir), Identity(run="r", rank=0))
@@ -475,6 +475,7 @@ def recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds: float) -> Recorde
 def test_batches_of_short_steps_are_looked_at_a_few_times_a_second(
     dfx_dir, monkeypatch, step_seconds, stride
 ):
+    monkeypatch.delenv("DFX_LEDGER_EVERY_STEP")
     recorder = recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds)
     looked_at = [step for step in range(100, 300) if recorder.looks_at(step)]
     assert looked_at == [step for step in range(100, 300) if step % stride == 0]

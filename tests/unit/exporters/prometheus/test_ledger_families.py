@@ -24,16 +24,17 @@ def shown(run: RunRow) -> dict[str, list]:
 
 
 def test_a_boundary_without_mask_and_groups_has_no_series_for_them():
-    bare = LedgerRow("update", 7, 8, None, None, None, "ab", "cd", 3, 0, 0, 0, None)
+    bare = LedgerRow("update", 7, 8, None, None, None, "ab", "cd", 3, 0, 0, 0, 0, None)
     names = shown(a_run(bare))
     assert names["dfx_ledger_samples"] == [8]
     assert names["dfx_ledger_nonfinite_samples_total"] == [0]
     assert not any(word in name for name in names for word in ("mask", "group", "sampled"))
-    whole = LedgerRow("update", 7, 8, 0.5, 2, 4, "ab", "cd", 3, 1, 2, 1, 5)
+    whole = LedgerRow("update", 7, 8, 0.5, 2, 4, "ab", "cd", 3, 1, 2, 1, 7, 5)
     names = shown(a_run(whole))
     assert names["dfx_ledger_mask_ratio"] == [0.5]
     assert names["dfx_ledger_group_samples"] == [2, 4]
     assert names["dfx_ledger_sampled_rows"] == [5]
+    assert names["dfx_ledger_left_out_crossings_total"] == [7]
 
 
 def test_a_run_without_ledger_has_no_series_and_mismatches_carry_boundary_and_kind():

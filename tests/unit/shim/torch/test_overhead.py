@@ -47,7 +47,7 @@ def seconds(account: Overhead, writer: Recorder, begin: int, end: int, cost_ns: 
     """What the job does in each of these seconds costs ``cost_ns``, where a window is open."""
     for second in range(begin, end):
         if meter.is_open and cost_ns:
-            meter.spent_ns.append(cost_ns)
+            meter.spent_ns += cost_ns
         account.account(writer, second * SECOND)
 
 
@@ -73,23 +73,17 @@ def test_entries_are_timed_in_an_open_window_alone(writer):
             with spans.stage("rollout"):
                 pass
 
+    before = meter.spent_ns
     work()
-    assert not meter.spent_ns
+    assert meter.spent_ns == before
     meter.open_window()
     begin = time.perf_counter_ns()
     work()
     elapsed = time.perf_counter_ns() - begin
-    assert len(meter.spent_ns) == 200, "a begin and an end each"
     spent = meter.close_window()
     assert 0 < spent < elapsed
     work()
-    assert not meter.spent_ns
-
-
-def test_a_window_with_more_entries_than_are_kept_says_nothing(writer):
-    meter.open_window()
-    meter.spent_ns.extend(range(1 << 17))
-    assert meter.close_window() is None
+    assert meter.spent_ns == spent
 
 
 def test_a_window_into_which_something_fell_that_is_done_once_says_nothing(writer, reader):
@@ -112,11 +106,7 @@ def test_the_default_budget_takes_flops_and_most_values_and_no_witness_of_a_hang
     seconds(account, writer, 13, 200, cost_ns=10_000_000)
     assert active(hooks) == {*hooks} - {"flops"}
     assert step_hooks.seen.has_details
-    read = []
-    for step in range(64):
-        writer.set_step(step)
-        read += [step] * writer.reads_values()
-    assert read == [0, 16, 32, 48]
+    assert writer.stride == 16
     assert gauges(reader, "given_up") == [1.0, 2.0]
 
 
