@@ -84,7 +84,7 @@ def _read_file(path: Path, window: StepWindow, notes: Notes) -> Iterator[Record]
             if not file.tell():
                 notes.add("is empty", path.name)
         except EOFError:
-            notes.add("is cut off: read up to there", path.name)
+            notes.cut("is cut off: read up to there", path.name)
         except (ValueError, IndexError, struct.error, *DAMAGE):
             read = f"its first {num_records:,} records are read, the rest is not"
             notes.cut(f"is damaged: {read}", path.name)

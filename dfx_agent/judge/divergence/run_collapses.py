@@ -147,8 +147,9 @@ class KeptStillness(Kept):
 class Stillness:
     """No gradient and a reward that stays at its lowest: nothing is learned.
 
-    A run that reports no gradient norm stands still while loss and reference KL are 0. A reward at
-    its best is not the lowest, unless it has never been another.
+    Loss and reference KL of exactly 0 are no gradient either, where no norm is reported and where
+    rounding leaves one of 1e-12. A reward at its best is not the lowest, unless it has never been
+    another.
     """
 
     def __init__(self) -> None:
@@ -174,12 +175,13 @@ class Stillness:
 
 
 def _is_still(values: Mapping[str, float]) -> bool | None:
-    """None where the row does not say."""
-    norm = values.get(GRAD_NORM)
-    if norm is not None:
-        return norm == 0
-    loss, ref_kl = values.get("loss"), values.get("ref_kl")
-    return None if loss is None or ref_kl is None else loss == 0 and ref_kl == 0
+    """None where the row reports too little for an answer."""
+    norm, loss, ref_kl = values.get(GRAD_NORM), values.get("loss"), values.get("ref_kl")
+    if norm == 0:
+        return True
+    if loss is None or ref_kl is None:
+        return None if norm is None else False
+    return loss == 0 and ref_kl == 0
 
 
 @dataclass(frozen=True)

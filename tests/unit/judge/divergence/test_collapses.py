@@ -406,7 +406,14 @@ def test_a_reward_that_comes_back_within_twenty_rows_is_no_page():
         assert not state.is_latched, step
 
 
-@pytest.mark.parametrize("still", [{"grad_norm": 0.0}, {"loss": 0.0, "ref_kl": 0.0}])
+@pytest.mark.parametrize(
+    "still",
+    [
+        {"grad_norm": 0.0},
+        {"loss": 0.0, "ref_kl": 0.0},
+        {"grad_norm": 1e-12, "loss": 0.0, "ref_kl": 0.0},
+    ],
+)
 def test_a_run_that_never_learns_is_found_after_32_rows(still):
     bank = SignalBank()
     for step in range(1, 40):
