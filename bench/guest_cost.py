@@ -10,29 +10,39 @@ import tempfile
 import time
 
 import torch
+from opentelemetry.sdk.trace import TracerProvider
 
 import dfx_agent.shim as dfx
 from bench.estimates import bootstrap_interval, difference_of_medians, median
-from bench.event_costs import event_costs
 from bench.guest_footprint import footprint
-from bench.hooked_calls import CALLS_PER_BLOCK, Added, single_rank
+from bench.hooked_calls import CALLS_PER_BLOCK, Added, added_by_hooks, single_rank
 from bench.measurement import Baseline, Result, of_samples, report
 from bench.timed_in_place import SETTLE_SECONDS, watch_seconds
+from dfx_agent.shim.torch.hooks import torch_hooks
 
 WATCH_WINDOW_SECONDS = 2.0
 
 
 def measure(*, quick: bool) -> list[Result]:
     torch.set_num_threads(1)
-    costs = event_costs(quick=quick)
-    rows = footprint(quick=quick)
-    rows += [_added(name, added) for name, added in costs.added.items()]
+    rows = [_added(name, added) for name, added in _added_by_hooks(quick=quick).items()]
+    rows += footprint(quick=quick)
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         dfx.init(run="bench", directory=folder)
         with single_rank():
             rows.append(_watch_thread(2 if quick else 8))
         dfx.shutdown()
     return rows
+
+
+def _added_by_hooks(*, quick: bool) -> dict[str, Added]:
+    with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
+        dfx.init(run="bench", directory=folder)
+        torch_hooks._stop_watching()  # its search for models would fall into the blocks
+        start_span = TracerProvider().get_tracer("bench").start_as_current_span
+        added = added_by_hooks(start_span, quick=quick)
+        dfx.shutdown()
+    return added
 
 
 def _added(name: str, added: Added) -> Result:
