@@ -38,7 +38,6 @@ from dfx_agent.node.time.sweep import Row
 from dfx_agent.node.time.totals import KeptTotals, Totals, num_up_to
 from dfx_agent.node.time.work import ClosedWork, WorkAccount
 from dfx_agent.wire.records import (
-    CALIBRATION,
     COLLECTIVES,
     COUNT,
     COUNTED,
@@ -412,7 +411,7 @@ class Process:
         return scalars
 
     def _note_inflight(self, events: list[SpanEvent], packed: bytearray) -> None:
-        events = [event for event in events if event.span and event.kind != CALIBRATION]
+        events = [event for event in events if event.span]
         self.inflight = events
         self.thread_moves.take(packed, events, self._step_counts.thread)
         for event in events:
@@ -458,8 +457,6 @@ class Process:
             known.num_enqueued, known.num_completed = enqueued, num_completed
 
     def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
-        if kind == CALIBRATION:
-            return
         if not isfinite(value):
             self.num_strange += 1
         elif kind == POLICY_VERSION:

@@ -54,7 +54,6 @@ DDP_GRADIENTS = "ddp_gradients"
 GROUP = 10
 COUNT = 11  # value is added to the counter of this name
 GAUGE = 12  # value replaces the one of this name
-CALIBRATION = 13  # the guest measures itself; nothing to read
 # Name of TOKENS that the guest counts itself: what trained forward passes took in, with padding.
 FORWARD_TOKENS = "forward"
 # name of a wait for the answer of a server, where a client of one blocks the main thread
