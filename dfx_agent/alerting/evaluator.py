@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from dfx_agent.catalogue.spec import Metric
 from dfx_agent.rules.alert import Alert
-from dfx_agent.rules.conditions import Condition, Grows, Rows, Samples, Series
+from dfx_agent.rules.conditions import Condition, Grows, Rows, Samples, Series, parts_of
 from dfx_agent.rules.declared import ALERTS
 from dfx_agent.rules.inhibition import inhibited, inhibitions
 from dfx_agent.rules.samples import samples_of
@@ -87,20 +86,21 @@ class Conditions:
         # sample name -> places of the conditions that read it
         self._readers: dict[str, set[int]] = {}
         for i, condition in enumerate(conditions):
-            for name in _sample_names(condition):
-                self._readers.setdefault(name, set()).add(i)
-        self._newest: dict[str, Rows] = dict.fromkeys(self._readers, ())
+            read: Iterator[Grows | Series] = parts_of(condition, Grows, Series)
+            for part in read:
+                self._readers.setdefault(part.sample_name, set()).add(i)
+        self._latest: dict[str, Rows] = dict.fromkeys(self._readers, ())
         self._holding: set[int] = set()
         self._changed = set(range(len(conditions)))
 
     def holding(self, samples: Samples) -> Collection[int]:
         """Places of those that hold."""
         changed, self._changed = self._changed, set()
-        for name, newest in self._newest.items():
-            told = samples.get(name, ())
+        for name, latest in self._latest.items():
+            rows = samples.get(name, ())
             # a list may be filled again in place: compared, and stored, as a tuple
-            if told is not newest and (stored := tuple(told)) != newest:
-                self._newest[name] = stored
+            if rows is not latest and (stored := tuple(rows)) != latest:
+                self._latest[name] = stored
                 changed |= self._readers[name]
         for i in changed:
             if self._conditions[i].holds(samples):
@@ -121,42 +121,14 @@ def onset_steps(state: SignalState) -> dict[str, int]:
 
 def metrics_read(alerts: Iterable[Alert]) -> frozenset[str]:
     """Names of the metrics that these alerts are made of."""
-    return frozenset(metric.name for alert in alerts for metric in _metrics_in(alert))
+    return frozenset(metric.name for alert in alerts for metric in parts_of(alert, Metric))
 
 
 def signals_read(alerts: Iterable[Alert]) -> frozenset[tuple[str, str]]:
     """Metric and training signal of what these alerts read of single signals."""
-    return frozenset(pair for alert in alerts for pair in _signals_in(alert.condition))
-
-
-def _signals_in(part: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(part, Series):
-        yield from ((part.metric.name, signal) for signal in part.where.get("signal", ()))
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from _signals_in(getattr(part, field.name))
-    elif isinstance(part, tuple):
-        for item in part:
-            yield from _signals_in(item)
-
-
-def _sample_names(part: Any) -> Iterator[str]:
-    if isinstance(part, Grows | Series):
-        yield part.sample_name
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from _sample_names(getattr(part, field.name))
-    elif isinstance(part, tuple):
-        for item in part:
-            yield from _sample_names(item)
-
-
-def _metrics_in(part: Any) -> Iterator[Metric]:
-    if isinstance(part, Metric):
-        yield part
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from _metrics_in(getattr(part, field.name))
-    elif isinstance(part, tuple):
-        for item in part:
-            yield from _metrics_in(item)
+    return frozenset(
+        (series.metric.name, signal)
+        for alert in alerts
+        for series in parts_of(alert.condition, Series)
+        for signal in series.where.get("signal", ())
+    )

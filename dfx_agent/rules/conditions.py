@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from dfx_agent.catalogue.spec import Metric
 
@@ -29,11 +29,25 @@ Rows = Sequence[tuple[Mapping[str, str], float]]
 # sample name -> (labels without run, value) of one run
 Samples = Mapping[str, Rows]
 
+_Part = TypeVar("_Part")
+
 Operator = Literal[">", ">=", "<", "<=", "=="]
 _BELOW = frozenset({"<", "<="})
 _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq,
 }  # fmt: skip
+
+
+def parts_of(whole: Any, *kinds: type[_Part]) -> Iterator[_Part]:
+    """The parts of these kinds of an alert or a condition, in order; none inside another one."""
+    if isinstance(whole, kinds):
+        yield whole
+    elif is_dataclass(whole):
+        for field in fields(whole):
+            yield from parts_of(getattr(whole, field.name), *kinds)
+    elif isinstance(whole, tuple):
+        for item in whole:
+            yield from parts_of(item, *kinds)
 
 
 class Condition(Protocol):
