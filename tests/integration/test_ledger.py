@@ -65,3 +65,23 @@ def test_misaligned_rewards_are_named_by_diagnose(dfx_dir, tmp_path, free_port):
         mismatches = [s for s in ledger_samples(agent) if "mismatches" in s.name]
         assert [s.labels["kind"] for s in mismatches] == ["moved"]
         assert 'kind="data",cause="moved",stage="actor_update",rank="0"' in agent.get("/metrics")
+
+
+def test_of_short_steps_some_are_checked_and_the_rest_is_counted(dfx_dir, tmp_path, free_port):
+    command = [*JOB, "1000", "--prompts-per-rank", "1"]
+    env = demo_environment(DFX_LEDGER_EVERY_STEP="", DFX_MAX_OVERHEAD="")
+    with serving(tmp_path, free_port()) as agent, started(command, tmp_path, env):
+
+        def are_left_out() -> bool:
+            counts = [s.value for s in ledger_samples(agent) if "left_out" in s.name]
+            return bool(counts) and min(counts) >= 20
+
+        until(are_left_out, "crossings of 20 steps are left out", 180)
+        until(lambda: data_verdict(agent)["state"] == "clear", "others are compared", 120)
+        (run,) = agent.snapshot()["runs"]
+        assert run["ledger"]["mismatches"] == []
+        seen = ledger_samples(agent)
+        crossings = [s.value for s in seen if s.name == "dfx_ledger_crossings_total"]
+        left_out = [s.value for s in seen if s.name == "dfx_ledger_left_out_crossings_total"]
+        assert all(some < every for some, every in zip(left_out, crossings, strict=True))
+        assert all(s.value > 0 for s in seen if s.name == "dfx_ledger_samples")
