@@ -2,7 +2,7 @@
 
 $DFX_BENCH_DATA/native holds logs with INVENTORY.csv: verdict, and of a collapse its row from 1.
 Rules were built on most of them. A third was held out, by repository, and is counted by itself:
-see ``HELD_OUT`` for what was looked at nevertheless.
+see ``HELD_OUT`` for what was inspected nevertheless.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from dfx_agent.shim import patches, recorder
 from dfx_agent.shim.torch import collectives, ddp, modules, step_hooks
 
-# after a switch, not timed: in its first steps a guest looks for the models of each stage, with a
-# hook on all modules, and for the last parameter of DDP, with one on each; a job does that once
+# after a switch, not timed: in its first steps a guest searches for the models of each stage, with
+# a hook on all modules, and for the last parameter of DDP, with one on each; a job does that once
 WARM_UP_STEPS = 4
 
 
@@ -28,7 +28,7 @@ class ToggledGuest:
         self._writer = recorder.current
 
     def switch(self, *, is_on: bool) -> None:
-        """Some steps come next that are not timed: see WARM_UP_STEPS."""
+        """Run WARM_UP_STEPS next, without timing them."""
         unhook()
         recorder.current = self._writer if is_on else None
         if is_on:

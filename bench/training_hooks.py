@@ -1,6 +1,6 @@
 """What the guest's hooks cost a plain DDP and a plain FSDP2 training on 4 ranks.
 
-Three answers: the guest's time taken inside the running job (in place), what its own meter says,
+Three answers: the guest's time taken inside the running job (in place), what its own meter reports,
 and step time with and without it, interleaved.
 """
 
@@ -35,7 +35,7 @@ def measure(*, quick: bool) -> list[Result]:
 
 
 def _own_costs(job: str, kind: str, num_ranks: int, num_steps: int) -> list[Result]:
-    """What the job timed in place, and what the guest itself said."""
+    """What the job timed in place, and what the guest's own meter reports."""
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         out = Path(folder, "steps.json")
         command = [SCRIPT, kind, "--steps", str(num_steps), "--out", str(out)]
@@ -58,7 +58,7 @@ def _in_place(job: str, ranks: list[dict[str, Any]]) -> Result:
         n=len(worst),
         spread={"low": low, "high": high},
         note=f"{microseconds:.0f} us per step, caches as the job leaves them, clocks included; the "
-        f"guest's thread beside it takes {watch_percent:.3f} % of a core",
+        f"guest's own thread takes {watch_percent:.3f} % of a core",
     )
 
 

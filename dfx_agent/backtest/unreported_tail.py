@@ -1,4 +1,4 @@
-"""Signals without a value at the end of a log: a writer died or a metric broke, the run went on."""
+"""Signals without a value at the end of a log: a writer died or a metric broke."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Reported:
 class UnreportedTail:
     """Counts the rows behind the last one with a signal, and the longest gap before that.
 
-    The same for each signal, by the rows that have any: these others go on.
+    For each signal, rows count in which at least one other signal has a value.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class UnreportedTail:
         """What to say of it; empty where signals were as rare before."""
         lines = list(self._stopped())
         if self._last_step is not None and _is_tail(self.num_rows, self._longest_gap):
-            judged = f"nothing is judged behind step {self._last_step}"
+            judged = f"nothing is judged after step {self._last_step}"
             lines.append(f"the last {self.num_rows:,} rows have no value of a signal: {judged}")
         return lines
 
@@ -83,7 +83,7 @@ class UnreportedTail:
                 names_by_step.setdefault(reported.step, []).append(name)
         for step, names in sorted(names_by_step.items()):
             have = "has" if len(names) == 1 else "have"
-            yield f"{listed(names)} {have} no value behind step {step}"
+            yield f"{listed(names)} {have} no value after step {step}"
 
 
 def _is_tail(num_rows: int, longest_gap: int) -> bool:

@@ -37,7 +37,7 @@ UNREAD = Metric(
 )  # fmt: skip
 LEFT_OUT = Metric(
     "dfx_ledger_left_out_crossings", "counter", "", _AT,
-    "Batches that crossed the boundary and were not looked at: of steps shorter than 0.25 s only "
+    "Batches that crossed the boundary and were not checked: of steps shorter than 0.25 s only "
     "every 2nd, 4th, 8th, ... is.", "shim",
 )  # fmt: skip
 SAMPLED = Metric(

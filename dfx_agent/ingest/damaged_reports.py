@@ -12,7 +12,7 @@ from dfx_agent.ingest.printed_steps import steps_of_line
 from dfx_agent.ingest.run import Record
 
 _FIRST_PAIR = re.compile(r"\{\s*['\"]([^'\"{}]{1,200})['\"]\s*:\s*['\"]?[-+\d.]")
-# a dict that is printed over several lines ends so where it goes on
+# ends of a line after which a dict continues on the next line
 _GOES_ON = (",", "{", "[", "(")
 _STRANGE = re.compile(r"[\0\ufffd]")
 _LAST_WORD = re.compile(r"(?:^|[\s|,;'\"])([A-Za-z_]{2,60})\s*[=:]?\s*$")
@@ -34,7 +34,7 @@ def _is_of_report(text: str, first_key: str) -> bool:
 
 
 class UsualReport:
-    """What the latest intact report of a log holds, to tell a damaged one by."""
+    """Keys of the latest intact report of a log: what a damaged one lacks."""
 
     def __init__(self) -> None:
         self._keys: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from dfx_agent.catalogue.native.meaning import meaning_of
 _COMMON = ("verl", "trl")
 # words such as loss and return are everybody's: so many of them, and most keys, name one
 _LEAST_COMMON_WORDS = 2
-# an export with more of them is not known
+# keys of an export with more slashes are not recognised
 _MAX_SLASHES = 2
 _MAX_UNDERSCORES = 12
 _MAX_KEY_CHARS = 200
@@ -53,7 +53,7 @@ def spelling_of(key: str, names: NativeNames) -> str | None:
 
 
 def _with_slashes(key: str, names: NativeNames) -> str | None:
-    """A key whose slashes an export wrote as underscores."""
+    """A key in which an export wrote underscores for slashes."""
     if "/" in key or len(key) > _MAX_KEY_CHARS:
         return None
     places = [i for i, letter in enumerate(key) if letter == "_"][:_MAX_UNDERSCORES]
@@ -71,7 +71,7 @@ def is_known_key(key: str) -> bool:
 
 
 def may_mean_a_signal(key: str, native: Native | None) -> bool:
-    """A key that is known for something else is not guessed at; other scores may be the reward."""
+    """Not where the framework uses the key for something else; other scores may be the reward."""
     if native is None or native.metric == _ANY_QUANTITY or _ANY_PLACE in native.labels:
         return True
     meaning = meaning_of(key) if native.metric in _OTHER_SCORES else None

@@ -155,9 +155,9 @@ class NativeRows:
     def _tell_any_table(self, chosen: Mapping[str, str]) -> None:
         """One signal without a step: the rows of any table may be called a score."""
         for signal, key in chosen.items():
-            told = f"--map {shlex.quote(f'{signal}={key}')}"
+            option = f"--map {shlex.quote(f'{signal}={key}')}"
             self._notes.add(
-                f"may be of any table, as nothing counts steps: to judge it, {told}", key
+                f"may be of any table, as nothing counts steps: to judge it, {option}", key
             )
 
     def _is_no_entropy(self, key: str, rows: Sequence[Row]) -> bool:

@@ -16,7 +16,7 @@ _OPENING = re.compile(r"\{\s*(['\"])")
 # values that are no literals: nan, inf, np.float64(0.5), tensor(0.5, device='cuda:0')
 _BARE = re.compile(r"(?<=[:\[,(\s])([-+]?(?:nan|inf))(?=[\s,}\])])", re.IGNORECASE)
 _WRAPPED = re.compile(r"\b(?:np|numpy|torch|tensor)[\w.]*\(([^(),]*)(?:,[^()]*)?\)")
-# what stands in front of a dict inside a dict
+# what precedes a dict inside a dict
 _INSIDE = (":", ",", "[", "(", "{", "=", "")
 _MAX_DICT_CHARS, _MAX_DEPTH = 1 << 20, 16
 
@@ -37,7 +37,7 @@ def cut_dicts(line: str) -> list[str]:
 
 
 def _spans(line: str) -> Iterator[tuple[int, int, bool]]:
-    """Where outermost braces stand that open with a quoted key, and whether they close."""
+    """Positions of outermost braces that open with a quoted key, and whether they close."""
     depth = begin = 0
     quote = ""
     for brace in _BRACES.finditer(line):

@@ -58,7 +58,7 @@ class LatestSamples:
     """
 
     def __init__(self, read: Collection[tuple[str, str]]) -> None:
-        self._told = {
+        self._wanted = {
             signal: [
                 (metric.sample_name, {"signal": signal, **more}, value_of)
                 for metric, more, value_of in _OF_SIGNAL
@@ -86,7 +86,7 @@ class LatestSamples:
             self._follow(state)
         samples = self._of_run.copy()
         for row in figures:
-            for name, labels, value_of in self._told.get(row.signal, ()):
+            for name, labels, value_of in self._wanted.get(row.signal, ()):
                 value = value_of(row)
                 if value is not None:
                     samples[name] = (*samples.get(name, ()), (labels, float(value)))

@@ -8,8 +8,8 @@ that moved to another sample from values that changed: ``values`` over the row s
 and those of several ranks add up. The fields are ``LEDGER_FIELDS`` of wire/records.py; the names of
 ids, groups and masks are those that frameworks use (docs/concepts/ledger.md).
 
-Of steps shorter than 0.25 s only every 2nd, 4th, 8th, ... is looked at: what one look costs is the
-same for short steps and long ones. A crossing that is left out says so with one record.
+Of steps shorter than 0.25 s only every 2nd, 4th, 8th, ... is checked: one check costs the same in
+short steps and in long ones. Of a crossing that is left out one record is written.
 Cost is bounded: columns after the 64th and rows of Python lists after the 4,096th are left out
 (``num_unread`` counts them), and columns on the host above 2**20 elements (masks 2**22, Python
 lists 2**17) are read in evenly spaced rows (``num_sampled`` counts those; they have no hashes), of

@@ -12,7 +12,7 @@ In a function of the guest that nothing else of it calls::
     if begin:
         meter.spent_ns += clock() - begin
 
-Two threads that add at the same moment lose one of the two: a lock would cost more than it tells.
+Where two threads add at the same moment, one addition may be lost: a lock would cost more.
 """
 
 from __future__ import annotations

@@ -102,7 +102,9 @@ class Recorder:
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._looks_at_every_step = variables.LEDGER_EVERY_STEP.value()
         self.stride = 1  # values and batches are read in every so many steps: 1, 2, 4, ...
-        self.reads_values = True  # of this step: within one, half of its loss would be told
+        self.reads_values = (
+            True  # constant within a step: else a part of its loss would be reported
+        )
         self._step_begin_ns = self._step_ns = 0  # _step_ns: how long a step takes, 0 not known
         self._deferred = DeferredScalars(self.scalar)
         # added to without a record, and told as counts at the end of the step; by (name, thread):
@@ -200,7 +202,7 @@ class Recorder:
         return self._step if step is None else step
 
     def looks_at(self, step: int) -> bool:
-        """Whether batches of this step are looked at: in at most 4 to 8 steps a second.
+        """Whether batches of this step are checked: in at most 4 to 8 steps a second.
 
         Every 2nd, 4th, 8th ... step, by its number: ranks that disagree on how long a step takes
         still have steps in common.

@@ -68,7 +68,9 @@ class RunLedger:
     def __init__(self) -> None:
         self._steps: dict[int, _Step] = {}
         self._skipped: set[int] = set()
-        self._left_out: deque[int] = deque(maxlen=_MAX_LEFT_OUT)  # by some rank, newest last
+        self._left_out: deque[int] = deque(
+            maxlen=_MAX_LEFT_OUT
+        )  # steps that some rank did not check, latest last
         self._processes: dict[Rank, tuple[ProcessId, int]] = {}  # with the records it had lost
         self._newest: dict[tuple[Rank, str], _Newest] = {}
         self._dropped: Newest[tuple[Rank, str], Counter[str]] = Newest()
@@ -245,7 +247,7 @@ class RunLedger:
 
 
 def _is_left_out(crossing: Crossing) -> bool:
-    """Whether the rank did not look at the batch: its steps are short."""
+    """Whether the rank did not check the batch: its steps are short."""
     return ("is_left_out", "") in crossing.fields
 
 

@@ -163,7 +163,7 @@ class SignalBank:
         return self.state()
 
     def advance(self, step: int, values: Mapping[str, float], seconds: float | None = None) -> None:
-        """``observe`` for who does not read the whole state of each step."""
+        """``observe`` without making the state, for callers that do not read it at each step."""
         if step == self._step:
             return
         is_restart = self._step is not None and step < self._step

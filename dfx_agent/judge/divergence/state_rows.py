@@ -72,7 +72,7 @@ class RowMaker:
             yield _collapse("reward_fall", REWARD, run.reward_fall, fell_step)
 
 
-# rows that stay the same are the same object: made once, and equal without a look into them
+# unchanged rows are the same object: made once, and equal without comparing fields
 _collapse_row = lru_cache(maxsize=1024)(CollapseRow)
 
 

@@ -135,8 +135,8 @@ class _Plan(NamedTuple):
 class _BeforePass:
     """Pre-hook of a model; it is copied and saved with the model as a function without effect.
 
-    A pass whose arguments look like those of one before costs a lookup: a rollout calls this for
-    every token. Anything else is read in ``_read``.
+    A pass with arguments of the same shapes and types as an earlier one costs a lookup: a rollout
+    calls this for every token. Any other is counted in ``_read``.
     """
 
     def __init__(self, switch: Switch, core: Any, model: ModelFlops) -> None:
@@ -148,7 +148,7 @@ class _BeforePass:
         self._is_autocast = torch.is_autocast_enabled
         self._autocast_dtype = torch.get_autocast_dtype
         self._token_types = torch.int64, torch.int32
-        self._device = "cpu"  # type of the device of the newest tokens
+        self._device = "cpu"  # type of the device of the latest tokens
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         # where passes are counted now: of which writer, span and thread; then by type of numbers
         self._writer: recorder.Recorder | None = None
@@ -204,7 +204,7 @@ class _BeforePass:
     def _read(
         self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Plan | None:
-        """By shapes alone; kept for the passes that look alike unless a number in it may differ."""
+        """From shapes alone; cached by key unless the value of an argument may differ."""
         model, tokens = self._model, self._tokens(args, kwargs)
         if model.reason or tokens is None:
             return None
@@ -241,7 +241,7 @@ class _BeforePass:
         return plan
 
     def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The ids of tokens: the first whole numbers, else the first rows of features."""
+        """The ids of tokens: the first integers, else the first rows of features."""
         tokens, rows = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
         if tokens is not None:
             return tokens

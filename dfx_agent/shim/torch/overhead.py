@@ -1,13 +1,14 @@
 """What the guest costs this process, and what it gives up above a budget.
 
-Cost = what its entries take in the job's threads, timed in place in one second of four (meter.py),
-and the processor time of its own thread, over the time that passes: the mean of the newest windows.
+Cost = (time of its functions in the job's threads, measured in place in one second of four
+(meter.py), + processor time of its own thread) / elapsed time; the gauge is the mean of the latest
+windows.
 
-Above the budget detail goes in the order of ``_LEVELS``, one level at a time, and comes back when
-there is room. What counts is the median of the newest windows: a thread that loses its processor
-within an entry makes one window dear. Steps are never given up: without them a job looks stalled.
-Stages and collectives, which are the witnesses of a hang, are given up only for a budget that
-somebody asked for.
+Above the budget detail is removed in the order of ``_LEVELS``, one level at a time, and restored
+when there is room. The median of the latest windows decides: a window in which a thread loses its
+processor within a function of the guest shows too much. Steps are never given up: without them a
+job looks stalled. Stages and collectives, which are the witnesses of a hang, are given up only for
+a budget that somebody set.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Overhead:
             meter.open_window()
 
     def take_up(self) -> bool:
-        """Bring back all that was given up, and measure anew; False when nothing was."""
+        """Restore all that was given up and restart the measurement; False when nothing was."""
         if not self._level:
             return False
         while self._level:

@@ -20,7 +20,7 @@ def test_a_tail_of_null_is_said(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert warnings(path) == [
-        "the last 30 rows have no value of a signal: nothing is judged behind step 49"
+        "the last 30 rows have no value of a signal: nothing is judged after step 49"
     ]
 
 
@@ -61,9 +61,9 @@ def rows_that_lose(value, first):
 def test_signals_that_stop_while_others_go_on_are_said(tmp_path, value, first, is_said):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows_that_lose(value, first)))
-    told = [line for line in warnings(path) if "behind" in line]
+    told = [line for line in warnings(path) if "after step" in line]
     names = "gradient norm, reward and loss"
-    assert told == [f"{names} have no value behind step {first - 1}"] * is_said
+    assert told == [f"{names} have no value after step {first - 1}"] * is_said
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_a_signal_that_is_logged_every_so_often_has_not_stopped(has_loss, is_sai
         tail.observe(step, ["reward", "loss"] if has_loss(step) else ["reward"])
         tail.observe(step, [])
     last = max(step for step in range(100) if has_loss(step))
-    assert tail.lines == [f"loss has no value behind step {last}"] * is_said
+    assert tail.lines == [f"loss has no value after step {last}"] * is_said
