@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dfx_agent.shim import imports, recorder
+from dfx_agent.shim import imports, recorder, span_writer
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.spans import wait
 from dfx_agent.wire.records import DATA_LOADER_WAIT, REMOTE_WAIT
@@ -94,7 +94,7 @@ def _stands() -> bool:
     writer = recorder.current
     if writer is None or _ident() != writer.main_ident:
         return False
-    opened = recorder.innermost.get()
+    opened = span_writer.innermost.get()
     while opened is not None and not opened[1]._num_open:  # noqa: SLF001
         opened = opened[-1]
     return opened is None or opened[0] is not writer

@@ -16,14 +16,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from dfx_agent import __version__
-from dfx_agent.shim import meter, residue
+from dfx_agent.shim import meter
 from dfx_agent.shim.deferred import DeferredScalars
 from dfx_agent.shim.meter import clock
+from dfx_agent.shim.span_writer import (
+    innermost,
+    make_close,
+    make_open,
+    make_scalar,
+    make_write,
+    step_of_context,
+)
 from dfx_agent.wire import Identity, SegmentWriter, variables
 from dfx_agent.wire.failure import Failure
 from dfx_agent.wire.layout import (
@@ -34,7 +41,6 @@ from dfx_agent.wire.layout import (
 )
 from dfx_agent.wire.records import (
     COUNT,
-    FAILED,
     GAUGE,
     GROUP,
     KIND_MASK,
@@ -47,16 +53,11 @@ from dfx_agent.wire.records import (
     STEP,
     TOKENS,
 )
+from dfx_agent.wire.ring import Memory
 
 _CLOCK_PAIR_EVERY_NS = 10 * 10**9
 _LARGEST_STEP = 2**63 - 1
 _LOOK_EVERY_NS = 250_000_000
-
-# recorder, Span object, id, begin, name id, kind, step, parent, slot (0 none), thread, outer one
-OpenSpan = tuple["Recorder", Any, int, int, int, int, int, int, int, int, Any]
-
-innermost: ContextVar[OpenSpan | None] = residue.context_variable("dfx_span")
-_step: ContextVar[int | None] = residue.context_variable("dfx_step")
 
 _now = time.monotonic_ns
 _thread_time = time.thread_time
@@ -96,75 +97,28 @@ class Recorder:
         self.main_ident = main.ident if main.native_id == self.pid else None
         self.main_id = self.pid  # as the kernel numbers the first thread
         self.next_span = itertools.count(1).__next__
-        self._step = NO_STEP
+        self.process_step = NO_STEP
         self.is_attached = self.has_explicit_steps = False
         self.has_own_steps = False  # the job's; adapters give way to it, hooks to both
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._looks_at_every_step = variables.LEDGER_EVERY_STEP.value()
         self.stride = 1  # values and batches are read in every so many steps: 1, 2, 4, ...
-        self.reads_values = (
-            True  # constant within a step: else a part of its loss would be reported
-        )
+        # constant within a step: else a part of its loss would be reported
+        self.reads_values = True
         self._step_begin_ns = self._step_ns = 0  # _step_ns: how long a step takes, 0 not known
-        self._deferred = DeferredScalars(self.scalar)
         # added to without a record, and told as counts at the end of the step; by (name, thread):
         # one writer each, so that no addition is lost
         self.work: dict[tuple[str, int], float] = {}
         self._work_told: dict[tuple[str, int], float] = {}
         self.on_stage: Callable[[str], None] | None = None  # where models are still to be met
+        self._bind(segment.memory)
 
-    def open(self, owner: Any, name: str, kind: int) -> OpenSpan | None:
-        """Begin a span of ``owner`` in the current context; None when that failed."""
-        try:
-            if self.on_stage is not None and kind == STAGE:
-                self.on_stage(name)
-            outer = innermost.get()
-            parent = outer[2] if outer is not None and outer[0] is self else 0
-            step = _step.get()
-            if step is None:
-                step = self._step
-            name_id = self._names.get(name) or self._name_id(name)
-            thread = self.main_id if _ident() == self.main_ident else self._thread.native_id
-            span = self.next_span() & 0xFFFFFFFF
-            begin = _now()
-            slot = self.enter(begin, step, span, parent, thread, kind, name_id)
-            if not slot:
-                self._segment.add_to_word(INFLIGHT_DROPPED_OFFSET)
-            opened = self, owner, span, begin, name_id, kind, step, parent, slot, thread, outer
-            innermost.set(opened)
-        except Exception:  # noqa: BLE001 (never into the job)
-            self.count_error()
-            return None
-        return opened
-
-    def close(self, opened: OpenSpan, failure: type[BaseException] | None) -> None:
-        """End a span that this recorder opened."""
-        try:
-            _, _, span, begin, name_id, kind, step, parent, slot, thread, _ = opened
-            if failure is not None:
-                kind |= FAILED
-            self.end(slot, begin, _now(), 0.0, step, span, parent, thread, kind, name_id)
-        except Exception:  # noqa: BLE001 (never into the job)
-            self.count_error()
-
-    def scalar(self, name: str, value: Any, step: int | None) -> None:
-        """A number now, or a device tensor whose value is read when its event has completed."""
-        try:
-            if step is None:
-                step = _step.get()
-                if step is None:
-                    step = self._step
-            if type(value) is not float:
-                if self._deferred.takes(value):
-                    self._deferred.add(name, value, step)
-                    return
-                # float() of a tensor that has a graph is a warning in the job's output
-                value = float(value.item() if hasattr(value, "item") else value)
-            now = _now()
-            name_id = self._names.get(name) or self._name_id(name)
-            self.emit(now, now, value, step, 0, 0, 0, SCALAR, name_id)
-        except Exception:  # noqa: BLE001 (never into the job)
-            self.count_error()
+    def _bind(self, memory: Memory) -> None:
+        """What writes, as functions of their own: see span_writer.py."""
+        self.open, self.close = make_open(self, memory, self._names), make_close(self, memory)
+        self.write = make_write(self, memory, self._names)
+        self.scalar = make_scalar(self, memory, self._names)
+        self._deferred = DeferredScalars(self.scalar)
 
     def scalars(self, values: Mapping[str, Any], step: int | None) -> None:
         """Several at once; what is not one number is passed over: trackers get texts and arrays."""
@@ -194,12 +148,30 @@ class Recorder:
     @property
     def step(self) -> int | None:
         """The process-wide step; None before the first."""
-        return None if self._step == NO_STEP else self._step
+        return None if self.process_step == NO_STEP else self.process_step
+
+    def float_of(self, name: str, value: Any, step: int) -> float | None:
+        """None of a device tensor: its value is written when its event has completed."""
+        if self._deferred.takes(value):
+            self._deferred.add(name, value, step)
+            return None
+        # float() of a tensor that has a graph is a warning in the job's output
+        return float(value.item() if hasattr(value, "item") else value)
+
+    def host_number(self, value: Any) -> float:
+        """TypeError of a device tensor, which would have to be waited for."""
+        if self._deferred.takes(value):
+            raise TypeError("a number on a device")
+        return float(value)
+
+    def count_unlisted(self) -> None:
+        """A span has no slot in the table of open spans."""
+        self._segment.add_to_word(INFLIGHT_DROPPED_OFFSET)
 
     def step_now(self) -> int:
         """The step of this context, else of the process; NO_STEP before the first."""
-        step = _step.get()
-        return self._step if step is None else step
+        step = step_of_context.get()
+        return self.process_step if step is None else step
 
     def looks_at(self, step: int) -> bool:
         """Whether batches of this step are checked: in at most 4 to 8 steps a second.
@@ -239,9 +211,9 @@ class Recorder:
             if self._step_begin_ns:
                 self._note_duration(now - self._step_begin_ns)
             self._step_begin_ns = now
-            self._step = step
+            self.process_step = step
             self.reads_values = step % self.stride == 0
-            _step.set(step)
+            step_of_context.set(step)
             if self._deferred.pending:
                 self._deferred.flush()
             if now > self._next_clock_pair_ns:
@@ -351,9 +323,9 @@ class Recorder:
 
         A thread that is recording right now ends that record; what comes later goes nowhere.
         """
-        self.emit = self.leave = self.end = _nowhere
-        self.enter = _no_slot
-        self._deferred.pending.clear()
+        self.emit = self.leave = self.end = self.close = self.write = self.scalar = _nowhere
+        self.enter, self.open = _no_slot, _no_span
+        self._deferred = DeferredScalars(_nowhere)
         self.on_stage = None
         self._segment = None
 
@@ -370,24 +342,7 @@ class Recorder:
             if amount:
                 self._work_told[key] = total
                 name_id = self._names.get(key[0]) or self._name_id(key[0])
-                self.emit(now, now, amount, self._step, 0, 0, 0, COUNT, name_id)
-
-    def write(self, kind: int, name: str, value: Any) -> None:
-        """A number of this kind: what the methods above write, for who calls them often."""
-        try:
-            if type(value) is not float:
-                if self._deferred.takes(value):  # it would have to be waited for
-                    self.count_error()
-                    return
-                value = float(value)
-            step = _step.get()
-            if step is None:
-                step = self._step
-            now = _now()
-            name_id = self._names.get(name) or self._name_id(name)
-            self.emit(now, now, value, step, 0, 0, 0, kind, name_id)
-        except Exception:  # noqa: BLE001 (never into the job)
-            self.count_error()
+                self.emit(now, now, amount, self.process_step, 0, 0, 0, COUNT, name_id)
 
     def _name_id(self, name: str) -> int:
         """0 when the table is full, or when a signal handler interrupts the naming of another."""
@@ -410,7 +365,7 @@ class Recorder:
 def forget_context() -> None:
     """In this thread no span is open and no step known: one that is left keeps its recorder."""
     innermost.set(None)
-    _step.set(None)
+    step_of_context.set(None)
 
 
 def _nowhere(*_record: Any) -> None:
@@ -419,6 +374,10 @@ def _nowhere(*_record: Any) -> None:
 
 def _no_slot(*_span: Any) -> int:
     return 0
+
+
+def _no_span(*_span: Any) -> None:
+    return None
 
 
 def _is_number(value: Any) -> bool:

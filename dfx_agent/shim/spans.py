@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from dfx_agent.shim import compiling, held_memory, meter, recorder
 from dfx_agent.shim.meter import clock
-from dfx_agent.shim.recorder import OpenSpan, innermost
+from dfx_agent.shim.span_writer import OpenSpan, innermost
 from dfx_agent.wire.records import STAGE, WAIT
 
 F = TypeVar("F", bound=Callable[..., Any])

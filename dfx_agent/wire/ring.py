@@ -18,6 +18,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from mmap import mmap
+from typing import NamedTuple
 
 from dfx_agent.wire.layout import RECORD_BYTES, WORD
 from dfx_agent.wire.records import RECORD, Record
@@ -34,6 +35,25 @@ _MAX_LAPS = 8  # in one poll: a faster writer must not keep us here for ever
 _LOOK_WIDE_EVERY = 16
 _FARTHEST = 1 << 44  # records between two polls; more is a corrupted number
 _STRONGLY_ORDERED = frozenset({"x86_64", "i686"})
+
+
+class Memory(NamedTuple):
+    """Where a segment's records and open spans are written, for who writes without ``Emit``.
+
+    The record numbered ``take()`` has its place at ``offset + ((number & mask) << 6)``; an open
+    span has one of ``free_slots``.
+    """
+
+    buffer: mmap | bytearray
+    offset: int
+    mask: int
+    take: Callable[[], int]
+    free_slots: list[int]
+
+    def fill(self, number: int) -> None:
+        """Leave no hole where a record does not fit: the reader would wait for it."""
+        at = self.offset + ((number & self.mask) << 6)
+        RECORD.pack_into(self.buffer, at, number, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, number)
 
 
 def make_emit(
@@ -63,17 +83,10 @@ def make_emit(
     return emit
 
 
-def make_end(
-    buffer: mmap | bytearray,
-    offset: int,
-    num_records: int,
-    numbers: Iterator[int],
-    push: Callable[[int], None],
-) -> End:
+def make_end(memory: Memory) -> End:
     """``emit``, then ``leave``, in one function: in a training each function runs cold."""
-    pack_into, clear, take, mask = (
-        RECORD.pack_into, WORD.pack_into, numbers.__next__, num_records - 1
-    )  # fmt: skip
+    buffer, offset, mask, take, push = *memory[:4], memory.free_slots.append
+    pack_into, clear = RECORD.pack_into, WORD.pack_into
 
     def end(  # noqa: PLR0913, PLR0917 (one record; keywords would cost)
         slot: int, t0_ns: int, t1_ns: int, value: float, step: int, span: int, parent: int,

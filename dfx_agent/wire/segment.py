@@ -21,6 +21,7 @@ from dfx_agent.wire import failure, layout, variables
 from dfx_agent.wire.records import RECORD, Record
 from dfx_agent.wire.ring import (
     InflightWriter,
+    Memory,
     RingReader,
     make_emit,
     make_end,
@@ -183,17 +184,15 @@ class SegmentWriter:
         self, folder: int, starting: str, identity: Identity, guest_version: str, num_records: int
     ) -> None:
         """Fill in what readers need, and only then give the file its name."""
-        self._names_used = 0
-        self._num_names = 0
-        self._clock = 0
-        self._generation = 0
+        self._names_used = self._num_names = 0
+        self._clock = self._generation = 0
         self._numbers = itertools.count(1)
         self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records, self._numbers)
         self.inflight = InflightWriter(self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT)
         self.write_failure = failure.writer(self._buffer)
-        self.end = make_end(
-            self._buffer, layout.RING_OFFSET, num_records, self._numbers, self.inflight.free.append
-        )
+        take, free = self._numbers.__next__, self.inflight.free
+        self.memory = Memory(self._buffer, layout.RING_OFFSET, num_records - 1, take, free)
+        self.end = make_end(self.memory)
         try:
             self.add_clock_pair()
             self.write_identity(identity)

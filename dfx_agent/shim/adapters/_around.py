@@ -19,7 +19,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from dfx_agent.shim import recorder
+from dfx_agent.shim import recorder, span_writer
 from dfx_agent.shim.adapters import quiet_trackers
 from dfx_agent.shim.held_memory import POINTS
 from dfx_agent.shim.ledger import joined, observe
@@ -45,7 +45,7 @@ class StageOnce:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._opened: recorder.OpenSpan | None = None
+        self._opened: span_writer.OpenSpan | None = None
 
     def __enter__(self) -> StageOnce:
         with suppress(Exception):  # never into the job

@@ -19,7 +19,8 @@ import dfx_agent.shim as dfx
 from dfx_agent.shim import recorder
 from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.patches import PatchSet, Switch
-from dfx_agent.shim.recorder import OpenSpan, Recorder
+from dfx_agent.shim.recorder import Recorder
+from dfx_agent.shim.span_writer import OpenSpan
 from dfx_agent.shim.torch import step_hooks
 
 KIND = "library"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dfx_agent.shim import compiling, meter, recorder
+from dfx_agent.shim import compiling, meter, recorder, span_writer
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import device_time, group_begin, group_end, operations
@@ -205,7 +205,7 @@ def entering(kind: int) -> Callable[[Any, float], Begun | None]:
     None where nobody records, or C++ issued what is waited for. One function, as ``_numbered``,
     which has the same lines on purpose: to call this from there is one more cold function a call.
     """
-    get_outer, now, ident, waiting = recorder.innermost.get, _now, _ident, WAIT
+    get_outer, now, ident, waiting = span_writer.innermost.get, _now, _ident, WAIT
 
     def enter(issued: Any, num_bytes: float) -> Begun | None:
         if issued is None or issued[0] is not recorder.current:
@@ -285,7 +285,7 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
     touches is fetched anew, and that is what a hook costs (docs/benchmarks.md).
     """
     seats: dict[int, _Seat] = {}
-    get_outer, now, ident, take_call = recorder.innermost.get, _now, _ident, count_call
+    get_outer, now, ident, take_call = span_writer.innermost.get, _now, _ident, count_call
 
     def begin_call(args: tuple[Any, ...]) -> _Call | None:
         try:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
-from dfx_agent.shim import compiling, meter, recorder
+from dfx_agent.shim import compiling, meter, recorder, span_writer
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import model_flops
@@ -152,7 +152,7 @@ class _BeforePass:
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         # where passes are counted now: of which writer, span and thread; then by type of numbers
         self._writer: recorder.Recorder | None = None
-        self._opened: recorder.OpenSpan | None = None
+        self._opened: span_writer.OpenSpan | None = None
         self._thread = 0
         self._places: dict[str, tuple[str, int]] = {}
 
@@ -180,7 +180,7 @@ class _BeforePass:
                 num_cached = cache.get_seq_length()
                 forward += of_cached * num_cached
                 backward += backward_of_cached * num_cached
-            opened, thread = recorder.innermost.get(), threading.get_ident()
+            opened, thread = span_writer.innermost.get(), threading.get_ident()
             is_elsewhere = opened is not self._opened or thread != self._thread
             if is_elsewhere or writer is not self._writer:
                 self._writer, self._opened, self._thread = writer, opened, thread
@@ -294,7 +294,7 @@ def _add(writer: recorder.Recorder, way: str, dtype: str, flops: float) -> None:
 
 def _place(writer: recorder.Recorder, way: str, dtype: str) -> tuple[str, int]:
     """Count of the outermost stage that is open in this context; "" where none is."""
-    opened, outermost = recorder.innermost.get(), 0
+    opened, outermost = span_writer.innermost.get(), 0
     while opened is not None:
         if opened[0] is writer and opened[5] == STAGE and opened[1]._num_open:  # noqa: SLF001
             outermost = opened[4]

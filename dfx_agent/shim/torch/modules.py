@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from heapq import nlargest
 from typing import Any
 
-from dfx_agent.shim import compiling, meter, patches, recorder
+from dfx_agent.shim import compiling, meter, patches, recorder, span_writer
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import collectives, ddp, model_work, step_hooks
@@ -35,7 +35,7 @@ _MAX_ROOTS = 8
 _MAX_CALLS = 20_000
 _MAX_TURNS = 32
 _MAX_LOOKS = 8  # forward passes without token ids until nobody looks for them any more
-_opened: dict[int, recorder.OpenSpan | None] = {}
+_opened: dict[int, span_writer.OpenSpan | None] = {}
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 _known: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, also while no hook is on them
 

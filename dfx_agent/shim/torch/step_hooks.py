@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dfx_agent.shim import compiling, meter, recorder
+from dfx_agent.shim import compiling, meter, recorder, span_writer
 from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
@@ -27,7 +27,7 @@ GRAD_SCALER = PatchSet("grad_scaler")
 FSDP1 = PatchSet("fsdp1")
 
 # an optimizer at work: its span, its thread, how often its step is on the stack
-_Step = tuple[recorder.OpenSpan | None, int, int]
+_Step = tuple[span_writer.OpenSpan | None, int, int]
 
 
 class _Seen:
@@ -103,36 +103,37 @@ class _Owner:
     _num_open = 1  # until it is closed
 
 
-def open_stage(name: str) -> recorder.OpenSpan | None:
+def open_stage(name: str) -> span_writer.OpenSpan | None:
     """Begin a stage from a hook; None where the same one is open, by the job itself too."""
     return None if compiling.is_compiling() else begin_stage(name)
 
 
-def begin_stage(name: str) -> recorder.OpenSpan | None:
+def begin_stage(name: str) -> span_writer.OpenSpan | None:
     """The same for who has asked already whether torch is compiling."""
     writer = recorder.current or recorder.active()
     if writer is None or not seen.has_details:
         return None
     if seen.at_work:
         _close_stale()
-    outer = recorder.innermost.get()
-    while outer is not None:
-        is_same = outer[4] == writer.name_id(name) and outer[0] is writer
-        if is_same and outer[1]._num_open:  # noqa: SLF001
-            return None
-        outer = outer[-1]
+    outer = span_writer.innermost.get()
+    if outer is not None:
+        name_id = writer.name_id(name)
+        while outer is not None:
+            if outer[4] == name_id and outer[0] is writer and outer[1]._num_open:  # noqa: SLF001
+                return None
+            outer = outer[-1]
     return writer.open(_Owner(), name, STAGE)
 
 
-def close_stage(opened: recorder.OpenSpan | None, failure: type[BaseException] | None) -> None:
+def close_stage(opened: span_writer.OpenSpan | None, failure: type[BaseException] | None) -> None:
     """End what ``open_stage`` began."""
     if opened is not None:
         opened[1]._num_open = 0  # noqa: SLF001
-        if recorder.innermost.get() is opened:
+        if span_writer.innermost.get() is opened:
             outer = opened[-1]
             while outer is not None and not outer[1]._num_open:  # noqa: SLF001
                 outer = outer[-1]  # back to the nearest span that is still open
-            recorder.innermost.set(outer)
+            span_writer.innermost.set(outer)
         if opened[0] is recorder.current:
             opened[0].close(opened, failure)
 
@@ -147,7 +148,7 @@ def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
     """Tell the rate or norm of the model that ``optimizer`` trains; None: the first one's."""
     writer = recorder.current
     if writer is not None and seen.has_details and writer.reads_values:
-        if len(trained.state.optimizers) < 2 and recorder.innermost.get() is None:
+        if len(trained.state.optimizers) < 2 and span_writer.innermost.get() is None:
             name: str | None = f"torch/{value_name}"
         else:
             name = trained.name_of(value_name, optimizer)
@@ -257,9 +258,14 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
         seen.news.set()
     is_first, is_new = trained.is_first(optimizer)
     writer.write(COUNT, "optimizer_steps", 1.0)
-    _scalar("lr", optimizer.param_groups[0]["lr"], optimizer)
     if writer.reads_values and seen.has_details:
-        step_losses.after_step(optimizer)
+        is_alone = trained.has_plain_names()
+        rate = optimizer.param_groups[0]["lr"]
+        if is_alone:
+            writer.scalar("torch/lr", rate, None)
+        else:
+            _scalar("lr", rate, optimizer)
+        step_losses.after_step(optimizer, is_alone=is_alone)
     if is_new:  # its own count goes on after a resume
         num_done = _steps_done(optimizer)
         seen.has_count = num_done > 0
@@ -318,7 +324,7 @@ def _init_wrapper(original: Any, switch: Switch) -> Any:
     return __init__
 
 
-def _begin_backward() -> recorder.OpenSpan | None:
+def _begin_backward() -> span_writer.OpenSpan | None:
     begin, opened = meter.is_open and clock(), None
     try:
         if not seen.has_backward:
@@ -340,7 +346,7 @@ def _begin_backward() -> recorder.OpenSpan | None:
 
 
 def _end_backward(
-    opened: recorder.OpenSpan | None, failure: type[BaseException] | None, args: tuple[Any, ...]
+    opened: span_writer.OpenSpan | None, failure: type[BaseException] | None, args: tuple[Any, ...]
 ) -> None:
     begin = meter.is_open and clock()
     try:
@@ -459,7 +465,7 @@ def _scaler_step_wrapper(original: Any, switch: Switch) -> Any:
         has_step = seen.num_steps != before or not OPTIMIZER.is_active
         if switch.is_on and writer is not None and not has_step:
             writer.count("skipped_updates", 1.0)
-            step_losses.after_step(args[1])
+            step_losses.after_step(args[1], is_alone=trained.has_plain_names())
         return result
 
     return step

@@ -127,15 +127,18 @@ def _tell_each_where_nobody_steps(loss: Any) -> None:
         _close([held], None)
 
 
-def after_step(optimizer: Any) -> None:
-    """Tell the loss of this step of ``optimizer``, also of one that a scaler has skipped."""
+def after_step(optimizer: Any, *, is_alone: bool) -> None:
+    """Report the loss of this step of ``optimizer``, also of one that a scaler has skipped.
+
+    ``is_alone``: ``trained.has_plain_names()``, which the caller has asked already.
+    """
     state.has_stepped = True
     owned = state.owned.get(id(optimizer))
     state.after.pop(id(optimizer), None)
     is_part, state.is_part = state.is_part, False
     writer, unowned = recorder.current, state.unowned
     is_plain = owned is not None and owned.is_plain and not unowned.num_losses
-    if is_plain and not is_part and writer is not None and trained.has_plain_names():
+    if is_plain and not is_part and writer is not None and is_alone:
         assert owned is not None
         writer.scalar("torch/loss", owned.total, None)
         owned.total, owned.num_losses, owned.is_shared = 0.0, 0, False  # goes on as a new one

@@ -11,7 +11,7 @@ import threading
 import weakref
 from typing import Any
 
-from dfx_agent.shim import recorder
+from dfx_agent.shim import recorder, span_writer
 
 # stages of RL trainers that tell the models of one process apart
 _MODEL_OF_STAGE = {"actor_update": "actor", "critic_update": "critic"}
@@ -111,7 +111,7 @@ def has_plain_names() -> bool:
 
     Hooks ask it before ``name_of``, which runs two functions more.
     """
-    return len(state.optimizers) < 2 and recorder.innermost.get() is None
+    return len(state.optimizers) < 2 and span_writer.innermost.get() is None
 
 
 def name_of(value: str, optimizer: Any) -> str | None:
@@ -147,7 +147,7 @@ def owner_of(gradient: Any) -> tuple[Any, bool]:
 
 
 def _model_at_work() -> str | None:
-    opened = recorder.innermost.get()
+    opened = span_writer.innermost.get()
     while opened is not None:
         if opened[0] is recorder.current:
             for stage, model in _MODEL_OF_STAGE.items():

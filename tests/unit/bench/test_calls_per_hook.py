@@ -94,10 +94,10 @@ def _count(event: Callable[[], None]) -> int:
 @pytest.mark.parametrize(
     ("event", "limit"),
     [
-        ("forward", 11),
-        ("backward", 29),
+        ("forward", 9),
+        ("backward", 26),
         ("clip", 5),
-        ("step", 29),
+        ("step", 23),
         ("reduce", 6),
         ("reduce_async", 9),
     ],

@@ -18,7 +18,7 @@ from types import ModuleType
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import compiling, lifecycle, recorder
+from dfx_agent.shim import compiling, lifecycle, recorder, span_writer
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import (
     KIND_MASK,
@@ -63,8 +63,8 @@ class Guest:
 def reset() -> None:
     lifecycle.guest.stop()
     lifecycle.guest._is_refused = False
-    recorder._step.set(None)
-    recorder.innermost.set(None)
+    span_writer.step_of_context.set(None)
+    span_writer.innermost.set(None)
 
 
 @pytest.fixture
@@ -399,7 +399,7 @@ def test_a_signal_handler_that_records_while_recording(guest):
             prefix, _, number = guest.reader.name(record[9]).partition("-")
             assert prefix in ("main", "handler")
             assert int(number) == int(record[3]) % 50
-    assert recorder.innermost.get() is None
+    assert span_writer.innermost.get() is None
 
 
 def test_a_handler_at_any_line_of_a_new_name_does_not_mix_up_names(guest):

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import clients, patches, recorder
+from dfx_agent.shim import clients, patches, recorder, span_writer
 from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import FAILED, KIND_MASK, STAGE, WAIT
@@ -54,8 +54,8 @@ def reader(dfx_dir, monkeypatch) -> Iterator[SegmentReader]:
     ours = {hook.name for hook in clients.PATCHES.values()}
     monkeypatch.setattr(patches, "disabled", lambda: patches.registry.keys() - ours)
     guest._is_refused = False
-    recorder._step.set(None)
-    recorder.innermost.set(None)
+    span_writer.step_of_context.set(None)
+    span_writer.innermost.set(None)
     assert dfx.init(run="r", role="trainer", rank=0)
     with closing(SegmentReader(recorder.current.path)) as segment:
         yield segment
@@ -86,7 +86,7 @@ def test_an_answer_that_is_waited_for_is_one_wait_of_that_length(reader, url, as
     (row,) = (r for r in reader.poll() if r[8] & KIND_MASK <= WAIT)
     assert (reader.name(row[9]), row[8]) == ("remote", WAIT)
     assert row[2] - row[1] >= ANSWER_SECONDS * 1e9
-    assert recorder.innermost.get() is None
+    assert span_writer.innermost.get() is None
 
 
 @ASK

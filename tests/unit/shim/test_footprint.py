@@ -29,6 +29,7 @@ OURS = [
     "dfx_agent.shim.patches",
     "dfx_agent.shim.recorder",
     "dfx_agent.shim.residue",
+    "dfx_agent.shim.span_writer",
     "dfx_agent.shim.spans",
     "dfx_agent.wire",
     "dfx_agent.wire.failure",

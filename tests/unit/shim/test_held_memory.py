@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import held_memory, recorder
+from dfx_agent.shim import held_memory, recorder, span_writer
 from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import GAUGE, KIND_MASK
@@ -63,7 +63,7 @@ def told(dfx_dir) -> Iterator[object]:
     """``told()``: gauges since the last call."""
     guest.stop()
     guest._is_refused = False
-    recorder.innermost.set(None)
+    span_writer.innermost.set(None)
     assert dfx.init(run="r", role="trainer", rank=0)
     with closing(SegmentReader(recorder.current.path)) as segment:
         yield lambda: {

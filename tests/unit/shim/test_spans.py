@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import recorder
+from dfx_agent.shim import recorder, span_writer
 from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import (
@@ -35,8 +35,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def reset() -> None:
     guest.stop()
     guest._is_refused = False
-    recorder._step.set(None)
-    recorder.innermost.set(None)
+    span_writer.step_of_context.set(None)
+    span_writer.innermost.set(None)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_span_closes_on_any_exception_and_lets_it_pass(reader, error):
     assert all(r[8] & FAILED for r in records)
     assert [r[8] & KIND_MASK for r in records] == [WAIT, STAGE]
     assert reader.inflight() == []
-    assert recorder.innermost.get() is None
+    assert span_writer.innermost.get() is None
 
 
 def test_one_object_used_again_and_nested_in_itself(reader):
@@ -237,7 +237,7 @@ def test_a_decorated_generator_is_timed_while_its_body_runs(reader):
 
     assert list(batches()) == [0, 1, 2]
     assert covered_ns(reader) >= 29_000_000
-    assert recorder.innermost.get() is None
+    assert span_writer.innermost.get() is None
 
 
 def test_a_decorated_async_generator_is_timed_while_its_body_runs(reader):

@@ -203,7 +203,7 @@ def test_only_every_16th_step_is_measured_and_none_without_a_number(job, device)
         dist.all_reduce(tensor())
     assert device.calls.count("record") == 2 * NUM_EVENTS_SYNC
     assert [row[1] for row in job.told()] == [32 - 15, 48 - 15]
-    recorder.current._step = -1
+    recorder.current.process_step = -1
     dist.all_reduce(tensor())
     assert device.calls.count("record") == 2 * NUM_EVENTS_SYNC
 

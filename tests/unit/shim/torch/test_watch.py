@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfx_agent.shim import clients, recorder, stacks
+from dfx_agent.shim import clients, span_writer, stacks
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.torch import flight, watch
 from dfx_agent.shim.torch.watch import Watch
@@ -34,7 +34,7 @@ class Job:
     def pass_stage(self) -> None:
         opened = self.writer.open(Owner(), "rollout", STAGE)
         assert opened is not None
-        recorder.innermost.set(None)
+        span_writer.innermost.set(None)
         self.writer.close(opened, None)
 
     def look(self, second: int) -> None:
@@ -57,7 +57,7 @@ def job(dfx_dir, monkeypatch) -> Iterator[Job]:
     monkeypatch.setattr(stacks, "write_stacks", lambda _segment: note(job.stacks_at))
     monkeypatch.setattr(flight, "write_flight", lambda _segment: note(job.flights_at))
     yield job
-    recorder.innermost.set(None)
+    span_writer.innermost.set(None)
     writer.finish()
 
 
@@ -102,7 +102,7 @@ def test_a_job_that_asks_a_server_again_and_again_stands_still(job, monkeypatch)
         opened = job.writer.open(Owner(), REMOTE_WAIT, WAIT)
         if second % 3 == 0:  # an answer that is waited for while it is looked at
             job.look(second)
-        recorder.innermost.set(None)
+        span_writer.innermost.set(None)
         job.writer.close(opened, None)
         if second % 3:
             job.look(second)

@@ -1,0 +1,164 @@
+"""What writes a span or a number, each as one function with all that it touches at hand.
+
+Between two of our calls a job runs through all its memory: each Python function and each object
+that a call touches is fetched from memory anew, 1 to 2 us a function (docs/benchmarks.md). So the
+layers below ``Recorder`` are joined here, and nowhere else.
+
+Nothing here raises into the job, locks, logs or enters the kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from dfx_agent.shim import residue
+from dfx_agent.wire.layout import WORD
+from dfx_agent.wire.records import FAILED, RECORD, SCALAR, STAGE
+from dfx_agent.wire.ring import Memory
+
+if TYPE_CHECKING:
+    from dfx_agent.shim.recorder import Recorder
+
+# recorder, Span object, id, begin, name id, kind, step, parent, slot (0 none), thread, outer one
+OpenSpan = tuple["Recorder", Any, int, int, int, int, int, int, int, int, Any]
+
+innermost: ContextVar[OpenSpan | None] = residue.context_variable("dfx_span")
+step_of_context: ContextVar[int | None] = residue.context_variable("dfx_step")
+
+Open = Callable[[Any, str, int], OpenSpan | None]
+Close = Callable[[OpenSpan, type[BaseException] | None], None]
+Write = Callable[[int, str, Any], None]
+Scalar = Callable[[str, Any, "int | None"], None]
+
+
+def make_open(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Open:
+    """``open(owner, name, kind)``: begin a span in this context; None when that failed."""
+    pack_into, buffer, pop = RECORD.pack_into, memory.buffer, memory.free_slots.pop
+    outer_of_context, set_innermost, step_now = innermost.get, innermost.set, step_of_context.get
+    next_span, now, ident = recorder.next_span, time.monotonic_ns, threading.get_ident
+    main_ident, main_id = recorder.main_ident, recorder.main_id
+
+    def open_span(owner: Any, name: str, kind: int) -> OpenSpan | None:
+        try:
+            if recorder.on_stage is not None and kind == STAGE:
+                recorder.on_stage(name)
+            outer = outer_of_context()
+            parent = outer[2] if outer is not None and outer[0] is recorder else 0
+            step = step_now()
+            if step is None:
+                step = recorder.process_step
+            name_id = names.get(name) or recorder.name_id(name)
+            thread = main_id if ident() == main_ident else recorder.thread_id()
+            span = next_span() & 0xFFFFFFFF
+            begin = now()
+            try:
+                slot = pop()
+            except IndexError:  # more open spans than the table has slots
+                slot = 0
+                recorder.count_unlisted()
+            else:
+                pack_into(
+                    buffer, slot,
+                    span, begin, 0, 0.0, step, span, parent, thread, kind, name_id, span,
+                )  # fmt: skip
+            opened = recorder, owner, span, begin, name_id, kind, step, parent, slot, thread, outer
+            set_innermost(opened)
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+            return None
+        return opened
+
+    return open_span
+
+
+def make_close(recorder: Recorder, memory: Memory) -> Close:
+    """``close(opened, failure)``: write the record of a span, and clear its slot."""
+    pack_into, clear, buffer, push = (
+        RECORD.pack_into, WORD.pack_into, memory.buffer, memory.free_slots.append
+    )  # fmt: skip
+    take, offset, mask, now = memory.take, memory.offset, memory.mask, time.monotonic_ns
+
+    def close_span(opened: OpenSpan, failure: type[BaseException] | None) -> None:
+        try:
+            _, _, span, begin, name_id, kind, step, parent, slot, thread, _ = opened
+            if failure is not None:
+                kind |= FAILED
+            seq = take()
+            try:
+                pack_into(
+                    buffer, offset + ((seq & mask) << 6),
+                    seq, begin, now(), 0.0, step, span, parent, thread, kind, name_id, seq,
+                )  # fmt: skip
+            except Exception:
+                memory.fill(seq)
+                raise
+            if slot:
+                clear(buffer, slot, 0)
+                push(slot)
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+
+    return close_span
+
+
+def make_write(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Write:
+    """``write(kind, name, value)``: a number of this kind in the step of this context."""
+    pack_into, buffer, offset, mask = RECORD.pack_into, memory.buffer, memory.offset, memory.mask
+    take, now, step_now = memory.take, time.monotonic_ns, step_of_context.get
+
+    def write(kind: int, name: str, value: Any) -> None:
+        try:
+            if type(value) is not float:
+                value = recorder.host_number(value)
+            step = step_now()
+            if step is None:
+                step = recorder.process_step
+            name_id = names.get(name) or recorder.name_id(name)
+            at, seq = now(), take()
+            try:
+                pack_into(
+                    buffer, offset + ((seq & mask) << 6),
+                    seq, at, at, value, step, 0, 0, 0, kind, name_id, seq,
+                )  # fmt: skip
+            except Exception:
+                memory.fill(seq)
+                raise
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+
+    return write
+
+
+def make_scalar(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Scalar:
+    """``scalar(name, value, step)``: the same of a float; others are left to the recorder."""
+    pack_into, buffer, offset, mask = RECORD.pack_into, memory.buffer, memory.offset, memory.mask
+    take, now, step_now = memory.take, time.monotonic_ns, step_of_context.get
+
+    def scalar(name: str, value: Any, step: int | None) -> None:
+        try:
+            if step is None:
+                step = step_now()
+                if step is None:
+                    step = recorder.process_step
+            if type(value) is not float:
+                value = recorder.float_of(name, value, step)
+                if value is None:
+                    return
+            name_id = names.get(name) or recorder.name_id(name)
+            at, seq = now(), take()
+            try:
+                pack_into(
+                    buffer, offset + ((seq & mask) << 6),
+                    seq, at, at, value, step, 0, 0, 0, SCALAR, name_id, seq,
+                )  # fmt: skip
+            except Exception:
+                memory.fill(seq)
+                raise
+        except Exception:  # noqa: BLE001 (never into the job)
+            recorder.count_error()
+
+    return scalar
