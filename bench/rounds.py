@@ -1,7 +1,8 @@
-"""The same work with the guest, without it and without it again, in random order: on, off, again.
+"""The same work with the guest, without it and without it again, in random order.
 
-``off`` against ``again`` (A/A) says how far apart equal things are. Ranks of a torchrun job run the
-blocks; the bench that started the job makes ratios of them.
+``on`` records everything; ``reduced`` what is left when the default budget has taken all that it
+may take. ``off`` against ``again`` (A/A) says how far apart equal things are. Ranks of a torchrun
+job run the blocks; the bench that started the job makes ratios of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from bench.estimates import bootstrap_interval, geometric_mean, median
 from bench.measurement import Bar, Baseline, Result
 
-ARMS = ("on", "off", "again")
+ARMS = ("on", "reduced", "off", "again")
 CLOCKS = ("wall_seconds", "cpu_seconds")
 SEED = 0
 MIN_ROUNDS = 4
@@ -74,7 +75,7 @@ def torchrun(num_ranks: int, module_and_arguments: list[str], segments: str, **e
 
 
 def ratios(job: str, ranks: list[Rounds]) -> list[Result]:
-    """on / off and A/A of both clocks, each the geometric mean over rounds."""
+    """on / off, reduced / off and A/A of both clocks, each the geometric mean over rounds."""
     return [row for clock in CLOCKS for row in _ratios(job, ranks, clock)]
 
 
@@ -83,21 +84,24 @@ def _ratios(job: str, ranks: list[Rounds], clock: str) -> list[Result]:
         {arm: sum(rank[arm][clock] for rank in ranks_in_round) for arm in ranks_in_round[0]}
         for ranks_in_round in zip(*ranks, strict=True)
     ]
-    on_off = [r["on"] / geometric_mean([r["off"], r["again"]]) for r in rounds]
+    base = [geometric_mean([r["off"], r["again"]]) for r in rounds]
     same = [r["again"] / r["off"] for r in rounds]
-    interval, same_interval = (bootstrap_interval(geometric_mean, each) for each in (on_off, same))
+    same_interval = bootstrap_interval(geometric_mean, same)
     step_ms = median([r["off"] for r in rounds]) * 1e3 / len(ranks)
     word = clock.removesuffix("_seconds")
-    # equal arms give 1 by symmetry; overlap with the A/A interval would excuse too much
-    verdict = "not distinguishable" if interval[0] <= 1 <= interval[1] else "distinguishable"
     baseline = Baseline("off / off again (A/A)", geometric_mean(same))
-    note = f"95 % interval, {verdict} from A/A; steps of {step_ms:.0f} ms {word} per rank"
-    bar = Bar(1.01, bound=interval[1])
     name = f"{job} step {word} time"
-    return [
-        _ratio(f"{name}, on / off", on_off, interval, note, baseline, bar),
-        _ratio(f"{name}, off / off again (A/A)", same, same_interval, "95 % interval"),
-    ]
+    rows = []
+    for arm in ("on", "reduced"):
+        each = [r[arm] / without for r, without in zip(rounds, base, strict=True)]
+        interval = bootstrap_interval(geometric_mean, each)
+        # equal arms give 1 by symmetry; overlap with the A/A interval would excuse too much
+        verdict = "not distinguishable" if interval[0] <= 1 <= interval[1] else "distinguishable"
+        note = f"95 % interval, {verdict} from A/A; steps of {step_ms:.0f} ms {word} per rank"
+        bar = Bar(1.01, bound=interval[1])
+        rows.append(_ratio(f"{name}, {arm} / off", each, interval, note, baseline, bar))
+    aa_name = f"{name}, off / off again (A/A)"
+    return [*rows, _ratio(aa_name, same, same_interval, "95 % interval")]
 
 
 def _ratio(

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dfx_agent.shim import patches, recorder
-from dfx_agent.shim.torch import collectives, ddp, modules, step_hooks
+from dfx_agent.shim.torch import collectives, ddp, modules, overhead, step_hooks
 
 # after a switch, not timed: in its first steps a guest searches for the models of each stage, with
 # a hook on all modules, and for the last parameter of DDP, with one on each; a job does that once
@@ -27,12 +27,18 @@ class ToggledGuest:
         self._root = root
         self._writer = recorder.current
 
-    def switch(self, *, is_on: bool) -> None:
-        """Run WARM_UP_STEPS next, without timing them."""
+    def switch(self, *, is_on: bool, is_reduced: bool = False) -> None:
+        """Run WARM_UP_STEPS next, without timing them.
+
+        ``is_reduced``: without what the default budget gives up where steps are too short.
+        """
         unhook()
         recorder.current = self._writer if is_on else None
         if is_on:
             hook(root=self._root)
+        if self._writer is not None:
+            self._writer.stride = overhead.RARELY if is_reduced else 1
+            self._writer.work_stride = self._writer.stride
 
 
 def unhook() -> None:

@@ -42,7 +42,7 @@ class _Toggled:
         self._step = 0
 
     def run_block(self, arm: str) -> Block:
-        self._guest.switch(is_on=arm == "on")
+        self._guest.switch(is_on=arm in ("on", "reduced"), is_reduced=arm == "reduced")
         self._trainer._generator.manual_seed(SEED + dist.get_rank())
         for _ in range(WARM_UP_STEPS):
             self._run_step()

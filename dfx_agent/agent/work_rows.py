@@ -16,7 +16,8 @@ from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.time.work import ClosedWork, Work
 from dfx_agent.snapshot import ModelRow, StageWork, WorkRow
 
-_NEWEST = 4  # steps in which work is looked for: one without any may lie between
+# steps in which work is looked for: with a guest above its budget one in 16 has any
+_NEWEST = 20
 _TRAINED = "actor_update"  # of stages whose passes are told: those that have a backward
 _UNSEEN = "no hook sees its models: set model_config to their config.json"
 
@@ -31,6 +32,7 @@ def work_row(
     """
     models = tuple(ModelRow(*model) for model in process.follower.layout.models.values())
     newest = [step for step in list(process.windows)[-_NEWEST:] if step.work is not None]
+    newest.sort(key=lambda step: bool(step.work and step.work.flops))  # those of the hooks last
     device = _device(process)
     if not newest:
         reasons = "; ".join(f"{model.name}: {model.reason}" for model in models if model.reason)

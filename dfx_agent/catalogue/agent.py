@@ -136,9 +136,10 @@ GUEST_OVERHEAD_RATIO = Metric(
 )  # fmt: skip
 GUEST_GIVEN_UP = Metric(
     "dfx_guest_given_up", "gauge", "", PER_RANK,
-    "What the guest does not record because it cost more than its budget: 1 FLOPs, 2 also values "
-    "and batches of most steps, 3 also stages within a step, 4 also collectives (3 and 4 only "
-    "under `--max-overhead` or `DFX_MAX_OVERHEAD`), 0 nothing any more; no series otherwise.",
+    "What the guest records less often because it cost more than its budget: 1 FLOPs in every 16th "
+    "step, 2 also values and batches in every 16th step; and what it does not record: 3 also "
+    "stages within a step and FLOPs, 4 also collectives (3 and 4 only under `--max-overhead` or "
+    "`DFX_MAX_OVERHEAD`); 0 nothing any more; no series otherwise.",
     "shim",
     of="guest", value=lambda rank: rank.gauges.get("guest/given_up"),
 )  # fmt: skip

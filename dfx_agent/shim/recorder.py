@@ -103,8 +103,9 @@ class Recorder:
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
         self._looks_at_every_step = variables.LEDGER_EVERY_STEP.value()
         self.stride = 1  # values and batches are read in every so many steps: 1, 2, 4, ...
+        self.work_stride = 1  # FLOPs are counted in every so many
         # constant within a step: else a part of its loss would be reported
-        self.reads_values = True
+        self.reads_values = self.counts_work = True
         self._step_begin_ns = self._step_ns = 0  # _step_ns: how long a step takes, 0 not known
         # added to without a record, and told as counts at the end of the step; by (name, thread):
         # one writer each, so that no addition is lost
@@ -213,6 +214,7 @@ class Recorder:
             self._step_begin_ns = now
             self.process_step = step
             self.reads_values = step % self.stride == 0
+            self.counts_work = step % self.work_stride == 0
             step_of_context.set(step)
             if self._deferred.pending:
                 self._deferred.flush()

@@ -306,7 +306,7 @@ def test_how_the_job_is_observed(open_page):
         assert "not used: grad_scaler" in said
         assert page.locator("#observed .warn").all_inner_texts()[0] == "ddp failed on ranks 1, 3"
         assert "the guest costs at most 0.037 % of the time, measured in place" in said
-        assert said.endswith("as the guest costs more than its budget: no FLOPs")
+        assert said.endswith("as the guest costs more than its budget: FLOPs in every 16th step")
 
 
 def test_a_plain_loop_has_loss_gradient_norm_and_rate(open_page, monkeypatch):

@@ -111,10 +111,13 @@ def _forget() -> None:
 
 
 def after_backward() -> None:
-    """One has gone through: what was to be trained has its gradients."""
+    """One has gone through: what was to be trained has its gradients.
+
+    What is left of a step in which FLOPs were counted does not count in one in which they are not.
+    """
     if state.pending and recorder.current is not None:
         held, state.pending = state.pending, {}
-        for dtype, flops in held.items():
+        for dtype, flops in held.items() if recorder.current.counts_work else ():
             _add(recorder.current, "backward", dtype, flops)
 
 
@@ -161,7 +164,9 @@ class _BeforePass:
 
     def __call__(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         writer = recorder.current
-        if writer is None or not self._switch.is_on or compiling.is_compiling():
+        if writer is None or not writer.counts_work or not self._switch.is_on:
+            return
+        if compiling.is_compiling():
             return
         begin = meter.is_open and clock()
         try:  # in few functions: each runs cold

@@ -4,11 +4,12 @@ Cost = (time of its functions in the job's threads, measured in place in one sec
 (meter.py), + processor time of its own thread) / elapsed time; the gauge is the mean of the latest
 windows.
 
-Above the budget detail is removed in the order of ``_LEVELS``, one level at a time, and restored
-when there is room. The median of the latest windows decides: a window in which a thread loses its
-processor within a function of the guest shows too much. Steps are never given up: without them a
-job looks stalled. Stages and collectives, which are the witnesses of a hang, are given up only for
-a budget that somebody set.
+Above the budget detail is reduced in the order of ``_LEVELS``, one level at a time, and restored
+when there is room: first FLOPs, then values and batches are recorded in every 16th step only. The
+median of the latest windows decides: a window in which a thread loses its processor within a
+function of the guest shows too much. Steps always stay: without them a job looks stalled. Stages
+and collectives, which are the witnesses of a hang, are given up only for a budget that somebody
+set.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from dfx_agent.wire import variables
 _PERIOD = 4  # of the looks of the guest's thread, about one a second: in the last a window is open
 _NUM_WINDOWS = 5
 _ENOUGH_WINDOWS = 3
-_RARELY = 16  # steps from one whose values and batches are read to the next
+RARELY = 16  # steps from one in which FLOPs, values and batches are recorded to the next
 _ROOM = 0.7  # of the budget: below it there is room for one level more
 _FIRST_PATIENCE = 15  # windows with room before a level comes back: a minute; then twice as many
 
-# hooks that each level gives up; the second one reads values and batches rarely
-_LEVELS = (("flops",), (), ("device_time", "forward", "grad_norm"), ("ddp", "collectives"))
-_RARE_LEVEL, _STAGES_LEVEL = 2, 3
+# hooks that each level gives up; the first counts FLOPs rarely, the second reads values and batches
+# rarely
+_LEVELS = ((), (), ("flops", "device_time", "forward", "grad_norm"), ("ddp", "collectives"))
+_FLOPS_LEVEL, _VALUES_LEVEL, _STAGES_LEVEL = 1, 2, 3
 _LEVELS_BY_DEFAULT = 2
 
 # what the agent that attached allows; None: what the environment does
@@ -128,5 +130,7 @@ class Overhead:
 
     def _apply(self) -> None:
         step_hooks.seen.has_details = self._level < _STAGES_LEVEL
-        if recorder.current is not None:
-            recorder.current.stride = _RARELY if self._level >= _RARE_LEVEL else 1
+        writer = recorder.current
+        if writer is not None:
+            writer.work_stride = RARELY if self._level >= _FLOPS_LEVEL else 1
+            writer.stride = RARELY if self._level >= _VALUES_LEVEL else 1

@@ -7,9 +7,9 @@ const PATCH = "patch/";
 const GIVEN_UP = "guest/given_up";
 // by level of that gauge, each in addition to those before it
 const REDUCED = [
-  "no FLOPs",
+  "FLOPs in every 16th step",
   "values and batches in every 16th step",
-  "no stages within a step",
+  "no stages within a step and no FLOPs",
   "no collectives",
 ];
 

@@ -6,13 +6,13 @@ from bench.rounds import Rounds, ratios
 
 
 def rounds(on: float, off: float, again: float, num_rounds: int = 8) -> Rounds:
-    arms = {"on": on, "off": off, "again": again}
+    arms = {"on": on, "reduced": on, "off": off, "again": again}
     one = {arm: {"wall_seconds": value, "cpu_seconds": value / 2} for arm, value in arms.items()}
     return [one] * num_rounds
 
 
 def test_ranks_are_summed_before_the_ratio_is_taken() -> None:
-    wall, same, cpu, _ = ratios("job", [rounds(0.3, 0.1, 0.1), rounds(0.1, 0.1, 0.1)])
+    wall, _, same, cpu, _, _ = ratios("job", [rounds(0.3, 0.1, 0.1), rounds(0.1, 0.1, 0.1)])
     assert wall.value == pytest.approx(2.0)
     assert cpu.value == pytest.approx(2.0)
     assert same.value == pytest.approx(1.0)
@@ -20,7 +20,7 @@ def test_ranks_are_summed_before_the_ratio_is_taken() -> None:
 
 
 def test_off_is_the_mean_of_both_off_arms() -> None:
-    wall, same, _, _ = ratios("job", [rounds(0.2, 0.1, 0.4)])
+    wall, _, same, *_ = ratios("job", [rounds(0.2, 0.1, 0.4)])
     assert wall.value == pytest.approx(1.0)
     assert same.value == pytest.approx(4.0)
 

@@ -84,6 +84,27 @@ def test_passes_and_backwards_are_counted_where_they_happen(job):
     assert job.reader.live_words()[4] == 0
 
 
+def test_above_the_budget_a_step_is_counted_whole_or_not_at_all(job):
+    modules.follow([job.policy])
+    recorder.current.work_stride = 2
+
+    def run(step: int, *, is_late: bool = False) -> None:
+        dfx.set_step(step)
+        loss = job.policy(job.ids).square().mean()
+        if is_late:
+            dfx.set_step(step + 1)
+        loss.backward()
+
+    run(2)
+    run(3)
+    run(4, is_late=True)
+    dfx.set_step(6)
+    told = job.told()
+    counted_steps = [name.partition(": flops/")[::2] for name in told]
+    ways = [(step, name.partition("/")[0]) for step, name in counted_steps]
+    assert sorted(ways) == [("2", "backward"), ("2", "forward"), ("4", "forward")]
+
+
 class KeepsLast(torch.nn.Module):
     """Its head sees the last tokens of each row alone, as transformers' models may."""
 
