@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dfx_agent.shim import patches, recorder
-from dfx_agent.shim.torch import collectives, ddp, modules, overhead, step_hooks
+from dfx_agent.shim.torch import collectives, ddp, model_work, modules, overhead, step_hooks
 
 # after a switch, not timed: in its first steps a guest searches for the models of each stage, with
 # a hook on all modules, and for the last parameter of DDP, with one on each; a job does that once
@@ -54,6 +54,8 @@ def hook(names: Collection[str] = (), root: nn.Module | None = None) -> None:
     if root is not None:
         modules._time_forward(root)
         modules._count_work(root)
+        if model_work.state.listener is not None:
+            model_work.state.listener.leave()  # it looks at the first stages of a job
         if isinstance(root, DistributedDataParallel):
             ddp.watch(root)
     for name, patch_set in list(patches.registry.items()):

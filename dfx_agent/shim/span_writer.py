@@ -113,7 +113,7 @@ def make_write(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Wri
     def write(kind: int, name: str, value: Any) -> None:
         try:
             if type(value) is not float:
-                value = recorder.host_number(value)
+                value = float(value) if type(value) is int else recorder.host_number(value)
             step = step_now()
             if step is None:
                 step = recorder.process_step

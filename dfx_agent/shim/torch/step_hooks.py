@@ -18,7 +18,7 @@ from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import ddp, losses, model_work, step_losses, trained
-from dfx_agent.wire.records import COUNT, COUNTED, FROM_ATTACH, STAGE, STEP
+from dfx_agent.wire.records import COUNT, COUNTED, FROM_ATTACH, STAGE, STEP, TOKENS
 
 OPTIMIZER = PatchSet("optimizer")
 BACKWARD = PatchSet("backward")
@@ -141,7 +141,7 @@ def close_stage(opened: span_writer.OpenSpan | None, failure: type[BaseException
 def count_tokens(kind: str, num_tokens: int) -> None:
     """Unless details are given up."""
     if recorder.current is not None and seen.has_details:
-        recorder.current.tokens(kind, num_tokens)
+        recorder.current.write(TOKENS, kind, num_tokens)
 
 
 def _scalar(value_name: str, value: Any, optimizer: Any) -> None:

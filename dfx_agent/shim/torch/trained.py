@@ -65,6 +65,8 @@ class _State:
         self.num_others = 0
         # the parameter whose gradient was asked for last, and its optimizer
         self.newest: tuple[weakref.ref[Any], weakref.ref[Any]] | None = None
+        self.writer: recorder.Recorder | None = None
+        self.models: dict[int, str | None] = {}  # by id of a stage's name in ``writer``
 
 
 state = _State()
@@ -147,12 +149,17 @@ def owner_of(gradient: Any) -> tuple[Any, bool]:
 
 
 def _model_at_work() -> str | None:
+    writer = recorder.current
+    if writer is not state.writer:
+        state.writer, state.models = writer, {}
     opened = span_writer.innermost.get()
     while opened is not None:
-        if opened[0] is recorder.current:
-            for stage, model in _MODEL_OF_STAGE.items():
-                if opened[4] == opened[0].name_id(stage):
-                    return model
+        if opened[0] is writer:
+            name_id = opened[4]
+            if name_id not in state.models:
+                state.models[name_id] = _MODEL_OF_STAGE.get(opened[0].name_of(name_id))
+            if state.models[name_id] is not None:
+                return state.models[name_id]
         opened = opened[-1]
     return None
 
