@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+from ast import literal_eval
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules
 
 from dfx_agent import __version__, log
@@ -37,8 +41,11 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def build_parser(only: str = "") -> argparse.ArgumentParser:
-    """The parser with every verb of this folder, or of one: its imports are most of the start."""
+def build_parser(only: str = "", *, is_overview: bool = False) -> argparse.ArgumentParser:
+    """The parser with every verb of this folder, or of one: its imports are most of the start.
+
+    ``is_overview``: what each verb does and not its arguments, which needs no import.
+    """
     parser = _Parser(
         prog="dfx-agent",
         description=_DESCRIPTION,
@@ -48,29 +55,48 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dfx-agent {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    names = sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
-    for name in [only] if only in names else names:
-        module = import_module(f"{__name__}.{name}")
-        verb = verbs.add_parser(
-            name,
-            help=module.HELP,
-            description=module.HELP,
-            epilog=f"example:\n  {module.EXAMPLE}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        verb.add_argument(
-            "--log-level", choices=log.LEVELS, help=f"what is said on stderr (${log.VARIABLE})"
-        )
-        module.add_arguments(verb)
-        verb.set_defaults(execute=module.execute)
+    for name in [only] if only else verb_names():
+        if is_overview:
+            verbs.add_parser(name, help=_help_of(name))
+        else:
+            _add_verb(verbs, name)
     return parser
+
+
+def verb_names() -> list[str]:
+    return sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
+
+
+def _add_verb(verbs: argparse._SubParsersAction[_Parser], name: str) -> None:
+    module = import_module(f"{__name__}.{name}")
+    verb = verbs.add_parser(
+        name,
+        help=module.HELP,
+        description=module.HELP,
+        epilog=f"example:\n  {module.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    verb.add_argument(
+        "--log-level", choices=log.LEVELS, help=f"what is said on stderr (${log.VARIABLE})"
+    )
+    module.add_arguments(verb)
+    verb.set_defaults(execute=module.execute)
+
+
+def _help_of(name: str) -> str:
+    """``HELP`` of a verb, read from its source."""
+    spec = find_spec(f"{__name__}.{name}")
+    source = Path(spec.origin).read_text() if spec and spec.origin else ""
+    found = re.search(r'^HELP = (".*")$', source, re.MULTILINE)
+    return str(literal_eval(found[1])) if found else ""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; its exit code."""
     words = sys.argv[1:] if argv is None else argv
-    args = build_parser(words[0] if words else "").parse_args(words)
+    verb = words[0] if words and words[0] in verb_names() else ""
+    args = build_parser(verb, is_overview=not verb).parse_args(words)
     log.configure(args.log_level, os.environ)
     try:
         code: int = args.execute(args)
