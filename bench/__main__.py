@@ -1,7 +1,8 @@
 """``python -m bench [NAME ...] [--quick] [--out FILE]``: run benches one after the other.
 
-Each runs in a process of its own. A whole run writes bench/results.json; a bar that is missed is
-said, not an error; a bench that fails is one (exit code 1), and results.json stays as it was.
+Each runs in a process of its own. A whole run writes bench/results.json, ``--update`` replaces the
+rows of the benches that ran in it. A bar that is missed is said, not an error; a bench that fails
+is one (exit code 1), and results.json stays as it was.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where the JSON goes (whole runs: results.json)"
     )
+    parser.add_argument(
+        "--update", action="store_true", help="replace the rows of these benches in results.json"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.bench if name not in BENCHES]
     if unknown:
@@ -105,15 +109,17 @@ def _run(name: str, *, quick: bool) -> list[dict[str, Any]] | None:
         if done.returncode:
             return None
         rows: list[dict[str, Any]] = json.loads(out.read_text())
-        return rows
+        return [{**row, "bench": name} for row in rows]
 
 
 def _finish(rows: list[dict[str, Any]], failed: list[str], options: argparse.Namespace) -> int:
     is_whole = not options.bench and not options.quick
-    out = options.out or (RESULTS if is_whole else None)
+    out = options.out or (RESULTS if is_whole or options.update else None)
     if failed:
         print(f"bench: failed: {', '.join(failed)}; nothing is written", file=sys.stderr)
         return 1
+    if options.update:
+        rows = updated(json.loads(RESULTS.read_text()), rows)
     if out is not None:
         out.write_text(json.dumps(rows, indent=1) + "\n")
         print(f"\nwritten to {out}")
@@ -121,6 +127,13 @@ def _finish(rows: list[dict[str, Any]], failed: list[str], options: argparse.Nam
     if missed:
         print(f"\nbars missed: {'; '.join(missed)}")
     return 0
+
+
+def updated(before: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``rows`` in place of those of the same benches and names, in the order of the benches."""
+    benches, names = {row["bench"] for row in rows}, {row["name"] for row in rows}
+    others = [row for row in before if row.get("bench") not in benches and row["name"] not in names]
+    return sorted(others + rows, key=lambda row: (*BENCHES, None).index(row.get("bench")))
 
 
 if __name__ == "__main__":

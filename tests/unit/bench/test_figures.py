@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import measurement
+from bench.__main__ import updated
 from bench.figures import page
 
 MACHINE = {
@@ -40,6 +41,13 @@ def test_figures_of_two_commits_are_two_tables():
     assert text.count("Commit 0123456789") == text.count("Commit ffffffffff") == 1
     line = "| a number | 1.5 us | 1 to 2 | theirs: 3 | 0.5 | 3 | <= 1 **missed** |\n"
     assert text.count(line) == 3
+
+
+def test_a_bench_that_ran_again_replaces_its_rows_alone():
+    old = [{"bench": "overhead", "name": "a"}, {"bench": "overhead", "name": "gone"}, {"name": "b"}]
+    old.append({"bench": "span_cost", "name": "c"})
+    new = [{"bench": "overhead", "name": "a", "value": 2}, {"bench": "overhead", "name": "b"}]
+    assert updated(old, new) == [old[3], *new]
 
 
 @pytest.fixture
