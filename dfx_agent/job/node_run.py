@@ -132,7 +132,8 @@ def _grown(before: RankFacts, told: RankFacts, now: tuple[int, float]) -> RankFa
         parent_pid=before.parent_pid,
         world_size=before.world_size,
         seconds_before_guest=before.seconds_before_guest,
-        step_durations=_newest(before.step_durations, told.step_durations),
+        # as many as the node itself judges by
+        step_durations=_newest(before.step_durations, told.step_durations)[-told.num_steps :],
         stage_durations=_newest_of(before.stage_durations, told.stage_durations),
         collective_durations=_newest_of(before.collective_durations, told.collective_durations),
         operations=operations,

@@ -124,10 +124,12 @@ class Track:
         waits = any(event.kind == WAIT or not helped(event.thread) for event in events)
         return bool(self.arrivals) and waits and not works
 
-    def facts(self, now_ns: int) -> RankFacts:
-        """All that is known of it as of ``now_ns``; looks closer at a process that may stand."""
+    def facts(self, now_ns: int, *, looks_closer: bool = True) -> RankFacts:
+        """All that is known of it as of ``now_ns``; ``looks_closer`` reads its stacks and state."""
         process, windows = self.process, self.process.windows
-        follower, (stacks, is_stopped) = process.follower, self.look_closer(now_ns)
+        follower, stacks, is_stopped = process.follower, None, self._kernel.is_stopped
+        if looks_closer:
+            stacks, is_stopped = self.look_closer(now_ns)
         facts = RankFacts(
             label=process.label,
             rank=follower.identity.rank,

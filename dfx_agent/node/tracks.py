@@ -103,6 +103,8 @@ class Tracks:
         return self._ranks(tracks, now_ns)
 
     def _ranks(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
+        # a hub asks for all ranks: that must not show the node's own judge more than it sees alone
+        looks_closer = any(track.may_stand(now_ns) for track in tracks)
         attempt = max(track.process.attempt for track in tracks)
         # what an earlier attempt left behind is not missed by this one
         known = [t for t in tracks if t.process.is_living or t.process.attempt == attempt]
@@ -111,5 +113,5 @@ class Tracks:
                 # all are asked: who is still there now is known to have gone later
                 there = [o for o in known if o is not track and o.process.is_there()]
                 track.is_outlived = bool(there)
-        ranks = [track.facts(now_ns) for track in known]
+        ranks = [track.facts(now_ns, looks_closer=looks_closer) for track in known]
         return tuple(sorted(ranks, key=lambda rank: (len(rank.label), rank.label)))

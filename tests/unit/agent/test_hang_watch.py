@@ -31,9 +31,9 @@ def of_role(run: RunRow, role: str) -> list[Verdict]:
 
 
 def strange_rank_of_rollout(method: Callable) -> Callable:
-    def strange(track: Track, *args: object) -> object:
+    def strange(track: Track, *args: object, **kwargs: object) -> object:
         is_strange = (track.process.filed_as.role, track.process.label) == ("rollout", "0")
-        return raising() if is_strange else method(track, *args)
+        return raising() if is_strange else method(track, *args, **kwargs)
 
     return strange
 

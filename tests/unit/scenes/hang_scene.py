@@ -7,24 +7,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.hang_watch import HangWatch
+from dfx_agent.agent.run_facts import RunTeller
+from dfx_agent.facts.document import dumped, loaded
 from dfx_agent.faults import Faults
+from dfx_agent.job.clock import NodeClock
+from dfx_agent.job.fold import JobFold
+from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.snapshot import Verdict
 from dfx_agent.wire import Identity, SegmentWriter, layout
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, GROUP, NO_STEP, PEER, STAGE, STEP
 from dfx_agent.wire.segment import start_ticks
 
 WORLD_SIZE = 4
+NUMBER = re.compile(r"\d[\d.]*(e-\d+)?")
 SECOND = 10**9
 
 
@@ -182,6 +190,8 @@ class Scene:
         self.folder = folder
         self.agent = Agent(Config(str(folder)), reap=False)
         self.watch = HangWatch(Faults(), "r")
+        self.teller, self.hub = RunTeller("here"), JobFold("r")
+        self.hub_judge = HangJudge(Faults(), "r")
         self.ranks: list[Rank] = []
 
     def add(self, num_ranks: int, **known) -> list[Rank]:
@@ -212,13 +222,32 @@ class Scene:
         return ranks
 
     def look(self, seconds_later: float = 0.0, kind: str = "hang") -> Verdict:
-        """The verdict of this kind as it is that much later."""
+        """The verdict of this kind as it is that much later; a hub has to find the same."""
         for _ in range(2):
             self.agent.poll()
             now = time.monotonic_ns() + int(seconds_later * SECOND)
             verdicts = self.watch.observe(self.agent._runs["r"].processes, now)
         (verdict,) = (v for v in verdicts if v.kind == kind and v.role == "trainer")
+        by_hub = self._judged_by_hub(now)
+        assert list(map(_without_digits, by_hub)) == list(map(_without_digits, verdicts))
         return verdict
+
+    def _judged_by_hub(self, now_ns: int) -> tuple[Verdict, ...]:
+        """What the judge finds in the facts as a hub of this one node receives them."""
+        fold = self.agent._runs["r"]
+        own, fold.hangs = fold.hangs, self.watch
+        document = loaded(dumped(self.teller.facts(fold)))
+        fold.hangs = own
+        now_seconds = time.time() + (now_ns - time.monotonic_ns()) / SECOND
+        self.hub.take("here", document, NodeClock(), now_ns, now_seconds)
+        ranks, quiet_seconds = self.hub.ranks(), document.quiet_seconds
+        return self.hub_judge.verdicts(ranks, quiet_seconds, time.monotonic())
+
+
+def _without_digits(verdict: Verdict) -> Verdict:
+    """Facts are rounded before they are sent."""
+    said, *evidence = (NUMBER.sub("#", text) for text in (verdict.summary, *verdict.evidence))
+    return replace(verdict, summary=said, evidence=tuple(evidence), since_seconds=None)
 
 
 @contextmanager
