@@ -176,6 +176,11 @@ def sighted(standing: Standing, rows: Iterable[FaultRow]) -> Standing:
     return not_green(standing, sentences.FAULT(part=row.part, what=row.what, reason=row.message))
 
 
+def facts_of(role: str) -> str:
+    """What fails, as faults name it, where the facts of the ranks of a role are missing."""
+    return f"what the ranks do ({role})"
+
+
 def unjudged(kind: VerdictKind, role: str, fault: FaultRow | None) -> Verdict:
     """Never "clear": nobody has judged."""
     reason = fault.message if fault else "its judge failed"

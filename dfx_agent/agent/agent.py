@@ -35,7 +35,6 @@ from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.faults import Faults
 from dfx_agent.judge.divergence.bank import PARAMETERS
-from dfx_agent.judge.divergence.history import signal_history
 from dfx_agent.node.ended import KEEP_RUNS
 from dfx_agent.node.passive import OutsideProcess, placed
 from dfx_agent.node.process import Process
@@ -135,7 +134,7 @@ class Agent:
         for run, fold in self._runs.items():
             if self._folder.reaps:
                 with self._faults.guard("keeping", run, "baselines"):
-                    self._health_files.keep(run, fold.health, is_last=True)
+                    self._health_files.keep(run, fold.judge.health, is_last=True)
         if self._folder.reaps:
             self._render()  # what is concluded of the end is kept
             self._keep(is_last=True)
@@ -194,7 +193,7 @@ class Agent:
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         with self._held():
-            return signal_history(list(self._runs[run].health.states)[-num_steps:])
+            return self._runs[run].judge.signal_history(num_steps)
 
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
         """Closed steps of every role that are kept, by begin. KeyError on an unknown run."""
@@ -232,7 +231,7 @@ class Agent:
     def reset_signals(self, run: str) -> None:
         """The operator says that the present state of ``run`` is normal. KeyError if unknown."""
         with self._held():
-            self._runs[run].health.reset()
+            self._runs[run].judge.health.reset()
             self._is_stale = True
 
     def observe_outside(self, run: str, processes: Iterable[OutsideProcess]) -> None:
@@ -268,7 +267,7 @@ class Agent:
         """What fires now, of every run: part of the incidents of the snapshot that is returned."""
         with self._lock:
             for run, fold in self._runs.items():
-                fold.alerts = tuple(row for row in rows if row.run == run)
+                fold.job.alerts = tuple(row for row in rows if row.run == run)
             self._is_stale = True
         return self.snapshot()
 
@@ -292,7 +291,7 @@ class Agent:
 
     def signal_states(self) -> dict[str, SignalState | None]:
         """Training health of each run as of its newest judged step; waits for nothing."""
-        return {run: fold.health.state for run, fold in list(self._runs.items())}
+        return {run: fold.judge.health.state for run, fold in list(self._runs.items())}
 
     def poll(self) -> None:
         """Read everything once and publish."""
@@ -346,7 +345,7 @@ class Agent:
                 self._evidence.observe(fold)
                 self._snapshots.observe(fold)
             with guard("keeping", run, "baselines"):
-                self._health_files.keep(run, fold.health)
+                self._health_files.keep(run, fold.judge.health)
 
     def _loop(self) -> None:
         self._guarded_poll()
@@ -407,8 +406,8 @@ class Agent:
         if fold is None:
             peaks, models = self._config.peak_tflops, self._config.model_config
             fold = self._runs[run] = RunFold(run, self._critical, self._faults, peaks, models)
-            fold.health = self._health_files.restore(run, fold.health)
-            fold.alerts = None if self._awaits_alerts else ()
+            fold.judge.health = self._health_files.restore(run, fold.judge.health)
+            fold.job.alerts = None if self._awaits_alerts else ()
             fold.teller = None if self._teller is None else Teller()
         return fold
 

@@ -12,9 +12,8 @@ from dfx_agent.agent.work_rows import work_row
 from dfx_agent.curves.rows import scalar_history
 from dfx_agent.engines.pool import pool_of
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.faults import not_green, sighted, unclear
-from dfx_agent.incidents.conclude import Judged, conclude
-from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
+from dfx_agent.faults import not_green, unclear
+from dfx_agent.job.job import NUM_STEPS, STAGES, Measured
 from dfx_agent.judge.part_of_job import step_origin_text
 from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.process import ClosedStep, Process
@@ -22,7 +21,6 @@ from dfx_agent.node.scalars import token_load
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.snapshot import (
     Blindness,
-    Bottleneck,
     EngineFacts,
     HostMemory,
     OpenSpan,
@@ -31,13 +29,11 @@ from dfx_agent.snapshot import (
     RunRow,
     RunVerdicts,
     ScalarHistory,
-    ScalarRow,
     Snapshot,
     SpanKind,
     StageStamp,
     TimelineRow,
     TimeSplit,
-    Verdict,
     sentences,
 )
 from dfx_agent.wire.layout import UNKNOWN
@@ -56,53 +52,31 @@ def run_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
 
 def _run_row(fold: RunFold, engines: Sequence[EngineFacts]) -> RunRow:
     ordered = sorted(fold.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
-    verdicts, signals = fold.verdicts(), fold.health.state
+    verdicts = fold.verdicts()
     scalars = fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework)
-    ranks = tuple(_rank_rows(fold, [process for _, process in ordered]))
-    judged = Judged(verdicts, fold.alerts, signals, fold.step_times(), ranks, bool(fold.rows))
-    concluded = conclude(fold.incidents, judged, time.time())
-    return RunRow(
+    row = RunRow(
         run=fold.run,
         framework=fold.framework,
         attempt=fold.attempt,
         begin_seconds=fold.begin_seconds,
-        ranks=ranks,
+        ranks=tuple(_rank_rows(fold, [process for _, process in ordered])),
         steps=fold.newest_rows(_SNAPSHOT_STEPS),
         scalars=scalars,
         num_stale_scalars=fold.store.num_stale,
         verdicts=verdicts,
-        signals=signals,
-        ledger=fold.ledger.state(),
-        num_late_signals=fold.health.num_late,
         sustained_tokens_ratio=token_load.sustained_ratios(fold.newest_rows(token_load.NUM_STEPS)),
-        faults=fold.faults.rows(fold.run),
-        judged_seconds=fold.faults.judged_seconds(fold.run),
-        incidents=concluded.incidents,
-        past_incidents=concluded.past_incidents,
-        ending=concluded.ending,
-        standing=sighted(concluded.standing, fold.faults.rows(fold.run)),
-        blind=fold.faults.blindness_of(fold.run),
         dropped_ranks=fold.dropped.rows(),
         engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
-        bottleneck=_bottleneck(fold, ranks, engines, scalars, verdicts),
         part=fold.part(),
         step_origin=step_origin_text(p.seat for p in fold.processes.values()),
     )
-
-
-def _bottleneck(
-    fold: RunFold,
-    ranks: Iterable[RankRow],
-    engines: Sequence[EngineFacts],
-    scalars: Iterable[ScalarRow],
-    verdicts: Iterable[Verdict],
-) -> Bottleneck | None:
-    with fold.faults.guard("judgement", fold.run, "bottleneck"):
-        steps = fold.newest_rows(NUM_STEPS)
-        lasting = fold.hangs.tracks.stage_seconds(STAGES)
-        facts = pipeline_facts(steps, ranks, engines, scalars, verdicts, lasting, time.time())
-        return fold.bottleneck.verdict(facts)
-    return None
+    measured = Measured(
+        now_seconds=time.time(),
+        steps=fold.newest_rows(NUM_STEPS),
+        stage_seconds=fold.tracks.stage_seconds(STAGES),
+        engines=engines,
+    )
+    return fold.job.concluded(row, measured)
 
 
 def num_records(run: RunRow) -> int:
@@ -216,7 +190,7 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         num_earlier_records=totals.num_earlier,
         counters_total=totals.counters,
         source="passive" if is_log else "guest",
-        is_suspended=fold.hangs.tracks.is_suspended(process),
+        is_suspended=fold.tracks.is_suspended(process),
     )
 
 
@@ -228,7 +202,7 @@ def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
         gauges=dict(process.gauges),
         collectives=fold.collectives.rows(process),
         groups=fold.collectives.group_rows(process),
-        ledger=fold.ledger.rows(process.filed_as.role, process.label),
+        ledger=fold.judge.ledger.rows(process.filed_as.role, process.label),
         devices=device_rows(process.gauges),
         device_names=process.devices.names,
         device_bytes=dict(process.devices.own_bytes),

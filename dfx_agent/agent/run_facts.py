@@ -65,19 +65,19 @@ class RunTeller:
         number = self._next(fold.run)
         is_full = is_full or number == 1
         trained = [p for p in processes if p.filed_as.role != LOG_ROLE]
-        now_ns = fold.hangs.now_ns
+        now_ns = fold.tracks.now_ns
         now_seconds = time.time() - (time.monotonic_ns() - now_ns) / 1e9
         seats, left = teller.seats(map(self._seat, processes), is_full=is_full)
         ranks = {
             role: teller.ranks(role, _opened(fold, role, known), is_full=is_full)
-            for role, known in fold.hangs.tracks.all_facts(now_ns).items()
+            for role, known in fold.tracks.all_facts(now_ns).items()
         }
         return RunFacts(
             run=fold.run, node=self._node, now_seconds=now_seconds, now_ns=now_ns, boot=_BOOT,
             agent=self._agent, number=number, is_full=is_full, is_last=is_last,
             failing=_failing(fold),
             framework=fold.framework,
-            quiet_seconds=round(fold.hangs.tracks.quiet_seconds(now_ns), 3),
+            quiet_seconds=round(fold.tracks.quiet_seconds(now_ns), 3),
             seats=seats,
             left=left,
             ranks=ranks,
@@ -92,8 +92,8 @@ class RunTeller:
 
     def _has_news(self, fold: RunFold) -> bool:
         seats = map(self._seat, fold.processes.values())
-        return fold.told().has_news(seats) or fold.hangs.tracks.anybody_stands(
-            fold.hangs.now_ns, _STANDS_NS
+        return fold.told().has_news(seats) or fold.tracks.anybody_stands(
+            fold.tracks.now_ns, _STANDS_NS
         )
 
     def _next(self, run: str) -> int:

@@ -19,7 +19,9 @@ from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.curves import JobCurves
+from dfx_agent.job.evidence import Evidence
 from dfx_agent.job.here import Shift
+from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.layout import merged
 from dfx_agent.job.lost_node import Peers
 from dfx_agent.job.node_run import NodeRun
@@ -27,9 +29,6 @@ from dfx_agent.job.places import Places
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, has_progressed
 from dfx_agent.job.steps import JobSteps
-from dfx_agent.judge.data.ledger import RunLedger
-from dfx_agent.judge.divergence.health import RunHealth
-from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 
@@ -59,14 +58,11 @@ class JobFold:
         """``name`` as its nodes call it, ``run`` as it is called beside another one of that."""
         self.name = name
         self.run = run or name
-        self.faults = faults or Faults()
+        self.judge = JobJudge(self.run, faults or Faults(), critical)
         self.nodes: dict[str, NodeRun] = {}
         self.places = Places()
         self.steps: dict[str, JobSteps] = {}
-        self.health = RunHealth(critical)
         self.curves = JobCurves()
-        self.ledger = RunLedger()
-        self.skipped_updates = SkippedUpdates()
         self.reach: dict[str, Reach] = {}
         self.idle_nodes: frozenset[str] = frozenset()
         self.launched: tuple[Launched, ...] = ()
@@ -112,6 +108,11 @@ class JobFold:
     def late_seconds(self) -> float:
         """How long ago that is."""
         return (self.here_ns - self.now_ns) / 1e9
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing has moved on any node that is connected."""
+        return min((node.facts.quiet_seconds for node in self.heard), default=0.0)
 
     @property
     def heard(self) -> list[NodeRun]:
@@ -198,6 +199,28 @@ class JobFold:
             {rank: state for t in told for rank, state in t.devices.items()},
         )
 
+    def evidence(self, roles: Collection[str]) -> Evidence:
+        """What judges are given now. ``roles``: those of which ranks are available."""
+        seats = [seat for _, seat in self.seats() if seat.role != LOG_ROLE]
+        living = {seat.role for seat in seats if seat.is_living}
+        stepping, grouped = self.counts_steps()
+        return Evidence(
+            now_seconds=self.here_seconds,
+            step_clock_seconds=self.here_seconds,
+            seats=seats,
+            steps={role: partial(self.role_steps, role) for role in (roles if self.heard else ())},
+            spans={
+                role: [(step.begin_seconds, step.end_seconds) for step in steps.rows]
+                for role, steps in self.steps.items()
+                if role in living
+            },
+            stepping=stepping,
+            grouped=grouped,
+            memory=self.memory,
+            reported=self.reported(),
+            checkpoints={step for steps in self.steps.values() for step in steps.checkpoints},
+        )
+
     def layout(self, role: str) -> Layout:
         """As all nodes that are heard tell it; put together anew where one tells another."""
         told = [(node.node, node.layouts[role]) for node in self.heard if role in node.layouts]
@@ -215,9 +238,9 @@ class JobFold:
         for role, steps in self.steps.items():
             living = {s.label for s in seats if s.role == role and s.is_living}
             steps.close(living or {s.label for s in seats if s.role == role})
-        self.health.close(self._told_steps())
-        self.skipped_updates.observe(self.updates())
-        self.ledger.settle(self._progress(), is_whole=self.is_whole(seats))
+        self.judge.close(
+            self._told_steps(), self.updates(), self._progress(), is_whole=self.is_whole(seats)
+        )
 
     def _told_steps(self) -> dict[ProcessId, int | None]:
         """Living process -> the step that it said it is in."""
@@ -332,11 +355,13 @@ class JobFold:
             fresh = self._fresh_scalars(node, scalars, is_full=facts.is_full)
             if fresh.scalars:
                 here = shift.scalars(fresh)
-                self.health.add(here)
+                self.judge.health.add(here)
                 self.curves.add(here, known.attempt(scalars.process))
         for news in facts.batches:
             if self._is_fresh(node, news):
-                self.ledger.add(replace(news, process=self.places.process(node, news.process)))
+                self.judge.ledger.add(
+                    replace(news, process=self.places.process(node, news.process))
+                )
 
     def _fresh_scalars(self, node: str, told: ToldScalars, *, is_full: bool) -> ToldScalars:
         """Those that did not come in an earlier document."""

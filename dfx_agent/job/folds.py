@@ -18,11 +18,10 @@ from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.fold import JobFold
-from dfx_agent.job.job import Job
+from dfx_agent.job.hub_job import HubJob
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
 from dfx_agent.judge.divergence.bank import PARAMETERS
-from dfx_agent.judge.divergence.history import signal_history
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
@@ -83,8 +82,8 @@ class JobFolds:
         self._idle: dict[str, int] = {}  # node without a run -> when it was heard, monotonic ns
         self._launched: dict[str, Launched] = {}  # by node
         self._heard: dict[str, int] = {}
-        self._assigned: dict[tuple[str, str], Job] = {}  # by node, and by the name of a run
-        self._jobs: list[Job] = []
+        self._assigned: dict[tuple[str, str], HubJob] = {}  # by node, and by the name of a run
+        self._jobs: list[HubJob] = []
         self._lock = threading.Lock()
         self._awaits_alerts = False
         self._begin_seconds = time.time()
@@ -184,16 +183,16 @@ class JobFolds:
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         with self._lock:
-            return signal_history(list(self._job(run).fold.health.states)[-num_steps:])
+            return self._job(run).judge.signal_history(num_steps)
 
     def signal_states(self) -> dict[str, SignalState | None]:
         """Training health of each job as of its newest judged step."""
-        return {job.fold.run: job.fold.health.state for job in list(self._jobs)}
+        return {job.fold.run: job.judge.health.state for job in list(self._jobs)}
 
     def reset_signals(self, run: str) -> None:
         """Take the present state of ``run`` as normal. KeyError on an unknown run."""
         with self._lock:
-            self._job(run).fold.health.reset()
+            self._job(run).judge.health.reset()
             self._snapshot = None
 
     def await_alerts(self) -> None:
@@ -212,7 +211,7 @@ class JobFolds:
                     job.alerts, self._snapshot = firing, None
         return self.snapshot()
 
-    def _job(self, run: str) -> Job:
+    def _job(self, run: str) -> HubJob:
         found = next((job for job in self._jobs if job.fold.run == run), None)
         if found is None:
             raise KeyError(run)
@@ -255,13 +254,13 @@ class JobFolds:
             job = same[-1] if same else self._begun(run, run)
             job.fold.launched = tuple(each for each in fresh if each.launch.run == run)
 
-    def _begun(self, name: str, run: str) -> Job:
-        job = Job(JobFold(name, run, self._critical, self._faults))
+    def _begun(self, name: str, run: str) -> HubJob:
+        job = HubJob(JobFold(name, run, self._critical, self._faults))
         job.alerts = None if self._awaits_alerts else ()
         self._jobs.append(job)
         return job
 
-    def _job_of(self, facts: RunFacts) -> Job:
+    def _job_of(self, facts: RunFacts) -> HubJob:
         """Its node's, unless it has begun to meet elsewhere; else one that meets where it does."""
         key, told = (facts.node, facts.run), facts.seats
         mine = self._assigned.get(key)
@@ -335,7 +334,7 @@ class JobFolds:
         )
 
 
-def _seats(job: Job, node: str = "") -> list[Seat]:
+def _seats(job: HubJob, node: str = "") -> list[Seat]:
     """Of one node, or of all."""
     nodes = [known for name, known in job.fold.nodes.items() if node in {"", name}]
     return [seat for known in nodes for seat in known.seats]

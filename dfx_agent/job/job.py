@@ -1,80 +1,83 @@
-"""One job as people see it: what is concluded of it, and the incidents made of that."""
+"""One job of N >= 1 nodes as people see it: verdicts, and the incidents made of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from dfx_agent.durations import seconds_text
-from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import sighted
-from dfx_agent.incidents import sentences
 from dfx_agent.incidents.book import IncidentBook, StepTimes
-from dfx_agent.incidents.conclude import Conclusion, Judged, conclude
-from dfx_agent.job.fold import JobFold
+from dfx_agent.incidents.conclude import Judged, conclude
 from dfx_agent.job.judging import JobJudge
-from dfx_agent.job.roster import SILENT_SECONDS
-from dfx_agent.job.rows import JobRows
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
-from dfx_agent.judge.bottleneck.pipeline_facts import STAGES, pipeline_facts
-from dfx_agent.snapshot import AlertRow, Bottleneck, RunRow
+from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
+from dfx_agent.snapshot import AlertRow, Bottleneck, EngineFacts, RunRow, StepRow
 
-# a node that is silent for as long is not waited for: what comes later still has queued here
-LATE_SECONDS = SILENT_SECONDS + 5.0
+__all__ = ["NUM_STEPS", "STAGES", "Job", "Measured"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is concluded from besides the row of a run."""
+
+    now_seconds: float
+    """Unix time."""
+    steps: Sequence[StepRow]
+    """The latest ``NUM_STEPS`` completed steps of every role."""
+    stage_seconds: Mapping[tuple[str, str], Mapping[str, float]]
+    """(role, rank) -> how long each of ``STAGES`` usually lasts."""
+    engines: Sequence[EngineFacts] = ()
+    doubts: Collection[str] = field(default=())
+    """Why nothing may be clear."""
 
 
 class Job:
-    """``fold`` takes what nodes tell; ``row`` is what is known of it now."""
+    """``alerts`` are those that fire now; None before they were first evaluated."""
 
-    def __init__(self, fold: JobFold) -> None:
-        self.fold = fold
-        self.alerts: tuple[AlertRow, ...] | None = ()  # None: not evaluated yet
-        self._judge = JobJudge(fold)
-        self._rows = JobRows(fold)
+    def __init__(self, judge: JobJudge) -> None:
+        self.judge = judge
+        self.incidents = IncidentBook(judge.run)
+        self.alerts: tuple[AlertRow, ...] | None = ()
         self._bottleneck = BottleneckJudge()
-        self._incidents = IncidentBook(fold.run)
 
-    def row(self) -> RunRow:
-        """Judged anew, as of the instant of its fold."""
-        fold = self.fold
-        fold.close()
-        verdicts = self._judge.verdicts()
-        row = self._rows.run(verdicts)
-        row = replace(row, **vars(self._conclusion(row)))
-        row = replace(row, standing=sighted(row.standing, fold.faults.rows(fold.run)))
-        return replace(row, bottleneck=self._pipeline(row))
-
-    def _conclusion(self, row: RunRow) -> Conclusion:
-        fold, late_seconds = self.fold, self.fold.late_seconds
-        is_late = late_seconds > LATE_SECONDS
+    def concluded(self, row: RunRow, measured: Measured) -> RunRow:
+        """``row``, which has its verdicts, with all that follows from them."""
+        judge, run = self.judge, self.judge.run
+        signals, steps = judge.health.state, measured.steps
         judged = Judged(
-            row.verdicts,
-            self.alerts,
-            fold.health.state,
-            self._step_times(),
-            row.ranks,
-            has_steps=any(steps.rows for steps in fold.steps.values()),
+            row.verdicts, self.alerts, signals, _step_times(row, steps), row.ranks, bool(steps)
         )
-        late = [sentences.LATE_FACTS(late=seconds_text(late_seconds))] if is_late else []
-        return conclude(self._incidents, judged, fold.here_seconds, late)
+        concluded = conclude(self.incidents, judged, measured.now_seconds, measured.doubts)
+        faults = judge.faults.rows(run)
+        row = replace(
+            row,
+            signals=signals,
+            num_late_signals=judge.health.num_late,
+            ledger=judge.ledger.state(),
+            faults=faults,
+            judged_seconds=judge.faults.judged_seconds(run),
+            blind=judge.faults.blindness_of(run),
+            **vars(concluded),
+        )
+        standing = sighted(concluded.standing, faults)
+        return replace(row, standing=standing, bottleneck=self._waits_for(row, measured))
 
-    def _pipeline(self, row: RunRow) -> Bottleneck | None:
-        """What the job waits for, by what its nodes tell: engines they do not."""
-        fold = self.fold
-        with fold.faults.guard("judgement", fold.run, "bottleneck"):
-            steps, lasting = self._rows.newest_steps(), fold.stage_seconds(STAGES)
+    def _waits_for(self, row: RunRow, measured: Measured) -> Bottleneck | None:
+        with self.judge.faults.guard("judgement", self.judge.run, "bottleneck"):
             facts = pipeline_facts(
-                steps, row.ranks, (), row.scalars, row.verdicts, lasting, fold.here_seconds
-            )
+                measured.steps, row.ranks, measured.engines, row.scalars, row.verdicts,
+                measured.stage_seconds, measured.now_seconds,
+            )  # fmt: skip
             return self._bottleneck.verdict(facts)
         return None
 
-    def _step_times(self) -> StepTimes:
-        """Begins of the closed steps that are kept."""
-        return StepTimes(
-            tuple(
-                (role, step.step, step.begin_seconds)
-                for role, steps in self.fold.steps.items()
-                for step in steps.rows
-                if role != LOG_ROLE
-            )
-        )
+
+def _step_times(row: RunRow, steps: Iterable[StepRow]) -> StepTimes:
+    """Begins of the completed steps, and of those that ranks are in."""
+    completed = [(step.role, step.step, step.begin_seconds) for step in steps]
+    running = [
+        (rank.role, rank.step, rank.step_begin_seconds)
+        for rank in row.ranks
+        if rank.step is not None and rank.step_begin_seconds is not None
+    ]
+    return StepTimes((*completed, *running))

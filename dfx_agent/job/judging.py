@@ -1,183 +1,157 @@
-"""The judges of one node, given the facts of all, and what a silent node leaves unsure."""
+"""The judges of a job of N >= 1 nodes, in one order and with one rule of what explains what."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
+from dfx_agent.facts.ledger import Progress
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.seat import LOG_ROLE, Seat
-from dfx_agent.faults import unclear
-from dfx_agent.job.fold import JobFold
-from dfx_agent.job.lost_node import Peers, is_lost, lost_verdict, with_lost_nodes
-from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
-from dfx_agent.job.roster import Presence, missing_text
+from dfx_agent.facts.scalars import UpdateCounts
+from dfx_agent.facts.seat import ProcessId
+from dfx_agent.faults import Faults, facts_of, unjudged
+from dfx_agent.job.evidence import Evidence, View
+from dfx_agent.judge.data.ledger import RunLedger
+from dfx_agent.judge.divergence.health import RunHealth
+from dfx_agent.judge.divergence.history import signal_history
+from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
-from dfx_agent.judge.hang.judge import HangJudge
+from dfx_agent.judge.hang.judge import KINDS, HangJudge
 from dfx_agent.judge.memory.judge import MemoryJudge
-from dfx_agent.judge.part_of_job import HERE_ONLY, PART_OF_JOB, only_what_is_seen
-from dfx_agent.judge.reconcile import Pace, paces, reconciled
+from dfx_agent.judge.part_of_job import only_what_is_seen
+from dfx_agent.judge.reconcile import paces, reconciled
 from dfx_agent.judge.reported import with_reported
 from dfx_agent.judge.straggler.judge import StragglerJudge
-from dfx_agent.judge.words import labels_text, places_text
-from dfx_agent.sentence import capitalized, joined
-from dfx_agent.snapshot import Verdict
+from dfx_agent.rules.conditions import Condition
+from dfx_agent.rules.declared.stability import DIVERGENCE
+from dfx_agent.snapshot import SignalHistory, Verdict
 
-_OF_RANKS = frozenset({"hang", "straggler", "crash", "memory"})
+# judgements that verdicts need, as faults name them
+STEPS, WAITS, SIGNALS, BATCHES = "closed steps", "waits", "signals", "batches"
 
 
 class JobJudge:
-    """One job; ``verdicts`` each time that somebody looks."""
+    """One job. ``waits`` and ``memory`` are the latest verdicts of these kinds."""
 
-    def __init__(self, fold: JobFold) -> None:
-        self._fold = fold
-        self._hangs = HangJudge(fold.faults, fold.run)
+    def __init__(
+        self, run: str, faults: Faults, critical: Condition = DIVERGENCE.condition
+    ) -> None:
+        self.run, self.faults = run, faults
+        self.health = RunHealth(critical)
+        self.ledger = RunLedger()
+        self.skipped_updates = SkippedUpdates()
+        self.waits: tuple[Verdict, ...] = ()
+        self.memory: tuple[Verdict, ...] = ()
+        self._hangs = HangJudge(faults, run)
         self._stragglers = StragglerJudge()
         self._memory = MemoryJudge()
+        self._training_roles: set[str] = set()  # that made an update
+        self._is_scaled = False  # the optimizer has skipped updates, as loss scaling does
 
-    def verdicts(self) -> tuple[Verdict, ...]:
-        """What is concluded as of the newest instant that all nodes that are heard have told."""
-        fold = self._fold
-        judged, run = fold.faults.judged, fold.run
-        seats = [seat for _, seat in fold.seats() if seat.role != LOG_ROLE]
-        presences = fold.presences()
-        unsure = self._unsure(presences)
-        ranks = {role: known for role, known in fold.ranks().items() if role != LOG_ROLE}
-        stragglers = (
-            judged(run, "straggler", role, partial(self._straggler, role))
-            for role in (ranks if fold.heard else ())
+    def judge_waits(
+        self,
+        ranks: Mapping[str, Sequence[RankFacts] | None],
+        quiet_seconds: float,
+        read_seconds: float,
+    ) -> tuple[Verdict, ...]:
+        """A hang and a crash verdict of every role, after each reading.
+
+        ``ranks`` by role: none where all of them get on, None where their facts are not available.
+        """
+        available = {role: facts for role, facts in ranks.items() if facts is not None}
+        judged = self._hangs.verdicts(available, quiet_seconds, read_seconds)
+        missing = (self._without_facts(role) for role, facts in ranks.items() if facts is None)
+        self.waits = *judged, *chain.from_iterable(missing)
+        return self.waits
+
+    def close(
+        self,
+        told_steps: Mapping[ProcessId, int | None],
+        updates: Iterable[UpdateCounts],
+        progress: Iterable[Progress],
+        *,
+        is_whole: bool,
+    ) -> None:
+        """After each reading: judge the signals and batches that are complete.
+
+        ``told_steps``: living processes and the step that each said it is in. ``is_whole``: every
+        rank of the job is seen.
+        """
+        with self.faults.guard("judgement", self.run, SIGNALS):
+            counts = list(updates)
+            self.health.close(told_steps)
+            self.skipped_updates.observe(counts)
+            self._is_scaled |= any(count.num_left_out for count in counts)
+            self._training_roles |= {count.process.role for count in counts if count.num_made > 0}
+        with self.faults.guard("judgement", self.run, BATCHES):
+            self.ledger.settle(progress, is_whole=is_whole)
+
+    def verdicts(self, evidence: Evidence, view: View) -> tuple[Verdict, ...]:
+        """Hang, crash, straggler, memory by role; divergence and data of the job.
+
+        Each is judged by itself: of what cannot be judged, a verdict says so.
+        """
+        judged, run = self.faults.judged, self.run
+        of_ranks = *self._judged_waits(evidence), *self._judged_steps(evidence)
+        seen = only_what_is_seen(of_ranks, evidence.seats)
+        self.memory = self.faults.judged_roles(
+            run, "memory", lambda: self._memory.verdicts(evidence.memory(), evidence.now_seconds)
         )
-        of_ranks = [*self._waits(ranks, is_sure=not unsure), *filter(None, stragglers)]
-        memory = fold.faults.judged_roles(
-            run, "memory", lambda: self._memory.verdicts(fold.memory(), fold.here_seconds)
+        of_job = (
+            judged(run, "divergence", "", lambda: self.divergence(evidence.checkpoints), SIGNALS),
+            judged(run, "data", "", self.ledger.verdict, BATCHES),
         )
-        found = (*with_reported(only_what_is_seen(of_ranks, seats), fold.reported()), *memory)
-        told = [_with_reason(verdict, unsure.get(verdict.role, "")) for verdict in found]
-        told = [self._meeting(verdict, ranks, seats) for verdict in told]
-        told = with_lost_nodes(told, list(self._lost(presences)))
-        of_run = (
-            judged(run, "divergence", "", self._divergence),
-            judged(run, "data", "", fold.ledger.verdict),
-            launch_verdict(fold.launched, fold.idle_nodes, fold.here_ns),
-        )
-        named = (self._named(verdict) for verdict in (*told, *filter(None, of_run)))
-        return reconciled(self._where_it_fails(named), self._paces())
+        found = view.of_ranks((*with_reported(seen, evidence.reported), *self.memory))
+        shown = view.of_all((*found, *filter(None, of_job)))
+        read = self.faults.told(run, shown)
+        return reconciled(read, paces(evidence.spans, evidence.step_clock_seconds))
 
-    def _paces(self) -> dict[str, Pace]:
-        fold = self._fold
-        living = {seat.role for _, seat in fold.seats() if seat.is_living}
-        spans = {
-            role: [(step.begin_seconds, step.end_seconds) for step in steps.rows]
-            for role, steps in fold.steps.items()
-            if role in living
-        }
-        return paces(spans, fold.here_seconds)
-
-    def _waits(
-        self, ranks: Mapping[str, Sequence[RankFacts]], *, is_sure: bool
-    ) -> Iterable[Verdict]:
-        """Hangs and crashes; who has just moved cannot stand, and waits for nobody for long."""
-        fold = self._fold
-        quiet = (node.facts.quiet_seconds for node in fold.heard)
-        quiet_seconds = min(quiet, default=0.0) if is_sure else 0.0  # who is not seen may move
-        return self._hangs.verdicts(ranks, quiet_seconds, fold.now_ns / 1e9)
-
-    def _meeting(
-        self, verdict: Verdict, ranks: Mapping[str, Sequence[RankFacts]], seats: Sequence[Seat]
-    ) -> Verdict:
-        """Of ranks that have not met, whom they wait for."""
-        role = verdict.role
-        if verdict.kind != "hang" or verdict.state == "found" or not ranks.get(role):
-            return verdict
-        missing = missing_text(seats, role, self._fold.idle_nodes)
-        return rendezvous_verdict(role, ranks[role], missing) or verdict
-
-    def _lost(self, presences: Sequence[Presence]) -> Iterable[Verdict]:
-        """Nodes that are lost with ranks; not if no node is connected: then the hub is cut off."""
-        fold = self._fold
-        peers = fold.blocked_peers() if fold.heard else Peers()
-        for presence in presences if fold.heard else ():
-            if is_lost(presence, peers):
-                labels_by_role = fold.lost_labels(presence.node)
-                for role, labels in labels_by_role.items():
-                    yield lost_verdict(role, presence, labels, peers, fold.here_seconds)
-
-    def _straggler(self, role: str) -> Verdict | None:
-        """None for a role whose processes never meet, while others make steps."""
-        stepping, grouped = self._fold.counts_steps()
-        if stepping - {role} and role not in stepping | grouped:
-            return None
-        return self._stragglers.verdict(self._fold.role_steps(role))
-
-    def _divergence(self) -> Verdict | None:
-        """None for a run that makes no steps of an optimizer: there is nothing to judge."""
-        health, updates = self._fold.health, self._fold.updates()
-        state, role = health.state, next(iter(health.roles), "")
-        breaks = health.broken.breaks(is_scaled=any(told.num_left_out for told in updates))
+    def divergence(self, checkpoints: Collection[int] = ()) -> Verdict | None:
+        """None for a job that makes no optimizer steps: there is nothing to judge."""
+        state, role = self.health.state, next(iter(self.health.roles), "")
+        breaks = self.health.broken.breaks(is_scaled=self._is_scaled)
         if breaks:
             return broken_verdict(breaks, state, role)
-        skipped = self._fold.skipped_updates.verdict()
+        skipped = self.skipped_updates.verdict()
         if skipped is not None:
             return skipped
         if state is None:
-            roles = (told.process.role for told in updates if told.num_made > 0)
-            trainer = min(roles, default=None)
+            trainer = min(self._training_roles, default=None)
             return None if trainer is None else unseen_verdict(trainer)
-        return divergence_verdict(state, role, health.critical, self._checkpoints())
+        return divergence_verdict(state, role, self.health.critical, checkpoints)
 
-    def _checkpoints(self) -> set[int]:
-        """Steps, of those kept, in which a rank was in the stage of that name."""
-        return {number for steps in self._fold.steps.values() for number in steps.checkpoints}
+    def signal_history(self, num_steps: int) -> SignalHistory:
+        """Signals of the newest judged steps."""
+        return signal_history(list(self.health.states)[-num_steps:])
 
-    def _unsure(self, presences: Sequence[Presence]) -> dict[str, str]:
-        """Role -> why not all of its ranks can be judged. Who is silent had joined."""
-        fold, found = self._fold, {}
-        everybody = [s for _, s in fold.seats(of_heard=False) if s.role != LOG_ROLE]
-        roles = {seat.role for seat in everybody}
-        for role in roles:
-            silent = [str(each) for each in presences if role in fold.silent_roles(each.node)]
-            claimed = (
-                f"{labels_text([label])} is claimed by "
-                f"{' and '.join(sorted({fold.places.owner(of, label), *heard}))}"
-                for (of, label), nodes in fold.places.clashes.items()
-                if of == role and (heard := set(filter(fold.is_heard, nodes)))
-            )
-            texts = [*claimed, *silent, missing_text(everybody, role, fold.idle_nodes)]
-            if any(texts):
-                found[role] = joined(texts)
-        return found
+    def _without_facts(self, role: str) -> Iterator[Verdict]:
+        for kind in KINDS:
+            verdict = self.faults.judged(self.run, kind, role, lambda: None, facts_of(role))
+            if verdict is not None:
+                yield verdict
 
-    def _named(self, verdict: Verdict) -> Verdict:
-        """With the nodes of the ranks that are to blame, where it says ranks alone."""
-        fold = self._fold
-        if len(fold.nodes) < 2 or not verdict.ranks:
-            return verdict
-        ranks = labels_text(verdict.ranks)
-        nodes = {label: fold.places.owner(verdict.role, label) for label in verdict.ranks}
-        named = places_text(nodes)
-        for begin, text in ((ranks, named), (capitalized(ranks), capitalized(named))):
-            if verdict.summary.startswith(f"{begin} ") and not verdict.summary.startswith(text):
-                return replace(verdict, summary=text + verdict.summary[len(begin) :])
-        return verdict
+    def _judged_waits(self, evidence: Evidence) -> Iterable[Verdict]:
+        """As of the latest reading, if that could be judged."""
+        fault = self.faults.of(self.run, WAITS)
+        if fault is None:
+            return self.waits
+        roles = dict.fromkeys(seat.role for seat in evidence.seats)
+        return [unjudged(kind, role, fault) for role in roles for kind in KINDS]
 
-    def _where_it_fails(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
-        """While a node cannot read or judge something, nothing of it is clear."""
-        failing = [node for node in self._fold.heard if node.facts.failing]
-        for verdict in verdicts:
-            reason = f"on {failing[0].node}: {failing[0].facts.failing}" if failing else ""
-            yield unclear(verdict, reason) if reason else verdict
+    def _judged_steps(self, evidence: Evidence) -> Iterator[Verdict]:
+        for role in evidence.steps:
+            judge = partial(self._straggler, role, evidence)
+            verdict = self.faults.judged(self.run, "straggler", role, judge, STEPS)
+            if verdict is not None:
+                yield verdict
 
+    def _straggler(self, role: str, evidence: Evidence) -> Verdict | None:
+        """None for a role whose processes never meet, while others make steps.
 
-def _with_reason(verdict: Verdict, reason: str) -> Verdict:
-    """What is not seen of a role, where it is not clear for that alone."""
-    if verdict.cause == PART_OF_JOB and not reason:
-        return replace(verdict, summary=verdict.summary.removeprefix(HERE_ONLY))
-    if not reason or verdict.kind not in _OF_RANKS or verdict.state == "found":
-        return verdict
-    if verdict.state == "clear":
-        verdict = unclear(verdict, reason)
-        return replace(verdict, cause=verdict.cause or PART_OF_JOB)
-    if verdict.cause == PART_OF_JOB:
-        return replace(verdict, summary=reason)
-    return replace(verdict, summary=joined((verdict.summary, reason)))
+        A server has neither steps nor process groups: nobody of its role waits for it.
+        """
+        meets = role in evidence.stepping or role in evidence.grouped
+        if not meets and set(evidence.stepping) - {role}:
+            return None
+        return self._stragglers.verdict(evidence.steps[role]())

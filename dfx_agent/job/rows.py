@@ -57,11 +57,6 @@ class JobRows:
             scalars=fold.curves.rows(fold.framework),
             num_stale_scalars=fold.curves.num_stale,
             verdicts=verdicts,
-            signals=fold.health.state,
-            ledger=fold.ledger.state(),
-            num_late_signals=fold.health.num_late,
-            faults=fold.faults.rows(fold.run),
-            judged_seconds=fold.faults.judged_seconds(fold.run),
             step_origin=step_origin_text(seat for _, seat in seats),
         )
 

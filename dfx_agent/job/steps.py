@@ -73,7 +73,7 @@ class JobSteps:
 
 
 def _has_saved(of: RankStep) -> bool:
-    return any(kind == "stage" and "checkpoint" in name for kind, name in of.parts)
+    return ("stage", "checkpoint") in of.parts
 
 
 def _closed(number: int, known: _Open) -> Step:

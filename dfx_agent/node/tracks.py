@@ -6,22 +6,21 @@ from collections.abc import Collection, Iterator, Mapping
 from statistics import median
 
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.faults import Faults
+from dfx_agent.faults import Faults, facts_of
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Ending, Track
 
 _NEWEST = 16
 
 
-def facts_of(role: str) -> str:
-    """What fails, as faults name it, where the facts of a role are None."""
-    return f"what the ranks do ({role})"
-
-
 class Tracks:
-    """``observe`` after each reading; then ``facts`` as often as somebody asks."""
+    """``observe`` after each reading; then ``facts`` as often as somebody asks.
+
+    ``now_ns``: as of which they were observed, monotonic.
+    """
 
     def __init__(self, faults: Faults, run: str) -> None:
+        self.now_ns = 0
         self._faults, self._run = faults, run
         self._tracks: dict[Process, Track] = {}
         self._roles: dict[str, list[Track]] = {}
@@ -31,6 +30,7 @@ class Tracks:
 
     def observe(self, processes: Mapping[tuple[str, str], Process], now_ns: int) -> None:
         """Take in what the last reading brought. ``processes`` by (role, label)."""
+        self.now_ns = now_ns
         present = set(processes.values())
         self._tracks = {p: t for p, t in self._tracks.items() if p in present}
         self._roles = {}

@@ -10,8 +10,8 @@ from scripted_page import GREEN, serve, texts
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.run import RunFold
 from dfx_agent.faults import BLIND_AFTER
+from dfx_agent.job.judging import JobJudge
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
 
@@ -34,14 +34,14 @@ class Judged:
 
 def blind_agent(folder: Path, monkeypatch) -> Agent:
     """A real agent of two runs; the judge of stragglers fails for the run "unjudged"."""
-    judged = RunFold._straggler
+    judged = JobJudge._straggler
 
-    def fails(fold: RunFold, *words):
-        if fold.run == "unjudged":
+    def fails(judge: JobJudge, *words):
+        if judge.run == "unjudged":
             raise RuntimeError("no such step")
-        return judged(fold, *words)
+        return judged(judge, *words)
 
-    monkeypatch.setattr(RunFold, "_straggler", fails)
+    monkeypatch.setattr(JobJudge, "_straggler", fails)
     jobs = [Judged(folder, run, rank) for run in ("unjudged", "healthy") for rank in (0, 1)]
     agent = Agent(Config(str(folder)), reap=False)
     for _ in range(BLIND_AFTER + 1):

@@ -114,7 +114,7 @@ class Evidence:
 
     def observe(self, fold: RunFold) -> None:
         """After each reading of a run."""
-        verdicts = [v for v in fold.hangs.verdicts if v.state == "found"]
+        verdicts = [v for v in fold.judge.waits if v.state == "found"]
         found: dict[tuple[str, str, str], Verdict] = {
             (fold.run, v.role, v.kind): v for v in verdicts
         }
@@ -122,7 +122,7 @@ class Evidence:
             incident = self._incidents.get(key)
             if incident is None:
                 self._begin(key, fold, verdict)
-            elif not any(track.process.is_living for track in fold.hangs.tracks):
+            elif not any(track.process.is_living for track in fold.tracks):
                 self._end(incident, "job ended")
             elif incident.is_due:
                 incident.verdict, incident.is_settled = verdict, True
@@ -141,7 +141,7 @@ class Evidence:
 
     def _begin(self, key: tuple[str, str, str], fold: RunFold, verdict: Verdict) -> None:
         now_ns = time.monotonic_ns()
-        places = [Place.of(t.process.follower.identity.role, t, now_ns) for t in fold.hangs.tracks]
+        places = [Place.of(t.process.follower.identity.role, t, now_ns) for t in fold.tracks]
         places.sort(key=lambda place: (place.role, len(place.rank), place.rank))
         incident = Incident(fold.run, verdict, time.time(), view.run_row(fold), places)
         self._incidents[key] = incident

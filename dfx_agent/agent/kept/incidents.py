@@ -84,11 +84,11 @@ class IncidentsFile:
         if present.keys().isdisjoint(entry.processes):
             return
         self._processes_before[fold.run] = frozenset(entry.processes)
-        fold.incidents.resume(entry.open, time.time())
-        fold.incidents.past.resume(entry.past)
+        fold.job.incidents.resume(entry.open, time.time())
+        fold.job.incidents.past.resume(entry.past)
         for key, ending in entry.ended.items():
             if key in present and not present[key].is_living:
-                fold.hangs.tracks.resume(present[key], ending)
+                fold.tracks.resume(present[key], ending)
 
     def keep(self, folds: Iterable[RunFold], *, is_last: bool = False) -> None:
         """Write what is open, every ``EVERY_SECONDS`` and only what has changed."""
@@ -145,15 +145,15 @@ def _loaded(rows: Iterable[Any]) -> dict[str, RunVerdicts]:
 
 
 def _is_told(fold: RunFold) -> bool:
-    book = fold.incidents
-    return bool(book.kept() or book.past.kept() or any(track.ending for track in fold.hangs.tracks))
+    book = fold.job.incidents
+    return bool(book.kept() or book.past.kept() or any(track.ending for track in fold.tracks))
 
 
 def _entry(fold: RunFold) -> KeptRun:
-    tracks = fold.hangs.tracks
+    tracks = fold.tracks
     return KeptRun(
         tuple(key_of(p.follower.preamble) for p in fold.processes.values()),
         {key_of(t.process.follower.preamble): t.ending for t in tracks if t.ending},
-        fold.incidents.kept(),
-        fold.incidents.past.kept(),
+        fold.job.incidents.kept(),
+        fold.job.incidents.past.kept(),
     )

@@ -37,7 +37,7 @@ class AllocatorSnapshots:
 
     def observe(self, fold: RunFold) -> None:
         """After each reading of a run."""
-        for verdict in fold.memory_verdicts:
+        for verdict in fold.judge.memory:
             for process in self._wanted(fold, verdict):
                 self._ask(fold, process, verdict)
         for process in [p for p in self._asked if p in fold.processes.values()]:

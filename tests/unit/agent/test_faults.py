@@ -15,7 +15,6 @@ from dfx_agent.agent import render as view
 from dfx_agent.agent import watchdog
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.observed import Observed
@@ -24,6 +23,7 @@ from dfx_agent.judge.hang import judge as hangs
 from dfx_agent.judge.straggler import judge as stragglers
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Track
+from dfx_agent.node.tracks import Tracks
 from dfx_agent.snapshot import RunRow, Snapshot
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web.app import create_app
@@ -82,7 +82,7 @@ def test_a_process_that_cannot_be_read_costs_itself_and_nothing_is_clear_there(
         ("hang", hangs, "hang_verdict"),
         ("crash", hangs, "crash_verdict"),
         ("straggler", stragglers, "straggler_verdict"),
-        ("hang", HangWatch, "observe"),
+        ("hang", Tracks, "observe"),
     ],
 )
 def test_a_verdict_that_cannot_be_judged_says_so_and_the_others_stand(
@@ -109,7 +109,9 @@ def test_a_verdict_that_cannot_be_judged_says_so_and_the_others_stand(
 def test_what_a_verdict_goes_on_from_takes_no_other_with_it(agent, jobs, monkeypatch, name):
     method = {"health": "close", "ledger": "settle", "collectives": "settle"}[name]
     read(agent, jobs, 1)
-    monkeypatch.setattr(getattr(agent._runs["bad"], name), method, raising)
+    fold = agent._runs["bad"]
+    judged = fold.collectives if name == "collectives" else getattr(fold.judge, name)
+    monkeypatch.setattr(judged, method, raising)
     runs = read(agent, jobs)
     assert states(runs["bad"])["hang"] == "clear"
     assert any(fault.part == "judgement" for fault in runs["bad"].faults)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from guard_scene import Job, raising, read
+from hang_scene import Watch
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.hang_watch import HangWatch
-from dfx_agent.faults import Faults
 from dfx_agent.judge.hang import judge as hangs
 from dfx_agent.node.track import Track
 from dfx_agent.snapshot import RunRow, Verdict
@@ -67,10 +66,12 @@ def test_ranks_that_no_judge_can_take_cost_their_role(agent, jobs, monkeypatch):
 
 
 def test_the_watch_and_its_judge_count_into_the_same_faults(jobs, agent, monkeypatch):
-    faults = Faults()
-    watch = HangWatch(faults, "r")
+    watch = Watch()
     monkeypatch.setattr(hangs, "Role", raising)
     monkeypatch.setattr(Track, "may_stand", lambda *_: True)
     agent.poll()
     watch.observe(agent._runs["r"].processes, 1)
-    assert {row.what for row in faults.rows("r")} >= {"hang (trainer)", "crash (rollout)"}
+    assert {row.what for row in watch.judge.faults.rows("r")} >= {
+        "hang (trainer)",
+        "crash (rollout)",
+    }

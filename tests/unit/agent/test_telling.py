@@ -145,7 +145,7 @@ def test_who_stands_is_news(dfx_dir):
         rank.waits("all_reduce@0", 5)
         scene.agent.poll()
         (fold,) = scene.agent._runs.values()
-        tracks, now_ns = fold.hangs.tracks, fold.hangs.now_ns
+        tracks, now_ns = fold.tracks, fold.tracks.now_ns
         assert not tracks.anybody_stands(now_ns, 6 * 10**9)
         assert tracks.anybody_stands(now_ns + 7 * 10**9, 6 * 10**9)
 

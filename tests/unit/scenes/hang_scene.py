@@ -5,6 +5,7 @@ Only the clock that judges is put forward: ``look(14)`` is the verdict as it is 
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -19,13 +20,15 @@ from pathlib import Path
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.hang_watch import HangWatch
+from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.facts.document import dumped, loaded
 from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.fold import JobFold
-from dfx_agent.judge.hang.judge import HangJudge
+from dfx_agent.job.judging import JobJudge
+from dfx_agent.node.process import Process
+from dfx_agent.node.tracks import Tracks
 from dfx_agent.snapshot import Verdict
 from dfx_agent.wire import Identity, SegmentWriter, layout
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, GROUP, NO_STEP, PEER, STAGE, STEP
@@ -183,15 +186,37 @@ def ending(how: str) -> tuple[str, ...]:
     return sys.executable, "-c", f"import os, sys; sys.stdin.read(1); {how}"
 
 
+class Watch:
+    """The hang judge of the run, by a clock of its own."""
+
+    def __init__(self) -> None:
+        faults = Faults()
+        self.tracks, self.judge = Tracks(faults, "r"), JobJudge("r", faults)
+
+    def observe(
+        self, processes: Mapping[tuple[str, str], Process], now_ns: int
+    ) -> tuple[Verdict, ...]:
+        read_seconds = time.monotonic()
+        self.tracks.observe(processes, now_ns)
+        facts, quiet_seconds = self.tracks.facts(now_ns), self.tracks.quiet_seconds(now_ns)
+        return self.judge.judge_waits(facts, quiet_seconds, read_seconds)
+
+    def watched(self, fold: RunFold) -> RunFold:
+        """A copy of the run as it is judged here."""
+        fold = copy.copy(fold)
+        fold.tracks, fold.judge = self.tracks, self.judge
+        return fold
+
+
 class Scene:
     """A few ranks, an agent that reads them, and the watch that judges."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.agent = Agent(Config(str(folder)), reap=False)
-        self.watch = HangWatch(Faults(), "r")
+        self.watch = Watch()
         self.teller, self.hub = RunTeller("here"), JobFold("r")
-        self.hub_judge = HangJudge(Faults(), "r")
+        self.hub_judge = JobJudge("r", Faults())
         self.ranks: list[Rank] = []
 
     def add(self, num_ranks: int, **known) -> list[Rank]:
@@ -234,14 +259,12 @@ class Scene:
 
     def _judged_by_hub(self, now_ns: int) -> tuple[Verdict, ...]:
         """What the judge finds in the facts as a hub of this one node receives them."""
-        fold = self.agent._runs["r"]
-        own, fold.hangs = fold.hangs, self.watch
+        fold = self.watch.watched(self.agent._runs["r"])
         document = loaded(dumped(self.teller.facts(fold)))
-        fold.hangs = own
         now_seconds = time.time() + (now_ns - time.monotonic_ns()) / SECOND
         self.hub.take("here", document, NodeClock(), now_ns, now_seconds)
         ranks, quiet_seconds = self.hub.ranks(), document.quiet_seconds
-        return self.hub_judge.verdicts(ranks, quiet_seconds, time.monotonic())
+        return self.hub_judge.judge_waits(ranks, quiet_seconds, time.monotonic())
 
 
 def _without_digits(verdict: Verdict) -> Verdict:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import hang_scene
 import pytest
 from hang_scene import SECOND, Scene, hold_in, staged
 
-from dfx_agent.agent import hang_watch
 from dfx_agent.node.process import Process
 
 
@@ -59,7 +59,7 @@ def readings(scene: Scene, monkeypatch, gap_seconds: float) -> list[str]:
     """States of the verdict at readings this far apart, all of them after its limit."""
     begin, numbers = time.monotonic(), itertools.count(1)
     clock = SimpleNamespace(monotonic=lambda: begin + next(numbers) * gap_seconds)
-    monkeypatch.setattr(hang_watch, "time", clock)
+    monkeypatch.setattr(hang_scene, "time", clock)
     states = []
     for _ in range(4):
         verdicts = scene.watch.observe(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import stat
@@ -28,9 +27,7 @@ class Kept:
 
     def look(self, seconds_later: float) -> None:
         self.scene.look(seconds_later)
-        fold = copy.copy(self.scene.agent._runs["r"])
-        fold.hangs = self.scene.watch
-        self.evidence.observe(fold)
+        self.evidence.observe(self.scene.watch.watched(self.scene.agent._runs["r"]))
 
     def files(self) -> list[Path]:
         return evidence.newest(str(self.scene.folder))

@@ -174,6 +174,6 @@ def test_the_next_agent_freezes_by_the_same_thresholds(learned):
     train(job, range(31, 33))
     row = run_row(agent, polls=3)
     assert row.signals.step == 32
-    held = agent._runs["r"].health
+    held = agent._runs["r"].judge.health
     assert held._bank._vote.critical is held.critical is agent._critical
     agent.stop()

@@ -142,7 +142,7 @@ def test_a_run_that_has_ended_is_known_to_the_next_agent(dfx_dir):
     subprocess.run([sys.executable, "-c", RANK_THAT_ENDS, str(dfx_dir)], check=True)
     first = Agent(Config(str(dfx_dir)))
     first.poll()
-    first._runs["r"].incidents.past.resume([found])
+    first._runs["r"].job.incidents.past.resume([found])
     first.stop()
     for segment in Path(dfx_dir).glob("*.seg"):
         segment.unlink()  # as an agent does some time after the end

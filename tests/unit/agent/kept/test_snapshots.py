@@ -21,7 +21,7 @@ class Run:
 
     def __init__(self, folder: Path, num_ranks: int = 4) -> None:
         self.folder, self.held = folder, open_observed(str(folder))
-        self.run, self.memory_verdicts = "my run", ()
+        self.run, self.judge = "my run", SimpleNamespace(memory=())
         self.processes = {("actor", str(n)): self.process(str(n)) for n in range(num_ranks)}
 
     def process(self, label: str) -> Any:
@@ -34,7 +34,7 @@ class Run:
         return Process(label, follower)
 
     def found(self, cause: str, *ranks: str) -> None:
-        self.memory_verdicts = (Verdict("memory", "found", "actor", "", ranks=ranks, cause=cause),)
+        self.judge.memory = (Verdict("memory", "found", "actor", "", ranks=ranks, cause=cause),)
 
     def wanted(self) -> list[str]:
         return sorted(path.name for path in self.folder.glob("*.wanted"))

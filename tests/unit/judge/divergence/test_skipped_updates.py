@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from dfx_agent.agent.run import RunFold
-from dfx_agent.facts.scalars import UpdateCounts
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import ProcessId
+from dfx_agent.faults import Faults
 from dfx_agent.incidents.words import action_of
+from dfx_agent.job.judging import JobJudge
 from dfx_agent.judge.divergence.skipped_updates import TOO_MANY_IN_A_ROW, SkippedUpdates
 from dfx_agent.rules.declared.stability import NO_UPDATE
 
@@ -63,11 +66,11 @@ def test_what_one_reading_brings_of_both_is_no_row():
 
 
 def test_it_is_the_runs_verdict_and_a_dead_rank_is_forgotten():
-    fold, rank = RunFold("r"), Rank()
-    rank.reads(fold.skipped_updates, left_out=TOO_MANY_IN_A_ROW)
-    assert fold._divergence().cause == NO_UPDATE
-    fold.skipped_updates.observe(())
-    assert fold.skipped_updates.verdict() is None
+    job, rank = JobJudge("r", Faults()), Rank()
+    rank.reads(job.skipped_updates, left_out=TOO_MANY_IN_A_ROW)
+    assert job.divergence().cause == NO_UPDATE
+    job.skipped_updates.observe(())
+    assert job.skipped_updates.verdict() is None
 
 
 def test_a_process_in_its_place_begins_anew():
@@ -76,3 +79,14 @@ def test_a_process_in_its_place_begins_anew():
     rank.process, rank.num_left_out = rank.process._replace(created_ns=2), 0
     rank.reads(updates, left_out=1)
     assert updates.verdict() is None
+
+
+def test_what_a_gradient_scaler_skipped_is_forgiven_after_the_run_as_well():
+    job, rank = JobJudge("r", Faults()), ProcessId("trainer", "0", 7)
+    overflow = ScalarRecord("torch/grad_norm", math.inf, 3, 10**9, 3)
+    job.health.add(ToldScalars(rank, "torch", (overflow,), 0))
+    assert job.divergence().state == "found", "no scaler"
+    job.close({rank: 4}, [UpdateCounts(rank, 3, 1.0, 9.0, 1.0)], (), is_whole=True)
+    assert job.divergence().state != "found"
+    job.close({}, (), (), is_whole=True)
+    assert job.divergence().state != "found", "its ranks have ended"

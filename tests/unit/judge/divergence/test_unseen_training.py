@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from dfx_agent.agent.run import RunFold
+from dfx_agent.facts.scalars import UpdateCounts
+from dfx_agent.facts.seat import ProcessId
+from dfx_agent.faults import Faults
 from dfx_agent.incidents.conclude import standing_of
+from dfx_agent.job.judging import JobJudge
 from dfx_agent.judge.divergence.verdict import unseen_verdict
 from dfx_agent.snapshot import Verdict
 
 
-def fold_of(*counters: dict[str, float]) -> RunFold:
-    fold = RunFold("r")
-    fold.processes = {
-        ("trainer", str(rank)): SimpleNamespace(
-            counters=told, filed_as=SimpleNamespace(role="trainer")
-        )
-        for rank, told in enumerate(counters)
-    }
-    return fold
+def judge_of(*num_made: float) -> JobJudge:
+    """Of ranks that made so many updates."""
+    judge = JobJudge("r", Faults())
+    updates = [
+        UpdateCounts(ProcessId("trainer", str(rank), 7), 1, 0.0, made, 0.0)
+        for rank, made in enumerate(num_made)
+    ]
+    judge.close({}, updates, (), is_whole=True)
+    return judge
 
 
-@pytest.mark.parametrize("counters", [(), ({},), ({"tokens": 5.0}, {"optimizer_steps": 0.0})])
-def test_a_run_without_any_optimizer_step_has_nothing_to_judge(counters):
-    assert fold_of(*counters)._divergence() is None
+@pytest.mark.parametrize("num_made", [(), (0.0,), (0.0, 0.0)])
+def test_a_run_without_any_optimizer_step_has_nothing_to_judge(num_made):
+    assert judge_of(*num_made).divergence() is None
 
 
 def test_a_run_that_trains_unseen_is_unsure_and_not_clear():
-    verdict = fold_of({}, {"optimizer_steps": 3.0})._divergence()
+    judge = judge_of(0.0, 3.0)
+    verdict = judge.divergence()
     assert verdict == unseen_verdict("trainer")
+    judge.close({}, (), (), is_whole=True)
+    assert judge.divergence() == verdict, "its ranks have ended"
     calm = Verdict("hang", "clear", "trainer", "no rank waits")
     standing = standing_of((calm, verdict), (), has_steps=True)
     assert standing.state == "insufficient evidence"

@@ -1,0 +1,50 @@
+"""What the judges of a job are given at one instant: facts of N >= 1 nodes, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dfx_agent.facts.devices import Reported
+from dfx_agent.facts.memory import MemoryFacts
+from dfx_agent.facts.seat import Seat
+from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.snapshot import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Of the nodes that are connected, on the clocks of this host. Logs are no ranks."""
+
+    now_seconds: float
+    """Unix time."""
+    step_clock_seconds: float
+    """Now, on the clock of ``spans``: a change of the wall clock does not move it."""
+    seats: Sequence[Seat]
+    """Processes of the job."""
+    steps: Mapping[str, Callable[[], RoleSteps]]
+    """Completed steps of each role that has processes; called only where they are judged."""
+    spans: Mapping[str, Sequence[tuple[float, float]]]
+    """(begin, end) in Unix seconds of the latest completed steps, of roles that live."""
+    stepping: Collection[str]
+    """Roles of which a rank is in a step."""
+    grouped: Collection[str]
+    """Roles of which a rank is in a process group."""
+    memory: Callable[[], Sequence[MemoryFacts]]
+    reported: Sequence[Reported] = ()
+    """By devices."""
+    checkpoints: Collection[int] = ()
+    """Completed steps in which a rank saved a checkpoint."""
+
+
+class View(Protocol):
+    """What is seen of the job, and what that leaves unsure: of a node alone, or of a hub."""
+
+    def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """Hangs, crashes, stragglers and memory as this view may say them."""
+        ...
+
+    def of_all(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """All verdicts as this view may say them, with those that only it has."""
+        ...

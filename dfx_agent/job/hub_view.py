@@ -1,0 +1,118 @@
+"""What a hub sees of a job: which nodes are silent or lost, and whom the ranks still wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.seat import LOG_ROLE
+from dfx_agent.faults import unclear
+from dfx_agent.job.fold import JobFold
+from dfx_agent.job.lost_node import Peers, is_lost, lost_verdict, with_lost_nodes
+from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
+from dfx_agent.job.roster import missing_text
+from dfx_agent.judge.part_of_job import HERE_ONLY, PART_OF_JOB
+from dfx_agent.judge.words import labels_text, places_text
+from dfx_agent.sentence import capitalized, joined
+from dfx_agent.snapshot import Verdict
+
+_OF_RANKS = frozenset({"hang", "straggler", "crash", "memory"})
+
+
+class HubView:
+    """Of one job, as of now. ``ranks`` by role, as they were judged."""
+
+    def __init__(self, fold: JobFold, ranks: Mapping[str, Sequence[RankFacts]]) -> None:
+        self._fold, self._ranks = fold, ranks
+        self._presences = fold.presences()
+        self._unsure = self._reasons()
+        self._seats = [seat for _, seat in fold.seats() if seat.role != LOG_ROLE]
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether ranks of a role are not seen."""
+        return bool(self._unsure)
+
+    def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """With why not all ranks can be judged, whom they wait for, and which node is lost."""
+        told = [_with_reason(verdict, self._unsure.get(verdict.role, "")) for verdict in verdicts]
+        told = [self._meeting(verdict) for verdict in told]
+        return with_lost_nodes(told, list(self._lost()))
+
+    def of_all(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """With the nodes of the ranks to blame, and what torchrun waits for."""
+        fold = self._fold
+        launch = launch_verdict(fold.launched, fold.idle_nodes, fold.here_ns)
+        named = (self._named(verdict) for verdict in (*verdicts, *filter(None, (launch,))))
+        return self._where_it_fails(named)
+
+    def _meeting(self, verdict: Verdict) -> Verdict:
+        """Of ranks that have not met, whom they wait for."""
+        role = verdict.role
+        if verdict.kind != "hang" or verdict.state == "found" or not self._ranks.get(role):
+            return verdict
+        missing = missing_text(self._seats, role, self._fold.idle_nodes)
+        return rendezvous_verdict(role, self._ranks[role], missing) or verdict
+
+    def _lost(self) -> Iterable[Verdict]:
+        """Nodes that are lost with ranks; not if no node is connected: then the hub is cut off."""
+        fold = self._fold
+        peers = fold.blocked_peers() if fold.heard else Peers()
+        for presence in self._presences if fold.heard else ():
+            if is_lost(presence, peers):
+                labels_by_role = fold.lost_labels(presence.node)
+                for role, labels in labels_by_role.items():
+                    yield lost_verdict(role, presence, labels, peers, fold.here_seconds)
+
+    def _reasons(self) -> dict[str, str]:
+        """Role -> why not all of its ranks can be judged. Who is silent had joined."""
+        fold, found = self._fold, {}
+        everybody = [s for _, s in fold.seats(of_heard=False) if s.role != LOG_ROLE]
+        roles = {seat.role for seat in everybody}
+        for role in roles:
+            silent = [str(each) for each in self._presences if role in fold.silent_roles(each.node)]
+            claimed = (
+                f"{labels_text([label])} is claimed by "
+                f"{' and '.join(sorted({fold.places.owner(of, label), *heard}))}"
+                for (of, label), nodes in fold.places.clashes.items()
+                if of == role and (heard := set(filter(fold.is_heard, nodes)))
+            )
+            texts = [*claimed, *silent, missing_text(everybody, role, fold.idle_nodes)]
+            if any(texts):
+                found[role] = joined(texts)
+        return found
+
+    def _named(self, verdict: Verdict) -> Verdict:
+        """With the nodes of the ranks that are to blame, where it says ranks alone."""
+        fold = self._fold
+        if len(fold.nodes) < 2 or not verdict.ranks:
+            return verdict
+        ranks = labels_text(verdict.ranks)
+        nodes = {label: fold.places.owner(verdict.role, label) for label in verdict.ranks}
+        named = places_text(nodes)
+        for begin, text in ((ranks, named), (capitalized(ranks), capitalized(named))):
+            if verdict.summary.startswith(f"{begin} ") and not verdict.summary.startswith(text):
+                return replace(verdict, summary=text + verdict.summary[len(begin) :])
+        return verdict
+
+    def _where_it_fails(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """While a node cannot read or judge something, nothing of it is clear."""
+        failing = [node for node in self._fold.heard if node.facts.failing]
+        for verdict in verdicts:
+            reason = f"on {failing[0].node}: {failing[0].facts.failing}" if failing else ""
+            yield unclear(verdict, reason) if reason else verdict
+
+
+def _with_reason(verdict: Verdict, reason: str) -> Verdict:
+    """What is not seen of a role, where it is not clear for that alone."""
+    if verdict.cause == PART_OF_JOB and not reason:
+        return replace(verdict, summary=verdict.summary.removeprefix(HERE_ONLY))
+    if not reason or verdict.kind not in _OF_RANKS or verdict.state == "found":
+        return verdict
+    if verdict.state == "clear":
+        verdict = unclear(verdict, reason)
+        return replace(verdict, cause=verdict.cause or PART_OF_JOB)
+    if verdict.cause == PART_OF_JOB:
+        return replace(verdict, summary=reason)
+    return replace(verdict, summary=joined((verdict.summary, reason)))
