@@ -198,9 +198,8 @@ class Agent:
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
         """Closed steps of every role that are kept, by begin. KeyError on an unknown run."""
         with self._held():
-            rows = self._runs[run].rows.values()
-            found = [row for row in rows if after_step is None or row.step > after_step]
-        return tuple(sorted(found, key=lambda row: row.begin_seconds))
+            rows = self._runs[run].newest_rows()
+        return tuple(row for row in rows if after_step is None or row.step > after_step)
 
     def step_scalars(self, run: str, after_step: int | None) -> dict[int, dict[str, float]]:
         """Step -> native key -> mean over ranks. KeyError on an unknown run."""

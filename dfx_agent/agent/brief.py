@@ -47,7 +47,9 @@ def rank(facts: RankFacts) -> RankFacts:
 
 def step(told: Step) -> Step:
     ranks = {label: _rank_step(of) for label, of in told.ranks.items()}
-    return replace(told, begin_seconds=round(told.begin_seconds, 4), ranks=ranks)
+    end = None if told.last_end_seconds is None else round(told.last_end_seconds, 4)
+    begin = round(told.begin_seconds, 4)
+    return replace(told, begin_seconds=begin, last_end_seconds=end, ranks=ranks)
 
 
 def scalars(told: ToldScalars) -> ToldScalars:

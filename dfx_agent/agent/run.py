@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import Peaks
-from dfx_agent.agent.step_rows import StepRows
 from dfx_agent.agent.telling import Teller
 from dfx_agent.curves.store import ScalarStore
 from dfx_agent.engines.pool import IdleCheck
@@ -20,9 +20,11 @@ from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.faults import Faults
 from dfx_agent.job.evidence import Evidence
-from dfx_agent.job.job import Job
+from dfx_agent.job.here import OWN_CLOCKS
+from dfx_agent.job.job import NUM_STEPS, Job
 from dfx_agent.job.judging import STEPS, WAITS, JobJudge
 from dfx_agent.job.node_view import NodeView
+from dfx_agent.job.steps import JobSteps, latest_rows
 from dfx_agent.judge.part_of_job import part_text
 from dfx_agent.judge.straggler.places import Places, RankPlaces
 from dfx_agent.node.collectives.matching import Collectives
@@ -38,8 +40,6 @@ from dfx_agent.node.updates import update_counts
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import RunVerdicts, StepRow, Verdict
-
-_NUM_STILL_STEPS = 16  # that say how long a step takes
 
 
 class RunFold:
@@ -69,20 +69,15 @@ class RunFold:
         self.crossings = Crossings()
         self.concluded: RunVerdicts | None = None  # when it was last rendered
         self.idle_check = IdleCheck()
-        self._step_rows = StepRows()
+        self._steps: dict[str, JobSteps] = {}  # by role
         self.scalar_rows = ScalarRows()
         self._watches: dict[str, StepWatch] = {}
         self._places: dict[str, RankPlaces] = {}
         self.teller: Teller | None = None  # what a hub is told, where there is one
 
-    @property
-    def rows(self) -> Mapping[tuple[str, int], StepRow]:
-        """(role, step) -> its row, of the closed steps that are kept."""
-        return self._step_rows.rows
-
-    def newest_rows(self, num_steps: int) -> tuple[StepRow, ...]:
+    def newest_rows(self, num_steps: int = NUM_STEPS) -> tuple[StepRow, ...]:
         """Closed steps by begin, the newest ``num_steps`` of every role."""
-        return self._step_rows.newest(num_steps)
+        return latest_rows(self._steps.values(), num_steps)
 
     @property
     def attempt(self) -> int:
@@ -154,7 +149,8 @@ class RunFold:
             self.teller.let_go(process)
         if role in self._watches:
             self._watches[role].let_go(process)
-        self._step_rows.let_go(role, label)
+        if role in self._steps:
+            self._steps[role].remove(label)
 
     def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
         """What one reading of a process brought."""
@@ -171,12 +167,14 @@ class RunFold:
             self.judge.ledger.add(crossed)
         if self.teller is not None:
             self.teller.add_reading(process, steps, crossed)
-        watch = self._watches.get(process.filed_as.role)
-        if watch is None:
-            watch = self._watches[process.filed_as.role] = StepWatch()
-        watch.add(process, steps)
-        for step in steps:
-            self._step_rows.add(process, step, self.processes)
+        role = process.filed_as.role
+        self._follow_role(role)
+        if not self._watches[role].add(process, steps):
+            self._steps[role].begin_anew()
+
+    def _follow_role(self, role: str) -> None:
+        if role not in self._watches:
+            self._watches[role], self._steps[role] = StepWatch(), JobSteps(role)
 
     def close_steps(self, begin_ns: int) -> None:
         """All processes were read since ``begin_ns``: close steps that are over, and judge."""
@@ -186,11 +184,7 @@ class RunFold:
         with guard("judgement", run, STEPS):
             self.collectives.settle()
             for role, watch in self._watches.items():
-                closed = watch.close(self._living(role), self.collectives)
-                if self.teller is not None:
-                    self.teller.add_steps(role, closed)
-        with guard("judgement", run, "rows of steps"):
-            self._step_rows.close(self.processes)
+                self._close_steps(role, watch)
         with guard("judgement", run, WAITS):
             read_seconds = time.monotonic()
             self.tracks.observe(self._trained(), begin_ns)
@@ -200,6 +194,18 @@ class RunFold:
         told = {p.id: p.told_step for p in processes if p.is_living}
         reporting = self.crossings.progress(processes)
         self.judge.close(told, update_counts(processes), reporting, is_whole=self._is_whole())
+
+    def _close_steps(self, role: str, watch: StepWatch) -> None:
+        ranks = [process for (r, _), process in self.processes.items() if r == role]
+        living = [process for process in ranks if process.is_living]
+        closed = watch.close(living, self.collectives)
+        if self.teller is not None:
+            self.teller.add_steps(role, closed)
+        steps = self._steps[role]
+        for step in closed:
+            steps.add("", step, OWN_CLOCKS, str)
+        ended = {process.label: process.step for process in ranks if not process.is_living}
+        steps.close({process.label: process.step for process in living}, ended)
 
     def _store_scalars(self) -> None:
         """In the order of events: one reading may bring many steps of one rank after another's."""
@@ -229,20 +235,16 @@ class RunFold:
                 for role in self._watches
                 if role in ranks
             },
-            spans=self._spans({process.filed_as.role for process in living}),
+            spans={
+                role: self._steps[role].spans()
+                for role in {process.filed_as.role for process in living} & self._steps.keys()
+            },
             stepping={p.filed_as.role for p in everybody if p.step is not None},
             grouped={p.filed_as.role for p in everybody if p.groups},
             memory=lambda: self.memory.facts(self._trained().values()),
             reported=self.reported,
-            checkpoints=self._checkpoints(),
+            checkpoints={step for steps in self._steps.values() for step in steps.checkpoints},
         )
-
-    def _spans(self, roles: Collection[str]) -> dict[str, list[tuple[float, float]]]:
-        spans: dict[str, list[tuple[float, float]]] = {role: [] for role in roles}
-        for row in self.newest_rows(_NUM_STILL_STEPS):
-            if row.role in spans:
-                spans[row.role].append((row.begin_seconds, row.end_seconds))
-        return spans
 
     def part(self) -> str:
         """What part of its job is seen here, in words; "" for all of it."""
@@ -262,14 +264,6 @@ class RunFold:
             p.follower.identity.world_size <= roles[role] for (role, _), p in self.processes.items()
         )
 
-    def _checkpoints(self) -> set[int]:
-        """Steps, of those kept, in which a rank was in the stage of that name."""
-        return {
-            row.step
-            for row in self.rows.values()
-            if any("checkpoint" in cell.split.stage_seconds for cell in row.cells)
-        }
-
     def told(self) -> Teller:
         """From now on what a hub is to know is kept for it."""
         if self.teller is None:
@@ -278,7 +272,9 @@ class RunFold:
 
     def role_steps(self, role: str, ranks: Collection[Process]) -> RoleSteps:
         """What is closed by now of these ranks of a role, at least one."""
-        return self._watches.setdefault(role, StepWatch()).facts(role, ranks, self.collectives)
+        self._follow_role(role)
+        facts = self._watches[role].facts(role, ranks, self.collectives)
+        return replace(facts, steps=tuple(self._steps[role].steps))
 
     def places(self) -> dict[str, Places]:
         """Role -> where its ranks stand in the layout of the job, as they told it."""
@@ -289,6 +285,3 @@ class RunFold:
             known = self._places.setdefault(role, RankPlaces())
             found[role] = known.of([watch.layout(ranks)], labels, partial(watch.layout, ranks))
         return found
-
-    def _living(self, role: str) -> list[Process]:
-        return [p for (r, _), p in self.processes.items() if r == role and p.is_living]

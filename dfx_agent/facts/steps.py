@@ -10,12 +10,16 @@ from dfx_agent.facts.devices import DeviceState
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.snapshot import TimeSplit
 
 # kind and name of where time went: ("stage", "rollout"), ("wait", "queue"), and these two
 Part = tuple[str, str]
 IDLE: Part = ("idle", "")
 TRANSFER: Part = ("transfer", "")
 
+# a rank so many steps ahead: what is missing of a step comes late, or never
+SUPERSEDED_BY = 2
+MAX_OPEN_STEPS = 64
 # shorter steps are taken together, why: docs/decisions/2026-11-22-short-steps.md
 LEAST_SECONDS = 0.25
 
@@ -50,6 +54,10 @@ class RankStep:
     busy_seconds: float | None = None
     processor: SchedTimes | None = None
     groups: Mapping[str, GroupTime] = field(default_factory=dict)
+    split: TimeSplit | None = None
+    """Where its time went, by stage of each wait. Only on its own node: it is not sent."""
+    tokens: Mapping[str, float] | None = None
+    """``num_tokens`` by kind; the same."""
 
     @property
     def work_seconds(self) -> float:
@@ -68,10 +76,14 @@ class Step:
     num_lost: int
     ranks: Mapping[str, RankStep]
     num_steps: int = 1
+    last_end_seconds: float | None = None
+    """Unix time at which the last rank ended it; None where only durations are known."""
 
     @property
     def end_seconds(self) -> float:
-        """When the last rank ended it."""
+        """When the last rank ended it; from durations, as if all ranks had begun together."""
+        if self.last_end_seconds is not None:
+            return self.last_end_seconds
         return self.begin_seconds + max(of.wall_seconds for of in self.ranks.values())
 
 

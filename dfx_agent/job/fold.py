@@ -32,6 +32,8 @@ from dfx_agent.job.steps import JobSteps
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 
+_Reached = dict[str, dict[str, int | None]]  # by role and label
+
 # which of two ranks on two nodes died first is known no better than how long a document takes
 _ORDER_NS = 500 * 10**6
 _MOVING_NS = 10 * 10**9
@@ -81,7 +83,7 @@ class JobFold:
             known = self.nodes[node] = NodeRun(node, clock, facts)
         may_grow = known.take(facts, here_ns)
         for role in self.places.take(node, known.seats, self.is_heard):
-            self.steps.setdefault(role, JobSteps()).begin_anew()
+            self._steps_of(role).begin_anew()
         if may_grow:
             self._grow(known)
         return not known.is_behind
@@ -210,9 +212,9 @@ class JobFold:
             seats=seats,
             steps={role: partial(self.role_steps, role) for role in (roles if self.heard else ())},
             spans={
-                role: [(step.begin_seconds, step.end_seconds) for step in steps.rows]
+                role: spans
                 for role, steps in self.steps.items()
-                if role in living
+                if role in living and (spans := steps.spans())
             },
             stepping=stepping,
             grouped=grouped,
@@ -235,12 +237,27 @@ class JobFold:
     def close(self) -> None:
         """Take the steps and numbers that are whole by now."""
         seats = [seat for _, seat in self.seats()]
+        living, ended = self._reached()
         for role, steps in self.steps.items():
-            living = {s.label for s in seats if s.role == role and s.is_living}
-            steps.close(living or {s.label for s in seats if s.role == role})
+            steps.close(living.get(role, {}), ended.get(role, {}))
         self.judge.close(
             self._told_steps(), self.updates(), self._progress(), is_whole=self.is_whole(seats)
         )
+
+    def _steps_of(self, role: str) -> JobSteps:
+        if role not in self.steps:
+            self.steps[role] = JobSteps(role)
+        return self.steps[role]
+
+    def _reached(self) -> tuple[_Reached, _Reached]:
+        """Of processes that live, and of those that have ended: the step that each is in."""
+        living: _Reached = {}
+        ended: _Reached = {}
+        for node, seat in self.seats():
+            rank = node.ranks.get((seat.role, self.places.own_label(node.node, seat.label)))
+            found = living if seat.is_living else ended
+            found.setdefault(seat.role, {})[seat.label] = None if rank is None else rank.step
+        return living, ended
 
     def _told_steps(self) -> dict[ProcessId, int | None]:
         """Living process -> the step that it said it is in."""
@@ -347,7 +364,7 @@ class JobFold:
     def _grow(self, known: NodeRun) -> None:
         node, facts, shift = known.node, known.facts, self.shift(known)
         for told in facts.steps:
-            steps = self.steps.setdefault(told.role, JobSteps())
+            steps = self._steps_of(told.role)
             label = partial(self.places.label, node, told.role)
             for step in told.steps:
                 steps.add(node, step, shift, label)

@@ -7,7 +7,7 @@ from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.incidents import sentences
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_view import HubView
-from dfx_agent.job.job import STAGES, Job, Measured
+from dfx_agent.job.job import NUM_STEPS, STAGES, Job, Measured
 from dfx_agent.job.roster import SILENT_SECONDS
 from dfx_agent.job.rows import JobRows
 from dfx_agent.snapshot import RunRow
@@ -37,7 +37,7 @@ class HubJob(Job):
         late = fold.late_seconds
         measured = Measured(
             now_seconds=fold.here_seconds,
-            steps=self._rows.newest_steps(),
+            steps=self._rows.newest_steps(NUM_STEPS),
             stage_seconds=fold.stage_seconds(STAGES),
             doubts=[sentences.LATE_FACTS(late=seconds_text(late))] if late > LATE_SECONDS else [],
         )

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from dfx_agent.facts.layout import NOT_TOLD
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
-from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, Step
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.memory_rows import MemoryRow, MemoryRows
 from dfx_agent.job.node_run import NodeRun
+from dfx_agent.job.step_rows import rank_order
+from dfx_agent.job.steps import latest_rows
 from dfx_agent.judge.part_of_job import step_origin_text
 from dfx_agent.judge.straggler.places import Places, RankPlaces
 from dfx_agent.snapshot import (
@@ -20,23 +21,19 @@ from dfx_agent.snapshot import (
     RankRow,
     RunRow,
     SpanKind,
-    StepCell,
     StepRow,
     TimeSplit,
     Verdict,
 )
 
 _NUM_STEPS = 8
-# what a pipeline is judged by, of a job whose steps may be short
-_NUM_KEPT_STEPS, _MANY_RANKS = 16, 256
 
 
 class JobRows:
-    """One job; closed steps are made into rows once."""
+    """One job."""
 
     def __init__(self, fold: JobFold) -> None:
         self._fold = fold
-        self._steps: dict[tuple[str, int, float], StepRow] = {}
         self._memory: dict[str, MemoryRows] = {}  # by node
         self._places: dict[str, RankPlaces] = {}  # by role
 
@@ -60,19 +57,9 @@ class JobRows:
             step_origin=step_origin_text(seat for _, seat in seats),
         )
 
-    def newest_steps(self, num_steps: int = _NUM_KEPT_STEPS) -> tuple[StepRow, ...]:
-        """Closed steps of every role, oldest first; fewer where there are many ranks."""
-        found: list[StepRow] = []
-        before, self._steps = self._steps, {}
-        for role, steps in self._fold.steps.items():
-            kept = list(steps.rows)
-            if kept and len(kept[-1].ranks) > _MANY_RANKS:
-                kept = kept[-_NUM_STEPS:]
-            for step in kept:
-                key = role, step.step, step.begin_seconds
-                self._steps[key] = before.get(key) or _step_row(role, step)
-            found += (self._steps[role, s.step, s.begin_seconds] for s in kept[-num_steps:])
-        return tuple(sorted(found, key=lambda row: row.begin_seconds))
+    def newest_steps(self, num_steps: int) -> tuple[StepRow, ...]:
+        """Steps of every role that are shown, oldest first."""
+        return latest_rows(self._fold.steps.values(), num_steps)
 
     def _ranks(
         self, seats: Iterable[tuple[NodeRun, Seat]], newest: Mapping[tuple[str, str], TimeSplit]
@@ -114,33 +101,6 @@ class _Told(NamedTuple):
     last: TimeSplit | None
     memory: MemoryRow | None
     place: Mapping[str, int]
-
-
-def _step_row(role: str, step: Step) -> StepRow:
-    wall = max(of.wall_seconds for of in step.ranks.values())
-    cells = tuple(_cell(label, of) for label, of in step.ranks.items())
-    active = sum(cell.split.active_seconds for cell in cells)
-    bubble = 1 - active / (len(cells) * wall) if wall > 0 else None
-    begin = step.begin_seconds
-    return StepRow(step.step, role, begin, step.end_seconds, (), bubble, cells)
-
-
-def _cell(label: str, of: RankStep) -> StepCell:
-    tokens = {} if of.num_tokens is None else {"all": of.num_tokens}
-    return StepCell(label, split_of(of), tokens)
-
-
-def split_of(of: RankStep) -> TimeSplit:
-    """Where the time of a step went. Waits for peers are those in collectives, transfer too."""
-    stages = {name: s for (kind, name), s in of.parts.items() if kind == "stage"}
-    waits = {name: {"": s} for (kind, name), s in of.parts.items() if kind == "wait"}
-    blocked = of.waited_seconds + of.parts.get(TRANSFER, 0.0)
-    if blocked:
-        waits["collective"] = {"": blocked}
-    idle = of.parts.get(IDLE, 0.0)
-    waited = sum(seconds for places in waits.values() for seconds in places.values())
-    active = max(0.0, of.wall_seconds - waited - idle)
-    return TimeSplit(of.wall_seconds, active, idle, stages, waits)
 
 
 def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
@@ -208,9 +168,8 @@ def _begin(fold: JobFold, node: NodeRun, seat: Seat) -> float:
     return seat.created_ns / 1e9 + fold.shift(node).seconds
 
 
-def _order(row: RankRow) -> tuple[str, int, str]:
-    head = row.rank.partition("@")[0].partition(".")[0]
-    return (row.role, int(head), row.rank) if head.isdecimal() else (row.role, 1 << 31, row.rank)
+def _order(row: RankRow) -> tuple[str, tuple[int, str]]:
+    return row.role, rank_order(row.rank)
 
 
 def _known(value: int) -> int | None:

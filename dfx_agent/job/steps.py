@@ -1,22 +1,32 @@
-"""Closed steps of one role over all nodes: what each rank worked and waited in them.
+"""Steps of one role over all nodes of a job: when each is complete, and what ranks did in it.
 
-Who waited for whom is told by durations: nobody leaves a collective before the last has come, so
-the rank that was in the collectives of a group shortest came last, and what it took was transfer.
-Of a step only the sums by group are known; how much longer one rank was in them than another is
-exact, and what is called transfer is so at most.
+A step is complete, and judged, when every living rank of the role has passed it. It is shown before
+that when a living rank is two steps ahead, or when those that have not passed it are beyond it. The
+ranks that are still in it are named as missing, and what comes of them later is added.
+
+Who waited for whom on other nodes is told by durations: nobody leaves a collective before the last
+has come, so the rank that was in the collectives of a group shortest came last, and what it took
+was transfer. Of a step only the sums by group are known; how much longer one rank was in them than
+another is exact, and what is called transfer is so at most.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dfx_agent.facts.short_steps import ShortSteps
-from dfx_agent.facts.steps import TRANSFER, RankStep, Step
+from dfx_agent.facts.steps import MAX_OPEN_STEPS, SUPERSEDED_BY, TRANSFER, RankStep, Step
 from dfx_agent.job.here import Shift
+from dfx_agent.job.step_rows import step_row, with_late, without
+from dfx_agent.snapshot import StepRow
 
-_KEEP_STEPS, _KEEP_ROWS, _KEEP_OPEN = 32, 16, 64
+_KEEP_STEPS = 32
+_KEEP_CHECKPOINTS = 200
+# rows by the number of ranks: so many cells, but never fewer nor more rows
+_KEEP_CELLS, _FEWEST_ROWS, _MOST_ROWS = 4096, 8, 200
+_PACE_ROWS = 16  # that say how long a step takes
 
 
 @dataclass
@@ -24,17 +34,30 @@ class _Open:
     """A step that not all have passed. ``num_lost``: records, by node."""
 
     begin_seconds: float
+    end_seconds: float
     ranks: dict[str, RankStep] = field(default_factory=dict)
     num_lost: dict[str, int] = field(default_factory=dict)
+    num_shown: int = 0  # ranks in its row
+
+    def add(self, node: str, step: Step, ranks: Mapping[str, RankStep]) -> None:
+        self.begin_seconds = min(self.begin_seconds, step.begin_seconds)
+        self.end_seconds = max(self.end_seconds, step.end_seconds)
+        self.ranks |= ranks
+        self.num_lost[node] = step.num_lost
+
+    def is_left(self, number: int, living: Mapping[str, int | None]) -> bool:
+        """Whether no living rank is in it, or before it."""
+        return all(label in self.ranks or (step or 0) > number for label, step in living.items())
 
 
 class JobSteps:
-    """One role; ``add`` what nodes tell, then ``close``. ``rows``: the newest as they were."""
+    """``add`` what nodes report, then ``close``. ``steps`` are the latest that can be judged."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: str = "") -> None:
         self.steps: deque[Step] = deque(maxlen=_KEEP_STEPS)
-        self.rows: deque[Step] = deque(maxlen=_KEEP_ROWS)
-        self.checkpoints: deque[int] = deque(maxlen=_KEEP_ROWS)  # steps with a stage of that name
+        self.checkpoints: deque[int] = deque(maxlen=_KEEP_CHECKPOINTS)
+        self._role = role
+        self._rows: dict[int, StepRow] = {}
         self._short = ShortSteps()
         self._open: dict[int, _Open] = {}
         self._newest: dict[str, tuple[int, float]] = {}  # node -> its newest step and its begin
@@ -48,39 +71,94 @@ class JobSteps:
 
     def add(self, node: str, told: Step, shift: Shift, label: Callable[[str], str]) -> None:
         """``label``: how a rank is called in the job. What was told before is passed over."""
-        before = self._newest.get(node)
-        if before is not None and told.step <= before[0] and told.begin_seconds <= before[1]:
-            return
-        self._newest[node] = told.step, told.begin_seconds
+        number, before = told.step, self._newest.get(node)
+        is_next = before is None or number > before[0]
+        is_new = is_next or (before is not None and told.begin_seconds > before[1])
         step = shift.step(told)
-        known = self._open.setdefault(step.step, _Open(step.begin_seconds))
-        known.begin_seconds = min(known.begin_seconds, step.begin_seconds)
-        known.ranks |= {label(rank): of for rank, of in step.ranks.items()}
-        known.num_lost[node] = step.num_lost
+        ranks = {label(rank): of for rank, of in step.ranks.items()}
+        known = self._open.get(number)
+        if is_next or (is_new and known is None):
+            self._newest[node] = number, told.begin_seconds
+        if known is None:
+            if not is_new:
+                if number in self._rows:  # as of a rank that died in it
+                    row = with_late(self._rows[number], ranks, step.end_seconds)
+                    self._rows[number] = row
+                return
+            known = self._open[number] = _Open(step.begin_seconds, step.end_seconds)
+        known.add(node, step, ranks)
 
-    def close(self, awaited: Collection[str]) -> None:
-        """Take the steps that all of ``awaited`` have passed."""
+    def close(self, living: Mapping[str, int | None], ended: Mapping[str, int | None]) -> None:
+        """Take the steps that are complete. Both: label -> the step that this rank is in.
+
+        At the end of a job, when none lives, all that have ended are waited for.
+        """
+        if not self._open:
+            return
+        newest = max((step for step in living.values() if step is not None), default=-1)
         for number, known in sorted(self._open.items()):
-            if awaited and all(label in known.ranks for label in awaited):
-                step = _closed(number, self._open.pop(number))
-                self.rows.append(step)
-                if any(map(_has_saved, step.ranks.values())):
-                    self.checkpoints.append(number)
-                taken = self._short.take(step)
-                self.steps += [taken] if taken is not None else []
-        for number in sorted(self._open)[:-_KEEP_OPEN]:
+            is_complete = all(label in known.ranks for label in living or ended)
+            if is_complete and (living or ended):
+                self._take(number, self._open.pop(number))
+            is_superseded = newest >= number + SUPERSEDED_BY
+            if is_complete or is_superseded or known.is_left(number, living):
+                self._show(number, known, {**living, **ended})
+        for number in sorted(self._open)[:-MAX_OPEN_STEPS]:
             del self._open[number]
 
+    def remove(self, label: str) -> None:
+        """The process ended long ago."""
+        for known in self._open.values():
+            known.ranks.pop(label, None)
+        self._open = {number: known for number, known in self._open.items() if known.ranks}
+        rows = {number: without(row, label) for number, row in self._rows.items()}
+        self._rows = {number: row for number, row in rows.items() if row is not None}
 
-def _has_saved(of: RankStep) -> bool:
-    return ("stage", "checkpoint") in of.parts
+    def rows(self, num_steps: int = _MOST_ROWS) -> list[StepRow]:
+        """The latest that are shown, oldest first."""
+        return sorted(self._rows.values(), key=lambda row: row.begin_seconds)[-num_steps:]
+
+    def spans(self) -> list[tuple[float, float]]:
+        """(begin, end) of the latest that are shown: how long a step takes."""
+        return [(row.begin_seconds, row.end_seconds) for row in self.rows(_PACE_ROWS)]
+
+    def _take(self, number: int, known: _Open) -> None:
+        step = _closed(number, known)
+        if any(("stage", "checkpoint") in of.parts for of in step.ranks.values()):
+            self.checkpoints.append(number)
+        known.ranks = dict(step.ranks)
+        taken = self._short.take(step)
+        self.steps += [taken] if taken is not None else []
+
+    def _show(self, number: int, known: _Open, reached: Mapping[str, int | None]) -> None:
+        if known.num_shown == len(known.ranks):
+            return
+        known.num_shown = len(known.ranks)
+        missing = [
+            label for label, step in reached.items() if step == number and label not in known.ranks
+        ]
+        span = known.begin_seconds, known.end_seconds
+        self._rows.pop(number, None)
+        self._rows[number] = step_row(self._role, number, span, known.ranks, missing)
+        num_kept = max(_FEWEST_ROWS, min(_MOST_ROWS, _KEEP_CELLS // len(known.ranks)))
+        for old in list(self._rows)[:-num_kept]:
+            del self._rows[old]
+
+
+def latest_rows(roles: Iterable[JobSteps], num_steps: int) -> tuple[StepRow, ...]:
+    """The latest ``num_steps`` that are shown of every role, all by begin."""
+    rows = [row for steps in roles for row in steps.rows(num_steps)]
+    return tuple(sorted(rows, key=lambda row: row.begin_seconds))
 
 
 def _closed(number: int, known: _Open) -> Step:
     ranks = dict(sorted(known.ranks.items(), key=lambda item: (len(item[0]), item[0])))
     if len(known.num_lost) > 1:
         ranks = by_duration(ranks)
-    return Step(number, known.begin_seconds, sum(known.num_lost.values()), ranks)
+    return Step(
+        number, known.begin_seconds, sum(known.num_lost.values()), ranks,
+        last_end_seconds=known.end_seconds,
+    )  # fmt: skip
 
 
 def by_duration(ranks: Mapping[str, RankStep]) -> dict[str, RankStep]:

@@ -1,47 +1,51 @@
-"""Steps of one role as they close: what each rank worked and waited in them.
+"""Steps of one role on this node as they close: what each rank worked and waited in them.
 
-A step is taken when every living rank has passed it, from the ranks' own windows: it needs no row
-of the run, and begins anew when a rank is restarted.
+A step is returned when every living rank has passed it: collectives are matched by then. Of one
+that is superseded, what ranks have passed of it is returned one reading later, and the others'
+part when they pass it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
 from dfx_agent.facts.layout import Layout
-from dfx_agent.facts.short_steps import ShortSteps
-from dfx_agent.facts.steps import IDLE, LEAST_SECONDS, TRANSFER, Part, RankStep, RoleSteps, Step
+from dfx_agent.facts.steps import (
+    IDLE,
+    MAX_OPEN_STEPS,
+    SUPERSEDED_BY,
+    TRANSFER,
+    Part,
+    RankStep,
+    RoleSteps,
+    Step,
+)
 from dfx_agent.facts.wait_kinds import PEER_WAITS
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.layout import LayoutWatch
 from dfx_agent.node.process import ClosedStep, Process
 
-_KEEP_STEPS = 32
-_KEEP_OPEN = 8
-
 
 class StepWatch:
     """The steps of one role, as they close."""
 
-    def __init__(self, least_seconds: float = LEAST_SECONDS) -> None:
-        self.steps: deque[Step] = deque(maxlen=_KEEP_STEPS)
-        self._short = ShortSteps(least_seconds)
+    def __init__(self) -> None:
+        self._overdue: set[int] = set()  # superseded at the reading before
         self._open: dict[int, dict[Process, ClosedStep]] = {}
         self._known: dict[str, Process] = {}
         self._layout = LayoutWatch()
 
-    def add(self, process: Process, closed: Iterable[ClosedStep]) -> None:
-        """Steps that one process has passed."""
+    def add(self, process: Process, closed: Iterable[ClosedStep]) -> bool:
+        """Steps that one process has passed. False: it took another one's place."""
         before = self._known.setdefault(process.label, process)
         if before is not process:  # a restart: the others begin anew too
             self._known = {process.label: process}
             self._open.clear()
-            self.steps.clear()
-            self._short.clear()
+            self._overdue.clear()
         for step in closed:
             if step.window.step is not None and step.window.end_ns is not None:
                 self._open.setdefault(step.window.step, {})[process] = step
+        return before is process
 
     def let_go(self, process: Process) -> None:
         """It ended long ago."""
@@ -52,28 +56,26 @@ class StepWatch:
         self._open = {number: closed for number, closed in self._open.items() if closed}
 
     def close(self, living: Collection[Process], collectives: Collectives) -> list[Step]:
-        """Take the steps that all of ``living`` have passed, at the end of the job all ranks.
-
-        Returned as they were, short ones too.
-        """
+        """Take the steps that all of ``living`` have passed, at the end of the job all ranks."""
         awaited, taken = living or self._known.values(), []
         for number, closed in sorted(self._open.items()):
-            if all(process in closed for process in awaited):
+            if number in self._overdue or all(process in closed for process in awaited):
                 taken.append(_step(number, self._open.pop(number), collectives))
-                step = self._short.take(taken[-1])
-                self.steps += [step] if step is not None else []
-        for number in sorted(self._open)[:-_KEEP_OPEN]:
+        newest = max((p.step for p in living if p.step is not None), default=-1)
+        self._overdue = {
+            number for number in self._open if not living or newest >= number + SUPERSEDED_BY
+        }
+        for number in sorted(self._open)[:-MAX_OPEN_STEPS]:
             del self._open[number]
         return taken
 
     def facts(self, role: str, ranks: Collection[Process], collectives: Collectives) -> RoleSteps:
-        """What is closed by now; ``ranks`` are those of the role that are seen, at least one."""
+        """Without its steps; ``ranks`` are those of the role that are seen, at least one."""
         ratios = [collectives.coverage_ratio(process) for process in ranks]
         coverage = min((ratio for ratio in ratios if ratio is not None), default=None)
         world_size = max(process.follower.identity.world_size for process in ranks)
         states = {p.label: state for p in ranks if (state := p.devices.state()) is not None}
-        steps, layout = tuple(self.steps), self.layout(ranks)
-        return RoleSteps(role, steps, coverage, len(ranks), world_size, layout, states)
+        return RoleSteps(role, (), coverage, len(ranks), world_size, self.layout(ranks), states)
 
     def layout(self, ranks: Collection[Process]) -> Layout:
         """As these ranks have told it; the same value until somebody tells something new."""
@@ -88,7 +90,9 @@ def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collec
         transfer_ns = collectives.take_transfer_ns(process, window.begin_ns, end_ns)
         ranks[process.label] = rank_step(step, transfer_ns / 1e9)
     begin = min(p.follower.epoch_seconds(s.window.begin_ns) for p, s in closed.items())
-    return Step(number, begin, sum(p.follower.num_lost for p in closed), ranks)
+    end = max(p.follower.epoch_seconds(s.window.end_ns or 0) for p, s in closed.items())
+    num_lost = sum(p.follower.num_lost for p in closed)
+    return Step(number, begin, num_lost, ranks, last_end_seconds=end)
 
 
 def rank_step(closed: ClosedStep, transfer_seconds: float) -> RankStep:
@@ -106,5 +110,5 @@ def rank_step(closed: ClosedStep, transfer_seconds: float) -> RankStep:
     forward, busy = closed.num_forward_tokens, closed.busy_seconds
     return RankStep(
         split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor,
-        closed.groups,
+        closed.groups, split, tokens,
     )  # fmt: skip

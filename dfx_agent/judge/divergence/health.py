@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar
 
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId
+from dfx_agent.facts.steps import MAX_OPEN_STEPS, SUPERSEDED_BY
 from dfx_agent.judge.divergence.bank import KeptBank, SignalBank
 from dfx_agent.judge.divergence.broken_values import BrokenValues, KeptBreak, Place
 from dfx_agent.judge.divergence.inputs import LiveInputs, Source, broken_place, input_of
@@ -25,8 +26,6 @@ from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import SignalState
 
-_SUPERSEDED_BY = 2
-_MAX_OPEN_STEPS = 64
 _KEEP_STATES = 256
 # clocks of two agents read the same stamp a little differently
 _CLOCK_SECONDS = 1e-3
@@ -149,7 +148,7 @@ class RunHealth:
             if not reached or step in self._settled:
                 self._observe(step)
         self._settled = set(complete) & set(self._steps)
-        for step in sorted(self._steps)[:-_MAX_OPEN_STEPS]:
+        for step in sorted(self._steps)[:-MAX_OPEN_STEPS]:
             self._observe(step)
 
     def reset(self) -> None:
@@ -262,7 +261,7 @@ class RunHealth:
         return reached
 
     def _is_complete(self, step: int, reached: list[int]) -> bool:
-        if not reached or max(reached) >= step + _SUPERSEDED_BY:
+        if not reached or max(reached) >= step + SUPERSEDED_BY:
             return True
         return min(reached) > step and self._choice.is_whole(self._steps[step])
 

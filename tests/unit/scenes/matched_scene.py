@@ -31,6 +31,7 @@ class Rank:
     filed_as: Identity = field(default_factory=lambda: Identity(run="r", role="trainer"))
     is_living: bool = True
     last_event_ns: int = 0
+    step: int | None = None
     collectives: list[Collective] = field(default_factory=list)
     device_times: list[DeviceTime] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)

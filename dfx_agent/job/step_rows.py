@@ -1,0 +1,82 @@
+"""A step of one role as a row of a Snapshot: what each rank did in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep
+from dfx_agent.snapshot import StepCell, StepRow, TimeSplit
+
+
+def step_row(
+    role: str,
+    step: int,
+    span: tuple[float, float],
+    ranks: Mapping[str, RankStep],
+    missing: Iterable[str] = (),
+) -> StepRow:
+    """``span``: when the first rank began it and the last one ended it, Unix seconds.
+
+    ``missing``: ranks that are still in it.
+    """
+    cells = tuple(_cell(label, ranks[label]) for label in sorted(ranks, key=rank_order))
+    bubble = _bubble(cells, span)
+    return StepRow(step, role, *span, tuple(sorted(missing, key=rank_order)), bubble, cells)
+
+
+def with_late(row: StepRow, ranks: Mapping[str, RankStep], end_seconds: float) -> StepRow:
+    """The row with cells of ranks that it does not have yet; ``end_seconds`` of the last one."""
+    labels = {cell.rank for cell in row.cells}
+    late = [_cell(label, of) for label, of in ranks.items() if label not in labels]
+    if not late:
+        return row
+    cells = tuple(sorted((*row.cells, *late), key=lambda cell: rank_order(cell.rank)))
+    end = max(row.end_seconds, end_seconds)
+    missing = tuple(label for label in row.missing_ranks if label not in ranks)
+    bubble = _bubble(cells, (row.begin_seconds, end))
+    return replace(row, end_seconds=end, missing_ranks=missing, bubble_ratio=bubble, cells=cells)
+
+
+def without(row: StepRow, label: str) -> StepRow | None:
+    """The row without the cell of this rank; None if no other rank is in it."""
+    cells = tuple(cell for cell in row.cells if cell.rank != label)
+    return replace(row, cells=cells) if cells else None
+
+
+def rank_order(label: str) -> tuple[int, str]:
+    """Sort key: rank 2 before rank 10, processes without a rank last."""
+    head = label.partition("@")[0].partition(".")[0]
+    return (int(head), label) if head.isdecimal() else (1 << 31, label)
+
+
+def split_of(of: RankStep) -> TimeSplit:
+    """Where the time of a step went; of a rank on another node by its sums.
+
+    There, waits for peers are those in collectives, transfer too.
+    """
+    if of.split is not None:
+        return of.split
+    stages = {name: s for (kind, name), s in of.parts.items() if kind == "stage"}
+    waits = {name: {"": s} for (kind, name), s in of.parts.items() if kind == "wait"}
+    blocked = of.waited_seconds + of.parts.get(TRANSFER, 0.0)
+    if blocked:
+        waits["collective"] = {"": blocked}
+    idle = of.parts.get(IDLE, 0.0)
+    waited = sum(seconds for places in waits.values() for seconds in places.values())
+    active = max(0.0, of.wall_seconds - waited - idle)
+    return TimeSplit(of.wall_seconds, active, idle, stages, waits)
+
+
+def _bubble(cells: Sequence[StepCell], span: tuple[float, float]) -> float | None:
+    """Share of the ranks' time in which they were not active."""
+    seconds = span[1] - span[0]
+    active = sum(cell.split.active_seconds for cell in cells)
+    return 1 - active / (len(cells) * seconds) if seconds > 0 else None
+
+
+def _cell(label: str, of: RankStep) -> StepCell:
+    tokens = of.tokens
+    if tokens is None:
+        tokens = {} if of.num_tokens is None else {"all": of.num_tokens}
+    return StepCell(label, split_of(of), tokens)
