@@ -59,7 +59,7 @@ class _Newest:
         self.totals["num_crossings"] += 1
         for (name, _), value in crossing.fields.items():
             if name in {"num_nonfinite", "num_misaligned", "num_unread"}:
-                self.totals[name] += int(value)
+                self.totals[name] += max(0, int(value))
 
 
 class RunLedger:

@@ -38,6 +38,8 @@ rows = st.tuples(
 NAN = (0, 1, math.nan, 1, 0, 0, 0, records.COUNT, False, "tokens")
 FALLS = (0, 1, -5.0, 1, 0, 0, 0, records.TOKENS, False, "tokens")
 LOSES = (0, 1, 1e308, 1, 1, 0, 0, records.COLLECTIVE, True, "all_reduce@0")
+OPENS = (0, 0, 0.0, 0, 0, 0, 0, records.STAGE, False, "tokens")
+UNREAD = (0, 0, -1.0, 0, 0, 0, 1, records.LEDGER, False, "tokens")
 
 
 def counters(exporter: PrometheusExporter) -> dict[tuple, float]:
@@ -58,6 +60,7 @@ def write(segment: SegmentWriter, names: dict[str, int], row: tuple) -> None:
     segment.emit(begin, end, value, step, span, parent, thread, flagged, names[name])
 
 
+@example([[OPENS, OPENS, UNREAD]])
 @example([[NAN], [FALLS], [LOSES, LOSES]])
 @given(st.lists(st.lists(rows, max_size=12), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
