@@ -29,7 +29,7 @@ def as_json(
 
 
 def _run_as_json(report: Report) -> dict[str, Any]:
-    coverage = report.coverage
+    coverage, num_rows_of = report.coverage, report.coverage.tail.num_rows_of
     return {
         "file": report.file,
         "run": report.name,
@@ -37,7 +37,7 @@ def _run_as_json(report: Report) -> dict[str, Any]:
         "rows": report.num_rows,
         "rows_judged": coverage.num_rows_judged,
         "signals": {
-            signal: {"keys": keys, "rows": coverage.num_rows_of.get(signal, 0)}
+            signal: {"keys": keys, "rows": num_rows_of.get(signal, 0)}
             for signal, keys in coverage.keys.items()
         },
         "missing_families": coverage.missing_families,

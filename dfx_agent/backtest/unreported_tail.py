@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, KeysView
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from dfx_agent.sentence import listed
@@ -27,10 +28,11 @@ class _Reported:
     step: int = 0
     longest_gap: int = 0
 
-    def observe(self, row: int, step: int) -> None:
+    def observe(self, row: int, step: int, num_rows: int) -> None:
+        """Values on ``num_rows`` rows in a row, the last of them ``row``."""
         if self.num_values:
-            self.longest_gap = max(self.longest_gap, row - self.row - 1)
-        self.num_values += 1
+            self.longest_gap = max(self.longest_gap, row - num_rows - self.row)
+        self.num_values += num_rows
         self.row, self.step = row, step
 
     def has_stopped(self, row: int) -> bool:
@@ -51,23 +53,40 @@ class UnreportedTail:
         self._last_step: int | None = None
         self._num_reported = 0
         self._signals: dict[str, _Reported] = {}
+        # signals of the latest rows, and how many of these rows have the same: counted at once
+        self._names: KeysView[str] = {}.keys()
+        self._num_same = 0
 
-    def observe(self, step: int, signals: Collection[str]) -> None:
+    def observe(self, step: int, signals: AbstractSet[str]) -> None:
         """``signals`` are the names of those that have a value in the next row."""
         if not signals:
             self.num_rows += 1
             return
+        if signals != self._names:
+            self._count()
+            self._names = dict.fromkeys(signals).keys()
         self._longest_gap = max(self._longest_gap, self.num_rows)
         self.num_rows, self._last_step = 0, step
         self._num_reported += 1
-        for signal in signals:
-            if (reported := self._signals.get(signal)) is None:
-                reported = self._signals[signal] = _Reported()
-            reported.observe(self._num_reported, step)
+        self._num_same += 1
+
+    @property
+    def num_rows_of(self) -> dict[str, int]:
+        """Signal -> rows in which it has a value."""
+        self._count()
+        return {name: reported.num_values for name, reported in self._signals.items()}
+
+    def _count(self) -> None:
+        if self._num_same and self._last_step is not None:
+            for name in self._names:
+                reported = self._signals.setdefault(name, _Reported())
+                reported.observe(self._num_reported, self._last_step, self._num_same)
+        self._num_same = 0
 
     @property
     def lines(self) -> list[str]:
         """What to say of it; empty where signals were as rare before."""
+        self._count()
         lines = list(self._stopped())
         if self._last_step is not None and _is_tail(self.num_rows, self._longest_gap):
             judged = f"nothing is judged after step {self._last_step}"

@@ -177,10 +177,12 @@ def _draw(reports: list[Report], thresholds: Thresholds, path: Path) -> None:
 
 def _with_progress(files: list[Path]) -> Iterable[Path]:
     """A bar for people who wait for many files; nothing in a pipe."""
+    if len(files) <= 3 or not sys.stderr.isatty():
+        return files  # a bar that is off still prints an empty line with the oldest rich
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    if not console.is_terminal or len(files) <= 3:
-        return files  # a bar that is off still prints an empty line with the oldest rich
+    if not console.is_terminal:
+        return files
     return track(files, "replaying", console=console, transient=True)

@@ -66,6 +66,7 @@ class ImpossibleValues:
     def drop_from(self, step: int, values: Record) -> None:
         for key, signal in self.signals.items():
             value = values.get(key)
-            if value is not None and is_impossible(signal, value):
+            # 0 to 1 is possible for all
+            if value is not None and not 0 <= value <= 1 and is_impossible(signal, value):
                 del values[key]
                 self._notes.add(f"is no possible {signal}: dropped", f"{value:.6g} of step {step}")

@@ -111,15 +111,16 @@ def median_distance(ordered: Sequence[float], middle: float, near: int = 0) -> t
     The latter is the median of ``|score - middle|``, without a sort. Distances grow to both ends:
     the begin is searched from ``near``, where it was a row before.
     """
-    half = len(ordered) // 2
-    most = len(ordered) - half - 1
+    num = len(ordered)
+    half = num // 2
+    most = num - half - 1
     begin = min(near, most)
     while begin < most and middle - ordered[begin] > ordered[begin + half + 1] - middle:
         begin += 1
     while begin and middle - ordered[begin - 1] <= ordered[begin + half] - middle:
         begin -= 1
     first, last = middle - ordered[begin], ordered[begin + half] - middle
-    if len(ordered) % 2 or not half:
+    if num % 2 or not half:
         return begin, max(last, first)
     if first > last:
         return begin, (first + max(middle - ordered[begin + 1], last)) / 2
@@ -138,5 +139,6 @@ def _median(values: Sequence[float]) -> float:
 
 
 def median_of_sorted(values: Sequence[float]) -> float:
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+    num = len(values)
+    middle = num // 2
+    return values[middle] if num % 2 else (values[middle - 1] + values[middle]) / 2

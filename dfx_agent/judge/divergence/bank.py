@@ -13,17 +13,17 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from dfx_agent.judge.divergence.aborted_share import AbortedShare
-from dfx_agent.judge.divergence.around_onset import AroundOnset, KeptAroundOnset
+from dfx_agent.judge.divergence.around_onset import KeptAroundOnset
 from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
 from dfx_agent.judge.divergence.broken_values import NonFinite
 from dfx_agent.judge.divergence.collapse import (
-    ENTROPY,
     MOVED_BY_LEARNING,
-    REFERENCE_KLS,
+    REWARD,
     UNBELIEVABLE,
     KeptStreak,
     believed,
 )
+from dfx_agent.judge.divergence.explanations import Explanations
 from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
 from dfx_agent.judge.divergence.onset import History, find_onset
 from dfx_agent.judge.divergence.reward_trend import KeptRewardTrend, RewardTrend
@@ -46,6 +46,7 @@ from dfx_agent.judge.divergence.symptoms import (
     KeptSymptom,
     StepSignals,
     Symptom,
+    symptoms_by_family,
 )
 from dfx_agent.judge.divergence.vote import Vote
 from dfx_agent.rules.conditions import Condition
@@ -83,7 +84,7 @@ PARAMETERS = DetectorParameters(
 
 @dataclass(frozen=True)
 class KeptBank(Kept):
-    """``symptoms`` in the order of ``_families``; ``calm``: rows by "family direction".
+    """``symptoms`` in the order of ``symptoms_by_family``; ``calm``: rows by "family direction".
 
     ``nonfinite``: rows by place. ``latch``: row and step. What has a default may lack in format 2.
     """
@@ -123,18 +124,16 @@ class SignalBank:
         self._seconds: float | None = None
         self._latch_seconds: float | None = None
         self._signals = [Signal(spec) for spec in SIGNALS]
-        self._symptoms = _families()
+        self._symptoms = symptoms_by_family()
         self._of_family = {key: self._members(*key) for key in self._symptoms}
-        self._families = [(s, *self._of_family[key]) for key, s in self._symptoms.items()]
+        # each signal with the symptoms that it may show, and their sign
+        self._scored = [(signal, self._symptoms_of(signal)) for signal in self._signals]
         self._calm = {key: Calm(symptom.direction) for key, symptom in self._symptoms.items()}
         self._reward = RewardTrend()
-        # what explains why a gradient norm or a reference KL is far off, and the newest values
-        of_reference = [f"{name} reward" for name in sorted(REFERENCE_KLS)]
-        self._beside = {name: AroundOnset() for name in ("loss", "reward", *of_reference)}
-        self._reported: Mapping[str, float] = {}
+        self._explanations = Explanations(self._reward)
         for signal in self._signals:
             if signal.spec.name in MOVED_BY_LEARNING:
-                signal.is_explained = partial(self._is_learning, signal.spec.name)
+                signal.is_explained = partial(self._explanations.explains, signal.spec.name)
         self._collapsed = RunCollapses()
         for signal in self._signals:
             signal.collapses = self._collapsed
@@ -178,8 +177,9 @@ class SignalBank:
         if isinstance(values, StepSignals) and values.changed:
             self._learn_anew(values.changed)
         self._score(step, {} if is_restart else values)
-        self._update_latch(step)
-        self._hold_learning()
+        if not self._is_idle():
+            self._update_latch(step)
+            self._hold_learning()
         self._newest = None
 
     @property
@@ -227,7 +227,7 @@ class SignalBank:
             nonfinite=self._nonfinite.kept(),
             spread=self._spread.kept(),
             latch=self._latch,
-            beside={name: a.kept() for name, a in self._beside.items() if a.kept() != _NOTHING},
+            beside=self._explanations.kept(),
             aborted=self._aborted.kept(),
             latch_seconds=self._latch_seconds,
             collapses=self._collapsed.kept(),
@@ -245,8 +245,7 @@ class SignalBank:
         for key, calm in self._calm.items():  # format 2 may have one of a family
             calm.num_rows = kept.calm.get(" ".join(key), kept.calm.get(key[0], 0))
         self._reward.resume(kept.reward)
-        for name, around in self._beside.items():
-            around.resume(kept.beside.get(name, KeptAroundOnset()))
+        self._explanations.resume(kept.beside)
         self._collapsed.lowest.lowest = kept.lowest
         self._collapsed.dead.resume(kept.dead)
         self._collapsed.resume(kept.collapses)
@@ -260,48 +259,45 @@ class SignalBank:
         self._newest = None
 
     def _score(self, step: int, values: Mapping[str, float]) -> None:
-        self._reported = values
-        for signal in self._signals:
+        self._explanations.values = values
+        self._explanations.is_paged = self._latch is not None
+        farthest: dict[Symptom, float] = {}
+        for signal, shown in self._scored:
             value = values.get(signal.signal)
-            if value is None and signal.is_silent:
+            if value is None and signal.value is None and not signal.is_broken:
                 continue
             finite, is_broken = value, False
-            if value is None or not abs(value) < UNBELIEVABLE:
-                finite = believed(signal.spec, value)
-                is_broken = value is not None and not math.isfinite(value)
+            if value is not None and not abs(value) < UNBELIEVABLE:
+                finite, is_broken = believed(signal.spec, value), not math.isfinite(value)
             alarms = signal.observe(step, finite, is_broken=is_broken)
-            for direction, onset in alarms.items() if alarms else ():
-                self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
-            if signal.signal == "reward":
-                smallest = signal.baseline.smallest_step
-                self._reward.observe(step, finite, signal.plain_z, smallest)
-                if finite is not None:
-                    self._collapsed.reward_fall.observe(step, holds=self._reward.is_down)
+            if alarms:
+                self._raise_alarms(signal, alarms)
+            if signal.signal == REWARD:
+                self._follow_reward(step, finite, signal)
+            for symptom, sign in shown if signal.z is not None else ():
+                distance = signal.distance(sign)
+                farthest[symptom] = max(distance, farthest.get(symptom, distance))
         if self._reward.fall_step is not None:
             self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
-        for symptom, sign, signals in self._families:
-            zs = [signal.distance(sign) for signal in signals if signal.z is not None]
-            if zs:
-                symptom.observe(self._row, max(zs))
+        for symptom, distance in farthest.items():
+            symptom.observe(self._row, distance)
         self._collapsed.observe(step, values)
 
-    def _is_learning(self, name: str, is_far: bool) -> bool:  # noqa: FBT001
-        """Why it may be far off in a healthy run; a page that is on ends by its own rules."""
-        is_improving = self._latch is None and self._reward.is_improving(is_latched=False)
-        if name == ENTROPY:
-            return bool(is_improving)
-        if name in REFERENCE_KLS:
-            reward = self._watch_beside(f"{name} reward", "reward", is_far=is_far)
-            return bool(is_improving) or (reward.is_known and not reward.is_down)
-        loss = self._watch_beside("loss", "loss", is_far=is_far)
-        reward = self._watch_beside("reward", "reward", is_far=is_far)
-        return bool(is_improving) or reward.is_best or (loss.is_known and not loss.is_up)
+    def _raise_alarms(self, signal: Signal, alarms: Mapping[Direction, int]) -> None:
+        for direction, onset in alarms.items():
+            self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
 
-    def _watch_beside(self, key: str, beside: str, *, is_far: bool) -> AroundOnset:
-        value = self._reported.get(beside, math.nan)
-        around = self._beside[key]
-        around.observe(value if abs(value) < UNBELIEVABLE else None, is_far=is_far)
-        return around
+    def _follow_reward(self, step: int, value: float | None, signal: Signal) -> None:
+        self._reward.observe(step, value, signal.plain_z, signal.baseline.smallest_step)
+        if value is not None:
+            self._collapsed.reward_fall.observe(step, holds=self._reward.is_down)
+
+    def _is_idle(self) -> bool:
+        """Whether no baseline is frozen, and nothing fires for which one would be."""
+        if self._latch is not None or self._num_held or self._is_holding:
+            return False
+        vote = self._judge()
+        return not (vote.is_critical or vote.is_unstable or self._reward.fall_step is not None)
 
     def _hold_learning(self) -> None:
         """Baselines do not learn from rows in which anything fires, for some time."""
@@ -368,6 +364,13 @@ class SignalBank:
             own = find_onset(self._histories(*key), from_step=found.low_step)
             symptom.onset_step = found.step if own is None else own.step
 
+    def _symptoms_of(self, signal: Signal) -> list[tuple[Symptom, float]]:
+        return [
+            (symptom, 1.0 if direction == "up" else -1.0)
+            for (family, direction), symptom in self._symptoms.items()
+            if family == signal.spec.symptom and direction in signal.spec.directions
+        ]
+
     def _members(self, family: str, direction: Direction) -> tuple[float, list[Signal]]:
         """The sign of a distance in this direction, and the signals that the family is made of."""
         of_family = [signal for signal in self._signals if signal.spec.symptom == family]
@@ -406,8 +409,7 @@ class SignalBank:
         self._rows = None
         self._reward.clear()
         self._collapsed.relearn()
-        for around in self._beside.values():
-            around.clear()
+        self._explanations.clear()
         self._num_held = 0
 
     def _learn_anew(self, names: frozenset[str]) -> None:
@@ -429,8 +431,7 @@ class SignalBank:
         for symptom in self._symptoms.values():
             symptom.rewind(step)
         self._reward.rewind(step)
-        for around in self._beside.values():
-            around.clear()
+        self._explanations.clear()
         self._collapsed.rewind(step)
         if not any(signal.baseline.num_rows for signal in self._signals):
             self._begin_attempt()
@@ -476,14 +477,3 @@ class SignalBank:
             collapses=collapses,
             onset=self._onset,
         )
-
-
-_NOTHING = KeptAroundOnset()
-
-
-def _families() -> dict[tuple[str, Direction], Symptom]:
-    found: dict[tuple[str, Direction], Symptom] = {}
-    for spec in SIGNALS:
-        for direction in spec.directions:
-            found.setdefault((spec.symptom, direction), Symptom(spec.symptom, direction))
-    return found

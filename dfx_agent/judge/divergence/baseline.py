@@ -124,23 +124,23 @@ class Baseline:
 
     def band(self) -> Band | None:
         """None until enough rows are in use: 3, of a signal that starts at zero 12."""
-        ordered = self._ordered
+        ordered, spec = self._ordered, self._spec
         if ordered is None:
             ordered = self._ordered = sorted(self._scores_in_use())
         num = len(ordered)
-        self.is_ready = num >= WARM_STEPS
-        if num < MIN_STEPS or (self._spec.starts_at_zero and not self.is_ready):
+        is_ready = self.is_ready = num >= WARM_STEPS
+        if num < MIN_STEPS or (spec.starts_at_zero and not is_ready):
             return None
         middle = median_of_sorted(ordered)
         self._begin, distance = median_distance(ordered, middle, self._begin)
-        spread, floor = MAD_TO_SIGMA * distance, self._spec.scale_floor
-        if self._spec.is_raw:
+        spread, floor = MAD_TO_SIGMA * distance, spec.scale_floor
+        if spec.is_raw:
             # outliers are part of a reward; the median distance of one mostly the same is 0
             spread = max(spread, mean_deviation(ordered))
-        if self._spec.is_raw or not self.is_ready:
+        if spec.is_raw or not is_ready:
             floor = self._floor(middle, num)
         scale = max(spread * (1 + FEW_ROWS_FACTOR / (num - 1)), floor)
-        has_spread = self.is_ready and spread >= TREND_SHARE * floor
+        has_spread = is_ready and spread >= TREND_SHARE * floor
         trend = trend_of(self._scores_in_use(), spread, floor) if has_spread else None
         return Band(middle, scale, trend, max(spread, floor))
 

@@ -145,9 +145,13 @@ class NonFinite:
 
     def __init__(self) -> None:
         self._rows: dict[str, deque[int]] = {}
+        self._names: set[str] = set()  # signals that had a value
 
     def observe(self, row: int, values: Mapping[str, float]) -> None:
         """A place is known from its first value, so that its count exists before the first NaN."""
+        if values.keys() <= self._names and math.isfinite(sum(values.values())):
+            return
+        self._names |= values.keys()
         for name, value in values.items():
             where = _PLACES.get(name)
             if where is None:

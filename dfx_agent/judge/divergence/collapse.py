@@ -47,6 +47,8 @@ MOST_TRUNCATED = 0.5
 TRUNCATION_RISE = 0.4
 ALL_TRUNCATED = 0.9
 REWARD_FLOOR_MARGIN = 0.01
+# log of the least factor of a collapse by size
+LOG_FAR = math.log(min(BLOW_UP_FACTOR, ENTROPY_FALL_FACTOR, SPIKE_FACTOR))
 _LOG_BLOW_UP, LOG_SPIKE = math.log(BLOW_UP_FACTOR), math.log(SPIKE_FACTOR)
 _LOG_ENTROPY_FALL, _LOG_LEAST_NORM = math.log(ENTROPY_FALL_FACTOR), math.log(LEAST_USUAL_NORM)
 _NO_SPIKES = frozenset({ENTROPY, "clip_fraction", "response_length"})

@@ -210,7 +210,7 @@ class RunCollapses:
         if spec.name == ENTROPY:
             self.fall.observe(step, score, band)
         holds = score - band.median >= LOG_SPIKE and is_spike(spec, band, score)
-        if holds or (self.spikes and spec.name in self.spikes):
+        if holds or spec.name in self.spikes:
             self.spikes.setdefault(spec.name, Spikes()).observe(step, holds=holds)
 
     def observe(self, step: int, values: Mapping[str, float]) -> None:

@@ -13,7 +13,9 @@ from dfx_agent.judge.divergence.bands import Band
 from dfx_agent.judge.divergence.baseline import Baseline, Drift, KeptBaseline, KeptDrift
 from dfx_agent.judge.divergence.collapse import (
     BLOW_UP_STEPS,
+    ENTROPY,
     JUMP_STEPS,
+    LOG_FAR,
     REWARD,
     KeptStreak,
     Streak,
@@ -119,13 +121,15 @@ class Signal:
 
     def __init__(self, spec: SignalSpec) -> None:
         self.spec, self.signal = spec, spec.name
+        self._is_reward, self._is_entropy = spec.name == REWARD, spec.name == ENTROPY
         self.is_known = False
         self.value: float | None = None
         self.z: float | None = None
         self.is_broken = False
         self.baseline = Baseline(spec)
         self.drift = Drift()
-        self.cusums: dict[Direction, Cusum] = {"up": Cusum(), "down": Cusum()}
+        self._up, self._down = Cusum(), Cusum()
+        self.cusums: dict[Direction, Cusum] = {"up": self._up, "down": self._down}
         # truncation: most responses cut; every other signal: a blow-up
         self.streak = Streak(JUMP_STEPS if spec.name == TRUNCATION else BLOW_UP_STEPS)
         self._anchor = Anchor(spec.least or 0.0) if spec.name == LOSS else None
@@ -164,12 +168,10 @@ class Signal:
             return {}
         z = self.z = band.z(score)
         self.history.append((step, z))
+        is_near = -CUSUM_SLACK <= z <= CUSUM_SLACK
+        if is_near and not self._up.sum and not self._down.sum:
+            return {}  # a sum of 0 stays so
         return self._alarms(step, z)
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether the newest row said nothing of it."""
-        return self.value is None and not self.is_broken
 
     @property
     def is_ready(self) -> bool:
@@ -189,7 +191,7 @@ class Signal:
 
         A reward that is not lower than usual has not fallen, however far it lies below its trend.
         """
-        if self.spec.name != REWARD:
+        if not self._is_reward:
             return sign * (self.z or 0.0)
         plain_z = self.plain_z
         is_back = plain_z is not None and sign * plain_z <= 0
@@ -285,20 +287,20 @@ class Signal:
             self.streak.observe(step, holds=is_cut_off(band, score))
         else:
             is_left = self._anchor is not None and self._anchor.is_left
-            is_far = is_left or is_blown_up(self.spec, band, score)
+            is_near = abs(score - band.median) < LOG_FAR  # as nearly all rows
+            is_far = is_left or (not is_near and is_blown_up(self.spec, band, score))
             is_explained = self.is_explained is not None and self.is_explained(is_far)
             if is_far or self.streak.num_steps:
                 self.streak.observe(step, holds=is_far and not is_explained)
-            self.collapses.observe_signal(self.spec, step, score, band)
+            if not is_near or self._is_entropy or self.collapses.spikes:
+                self.collapses.observe_signal(self.spec, step, score, band)
 
     def _alarms(self, step: int, z: float) -> dict[Direction, int]:
-        up, down = self.cusums["up"], self.cusums["down"]
         alarms: dict[Direction, int] = {}
-        # a sum of 0 stays so
-        if z > CUSUM_SLACK or up.sum:
-            self._note(alarms, "up", up.add(step, z))
-        if -z > CUSUM_SLACK or down.sum:
-            self._note(alarms, "down", down.add(step, -z))
+        if z > CUSUM_SLACK or self._up.sum:
+            self._note(alarms, "up", self._up.add(step, z))
+        if -z > CUSUM_SLACK or self._down.sum:
+            self._note(alarms, "down", self._down.add(step, -z))
         return alarms
 
     def _note(self, alarms: dict[Direction, int], direction: Direction, onset: int | None) -> None:

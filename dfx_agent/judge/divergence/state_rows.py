@@ -26,6 +26,7 @@ class RowMaker:
     ) -> None:
         self._signals, self._symptoms, self._run = signals, tuple(symptoms), run
         self.known: list[Signal] = []
+        self._unknown = list(signals)
         self._known_symptoms: list[Symptom] = []
         self._newest: StateRows = (), ()
         # which collapses have rows, and those rows while nothing is collapsed
@@ -33,10 +34,11 @@ class RowMaker:
 
     def rows(self, row: int, fell_step: int | None) -> StateRows:
         """``fell_step``: since when the reward has been below its best."""
-        known = [signal for signal in self._signals if signal.is_known]
-        if len(known) != len(self.known):
-            families = {signal.spec.symptom for signal in known}
-            self.known = known
+        unknown = [signal for signal in self._unknown if not signal.is_known]
+        if len(unknown) != len(self._unknown):
+            self._unknown = unknown
+            self.known = [signal for signal in self._signals if signal.is_known]
+            families = {signal.spec.symptom for signal in self.known}
             self._known_symptoms = [s for s in self._symptoms if s.name in families]
         symptoms = tuple([symptom.as_row(row) for symptom in self._known_symptoms])
         before = self._newest[0]
@@ -45,7 +47,7 @@ class RowMaker:
 
     def _collapses(self, fell_step: int | None) -> tuple[CollapseRow, ...]:
         run = self._run
-        if any(signal.streak.num_steps for signal in self.known) or run.is_any:
+        if run.is_any or any(signal.streak.num_steps for signal in self.known):
             return tuple(self._made_collapses(fell_step))
         key = len(self.known), len(run.spikes), run.lowest.lowest is None
         if self._quiet is None or self._quiet[0] != key:

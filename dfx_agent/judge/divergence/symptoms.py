@@ -171,7 +171,8 @@ class Symptom:
             self.clear()
 
     def as_row(self, row: int) -> SymptomRow:
-        if not self.is_active(row):
+        is_over = row > self._active_to_row and not self._is_held
+        if is_over or not self.is_active(row):
             return self._quiet_row
         return _row(self.name, self.direction, True, self.onset_step)  # noqa: FBT003
 
@@ -184,6 +185,15 @@ class Symptom:
         self.onset_step = kept.onset_step
         self._active_to_row, self._is_held = kept.active_to_row, kept.is_held
         self._num_far, self._latest_z = kept.num_far, kept.latest_z
+
+
+def symptoms_by_family() -> dict[tuple[str, Direction], Symptom]:
+    """A symptom for each family and direction."""
+    found: dict[tuple[str, Direction], Symptom] = {}
+    for spec in SIGNALS:
+        for direction in spec.directions:
+            found.setdefault((spec.symptom, direction), Symptom(spec.symptom, direction))
+    return found
 
 
 class Calm:

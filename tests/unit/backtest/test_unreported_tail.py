@@ -44,7 +44,7 @@ def test_blank_rows_at_the_end_of_a_table_are_said(tmp_path):
 def test_rare_signals_and_a_summary_are_no_tail(rows, is_said):
     tail = UnreportedTail()
     for step, has_signal in enumerate(rows):
-        tail.observe(step, ["reward"] if has_signal else [])
+        tail.observe(step, {"reward"} if has_signal else set())
     assert bool(tail.lines) == is_said
 
 
@@ -81,7 +81,16 @@ def test_signals_that_stop_while_others_go_on_are_said(tmp_path, value, first, i
 def test_a_signal_that_is_logged_every_so_often_has_not_stopped(has_loss, is_said):
     tail = UnreportedTail()
     for step in range(100):
-        tail.observe(step, ["reward", "loss"] if has_loss(step) else ["reward"])
-        tail.observe(step, [])
+        tail.observe(step, {"reward", "loss"} if has_loss(step) else {"reward"})
+        tail.observe(step, set())
     last = max(step for step in range(100) if has_loss(step))
     assert tail.lines == [f"loss has no value after step {last}"] * is_said
+
+
+def test_rows_of_each_signal_are_counted_over_changes_of_what_is_reported():
+    tail = UnreportedTail()
+    for step, names in enumerate(["a", "ab", "ab", "", "b", "ab", "a", "a"]):
+        tail.observe(step, set(names))
+    assert tail.num_rows_of == {"a": 6, "b": 4}
+    tail.observe(8, {"b"})
+    assert tail.num_rows_of == {"a": 6, "b": 5}
