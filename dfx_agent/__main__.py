@@ -2,6 +2,9 @@
 
 import sys
 
-from dfx_agent.commands import main
+try:
+    from dfx_agent.commands import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 sys.exit(main())

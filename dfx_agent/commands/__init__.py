@@ -96,9 +96,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb; its exit code."""
     words = sys.argv[1:] if argv is None else argv
     verb = words[0] if words and words[0] in verb_names() else ""
-    args = build_parser(verb, is_overview=not verb).parse_args(words)
-    log.configure(args.log_level, os.environ)
-    try:
+    try:  # around the imports of the verb too, which take most of the start
+        args = build_parser(verb, is_overview=not verb).parse_args(words)
+        log.configure(args.log_level, os.environ)
         code: int = args.execute(args)
     except DfxError as error:
         print(f"dfx-agent: {error}", file=sys.stderr)
