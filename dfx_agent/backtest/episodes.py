@@ -65,6 +65,7 @@ class EpisodeFinder:
         self._evaluator = Evaluator(alerts)
         self._samples = LatestSamples(signals_read(alerts))
         self._open: dict[tuple[str, Severity], Episode] = {}
+        self._nonfinite_since: dict[str, int] = {}  # place -> step
 
     def observe(
         self,
@@ -73,14 +74,41 @@ class EpisodeFinder:
         full_state: Callable[[], SignalState],
     ) -> None:
         """The next state; ``full_state`` has the rows of its signals too."""
+        if self._nonfinite_since or any(state.num_nonfinite_steps.values()):
+            self._follow_nonfinite(state)
         for firing in self._evaluator.observe(state, self._samples.of(state, figures)):
             key = firing.alert.name, firing.alert.severity
             episode = self._open.get(key)
             if episode is not None and state.row - episode.last_row < EPISODE_GAP_ROWS:
                 episode.last_row, episode.last_step = state.row, state.step
             elif not firing.is_inhibited:
-                self._open[key] = _opened(firing, full_state())
+                self._open[key] = self._opened(firing, full_state())
                 self.episodes.append(self._open[key])
+
+    def _follow_nonfinite(self, state: SignalState) -> None:
+        """Since when values are NaN or infinite, by place."""
+        self._nonfinite_since = {
+            where: self._nonfinite_since.get(where, state.step)
+            for where, num in state.num_nonfinite_steps.items()
+            if num
+        }
+
+    def _opened(self, firing: Firing, state: SignalState) -> Episode:
+        """As the page and the terminal of a live run would say it."""
+        alert, onset_step = firing.alert, None
+        sentence, action = alert.summary, alert.runbook.mitigation
+        if alert.name in _DIVERGENCE_NAMES:
+            verdict = divergence_verdict(state, "", alert.condition)
+            sentence, action, onset_step = verdict.summary, verdict.action, verdict.step
+        elif alert.name == NONFINITE.name:
+            sentence = nonfinite_text(state, self._nonfinite_since) or alert.summary
+        else:
+            moved = _reason(alert, state)
+            sentence = joined([f"{alert.summary}: {moved}" if moved else alert.summary])
+        return Episode(
+            alert.name, alert.severity, state.row, state.step, state.row, firing.symptoms,
+            state.step, onset_step, sentence, action,
+        )  # fmt: skip
 
 
 def episodes(
@@ -99,22 +127,4 @@ def _same(state: SignalState) -> SignalState:
 
 def _reason(alert: Alert, state: SignalState) -> str:
     drifted = _DRIFTS.get(alert.name)
-    if drifted:
-        return drift_text(state, drifted)
-    return nonfinite_text(state) if alert.name == NONFINITE.name else moved_text(state)
-
-
-def _opened(firing: Firing, state: SignalState) -> Episode:
-    """As the page and the terminal of a live run would say it."""
-    alert, onset_step = firing.alert, None
-    sentence, action = alert.summary, alert.runbook.mitigation
-    if alert.name in _DIVERGENCE_NAMES:
-        verdict = divergence_verdict(state, "", alert.condition)
-        sentence, action, onset_step = verdict.summary, verdict.action, verdict.step
-    else:
-        moved = _reason(alert, state)
-        sentence = joined([f"{alert.summary}: {moved}" if moved else alert.summary])
-    return Episode(
-        alert.name, alert.severity, state.row, state.step, state.row, firing.symptoms,
-        state.step, onset_step, sentence, action,
-    )  # fmt: skip
+    return drift_text(state, drifted) if drifted else moved_text(state)

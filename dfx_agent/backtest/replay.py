@@ -45,12 +45,13 @@ class Coverage:
     """From what a run was judged. ``keys``: signal -> the log's keys it was read from.
 
     ``varied``: signals whose values were not all the same. ``restarts``: where the step fell back,
-    as row, step before and step after.
+    as row, step before and step after. ``has_numbers``: a row has a number besides its step.
     """
 
     keys: dict[str, list[str]] = field(default_factory=dict)
     num_rows: int = 0
     num_rows_judged: int = 0
+    has_numbers: bool = False
     critical: Condition = DIVERGENCE.condition
     varied: set[str] = field(default_factory=set)
     restarts: list[tuple[int, int, int]] = field(default_factory=list)
@@ -81,6 +82,8 @@ class Coverage:
     @property
     def why_not_judged(self) -> str:
         """Empty where at least one row was judged."""
+        if not (self.has_numbers or self.keys):
+            return f"no number in its {self.num_rows:,} rows, or only the step"
         if not self.is_enough:
             return f"no signal of {listed(self.missing_families)}"
         if self.num_rows_judged:
@@ -184,6 +187,7 @@ class SignalRows:
         names = load(framework)
         new = set(keys) - self._keys
         self._keys |= new
+        self.coverage.has_numbers = True
         self.audit.add_keys(framework, sorted(new))
         found = {key: to for key in new if (to := input_of(framework, key))} | self._route
         ordered = sorted(found, key=lambda key: (-names.priority(key), key))

@@ -168,7 +168,7 @@ def _judged_from(report: Report) -> str:
 
 
 def _missing(report: Report) -> Iterator[str]:
-    if report.coverage.missing_families:
+    if report.coverage.missing_families and report.coverage.has_numbers:
         missing = ", ".join(report.coverage.missing_families)
         yield f"no signal of {missing} was found; name its key: --map NAME=KEY"
 

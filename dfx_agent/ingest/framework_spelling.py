@@ -9,12 +9,20 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from dfx_agent.catalogue.native import Native, NativeNames, frameworks, is_own, load
-from dfx_agent.catalogue.native.meaning import meaning_of
+from dfx_agent.catalogue.native.meaning import meaning_of, words_of
 
 # few keys fit several frameworks: then it is the more common one
 _COMMON = ("verl", "trl")
 # words such as loss and return are everybody's: so many of them, and most keys, name one
 _LEAST_COMMON_WORDS = 2
+# trainers of no framework write keys of these words too
+_EVERYBODYS_WORDS = frozenset((
+    "loss", "reward", "rewards", "kl", "entropy", "grad", "norm", "learning", "rate", "lr", "epoch",
+    "step", "time", "score", "accuracy", "format", "return", "returns", "value", "values",
+    "advantage", "advantages", "policy", "actor", "critic", "ppo", "aux", "group", "response",
+    "length", "num", "total", "tokens", "truncated", "clip", "clipped", "frac", "ratio", "mean",
+    "std", "max", "min",
+))  # fmt: skip
 # keys of an export with more slashes are not recognised
 _MAX_SLASHES = 2
 _MAX_UNDERSCORES = 12
@@ -46,6 +54,14 @@ def _is_evidence(spellings: Mapping[str, str], num_keys: int, names: NativeNames
         if "/" in key.removeprefix("train/") and names.has_name(spelling):
             return True
     return len(spellings) >= _LEAST_COMMON_WORDS and len(spellings) * 2 > num_keys
+
+
+def is_of_one_framework(key: str) -> bool:
+    """Whether a known key says who wrote it: it has a folder, or a word of its own."""
+    name = key.removeprefix("train/")
+    if "/" in name:
+        return True
+    return not name.startswith("eval_") and not _EVERYBODYS_WORDS.issuperset(words_of(name))
 
 
 def spelling_of(key: str, names: NativeNames) -> str | None:

@@ -14,7 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dfx_agent.catalogue.native import MAPPED_PREFIX, Native, frameworks, is_own, load
 from dfx_agent.catalogue.native.meaning import keys_by_signal, meaning_of
-from dfx_agent.ingest.framework_spelling import best_framework, may_mean_a_signal, spelling_of
+from dfx_agent.ingest.framework_spelling import (
+    best_framework,
+    is_of_one_framework,
+    may_mean_a_signal,
+    spelling_of,
+)
 from dfx_agent.ingest.impossible_values import (
     SHARES,
     ImpossibleValues,
@@ -28,8 +33,6 @@ from dfx_agent.ingest.run import MAX_KEYS, Notes, Record, Row
 from dfx_agent.judge.divergence.inputs import input_of, signal_of
 
 _NUM_KEYS_TOLD = 8
-# loss, reward and kl are everybody's
-_LEAST_KEYS_TO_NAME = 4
 # the framework is told from so much of the beginning, and for as long as no key is known
 _NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
 # a framework that gives so many signals under names of its own, with a "/", is the one that wrote
@@ -42,7 +45,7 @@ _SPARSE = 4
 class NativeRows:
     """Rows in the framework's own keys. ``framework`` is settled before the first row comes.
 
-    ``is_sure``: its keys are more than the few words that trainers of no framework write too.
+    ``is_sure``: a key of it is no word that trainers of no framework write too.
     """
 
     def __init__(self, rows: Iterable[Row], notes: Notes, key_map: KeyMap = NO_MAP) -> None:
@@ -51,7 +54,6 @@ class NativeRows:
         self._map = key_map
         self.framework = ""
         self.is_sure = False
-        self._num_known = 0
         self._keys: set[str] = set()
         # key -> how it is spelled, None when it is left out; a key that stays is not here
         self._changed: dict[str, str | None] = {}
@@ -95,7 +97,7 @@ class NativeRows:
                 f"is named by --map, and no record has it (but {_few(self._keys)})", key
             )
         is_known = self.framework or self._signals or any(map(is_own, self._keys))
-        if not is_known and not self._map.spellings:
+        if self._keys and not is_known and not self._map.spellings:
             known = ", ".join(frameworks())
             self._notes.add(f"no key is known (of {known}); name them: --map reward=KEY")
 
@@ -225,9 +227,7 @@ class NativeRows:
             spellings = {key: spelling for key in kept if (spelling := spelling_of(key, names))}
         else:
             self.framework, spellings = best_framework(kept)
-        self._num_known += len(spellings)
-        has_own = any("/" in key.removeprefix("train/") for key in spellings)
-        self.is_sure = has_own or self.is_sure or self._num_known >= _LEAST_KEYS_TO_NAME
+        self.is_sure = self.is_sure or any(map(is_of_one_framework, spellings))
         self._changed.update((key, to) for key, to in spellings.items() if to != key)
         if self._map.spellings:
             self._follow_map(kept)

@@ -30,6 +30,14 @@ BROKEN = Sentence(
     "{place} has been {value} since step {step} on {ranks}.",
     {"place": "The loss", "value": "NaN", "step": 12, "ranks": "rank 1"},
 )
+NONFINITE_ONCE = Sentence(
+    "{signals} {was} NaN or infinite at step {step}.",
+    {"signals": "The gradient norm", "was": "was", "step": 12},
+)
+NONFINITE = Sentence(
+    "{signals} {was} NaN or infinite in {num_steps} of the last 5 steps, first at step {step}.",
+    {"signals": "The loss and the KL", "was": "were", "num_steps": 2, "step": 12},
+)
 BROKEN_NEXT = Sentence("Then followed: {places}.", {"places": "the gradient norm (step 12)"})
 UPDATES_SKIPPED = Sentence(
     "The gradient scaler of {ranks} has skipped the last {num_updates} updates: gradients are NaN "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dfx_agent.judge.divergence import sentences
-from dfx_agent.judge.divergence.broken_values import NONFINITE_STEPS, Break, sentence
+from dfx_agent.judge.divergence.broken_values import Break, sentence
 from dfx_agent.judge.divergence.cause_order import cause, change
 from dfx_agent.judge.divergence.collapse import (
     BLOW_UP_STEPS,
@@ -22,7 +22,7 @@ from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.rules.samples import samples_of, symptom_samples
 from dfx_agent.rules.thresholds import thresholds_in
-from dfx_agent.sentence import joined, listed, rounded
+from dfx_agent.sentence import capitalized, joined, listed, rounded
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow, Verdict
 
 _WORDS = {
@@ -46,6 +46,7 @@ _OWN_WORDS = {
     "truncation": "share of truncated responses",
     "mismatch_logp": "log-probability difference between rollout and trainer",
 }
+_SPECS = {signal.name: signal for signal in SIGNALS}
 _FAMILIES = {signal.name: signal.symptom for signal in SIGNALS}
 _LEAST = {signal.name: signal.least for signal in SIGNALS}
 _DIRECTIONS = {"up": "rose", "down": "fell"}
@@ -156,7 +157,7 @@ def _found(
     )
     return Verdict(
         "divergence", "found", role,
-        head(step=first, between=between, symptoms=moved_text(state)),
+        head(step=first, between=between, symptoms=moved_text(state, is_dated=len(active) > 1)),
         cause=cause(state, collapses), step=first,
         evidence=(*_figures(state), *filter(None, [frozen])),
         action=head.action_text(
@@ -196,12 +197,15 @@ def _not_learning(state: SignalState, role: str, row: CollapseRow) -> Verdict:
     )  # fmt: skip
 
 
-def moved_text(state: SignalState) -> str:
-    """Which signals moved, from where to where, since when; "" where none did."""
+def moved_text(state: SignalState, *, is_dated: bool = True) -> str:
+    """Which signals moved, from where to where, since when; "" where none did.
+
+    A sentence that has a date of its own, and names one signal, needs no second one (``is_dated``).
+    """
     active = [row for row in state.symptoms if row.is_active]
     families = {signal.signal: signal.symptom for signal in state.signals}
     moved = {row.symptom for row in active}
-    said = [_said(row, state) for row in active]
+    said = [_said(row, state, is_dated=is_dated) for row in active]
     sizes: dict[str, str] = {}
     for row in _collapses(state):
         is_said = families.get(row.signal) in moved
@@ -278,13 +282,14 @@ def can_vote(families: Iterable[str], critical: Condition) -> bool:
     return critical.holds(symptom_samples(active, improving=False))
 
 
-def _said(row: SymptomRow, state: SignalState) -> str:
+def _said(row: SymptomRow, state: SignalState, *, is_dated: bool = True) -> str:
     """By the signal of the family that is farthest off now, where one is."""
     sign = 1.0 if row.direction == "up" else -1.0
     of_family = [s for s in state.signals if s.symptom == row.symptom and s.z is not None]
     far = max(of_family, key=lambda s: sign * (s.z or 0.0), default=None)
     moved = "" if far is None or sign * (far.z or 0.0) <= 0 else _from_to(far)
-    onset = "" if row.onset_step is None else f" (since step {row.onset_step})"
+    has_date = is_dated and row.onset_step is not None
+    onset = f" (since step {row.onset_step})" if has_date else ""
     is_other = far is not None and far.signal in _OWN_WORDS and moved
     name = _OWN_WORDS[far.signal] if far is not None and is_other else _WORDS[row.symptom]
     return f"{name} {_DIRECTIONS[row.direction]}{moved}{onset}"
@@ -303,13 +308,26 @@ def _from_to(signal: SignalRow) -> str:
     return f" from {usual} to {rounded(signal.value)}"
 
 
-def nonfinite_text(state: SignalState) -> str:
-    """Where NaN or infinity was reported, on how many of the newest steps; "" where nowhere."""
-    return ", ".join(
-        f"{_PLACES[where]} on {num} of the newest {NONFINITE_STEPS} steps"
-        for where, num in state.num_nonfinite_steps.items()
-        if num
+def nonfinite_text(state: SignalState, since: Mapping[str, int]) -> str:
+    """Which values are NaN or infinite, and since when; ``since``: step by place."""
+    return joined(
+        _nonfinite_sentence(_broken_names(state, where), step, num)
+        for where, step in since.items()
+        if (num := state.num_nonfinite_steps.get(where, 0))
     )
+
+
+def _nonfinite_sentence(names: Sequence[str], step: int, num_steps: int) -> str:
+    said = sentences.NONFINITE_ONCE if num_steps == 1 else sentences.NONFINITE
+    signals, was = capitalized(listed(names)), "was" if len(names) == 1 else "were"
+    return said(signals=signals, was=was, step=step, num_steps=num_steps)
+
+
+def _broken_names(state: SignalState, where: str) -> list[str]:
+    """The signals of one place that are NaN on this row; the place where no signal had a number."""
+    broken = (row.signal for row in state.signals if row.is_broken)
+    names = [_word(signal) for signal in broken if _SPECS[signal].where == where]
+    return [f"the {name}" for name in dict.fromkeys(names)] or [_PLACES[where]]
 
 
 def drift_text(state: SignalState, name: str) -> str:

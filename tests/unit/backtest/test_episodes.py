@@ -41,3 +41,33 @@ def test_a_replay_that_makes_only_the_rows_that_alerts_read_finds_the_same():
     expected = episodes(bank.observe(step, values) for step, values in rows)
     assert {"DfxLengthDrift", "DfxRolloutDegraded"} <= {episode.alert for episode in expected}
     assert replay(rows) == expected
+
+
+NORM = "The gradient norm was NaN or infinite"
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"loss": math.nan}, ["The loss was NaN or infinite at step 600."]),
+        (
+            {"policy_kl": math.nan, "entropy": math.nan},
+            ["The KL and the entropy were NaN or infinite at step 600."],
+        ),
+        (
+            {"grad_norm": math.inf},
+            [f"{NORM} at step 600.", f"{NORM} in 2 of the last 5 steps, first at step 600."],
+        ),
+    ],
+)
+def test_a_page_of_nan_names_signals_and_step(broken, said):
+    rng = random.Random(1)
+    rows = [(10 * i, healthy(rng) | (broken if i >= 60 else {})) for i in range(70)]
+    assert [e.sentence for e in replay(rows) if e.alert == "DfxNonFinite"] == said
+
+
+def test_the_step_of_a_second_nan_is_its_own():
+    rng = random.Random(1)
+    rows = [(i, healthy(rng) | ({"loss": math.nan} if i in {60, 100} else {})) for i in range(120)]
+    pages = [e.sentence for e in replay(rows) if e.severity == "critical"]
+    assert pages == [f"The loss was NaN or infinite at step {step}." for step in (60, 100)]

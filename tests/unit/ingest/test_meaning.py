@@ -112,7 +112,11 @@ def test_common_words_name_no_framework(tmp_path, keys, framework):
     [
         ("loss reward kl", ""),
         ("reward kl response_length", ""),
-        ("loss reward kl grad_norm", "trl"),
+        ("loss reward kl grad_norm", ""),
+        ("loss reward reward_std entropy grad_norm learning_rate epoch eval_x", ""),
+        ("train/loss train/reward train/kl train/grad_norm", ""),
+        ("loss reward kl completion_length", "trl"),
+        ("train/loss train/reward train/kl train/frac_reward_zero_std", "trl"),
         ("actor/pg_loss x y", "verl"),
     ],
 )

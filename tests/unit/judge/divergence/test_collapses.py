@@ -189,7 +189,8 @@ def test_entropy_that_falls_by_its_size_alone_is_found_and_a_learner_s_is_not():
         state = bank.observe(step, {**healthy(rng), "entropy": 0.4 / 10})
         assert state.is_latched is (step >= 61), "two of three rows are low"
     verdict = divergence_verdict(state, "trainer")
-    assert re.search(r"entropy fell from 0\.\d+ to 0\.04 \(since step 60\)", verdict.summary)
+    assert re.search(r"since step 60: entropy fell from 0\.\d+ to 0\.04, ", verdict.summary)
+    assert verdict.summary.count("since step") == 1
     assert verdict.cause.startswith("entropy first: ")
     bank, rng = trained(60)
     for step in range(60, 110):
