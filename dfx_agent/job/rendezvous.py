@@ -14,7 +14,7 @@ from dfx_agent.durations import seconds_text
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.job import sentences
-from dfx_agent.judge.words import stack_lines
+from dfx_agent.judge.words import absent_text, stack_lines
 from dfx_agent.snapshot import Verdict
 
 SAID_SECONDS, FOUND_SECONDS = 45.0, 300.0
@@ -102,9 +102,7 @@ def _launch_text(
         return sentences.NO_RANKS_YET(nodes=nodes, duration=duration), False
     idle = ", ".join(sorted(set(idle_nodes) - {each.node for each in launched}))
     ranks = {each.launch.node_rank for each in launched}
-    absent = [str(n) for n in range(num_nodes) if n not in ranks] if -1 not in ranks else []
-    never = f"node rank{'s' if len(absent) > 1 else ''} {', '.join(absent)}" if absent else ""
-    missing = idle or never
+    missing = idle or ("" if -1 in ranks else absent_text("node rank", ranks, num_nodes))
     text = sentences.TORCHRUN_WAITS(
         duration=duration,
         num_here=len(launched),

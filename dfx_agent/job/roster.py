@@ -13,7 +13,7 @@ from typing import Literal
 from dfx_agent.durations import seconds_text
 from dfx_agent.facts.seat import Seat
 from dfx_agent.job import sentences
-from dfx_agent.judge.words import labels_text
+from dfx_agent.judge.words import absent_text, labels_text
 
 SILENT_SECONDS = 15.0
 
@@ -71,9 +71,9 @@ def missing_text(seats: Sequence[Seat], role: str, idle_nodes: Iterable[str]) ->
     num_here = len(known) + sum(seat.rank < 0 for seat in of_role)
     if num_here >= world_size:
         return ""
-    absent = [str(rank) for rank in range(world_size) if rank not in known]
     nodes = ", ".join(sorted(idle_nodes))
-    missing = f"none of {nodes}" if nodes else f"{labels_text(absent)} never joined"
+    absent = absent_text("rank", known, world_size)
+    missing = f"none of {nodes}" if nodes else f"{absent} never joined"
     return sentences.RANKS_MISSING(num_here=num_here, num_ranks=world_size, missing=missing)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.facts.stacks import merge
@@ -61,8 +62,22 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.0f} %"
 
 
-def _first_of(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_RANKS} more" if len(names) > _MAX_RANKS else ""
+def absent_text(noun: str, present: Collection[int], num_expected: int) -> str:
+    """Which of 0 to ``num_expected - 1`` are not ``present``: as in "ranks 4, 5"; "" if none is.
+
+    ``num_expected`` is whatever a job reports: absent numbers are counted, and few are listed.
+    """
+    num_absent = num_expected - sum(0 <= number < num_expected for number in set(present))
+    if num_absent <= 0:
+        return ""
+    absent = (str(number) for number in range(num_expected) if number not in present)
+    first = list(islice(absent, _MAX_RANKS))
+    return f"{noun}{'s' if num_absent > 1 else ''} {_first_of(first, num_absent)}"
+
+
+def _first_of(names: Sequence[str], num_names: int | None = None) -> str:
+    num_more = (len(names) if num_names is None else num_names) - _MAX_RANKS
+    more = f" and {num_more} more" if num_more > 0 else ""
     return f"{', '.join(names[:_MAX_RANKS])}{more}"
 
 

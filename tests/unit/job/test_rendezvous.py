@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -76,14 +77,18 @@ def test_ranks_that_have_met_are_not_in_rendezvous():
 WAITS = "The torchrun launcher has waited for other nodes for 55 s:"
 
 
-def torchrun(*node_ranks: int, idle: bool = True):
-    """A hub that torchrun on these nodes of three tell; the last one has nothing but an agent."""
+def torchrun(*node_ranks: int, idle: bool = True, num_nodes: int = 3):
+    """A hub that torchrun on these nodes reports to; the last one has nothing but an agent."""
     hub, nodes = Hub(), [Node("abc"[n], (), apart_seconds=-300.0 * n) for n in node_ranks]
 
     def tell(second: int) -> None:
         for rank, node in zip(node_ranks, nodes, strict=True):
             launch = Launch(
-                run="r", num_nodes=3, node_rank=rank, meets_at="a:29500", begin_ns=node.at(0)
+                run="r",
+                num_nodes=num_nodes,
+                node_rank=rank,
+                meets_at="a:29500",
+                begin_ns=node.at(0),
             )
             facts = replace(node.facts(second), run="", seats=(), ranks={}, launch=launch)
             hub.tell(facts, second)
@@ -121,6 +126,17 @@ def test_nodes_that_torchrun_waits_for_are_said_within_a_minute(node_ranks, idle
     found = said(hub, tell, 55)
     assert (found.state, found.summary) == ("insufficient evidence", words)
     assert found.evidence[0] == "torchrun on a (node rank 0) meets at a:29500"
+
+
+def test_an_absurd_number_of_nodes_costs_nothing():
+    hub, tell = torchrun(0, idle=False, num_nodes=2**31 - 1)
+    tracemalloc.start()
+    found = said(hub, tell, 55)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    absent = "node ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2147483638 more did not"
+    assert found.summary == f"{WAITS} 1 of 2147483647 started, {absent}."
+    assert peak_bytes < 10e6
 
 
 def test_nodes_that_never_come_are_a_hang():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,18 @@ def test_ranks_that_never_joined_are_numbered():
     hub = Hub(Node("node-a", (0, 1), world_size=8), Node("node-b", (2, 3), world_size=8))
     hub.follow(0, 4)
     assert "4 of 8 ranks have started; ranks 4, 5, 6, 7 never joined." in unsure(hub, 4)
+
+
+def test_an_absurd_world_size_costs_nothing():
+    hub = Hub(Node("node-a", (0, 1), world_size=2**31 - 1))
+    hub.follow(0, 4)
+    tracemalloc.start()
+    summary = unsure(hub, 4)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    never = "ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2147483637 more never joined."
+    assert f"2 of 2147483647 ranks have started; {never}" in summary
+    assert peak_bytes < 10e6
 
 
 def test_a_node_that_is_there_with_nobody_is_named():
