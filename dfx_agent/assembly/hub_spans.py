@@ -42,8 +42,8 @@ class HubSpans:
         """(how many are left out, why the first was)."""
         return self._begun().take(spans)
 
-    def refuse(self, message: str) -> None:
-        self._begun().refuse(message)
+    def refuse(self, message: str, num_spans: int) -> None:
+        self._begun().refuse(message, num_spans)
 
     def row(self) -> SpansRow | None:
         """None before the first request."""

@@ -77,10 +77,10 @@ class SpanSegments:
                 self._thread.start()
             return num_left_out, self._traces.first if num_left_out else ""
 
-    def refuse(self, message: str) -> None:
-        """A request could not be read."""
+    def refuse(self, message: str, num_spans: int) -> None:
+        """So many spans, or a request, could not be read."""
         with self._lock:
-            self._traces.leave_out("spans", message)
+            self._traces.leave_out("spans", message, num_spans)
 
     def row(self) -> SpansRow:
         with self._lock:

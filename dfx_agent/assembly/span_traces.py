@@ -13,13 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dfx_agent.web.otlp.told_span import ToldSpan
+from dfx_agent.web.otlp.told_span import (
+    HOST,
+    INSTANCE,
+    RANKS,
+    ROLES,
+    RUNS,
+    SERVICE,
+    STEPS,
+    ToldSpan,
+)
 
 # OpenTelemetry's processor sends every 5 s
 _SETTLED_SECONDS, _ORPHAN_SECONDS = 6.0, 900.0
 _MAX_SPANS, _MAX_OF_TRACE = 100_000, 20_000
-_STEPS = ("dfx.step", "global_step", "step")
-_RANKS, _ROLES, _RUNS = ("dfx.rank", "rank"), ("dfx.role", "role"), ("dfx.run", "service.namespace")
+_MAX_RANK, _MAX_STEP = (1 << 31) - 1, (1 << 63) - 1
 _NUMBER_AT_END = re.compile(r"(?:^|[-_])(\d{1,7})$")
 
 # names that ROLL gives (8eb27cc): stages of the catalogue, "" is no stage of its own
@@ -163,27 +171,33 @@ class SpanTraces:
 def teller_of(span: ToldSpan) -> Teller | None:
     """None where no role or no rank is told."""
     told = {**span.resource, **span.attributes}
-    service = str(told.get("service.name", ""))
-    role = str(_first(told, _ROLES) or _SERVICES.get(service, service))
+    service = str(told.get(SERVICE, ""))
+    role = str(_first(told, ROLES) or _SERVICES.get(service, service))
     if not role or role.startswith("unknown_service"):
         return None
     rank = _rank(told)
     if rank is None:
         return None
-    run, host = _first(told, _RUNS), told.get("host.name", "")
+    run, host = _first(told, RUNS), told.get(HOST, "")
     return Teller(str(run or ""), role, rank, str(host))
 
 
 def _rank(told: Mapping[str, str | int]) -> int | None:
     """As it is said; else the number at the end of the instance; one alone is rank 0."""
-    given = _first(told, _RANKS)
+    given = _first(told, RANKS)
     if given is not None:
-        return int(given) if str(given).isdecimal() else None
-    instance = told.get("service.instance.id")
+        return _whole_number(given, _MAX_RANK)
+    instance = told.get(INSTANCE)
     if instance is None:
         return 0
     found = _NUMBER_AT_END.search(str(instance))
     return int(found[1]) if found else None
+
+
+def _whole_number(given: str | int, most: int) -> int | None:
+    text = str(given)
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    return int(text) if is_number and int(text) <= most else None
 
 
 def _first(told: Mapping[str, str | int], names: Iterable[str]) -> str | int | None:
@@ -199,8 +213,8 @@ def _unusable(span: ToldSpan) -> str:
 
 
 def _of_trace(trace: _Trace) -> Iterator[RankSteps]:
-    step = None if trace.root is None else _first(trace.root.attributes, _STEPS)
-    number = int(step) if step is not None and str(step).isdecimal() else None
+    step = None if trace.root is None else _first(trace.root.attributes, STEPS)
+    number = None if step is None else _whole_number(step, _MAX_STEP)
     by_teller: dict[Teller, list[ToldSpan]] = {}
     for span in trace.spans:
         teller = teller_of(span)

@@ -25,8 +25,8 @@ class SpansTaker(Protocol):
     def take(self, spans: Sequence[Any]) -> tuple[int, str]:
         """(how many are left out, why the first was)."""
 
-    def refuse(self, message: str) -> None:
-        """A request could not be read."""
+    def refuse(self, message: str, num_spans: int) -> None:
+        """So many spans, or a request, could not be read."""
 
 
 def route(taker: SpansTaker) -> Route:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from dfx_agent.facts import envelope
 from dfx_agent.plain_text import plain
 from dfx_agent.web.otlp import records, spans
+from dfx_agent.web.otlp.body_reader import TooLargeError
 from dfx_agent.web.otlp.intake import Intake
 from dfx_agent.web.otlp.told_span import ToldSpan
 
@@ -90,7 +91,7 @@ class _Endpoint:
     def _read(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
         try:
             return self.taken(body, encoding, node)
-        except records.TooLargeError as error:
+        except TooLargeError as error:
             raise _Refusal(413, str(error)) from None
         except ValueError as error:
             raise _Refusal(400, str(error)) from None
@@ -127,19 +128,24 @@ class _Logs(_Endpoint):
 
 
 class Traces(_Endpoint):
-    """Spans of a job. ``refuse`` counts a request that cannot be read."""
+    """Spans of a job. ``refuse`` counts so many spans, or a request, that cannot be read."""
 
-    def __init__(self, take: TakeSpans, refuse: Callable[[str], None]) -> None:
+    def __init__(self, take: TakeSpans, refuse: Callable[[str, int], None]) -> None:
         super().__init__()
         self._take_spans, self._refuse = take, refuse
 
     def taken(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
         del node
-        num_left_out, message = self._take_spans(spans.read(body, encoding, MAX_PLAIN_BYTES))
+        found = spans.read(body, encoding, MAX_PLAIN_BYTES)
+        num_left_out, message = self._take_spans(found.spans)
+        if found.num_large:
+            large = f"spans of more than {spans.MAX_SPAN_BYTES >> 10} KiB"
+            self._refuse(large, found.num_large)
+            num_left_out, message = num_left_out + found.num_large, message or large
         return spans.answer(num_left_out, message), {}
 
     def refused(self, node: str, message: str) -> None:
-        self._refuse(f"a request of {node}: {message}")
+        self._refuse(f"a request of {node}: {message}", 1)
 
 
 def _node(request: Request) -> str:

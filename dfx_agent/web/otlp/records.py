@@ -1,33 +1,27 @@
 """OTLP log records that carry facts, out of the bytes of a request, and what answers it.
 
-The protocol's own messages: opentelemetry-proto. A request that is compressed is read to its bound
-and no further, whatever it says of itself.
+The protocol's own messages: opentelemetry-proto, logs/v1/logs.proto and common/v1/common.proto.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
-    ExportLogsServiceRequest,
-    ExportLogsServiceResponse,
-)
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
 from dfx_agent.facts import envelope
 from dfx_agent.plain_text import plain
+from dfx_agent.web.otlp.body_reader import BodyReader, DamagedError, TooLargeError
 
 CONTENT_TYPE = "application/x-protobuf"
-_GZIP = 31  # zlib's window with a header of gzip
+MAX_RECORDS = 1024
 _MAX_NAME = 256
 
-
-class TooLargeError(ValueError):
-    """A body that is larger than a hub reads."""
+# numbers of fields
+_RESOURCE_LOGS, _SCOPE_LOGS, _LOG_RECORDS, _BODY, _ATTRIBUTES = 1, 2, 2, 5, 6
+_KEY, _VALUE, _TEXT, _BOOL, _BYTES = 1, 2, 1, 2, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +50,15 @@ class Request:
 
 def read(body: bytes, encoding: str, max_bytes: int) -> Request:
     """ValueError in one line where it cannot be read; TooLargeError above ``max_bytes``, plain."""
+    reader = BodyReader(body, encoding, max_bytes)
+    found: list[FactsRecord | None] = []
     try:
-        message = ExportLogsServiceRequest.FromString(unpacked(body, encoding, max_bytes))
-    except DecodeError:
-        raise ValueError("not an OTLP request of logs") from None
-    found = [_record(each) for each in _log_records(message)]
+        for size in _log_records(reader):
+            if len(found) == MAX_RECORDS:
+                raise TooLargeError(f"more than {MAX_RECORDS:,} log records")
+            found.append(_record(reader, size))
+    except DamagedError as error:
+        raise ValueError(f"not an OTLP request of logs: {error}") from None
     records = tuple(record for record in found if record is not None)
     return Request(records, len(found) - len(records))
 
@@ -81,50 +79,55 @@ def refusal(message: str) -> bytes:
     return body
 
 
-def unpacked(body: bytes, encoding: str, max_bytes: int) -> bytes:
-    """The plain bytes; ValueError in one line, TooLargeError above ``max_bytes``."""
-    if encoding in {"", "identity"}:
-        return body
-    if encoding != "gzip":
-        raise ValueError(f"Content-Encoding {plain(encoding)[:40]}: only gzip is read")
-    unpacking = zlib.decompressobj(_GZIP)
-    try:
-        found = unpacking.decompress(body, max_bytes)
-    except zlib.error:
-        raise ValueError("not gzip, though it says so") from None
-    if len(found) >= max_bytes:
-        raise TooLargeError(f"more than {max_bytes >> 20} MiB when it is unpacked")
-    if not unpacking.eof:
-        raise ValueError("gzip without its end")
-    return found
+def _log_records(reader: BodyReader) -> Iterator[int]:
+    """The size of each, which is read before the next one is asked for."""
+    for resource_size in reader.messages(_RESOURCE_LOGS):
+        for scope_size in reader.messages(_SCOPE_LOGS, resource_size):
+            yield from reader.messages(_LOG_RECORDS, scope_size)
 
 
-def _log_records(message: Any) -> Iterator[Any]:
-    for resource in message.resource_logs:
-        for scope in resource.scope_logs:
-            yield from scope.log_records
-
-
-def _record(record: Any) -> FactsRecord | None:
+def _record(reader: BodyReader, size: int) -> FactsRecord | None:
     """None of one that says not whose it is."""
-    known = {each.key: each.value for each in record.attributes}
-    node, agent = _text(known, envelope.NODE), _text(known, envelope.AGENT)
+    texts: dict[str, str] = {}
+    document, is_last = b"", False
+    for number, length, has_bytes in reader.fields(size):
+        if number == _BODY and has_bytes:
+            document = _document(reader, length)
+        elif number == _ATTRIBUTES and has_bytes:
+            key, text, flag = _attribute(reader, length)
+            texts[key] = text
+            is_last |= flag and key == envelope.IS_LAST
+    node, agent = texts.get(envelope.NODE, ""), texts.get(envelope.AGENT, "")
     if not node or not agent:
         return None
-    return FactsRecord(
-        node=node,
-        agent=agent,
-        run=_text(known, envelope.RUN),
-        document=_bytes(record.body),
-        is_last=envelope.IS_LAST in known and bool(known[envelope.IS_LAST].bool_value),
-        url=_text(known, envelope.URL),
-    )
+    run, url = texts.get(envelope.RUN, ""), texts.get(envelope.URL, "")
+    return FactsRecord(node, agent, run, document, is_last, url)
 
 
-def _text(known: dict[str, Any], name: str) -> str:
-    return plain(known[name].string_value)[:_MAX_NAME] if name in known else ""
-
-
-def _bytes(body: Any) -> bytes:
+def _document(reader: BodyReader, size: int) -> bytes:
     """Text, or the bytes of it."""
-    return bytes(body.bytes_value) or body.string_value.encode()
+    document = b""
+    for number, length, has_bytes in reader.fields(size):
+        if has_bytes and number in {_TEXT, _BYTES}:
+            document = reader.read(length)
+    return document
+
+
+def _attribute(reader: BodyReader, size: int) -> tuple[str, str, bool]:
+    """(key, its text or "", whether it is true)."""
+    key, text, is_true = "", "", False
+    for number, length, has_bytes in reader.fields(size):
+        if number == _KEY and has_bytes:
+            key = _name(reader, length)
+        elif number == _VALUE and has_bytes:
+            for kind, value, is_text in reader.fields(length):
+                if kind == _TEXT and is_text:
+                    text = _name(reader, value)
+                is_true |= kind == _BOOL and not is_text and bool(value)
+    return key, text, is_true
+
+
+def _name(reader: BodyReader, size: int) -> str:
+    """Its first letters; one has up to four bytes."""
+    text = reader.read(min(size, 4 * _MAX_NAME)).decode(errors="replace")
+    return plain(text)[:_MAX_NAME]

@@ -1,35 +1,54 @@
-"""OTLP spans of a job out of the bytes of a request, and what answers it."""
+"""OTLP spans of a job out of the bytes of a request, and what answers it.
+
+The protocol's own messages: opentelemetry-proto, trace/v1/trace.proto.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from dfx_agent.plain_text import plain
-from dfx_agent.web.otlp.records import unpacked
-from dfx_agent.web.otlp.told_span import Attributes, ToldSpan
+from dfx_agent.web.otlp.body_reader import BodyReader, DamagedError, TooLargeError
+from dfx_agent.web.otlp.told_span import READ_ATTRIBUTES, Attributes, ToldSpan
 
-_MAX_NAME = 96
+# of one span, or of the attributes of its process; OpenTelemetry's own limit is 128 attributes
+MAX_SPAN_BYTES, MAX_ATTRIBUTES = 64 << 10, 256
+MAX_SPANS = 1 << 14
+_MAX_NAME, _ID_BYTES = 96, 16
+
+# numbers of fields
+_RESOURCE_SPANS, _RESOURCE, _SCOPE_SPANS, _SPANS = 1, 1, 2, 2
 
 
-def read(body: bytes, encoding: str, max_bytes: int) -> list[ToldSpan]:
-    """ValueError in one line where it cannot be read; TooLargeError above ``max_bytes``, plain."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``num_large``: spans that are larger than one is read."""
+
+    spans: tuple[ToldSpan, ...]
+    num_large: int
+
+
+def read(body: bytes, encoding: str, max_bytes: int) -> Request:
+    """ValueError in one line where it cannot be read; TooLargeError above a bound."""
+    reader = BodyReader(body, encoding, max_bytes)
+    found: list[ToldSpan | None] = []
     try:
-        message = ExportTraceServiceRequest.FromString(unpacked(body, encoding, max_bytes))
-    except DecodeError:
+        for size in reader.messages(_RESOURCE_SPANS):
+            for span in _spans(reader, size):
+                found.append(span)
+                if len(found) > MAX_SPANS:
+                    raise TooLargeError(f"more than {MAX_SPANS:,} spans")
+    except (DamagedError, DecodeError):
         raise ValueError("not an OTLP request of traces") from None
-    found = []
-    for of_resource in message.resource_spans:
-        resource = _attributes(of_resource.resource.attributes)
-        for scope in of_resource.scope_spans:
-            found += [_span(span, resource) for span in scope.spans]
-    return found
+    spans = tuple(span for span in found if span is not None)
+    return Request(spans, len(found) - len(spans))
 
 
 def answer(num_refused: int, message: str) -> bytes:
@@ -42,12 +61,26 @@ def answer(num_refused: int, message: str) -> bytes:
     return body
 
 
-def _span(span: Any, resource: Attributes) -> ToldSpan:
+def _spans(reader: BodyReader, size: int) -> Iterator[ToldSpan | None]:
+    """Of one process; None for one that is too large to be read."""
+    resource: dict[str, str | int] = {}
+    for number, length, has_bytes in reader.fields(size):
+        if number == _RESOURCE and has_bytes:
+            if length > MAX_SPAN_BYTES:
+                raise TooLargeError(f"a resource of more than {MAX_SPAN_BYTES >> 10} KiB")
+            resource |= _attributes(Resource.FromString(reader.read(length)).attributes)
+        elif number == _SCOPE_SPANS and has_bytes:
+            for span_size in reader.messages(_SPANS, length):
+                is_large = span_size > MAX_SPAN_BYTES
+                yield None if is_large else _span(Span.FromString(reader.read(span_size)), resource)
+
+
+def _span(span: Any, resource: Mapping[str, str | int]) -> ToldSpan:
     return ToldSpan(
-        plain(span.name)[:_MAX_NAME],
-        bytes(span.trace_id),
-        bytes(span.span_id),
-        bytes(span.parent_span_id),
+        plain(span.name[:_MAX_NAME])[:_MAX_NAME],
+        bytes(span.trace_id[:_ID_BYTES]),
+        bytes(span.span_id[:_ID_BYTES]),
+        bytes(span.parent_span_id[:_ID_BYTES]),
         span.start_time_unix_nano,
         span.end_time_unix_nano,
         _attributes(span.attributes),
@@ -55,13 +88,17 @@ def _span(span: Any, resource: Attributes) -> ToldSpan:
     )
 
 
-def _attributes(told: Iterable[Any]) -> dict[str, str | int]:
-    """Those that are text or a whole number: others join nothing."""
+def _attributes(reported: Any) -> Attributes:
+    """Those that are read, where they are text or a whole number."""
+    if len(reported) > MAX_ATTRIBUTES:
+        raise TooLargeError(f"more than {MAX_ATTRIBUTES} attributes of one span or process")
     found: dict[str, str | int] = {}
-    for each in told:
+    for each in reported:
+        if each.key not in READ_ATTRIBUTES:
+            continue
         kind = each.value.WhichOneof("value")
         if kind == "string_value":
-            found[each.key] = plain(each.value.string_value)[:_MAX_NAME]
+            found[each.key] = plain(each.value.string_value[:_MAX_NAME])[:_MAX_NAME]
         elif kind == "int_value":
             found[each.key] = each.value.int_value
     return found

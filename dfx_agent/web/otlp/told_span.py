@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 Attributes = Mapping[str, str | int]
 
+# what a span is joined to a step of a rank by; other attributes are not stored
+STEPS = ("dfx.step", "global_step", "step")
+RANKS, ROLES, RUNS = ("dfx.rank", "rank"), ("dfx.role", "role"), ("dfx.run", "service.namespace")
+SERVICE, INSTANCE, HOST = "service.name", "service.instance.id", "host.name"
+READ_ATTRIBUTES = frozenset({*STEPS, *RANKS, *ROLES, *RUNS, SERVICE, INSTANCE, HOST})
+
 
 @dataclass(frozen=True, slots=True)
 class ToldSpan:

@@ -34,12 +34,21 @@ def of(**resource):
         ({"service.name": "x", "service.instance.id": "627cc493-f310-47de-96bd"}, None),
         ({"service.name": "unknown_service:python"}, None),
         ({"service.name": "x", "dfx.rank": "none"}, None),
+        ({"service.name": "x", "dfx.rank": 2**31}, None),
+        ({"service.name": "x", "dfx.rank": "9" * 5000}, None),
         ({}, None),
     ],
 )
 def test_who_tells_a_span(told, teller):
     found = of(**told)
     assert (found and (found.role, found.rank)) == teller
+
+
+@pytest.mark.parametrize(("step", "known"), [(2**63 - 1, 2**63 - 1), (2**63, None)])
+def test_a_step_that_no_record_holds_is_none(step, known):
+    traces = SpanTraces()
+    traces.add([span(step=str(step))], 0.0)
+    assert [steps.step for steps in traces.whole(100.0)] == [known]
 
 
 def test_a_trace_is_told_when_its_root_and_who_is_late_have_come():

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from otlp_bodies import body, known
 
 from dfx_agent.facts import envelope
-from dfx_agent.web.otlp.records import FactsRecord, TooLargeError, read
+from dfx_agent.web.otlp.body_reader import TooLargeError
+from dfx_agent.web.otlp.records import MAX_RECORDS, FactsRecord, read
 
 MAX_BYTES = 1 << 20
 
@@ -33,9 +34,15 @@ def test_names_that_would_break_a_line_do_not():
     assert len(record.node) == 256
 
 
-def test_a_bomb_is_read_to_its_bound():
-    with pytest.raises(TooLargeError, match="more than 1 MiB"):
-        read(gzip.compress(bytes(MAX_BYTES + 1)), "gzip", MAX_BYTES)
+def test_more_log_records_than_are_read_are_refused():
+    assert len(read(body(*[known()] * MAX_RECORDS), "", MAX_BYTES).records) == MAX_RECORDS
+    with pytest.raises(TooLargeError, match="more than 1,024 log records"):
+        read(body(*[known()] * (MAX_RECORDS + 1)), "", MAX_BYTES)
+
+
+def test_bytes_that_are_no_text_do_not_reach_a_name():
+    sent = body(known(node="a-node")).replace(b"a-node", b"\xff-node")
+    assert read(sent, "", MAX_BYTES).records[0].node == "\ufffd-node"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""Spans are read within bounds; attributes that nobody reads are not stored."""
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from dfx_agent.web.otlp.body_reader import TooLargeError
+from dfx_agent.web.otlp.spans import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, Request, read
+from dfx_agent.web.otlp.told_span import ToldSpan
+
+
+def request(num_spans=1, name="work", num_attributes=0):
+    sent = ExportTraceServiceRequest()
+    process = sent.resource_spans.add()
+    process.resource.attributes.add(key="dfx.rank").value.int_value = 3
+    process.resource.attributes.add(key="secret").value.string_value = "x"
+    scope = process.scope_spans.add()
+    for number in range(num_spans):
+        span = scope.spans.add(name=name, trace_id=b"t" * 16, span_id=b"s" * 8)
+        span.start_time_unix_nano, span.end_time_unix_nano = 10 + number, 20 + number
+        span.attributes.add(key="global_step").value.string_value = "7" * 200
+        for _ in range(num_attributes):
+            span.attributes.add()
+    return sent.SerializeToString()
+
+
+def test_a_span_is_read_with_what_joins_it():
+    told = ToldSpan(
+        "work", b"t" * 16, b"s" * 8, b"", 10, 20, {"global_step": "7" * 96}, {"dfx.rank": 3}
+    )
+    assert read(request(), "", 1 << 20) == Request((told,), 0)
+
+
+def test_a_large_span_is_counted_and_costs_no_other():
+    small, large = request(), request(name="x" * MAX_SPAN_BYTES)
+    found = read(small + large + small, "", 1 << 20)
+    assert (len(found.spans), found.num_large) == (2, 1)
+
+
+def test_more_spans_than_are_read_are_refused():
+    with pytest.raises(TooLargeError, match="more than 16,384 spans"):
+        read(request(MAX_SPANS + 1), "", 1 << 30)
+
+
+def test_a_span_with_more_attributes_than_are_read_is_refused():
+    with pytest.raises(TooLargeError, match="more than 256 attributes"):
+        read(request(num_attributes=MAX_ATTRIBUTES), "", 1 << 20)
+
+
+def test_a_large_resource_is_refused():
+    sent = ExportTraceServiceRequest()
+    sent.resource_spans.add().resource.attributes.add(key="x" * MAX_SPAN_BYTES)
+    with pytest.raises(TooLargeError, match="resource of more than 64 KiB"):
+        read(sent.SerializeToString(), "", 1 << 20)
