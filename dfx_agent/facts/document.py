@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from dfx_agent.facts import bounds
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.snapshot.document import Document, reason
 
@@ -38,8 +39,9 @@ def dumped(facts: RunFacts) -> bytes:
 def loaded(text: bytes) -> RunFacts:
     """What ``dumped`` gave, here or on another machine; ValueError of one line if it is not that.
 
-    A version beside ours is refused before its fields are looked at.
+    A version beside ours is refused before its fields are looked at, and so is what is too large.
     """
+    bounds.check_size(text)
     try:
         given = from_json(text)
     except ValueError:
@@ -49,9 +51,11 @@ def loaded(text: bytes) -> RunFacts:
         remedy = "give hub and nodes the same dfx-agent"
         raise ValueError(f"facts of version {version}, the hub reads {FACTS_VERSION}: {remedy}")
     try:
-        return _DOCUMENT.loaded(given).facts
+        facts = _DOCUMENT.loaded(given).facts
     except ValueError as error:
         raise ValueError(f"facts that cannot be read: {reason(error)}") from None
+    bounds.check(facts)
+    return facts
 
 
 def _version(given: Any) -> int:

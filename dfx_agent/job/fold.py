@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
+from dfx_agent.facts.bounds import MAX_ROLES
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.layout import Layout
 from dfx_agent.facts.ledger import LedgerNews, Progress
@@ -76,7 +77,13 @@ class JobFold:
     def take(
         self, node: str, facts: RunFacts, clock: NodeClock, here_ns: int, here_seconds: float
     ) -> bool:
-        """What one node told, at this instant of the hub. False: it is to tell all again."""
+        """What one node told, at this instant of the hub. False: it is to tell all again.
+
+        Raises: ValueError in one line where the job would have too many roles or processes.
+        """
+        roles = {steps.role for steps in facts.steps}
+        if len(roles | self.steps.keys()) > MAX_ROLES:
+            raise ValueError(f"more than {MAX_ROLES} roles in one job")
         self.at(here_ns, here_seconds)
         known = self.nodes.get(node)
         if known is None:

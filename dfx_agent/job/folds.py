@@ -41,6 +41,8 @@ _COSTS_APART = 12  # of many ranks a look is long: one takes so much of the time
 _MOST_APART_NS = 15 * 10**9  # what is shown is no older, whatever a look takes
 _FORGET_SECONDS = 3600.0
 
+MAX_JOBS, MAX_NODES = 256, 10_240
+
 
 class Seated(NamedTuple):
     """A rank of a job and where to ask about it: on ``node``, as ``label`` of ``run``.
@@ -109,12 +111,19 @@ class JobFolds:
         with self._lock:
             try:
                 facts = loaded(document)
+                is_whole = self._take(facts, here_ns, here_seconds)
             except ValueError as error:
-                counts = self.counts.setdefault(node or "an unknown node", NodeCounts())
+                counts = self._counts_of(node or "an unknown node")
                 counts.num_refused, counts.problem = counts.num_refused + 1, str(error)
                 raise
-            self.counts.setdefault(facts.node, NodeCounts()).num_taken += 1
-            return self._take(facts, here_ns, here_seconds)
+            self._counts_of(facts.node).num_taken += 1
+            return is_whole
+
+    def _counts_of(self, node: str) -> NodeCounts:
+        """Names that are one too many share their counts."""
+        if node not in self.counts and len(self.counts) >= 2 * MAX_NODES:
+            node = "other nodes"
+        return self.counts.setdefault(node, NodeCounts())
 
     def called(self, node: str, run: str) -> str:
         """The name of the job that this run of a node is part of."""
@@ -218,6 +227,8 @@ class JobFolds:
         return found
 
     def _take(self, facts: RunFacts, here_ns: int, here_seconds: float) -> bool:
+        if facts.node not in self._heard and len(self._heard) >= MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES:,} nodes report to this hub: start another one")
         clock = self._clocks.setdefault(facts.node, NodeClock())
         clock.see(facts.boot, facts.now_ns, here_ns)
         self._heard[facts.node] = here_ns
@@ -251,6 +262,8 @@ class JobFolds:
             same = [job for job in self._jobs if job.fold.name == run]
             if any(job.fold.heard for job in same):
                 continue  # its ranks tell
+            if not same and len(self._jobs) >= MAX_JOBS:
+                continue
             job = same[-1] if same else self._begun(run, run)
             job.fold.launched = tuple(each for each in fresh if each.launch.run == run)
 
@@ -268,6 +281,8 @@ class JobFolds:
             return mine
         same = [job for job in self._jobs if job.fold.name == facts.run and job is not mine]
         job = next((job for job in same if not _is_apart(told, _seats(job))), None)
+        if job is None and len(self._jobs) >= MAX_JOBS:
+            raise ValueError(f"more than {MAX_JOBS} jobs report to this hub: start another one")
         if job is None:
             apart = f"{facts.run} ({_rendezvous(told) or facts.node})"
             is_free = mine is None and all(job.fold.run != facts.run for job in same)
@@ -305,6 +320,10 @@ class JobFolds:
             or any(known.heard_ns >= forgotten_ns for known in job.fold.nodes.values())
         ]
         self._idle = {node: ns for node, ns in self._idle.items() if ns >= old_ns}
+        for node in [node for node, ns in self._heard.items() if ns < forgotten_ns]:
+            del self._heard[node], self._clocks[node]
+        jobs = set(map(id, self._jobs))
+        self._assigned = {key: job for key, job in self._assigned.items() if id(job) in jobs}
 
     def _agent_row(self, runs: Sequence[RunRow], here_seconds: float) -> AgentRow:
         ranks = [rank for run in runs for rank in run.ranks]

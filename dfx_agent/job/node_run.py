@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from dfx_agent.facts.bounds import MAX_PROCESSES, MAX_ROLES
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
@@ -63,6 +64,7 @@ class NodeRun:
         is_next = facts.agent == self._agent and facts.number == self._number + 1
         if facts.agent == self._agent and facts.number <= self._number:
             return False  # it was sent again
+        self._check_bounds(facts)
         self._agent, self._number = facts.agent, facts.number
         self.is_behind = not facts.is_full and (self.is_behind or not is_next)
         self._take_layouts(facts)
@@ -71,6 +73,17 @@ class NodeRun:
         self._take_ranks(facts)
         self._take_memory(facts)
         return not self.is_behind
+
+    def _check_bounds(self, facts: RunFacts) -> None:
+        """Of what several documents add up to. Raises: ValueError in one line."""
+        before = () if facts.is_full else (*self._seats.values(),)
+        processes = {seat.id for seat in (*before, *facts.seats)}.difference(facts.left)
+        if len(processes) > MAX_PROCESSES:
+            raise ValueError(f"more than {MAX_PROCESSES:,} processes of one run on one node")
+        layouts = set() if facts.is_full else self.layouts.keys()
+        roles = {process.role for process in processes} | layouts | facts.ranks.keys()
+        if len(roles | {steps.role for steps in facts.steps}) > MAX_ROLES:
+            raise ValueError(f"more than {MAX_ROLES} roles of one run on one node")
 
     def shift(self, here_seconds: float, here_ns: int) -> Shift:
         """To the clocks of this host, which shows ``here_seconds`` at ``here_ns``."""

@@ -40,6 +40,9 @@ st.register_type_strategy(
 )
 
 
+st.register_type_strategy(int, st.integers(1 - 2**63, 2**63 - 1))
+
+
 def text(facts: RunFacts) -> str:
     """All that it holds, NaN equal to itself and a list no tuple; -0.0 is left out as 0.0 is."""
     return re.sub(r"-0\.0(?![\d.e])", "0.0", repr(asdict(facts)))

@@ -1,0 +1,63 @@
+"""What a document of facts may hold: a node sends no more, and a hub refuses what does.
+
+A process of the job chooses names and numbers freely, and a hub stores them for every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dfx_agent.facts.run import RunFacts
+
+# 100 ranks with all that a node stores: 64 steps, reported numbers, batches. 6.4 KB and 730 values
+# for each rank and step
+MAX_BYTES, MAX_VALUES = 32 << 20, 4_000_000
+MAX_PROCESSES, MAX_ROLES = 4096, 64
+MAX_NAME_CHARACTERS, MAX_NUMBER = 1024, 1 << 63
+
+
+def check_size(document: bytes) -> None:
+    """Before it is parsed. Raises: ValueError in one line."""
+    if len(document) > MAX_BYTES:
+        raise ValueError(f"facts of more than {MAX_BYTES >> 20} MiB")
+    if sum(map(document.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise ValueError(f"facts of more than {MAX_VALUES:,} values")
+
+
+def check(facts: RunFacts) -> None:
+    """Raises: ValueError in one line that names the first thing beyond its bound."""
+    num_processes = len(facts.seats) + len(facts.left)
+    if max(num_processes, *map(len, facts.ranks.values()), len(facts.memory)) > MAX_PROCESSES:
+        raise ValueError(f"facts of more than {MAX_PROCESSES:,} processes")
+    roles = {seat.role for seat in facts.seats} | facts.ranks.keys()
+    if len(roles | {steps.role for steps in facts.steps}) > MAX_ROLES:
+        raise ValueError(f"facts of more than {MAX_ROLES} roles")
+    if any(len(name) > MAX_NAME_CHARACTERS for name in _names(facts)):
+        raise ValueError(f"facts with a name of more than {MAX_NAME_CHARACTERS:,} characters")
+    if any(abs(number) >= MAX_NUMBER for number in _numbers(facts)):
+        raise ValueError("facts with a number of more than 64 bits")
+
+
+def _names(facts: RunFacts) -> Iterator[str]:
+    yield from (facts.run, facts.node, facts.agent, facts.boot, facts.framework, facts.called)
+    yield facts.failing
+    for seat in facts.seats:
+        yield from (seat.role, seat.label, seat.node, seat.rendezvous)
+    for role, ranks in facts.ranks.items():
+        yield role
+        yield from (rank.label for rank in ranks)
+    for scalars in facts.scalars:
+        yield from (scalar.key for scalar in scalars.scalars)
+    if facts.launch is not None:
+        yield from (facts.launch.run, facts.launch.meets_at)
+
+
+def _numbers(facts: RunFacts) -> Iterator[int]:
+    yield from (facts.now_ns, facts.number)
+    for seat in facts.seats:
+        yield from (seat.rank, seat.local_rank, seat.world_size)
+        yield from (seat.pid, seat.created_ns, seat.attempt)
+    for steps in facts.steps:
+        yield from (steps.num_ranks, steps.world_size, *(step.step for step in steps.steps))
+    if facts.launch is not None:
+        yield from (facts.launch.num_nodes, facts.launch.node_rank, facts.launch.begin_ns)
