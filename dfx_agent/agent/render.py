@@ -9,7 +9,7 @@ from dataclasses import replace
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.step_rows import rank_order
 from dfx_agent.agent.work_rows import work_row
-from dfx_agent.curves.rows import scalar_history
+from dfx_agent.catalogue.native.time_series import scalar_history
 from dfx_agent.engines.pool import pool_of
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.faults import not_green, sighted, unclear

@@ -13,7 +13,7 @@ from dfx_agent.agent.hang_watch import HangWatch
 from dfx_agent.agent.peak_flops import Peaks
 from dfx_agent.agent.step_rows import StepRows
 from dfx_agent.agent.telling import Teller
-from dfx_agent.curves.store import ScalarStore
+from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.engines.pool import IdleCheck
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars

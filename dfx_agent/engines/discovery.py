@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from dfx_agent.engines.command_lines import Served, is_engine, is_worker, served_by
 from dfx_agent.engines.endpoint import Found
-from dfx_agent.host.process_table import (
+from dfx_agent.host.processes import (
     ProcessEntry,
     command_line,
     environment_value,

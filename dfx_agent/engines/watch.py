@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dfx_agent.engines import asking
-from dfx_agent.engines.asking import NoReadingError
+from dfx_agent.engines import scrape
 from dfx_agent.engines.discovery import Discovery, Jobs
 from dfx_agent.engines.endpoint import Endpoint, Found
 from dfx_agent.engines.exposition import NotMetricsError, Reading, parsed
+from dfx_agent.engines.scrape import NoReadingError
 from dfx_agent.faults import Faults
 from dfx_agent.snapshot import EngineFacts
 
@@ -52,7 +52,7 @@ class EngineWatch:
         faults: Faults | None = None,
         *,
         finds: bool = True,
-        answer_seconds: float = asking.ANSWER_SECONDS,
+        answer_seconds: float = scrape.ANSWER_SECONDS,
         ranks: Callable[[str], Mapping[int, int]] = lambda _run: {},
     ) -> None:
         self._jobs, self._ranks = jobs, ranks
@@ -187,8 +187,8 @@ class EngineWatch:
 
     async def _asked(self, url: str) -> Reading:
         if self._client is None:
-            self._client = asking.client(self._answer_seconds)
-        return parsed(await asking.ask(self._client, url, self._answer_seconds))
+            self._client = scrape.client(self._answer_seconds)
+        return parsed(await scrape.ask(self._client, url, self._answer_seconds))
 
     def _drop(self, jobs: Jobs) -> None:
         """Engines of runs that are gone, and those that have not answered for long."""

@@ -14,7 +14,7 @@ import struct
 from contextlib import suppress
 
 from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.host.stat import EXIT_STATUS, START_TICKS, STATE, stat_fields
+from dfx_agent.host.processes import EXIT_STATUS, START_TICKS, STATE, stat_fields
 
 _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, 11 ids, exit status: the first version's 64 bytes
 _GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, struct pidfd_info)

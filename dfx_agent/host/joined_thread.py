@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from dfx_agent.host.stat import num_waits
+from dfx_agent.host.processes import num_waits
 
 _VALUE = 3  # syscall number, address, operation, value
 _SLEEPS = "S (sleeping)"

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 from live_processes import DFX_AGENT, LiveAgent, demo_environment, started, until
 
+from dfx_agent.catalogue.learner_time import LEARNER_PARTS, learner_seconds
 from dfx_agent.snapshot import TimeSplit
-from dfx_agent.snapshot.learner_time import LEARNER_PARTS, learner_seconds
 
 LEARNING_SECONDS = 240.0
 CLOCK_SECONDS = 1e-6

@@ -32,7 +32,7 @@ from dfx_agent.demo.async_pipeline import lifeline
 from dfx_agent.demo.async_pipeline.environment import tensors
 from dfx_agent.demo.async_pipeline.faults import due
 from dfx_agent.demo.async_pipeline.groups import Sample
-from dfx_agent.demo.async_pipeline.mismatch import by_lag, by_position
+from dfx_agent.demo.async_pipeline.lags import by_lag, by_position
 from dfx_agent.demo.async_pipeline.options import add_shared, shared
 from dfx_agent.demo.async_pipeline.settings import CONTEXT_LENGTH, GROUP_SIZE
 from dfx_agent.demo.async_pipeline.truth import WAIT_FOR_SAMPLES, TruthLog

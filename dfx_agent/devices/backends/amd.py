@@ -12,9 +12,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
-from dfx_agent.devices.asking import Asking
-from dfx_agent.devices.growing import Growing
-from dfx_agent.devices.protocol import DeviceError
+from dfx_agent.devices.protocol import Asking, DeviceError, Growing
 from dfx_agent.snapshot import DeviceProcess, DeviceRow
 
 DRIVER_FILES = ("/dev/kfd", "/sys/module/amdgpu")

@@ -8,9 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from dfx_agent.devices import dcmi
-from dfx_agent.devices.asking import Asking
-from dfx_agent.devices.growing import Growing
-from dfx_agent.devices.protocol import DeviceError
+from dfx_agent.devices.protocol import Asking, DeviceError, Growing
 from dfx_agent.snapshot import DeviceEvent, DeviceProcess, DeviceRow
 
 DRIVER_FILES = ("/dev/davinci*",)

@@ -11,7 +11,7 @@ from dfx_agent.host.memory import (
     num_major_faults,
     total_bytes,
 )
-from dfx_agent.host.pressure import busy_ticks, stalled_ratios
+from dfx_agent.host.processor_time import busy_ticks, stalled_ratios
 from dfx_agent.snapshot import DeviceRow, HostUse
 
 _SHM = "/dev/shm"  # noqa: S108 (asked how full it is)

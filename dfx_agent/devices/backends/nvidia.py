@@ -17,9 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from dfx_agent.devices import dcgm, gpm, nvml_words
-from dfx_agent.devices.asking import Asking
-from dfx_agent.devices.growing import Growing
-from dfx_agent.devices.protocol import DeviceError
+from dfx_agent.devices.protocol import Asking, DeviceError, Growing
 from dfx_agent.snapshot import DeviceEvent, DeviceProcess, DeviceRow
 
 DRIVER_FILES = ("/dev/nvidiactl", "/proc/driver/nvidia/version")

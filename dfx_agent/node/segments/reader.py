@@ -16,8 +16,7 @@ from typing import Literal
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.host.descriptors import Allowance, of_this_process
 from dfx_agent.host.exit_status import ExitWatch, zombie_status
-from dfx_agent.host.namespaces import has_our_clocks
-from dfx_agent.host.stat import PARENT, START_TICKS, STATE, stat_fields
+from dfx_agent.host.processes import PARENT, START_TICKS, STATE, has_our_clocks, stat_fields
 from dfx_agent.log import OncePerPlace
 from dfx_agent.node.segments import lock
 from dfx_agent.node.segments.owned_files import HeldFolder, open_observed

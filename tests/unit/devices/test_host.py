@@ -9,7 +9,7 @@ from alert_scene import AGENT
 
 from dfx_agent.catalogue.host import STALLED
 from dfx_agent.devices.backends import host
-from dfx_agent.host.pressure import stalled_ratios
+from dfx_agent.host.processor_time import stalled_ratios
 from dfx_agent.snapshot import DeviceRow, HostUse
 from dfx_agent.snapshot.document import Document
 

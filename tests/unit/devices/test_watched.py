@@ -8,7 +8,7 @@ import time
 import pytest
 from device_library import WatchingAgent, environment
 
-from dfx_agent.host.namespaces import sees_host_pids
+from dfx_agent.host.processes import sees_host_pids
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
 from dfx_agent.wire.told import visible_text

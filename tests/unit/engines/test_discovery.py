@@ -14,7 +14,7 @@ from scripted_engine import ScriptedEngine
 
 from dfx_agent.engines import discovery
 from dfx_agent.engines.discovery import Discovery, Rests, family
-from dfx_agent.host.process_table import ProcessEntry, environment_value, process_table
+from dfx_agent.host.processes import ProcessEntry, environment_value, process_table
 from dfx_agent.host.sockets import inodes_of, sockets
 
 AGENT = 1 << 22  # no process has this pid

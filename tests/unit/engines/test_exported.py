@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dfx_agent.catalogue.engines import METRICS
 from dfx_agent.engines.pool import pool_of
 from dfx_agent.exporters.otel.metrics import _metric
-from dfx_agent.exporters.prometheus.engines import add_engines
+from dfx_agent.exporters.prometheus.exporter import add_engines
 from dfx_agent.exporters.prometheus.exposition import Encoder
 from dfx_agent.exporters.prometheus.ranks import Page
 from dfx_agent.snapshot import EngineFacts, Histogram, RunRow

@@ -9,9 +9,9 @@ import pytest
 from dfx_agent.incidents.book import IncidentBook, StepTimes, _begin, _Subject
 from dfx_agent.incidents.conclude import standing_of
 from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.rules.alert import verdict_kind
 from dfx_agent.rules.declared import ALERTS
 from dfx_agent.rules.declared.progress import LONG_WAIT
-from dfx_agent.rules.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, SignalState, SymptomRow, Verdict
 
 SLOW = Verdict(

@@ -15,7 +15,7 @@ from matched_scene import SECOND, Run
 from dfx_agent import newest
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.curves.store import ScalarStore
+from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.newest import Newest
 from dfx_agent.node.ended import KEEP_PROCESSES, KEEP_RUNS

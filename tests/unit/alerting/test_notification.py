@@ -8,7 +8,7 @@ import pytest
 from alert_scene import AGENT, look, run, state
 
 from dfx_agent.agent.kept.document import KeptDocument
-from dfx_agent.alerting import memory
+from dfx_agent.alerting import notification
 from dfx_agent.alerting.alertmanager import MIN_FIRING_SECONDS, AlertmanagerOutbox
 from dfx_agent.alerting.courier import Courier
 from dfx_agent.alerting.live import LiveAlerts
@@ -42,7 +42,7 @@ def agent(dfx_dir):
 
     def made() -> tuple[LiveAlerts, Courier]:
         hook = webhook()
-        kept = KeptDocument(str(dfx_dir), "told.json", memory.DOCUMENT)
+        kept = KeptDocument(str(dfx_dir), "told.json", notification.DOCUMENT)
         alerts = LiveAlerts(
             None, lambda row: samples_of(row.signals) if row.signals else {}, ALERTS, [hook],
             {}, lambda: "http://page:1", "node-a", kept,
@@ -65,7 +65,7 @@ def test_what_was_told_firing_is_told_resolved_after_a_restart(agent, monkeypatc
     second, hook = agent()
     look(second, WELL)
     assert posts(hook) == []  # it may not have been judged again yet
-    monkeypatch.setattr(memory, "HOLD_SECONDS", -1.0)
+    monkeypatch.setattr(notification, "HOLD_SECONDS", -1.0)
     look(second, WELL)
     assert posts(hook) == [(FOUND, "resolved")]
     second._keep_told()
@@ -84,7 +84,7 @@ def test_what_goes_on_is_not_told_again_and_keeps_its_begin(agent, monkeypatch):
     look(second, SICK)
     assert posts(hook) == []
     assert [r.since_seconds for r in second.alerts().alerts if r.alert == FOUND] == [begun]
-    monkeypatch.setattr(memory, "HOLD_SECONDS", 1e9)
+    monkeypatch.setattr(notification, "HOLD_SECONDS", 1e9)
     look(second, WELL)  # it was judged again, so its end is no gap of ours
     look(second, WELL)
     assert (FOUND, "resolved") in posts(hook)
@@ -136,7 +136,7 @@ def test_a_receiver_is_known_again_and_its_secret_is_not_kept():
 def test_what_is_not_ours_is_no_memory(dfx_dir, document):
     (dfx_dir / "told.json").write_text(json.dumps(document))
     said: list[str] = []
-    kept = KeptDocument(str(dfx_dir), "told.json", memory.DOCUMENT, said.append)
+    kept = KeptDocument(str(dfx_dir), "told.json", notification.DOCUMENT, said.append)
     assert kept.load() is None
     assert kept.problem.startswith("cannot use told.json (")
     assert said == [kept.problem]
@@ -145,14 +145,14 @@ def test_what_is_not_ours_is_no_memory(dfx_dir, document):
 
 def test_it_survives_as_text():
     told = {"webhook:1": {ALERT.fingerprint: ALERT}}
-    assert memory.DOCUMENT.read(memory.DOCUMENT.dumped(told)) == told
+    assert notification.DOCUMENT.read(notification.DOCUMENT.dumped(told)) == told
 
 
 def test_what_an_agent_before_this_one_wrote_is_read():
     before = {
         "w": {"k": {"labels": LABELS, "annotations": {}, "starts_seconds": 1e3, "page_url": ""}}
     }
-    read = memory.DOCUMENT.read(json.dumps(before).encode())
+    read = notification.DOCUMENT.read(json.dumps(before).encode())
     assert read == {"w": {"k": Notification(LABELS, {}, 1000.0, "")}}
 
 

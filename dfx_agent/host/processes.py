@@ -1,4 +1,4 @@
-"""Every process of this machine as a row, and what one of them was started with: proc(5)."""
+"""Processes of this machine: table, arguments, environment and namespaces, by proc(5)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
-from dfx_agent.host.stat import GROUP, PARENT, START_TICKS, stat_fields
-
+# indices behind the name
+STATE, PARENT, GROUP, MINOR_FAULTS, USER_TICKS, SYSTEM_TICKS = 0, 1, 2, 7, 11, 12
+START_TICKS, EXIT_STATUS = 19, 49
+# the number of the first pid namespace of every kernel: linux/proc_ns.h, PROC_PID_INIT_INO
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
 _MAX_COMMAND_BYTES = 64 * 1024
 _MAX_ENVIRONMENT_BYTES = 256 * 1024
 
@@ -70,3 +73,46 @@ def _read(path: str, max_bytes: int) -> bytes:
             return file.read(max_bytes)
     except OSError:
         return b""
+
+
+def sees_host_pids() -> bool:
+    """Whether a pid here is the host's: not in a container with pids of its own."""
+    return _number("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
+
+
+def is_in_container(pid: int) -> bool:
+    """Whether it sees other files than we do; False where that may not be asked."""
+    own, its = _number("/proc/self/ns/mnt"), _number(f"/proc/{pid}/ns/mnt")
+    return own is not None and its is not None and own != its
+
+
+def has_our_clocks(pid: int) -> bool:
+    """Whether its monotonic clock is ours; True where that may not be asked."""
+    own, its = _number("/proc/self/ns/time"), _number(f"/proc/{pid}/ns/time")
+    return own == its or None in {own, its}
+
+
+def _number(path: str) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
+def num_waits(path: str) -> int | None:
+    """How often the thread of this ``status`` file gave up its processor to wait for something."""
+    try:
+        with open(path, "rb") as file:
+            _, found, rest = file.read().partition(b"\nvoluntary_ctxt_switches:")
+    except OSError:
+        return None
+    return int(rest.split(None, 1)[0]) if found else None
+
+
+def stat_fields(path: str) -> list[str]:
+    """Fields after the name, which may hold anything; empty when the process is gone."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().rpartition(b")")[2].decode("ascii").split()
+    except OSError:
+        return []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfx_agent.curves.store import ScalarStore
+from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.snapshot import Moments
 
 FLOATS = st.floats(-1e6, 1e6)

@@ -11,8 +11,11 @@ from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from dfx_agent.snapshot import Moments
+from dfx_agent.catalogue.native import load
+from dfx_agent.catalogue.spec import by_name
+from dfx_agent.snapshot import Moments, ScalarHistory, ScalarRow
 
+_METRICS = by_name()
 _MAX_POINTS = 5000
 _RECENT_STEPS = 8
 _LARGEST_STEP = 2**63 - 1
@@ -126,3 +129,28 @@ class ScalarStore:
             series.dropped.pop(newest, None)
             if series.recent.pop(newest, None) is None:
                 series.means.pop()
+
+
+def scalar_row(
+    framework: str, key: str, step: int | None, seconds: float, moments: Moments
+) -> ScalarRow:
+    """``framework``: whose name ``key`` is."""
+    native = load(framework).find(key)
+    if native is None:
+        return ScalarRow(key, None, {}, step, seconds, moments)
+    scale = native.scale
+    if scale != 1.0:
+        ends = moments.min * scale, moments.max * scale
+        moments = Moments(moments.count, moments.sum * scale, min(ends), max(ends))
+    return ScalarRow(key, native.metric, native.labels, step, seconds, moments)
+
+
+def scalar_history(framework: str, store: ScalarStore, key: str) -> ScalarHistory:
+    """One native key over steps, in the unit of its metric. KeyError for an unknown key."""
+    steps, values = store.history(key)
+    native = load(framework).find(key)
+    if native is None:
+        return ScalarHistory(key, None, "", steps, values)
+    if native.scale != 1.0:
+        values = tuple(value * native.scale for value in values)
+    return ScalarHistory(key, native.metric, _METRICS[native.metric].unit, steps, values)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.host.contention import _MOST_SAMPLES, ProcessorTimes
-from dfx_agent.host.sched import (
+from dfx_agent.host.processor_time import (
+    _MOST_SAMPLES,
+    ProcessorTimes,
     parse_schedstat,
     thread_times,
     threads_per_processor,
