@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from itertools import chain
 
-from dfx_agent.faults import Faults
 from dfx_agent.judge.hang.judge import KINDS, HangJudge
 from dfx_agent.node.process import Process
 from dfx_agent.node.tracks import Tracks, facts_of
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import Faults
 
 
 class HangWatch:

@@ -12,7 +12,6 @@ from dfx_agent.agent.work_rows import work_row
 from dfx_agent.catalogue.native.time_series import scalar_history
 from dfx_agent.engines.pool import pool_of
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.faults import not_green, sighted, unclear
 from dfx_agent.incidents.conclude import Judged, conclude
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.judge.part_of_job import step_origin_text
@@ -40,6 +39,7 @@ from dfx_agent.snapshot import (
     Verdict,
     sentences,
 )
+from dfx_agent.snapshot.faults import not_green, sighted, unclear
 from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import STAGE, WAIT
 

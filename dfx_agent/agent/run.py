@@ -19,7 +19,6 @@ from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.faults import Faults, unjudged
 from dfx_agent.incidents.book import IncidentBook, StepTimes
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.data.ledger import RunLedger
@@ -45,6 +44,7 @@ from dfx_agent.node.updates import update_counts
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import AlertRow, RunVerdicts, StepRow, Verdict
+from dfx_agent.snapshot.faults import Faults, unjudged
 
 _NUM_STILL_STEPS = 16  # that say how long a step takes
 # judgements that verdicts go on from, as faults name them

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing
 from dfx_agent.alerting.notification import Held, Memory, Notification, Receiver, Told, fingerprint
-from dfx_agent.log import OncePerPlace
+from dfx_agent.base.log import OncePerPlace
 from dfx_agent.rules.alert import Alert, verdict_kind
 from dfx_agent.rules.conditions import Samples
 from dfx_agent.rules.declared.progress import STAGE_STALLED

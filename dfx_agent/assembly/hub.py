@@ -22,7 +22,7 @@ from dfx_agent.assembly.hub_spans import HubSpans
 from dfx_agent.assembly.node_timelines import NodeTimelines
 from dfx_agent.assembly.options import listener_of, read_token
 from dfx_agent.assembly.probing import Probing
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.rules.declared import ALERTS, alerts_with

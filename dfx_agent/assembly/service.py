@@ -21,7 +21,7 @@ from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
 from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
 from dfx_agent.assembly.own_memory import OwnMemory
 from dfx_agent.assembly.span_segments import SpanSegments
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
 from dfx_agent.exporters.otel.push import OtlpPush

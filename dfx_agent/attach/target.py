@@ -13,7 +13,7 @@ from dfx_agent.attach import access, procfs, refusals
 from dfx_agent.attach.elf import ElfError, Image, machine_of
 from dfx_agent.attach.hijack import Machine, own_machine
 from dfx_agent.attach.procfs import Mapping, Memory
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 _LIBPYTHON = re.compile(r"libpython\d\.\d+[a-z]*\.so")
 _LIBC = re.compile(r"libc(-2\.\d+)?\.so")

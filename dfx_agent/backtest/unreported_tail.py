@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from dfx_agent.sentence import listed
+from dfx_agent.base.text import listed
 
 # fewer are a summary or an evaluation
 _LEAST_ROWS = 5

@@ -16,8 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
-from dfx_agent import __version__, log
-from dfx_agent.errors import DfxError
+from dfx_agent import __version__
+from dfx_agent.base import log
+from dfx_agent.base.errors import DfxError
 from dfx_agent.wire import SegmentError
 
 _DESCRIPTION = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dfx_agent
 from dfx_agent.agent import config as configuration
-from dfx_agent.errors import ConfigError, DfxError, UsageError
+from dfx_agent.base.errors import ConfigError, DfxError, UsageError
 from dfx_agent.rules import runbook
 from dfx_agent.rules.alertmanager import configuration as alertmanager
 from dfx_agent.rules.declared import PROMETHEUS_ALERTS, alerts_with, thresholds

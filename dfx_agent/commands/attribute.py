@@ -17,8 +17,8 @@ from rich.table import Table
 import dfx_agent
 from dfx_agent.attribution.child import RESULT, Outcome, Wanted
 from dfx_agent.attribution.told import Attribution, attribution
-from dfx_agent.durations import seconds_text
-from dfx_agent.errors import DfxError, UsageError
+from dfx_agent.base.errors import DfxError, UsageError
+from dfx_agent.base.text import seconds_text
 
 HELP = "run the phases of a step boundary by themselves: how long each holds an event loop, and why"
 EXAMPLE = """dfx-agent attribute boundary.py:finish_step --inputs step.json

@@ -15,9 +15,9 @@ from pathlib import Path
 from dfx_agent.assembly.options import add_service_arguments, load_config
 from dfx_agent.assembly.service import Service
 from dfx_agent.attach.spawn import Job, block_signals, environment
+from dfx_agent.base.errors import UsageError
 from dfx_agent.demo import faults
 from dfx_agent.demo.async_pipeline import faults as async_faults
-from dfx_agent.errors import UsageError
 
 HELP = "train a small model with GRPO on this machine's CPU and watch it live"
 EXAMPLE = "dfx-agent demo --ranks 4 --fault straggler:2:1.5"

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from dfx_agent.lean_httpx import httpx
+from dfx_agent.base.lean_httpx import httpx
 
 SOURCE = "dcgm"
 VARIABLE = "DFX_DCGM_URL"

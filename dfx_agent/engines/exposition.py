@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from dfx_agent.base.text import plain
 from dfx_agent.catalogue.engines import COUNTERS
 from dfx_agent.engines.names import Names, Taken, all_names
-from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import Histogram
 
 MAX_SERIES = 20_000

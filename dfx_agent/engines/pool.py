@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.snapshot import EngineFacts, EngineNote, EnginePool, ScalarRow, Spread
 
 # how far off the others a replica is told

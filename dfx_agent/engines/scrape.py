@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from dfx_agent.base.text import plain
 from dfx_agent.engines.exposition import NotMetricsError
-from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import EngineState
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class NoReadingError(Exception):
 
 def client(seconds: float = ANSWER_SECONDS) -> httpx.AsyncClient:
     """Asks the address itself: what the environment says of proxies is not for it."""
-    from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
+    from dfx_agent.base.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
     return httpx.AsyncClient(
         trust_env=False, follow_redirects=False, timeout=seconds, headers=_HEADERS
@@ -37,7 +37,7 @@ def client(seconds: float = ANSWER_SECONDS) -> httpx.AsyncClient:
 
 async def ask(client: httpx.AsyncClient, url: str, seconds: float) -> str:
     """The whole text. NoReadingError where there is none."""
-    from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
+    from dfx_agent.base.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
     try:
         return await asyncio.wait_for(_text(client, url), seconds)

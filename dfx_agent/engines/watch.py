@@ -21,8 +21,8 @@ from dfx_agent.engines.discovery import Discovery, Jobs
 from dfx_agent.engines.endpoint import Endpoint, Found
 from dfx_agent.engines.exposition import NotMetricsError, Reading, parsed
 from dfx_agent.engines.scrape import NoReadingError
-from dfx_agent.faults import Faults
 from dfx_agent.snapshot import EngineFacts
+from dfx_agent.snapshot.faults import Faults
 
 if TYPE_CHECKING:
     import httpx

@@ -13,7 +13,7 @@ import os
 from bisect import bisect_left
 from typing import NamedTuple
 
-from dfx_agent.boot_clock import SECONDS_PER_TICK
+from dfx_agent.base.boot_clock import SECONDS_PER_TICK
 from dfx_agent.facts.processor import SchedTimes, ThreadTimes
 from dfx_agent.host.processes import MINOR_FAULTS, SYSTEM_TICKS, stat_fields
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pydantic import FiniteFloat
 
+from dfx_agent.base.text import joined
 from dfx_agent.incidents import sentences
 from dfx_agent.incidents.past import PastIncidents
 from dfx_agent.incidents.words import (
@@ -28,7 +29,6 @@ from dfx_agent.incidents.words import (
 )
 from dfx_agent.rules.declared.progress import LONG_WAIT
 from dfx_agent.rules.samples import REWARD_IMPROVING
-from dfx_agent.sentence import joined
 from dfx_agent.snapshot import (
     AlertRow,
     Incident,

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import gmtime, strftime
 
+from dfx_agent.base.text import full_sentence, joined
 from dfx_agent.incidents import sentences
 from dfx_agent.incidents.book import IncidentBook, StepTimes
 from dfx_agent.incidents.past import without_cost
 from dfx_agent.incidents.words import time_text
-from dfx_agent.sentence import full_sentence, joined
 from dfx_agent.snapshot import (
     UNJUDGED,
     AlertRow,

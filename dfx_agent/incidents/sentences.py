@@ -1,6 +1,6 @@
 """Sentences about incidents and about the state of a run."""
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 BEGAN = Sentence("It began at {when}.", {"when": "step 20 (2026-11-24 14:05:07 UTC)"})
 FIRST_SIGNAL = Sentence(

@@ -16,7 +16,6 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.here import Shift
@@ -32,6 +31,7 @@ from dfx_agent.judge.divergence.health import RunHealth
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
+from dfx_agent.snapshot.faults import Faults
 
 # which of two ranks on two nodes died first is known no better than how long a document takes
 _ORDER_NS = 500 * 10**6

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.faults import sighted
 from dfx_agent.incidents import sentences
 from dfx_agent.incidents.book import IncidentBook, StepTimes
 from dfx_agent.incidents.conclude import Conclusion, Judged, conclude
@@ -17,6 +16,7 @@ from dfx_agent.job.rows import JobRows
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.pipeline_facts import STAGES, pipeline_facts
 from dfx_agent.snapshot import AlertRow, Bottleneck, RunRow
+from dfx_agent.snapshot.faults import sighted
 
 # a node that is silent for as long is not waited for: what comes later still has queued here
 LATE_SECONDS = SILENT_SECONDS + 5.0

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from dfx_agent.newest import Newest
+from dfx_agent.base.recent import Newest
 from dfx_agent.node.process import Process
 from dfx_agent.node.time.totals import Totals
 from dfx_agent.snapshot import DroppedRanks

@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from dfx_agent import boot_clock
-from dfx_agent.durations import age_text
+from dfx_agent.base import boot_clock
+from dfx_agent.base.text import age_text
 from dfx_agent.host.memory import ProcessBytes, process_bytes
 from dfx_agent.host.processes import stat_fields
 from dfx_agent.node.sentences import OUTSIDE_ONLY, STARTING

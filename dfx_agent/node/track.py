@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dfx_agent.boot_clock import SECONDS_PER_TICK
+from dfx_agent.base.boot_clock import SECONDS_PER_TICK
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.rank import Arrival, RankFacts

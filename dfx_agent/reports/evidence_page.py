@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dfx_agent.base.html import template
+from dfx_agent.base.text import age_text
 from dfx_agent.catalogue.utilisation import work_lines
-from dfx_agent.durations import age_text
-from dfx_agent.html_pages import template
 from dfx_agent.snapshot import (
     AgentRow,
     IncidentEvidence,

@@ -22,8 +22,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dfx_agent.base.text import plain
 from dfx_agent.facts import envelope
-from dfx_agent.plain_text import plain
 
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _ESTABLISHED = "01"

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dfx_agent.errors import ListenError
+from dfx_agent.base.errors import ListenError
 from dfx_agent.web.listener import LOOPBACK, Listener
 
 REQUEST_SECONDS = 10.0

@@ -11,7 +11,7 @@ from scripted_page import GREEN, serve, texts
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.run import RunFold
-from dfx_agent.faults import BLIND_AFTER
+from dfx_agent.snapshot.faults import BLIND_AFTER
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text
 from dfx_agent.facts.pipeline import PipelineFacts
 from dfx_agent.judge.bottleneck import sentences, standstill, step_window, words
 from dfx_agent.judge.bottleneck.breakdown import Steps, breakdown

@@ -8,13 +8,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from dfx_agent.base.text import capitalized
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import OUT_OF_MEMORY, cause_of, endings_text, has_crashed
 from dfx_agent.judge.crash.failures import lost_peer
 from dfx_agent.judge.crash.order import missed_groups
 from dfx_agent.judge.crash.sentences import LEFT_EARLY
 from dfx_agent.judge.words import ranks_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 CAUSE = "left early"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 RAISED = Sentence(
     "{ranks} {ending}: `{error}` at `{place}`.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from dfx_agent.durations import age_text, seconds_text
+from dfx_agent.base.text import age_text, capitalized, seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import (
     ENDING_SECONDS,
@@ -29,7 +29,6 @@ from dfx_agent.judge.crash.sentences import (
     TERMINATED,
 )
 from dfx_agent.judge.words import ranks_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 _MAX_LINES = 8

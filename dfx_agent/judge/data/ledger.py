@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from dfx_agent.base.recent import Newest
 from dfx_agent.facts.ledger import Crossing, LedgerNews, Progress
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.data.checks import (
@@ -24,7 +25,6 @@ from dfx_agent.judge.data.checks import (
     wrong_here,
 )
 from dfx_agent.judge.data.verdict import Mismatch, data_verdict
-from dfx_agent.newest import Newest
 from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, Verdict
 
 _SETTLED_STEPS = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import RankFacts, Waiter
 from dfx_agent.judge.hang import limits, sentences
 from dfx_agent.judge.hang.actors import is_idle, not_called
@@ -22,7 +22,6 @@ from dfx_agent.judge.words import (
     stack_lines,
     waits_text,
 )
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 

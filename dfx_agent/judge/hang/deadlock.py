@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.hang.standstill import NO_PROGRESS_SECONDS
 from dfx_agent.judge.hang.wait_graph import circle
 from dfx_agent.judge.words import calls_text, ranks_text, waits_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 from dfx_agent.wire.records import DDP_GRADIENTS
 

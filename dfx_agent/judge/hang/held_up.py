@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.judge.hang import sentences
 from dfx_agent.snapshot import Verdict
 

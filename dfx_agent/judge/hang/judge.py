@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.faults import Faults
 from dfx_agent.judge.crash.endings import has_crashed
 from dfx_agent.judge.crash.ray.end import no_crash, not_ended_by_ray
 from dfx_agent.judge.crash.sentences import NONE_DIED
@@ -18,6 +17,7 @@ from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.hang.unended import unended
 from dfx_agent.judge.hang.verdict import does_not_end, hang_verdict
 from dfx_agent.snapshot import Verdict, VerdictKind
+from dfx_agent.snapshot.faults import Faults
 
 # what is said of a role whose ranks all get on
 _CLEAR: dict[VerdictKind, str] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.role import WAITING_SECONDS, Role

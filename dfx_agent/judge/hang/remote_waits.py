@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.stacks import RAY_OBJECT, Frame, ProcessStacks, client_of
 from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.words import have_text, ranks_text
-from dfx_agent.sentence import capitalized
 
 FLOOR_SECONDS = 120.0
 LONG_FLOOR_SECONDS = 600.0

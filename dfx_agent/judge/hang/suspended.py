@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import RankFacts, Waiter
 from dfx_agent.judge.hang import limits, sentences
 from dfx_agent.judge.hang.places import where_text
 from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.words import calls_text, have_text, waits_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 SUSPENDED_SECONDS = 8.0  # a debugger or a profiler stops a process for a moment

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import Joining, RankFacts
 from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.words import ranks_text
-from dfx_agent.sentence import capitalized
 
 CAUSE = "does not end"
 QUIET_SECONDS = 15.0  # by then a guest would have written stacks

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from dfx_agent.base.text import Sentence, capitalized
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.excess import middle_mean, others_median
 from dfx_agent.judge.words import labels_text, percent
-from dfx_agent.sentence import Sentence, capitalized
 
 # of the time in which a rank is runnable: below, "no rank is slow" cannot be said
 LEAST_SHARE = 0.5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.judge.straggler import busy_host, sentences
 from dfx_agent.judge.straggler.causes import (
@@ -44,7 +44,6 @@ from dfx_agent.judge.straggler.single_steps import (
 )
 from dfx_agent.judge.straggler.witnesses import Testimony, testimonies, work_excess
 from dfx_agent.judge.words import BUSY_HOST, labels_text, percent
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 TOGETHER_SHARE = 0.7

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.steps import LEAST_SECONDS, TRANSFER, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.columns import Remembered

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dfx_agent.newest import Newest
+from dfx_agent.base.recent import Newest
 from dfx_agent.node.collectives.coverage import Coverage
 from dfx_agent.node.collectives.waits import Book, DeviceSlot, Slot
 from dfx_agent.node.process import Process

@@ -18,8 +18,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceResponse,
 )
 
+from dfx_agent.base.text import plain
 from dfx_agent.facts import envelope
-from dfx_agent.plain_text import plain
 
 CONTENT_TYPE = "application/x-protobuf"
 _GZIP = 31  # zlib's window with a header of gzip

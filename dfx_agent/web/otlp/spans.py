@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from dfx_agent.plain_text import plain
+from dfx_agent.base.text import plain
 from dfx_agent.web.otlp.records import unpacked
 from dfx_agent.web.otlp.told_span import Attributes, ToldSpan
 

@@ -10,10 +10,10 @@ from guard_scene import Job, raising, read
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.hang_watch import HangWatch
-from dfx_agent.faults import Faults
 from dfx_agent.judge.hang import judge as hangs
 from dfx_agent.node.track import Track
 from dfx_agent.snapshot import RunRow, Verdict
+from dfx_agent.snapshot.faults import Faults
 
 
 @pytest.fixture

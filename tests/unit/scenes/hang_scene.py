@@ -18,8 +18,8 @@ from pathlib import Path
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.hang_watch import HangWatch
-from dfx_agent.faults import Faults
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import Faults
 from dfx_agent.wire import Identity, SegmentWriter, layout
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, GROUP, NO_STEP, PEER, STAGE, STEP
 from dfx_agent.wire.segment import start_ticks

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from scripted_source import ScriptedSource
 
-from dfx_agent.errors import ListenError, UsageError
+from dfx_agent.base.errors import ListenError, UsageError
 from dfx_agent.web import server as server_module
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener, parse_listen

@@ -11,6 +11,7 @@ import re
 import signal
 from collections.abc import Sequence
 
+from dfx_agent.base.text import capitalized
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import endings_text, has_crashed
@@ -22,7 +23,6 @@ from dfx_agent.judge.crash.ray.sentences import (
     ENDED_WITH_RAY,
 )
 from dfx_agent.judge.words import ranks_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 _BEFORE_SECONDS = 60.0  # Ray waits for tasks that run; an agent sees an end some readings later

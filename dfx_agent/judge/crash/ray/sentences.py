@@ -1,6 +1,6 @@
 """What the crash verdict says of workers that Ray itself ended."""
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 ENDED_WITH_DRIVER = Sentence(
     "{driver}, the driver, ended, and Ray ended {ranks} with it.",

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from dfx_agent import log
 from dfx_agent.agent.device_watch import DeviceProblemError
+from dfx_agent.base import log
 from dfx_agent.devices.protocol import DeviceError
 from dfx_agent.devices.registry import LateDeviceError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfx_agent.loopback import is_loopback
+from dfx_agent.base.loopback import is_loopback
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from dfx_agent.agent import folder_token
 from dfx_agent.agent.config import Config
-from dfx_agent.errors import DfxError, UsageError
+from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.node.segments import lock
 from dfx_agent.shim.attached import agent_is_there
 from dfx_agent.snapshot import Snapshot, TimelineRow
@@ -92,7 +92,7 @@ class AskedAgent:
 
     def _get_page(self, path: str, query: str) -> tuple[Any, str]:
         """(JSON, query of the next page or ""); NoAnswerError."""
-        from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
+        from dfx_agent.base.lean_httpx import httpx  # 0.1 s of every start
 
         try:
             with self._client() as client:
@@ -107,7 +107,7 @@ class AskedAgent:
         raise self._no_answer(f"HTTP {answer.status_code} {answer.reason_phrase}")
 
     def _client(self) -> httpx.Client:
-        from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
+        from dfx_agent.base.lean_httpx import httpx  # 0.1 s of every start
 
         is_https = self.url.startswith("https:")
         return httpx.Client(

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dfx_agent.log import OncePerPlace, place_of
-from dfx_agent.plain_text import plain
-from dfx_agent.sentence import full_sentence, joined
+from dfx_agent.base.log import OncePerPlace, place_of
+from dfx_agent.base.text import full_sentence, joined, plain
 from dfx_agent.snapshot import (
     Blindness,
     FaultPart,

@@ -9,7 +9,7 @@ import pytest
 
 ASKS = {
     "engines": "from dfx_agent.engines.scrape import client; client()",
-    "client": "from dfx_agent.client import AskedAgent; AskedAgent('http://localhost:1')._client()",
+    "client": "from dfx_agent.assembly.client import AskedAgent; AskedAgent('http://localhost:1')._client()",
 }
 
 
@@ -32,7 +32,7 @@ def test_httpx_that_is_there_already_stays_what_it_is():
 import sys
 import httpx
 known = dict(sys.modules)
-from dfx_agent.lean_httpx import httpx as lean
+from dfx_agent.base.lean_httpx import httpx as lean
 assert lean is httpx and sys.modules["httpx._main"] is known["httpx._main"]
 """
     subprocess.run([sys.executable, "-c", probe], check=True)

@@ -1,4 +1,4 @@
-"""Sentences of verdicts, declared as data so that the docs can list all of them."""
+"""Texts for people: sentences of verdicts declared as data, durations, names made printable."""
 
 from __future__ import annotations
 
@@ -65,3 +65,20 @@ def listed(names: Sequence[str]) -> str:
     """As in "loss", "loss and reward", "KL, loss and reward"."""
     head = ", ".join(names[:-1])
     return f"{head} and {names[-1]}" if head else "".join(names)
+
+
+def seconds_text(seconds: float) -> str:
+    """As in "0.035 s", "14.2 s", "140 s"."""
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def age_text(seconds: float) -> str:
+    """As in "14 s", "14 min", "3.2 h"."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def plain(text: str) -> str:
+    """One line of valid UTF-8; what is no character, or none to be seen, as Python writes it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
