@@ -14,8 +14,8 @@ from matched_scene import SECOND, Run
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.base import recent
-from dfx_agent.base.recent import Newest
+from dfx_agent.base import bounded_dict
+from dfx_agent.base.bounded_dict import BoundedDict
 from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.node.ended import KEEP_PROCESSES, KEEP_RUNS
@@ -78,7 +78,7 @@ def num_processes() -> int:
 
 
 def test_many_ended_processes_of_one_run(dfx_dir, agent, monkeypatch):
-    monkeypatch.setattr(recent, "_KEEP", 64)
+    monkeypatch.setattr(bounded_dict, "_MAX_ENTRIES", 64)
     main = live(dfx_dir, role="trainer", rank=0, world_size=1)
     agent.poll()
     before, num_objects, others = counters(agent), 0, num_processes()
@@ -226,8 +226,8 @@ def test_means_keep_the_values_of_ranks_that_were_dropped():
 
 
 def test_totals_are_not_kept_for_ever():
-    recent: Newest[int, int] = Newest()
+    recent: BoundedDict[int, int] = BoundedDict()
     for i in range(5000):
         recent.put(i, i)
-    assert [recent.take(i) for i in (0, 4999, 4999)] == [None, 4999, None]
-    assert len(recent._known) < 1100
+    assert [recent.pop(i) for i in (0, 4999, 4999)] == [None, 4999, None]
+    assert len(recent._values) < 1100
