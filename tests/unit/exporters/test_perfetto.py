@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.reports.perfetto import trace
+from dfx_agent.exporters.perfetto import trace
 from dfx_agent.snapshot import Piece, TimelineRow
 
 BEGIN = 1795297271.726728
