@@ -29,14 +29,14 @@ from dfx_agent.agent.telling import Teller
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.base.errors import BlindError
 from dfx_agent.base.text import plain
-from dfx_agent.devices.registry import found as device_readers
-from dfx_agent.engines.discovery import SERVING_ROLES
-from dfx_agent.engines.watch import EngineWatch
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.judge.divergence.history import signal_history
+from dfx_agent.node.devices.registry import found as device_readers
 from dfx_agent.node.ended import KEEP_RUNS
+from dfx_agent.node.engines.discovery import SERVING_ROLES
+from dfx_agent.node.engines.watch import EngineWatch
 from dfx_agent.node.passive import OutsideProcess, placed
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.reader import Folder

@@ -14,7 +14,6 @@ from dfx_agent.agent.peak_flops import Peaks
 from dfx_agent.agent.step_rows import StepRows
 from dfx_agent.agent.telling import Teller
 from dfx_agent.catalogue.native.time_series import ScalarStore
-from dfx_agent.engines.pool import IdleCheck
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
@@ -35,6 +34,7 @@ from dfx_agent.judge.straggler.places import Places, RankPlaces
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.crossings import Crossings
 from dfx_agent.node.ended import DroppedProcesses, surplus
+from dfx_agent.node.engines.pool import IdleCheck
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import ClosedStep, Process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dfx_agent.base.loopback import is_loopback
-from dfx_agent.host.processes import environment_value
+from dfx_agent.node.host.processes import environment_value
 from dfx_agent.wire.segment import boot_id
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from dfx_agent.agent.device_watch import DeviceProblemError
 from dfx_agent.base import log
-from dfx_agent.devices.protocol import DeviceError
-from dfx_agent.devices.registry import LateDeviceError
+from dfx_agent.node.devices.protocol import DeviceError
+from dfx_agent.node.devices.registry import LateDeviceError
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hang_scene import Rank, Scene, staged
 
-from dfx_agent.host.joined_thread import joined_by_main
 from dfx_agent.judge.hang import unended
+from dfx_agent.node.host.joined_thread import joined_by_main
 
 # The shape of it: an object's end joins gloo's loop, which asks for the GIL. As torch, a C function
 # joins; by PyDLL it holds the GIL, by CDLL it does not.
