@@ -16,8 +16,8 @@ _RAY_AGENT = "dashboard/agent.py"
 _TITLES = ("VLLM::APIServer", "ray::vLLM", "ray::SGLang")
 # and those that compute for them: they listen for their peers (gloo, NCCL, ZeroMQ), not for HTTP
 _WORKER_TITLES = ("VLLM::", "sglang::")
-# the demo's servers, which listen on a socket that is given to them
-_DEMO = "dfx_agent.demo.async_pipeline.server"
+# servers of examples/async_rl, which listen on a socket that is given to them
+_DEMO = "examples.async_rl.server"
 # options of the interpreter that take the next word
 _WITH_VALUE = frozenset({"-W", "-X"})
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dfx_agent.demo.async_pipeline.lags import by_lag, by_position, shares
+from examples.async_rl.lags import by_lag, by_position, shares
 
 
 def test_a_token_is_in_the_bucket_of_its_lag():

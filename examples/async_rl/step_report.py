@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
-from dfx_agent.demo.async_pipeline.groups import Group, Sample
-from dfx_agent.demo.async_pipeline.lags import shares
-from dfx_agent.demo.async_pipeline.settings import GROUP_SIZE, TOKEN_BUDGET
+from examples.async_rl.groups import Group, Sample
+from examples.async_rl.lags import shares
+from examples.async_rl.settings import GROUP_SIZE, TOKEN_BUDGET
 
 _ALL = "all"
 

@@ -1,12 +1,13 @@
 """Starts the processes of the pipeline, and ends them: all of them, whatever happened.
 
-python -m dfx_agent.demo.async_pipeline --steps 100 --fault slow_replica:1:3
+dfx-agent run -- python -m examples.async_rl --steps 100 --fault slow_replica:1:3
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import signal
 import socket
 import subprocess
@@ -18,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from dfx_agent.demo.async_pipeline import faults, truth
-from dfx_agent.demo.async_pipeline.faults import GRAMMAR, NUM_RANKS, NUM_REPLICAS
 from dfx_agent.demo.faults import Fault, FaultError
+from examples.async_rl import faults, truth
+from examples.async_rl.faults import GRAMMAR, NUM_RANKS, NUM_REPLICAS
 
 POLL_SECONDS = 0.2
 TRUTH_EVERY_SECONDS = 1.0
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         _fail(str(error))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
-    with tempfile.TemporaryDirectory(prefix="async_pipeline_") as folder:
+    with tempfile.TemporaryDirectory(prefix="async_rl_") as folder:
         pipeline = Pipeline(options, Path(folder))
         try:
             pipeline.start()
@@ -119,7 +120,7 @@ class Pipeline:
 
         Its standard input ends with us, and it with that.
         """
-        command = [sys.executable, "-m", f"dfx_agent.demo.async_pipeline.{module}", *arguments]
+        command = [sys.executable, "-m", f"examples.async_rl.{module}", *arguments]
         command += ["--seed", str(self._options.seed)]
         command += [word for spec in self._options.fault for word in ("--fault", spec)]
         if self._options.truth:
@@ -127,7 +128,11 @@ class Pipeline:
         descriptors = [listening.fileno()] if listening else []
         command += [word for fd in descriptors for word in ("--socket", str(fd))]
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, pass_fds=descriptors, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+            pass_fds=descriptors,
+            start_new_session=True,
         )
 
 
@@ -136,7 +141,7 @@ def _watch(pipeline: Pipeline, options: argparse.Namespace, parsed: tuple[Fault,
     next_truth = 0.0
     while not pipeline.is_over():
         if failure := pipeline.failed():
-            print(f"async_pipeline: {failure}", file=sys.stderr)
+            print(f"async_rl: {failure}", file=sys.stderr)
             return 1
         if options.truth and time.monotonic() >= next_truth:
             begin_seconds = time.monotonic()
@@ -154,9 +159,9 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = _Parser(
-        prog="async_pipeline",
+        prog="async_rl",
         description="Asynchronous GRPO on CPU: two rollout servers, an orchestrator, two learners.",
-        epilog="example: python -m dfx_agent.demo.async_pipeline --fault slow_replica:1:3",
+        epilog="example: python -m examples.async_rl --fault slow_replica:1:3",
     )
     add = parser.add_argument
     add("--steps", type=_positive(int), default=1000, metavar="N", help="default %(default)s")
@@ -186,7 +191,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"async_pipeline: {message}", file=sys.stderr)
+    print(f"async_rl: {message}", file=sys.stderr)
     sys.exit(2)
 
 

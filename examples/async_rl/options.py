@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dfx_agent.demo.async_pipeline import faults
 from dfx_agent.demo.faults import Fault
+from examples.async_rl import faults
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:

@@ -10,12 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from torch import nn
 
 from dfx_agent.demo import task
-from dfx_agent.demo.async_pipeline import faults
-from dfx_agent.demo.async_pipeline.engine import MAX_BATCH_SIZE, Engine, Request
-from dfx_agent.demo.async_pipeline.settings import CONTEXT_LENGTH
-from dfx_agent.demo.async_pipeline.truth import TruthLog, read
 from dfx_agent.demo.model import TinyTransformer
 from dfx_agent.demo.sampling import response_logprobs
+from examples.async_rl import faults
+from examples.async_rl.engine import MAX_BATCH_SIZE, Engine, Request
+from examples.async_rl.settings import CONTEXT_LENGTH
+from examples.async_rl.truth import TruthLog, read
 
 PROMPT = task.encode("    4071=")
 PATIENCE_SECONDS = 120

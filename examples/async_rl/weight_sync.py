@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo.async_pipeline.faults import due
-from dfx_agent.demo.async_pipeline.settings import REQUEST_TIMEOUT_SECONDS
-from dfx_agent.demo.async_pipeline.truth import TruthLog
 from dfx_agent.demo.faults import Fault
+from examples.async_rl.faults import due
+from examples.async_rl.settings import REQUEST_TIMEOUT_SECONDS
+from examples.async_rl.truth import TruthLog
 
 NUM_CHUNKS = 8
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from dfx_agent.demo.async_pipeline.faults import component
 from dfx_agent.demo.faults import Fault
+from examples.async_rl.faults import component
 
 # of the learner's own measurements: how long a step of it waited for samples
 WAIT_FOR_SAMPLES = "collector_wait_seconds"

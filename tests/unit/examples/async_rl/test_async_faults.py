@@ -2,8 +2,8 @@
 
 import pytest
 
-from dfx_agent.demo.async_pipeline.faults import COMPONENTS, GRAMMAR, component, due, parse
 from dfx_agent.demo.faults import Fault, FaultError
+from examples.async_rl.faults import COMPONENTS, GRAMMAR, component, due, parse
 
 
 @pytest.mark.parametrize(

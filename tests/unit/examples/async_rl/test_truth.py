@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dfx_agent.demo.async_pipeline import faults, truth
+from examples.async_rl import faults, truth
 
 
 def described(spec, lines):

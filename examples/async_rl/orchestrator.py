@@ -20,22 +20,22 @@ from starlette.routing import Route
 
 import dfx_agent.shim as dfx
 from dfx_agent.demo import task
-from dfx_agent.demo.async_pipeline import environment, lifeline
-from dfx_agent.demo.async_pipeline.faults import NUM_RANKS, due
-from dfx_agent.demo.async_pipeline.groups import Group, GroupFilter, GroupQueue, Sample
-from dfx_agent.demo.async_pipeline.http_service import HttpService
-from dfx_agent.demo.async_pipeline.loop_block import block
-from dfx_agent.demo.async_pipeline.options import add_shared, shared
-from dfx_agent.demo.async_pipeline.rollouts import RolloutClient, WeightVersion
-from dfx_agent.demo.async_pipeline.settings import (
+from dfx_agent.demo.faults import Fault
+from examples.async_rl import environment, lifeline
+from examples.async_rl.faults import NUM_RANKS, due
+from examples.async_rl.groups import Group, GroupFilter, GroupQueue, Sample
+from examples.async_rl.http_service import HttpService
+from examples.async_rl.loop_block import block
+from examples.async_rl.options import add_shared, shared
+from examples.async_rl.rollouts import RolloutClient, WeightVersion
+from examples.async_rl.settings import (
     GROUP_SIZE,
     GROUPS_PER_BATCH,
     MAX_GROUPS_IN_FLIGHT,
     QUEUE_CAPACITY,
 )
-from dfx_agent.demo.async_pipeline.step_report import StepReport
-from dfx_agent.demo.async_pipeline.truth import TruthLog
-from dfx_agent.demo.faults import Fault
+from examples.async_rl.step_report import StepReport
+from examples.async_rl.truth import TruthLog
 
 
 class Orchestrator:

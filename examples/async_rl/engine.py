@@ -15,13 +15,13 @@ from torch import nn
 
 import dfx_agent.shim as dfx
 from dfx_agent.demo import task
-from dfx_agent.demo.async_pipeline.engine_metrics import EngineMetrics
-from dfx_agent.demo.async_pipeline.faults import due
-from dfx_agent.demo.async_pipeline.settings import CONTEXT_LENGTH
-from dfx_agent.demo.async_pipeline.truth import TruthLog
 from dfx_agent.demo.faults import Fault
 from dfx_agent.demo.model import TinyTransformer
 from dfx_agent.demo.sampling import Decoding
+from examples.async_rl.engine_metrics import EngineMetrics
+from examples.async_rl.faults import due
+from examples.async_rl.settings import CONTEXT_LENGTH
+from examples.async_rl.truth import TruthLog
 
 MAX_BATCH_SIZE = 8
 # so long a request waits for others to share its batch: none can join one that has begun

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import httpx
 
-from dfx_agent.demo.async_pipeline.groups import Sample
-from dfx_agent.demo.async_pipeline.settings import (
+from examples.async_rl.groups import Sample
+from examples.async_rl.settings import (
     MAX_RESPONSE_LENGTH,
     REQUEST_TIMEOUT_SECONDS,
     TOKEN_BUDGET,

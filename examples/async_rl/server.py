@@ -20,12 +20,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo.async_pipeline import lifeline
-from dfx_agent.demo.async_pipeline.engine import Engine, Request
-from dfx_agent.demo.async_pipeline.faults import NUM_REPLICAS
-from dfx_agent.demo.async_pipeline.http_service import HttpService
-from dfx_agent.demo.async_pipeline.options import add_shared, shared
-from dfx_agent.demo.async_pipeline.truth import TruthLog
+from examples.async_rl import lifeline
+from examples.async_rl.engine import Engine, Request
+from examples.async_rl.faults import NUM_REPLICAS
+from examples.async_rl.http_service import HttpService
+from examples.async_rl.options import add_shared, shared
+from examples.async_rl.truth import TruthLog
 
 
 class Endpoints:

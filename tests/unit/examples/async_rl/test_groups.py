@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dfx_agent.demo.async_pipeline.groups import (
+from examples.async_rl.groups import (
     MAX_LAG_VERSIONS,
     MAX_ZERO_ADVANTAGE_DROPS,
     Group,

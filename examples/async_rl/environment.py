@@ -17,8 +17,8 @@ from torch import Tensor
 
 import dfx_agent.shim as dfx
 from dfx_agent.demo import task
-from dfx_agent.demo.async_pipeline.groups import Sample
 from dfx_agent.demo.sampling import Responses
+from examples.async_rl.groups import Sample
 
 # without and with tool calls; the groups take turns
 ENVIRONMENTS = (task.NAME, f"{task.NAME}_tools")

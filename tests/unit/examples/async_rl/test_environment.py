@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from dfx_agent.demo import task
-from dfx_agent.demo.async_pipeline import environment
-from dfx_agent.demo.async_pipeline.environment import ENVIRONMENTS, Calculator, give_rewards, play
-from dfx_agent.demo.async_pipeline.groups import Sample
+from examples.async_rl import environment
+from examples.async_rl.environment import ENVIRONMENTS, Calculator, give_rewards, play
+from examples.async_rl.groups import Sample
 
 PROMPT = task.encode("    4071=")
 

@@ -28,19 +28,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
 from dfx_agent.demo import grpo, task
-from dfx_agent.demo.async_pipeline import lifeline
-from dfx_agent.demo.async_pipeline.environment import tensors
-from dfx_agent.demo.async_pipeline.faults import due
-from dfx_agent.demo.async_pipeline.groups import Sample
-from dfx_agent.demo.async_pipeline.lags import by_lag, by_position
-from dfx_agent.demo.async_pipeline.options import add_shared, shared
-from dfx_agent.demo.async_pipeline.settings import CONTEXT_LENGTH, GROUP_SIZE
-from dfx_agent.demo.async_pipeline.truth import WAIT_FOR_SAMPLES, TruthLog
-from dfx_agent.demo.async_pipeline.weight_sync import WeightPublisher
 from dfx_agent.demo.faults import Fault
 from dfx_agent.demo.model import TinyTransformer
 from dfx_agent.demo.sampling import Responses, response_logprobs
 from dfx_agent.demo.step_metrics import StepMetrics, console_line
+from examples.async_rl import lifeline
+from examples.async_rl.environment import tensors
+from examples.async_rl.faults import due
+from examples.async_rl.groups import Sample
+from examples.async_rl.lags import by_lag, by_position
+from examples.async_rl.options import add_shared, shared
+from examples.async_rl.settings import CONTEXT_LENGTH, GROUP_SIZE
+from examples.async_rl.truth import WAIT_FOR_SAMPLES, TruthLog
+from examples.async_rl.weight_sync import WeightPublisher
 
 NUM_EPOCHS = 2
 NUM_MINI_BATCHES = 2

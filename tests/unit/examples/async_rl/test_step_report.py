@@ -6,9 +6,9 @@ import pytest
 
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import by_name
-from dfx_agent.demo.async_pipeline.groups import Group, Sample
-from dfx_agent.demo.async_pipeline.settings import GROUP_SIZE, TOKEN_BUDGET
-from dfx_agent.demo.async_pipeline.step_report import StepReport
+from examples.async_rl.groups import Group, Sample
+from examples.async_rl.settings import GROUP_SIZE, TOKEN_BUDGET
+from examples.async_rl.step_report import StepReport
 
 
 def group(environment, versions, reward, finished_version):
