@@ -11,14 +11,11 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 import dfx_agent
-from dfx_agent.attribution.child import RESULT, Outcome, Wanted
-from dfx_agent.attribution.told import Attribution, attribution
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.base.text import seconds_text
+from dfx_agent.commands.attribute.child import RESULT, Outcome, Wanted
+from dfx_agent.commands.attribute.costs import Attribution, attribution
 
 HELP = "run the phases of a step boundary by themselves: how long each holds an event loop, and why"
 EXAMPLE = """dfx-agent attribute boundary.py:finish_step --inputs step.json
@@ -32,9 +29,7 @@ name, anything else is the only argument. What the script prints goes to stderr.
 _LEAST_SHARE = 0.1  # of the time that the loop was held; who had less is not printed
 _MOST_TASKS = 100_000
 _RING_RECORDS = 1 << 20
-_CHILD = (
-    "import sys; sys.path.append({root!r}); from dfx_agent.attribution import child; child.main()"
-)
+_CHILD = "import sys; sys.path.append({root!r}); from dfx_agent.commands.attribute import child; child.main()"
 _SUFFIXES_THAT_RUN_CODE = (".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".joblib")
 
 
@@ -108,6 +103,9 @@ def _ending(code: int) -> str:
 
 
 def _print(found: Attribution) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     idle = seconds_text(found.idle_lag_seconds)
     print(f"asked every 1 ms; while nothing ran the loop was late by {idle} at 99 %")
     if found.num_lost_records:

@@ -23,7 +23,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 import dfx_agent.shim as dfx
-from dfx_agent.attribution.pulse import Lookout, Pulse, Stretch, Traffic
+from dfx_agent.commands.attribute.heartbeat import Heartbeat, Lookout, Stretch, Traffic
 from dfx_agent.shim import recorder, stage
 
 _PAUSE_SECONDS = 0.05
@@ -95,10 +95,10 @@ def _from_the_script(trace: TracebackType | None) -> TracebackType | None:
 
 
 async def _watched(boundary: Boundary, num_tasks: int, outcome: Outcome) -> None:
-    pulse, traffic = Pulse(), Traffic(num_tasks)
-    lookout = Lookout(pulse, {_watched.__code__, *own_code()})
-    pulse.start()
-    outcome.idle_lag_seconds = await pulse.idle_lag_seconds(_IDLE_SECONDS)
+    heartbeat, traffic = Heartbeat(), Traffic(num_tasks)
+    lookout = Lookout(heartbeat, {_watched.__code__, *own_code()})
+    heartbeat.start()
+    outcome.idle_lag_seconds = await heartbeat.idle_lag_seconds(_IDLE_SECONDS)
     lookout.start()
     traffic.start()
     await asyncio.sleep(_SETTLE_SECONDS)
@@ -108,9 +108,9 @@ async def _watched(boundary: Boundary, num_tasks: int, outcome: Outcome) -> None
     finally:
         await asyncio.sleep(0.01)  # what is late comes
         outcome.end_ns = time.monotonic_ns()
-        for each in (lookout, pulse, traffic):
+        for each in (lookout, heartbeat, traffic):
             each.stop()
-        outcome.num_beats, outcome.late_beats = pulse.num_beats, pulse.late
+        outcome.num_beats, outcome.late_beats = heartbeat.num_beats, heartbeat.late
         outcome.num_wakes, outcome.late_wakes = traffic.num_wakes, traffic.late
         outcome.held = lookout.held
 

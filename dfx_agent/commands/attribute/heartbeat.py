@@ -20,7 +20,7 @@ _MOST_STRETCHES = 1_000_000
 Stretch = tuple[int, int]  # wanted, came: monotonic ns
 
 
-class Pulse:
+class Heartbeat:
     """A timer of 1 ms in the running loop; ``late``: beats that came 10 ms late or more."""
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class Lookout:
     Code that keeps the interpreter holds the thread up too: who is then seen has held it since.
     """
 
-    def __init__(self, pulse: Pulse, ours: Iterable[CodeType]) -> None:
+    def __init__(self, heartbeat: Heartbeat, ours: Iterable[CodeType]) -> None:
         """Names of code that is ``ours`` are left out."""
         self._ours = {code_name(code) for code in ours}
         self.held: list[tuple[int, int, str]] = []
-        self._pulse, self._ident = pulse, threading.get_ident()
+        self._heartbeat, self._ident = heartbeat, threading.get_ident()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -81,7 +81,7 @@ class Lookout:
         wanted_ns = time.monotonic_ns() + int(_LOOK_SECONDS * 1e9)
         while not self._over.wait(_LOOK_SECONDS):
             now_ns = time.monotonic_ns()
-            since_ns = min(self._pulse.due_ns, wanted_ns)
+            since_ns = min(self._heartbeat.due_ns, wanted_ns)
             if now_ns - since_ns >= _LATE_NS:
                 who = holder(self._ident)
                 if who != NO_TURN:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dfx_agent.attribution.child import Outcome
-from dfx_agent.attribution.pulse import LATE_SECONDS, Stretch
+from dfx_agent.commands.attribute.child import Outcome
+from dfx_agent.commands.attribute.heartbeat import LATE_SECONDS, Stretch
 from dfx_agent.node.loop_phases import cut_to, loop_step
 from dfx_agent.node.segments.records import LoopHeld
 from dfx_agent.node.time.account import TimeAccount, Window
