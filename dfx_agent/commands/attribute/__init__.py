@@ -29,7 +29,7 @@ name, anything else is the only argument. What the script prints goes to stderr.
 _LEAST_SHARE = 0.1  # of the time that the loop was held; who had less is not printed
 _MOST_TASKS = 100_000
 _RING_RECORDS = 1 << 20
-_CHILD = "import sys; sys.path.append({root!r}); from dfx_agent.commands.attribute import child; child.main()"
+_CHILD = "import sys; sys.path.append({root!r}); from {package}.child import main; main()"
 _SUFFIXES_THAT_RUN_CODE = (".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".joblib")
 
 
@@ -88,7 +88,12 @@ def _check_inputs(path: str) -> None:
 def _run(wanted: Wanted) -> Outcome:
     """In a child process: the script may do there what it likes."""
     root = str(Path(dfx_agent.__file__).resolve().parents[1])
-    command = [sys.executable, "-c", _CHILD.format(root=root), json.dumps(asdict(wanted))]
+    command = [
+        sys.executable,
+        "-c",
+        _CHILD.format(root=root, package=__name__),
+        json.dumps(asdict(wanted)),
+    ]
     own = {name: value for name, value in os.environ.items() if not name.startswith("DFX_")}
     env = {**own, "DFX_DIR": wanted.folder, "DFX_RING_RECORDS": str(_RING_RECORDS)}
     done = subprocess.run(command, env=env, stdout=sys.stderr, check=False)
