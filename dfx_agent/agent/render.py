@@ -11,7 +11,7 @@ from dfx_agent.agent.step_rows import rank_order
 from dfx_agent.agent.work_rows import work_row
 from dfx_agent.catalogue.native.time_series import scalar_history
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.incidents.conclude import Judged, conclude
+from dfx_agent.job.incidents.conclude import Judged, conclude
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.judge.part_of_job import step_origin_text
 from dfx_agent.node.engines.pool import pool_of

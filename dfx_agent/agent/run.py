@@ -18,7 +18,7 @@ from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.incidents.book import IncidentBook, StepTimes
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.health import RunHealth

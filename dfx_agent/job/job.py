@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.incidents import sentences
-from dfx_agent.incidents.book import IncidentBook, StepTimes
-from dfx_agent.incidents.conclude import Conclusion, Judged, conclude
 from dfx_agent.job.fold import JobFold
+from dfx_agent.job.incidents import sentences
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes
+from dfx_agent.job.incidents.conclude import Conclusion, Judged, conclude
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.roster import SILENT_SECONDS
 from dfx_agent.job.rows import JobRows

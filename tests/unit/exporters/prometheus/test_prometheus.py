@@ -14,7 +14,7 @@ from dfx_agent.catalogue import agent, collectives, memory, performance, trainin
 from dfx_agent.catalogue import per_rank as balance
 from dfx_agent.catalogue.spec import by_name
 from dfx_agent.catalogue.verdicts import NO_STAGE
-from dfx_agent.incidents.book import IncidentBook, StepTimes
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.snapshot import (
     BesideAllocator,
     CollectiveTime,

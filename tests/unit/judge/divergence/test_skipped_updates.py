@@ -7,7 +7,7 @@ import pytest
 from dfx_agent.agent.run import RunFold
 from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.incidents.words import action_of
+from dfx_agent.job.incidents.words import action_of
 from dfx_agent.judge.divergence.skipped_updates import TOO_MANY_IN_A_ROW, SkippedUpdates
 from dfx_agent.rules.declared.stability import NO_UPDATE
 

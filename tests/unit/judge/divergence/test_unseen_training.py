@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dfx_agent.agent.run import RunFold
-from dfx_agent.incidents.conclude import standing_of
+from dfx_agent.job.incidents.conclude import standing_of
 from dfx_agent.judge.divergence.verdict import unseen_verdict
 from dfx_agent.snapshot import Verdict
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dfx_agent.base.text import full_sentence, joined
-from dfx_agent.incidents import sentences
-from dfx_agent.incidents.words import time_text
+from dfx_agent.job.incidents import sentences
+from dfx_agent.job.incidents.words import time_text
 from dfx_agent.snapshot import Incident
 
 # alerts outlast their verdicts by so much, and processes of one job end one after the other

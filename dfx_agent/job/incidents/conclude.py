@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from time import gmtime, strftime
 
 from dfx_agent.base.text import full_sentence, joined
-from dfx_agent.incidents import sentences
-from dfx_agent.incidents.book import IncidentBook, StepTimes
-from dfx_agent.incidents.past import without_cost
-from dfx_agent.incidents.words import time_text
+from dfx_agent.job.incidents import sentences
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes
+from dfx_agent.job.incidents.past import without_cost
+from dfx_agent.job.incidents.words import time_text
 from dfx_agent.snapshot import (
     UNJUDGED,
     AlertRow,

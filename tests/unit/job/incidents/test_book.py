@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.incidents.book import IncidentBook, StepTimes, _begin, _Subject
-from dfx_agent.incidents.conclude import standing_of
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes, _begin, _Subject
+from dfx_agent.job.incidents.conclude import standing_of
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.rules.alert import verdict_kind
 from dfx_agent.rules.declared import ALERTS

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from pydantic import FiniteFloat
 
 from dfx_agent.base.text import joined
-from dfx_agent.incidents import sentences
-from dfx_agent.incidents.past import PastIncidents
-from dfx_agent.incidents.words import (
+from dfx_agent.job.incidents import sentences
+from dfx_agent.job.incidents.past import PastIncidents
+from dfx_agent.job.incidents.words import (
     action_of,
     cost_of,
     lasting_seconds,

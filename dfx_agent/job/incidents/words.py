@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from dfx_agent.base.text import joined, seconds_text
-from dfx_agent.incidents import sentences
+from dfx_agent.job.incidents import sentences
 from dfx_agent.rules.alert import Alert, verdict_kind
 from dfx_agent.rules.declared import ALERTS
 from dfx_agent.rules.declared.progress import RANK_IMBALANCE, STRAGGLER

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.incidents.book import IncidentBook, StepTimes
-from dfx_agent.incidents.conclude import Judged, conclude
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes
+from dfx_agent.job.incidents.conclude import Judged, conclude
 from dfx_agent.snapshot import AlertRow, RankRow, TimeSplit, Verdict
 
 LEAK = Verdict(
