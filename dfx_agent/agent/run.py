@@ -29,8 +29,8 @@ from dfx_agent.judge.memory.judge import MemoryJudge
 from dfx_agent.judge.part_of_job import crashes_of_this_node, only_what_is_seen, part_text
 from dfx_agent.judge.reconcile import Pace, paces, reconciled
 from dfx_agent.judge.reported import with_reported
+from dfx_agent.judge.straggler.division import Places, RankPlaces
 from dfx_agent.judge.straggler.judge import StragglerJudge
-from dfx_agent.judge.straggler.places import Places, RankPlaces
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.crossings import Crossings
 from dfx_agent.node.ended import DroppedProcesses, surplus

@@ -14,7 +14,7 @@ from dfx_agent.job.fold import JobFold
 from dfx_agent.job.memory_rows import MemoryRow, MemoryRows
 from dfx_agent.job.node_run import NodeRun
 from dfx_agent.judge.part_of_job import step_origin_text
-from dfx_agent.judge.straggler.places import Places, RankPlaces
+from dfx_agent.judge.straggler.division import Places, RankPlaces
 from dfx_agent.snapshot import (
     OpenSpan,
     RankRow,

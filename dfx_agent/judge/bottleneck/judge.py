@@ -21,8 +21,12 @@ from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.sides import has_two_sides
 from dfx_agent.judge.bottleneck.step_parts import StepTime, step_time
 from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role
-from dfx_agent.judge.bottleneck.step_window import LEAST_STEPS, StepWindow
-from dfx_agent.judge.bottleneck.totals_window import LEAST_SECONDS, TotalsHistory
+from dfx_agent.judge.bottleneck.step_window import (
+    LEAST_SECONDS,
+    LEAST_STEPS,
+    StepWindow,
+    TotalsHistory,
+)
 from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow, Verdict
 

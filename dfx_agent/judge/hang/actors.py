@@ -16,8 +16,8 @@ from dfx_agent.facts.rank import IDLE, RankFacts, Waiter
 from dfx_agent.facts.stacks import RAY_OBJECT, client_of
 from dfx_agent.judge.hang import limits, sentences
 from dfx_agent.judge.hang.limits import Excuse
-from dfx_agent.judge.hang.places import place_text
 from dfx_agent.judge.hang.role import Role
+from dfx_agent.judge.hang.words import place_text
 from dfx_agent.judge.words import calls_text, have_text, ranks_text, waits_text
 from dfx_agent.snapshot import Verdict
 

@@ -10,6 +10,7 @@ from statistics import median
 from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.judge.straggler import busy_host, sentences
+from dfx_agent.judge.straggler.busy_host import faulting
 from dfx_agent.judge.straggler.causes import (
     DATA_LOADER,
     DATA_WAIT,
@@ -33,7 +34,6 @@ from dfx_agent.judge.straggler.excess import (
     recurs,
     views,
 )
-from dfx_agent.judge.straggler.page_faults import faulting
 from dfx_agent.judge.straggler.single_steps import (
     MIN_EFFECT,
     NUM_NEWEST,

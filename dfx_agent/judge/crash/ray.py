@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dfx_agent.base.text import capitalized
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.judge.crash.endings import endings_text, has_crashed
-from dfx_agent.judge.crash.failures import failure_of, lost_peer
-from dfx_agent.judge.crash.ray.sentences import (
+from dfx_agent.judge.crash.endings import endings_text, failure_of, has_crashed, lost_peer
+from dfx_agent.judge.crash.sentences import (
     DRIVER_LOST_ACTOR,
     ENDED_ON_PURPOSE,
     ENDED_WITH_DRIVER,
