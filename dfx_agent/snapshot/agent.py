@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from dfx_agent.snapshot.devices import DeviceRow
 from dfx_agent.snapshot.health import DetectorParameters, SignalHistory
-from dfx_agent.snapshot.run import RunRow, RunVerdicts
+from dfx_agent.snapshot.run import RunRow, RunVerdicts, StepRow
 from dfx_agent.snapshot.scalars import ScalarHistory
 from dfx_agent.snapshot.time import TimelineRow
 from dfx_agent.snapshot.verdict import Blindness, FaultPart, FaultRow
@@ -144,3 +144,16 @@ class NodeRow:
     message: str
     has_left: bool
     timeline_problem: str = ""
+
+
+class TimelineSource(Protocol):
+    """What a push of steps asks of the agent. KeyError on an unknown run."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+
+    def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
+        """Closed steps of every role that are kept, those after ``after_step`` if it is given."""
+
+    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+        """Each rank's newest steps as pieces, the running one included."""

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dfx_agent.commands import _asking
+from dfx_agent.commands import diagnose
 
 ANSWER = (
     b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nDfx-Exit-Code: 1\r\nDfx-Pids: 12,13\r\n\r\nrun r: x\n"
@@ -17,7 +17,7 @@ ANSWER = (
 
 @pytest.mark.parametrize("pids", [frozenset(), frozenset({12}), frozenset({13, 99})])
 def test_an_answer_has_the_text_and_the_exit_code(pids):
-    assert _asking._answer(ANSWER, pids) == ("run r: x\n", 1)
+    assert diagnose._answer(ANSWER, pids) == ("run r: x\n", 1)
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ def test_an_answer_has_the_text_and_the_exit_code(pids):
     ],
 )
 def test_what_is_not_wholly_the_answer_of_this_agent_is_none(received, pids):
-    assert _asking._answer(received, pids) is None
+    assert diagnose._answer(received, pids) is None
 
 
 @pytest.mark.parametrize("received", [b"", b"nonsense", b"HTTP/1.1 200 OK\r\nDfx-Pids: x\r\n\r\n"])
 def test_nonsense_is_no_answer(received, monkeypatch):
     def get(*_):
-        return _asking._answer(received, frozenset())
+        return diagnose._answer(received, frozenset())
 
-    monkeypatch.setattr(_asking, "_get", get)
+    monkeypatch.setattr(diagnose, "_get", get)
     args = argparse.Namespace(url="http://h", run=None, json=False, token_file=None, directory=None)
-    assert _asking.diagnosis(args) is None
+    assert diagnose.diagnosis(args) is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_nonsense_is_no_answer(received, monkeypatch):
     ],
 )
 def test_a_url_is_taken_apart(url, parts):
-    assert _asking._parts(url) == parts
+    assert diagnose._parts(url) == parts
 
 
 def test_asking_imports_little():
