@@ -52,7 +52,7 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests, the page's sc
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest --quiet tests/policy
-	@$(BIN)/python -m dfx_agent.sentence_docs | cmp -s - docs/reference/sentences.md || \
+	@$(BIN)/python -m dfx_agent.base.sentence_docs | cmp -s - docs/reference/sentences.md || \
 		{ echo "docs/reference/sentences.md is stale: run \`make generate\`"; exit 1; }
 	@$(BIN)/python tests/policy/sizes.py
 	@sh tests/page/check.sh
@@ -66,7 +66,7 @@ page: ## only the page's scripts: linter, types, unit tests; skipped, and said, 
 generate: $(VENV)/.test ## write what is generated: pages of metrics, sentences, runbook and figures, boards, rules
 	$(BIN)/python -m dfx_agent.catalogue.docs > $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
-	$(BIN)/python -m dfx_agent.sentence_docs > $(VENV)/sentences.md
+	$(BIN)/python -m dfx_agent.base.sentence_docs > $(VENV)/sentences.md
 	mv $(VENV)/sentences.md docs/reference/sentences.md
 	$(BIN)/python -m bench.figures > $(VENV)/figures.md
 	mv $(VENV)/figures.md docs/figures.md

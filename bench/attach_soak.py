@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.estimates import quantile
 from bench.measurement import Bar, Result, of_samples, report
 from dfx_agent.attach.inject import Injected, inject
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
 from injection_targets import PROGRAMS, RunningTarget, interpreters, running_target

@@ -246,9 +246,9 @@ def _demo(fault: str, truth: Path, folder: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [sys.executable, "-m", "dfx_agent", "demo", "--pipeline", "async", "--no-browser"]
-    command += ["--steps", "1000000", "--listen", address, "--dir", str(folder / "segments")]
-    command += ["--truth", str(truth)]
+    command = [sys.executable, "-m", "dfx_agent", "run", "--listen", address]
+    command += ["--dir", str(folder / "segments"), "--", sys.executable, "-m", "examples.async_rl"]
+    command += ["--steps", "1000000", "--truth", str(truth)]
     command += [] if fault == HEALTHY else ["--fault", fault]
     with (folder / "demo.log").open("wb") as log:
         demo = subprocess.Popen(command, stdout=log, stderr=log, cwd=HERE.parent)

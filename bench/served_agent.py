@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from dfx_agent.web.delta import patched
+from dfx_agent.web.stream import patched
 
 STOP_SECONDS = 10.0
 REQUEST_SECONDS = 30.0

@@ -24,8 +24,7 @@ from bench.simulated_steps import Job, slower
 from dfx_agent.facts.layout import NOT_TOLD, Layout, Place, ProcessGroup, Stride
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
-from dfx_agent.judge.straggler.judge import StragglerJudge
-from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.judge.straggler.judge import StragglerJudge, straggler_verdict
 from dfx_agent.snapshot import Verdict
 
 # standard deviation of a rank's work from step to step, and of what the host takes away from it

@@ -1,7 +1,7 @@
 """Cases of the alerts on hangs, deaths and ranks that the others wait for."""
 
 from alert_rules.cases.case import Cases, Series, at
-from dfx_agent.catalogue import load, performance, verdicts
+from dfx_agent.catalogue import performance, verdicts
 from dfx_agent.rules.declared.progress import LONG_WAIT
 
 
@@ -51,7 +51,7 @@ CASES = {
         fires=(slow(1.05, _SLOWER),), silent=(slow(0.95, _SLOWER), slow(3, _TOKENS))
     ),
     ("DfxTokenRunaway", "warning"): Cases(
-        fires=((at(load.SUSTAINED_TOKENS_RATIO, 2.1),),),
-        silent=((at(load.SUSTAINED_TOKENS_RATIO, 1.9),),),
+        fires=((at(performance.SUSTAINED_TOKENS_RATIO, 2.1),),),
+        silent=((at(performance.SUSTAINED_TOKENS_RATIO, 1.9),),),
     ),
 }

@@ -27,19 +27,18 @@ from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.agent.telling import Teller
 from dfx_agent.agent.watchdog import Watchdog
-from dfx_agent.devices.registry import found as device_readers
-from dfx_agent.engines.discovery import SERVING_ROLES
-from dfx_agent.engines.watch import EngineWatch
-from dfx_agent.errors import BlindError
+from dfx_agent.base.errors import BlindError
+from dfx_agent.base.text import plain
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.faults import Faults
 from dfx_agent.judge.divergence.bank import PARAMETERS
+from dfx_agent.node.devices.registry import found as device_readers
 from dfx_agent.node.ended import KEEP_RUNS
+from dfx_agent.node.engines.discovery import SERVING_ROLES
+from dfx_agent.node.engines.watch import EngineWatch
 from dfx_agent.node.passive import OutsideProcess, placed
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.reader import Folder
-from dfx_agent.plain_text import plain
 from dfx_agent.rules.declared import alerts_with
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
@@ -56,6 +55,7 @@ from dfx_agent.snapshot import (
     StepRow,
     TimelineRow,
 )
+from dfx_agent.snapshot.faults import Faults
 
 _FORGET_RUN_SECONDS = 3600.0
 _STOP_SECONDS = 10.0

@@ -14,7 +14,7 @@ import yaml
 from dfx_agent.agent import model_configs
 from dfx_agent.agent.bounded_yaml import loaded
 from dfx_agent.agent.config_flops import ConfigFlops
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 from dfx_agent.rules.declared import thresholds
 from dfx_agent.rules.thresholds import checked_values
 from dfx_agent.wire import default_directory, variables

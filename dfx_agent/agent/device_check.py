@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dfx_agent.devices.registry import DeviceReader, found
+from dfx_agent.node.devices.registry import DeviceReader, found
 from dfx_agent.snapshot import DeviceRow
 
 _PAUSE_SECONDS = 0.02

@@ -7,17 +7,16 @@ import time
 from collections.abc import Iterable, Sequence
 
 from dfx_agent.agent.run import RunFold
-from dfx_agent.devices.owners import VARIABLES, Sight, devices_of
-from dfx_agent.devices.registry import READ_EVERY_SECONDS, DeviceReader, Reading
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.faults import Faults
-from dfx_agent.host.namespaces import is_in_container, sees_host_pids
-from dfx_agent.host.process_table import environment_values
 from dfx_agent.node.device_stages import Figures, Sample, merged
+from dfx_agent.node.devices.owners import VARIABLES, Sight, devices_of
+from dfx_agent.node.devices.registry import READ_EVERY_SECONDS, DeviceReader, Reading
+from dfx_agent.node.host.processes import environment_values, is_in_container, sees_host_pids
 from dfx_agent.node.memory.gauges import device_rows
 from dfx_agent.node.process import Process
 from dfx_agent.snapshot import DeviceRow
+from dfx_agent.snapshot.faults import Faults
 
 _MOST_REPORTED = 64
 _JUST_NOW_NS = 60 * 10**9

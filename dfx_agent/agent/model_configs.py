@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dfx_agent.agent.config_flops import ConfigFlops, UnknownConfigError, read
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 
 ALL = "all"
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.work_rows import work_row
-from dfx_agent.curves.rows import scalar_history
-from dfx_agent.engines.pool import pool_of
+from dfx_agent.catalogue.native.time_series import scalar_history
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.faults import not_green, unclear
 from dfx_agent.job.job import NUM_STEPS, STAGES, Measured
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.judge.part_of_job import step_origin_text
+from dfx_agent.node.engines.pool import pool_of
 from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.process import ClosedStep, Process
 from dfx_agent.node.scalars import token_load
@@ -36,6 +35,7 @@ from dfx_agent.snapshot import (
     TimeSplit,
     sentences,
 )
+from dfx_agent.snapshot.faults import not_green, unclear
 from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import STAGE, WAIT
 

@@ -12,13 +12,11 @@ from math import inf
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import Peaks
 from dfx_agent.agent.telling import Teller
-from dfx_agent.curves.store import ScalarStore
-from dfx_agent.engines.pool import IdleCheck
+from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.faults import Faults
 from dfx_agent.job.evidence import Evidence
 from dfx_agent.job.here import OWN_CLOCKS
 from dfx_agent.job.job import NUM_STEPS, Job
@@ -26,10 +24,11 @@ from dfx_agent.job.judging import STEPS, WAITS, JobJudge
 from dfx_agent.job.node_view import NodeView
 from dfx_agent.job.steps import JobSteps, latest_rows
 from dfx_agent.judge.part_of_job import part_text
-from dfx_agent.judge.straggler.places import Places, RankPlaces
+from dfx_agent.judge.straggler.division import Places, RankPlaces
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.crossings import Crossings
 from dfx_agent.node.ended import DroppedProcesses, surplus
+from dfx_agent.node.engines.pool import IdleCheck
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import ClosedStep, Process
@@ -40,6 +39,7 @@ from dfx_agent.node.updates import update_counts
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import RunVerdicts, StepRow, Verdict
+from dfx_agent.snapshot.faults import Faults
 
 
 class RunFold:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 CLOCK_SET = Sentence(
     "The wall clock of {node} was set {direction} by {amount} (seen at {at}). "

@@ -8,8 +8,8 @@ import threading
 import time
 import traceback
 
-from dfx_agent.faults import BLIND_AFTER, Faults
 from dfx_agent.snapshot import Blindness
+from dfx_agent.snapshot.faults import BLIND_AFTER, Faults
 
 # a loaded machine may keep a sound agent from reading for some seconds
 SLOWEST_SECONDS = 10.0

@@ -15,14 +15,12 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing
-from dfx_agent.alerting.memory import Held, Memory, Told
-from dfx_agent.alerting.notification import Notification, Receiver, fingerprint
-from dfx_agent.log import OncePerPlace
-from dfx_agent.rules.alert import Alert
+from dfx_agent.alerting.notification import Held, Memory, Notification, Receiver, Told, fingerprint
+from dfx_agent.base.log import OncePerPlace
+from dfx_agent.rules.alert import Alert, verdict_kind
 from dfx_agent.rules.conditions import Samples
 from dfx_agent.rules.declared.progress import STAGE_STALLED
 from dfx_agent.rules.increases import Increases
-from dfx_agent.rules.subjects import verdict_kind
 from dfx_agent.snapshot import AlertRow, Alerts, Incident, RunRow, SignalState, Snapshot, Source
 
 EVALUATE_SECONDS = 5.0

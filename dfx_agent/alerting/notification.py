@@ -1,15 +1,26 @@
-"""One alert as it is delivered, and the identity that Alertmanager gives it."""
+"""One alert as it is delivered, and the identity that Alertmanager gives it.
+
+Receivers get the end of an alert from the agent after this one, which reads what they were told.
+Held as firing after a restart: an alert whose condition has to last has not lasted again yet, and
+"resolved" and then "firing" once more would be two lies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from pydantic import FiniteFloat
 
+from dfx_agent.rules.alert import Alert
 from dfx_agent.snapshot import DeliveryRow
+from dfx_agent.snapshot.document import Document
+
+# beside the time for which a condition has to last
+HOLD_SECONDS = 120.0
 
 _FNV_OFFSET, _FNV_PRIME, _SEPARATOR = 14695981039346656037, 1099511628211, b"\xff"
 
@@ -89,3 +100,42 @@ def fingerprint(labels: Mapping[str, str]) -> str:
 
 def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
+
+
+Told = dict[str, Notification]
+"""By fingerprint."""
+
+DOCUMENT = Document[dict[str, Told]](dict[str, Told])
+"""By receiver."""
+
+
+class Memory(Protocol):
+    """What outlives the agent, by receiver; neither call raises."""
+
+    def load(self) -> dict[str, Told] | None: ...
+
+    def save(self, value: dict[str, Told]) -> None: ...
+
+
+class Held:
+    """What was told by an agent before and has not been judged again."""
+
+    def __init__(self, told: Mapping[str, Told], alerts: Iterable[Alert]) -> None:
+        self._begin = time.monotonic()
+        self._lasting = {alert.name: float(alert.for_seconds) for alert in alerts}
+        self._waiting = {key: n for each in told.values() for key, n in each.items()}
+
+    def starts_seconds(self, key: str) -> float | None:
+        """When it began, as it was told."""
+        held = self._waiting.get(key)
+        return held.starts_seconds if held is not None else None
+
+    def still(self, firing: Iterable[str]) -> Told:
+        """Those that go on for now; what is ``firing`` has been judged again."""
+        for key in firing:
+            self._waiting.pop(key, None)
+        passed = time.monotonic() - self._begin
+        for key, held in list(self._waiting.items()):
+            if passed > HOLD_SECONDS + self._lasting.get(held.labels.get("alertname", ""), 0.0):
+                del self._waiting[key]
+        return dict(self._waiting)

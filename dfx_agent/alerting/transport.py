@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dfx_agent import __version__
-from dfx_agent.deadline import deadline, watched_stream
-from dfx_agent.loopback import is_loopback
+from dfx_agent.base.deadline import deadline, watched_stream
+from dfx_agent.base.loopback import is_loopback
 
 if TYPE_CHECKING:
     import httpx
@@ -57,7 +57,7 @@ class Endpoint:
 
     def post(self, body: Any) -> None:
         """DeliveryError unless the receiver answers 2xx; waits ``EXCHANGE_SECONDS`` at most."""
-        from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
+        from dfx_agent.base.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
         data = json.dumps(body, allow_nan=False).encode()
         try:
@@ -75,7 +75,7 @@ class Endpoint:
             raise DeliveryError(text) from None
 
     def _client(self) -> httpx.Client:
-        from dfx_agent.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
+        from dfx_agent.base.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
         parts = urlsplit(self.url)
         return httpx.Client(

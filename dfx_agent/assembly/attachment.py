@@ -18,7 +18,7 @@ from dfx_agent import __version__
 from dfx_agent.attach.bring import Order, runs_our_interpreter
 from dfx_agent.attach.inject import Helpers, inject
 from dfx_agent.attach.processes import Process
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 from dfx_agent.node.segments.owned_files import HeldFolder, open_existing, read_file
 from dfx_agent.shim.attached import NOTE_SUFFIX, REQUEST_SUFFIX
 from dfx_agent.wire import SegmentError, SegmentReader

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dfx_agent.agent.config import AUTO, Config
 from dfx_agent.assembly.meeting import meeting_of
 from dfx_agent.assembly.options import HUB_PORT
-from dfx_agent.errors import ConfigError, ListenError
+from dfx_agent.base.errors import ConfigError, ListenError
 
 if TYPE_CHECKING:
     from dfx_agent.assembly.hub import Hub

@@ -22,7 +22,7 @@ from dfx_agent.assembly.hub_spans import HubSpans
 from dfx_agent.assembly.node_timelines import NodeTimelines
 from dfx_agent.assembly.options import listener_of, read_token
 from dfx_agent.assembly.probing import Probing
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.rules.declared import ALERTS, alerts_with
@@ -40,11 +40,10 @@ from dfx_agent.snapshot import (
 from dfx_agent.web import traces
 from dfx_agent.web.access import Access
 from dfx_agent.web.app import create_app
-from dfx_agent.web.connections import HubProtocol
 from dfx_agent.web.otlp import endpoint, targets
 from dfx_agent.web.otlp.intake import Intake
 from dfx_agent.web.otlp.strangers import Strangers
-from dfx_agent.web.server import Server
+from dfx_agent.web.server import HubProtocol, Server
 
 _TARGETS_EVERY_SECONDS = 1.0
 _DESCRIPTORS = 1 << 14

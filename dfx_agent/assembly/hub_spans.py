@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from dfx_agent.agent.config import Config
 from dfx_agent.assembly.span_segments import SpanSegments
+from dfx_agent.base.log import OncePerPlace
 from dfx_agent.facts.document import dumped
 from dfx_agent.facts.envelope import TELL_SECONDS
 from dfx_agent.job.folds import JobFolds
-from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import SpansRow, TimelineRow
 from dfx_agent.web.otlp.told_span import ToldSpan
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
+from dfx_agent.base.loopback import is_loopback
 from dfx_agent.facts.launch import Launch
-from dfx_agent.loopback import is_loopback
 
 _HOST_OPTIONS = ("master-addr", "rdzv-endpoint")
 _RANK_OPTION = "node-rank"

@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
+from dfx_agent.base.loopback import is_loopback
+from dfx_agent.base.text import plain
 from dfx_agent.job.folds import JobFolds, Seated
-from dfx_agent.loopback import is_loopback
-from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import TimelineRow
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web.otlp.intake import AgentTarget
@@ -151,7 +151,7 @@ class NodeTimelines:
 
     def _page(self, url: str, end: float, max_bytes: int) -> tuple[bytes, str | None]:
         """(JSON, query of the next page)."""
-        from dfx_agent.lean_httpx import httpx
+        from dfx_agent.base.lean_httpx import httpx
 
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
@@ -173,7 +173,7 @@ class NodeTimelines:
 
     @cached_property
     def _client(self) -> httpx.Client:
-        from dfx_agent.lean_httpx import httpx
+        from dfx_agent.base.lean_httpx import httpx
 
         # a redirect would take the token elsewhere, and a proxy has no business between us
         return httpx.Client(

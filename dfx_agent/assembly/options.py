@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dfx_agent.errors import ConfigError, UsageError
-from dfx_agent.loopback import is_loopback
+from dfx_agent.base.errors import ConfigError, UsageError
+from dfx_agent.base.loopback import is_loopback
 from dfx_agent.web.listener import Listener, parse_listen
 
 if TYPE_CHECKING:

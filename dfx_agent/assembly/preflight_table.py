@@ -11,7 +11,7 @@ from dfx_agent.assembly.passive import sees
 from dfx_agent.attach import passive, preflight
 from dfx_agent.attach.discover import Member
 from dfx_agent.attach.preflight import Preflight, Route
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 
 def print_table(members: Iterable[Member], method: str) -> int:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+from dfx_agent.base.log import OncePerPlace
+from dfx_agent.base.loopback import is_loopback
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.job.roster import Reach
-from dfx_agent.log import OncePerPlace
-from dfx_agent.loopback import is_loopback
 from dfx_agent.web.otlp.intake import AgentTarget
 
 EVERY_SECONDS = 3.0

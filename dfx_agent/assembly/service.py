@@ -12,7 +12,7 @@ from dfx_agent.agent import folder_token
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import AUTO, Config
 from dfx_agent.agent.kept.document import KeptDocument
-from dfx_agent.alerting import memory
+from dfx_agent.alerting import notification
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.assembly import diagnosis
@@ -21,7 +21,7 @@ from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
 from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
 from dfx_agent.assembly.own_memory import OwnMemory
 from dfx_agent.assembly.span_segments import SpanSegments
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
 from dfx_agent.exporters.otel.push import OtlpPush
@@ -223,10 +223,10 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
     return live
 
 
-def _told(config: Config, agent: Agent) -> KeptDocument[dict[str, memory.Told]]:
+def _told(config: Config, agent: Agent) -> KeptDocument[dict[str, notification.Told]]:
     """What receivers were told, by this agent and by those of before."""
 
     def tell(problem: str) -> None:
         agent.report("", _TOLD, f"{problem}: alerts that still fire may be told again")
 
-    return KeptDocument(config.directory, _TOLD, memory.DOCUMENT, tell)
+    return KeptDocument(config.directory, _TOLD, notification.DOCUMENT, tell)

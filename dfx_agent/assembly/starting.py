@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dfx_agent.agent.agent import Agent
 from dfx_agent.attach.processes import Process, ProcessTable
 from dfx_agent.attach.programs import is_launcher, rank_of
-from dfx_agent.log import OncePerPlace
+from dfx_agent.base.log import OncePerPlace
 from dfx_agent.node.passive import OutsideProcess
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN

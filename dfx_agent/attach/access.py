@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dfx_agent.attach import procfs, refusals
 from dfx_agent.attach.procfs import Status
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 _NAMES = (  # noqa: SIM905 (41 quotes help nobody)
     "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE "

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from dfx_agent.attach import machine_aarch64, machine_x86_64, procfs, ptrace, refusals
 from dfx_agent.attach.procfs import Mapping, Memory
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 STOP_SECONDS = 0.5
 _RETRIES, _PAUSE_SECONDS = 50, 0.002

@@ -23,7 +23,7 @@ from typing import IO, Any, TypeAlias
 from dfx_agent.attach import procfs, refusals
 from dfx_agent.attach.injector import ARMING_SECONDS
 from dfx_agent.attach.preflight import check_method
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 Helper: TypeAlias = "subprocess.Popen[bytes]"
 

@@ -21,7 +21,7 @@ from dfx_agent.attach.pep768 import Script
 from dfx_agent.attach.preflight import check_target
 from dfx_agent.attach.stub import Injection
 from dfx_agent.attach.target import Target, open_target, refusal_of
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 ARMING_SECONDS = 10.0  # the kernel ends a helper that needs longer
 _PENDING_MAY_DO = {"notparked", "execmem"}  # keeps a thread of our own away, not a queued call

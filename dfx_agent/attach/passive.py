@@ -15,10 +15,10 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
-from dfx_agent import boot_clock
 from dfx_agent.attach import access
 from dfx_agent.attach.processes import Process
 from dfx_agent.attach.programs import output_folder
+from dfx_agent.base import boot_clock
 
 METHOD = "passive"
 

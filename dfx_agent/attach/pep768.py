@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dfx_agent.attach import refusals
 from dfx_agent.attach.guard import guarded
 from dfx_agent.attach.target import Target
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 _OLDEST = (3, 14)
 _FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108 (of the target; ours is a fresh one in it)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dfx_agent.attach import hijack, pep768, procfs, refusals, stub
 from dfx_agent.attach.target import Target, open_target
-from dfx_agent.errors import AttachError, UsageError
+from dfx_agent.base.errors import AttachError, UsageError
 
 ROUTES = ("pep768", "thread", "pending")
 METHODS = ("auto", *ROUTES, "ptrace")

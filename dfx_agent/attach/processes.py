@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dfx_agent.boot_clock import SECONDS_PER_TICK, seconds_since_boot
+from dfx_agent.base.boot_clock import SECONDS_PER_TICK, seconds_since_boot
 
 _SETTLED_SECONDS = 1.0
 _KERNEL_THREADS = 2  # their parent

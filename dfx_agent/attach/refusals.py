@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 _START_WITH_US = "start the job with `dfx-agent run`"
 

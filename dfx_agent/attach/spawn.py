@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from dfx_agent.attach.payload import write_preload_folder
-from dfx_agent.errors import UsageError
+from dfx_agent.base.errors import UsageError
 
 _FORWARDED = frozenset(
     {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -11,9 +13,18 @@ from dfx_agent.attach import access, procfs, refusals
 from dfx_agent.attach.elf import ElfError, Image, machine_of
 from dfx_agent.attach.hijack import Machine, own_machine
 from dfx_agent.attach.procfs import Mapping, Memory
-from dfx_agent.attach.runtime import Runtime, find_runtime, has_musl, image_bases, libc_images
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
+_LIBPYTHON = re.compile(r"libpython\d\.\d+[a-z]*\.so")
+_LIBC = re.compile(r"libc(-2\.\d+)?\.so")
+_LIBPTHREAD = re.compile(r"libpthread(-2\.\d+)?\.so")  # its own library before glibc 2.34
+_MUSL = re.compile(r"(ld-musl-|libc\.musl-)")
+
+# `initialized` in struct pyruntimestate; from 3.13 the debug offsets lead to it.
+_INITIALIZED_AT = {(3, 10): 12, (3, 11): 16, (3, 12): 16}
+_COOKIE = b"xdebugpy"
+_FREE_THREADED_AT, _FINALIZING_AT = 16, 32
+_INITIALIZED_BEFORE_FINALIZING = 8
 _OLDEST = (3, 10)
 _GONE = (errno.ENOENT, errno.ESRCH, errno.EIO)  # EIO: its memory is no longer there
 
@@ -111,3 +122,77 @@ def refusal_of(pid: int) -> AttachError:
             return refusals.left_its_call(pid)
     except AttachError as error:
         return error
+
+
+class Runtime(NamedTuple):
+    """``version`` is (major, minor, micro); micro is None in 3.10, where no variable holds it.
+
+    ``address`` is that of ``_PyRuntime``, 0 before 3.7. Older than 3.10 reads as (3, 9, None).
+    """
+
+    image: Image
+    address: int
+    version: tuple[int, int, int | None]
+    is_free_threaded: bool
+    is_initialized: bool
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(str(part) for part in self.version if part is not None)
+
+
+def find_runtime(memory: Memory, maps: Sequence[Mapping], executable: str) -> Runtime | None:
+    """The CPython of the process, in a library or in the program itself; None if there is none.
+
+    ElfError when the program is static, of 32 bits, or otherwise without symbols.
+    """
+    bases = image_bases(maps)
+    libraries = [p for p in bases if _LIBPYTHON.match(os.path.basename(p))]
+    for path in [*libraries, executable]:
+        if path not in bases:
+            continue
+        image = Image(memory, bases[path])
+        if image.symbol("Py_AddPendingCall") is not None:
+            return _describe(memory, image, image.symbol("_PyRuntime") or 0)
+    return None
+
+
+def _describe(memory: Memory, image: Image, address: int) -> Runtime:
+    version = _version(memory, image)
+    is_free_threaded = False
+    initialized_at = _INITIALIZED_AT.get(version[:2])
+    if address and memory.read(address, 8) == _COOKIE:
+        is_free_threaded = memory.word(address + _FREE_THREADED_AT) != 0
+        initialized_at = memory.word(address + _FINALIZING_AT) - _INITIALIZED_BEFORE_FINALIZING
+    is_initialized = initialized_at is not None and memory.int32(address + initialized_at) == 1
+    return Runtime(image, address, version, is_free_threaded, is_initialized)
+
+
+def _version(memory: Memory, image: Image) -> tuple[int, int, int | None]:
+    """From the variable ``Py_Version`` (3.11 and newer), else from functions that came in 3.10."""
+    at = image.symbol("Py_Version")
+    if at is not None:
+        packed = memory.word(at)
+        return packed >> 24 & 0xFF, packed >> 16 & 0xFF, packed >> 8 & 0xFF
+    return 3, 10 if image.symbol("PyModule_AddObjectRef") is not None else 9, None
+
+
+def image_bases(maps: Sequence[Mapping]) -> dict[str, int]:
+    """Path -> address of its first bytes, for every mapped file."""
+    bases: dict[str, int] = {}
+    for mapping in maps:
+        if mapping.offset == 0 and mapping.path.startswith("/"):
+            bases.setdefault(mapping.path, mapping.start)
+    return bases
+
+
+def libc_images(memory: Memory, maps: Sequence[Mapping]) -> list[Image]:
+    """glibc, and its libpthread where that is a library of its own; empty if there is no glibc."""
+    bases = image_bases(maps)
+    names = {path: os.path.basename(path) for path in bases}
+    wanted = [p for p, name in names.items() if _LIBC.match(name) or _LIBPTHREAD.match(name)]
+    return [Image(memory, bases[path]) for path in wanted]
+
+
+def has_musl(maps: Sequence[Mapping]) -> bool:
+    return any(_MUSL.match(os.path.basename(mapping.path)) for mapping in maps)

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from statistics import median
 
+from dfx_agent.base.text import rounded
 from dfx_agent.catalogue.native import load
-from dfx_agent.sentence import rounded
 
 # values at each end that are compared, and how many there must be at least
 _END_VALUES, _LEAST_VALUES = 8, 9

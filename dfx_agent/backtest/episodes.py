@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing, metrics_read, signals_read
+from dfx_agent.base.text import joined
 from dfx_agent.catalogue import signals
 from dfx_agent.judge.divergence.verdict import (
     divergence_verdict,
@@ -24,7 +25,6 @@ from dfx_agent.rules.declared.stability import (
     NONFINITE,
 )
 from dfx_agent.rules.samples import LatestSamples, SignalFigures
-from dfx_agent.sentence import joined
 from dfx_agent.snapshot import SignalState
 
 # firings of one alert that are less far apart are one call to a person

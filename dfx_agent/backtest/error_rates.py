@@ -18,7 +18,7 @@ from typing import Any
 
 from dfx_agent.backtest.episodes import Episode
 from dfx_agent.backtest.replay import Report
-from dfx_agent.errors import UsageError
+from dfx_agent.base.errors import UsageError
 
 NAMES = ("LABELS.csv", "INVENTORY.csv")
 # an onset is marked by eye; a page later than this is not a find

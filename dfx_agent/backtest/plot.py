@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dfx_agent.backtest.episodes import Episode
-from dfx_agent.errors import DfxError
-from dfx_agent.html_pages import template
+from dfx_agent.base.errors import DfxError
+from dfx_agent.base.html import template
 from dfx_agent.snapshot import SignalState
 
 _DIGITS = 4

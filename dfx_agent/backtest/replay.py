@@ -13,6 +13,7 @@ from dfx_agent.backtest.audit import Audit
 from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
 from dfx_agent.backtest.plot import Curves
 from dfx_agent.backtest.unreported_tail import UnreportedTail
+from dfx_agent.base.text import listed
 from dfx_agent.catalogue.native import load
 from dfx_agent.ingest.reader import Log
 from dfx_agent.ingest.run import Row, Run
@@ -26,7 +27,6 @@ from dfx_agent.judge.divergence.verdict import can_vote
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared import alerts_with
 from dfx_agent.rules.declared.stability import DIVERGENCE, FAMILIES
-from dfx_agent.sentence import listed
 from dfx_agent.snapshot import SignalState
 
 # key -> value, of those that differ from the catalogue

@@ -6,7 +6,7 @@ from collections.abc import Iterator, KeysView
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from dfx_agent.sentence import listed
+from dfx_agent.base.text import listed
 
 # fewer are a summary or an evaluation
 _LEAST_ROWS = 5

@@ -117,6 +117,12 @@ STEP_TOKENS = Metric(
     "dfx_step_tokens", "gauge", "tokens", (*PER_RANK, "variant", "scope"),
     "Prompt and response tokens of the step as the framework reports them.", "native",
 )  # fmt: skip
+SUSTAINED_TOKENS_RATIO = Metric(
+    "dfx_step_tokens_sustained_ratio", "gauge", "", (*PER_NODE, "role"),
+    "Tokens of a step, all ranks of the agent together / median of the 32 steps before the newest "
+    "two; the smaller of the newest two steps. Absent until 10 steps had tokens.", "derived",
+    of="run", value=lambda run: {(role,): r for role, r in run.sustained_tokens_ratio.items()},
+)  # fmt: skip
 
 # only logged by frameworks: the mapping names them
 # fmt: off
@@ -197,5 +203,6 @@ METRICS = (
     STEP_SECONDS,
     TOKENS_PER_SECOND_PER_GPU,
     STEP_TOKENS,
+    SUSTAINED_TOKENS_RATIO,
     *_NATIVE,
 )

@@ -16,8 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
-from dfx_agent import __version__, log
-from dfx_agent.errors import DfxError
+from dfx_agent import __version__
+from dfx_agent.base import log
+from dfx_agent.base.errors import DfxError
 from dfx_agent.wire import SegmentError
 
 _DESCRIPTION = """\
@@ -112,3 +113,17 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     return code
+
+
+def add_observing_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which run, which folder, which agent."""
+    parser.add_argument("--run", metavar="NAME", help="only this run")
+    parser.add_argument("--dir", dest="directory", metavar="DIR", help="folder of the segments")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="agent to ask (the one that follows DIR; without one the segments are read)",
+    )
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="token of that agent (of DIR's: as in the settings)"
+    )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import dfx_agent
 from dfx_agent.agent import config as configuration
-from dfx_agent.errors import ConfigError, DfxError, UsageError
+from dfx_agent.base.errors import ConfigError, DfxError, UsageError
 from dfx_agent.rules import runbook
-from dfx_agent.rules.alertmanager import configuration as alertmanager
 from dfx_agent.rules.declared import PROMETHEUS_ALERTS, alerts_with, thresholds
 from dfx_agent.rules.prometheus import Links, manifest, rule_files
+from dfx_agent.rules.prometheus import configuration as alertmanager
 from dfx_agent.rules.promql import number
 from dfx_agent.rules.thresholds import checked_values
 

@@ -39,7 +39,7 @@ from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_int
 from dfx_agent.attach.discover import Job, Member
 from dfx_agent.attach.inject import Helpers
 from dfx_agent.attach.spawn import block_signals
-from dfx_agent.errors import AttachError, UsageError
+from dfx_agent.base.errors import AttachError, UsageError
 from dfx_agent.node.segments.lock import FolderLock, take
 from dfx_agent.node.segments.owned_files import create_for, open_observed
 from dfx_agent.shim.attached import agent_is_there

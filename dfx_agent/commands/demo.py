@@ -1,4 +1,4 @@
-"""A real GRPO training on this machine, synchronous or asynchronous, watched live."""
+"""A real GRPO training on this machine, watched live."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import sys
 import time
 import webbrowser
 from dataclasses import replace
-from pathlib import Path
 
 from dfx_agent.assembly.options import add_service_arguments, load_config
 from dfx_agent.assembly.service import Service
 from dfx_agent.attach.spawn import Job, block_signals, environment
+from dfx_agent.base.errors import UsageError
 from dfx_agent.demo import faults
-from dfx_agent.demo.async_pipeline import faults as async_faults
-from dfx_agent.errors import UsageError
 
 HELP = "train a small model with GRPO on this machine's CPU and watch it live"
 EXAMPLE = "dfx-agent demo --ranks 4 --fault straggler:2:1.5"
@@ -29,16 +27,7 @@ CPU_TFLOPS = 0.1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_service_arguments(parser)
     parser.add_argument(
-        "--pipeline",
-        choices=("sync", "async"),
-        default="sync",
-        help="async: rollout servers, an orchestrator and learners in processes of their own",
-    )
-    parser.add_argument(
-        "--ranks",
-        type=int,
-        metavar="N",
-        help=f"processes ({DEFAULT_RANKS}); async always has {async_faults.NUM_RANKS} learners",
+        "--ranks", type=int, default=DEFAULT_RANKS, metavar="N", help="processes (%(default)s)"
     )
     parser.add_argument("--steps", type=int, metavar="N", help="training steps")
     parser.add_argument(
@@ -46,14 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SPEC",
-        help=f"sync: {', '.join(faults.GRAMMAR.values())}; "
-        f"async: {', '.join(async_faults.GRAMMAR.values())}",
-    )
-    parser.add_argument(
-        "--truth",
-        type=Path,
-        metavar="FILE",
-        help="async: write what the faults really did, as JSON",
+        help=", ".join(faults.GRAMMAR.values()),
     )
     parser.add_argument("--exit", action="store_true", help="end with the training")
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
@@ -74,10 +56,9 @@ def execute(args: argparse.Namespace) -> int:
     note = _note(args)
     if note:
         print(f"dfx-agent: {note}", flush=True)
-    command = _async_command(args) if args.pipeline == "async" else _command(args)
     base = {"OMP_NUM_THREADS": "1", **os.environ}
     env = environment(base, config.directory, time.strftime("demo-%m%d-%H%M%S"))
-    job = Job(command, env, mask)
+    job = Job(_command(args), env, mask)
     if not args.no_browser and _has_display():
         webbrowser.open(service.url)
     code = job.wait()
@@ -92,26 +73,16 @@ def execute(args: argparse.Namespace) -> int:
 
 def _note(args: argparse.Namespace) -> str:
     """What this machine cannot show well of the faults that were asked for."""
-    if args.pipeline == "async":
-        return ""
     parsed = [faults.parse(spec) for spec in args.fault]
     return faults.straggler_note(parsed, args.ranks, len(os.sched_getaffinity(0)))
 
 
 def _check(args: argparse.Namespace) -> None:
-    """UsageError for what the pipeline asked for cannot do."""
-    if args.pipeline == "async" and args.ranks not in {None, async_faults.NUM_RANKS}:
-        raise UsageError(f"--ranks {args.ranks}: async has {async_faults.NUM_RANKS} learners")
-    if args.pipeline == "sync" and args.truth is not None:
-        raise UsageError("--truth: only with --pipeline async")
-    args.ranks = args.ranks if args.ranks is not None else DEFAULT_RANKS
+    """UsageError for more ranks, or other faults, than there are."""
     if not 1 <= args.ranks <= 64:
         raise UsageError(f"--ranks {args.ranks}: use 1 to 64")
     try:
-        if args.pipeline == "async":
-            async_faults.parse(args.fault)
-        else:
-            faults.check([faults.parse(spec) for spec in args.fault], args.ranks)
+        faults.check([faults.parse(spec) for spec in args.fault], args.ranks)
     except faults.FaultError as error:
         raise UsageError(str(error)) from None
 
@@ -119,18 +90,6 @@ def _check(args: argparse.Namespace) -> None:
 def _command(args: argparse.Namespace) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*launcher, "--nproc-per-node", str(args.ranks), "-m", "dfx_agent.demo.tiny_grpo"]
-    return command + _shared_arguments(args)
-
-
-def _async_command(args: argparse.Namespace) -> list[str]:
-    command = [sys.executable, "-m", "dfx_agent.demo.async_pipeline"]
-    if args.truth is not None:
-        command += ["--truth", str(args.truth)]
-    return command + _shared_arguments(args)
-
-
-def _shared_arguments(args: argparse.Namespace) -> list[str]:
-    command = []
     if args.steps is not None:
         command += ["--steps", str(args.steps)]
     for fault in args.fault:

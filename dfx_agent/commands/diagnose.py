@@ -1,11 +1,22 @@
-"""Verdicts now, each with its evidence, or "insufficient evidence"."""
+"""Verdicts now, each with its evidence, or "insufficient evidence".
+
+The agent that follows the folder is asked for its diagnosis, with few imports. On a loaded machine
+every module that a new process imports takes long: `python -c pass` with its 26 modules takes 13 s
+at load 47. The whole package is more than 1,000 modules, what is imported here about 100. A client
+of HTTP, TLS and URLs would be 50 more.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import socket
+from typing import NamedTuple
 
-from dfx_agent.commands import _asking
-from dfx_agent.commands._observing import add_observing_arguments
+from dfx_agent.agent import folder_token
+from dfx_agent.commands import add_observing_arguments
+from dfx_agent.node.segments import lock
+from dfx_agent.wire import default_directory, variables
 
 HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each with its evidence"
 EXAMPLE = """dfx-agent diagnose --watch 60
@@ -21,6 +32,9 @@ baselines of 14 steps, which an agent keeps; data needs batches that cross two b
 ledger."""
 
 _WATCH_SECONDS = 3.0
+_TIMEOUT_SECONDS = 5.0
+_PATH = "/api/v1/diagnosis"
+_MAX_TOKEN_BYTES, _READ_BYTES = 4096, 65536
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """1 when something was found."""
-    answer = _asking.diagnosis(args) if args.watch is None else None
+    answer = diagnosis(args) if args.watch is None else None
     if answer is not None:
         print(answer.text, end="" if answer.text.endswith("\n") else "\n")
         return answer.exit_code
@@ -52,3 +66,99 @@ def _observe(args: argparse.Namespace) -> int:
     else:
         print(diagnosis.text(seen, args.run), end="")
     return diagnosis.exit_code(seen, args.run)
+
+
+class Answer(NamedTuple):
+    """What the agent printed, and its exit code."""
+
+    text: str
+    exit_code: int
+
+
+class _Asked(NamedTuple):
+    url: str
+    token: str | None
+    pids: frozenset[int]
+
+
+def diagnosis(args: argparse.Namespace) -> Answer | None:
+    """None when it is not answered so: then whoever reads segments says why, or what is there."""
+    asked = _asked(args)
+    if asked is None:
+        return None
+    try:
+        return _get(asked, args.run, "application/json" if args.json else "text/plain")
+    except (OSError, ValueError):
+        return None
+
+
+def _asked(args: argparse.Namespace) -> _Asked | None:
+    """The agent of ``--url``, else the one of the folder; https takes the longer way."""
+    if os.path.exists("dfx.yaml"):  # it may name another folder or token
+        return None
+    token = _token(args.token_file or os.environ.get("DFX_TOKEN_FILE"))
+    if args.url:
+        is_plain = args.url.startswith("http://")
+        return _Asked(args.url, _token(args.token_file), frozenset()) if is_plain else None
+    directory = args.directory or os.environ.get(variables.DIR.name) or default_directory()
+    holder, is_by_us = lock.holder_of(directory)
+    if holder is None or not holder.url.startswith("http://"):
+        return None
+    # a lock that somebody else wrote chose where our token would be shown
+    shown = (token or folder_token.kept(directory)) if is_by_us else _token(args.token_file)
+    return _Asked(holder.url, shown, frozenset({holder.pid}))
+
+
+def _token(file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        with open(file, encoding="utf-8") as opened:
+            return opened.read(_MAX_TOKEN_BYTES).strip()
+    except (OSError, ValueError):
+        return None
+
+
+def _get(asked: _Asked, run: str | None, accept: str) -> Answer | None:
+    host, port, path = _parts(asked.url)
+    query = f"?run={_quoted(run)}" if run else ""
+    lines = [
+        f"GET {path}{_PATH}{query} HTTP/1.0",  # the server closes the connection after the answer
+        f"Host: {asked.url.removeprefix('http://').partition('/')[0]}",
+        f"Accept: {accept}",
+        *([f"Authorization: Bearer {asked.token}"] if asked.token else []),
+    ]
+    with socket.create_connection((host, port), _TIMEOUT_SECONDS) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        received = b"".join(iter(lambda: connection.recv(_READ_BYTES), b""))
+    return _answer(received, asked.pids)
+
+
+def _answer(received: bytes, pids: frozenset[int]) -> Answer | None:
+    """None of another agent than that of these ``pids``, and of one that answers otherwise."""
+    head, _, body = received.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.lower(): value.strip() for name, _, value in pairs}
+    code = headers.get("dfx-exit-code")
+    seen = {int(pid) for pid in headers.get("dfx-pids", "").split(",") if pid}
+    is_whole = len(body) == int(headers.get("content-length", -1))
+    if status.split()[1:2] != ["200"] or code is None or not is_whole:
+        return None
+    if pids and pids.isdisjoint(seen):
+        return None
+    return Answer(body.decode(), int(code))
+
+
+def _parts(url: str) -> tuple[str, int, str]:
+    """Host, port and path of ``http://HOST[:PORT][/PATH]``; ValueError for another port."""
+    place, _, path = url.removeprefix("http://").partition("/")
+    if place.endswith("]") or ":" not in place:
+        host, port = place, "80"
+    else:
+        host, _, port = place.rpartition(":")
+    return host.strip("[]"), int(port), f"/{path}".rstrip("/")
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode())

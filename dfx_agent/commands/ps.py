@@ -12,8 +12,8 @@ from dfx_agent.assembly.observed import (
     UnusableFolderError,
     observe,
 )
-from dfx_agent.commands._observing import add_observing_arguments
-from dfx_agent.errors import DfxError
+from dfx_agent.base.errors import DfxError
+from dfx_agent.commands import add_observing_arguments
 from dfx_agent.snapshot import RankRow, RunRow, Snapshot
 from dfx_agent.snapshot.document import Document
 

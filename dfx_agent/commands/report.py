@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from dfx_agent.assembly.observed import observe
-from dfx_agent.commands._observing import add_observing_arguments
-from dfx_agent.errors import DfxError, UsageError
-from dfx_agent.reports.evidence_page import of_incident, of_run
+from dfx_agent.base.errors import DfxError, UsageError
+from dfx_agent.commands import add_observing_arguments
+from dfx_agent.exporters.evidence_page import of_incident, of_run
 from dfx_agent.snapshot import IncidentEvidence
 from dfx_agent.snapshot.document import Document, reason
 

@@ -20,7 +20,7 @@ from dfx_agent.assembly.options import (
     load_config,
 )
 from dfx_agent.attach.spawn import Job, block_signals, environment
-from dfx_agent.errors import DfxError, ListenError, UsageError
+from dfx_agent.base.errors import DfxError, ListenError, UsageError
 from dfx_agent.web.listener import parse_listen
 from dfx_agent.wire import SegmentError
 

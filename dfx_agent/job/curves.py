@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dfx_agent.curves.rows import scalar_history, scalar_row
-from dfx_agent.curves.store import ScalarStore
+from dfx_agent.catalogue.native.time_series import ScalarStore, scalar_history, scalar_row
 from dfx_agent.facts.scalars import ToldScalars
 from dfx_agent.snapshot import ScalarHistory, ScalarRow
 

@@ -17,7 +17,6 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.evidence import Evidence
@@ -32,6 +31,7 @@ from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, has_progressed
 from dfx_agent.job.steps import JobSteps
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
+from dfx_agent.snapshot.faults import Faults
 
 _Reached = dict[str, dict[str, int | None]]  # by role and label
 

@@ -15,7 +15,6 @@ from dfx_agent import __version__
 from dfx_agent.facts.document import loaded
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
-from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_job import HubJob
@@ -34,6 +33,7 @@ from dfx_agent.snapshot import (
     SignalState,
     Snapshot,
 )
+from dfx_agent.snapshot.faults import Faults
 
 _LOOK_EVERY_NS = 500 * 10**6
 _NUM_COSTS = 8  # looks whose mean counts

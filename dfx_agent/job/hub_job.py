@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.incidents import sentences
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_view import HubView
+from dfx_agent.job.incidents import sentences
 from dfx_agent.job.job import NUM_STEPS, STAGES, Job, Measured
 from dfx_agent.job.roster import SILENT_SECONDS
 from dfx_agent.job.rows import JobRows

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from dfx_agent.base.text import capitalized, joined
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.faults import unclear
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.lost_node import Peers, is_lost, lost_verdict, with_lost_nodes
 from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
 from dfx_agent.job.roster import missing_text
 from dfx_agent.judge.part_of_job import HERE_ONLY, PART_OF_JOB
 from dfx_agent.judge.words import labels_text, places_text
-from dfx_agent.sentence import capitalized, joined
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import unclear
 
 _OF_RANKS = frozenset({"hang", "straggler", "crash", "memory"})
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dfx_agent.faults import sighted
-from dfx_agent.incidents.book import IncidentBook, StepTimes
-from dfx_agent.incidents.conclude import Judged, conclude
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes
+from dfx_agent.job.incidents.conclude import Judged, conclude
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.snapshot import AlertRow, Bottleneck, EngineFacts, RunRow, StepRow
+from dfx_agent.snapshot.faults import sighted
 
 __all__ = ["NUM_STEPS", "STAGES", "Job", "Measured"]
 

@@ -10,7 +10,6 @@ from dfx_agent.facts.ledger import Progress
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.faults import Faults, facts_of, unjudged
 from dfx_agent.job.evidence import Evidence, View
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.health import RunHealth
@@ -26,6 +25,7 @@ from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import SignalHistory, Verdict
+from dfx_agent.snapshot.faults import Faults, facts_of, unjudged
 
 # judgements that verdicts need, as faults name them
 STEPS, WAITS, SIGNALS, BATCHES = "closed steps", "waits", "signals", "batches"

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.job.roster import Presence
 from dfx_agent.job.sentences import NODE_LOST
 from dfx_agent.judge.words import labels_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 CAUSE = "node lost"

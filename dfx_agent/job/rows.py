@@ -15,7 +15,7 @@ from dfx_agent.job.node_run import NodeRun
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.job.steps import latest_rows
 from dfx_agent.judge.part_of_job import step_origin_text
-from dfx_agent.judge.straggler.places import Places, RankPlaces
+from dfx_agent.judge.straggler.division import Places, RankPlaces
 from dfx_agent.snapshot import (
     OpenSpan,
     RankRow,

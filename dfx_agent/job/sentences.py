@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 NODE_LOST = Sentence(
     "Node {node} is lost with {ranks}: "

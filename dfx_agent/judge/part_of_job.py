@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from dfx_agent.base.text import joined
 from dfx_agent.facts.seat import Seat
 from dfx_agent.judge import sentences
 from dfx_agent.judge.words import uncapitalized
-from dfx_agent.sentence import joined
 from dfx_agent.snapshot import Verdict
 
 PART_OF_JOB = "part of the job"

@@ -12,9 +12,8 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import full_sentence, seconds_text
 from dfx_agent.judge import sentences
-from dfx_agent.sentence import full_sentence
 from dfx_agent.snapshot import Verdict
 
 EXPLAINED = "explained by another finding"

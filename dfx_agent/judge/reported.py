@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from dfx_agent.base.text import joined
 from dfx_agent.facts.devices import Reported
 from dfx_agent.judge import sentences
 from dfx_agent.judge.words import labels_text
-from dfx_agent.sentence import joined
 from dfx_agent.snapshot import Verdict
 from dfx_agent.snapshot.devices import device_text
 

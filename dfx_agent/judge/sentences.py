@@ -1,6 +1,6 @@
 """Sentences about verdicts that explain each other, and about judging a part of a job."""
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 STUCK_NOW = Sentence(
     "The job is stuck, so that steps are not compared. Before that: {before}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text
 from dfx_agent.facts.flight import Entry, FlightRecord, GroupKey, RecordedGroup
 
 RanksText = Callable[[Iterable[str]], str]

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from dfx_agent.newest import Newest
+from dfx_agent.base.bounded_dict import BoundedDict
 from dfx_agent.node.process import Process
 from dfx_agent.node.time.totals import Totals
 from dfx_agent.snapshot import DroppedRanks
@@ -32,7 +32,7 @@ class DroppedProcesses:
         self._num: Counter[str] = Counter()  # by role; it only grows
         self._num_records: Counter[str] = Counter()
         self._num_lost: Counter[str] = Counter()
-        self._totals: Newest[tuple[str, str], tuple[int, Totals]] = Newest()
+        self._totals: BoundedDict[tuple[str, str], tuple[int, Totals]] = BoundedDict()
 
     def add(self, process: Process) -> None:
         role, totals, follower = process.filed_as.role, process.totals(), process.follower
@@ -47,7 +47,7 @@ class DroppedProcesses:
     def give_to(self, process: Process) -> None:
         """A process comes in the place of one of them: its totals are shown again, in its own."""
         role = process.filed_as.role
-        known = self._totals.take((role, process.label))
+        known = self._totals.pop((role, process.label))
         if known is not None:
             attempt, totals = known
             self._num_records[role] -= totals.num_records

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from dfx_agent.facts.rank import Joining
-from dfx_agent.host.joined_thread import Joined, joined_by_main
+from dfx_agent.node.host.joined_thread import Joined, joined_by_main
 
 _LOOK_EVERY_SECONDS = 1.0
 

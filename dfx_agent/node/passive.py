@@ -11,10 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from dfx_agent import boot_clock
-from dfx_agent.durations import age_text
-from dfx_agent.host.memory import ProcessBytes, process_bytes
-from dfx_agent.host.stat import stat_fields
+from dfx_agent.base import boot_clock
+from dfx_agent.base.text import age_text
+from dfx_agent.node.host.memory import ProcessBytes, process_bytes
+from dfx_agent.node.host.processes import stat_fields
 from dfx_agent.node.sentences import OUTSIDE_ONLY, STARTING
 from dfx_agent.snapshot import HostMemory, OutsideLook, RankRow, RankState, TimeSplit, Verdict
 from dfx_agent.wire import Identity

@@ -13,9 +13,9 @@ from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.scalars import ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import GroupTime
-from dfx_agent.host.contention import ProcessorTimes
 from dfx_agent.node.device_stages import DeviceStages
 from dfx_agent.node.event_loop import LoopAccount
+from dfx_agent.node.host.processor_time import ProcessorTimes
 from dfx_agent.node.memory.use import ProcessMemory
 from dfx_agent.node.segments.reader import Batch, Follower, Liveness
 from dfx_agent.node.segments.records import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from dfx_agent.host.process_table import environment_value
-from dfx_agent.loopback import is_loopback
+from dfx_agent.base.loopback import is_loopback
+from dfx_agent.node.host.processes import environment_value
 from dfx_agent.wire.segment import boot_id
 
 

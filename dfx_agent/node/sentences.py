@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 STARTING = Sentence(
     "{ranks} been starting for {duration} and written no record yet.",

@@ -11,13 +11,13 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dfx_agent.boot_clock import SECONDS_PER_TICK
+from dfx_agent.base.boot_clock import SECONDS_PER_TICK
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.rank import Arrival, RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.wait_kinds import PEER_WAITS
-from dfx_agent.host.ray_worker import RayWorker
+from dfx_agent.node.host.ray_worker import RayWorker
 from dfx_agent.node.joins import JoinWatch
 from dfx_agent.node.kernel_look import KernelLook
 from dfx_agent.node.process import Process

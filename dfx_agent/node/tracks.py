@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from statistics import median
 
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.faults import Faults, facts_of
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Ending, Track
+from dfx_agent.snapshot.faults import Faults, facts_of
 
 _NEWEST = 16
 

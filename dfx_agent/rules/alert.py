@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dfx_agent.rules.conditions import Condition, Samples, Series
+from dfx_agent.catalogue import signals, verdicts
+from dfx_agent.catalogue.spec import Metric
+from dfx_agent.rules.conditions import Condition, Samples, Series, parts_of
 
+# both alerts must have the same values of these; a label that both lack counts as equal
+EQUAL = ("job", "run")
+_KINDS: dict[Metric, str] = {
+    verdicts.STRAGGLER_LOST_SECONDS: "straggler",
+    signals.SYMPTOM_ACTIVE: "divergence",
+    signals.NONFINITE_STEPS: "divergence",
+}
+_VERDICTS = (verdicts.VERDICT_ACTIVE, verdicts.VERDICT_STATE)
 Severity = Literal["critical", "warning", "info", "none"]
 Area = Literal["stability", "rollout", "memory", "balance", "progress", "data", "agent"]
 
@@ -73,3 +84,58 @@ class Alert:
     listing: Listing | None = None
     recordings: tuple[Recording, ...] = ()
     board: str = "dfx-stability"
+
+
+def verdict_kind(alert: Alert) -> str:
+    """The kind of the verdict that the condition reads first; "" for none."""
+    return next(_kinds(alert), "")
+
+
+def _kinds(alert: Alert) -> Iterator[str]:
+    for series in parts_of(alert.condition, Series):
+        if series.metric in _VERDICTS:
+            yield from series.where.get("kind", ())
+        elif series.metric in _KINDS:
+            yield _KINDS[series.metric]
+
+
+@dataclass(frozen=True)
+class Inhibition:
+    """While ``source`` fires at ``severity``, alerts named in ``targets`` are not delivered.
+
+    ``target_severity``: only at this severity; None for every one.
+    """
+
+    source: str
+    severity: Severity
+    targets: tuple[str, ...]
+    target_severity: Severity | None = None
+
+    def starts_from(self, alert: Alert) -> bool:
+        return (alert.name, alert.severity) == (self.source, self.severity)
+
+    def reaches(self, alert: Alert) -> bool:
+        severities = (None, alert.severity)
+        return alert.name in self.targets and self.target_severity in severities
+
+
+def inhibitions(alerts: Iterable[Alert]) -> list[Inhibition]:
+    """What the catalogue says, and that a page speaks for the warning of its own name."""
+    known = list(alerts)
+    warnings = {alert.name for alert in known if alert.severity == "warning"}
+    made: list[Inhibition] = []
+    for alert in known:
+        if alert.inhibits:
+            made.append(Inhibition(alert.name, alert.severity, alert.inhibits))
+        if alert.severity == "critical" and alert.name in warnings:
+            made.append(Inhibition(alert.name, "critical", (alert.name,), "warning"))
+    return made
+
+
+def inhibited(firing: Sequence[Alert], rules: Iterable[Inhibition]) -> set[int]:
+    """Places in ``firing``, alerts with equal ``EQUAL``, of those that another one speaks for.
+
+    As in Alertmanager, one that is inhibited itself goes on inhibiting.
+    """
+    active = [rule for rule in rules if any(rule.starts_from(alert) for alert in firing)]
+    return {i for i, alert in enumerate(firing) if any(rule.reaches(alert) for rule in active)}

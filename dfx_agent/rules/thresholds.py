@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 
 T = TypeVar("T")
 

@@ -5,7 +5,16 @@ imports the other. Units stand in the names; ``*_seconds`` stamps without "elaps
 the docstring are Unix time. ``None`` means "nobody told us" and must never be rendered as zero.
 """
 
-from dfx_agent.snapshot.agent import AgentRow, SegmentProblem, Snapshot, Source, SpansRow
+from dfx_agent.snapshot.agent import (
+    AgentRow,
+    HubRow,
+    HubState,
+    NodeRow,
+    SegmentProblem,
+    Snapshot,
+    Source,
+    SpansRow,
+)
 from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
 from dfx_agent.snapshot.bottleneck import (
     Bottleneck,
@@ -15,7 +24,6 @@ from dfx_agent.snapshot.bottleneck import (
     PipelineCause,
     StepPart,
 )
-from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
 from dfx_agent.snapshot.devices import (
     DeviceEvent,
     DeviceProcess,
@@ -23,7 +31,6 @@ from dfx_agent.snapshot.devices import (
     HostUse,
     StageDevice,
 )
-from dfx_agent.snapshot.dropped import DroppedRanks
 from dfx_agent.snapshot.engines import (
     EngineFacts,
     EngineNote,
@@ -44,7 +51,6 @@ from dfx_agent.snapshot.evidence import (
     RecordedThread,
     SameStack,
 )
-from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot.health import (
     CollapseKind,
     CollapseRow,
@@ -58,16 +64,6 @@ from dfx_agent.snapshot.health import (
     SymptomRow,
     SymptomSeries,
 )
-from dfx_agent.snapshot.hub import HubRow, HubState, NodeRow
-from dfx_agent.snapshot.incidents import (
-    UNJUDGED,
-    Incident,
-    IncidentSeverity,
-    IncidentState,
-    RunState,
-    Standing,
-)
-from dfx_agent.snapshot.ledger import LedgerMismatches, LedgerRow, LedgerState
 from dfx_agent.snapshot.memory import (
     BesideAllocator,
     DeviceMemory,
@@ -75,8 +71,22 @@ from dfx_agent.snapshot.memory import (
     HeldMemory,
     HostMemory,
 )
-from dfx_agent.snapshot.rank import OutsideLook, RankRow, RankSource, RankState
-from dfx_agent.snapshot.run import RunRow, RunVerdicts, StepCell, StepRow
+from dfx_agent.snapshot.rank import (
+    CollectiveTime,
+    GroupRow,
+    LedgerMismatches,
+    LedgerRow,
+    LedgerState,
+    ModelRow,
+    OutsideLook,
+    PeakSource,
+    RankRow,
+    RankSource,
+    RankState,
+    StageWork,
+    WorkRow,
+)
+from dfx_agent.snapshot.run import DroppedRanks, RunRow, RunVerdicts, StepCell, StepRow
 from dfx_agent.snapshot.scalars import Moments, ScalarHistory, ScalarRow
 from dfx_agent.snapshot.time import (
     OpenSpan,
@@ -87,8 +97,20 @@ from dfx_agent.snapshot.time import (
     TimelineRow,
     TimeSplit,
 )
-from dfx_agent.snapshot.verdict import Verdict, VerdictKind, VerdictState
-from dfx_agent.snapshot.work import ModelRow, PeakSource, StageWork, WorkRow
+from dfx_agent.snapshot.verdict import (
+    UNJUDGED,
+    Blindness,
+    FaultPart,
+    FaultRow,
+    Incident,
+    IncidentSeverity,
+    IncidentState,
+    RunState,
+    Standing,
+    Verdict,
+    VerdictKind,
+    VerdictState,
+)
 
 __all__ = [
     "UNJUDGED",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dfx_agent.snapshot.devices import DeviceRow
-from dfx_agent.snapshot.faults import Blindness, FaultPart, FaultRow
 from dfx_agent.snapshot.health import DetectorParameters, SignalHistory
-from dfx_agent.snapshot.hub import HubRow, NodeRow
-from dfx_agent.snapshot.run import RunRow, RunVerdicts
+from dfx_agent.snapshot.run import RunRow, RunVerdicts, StepRow
 from dfx_agent.snapshot.scalars import ScalarHistory
 from dfx_agent.snapshot.time import TimelineRow
+from dfx_agent.snapshot.verdict import Blindness, FaultPart, FaultRow
+
+# "lost": it does not answer; "refused": it answers that it does not take what this node tells
+HubState = Literal["joining", "joined", "lost", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +109,51 @@ class Source(Protocol):
 
     def reset_signals(self, run: str) -> None:
         """Take the present state of ``run`` as normal. KeyError on an unknown run."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubRow:
+    """On a node. ``since_seconds``: Unix time at which ``state`` began; ``message``: its reason.
+
+    ``num_lost``: documents that the hub never took. After a loss everything is told anew.
+    """
+
+    url: str
+    state: HubState
+    since_seconds: float
+    message: str
+    num_sent: int
+    num_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """On the hub: one node that has told something, or has tried to.
+
+    ``heard_seconds``: when last, Unix time of the hub. ``num_missed``: documents that came after
+    one that was lost, upon which everything was asked for. ``message``: why the newest refused one
+    was refused, "" if none was. ``has_left``: all of its agents have said goodbye.
+    ``timeline_problem``: why its agent could not be asked for a timeline, "" where it could.
+    """
+
+    node: str
+    heard_seconds: float
+    num_taken: int
+    num_refused: int
+    num_missed: int
+    message: str
+    has_left: bool
+    timeline_problem: str = ""
+
+
+class TimelineSource(Protocol):
+    """What a push of steps asks of the agent. KeyError on an unknown run."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+
+    def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
+        """Closed steps of every role that are kept, those after ``after_step`` if it is given."""
+
+    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+        """Each rank's newest steps as pieces, the running one included."""

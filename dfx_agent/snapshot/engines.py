@@ -120,10 +120,6 @@ class EngineFacts:
         return self.gauges.get("waiting_requests")
 
     @property
-    def kv_cache_ratio(self) -> float | None:
-        return self.gauges.get("kv_cache_usage_ratio")
-
-    @property
     def tokens_per_second(self) -> float | None:
         """Generated, over the window; what the engine says of itself where it counts none."""
         told = self.gauges.get("reported_tokens_per_second")

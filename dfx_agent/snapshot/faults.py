@@ -1,34 +1,186 @@
-"""Contract 2: what failed in the agent itself: a part of ``snapshot``."""
+"""What failed in our own work: one strange process, run, file or verdict costs nothing but itself.
+
+Each thing is done behind a ``guard`` of its own. A failure is counted, shown beside what it belongs
+to until the thing succeeds again, and logged with its traceback once. What has failed three times
+in a row is blind: what is shown of it says nothing about now.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
-FaultPart = Literal["folder", "reading", "judgement", "rendering", "keeping", "device", "engines"]
+from dfx_agent.base.log import OncePerPlace, place_of
+from dfx_agent.base.text import full_sentence, joined, plain
+from dfx_agent.snapshot import (
+    Blindness,
+    FaultPart,
+    FaultRow,
+    Standing,
+    Verdict,
+    VerdictKind,
+    sentences,
+)
+
+BLIND_AFTER = 3
+
+_MAX_OPEN = 1024
+_MAX_MESSAGE = 200
+_BLINDING = frozenset({"folder", "reading", "judgement", "rendering"})
+
+_Key = tuple[FaultPart, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class FaultRow:
-    """Something of one run (``run`` "": of the agent) that failed when it was last tried.
+class Faults:
+    """Of one agent. ``num_by_part`` only grows."""
 
-    ``what`` names it, as in "hang (trainer)" or "rank 3 (trainer)". It has failed ``num_times`` in
-    a row, since ``since_seconds`` (Unix time). ``is_blind``: for so long that what is shown of it
-    says nothing about now.
-    """
+    def __init__(self) -> None:
+        self.num_by_part: Counter[FaultPart] = Counter()
+        self._open: dict[_Key, FaultRow] = {}
+        self._judged: dict[tuple[str, VerdictKind, str], float] = {}
+        self._log = OncePerPlace("dfx_agent.agent")
 
-    part: FaultPart
-    run: str
-    what: str
-    message: str
-    since_seconds: float
-    num_times: int
-    is_blind: bool
+    @contextmanager
+    def guard(self, part: FaultPart, run: str = "", what: str = "") -> Iterator[None]:
+        """No exception of what is done in it goes further."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (counted, shown, logged)
+            self._note((part, run, what), error)
+        else:
+            if self._open:
+                self._open.pop((part, run, what), None)
+
+    def judged(
+        self,
+        run: str,
+        kind: VerdictKind,
+        role: str,
+        judge: Callable[[], Verdict | None],
+        needs: str = "",
+    ) -> Verdict | None:
+        """What ``judge`` says now; that it could not be judged, where it fails.
+
+        ``needs`` is the judgement of this run that it goes on from.
+        """
+        what = f"{kind} ({role})"
+        missing = self.of(run, needs) if needs else None
+        if missing is None:
+            with self.guard("judgement", run, what):
+                verdict = judge()
+                if verdict is not None:
+                    self._judged[run, kind, role] = time.time()
+                return verdict
+        self._judged.setdefault((run, kind, role), time.time())
+        return unjudged(kind, role, missing or self.of(run, what))
+
+    def judged_roles(
+        self, run: str, kind: VerdictKind, judge: Callable[[], tuple[Verdict, ...]]
+    ) -> tuple[Verdict, ...]:
+        """The same for all roles at once."""
+        with self.guard("judgement", run, kind):
+            found = judge()
+            self._judged |= {(run, kind, verdict.role): time.time() for verdict in found}
+            return found
+        return (unjudged(kind, "", self.of(run, kind)),)
+
+    def told(self, run: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+        """The same; while something of the run cannot be read, nothing of it is clear."""
+        unread = next((row for row in self.rows(run) if row.part == "reading"), None)
+        if unread is None:
+            return tuple(verdicts)
+        reason = sentences.NOT_READ(what=unread.what, reason=unread.message)
+        return tuple(unclear(verdict, reason) for verdict in verdicts)
+
+    def rows(self, run: str) -> tuple[FaultRow, ...]:
+        """What fails in this run now; "" for what belongs to no run."""
+        return tuple(row for (_, of_run, _), row in self._open.items() if of_run == run)
+
+    def of(self, run: str, what: str) -> FaultRow | None:
+        """What fails in this judgement now."""
+        return self._open.get(("judgement", run, what))
+
+    def judged_seconds(self, run: str) -> dict[str, float]:
+        """Kind of verdict -> Unix time at which it was last judged, in all its roles."""
+        found: dict[str, float] = {}
+        for (of_run, kind, _), seconds in self._judged.items():
+            if of_run == run:
+                found[kind] = min(seconds, found.get(kind, seconds))
+        return found
+
+    def blindness(self) -> Blindness | None:
+        """What has failed for longest, if anything has for too long."""
+        return _blindness(self._open.values())
+
+    def blindness_of(self, run: str) -> Blindness | None:
+        """The same of one run, which nobody sees either while the whole folder is not read."""
+        return _blindness((*self.rows(run), *self.rows("")))
+
+    def forget(self, run: str, roles: frozenset[str] = frozenset()) -> None:
+        """The run is gone, or all but these roles of it are."""
+        self._judged = {
+            key: at for key, at in self._judged.items() if key[0] != run or key[2] in roles
+        }
+        if not roles:
+            self._open = {key: row for key, row in self._open.items() if key[1] != run}
+
+    def _note(self, key: _Key, error: Exception) -> None:
+        part, run, what = key
+        self.num_by_part[part] += 1
+        before = self._open.get(key)
+        if before is None and len(self._open) >= _MAX_OPEN:
+            return
+        since, num = (before.since_seconds, before.num_times) if before else (time.time(), 0)
+        text = f"{type(error).__name__} at {place_of(error)}: {error}"
+        is_blind = part in _BLINDING and num + 1 >= BLIND_AFTER
+        message = plain(text)[:_MAX_MESSAGE]
+        self._open[key] = FaultRow(part, run, what, message, since, num + 1, is_blind)
+        where = " of run ".join(filter(None, (what, plain(run))))
+        self._log.error(f"{part} {where}".rstrip(), error)
 
 
-@dataclass(frozen=True, slots=True)
-class Blindness:
-    """Since when (Unix time) something has not been read or judged, and what, in one line."""
+def _blindness(rows: Iterable[FaultRow]) -> Blindness | None:
+    blind = [row for row in rows if row.is_blind]
+    first = min(blind, key=lambda row: row.since_seconds, default=None)
+    if first is None:
+        return None
+    named = " of run ".join(filter(None, (first.what, first.run)))
+    return Blindness(first.since_seconds, f"{first.part} {named}: {first.message}")
 
-    since_seconds: float
-    reason: str
+
+def unclear(verdict: Verdict, reason: str) -> Verdict:
+    """The same, but never "clear"."""
+    if verdict.state != "clear":
+        return verdict
+    before = sentences.BEFORE(summary=full_sentence(verdict.summary)) if verdict.summary else ""
+    summary = joined([reason, before])
+    return replace(verdict, state="insufficient evidence", summary=summary)
+
+
+def not_green(standing: Standing, reason: str) -> Standing:
+    """The same where something was found; else why that is not known."""
+    if standing.state not in ("clear", "insufficient evidence"):
+        return standing
+    return Standing("insufficient evidence", full_sentence(reason))
+
+
+def sighted(standing: Standing, rows: Iterable[FaultRow]) -> Standing:
+    """The same; of a run that is not wholly read, judged and shown never "clear"."""
+    row = next((row for row in rows if row.part in _BLINDING), None)
+    if row is None:
+        return standing
+    return not_green(standing, sentences.FAULT(part=row.part, what=row.what, reason=row.message))
+
+
+def facts_of(role: str) -> str:
+    """What fails, as faults name it, where the facts of the ranks of a role are missing."""
+    return f"what the ranks do ({role})"
+
+
+def unjudged(kind: VerdictKind, role: str, fault: FaultRow | None) -> Verdict:
+    """Never "clear": nobody has judged."""
+    reason = fault.message if fault else "its judge failed"
+    return Verdict(kind, "insufficient evidence", role, sentences.NOT_JUDGED(reason=reason))

@@ -1,4 +1,4 @@
-"""Contract 2: one rank as of now."""
+"""Contract 2: one rank as of now, with its work, its collectives and its ledger."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dfx_agent.snapshot.collectives import CollectiveTime, GroupRow
 from dfx_agent.snapshot.devices import StageDevice
 from dfx_agent.snapshot.event_loop import EventLoopRow
-from dfx_agent.snapshot.ledger import LedgerRow
 from dfx_agent.snapshot.memory import BesideAllocator, DeviceMemory, HeldMemory, HostMemory
 from dfx_agent.snapshot.scalars import ScalarRow
 from dfx_agent.snapshot.time import OpenSpan, StageStamp, TimeSplit
-from dfx_agent.snapshot.work import WorkRow
 
+PeakSource = Literal["table", "override", "unknown"]
 RankState = Literal["live", "exited", "detached", "died", "unknown"]
 RankSource = Literal["guest", "passive"]
 
@@ -98,3 +96,135 @@ class RankRow:
     """Whether a signal has suspended the process (state T); None of its threads runs."""
     place: Mapping[str, int] = field(default_factory=dict)
     work: WorkRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A model that a rank runs. ``reason``: why its FLOPs are not known, "" where they are.
+
+    ``uncounted``: kinds of its modules that are not in the FLOPs.
+    """
+
+    name: str
+    num_parameters: int
+    num_trained: int
+    num_attentions: int
+    reason: str = ""
+    uncounted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """Model FLOPs of one outermost stage ("" outside all) in one step, and how long it was open.
+
+    ``mfu_ratio`` is None where the peak or the time is not known.
+    """
+
+    stage: str
+    forward_flops: float
+    backward_flops: float
+    seconds: float | None
+    mfu_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRow:
+    """Of one step, None where nothing was counted. ``reason``: why there is no MFU, "" for none.
+
+    ``device``: name of what computes it, "" unknown. ``peak_flops_per_second``: of the numbers that
+    most FLOPs are of.
+    """
+
+    step: int | None
+    seconds: float
+    device: str
+    stages: tuple[StageWork, ...]
+    mfu_ratio: float | None
+    peak_source: PeakSource
+    peak_flops_per_second: float | None
+    reason: str
+    models: tuple[ModelRow, ...]
+
+    @property
+    def flops(self) -> float:
+        return sum(stage.forward_flops + stage.backward_flops for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime:
+    """Host time of one rank in the collectives of one group and stage, since it was first seen.
+
+    ``peers_seconds`` is waiting for ranks that had not arrived, ``transfer_seconds`` the rest of
+    the blocked time after the last had; ``unmatched_seconds`` was blocked too, but the other ranks'
+    arrivals are not known. ``method`` is how they were told apart: "arrival" (entry times of all
+    ranks on one host's clock), "duration" (longer than the shortest rank; no clock needed). Rows of
+    "device" are of another kind: time that a device's stream stood, by duration, of every 16th step
+    alone; they have their own number, no bytes, and are never added to the host's.
+    """
+
+    group: str
+    stage: str
+    method: str
+    num_collectives: int
+    num_bytes: float | None
+    peers_seconds: float
+    transfer_seconds: float
+    unmatched_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One process group as one rank sees it.
+
+    ``coverage_ratio`` is collectives recorded / collectives that the group counted; below 1 some
+    are issued where the guest cannot see them. None before the group has moved.
+    """
+
+    group: str
+    num_enqueued: int
+    num_completed: int | None
+    coverage_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """Batches of one rank at one boundary: the newest step, and totals since it was first seen.
+
+    ``schema`` and ``shapes`` are checksums (hex). Totals: ``num_crossings``; samples with NaN or
+    Inf and with a length that breaks the token rule, one for each column; columns not read;
+    ``num_left_out`` of the crossings were not looked at, as steps were shorter than 0.25 s.
+    """
+
+    boundary: str
+    step: int | None
+    num_samples: int
+    mask_ratio: float | None
+    smallest_group: int | None
+    largest_group: int | None
+    schema: str
+    shapes: str
+    num_crossings: int
+    num_nonfinite: int
+    num_misaligned: int
+    num_unread: int
+    num_left_out: int
+    num_sampled: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMismatches:
+    """How often something did not fit at a boundary; ``kind`` as in the "data" verdict's cause."""
+
+    boundary: str
+    kind: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """Batches of a run compared between boundaries; skipped steps could not be judged."""
+
+    num_judged_steps: int
+    num_skipped_steps: int
+    num_incomplete_crossings: int
+    mismatches: tuple[LedgerMismatches, ...]

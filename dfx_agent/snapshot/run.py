@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dfx_agent.snapshot.bottleneck import Bottleneck
-from dfx_agent.snapshot.dropped import DroppedRanks
 from dfx_agent.snapshot.engines import EnginePool
-from dfx_agent.snapshot.faults import Blindness, FaultRow
 from dfx_agent.snapshot.health import SignalState
-from dfx_agent.snapshot.incidents import UNJUDGED, Incident, Standing
-from dfx_agent.snapshot.ledger import LedgerState
-from dfx_agent.snapshot.rank import RankRow
+from dfx_agent.snapshot.rank import LedgerState, RankRow
 from dfx_agent.snapshot.scalars import ScalarRow
 from dfx_agent.snapshot.time import TimeSplit
-from dfx_agent.snapshot.verdict import Verdict
+from dfx_agent.snapshot.verdict import UNJUDGED, Blindness, FaultRow, Incident, Standing, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +95,16 @@ class RunVerdicts:
         return cls(
             row.run, row.standing, row.verdicts, row.incidents, row.past_incidents, row.ending
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRanks:
+    """Ended processes of one role that were let go: the newest stay in ``RunRow.ranks``.
+
+    ``num_ranks`` only grows. Records are those of processes whose totals are in no row of a rank.
+    """
+
+    role: str
+    num_ranks: int
+    num_records: int
+    num_lost_records: int

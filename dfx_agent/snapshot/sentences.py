@@ -1,6 +1,6 @@
 """Sentences about what could not be read, judged or shown."""
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 NOTHING_JUDGED = Sentence("Nothing has been judged yet.")
 NOT_JUDGED = Sentence(

@@ -22,7 +22,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.routing import BaseRoute
 
 from dfx_agent import __version__
-from dfx_agent.errors import BlindError
+from dfx_agent.base.errors import BlindError
 from dfx_agent.snapshot import (
     Alerts,
     AlertSource,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import socket
 
-from dfx_agent.errors import ListenError, UsageError
-from dfx_agent.loopback import is_loopback
+from dfx_agent.base.errors import ListenError, UsageError
+from dfx_agent.base.loopback import is_loopback
 
 LOOPBACK = "127.0.0.1"
 ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104  compared with, never a default

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dfx_agent.html_pages import template
+from dfx_agent.base.html import template
 from dfx_agent.rules.alert import Alert
 from dfx_agent.rules.declared import PROMETHEUS_ALERTS
 

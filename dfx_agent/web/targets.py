@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from dfx_agent.loopback import is_loopback
+from dfx_agent.base.loopback import is_loopback
 from dfx_agent.snapshot import EngineFacts, Snapshot
 
 

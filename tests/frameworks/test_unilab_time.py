@@ -17,8 +17,8 @@ from live_processes import job_environment, started
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.catalogue.learner_time import collector_seconds, learner_seconds, pipeline_seconds
 from dfx_agent.snapshot import RunRow
-from dfx_agent.snapshot.learner_time import collector_seconds, learner_seconds, pipeline_seconds
 
 pytest.importorskip("uni_rl", reason="no unilab-rl; `make test-frameworks` installs it")
 

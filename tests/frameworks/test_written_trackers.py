@@ -10,7 +10,7 @@ import sys
 import pytest
 from live_processes import until
 
-from dfx_agent.errors import ConfigError, TrackerError
+from dfx_agent.base.errors import ConfigError, TrackerError
 from dfx_agent.exporters.trackers.writing import open_trackers
 from dfx_agent.ingest.run import Notes
 from dfx_agent.ingest.tensorboard import read_tensorboard

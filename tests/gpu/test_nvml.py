@@ -12,7 +12,7 @@ pytest.importorskip(
     "pynvml", reason="nvidia-ml-py is not installed: pip install 'dfx-agent[nvidia]'"
 )
 
-from dfx_agent.devices.backends import nvidia  # noqa: E402 (after the visible skips)
+from dfx_agent.node.devices.backends import nvidia  # noqa: E402 (after the visible skips)
 from dfx_agent.snapshot import DeviceRow  # noqa: E402
 
 pytestmark = pytest.mark.skipif(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-from live_processes import DFX_AGENT, LiveAgent, demo_environment, started, until
+from live_processes import DFX_AGENT, ROOT, LiveAgent, demo_environment, started, until
 
+from dfx_agent.catalogue.learner_time import LEARNER_PARTS, learner_seconds
 from dfx_agent.snapshot import TimeSplit
-from dfx_agent.snapshot.learner_time import LEARNER_PARTS, learner_seconds
 
+ASYNC_RL = [sys.executable, "-m", "examples.async_rl"]
 LEARNING_SECONDS = 240.0
 CLOCK_SECONDS = 1e-6
 NATIVE = {
@@ -54,8 +56,8 @@ ROLES = {("rollout", "0"), ("rollout", "1"), ("trainer", "0"), ("trainer", "1")}
 
 @contextmanager
 def demo(folder: Path, port: int, *arguments: str) -> Iterator[LiveAgent]:
-    command = [*DFX_AGENT, "demo", "--pipeline", "async", "--no-browser"]
-    command += ["--listen", f"127.0.0.1:{port}", "--truth", str(folder / "truth.json")]
+    command = [*DFX_AGENT, "run", "--listen", f"127.0.0.1:{port}", "--", *ASYNC_RL]
+    command += ["--truth", str(folder / "truth.json")]
     environment = demo_environment(TMPDIR=str(folder))
     with started([*command, *arguments], folder, environment) as process:
         agent = LiveAgent(process, port)
@@ -78,7 +80,7 @@ def server_urls(agent: LiveAgent) -> list[str]:
     return [
         f"http://127.0.0.1:{connection.laddr.port}"
         for process in agent.process.descendants()
-        if "dfx_agent.demo.async_pipeline.server" in process.cmdline()
+        if "examples.async_rl.server" in process.cmdline()
         for connection in process.net_connections("tcp4")
         if connection.status == psutil.CONN_LISTEN
     ]
@@ -161,7 +163,7 @@ def served(url: str) -> dict:
 
 
 def test_a_healthy_run_is_seen_whole_and_leaves_nothing(dfx_dir, tmp_path, free_port):
-    with demo(tmp_path, free_port(), "--steps", "8", "--exit") as agent:
+    with demo(tmp_path, free_port(), "--steps", "8") as agent:
         until(lambda: num_steps(tmp_path) >= 3, "three steps", LEARNING_SECONDS)
         until(lambda: seats(agent) > ROLES, "all roles are seen")
         assert {role for role, _ in seats(agent)} == {"rollout", "trainer", "orchestrator"}
@@ -185,15 +187,15 @@ def test_a_healthy_run_is_seen_whole_and_leaves_nothing(dfx_dir, tmp_path, free_
         assert all(of_server[name].type == "histogram" for name in HISTOGRAMS)
         assert of_server["vllm:generation_tokens"].samples[0].value > 0
     assert num_steps(tmp_path) == 8
-    assert agent.process.errors == ""
+    assert_only_the_page_was_named(agent)
     assert psutil.wait_procs(family_of_it, timeout=10)[1] == []
-    assert [path.name for path in tmp_path.glob("async_pipeline_*")] == []
+    assert [path.name for path in tmp_path.glob("async_rl_*")] == []
 
 
 def test_a_slow_replica_is_what_its_truth_says(dfx_dir, tmp_path, free_port):
     start, factor = 3, 4.0
     spec = f"slow_replica:1:{factor}:{start}"
-    with demo(tmp_path, free_port(), "--steps", "6", "--exit", "--fault", spec) as agent:
+    with demo(tmp_path, free_port(), "--steps", "6", "--fault", spec) as agent:
         assert agent.process.wait(LEARNING_SECONDS) == 0
 
     (fault,) = truth(tmp_path)["faults"]
@@ -211,6 +213,11 @@ def test_a_slow_replica_is_what_its_truth_says(dfx_dir, tmp_path, free_port):
         assert values["decode_seconds"] == pytest.approx(values["compute_seconds"] + delay)
 
 
+def assert_only_the_page_was_named(agent: LiveAgent) -> None:
+    (line,) = agent.process.errors.splitlines()
+    assert line.startswith("dfx-agent: page http")
+
+
 def test_an_interrupted_run_leaves_nothing(dfx_dir, tmp_path, free_port):
     with demo(tmp_path, free_port()) as agent:
         until(lambda: num_steps(tmp_path) >= 1, "a step", LEARNING_SECONDS)
@@ -219,13 +226,12 @@ def test_an_interrupted_run_leaves_nothing(dfx_dir, tmp_path, free_port):
         code = agent.process.wait()
 
     assert code == 128 + signal.SIGINT
-    assert agent.process.errors == ""
+    assert_only_the_page_was_named(agent)
     assert psutil.wait_procs(family_of_it, timeout=10)[1] == []
 
 
 def test_processes_whose_starter_is_killed_end_too(dfx_dir, tmp_path):
-    command = [sys.executable, "-m", "dfx_agent.demo.async_pipeline"]
-    with started(command, tmp_path, demo_environment(TMPDIR=str(tmp_path))) as process:
+    with started(ASYNC_RL, tmp_path, demo_environment(TMPDIR=str(tmp_path))) as process:
         until(lambda: len(process.descendants()) == 5, "all processes")
         family_of_it = process.descendants()
         process.popen.kill()
@@ -241,19 +247,13 @@ def is_running(process: psutil.Process) -> bool:
     [
         (["--fault", "slow_replica:5:2"], "there is no replica 5"),
         (["--fault", "straggler:0:2"], "no such fault"),
-        (["--ranks", "4"], "async has 2 learners"),
     ],
 )
-def test_wrong_use_is_one_line(arguments, message, run_cli, dfx_dir):
-    ended = run_cli("demo", "--pipeline", "async", "--no-browser", "--exit", *arguments)
+def test_wrong_use_is_one_line(arguments, message):
+    ended = subprocess.run(
+        [*ASYNC_RL, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
     assert ended.returncode == 2
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
-
-
-def test_truth_is_told_of_the_asynchronous_pipeline_alone(run_cli, dfx_dir, tmp_path):
-    ended = run_cli("demo", "--no-browser", "--exit", "--truth", str(tmp_path / "truth.json"))
-
-    assert ended.returncode == 2
-    assert "only with --pipeline async" in ended.stderr

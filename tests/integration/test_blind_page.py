@@ -10,8 +10,8 @@ from scripted_page import GREEN, serve, texts
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.faults import BLIND_AFTER
 from dfx_agent.job.judging import JobJudge
+from dfx_agent.snapshot.faults import BLIND_AFTER
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
 

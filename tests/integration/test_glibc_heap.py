@@ -11,7 +11,7 @@ from live_processes import demo_environment, started, until
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.host import memory
+from dfx_agent.node.host import memory
 from dfx_agent.node.memory import heap
 
 JOB = str(Path(__file__).parent / "jobs" / "freed_blocks.py")

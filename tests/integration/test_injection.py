@@ -20,7 +20,7 @@ from injection_targets import PROGRAMS, interpreters, running_target
 from dfx_agent.attach import inject as inject_module
 from dfx_agent.attach import procfs
 from dfx_agent.attach.inject import Helpers, inject
-from dfx_agent.errors import AttachError, UsageError
+from dfx_agent.base.errors import AttachError, UsageError
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open") or os.uname().machine != "x86_64",

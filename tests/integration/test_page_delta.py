@@ -7,7 +7,7 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfx_agent.web.delta import ROW_KEYS, diff
+from dfx_agent.web.stream import ROW_KEYS, diff
 
 LEAVES = (
     st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-9, 9) | st.text("aé", max_size=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 
 import pytest
@@ -35,8 +36,8 @@ def live(prometheus_binary, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("pipeline")
     port = unused_port()
-    command = [*DFX_AGENT, "demo", "--pipeline", "async", "--no-browser", "--listen"]
-    command += [f"127.0.0.1:{port}", "--fault", "slow_weight_sync:3:9",
+    command = [*DFX_AGENT, "run", "--listen", f"127.0.0.1:{port}", "--", sys.executable]
+    command += ["-m", "examples.async_rl", "--fault", "slow_weight_sync:3:9",
                 "--fault", "blocked_loop:0.3"]  # fmt: skip
     environment = demo_environment(DFX_DIR=str(folder / "dfx"), TMPDIR=str(folder))
     with started(command, folder, environment) as process:

@@ -16,7 +16,7 @@ from live_processes import TORCHRUN, job_environment, running, started, until
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.attach.payload import write_preload_folder
-from dfx_agent.judge.hang import remote_waits
+from dfx_agent.judge.hang import behind
 from dfx_agent.snapshot import Verdict
 
 JOBS = Path(__file__).parent / "jobs"
@@ -61,7 +61,7 @@ def hang(agent: Agent) -> Verdict | None:
 
 
 def test_who_waits_for_a_server_that_answers_no_more_is_named(dfx_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_waits, "FLOOR_SECONDS", 15.0)  # 120: the test would take as long
+    monkeypatch.setattr(behind, "FLOOR_SECONDS", 15.0)  # 120: the test would take as long
     environment = job_environment(DFX_AGENT="1", PYTHONPATH=write_preload_folder(str(tmp_path)))
     server = [sys.executable, SERVER, str(tmp_path)]
     trainer = [*TORCHRUN, "2", TRAINER, str(tmp_path)]

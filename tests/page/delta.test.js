@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 const { patched } = await import("../../dfx_agent/web/static/delta.js");
 
-// how a patch looks is said in dfx_agent/web/delta.py, whose tests try both sides together
+// how a patch looks is said in dfx_agent/web/stream.py, whose tests try both sides together
 
 test("an object is set, dropped and patched inside; what was there stays as it is", () => {
   const old = { a: 1, gone: 2, inner: { b: 3, same: { c: 4 } }, same: [5] };

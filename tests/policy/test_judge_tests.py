@@ -10,7 +10,7 @@ FOLDER = ROOT / "tests" / "unit" / "judge"
 FILES = sorted(FOLDER.rglob("*.py"))
 SCENES = {path.stem for path in (ROOT / "tests" / "unit" / "scenes").glob("*_scene.py")}
 OF_THE_MACHINE = {
-    *SCENES, "asyncio", "dfx_agent.host", "dfx_agent.node", "multiprocessing", "socket",
+    *SCENES, "asyncio", "dfx_agent.node", "multiprocessing", "socket",
     "subprocess", "threading", "time",
 }  # fmt: skip
 

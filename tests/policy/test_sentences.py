@@ -7,8 +7,8 @@ import string
 
 import pytest
 
-from dfx_agent.sentence import Sentence
-from dfx_agent.sentence_docs import Declared, declared, render
+from dfx_agent.base.sentence_docs import Declared, declared, render
+from dfx_agent.base.text import Sentence
 
 MOST_WORDS = 25
 BANNED = re.compile(

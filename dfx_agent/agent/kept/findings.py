@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dfx_agent.agent.kept import evidence
-from dfx_agent.plain_text import plain
+from dfx_agent.base.text import plain
 from dfx_agent.snapshot import IncidentEvidence
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.agent.kept.totals import key_of
 from dfx_agent.agent.run import RunFold
-from dfx_agent.incidents.book import KeptIncident
+from dfx_agent.job.incidents.book import KeptIncident
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import Incident, RunVerdicts, SegmentProblem
 from dfx_agent.snapshot.document import Document, reason

@@ -17,12 +17,12 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from dfx_agent import __version__
-from dfx_agent.errors import BlindError, ConfigError
+from dfx_agent.base.errors import BlindError, ConfigError
+from dfx_agent.base.log import OncePerPlace
 from dfx_agent.exporters.otel.link import HubLink, Report
 from dfx_agent.facts import envelope
 from dfx_agent.facts.document import dumped
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import HubRow
 
 STOP_SECONDS = 5.0

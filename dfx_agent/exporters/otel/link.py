@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 from urllib.parse import parse_qsl
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text
 from dfx_agent.facts.envelope import (
     CALLED,
     DELIVERS,

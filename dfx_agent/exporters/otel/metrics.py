@@ -6,14 +6,17 @@ cumulative since the agent began. Source: OpenTelemetry metrics data model.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
     Histogram,
+    HistogramDataPoint,
     Metric,
     MetricExportResult,
     MetricsData,
@@ -24,9 +27,9 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.samples import Sample
 
 from dfx_agent.catalogue.spec import by_name
-from dfx_agent.exporters.otel.histograms import histogram_points
 from dfx_agent.exporters.otel.resource import SCOPE, resource_of
 from dfx_agent.exporters.otel.session import BoundedSession
 
@@ -77,3 +80,36 @@ def _metric(family: Family, begin_ns: int, now_ns: int) -> Metric:
     cumulative = AggregationTemporality.CUMULATIVE
     data = Sum(points, cumulative, is_monotonic=True) if is_sum else Gauge(points)
     return Metric(metric.otel_name, metric.help, metric.otel_unit, data)
+
+
+def histogram_points(
+    samples: Iterable[Sample], begin_ns: int, now_ns: int
+) -> list[HistogramDataPoint]:
+    """One for each label set. Smallest and largest value are not known."""
+    found: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    for sample in samples:
+        labels = tuple((k, v) for k, v in sample.labels.items() if k != "le")
+        told = found.setdefault(labels, {"buckets": [], "sum": 0.0})
+        if "le" in sample.labels:
+            told["buckets"].append((float(sample.labels["le"]), sample.value))
+        elif sample.name.endswith("_sum"):
+            told["sum"] = sample.value
+    return [_point(labels, told, begin_ns, now_ns) for labels, told in found.items()]
+
+
+def _point(
+    labels: tuple[tuple[str, str], ...], told: dict[str, Any], begin_ns: int, now_ns: int
+) -> HistogramDataPoint:
+    buckets = sorted(told["buckets"])
+    counts = [int(count) for _, count in buckets]
+    return HistogramDataPoint(
+        attributes=dict(labels),
+        start_time_unix_nano=begin_ns,
+        time_unix_nano=now_ns,
+        count=counts[-1],
+        sum=told["sum"],
+        bucket_counts=[now - before for now, before in zip(counts, [0, *counts], strict=False)],
+        explicit_bounds=[bound for bound, _ in buckets if math.isfinite(bound)],
+        min=None,  # type: ignore[arg-type]
+        max=None,  # type: ignore[arg-type]
+    )

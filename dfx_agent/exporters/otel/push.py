@@ -18,10 +18,10 @@ from typing import Any
 from prometheus_client.metrics_core import Metric as Family
 
 from dfx_agent import __version__
-from dfx_agent.errors import ConfigError
-from dfx_agent.exporters.otel.source import TimelineSource
+from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.state import OtlpRow
 from dfx_agent.snapshot import RunRow
+from dfx_agent.snapshot.agent import TimelineSource
 
 METRICS, TRACES = "metrics", "traces"
 # signal -> the file of this folder that pushes it, and knows the library

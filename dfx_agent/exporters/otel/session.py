@@ -13,7 +13,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from dfx_agent.deadline import WatchedConnection, deadline
+from dfx_agent.base.deadline import WatchedConnection, deadline
 
 EXCHANGE_SECONDS = 20.0
 MAX_ANSWER_BYTES = 64 << 10

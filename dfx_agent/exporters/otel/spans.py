@@ -20,11 +20,11 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, set_span_in_context
 
+from dfx_agent.base.log import OncePerPlace
 from dfx_agent.exporters.otel.resource import SCOPE, resource_of
 from dfx_agent.exporters.otel.session import BoundedSession
-from dfx_agent.exporters.otel.source import TimelineSource
-from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import RunRow, StepRow, TimelineRow
+from dfx_agent.snapshot.agent import TimelineSource
 
 _MAX_KEPT_STEPS = 64  # of so many the agent has pieces
 _MAX_SPANS, _SPANS_AT_ONCE = 20_000, 2_000

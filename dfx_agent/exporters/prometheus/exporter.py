@@ -6,25 +6,40 @@ newest snapshot and touches nothing else.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from typing import get_args
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from dfx_agent.base.log import OncePerPlace
 from dfx_agent.catalogue import agent as about_agent
-from dfx_agent.catalogue import alerting, otlp, performance, trackers
-from dfx_agent.exporters.prometheus.engines import add_engines
+from dfx_agent.catalogue import alerting, engines, ledger, otlp, performance, signals, trackers
 from dfx_agent.exporters.prometheus.exposition import Encoder
-from dfx_agent.exporters.prometheus.faults import add_blindness, add_faults
-from dfx_agent.exporters.prometheus.ledger import add_ledger
-from dfx_agent.exporters.prometheus.ranks import Page, add_rank, add_silent_parts, add_values
-from dfx_agent.exporters.prometheus.signals import add_detector, add_signals
+from dfx_agent.exporters.prometheus.ranks import (
+    Labels,
+    Page,
+    add_rank,
+    add_silent_parts,
+    add_values,
+)
 from dfx_agent.exporters.prometheus.verdicts import add_verdicts
 from dfx_agent.exporters.state import OtlpRow, OtlpSource, TrackerRow, TrackerSource
-from dfx_agent.log import OncePerPlace
-from dfx_agent.snapshot import AgentRow, Alerts, AlertSource, RunRow, Source
+from dfx_agent.rules.samples import signal_samples
+from dfx_agent.snapshot import (
+    AgentRow,
+    Alerts,
+    AlertSource,
+    DetectorParameters,
+    FaultPart,
+    LedgerRow,
+    RunRow,
+    Source,
+)
 
 # sample name -> (labels, value)
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -159,3 +174,87 @@ def _add_trackers(page: Page, rows: Iterable[TrackerRow]) -> None:
         page.add(trackers.STEPS, labels, row.num_steps)
         page.add(trackers.DROPPED_STEPS, labels, row.num_dropped_steps)
         page.add(trackers.LATE_VALUES, labels, row.num_late_values)
+
+
+def add_engines(page: Page, run: RunRow, node: str) -> None:
+    """Each replica by itself: a sum or a mean would hide the bad one."""
+    for engine in run.engines.replicas if run.engines else ():
+        key = run.run, node, engine.replica, engine.dp_rank
+        address = urlsplit(engine.url).netloc
+        about = "rollout", engine.engine, address, engine.worker, engine.model, engine.pd
+        page.info(engines.INFO, (*key, *about))
+        add_values(page, "engine", key, engine)
+
+
+def add_faults(page: Page, agent: AgentRow) -> None:
+    """Of the agent as a whole. Each part has a counter from the beginning, so that it can grow."""
+    page.add(about_agent.AGENT_BLIND, (), agent.blind is not None)
+    if agent.read_seconds is not None:
+        page.add(about_agent.READ_AGE_SECONDS, (), _age_seconds(agent.read_seconds))
+    for part in get_args(FaultPart):
+        page.add(about_agent.AGENT_FAULTS, (part,), agent.num_faults.get(part, 0))
+
+
+def add_blindness(page: Page, run: RunRow, node: str) -> None:
+    """Of one run."""
+    page.add(about_agent.RUN_BLIND, (run.run, node), run.blind is not None)
+    if run.judged_seconds:
+        oldest = min(run.judged_seconds.values())
+        page.add(about_agent.JUDGED_AGE_SECONDS, (run.run, node), _age_seconds(oldest))
+
+
+def _age_seconds(seconds: float) -> float:
+    """0 where the clock of the machine was set back meanwhile."""
+    return max(0.0, time.time() - seconds)
+
+
+def add_signals(page: Page, run: RunRow, node: str) -> None:
+    """No series for a run without signals."""
+    if run.signals is None:
+        return
+    page.add(signals.LATE_SIGNALS, (run.run, node), run.num_late_signals)
+    for metric, labels, value in signal_samples(run.signals):
+        page.add(metric, (run.run, node, *(labels[name] for name in metric.labels[2:])), value)
+
+
+def add_detector(page: Page, detector: DetectorParameters) -> None:
+    """What the figures were computed with, so that they can be understood from metrics alone."""
+    names = signals.DETECTOR.labels
+    page.info(signals.DETECTOR, tuple(f"{getattr(detector, name):g}" for name in names))
+    for row in detector.signals:
+        least = "" if row.least_value is None else f"{row.least_value:g}"
+        directions = " ".join(row.directions)
+        labels = (row.signal, row.symptom, directions, least, f"{row.scale_floor:g}")
+        page.info(signals.SIGNAL_PARAMETERS, labels)
+
+
+def add_ledger(page: Page, run: RunRow, node: str) -> None:
+    """All boundaries of all ranks; nothing for a run that reports no ledger."""
+    for rank in run.ranks:
+        for row in rank.ledger:
+            _add_row(page, (run.run, rank.role, rank.rank, row.boundary), row)
+    if run.ledger is not None:
+        page.add(ledger.JUDGED_STEPS, (run.run, node), run.ledger.num_judged_steps)
+        page.add(ledger.SKIPPED_STEPS, (run.run, node), run.ledger.num_skipped_steps)
+        page.add(ledger.INCOMPLETE, (run.run, node), run.ledger.num_incomplete_crossings)
+        for found in run.ledger.mismatches:
+            page.add(ledger.MISMATCHES, (run.run, node, found.boundary, found.kind), found.count)
+
+
+def _add_row(page: Page, key: Labels, row: LedgerRow) -> None:
+    page.add(ledger.CROSSINGS, key, row.num_crossings)
+    page.add(ledger.SAMPLES, key, row.num_samples)
+    page.add(ledger.NONFINITE, key, row.num_nonfinite)
+    page.add(ledger.MISALIGNED, key, row.num_misaligned)
+    page.add(ledger.UNREAD, key, row.num_unread)
+    page.add(ledger.LEFT_OUT, key, row.num_left_out)
+    page.info(ledger.SCHEMA, (*key, row.schema))
+    page.add(ledger.SHAPES, key, int(row.shapes, 16))
+    for metric, labels, value in (
+        (ledger.MASK_RATIO, key, row.mask_ratio),
+        (ledger.SAMPLED, key, row.num_sampled),
+        (ledger.GROUP_SAMPLES, (*key, "min"), row.smallest_group),
+        (ledger.GROUP_SAMPLES, (*key, "max"), row.largest_group),
+    ):
+        if value is not None:
+            page.add(metric, labels, value)

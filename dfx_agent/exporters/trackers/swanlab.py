@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from dfx_agent.errors import TrackerError
+from dfx_agent.base.errors import TrackerError
 from dfx_agent.exporters.trackers.tracker import (
     Options,
     checked_options,

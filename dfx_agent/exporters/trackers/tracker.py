@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from dfx_agent.errors import ConfigError, TrackerError
+from dfx_agent.base.errors import ConfigError, TrackerError
 
 Options = Mapping[str, Any]
 

@@ -15,12 +15,12 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol
 
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
+from dfx_agent.base.log import OncePerPlace
 from dfx_agent.exporters import trackers
 from dfx_agent.exporters.state import TrackerRow
 from dfx_agent.exporters.trackers.step_metrics import step_metrics
 from dfx_agent.exporters.trackers.tracker import Options, RunWriter, Tracker
-from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import RunRow, Snapshot, StepRow
 
 POLL_SECONDS = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.code_samples import CodePlace
 from dfx_agent.judge.bottleneck.sentences import percent

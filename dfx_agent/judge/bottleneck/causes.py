@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from statistics import fmean, median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.engine_causes import lost_engines

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text
 from dfx_agent.facts.pipeline import PipelineFacts
 from dfx_agent.judge.bottleneck import sentences, standstill, step_window, words
 from dfx_agent.judge.bottleneck.breakdown import Steps, breakdown
@@ -21,8 +21,12 @@ from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.sides import has_two_sides
 from dfx_agent.judge.bottleneck.step_parts import StepTime, step_time
 from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role
-from dfx_agent.judge.bottleneck.step_window import LEAST_STEPS, StepWindow
-from dfx_agent.judge.bottleneck.totals_window import LEAST_SECONDS, TotalsHistory
+from dfx_agent.judge.bottleneck.step_window import (
+    LEAST_SECONDS,
+    LEAST_STEPS,
+    StepWindow,
+    TotalsHistory,
+)
 from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow, Verdict
 

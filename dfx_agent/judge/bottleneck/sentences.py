@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 # -- where a step goes: jobs whose roles take turns ---------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.step_shares import ASIDE, WEIGHT_SYNC

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.facts.wait_kinds import SAMPLE_WAITS
 from dfx_agent.judge.bottleneck import sentences

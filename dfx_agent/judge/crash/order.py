@@ -12,8 +12,7 @@ import signal
 from collections.abc import Sequence
 
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.judge.crash.endings import OUT_OF_MEMORY, cause_of, has_raised
-from dfx_agent.judge.crash.failures import own_failure
+from dfx_agent.judge.crash.endings import OUT_OF_MEMORY, cause_of, has_raised, own_failure
 
 _CLOCKS_NS = 500 * 10**6
 

@@ -1,26 +1,36 @@
-"""Whether a rank crashed, told apart from a hang: its process is gone and should not be."""
+"""Whether a rank crashed, told apart from a hang: its process is gone and should not be.
+
+A rank may also have ended in order while the others went on, and they failed for want of it: by
+what is known of process groups, it never came to a collective that the others took part in.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Sequence
 
-from dfx_agent.durations import age_text, seconds_text
+from dfx_agent.base.text import age_text, capitalized, seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.judge.crash.endings import (
     ENDING_SECONDS,
+    OUT_OF_MEMORY,
     cause_of,
     ending_text,
     endings_text,
+    error_text,
+    failure_of,
     has_crashed,
     is_own_child,
+    line_of,
+    lost_peer,
+    place_text,
 )
-from dfx_agent.judge.crash.failures import error_text, failure_of, line_of, lost_peer, place_text
-from dfx_agent.judge.crash.left_early import leavers, left_early
-from dfx_agent.judge.crash.order import first_of, was_asked, was_taken_along
+from dfx_agent.judge.crash.order import first_of, missed_groups, was_asked, was_taken_along
 from dfx_agent.judge.crash.sentences import (
     CHILD_ENDED,
     DIED,
     JOB_STOPPED,
+    LEFT_EARLY,
     LOST_PEER,
     NONE_DIED,
     ORDER_UNKNOWN,
@@ -29,9 +39,9 @@ from dfx_agent.judge.crash.sentences import (
     TERMINATED,
 )
 from dfx_agent.judge.words import ranks_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
+CAUSE = "left early"
 _MAX_LINES = 8
 _UNSEEN_SECONDS = 5.0  # an agent that looks all the time knows better than that when it was
 # whom a launcher tells to end, it tells all ranks; who then still lives is left behind
@@ -43,7 +53,7 @@ def crash_verdict(
 ) -> Verdict:
     """To blame are the first to go, if somebody outlived them or it was one alone.
 
-    Who ended in order before them and was missed (see left_early.py) is, rather than they.
+    Who ended in order before them and was missed is, rather than they.
     ``named``: pids of those that an earlier verdict named: what is unclear now does not clear them.
     """
     died = [rank for rank in ranks if has_crashed(rank, ranks)]
@@ -168,3 +178,71 @@ def _between(rank: RankFacts) -> str:
         return ""
     ago = [age_text((rank.now_ns - ns) / 1e9) for ns in (alive_ns, gone_ns)]
     return f"; it ended between {ago[0]} and {ago[1]} ago, nobody looked meanwhile"
+
+
+def leavers(first: Sequence[RankFacts], ranks: Sequence[RankFacts]) -> list[RankFacts]:
+    """Who ended with success before ``first``, the first to die, and left all of them behind."""
+    return [
+        rank
+        for rank in ranks
+        if not has_crashed(rank, ranks) and all(_is_left_behind(by=rank, died=d) for d in first)
+    ]
+
+
+def left_early(role: str, left: Sequence[RankFacts], died: Sequence[RankFacts]) -> Verdict:
+    """To blame is who left; ``died``: the others, later."""
+    first = min(left, key=_end_ns)
+    step = first.newest_step
+    return Verdict(
+        kind="crash",
+        state="found",
+        role=role,
+        summary=LEFT_EARLY(
+            ranks=capitalized(ranks_text(left)),
+            step="" if step is None else f" in step {step}",
+            failed=capitalized(ranks_text(died)),
+            ending=endings_text(died),
+        ),
+        ranks=tuple(rank.label for rank in left),
+        stage=first.stage,
+        cause=CAUSE,
+        step=step,
+        since_seconds=first.epoch_seconds(_end_ns(first)),
+        evidence=tuple(_leaver_lines(left, died[0])),
+    )
+
+
+def _is_left_behind(*, by: RankFacts, died: RankFacts) -> bool:
+    """Compare the last event of both; when an agent noticed a death says little.
+
+    The exit code of ``by`` may be unknown (after an attach), and its process may still shut down.
+    """
+    status = by.exit_status
+    has_left = by.is_ending or (by.gone_ns is not None and by.state == "exited")
+    if not has_left or (status is not None and not status.is_success):
+        return False
+    is_missed_first = by.gone_ns is not None and by.gone_ns <= (died.gone_ns or 0)
+    is_first = _end_ns(by) < _end_ns(died) and (is_missed_first or lost_peer(died))
+    return is_first and _fails_by_itself(died) and bool(missed_groups(by, died))
+
+
+def _fails_by_itself(died: RankFacts) -> bool:
+    """As who loses a peer does: an error, or torch's watchdog aborts it; nobody killed it."""
+    status = died.exit_status
+    return cause_of(died) != OUT_OF_MEMORY and (
+        status is None or status.signal in {None, signal.SIGABRT}
+    )
+
+
+def _leaver_lines(left: Sequence[RankFacts], other: RankFacts) -> list[str]:
+    return [
+        f"{ranks_text([rank])}: last collective of group {group} is #{rank.reached[group]}, "
+        f"{ranks_text([other])} went on to #{other.reached[group]}"
+        for rank in left
+        for group in missed_groups(rank, other)
+    ]
+
+
+def _end_ns(rank: RankFacts) -> int:
+    """Its last sign of life."""
+    return rank.last_event_ns or rank.gone_ns or 0

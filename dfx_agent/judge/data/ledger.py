@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from dfx_agent.base.bounded_dict import BoundedDict
 from dfx_agent.facts.ledger import Crossing, LedgerNews, Progress
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.data.checks import (
@@ -24,7 +25,6 @@ from dfx_agent.judge.data.checks import (
     wrong_here,
 )
 from dfx_agent.judge.data.verdict import Mismatch, data_verdict
-from dfx_agent.newest import Newest
 from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, Verdict
 
 _SETTLED_STEPS = 2
@@ -73,7 +73,7 @@ class RunLedger:
         )  # steps that some rank did not check, latest last
         self._processes: dict[Rank, tuple[ProcessId, int]] = {}  # with the records it had lost
         self._newest: dict[tuple[Rank, str], _Newest] = {}
-        self._dropped: Newest[tuple[Rank, str], Counter[str]] = Newest()
+        self._dropped: BoundedDict[tuple[Rank, str], Counter[str]] = BoundedDict()
         self._habits: dict[_Habit, deque[bool]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._mismatches: deque[Mismatch] = deque(maxlen=_KEEP_MISMATCHES)
@@ -182,7 +182,7 @@ class RunLedger:
             if len(self._newest) >= _MAX_BOUNDARIES * len(self._processes):
                 self.num_incomplete += 1
                 return
-            self._newest[rank, boundary] = _Newest(self._dropped.take((rank, boundary)))
+            self._newest[rank, boundary] = _Newest(self._dropped.pop((rank, boundary)))
         self._newest[rank, boundary].take(crossing)
         if _is_left_out(crossing):
             if step is not None:

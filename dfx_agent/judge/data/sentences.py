@@ -1,6 +1,6 @@
 """Sentences about batches that change between the workers of a job."""
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 MISMATCH = Sentence(
     "{where}: {difference}.",

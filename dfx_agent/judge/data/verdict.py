@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from dfx_agent.base.text import capitalized, joined
 from dfx_agent.judge.data import sentences
 from dfx_agent.judge.data.checks import Difference, Rank
 from dfx_agent.judge.words import labels_text
-from dfx_agent.sentence import capitalized, joined
 from dfx_agent.snapshot import Verdict
 
 _HOLD_STEPS = 10

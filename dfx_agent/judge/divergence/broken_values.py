@@ -13,10 +13,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dfx_agent.base.text import capitalized, joined
 from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.symptoms import SIGNALS
-from dfx_agent.sentence import capitalized, joined
 
 Place = Annotated[str, Field(pattern="^(loss|grad)$")]
 

@@ -1,6 +1,6 @@
 """Sentences about training that diverges."""
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 _SYMPTOMS = (
     "KL rose from 0.004 to 1.25 (since step 40), reward fell from 0.6 to 0.1 (since step 44)"

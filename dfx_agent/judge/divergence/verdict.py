@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from dfx_agent.base.text import capitalized, joined, listed, rounded
 from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.broken_values import Break, sentence
 from dfx_agent.judge.divergence.cause_order import cause, change
@@ -22,7 +23,6 @@ from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.rules.samples import samples_of, symptom_samples
 from dfx_agent.rules.thresholds import thresholds_in
-from dfx_agent.sentence import capitalized, joined, listed, rounded
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow, Verdict
 
 _WORDS = {

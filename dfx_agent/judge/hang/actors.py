@@ -11,15 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import IDLE, RankFacts, Waiter
 from dfx_agent.facts.stacks import RAY_OBJECT, client_of
 from dfx_agent.judge.hang import limits, sentences
 from dfx_agent.judge.hang.limits import Excuse
-from dfx_agent.judge.hang.places import place_text
 from dfx_agent.judge.hang.role import Role
+from dfx_agent.judge.hang.words import place_text
 from dfx_agent.judge.words import calls_text, have_text, ranks_text, waits_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 _FLOOR_SECONDS = 30.0  # nobody waits in a collective: the sign is weaker

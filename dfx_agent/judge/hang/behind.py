@@ -1,18 +1,25 @@
-"""Who is waited for: at fault, still at work, or itself waiting for a server."""
+"""Who is waited for: at fault, still at work, or itself waiting for a server.
+
+That a rank waits for a server's answer is seen by the guest, or by its main thread's stack.
+A trainer fetches rollouts over HTTP, ZeroMQ or gRPC; a server that answers no more stops it without
+any peer that waits. How long a step takes says how long such an answer may take: it lies in one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import RankFacts, Waiter
+from dfx_agent.facts.stacks import RAY_OBJECT, Frame, ProcessStacks, client_of
 from dfx_agent.judge.hang import limits, sentences
 from dfx_agent.judge.hang.actors import is_idle, not_called
 from dfx_agent.judge.hang.limits import Excuse
-from dfx_agent.judge.hang.places import does_text, place_text, where_text
-from dfx_agent.judge.hang.remote_waits import RemoteWait, overdue
 from dfx_agent.judge.hang.role import Role
-from dfx_agent.judge.hang.suspended import suspended_seconds
+from dfx_agent.judge.hang.words import does_text, place_text, where_text
 from dfx_agent.judge.words import (
     behind_lines,
     calls_text,
@@ -22,8 +29,14 @@ from dfx_agent.judge.words import (
     stack_lines,
     waits_text,
 )
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
+
+SUSPENDED_SECONDS = 8.0  # a debugger or a profiler stops a process for a moment
+FLOOR_SECONDS = 120.0
+LONG_FLOOR_SECONDS = 600.0
+
+_FEWEST_STEPS = 3
+_TIMES_MEDIAN, _TIMES_LONGEST = 10, 4
 
 
 def missed(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
@@ -121,3 +134,110 @@ def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Wait
         return role.verdict("clear", sentences.STILL_AT_WORK(**known), evidence=lines)
     sentence = sentences.SHUTTING_DOWN if rank.is_ending else sentences.NOT_SURE
     return role.verdict("insufficient evidence", sentence(**known), evidence=lines)
+
+
+class RemoteWait(NamedTuple):
+    """A rank that waits for an answer longer than it may."""
+
+    rank: RankFacts
+    answer: str
+    seconds: float
+    usual_seconds: float  # of a step
+    place: Frame | None
+    reason: str
+
+    @property
+    def is_for_actors(self) -> bool:
+        """Whether Ray's actors are to answer: they are processes of the job."""
+        return self.answer == RAY_OBJECT
+
+    def __str__(self) -> str:
+        return sentences.NO_ANSWER(
+            ranks=capitalized(have_text([self.rank])),
+            answer=self.answer,
+            duration=seconds_text(self.seconds),
+            at="" if self.place is None else f", at {self.place}",
+            usual=f"{self.usual_seconds:.3g} s",
+        )
+
+
+def overdue(ranks: Sequence[RankFacts]) -> list[RemoteWait]:
+    """Those of a role, the longest wait first."""
+    found = [wait for rank in ranks if (wait := _overdue(rank, ranks)) is not None]
+    return sorted(found, key=lambda wait: -wait.seconds)
+
+
+def _overdue(rank: RankFacts, ranks: Sequence[RankFacts]) -> RemoteWait | None:
+    seconds = _seconds(rank)
+    if seconds < FLOOR_SECONDS or rank.arrivals or not rank.is_living:
+        return None
+    steps = [ns / 1e9 for other in ranks for ns in other.step_durations]
+    if len(rank.step_durations) < _FEWEST_STEPS:
+        return None
+    stacks, is_stopped = rank.stacks, rank.is_stopped
+    answer = "" if is_stopped else _answer(rank, stacks)
+    if not answer:
+        return None
+    is_long = stacks is not None and stacks.is_long_function()
+    floor = LONG_FLOOR_SECONDS if is_long else FLOOR_SECONDS
+    limit = max(floor, _TIMES_MEDIAN * median(steps), _TIMES_LONGEST * max(steps))
+    if seconds < limit:
+        return None
+    usual = f"a step takes {median(steps):.3g} s (median of {len(steps)}, longest {max(steps):.3g})"
+    reason = f"{ranks_text([rank])}: {usual}, an answer may take {limit:.0f} s"
+    place = stacks.own_frame if stacks is not None else None
+    return RemoteWait(rank, answer, seconds, median(steps), place, reason)
+
+
+def _seconds(rank: RankFacts) -> float:
+    """Since it asked; where nobody saw that, since it moved."""
+    asks_since_ns = rank.asks_since_ns
+    quiet_seconds = rank.quiet_seconds
+    if asks_since_ns is None:
+        return quiet_seconds
+    return min(quiet_seconds, (rank.now_ns - asks_since_ns) / 1e9)
+
+
+def _answer(rank: RankFacts, stacks: ProcessStacks | None) -> str:
+    """What it waits for; "" for no server. Only the stack tells which client it is."""
+    seen = client_of(stacks) if stacks is not None else ""
+    return seen or ("a server's answer" if rank.asks_since_ns is not None else "")
+
+
+def suspended(role: Role) -> list[RankFacts]:
+    """Living ranks that have been in state T for a while, whether anybody waits for them or not."""
+    return [rank for rank in role.living if rank.is_stopped and _is_long(rank)]
+
+
+def _is_long(rank: RankFacts) -> bool:
+    is_quiet = rank.quiet_seconds >= limits.FLOOR_SECONDS
+    return is_quiet and suspended_seconds(rank) >= SUSPENDED_SECONDS
+
+
+def suspended_seconds(rank: RankFacts) -> float:
+    """Since it was seen suspended, and not since its last record, which may be much older."""
+    known = rank.stopped_seconds
+    return rank.quiet_seconds if known is None else min(known, rank.quiet_seconds)
+
+
+def suspended_verdict(role: Role, ranks: list[RankFacts], waiters: list[Waiter]) -> Verdict:
+    """Found: who is suspended, since when, and how to resume it."""
+    seconds = max(map(suspended_seconds, ranks))
+    others = [waiter for waiter in waiters if waiter.rank not in ranks]
+    summary = sentences.SUSPENDED(
+        ranks=capitalized(have_text(ranks)),
+        duration=seconds_text(seconds),
+        place=where_text(ranks[0]),
+    )
+    if others:
+        age = seconds_text(role.age_seconds(others))
+        summary += " " + sentences.THEY_WAIT(waiting=capitalized(calls_text(others)), age=age)
+    command = " ".join(["kill -CONT", *(str(rank.pid) for rank in ranks)])
+    lines = [
+        f"pid {rank.pid} is stopped (state T); continue it: kill -CONT {rank.pid}"
+        for rank in ranks[:4]
+    ]
+    lines += [waits_text(others)] if others else []
+    verdict = role.found(limits.STOPPED, summary, ranks, lines, role.now_ns - int(seconds * 1e9))
+    action = sentences.SUSPENDED.action_text(command=command)
+    return replace(verdict, action=action)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.role import Role
 from dfx_agent.judge.hang.standstill import NO_PROGRESS_SECONDS
-from dfx_agent.judge.hang.wait_graph import circle
 from dfx_agent.judge.words import calls_text, ranks_text, waits_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 from dfx_agent.wire.records import DDP_GRADIENTS
 
+Node = TypeVar("Node", bound=Hashable)
 UNFINISHED_SECONDS = 30.0
 
 
@@ -151,3 +151,25 @@ def _have_other_operations(waiters: Iterable[Waiter]) -> bool:
     """Whether one number of one group is one operation here and another one there."""
     places = {w.arrival[:3] for w in waiters if w.arrival.operation}
     return len({(group, sequence) for _, group, sequence in places}) < len(places)
+
+
+def circle(misses: Mapping[Node, Sequence[Node]]) -> list[Node]:
+    """Some nodes of which each misses the next one, and the last the first; [] for none."""
+    done: set[Node] = set()
+    for start in misses:
+        path: dict[Node, int] = {}
+        stack = [(start, iter(misses[start]))]
+        path[start] = 0
+        while start not in done:
+            node, others = stack[-1]
+            following = next((o for o in others if o not in done), None)
+            if following is None:
+                stack.pop()
+                del path[node]
+                done.add(node)
+            elif following in path:
+                return list(path)[path[following] :]
+            else:
+                path[following] = len(path)
+                stack.append((following, iter(misses.get(following, ()))))
+    return []

@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.faults import Faults
 from dfx_agent.judge.crash.endings import has_crashed
-from dfx_agent.judge.crash.ray.end import no_crash, not_ended_by_ray
+from dfx_agent.judge.crash.ray import no_crash, not_ended_by_ray
 from dfx_agent.judge.crash.sentences import NONE_DIED
 from dfx_agent.judge.crash.verdict import crash_verdict
 from dfx_agent.judge.hang import sentences
-from dfx_agent.judge.hang.held_up import ReadingGaps
 from dfx_agent.judge.hang.limits import LEFT
-from dfx_agent.judge.hang.role import Role
-from dfx_agent.judge.hang.unended import unended
-from dfx_agent.judge.hang.verdict import does_not_end, hang_verdict
+from dfx_agent.judge.hang.role import ReadingGaps, Role
+from dfx_agent.judge.hang.verdict import does_not_end, hang_verdict, unended
 from dfx_agent.snapshot import Verdict, VerdictKind
+from dfx_agent.snapshot.faults import Faults
 
 # what is said of a role whose ranks all get on
 _CLEAR: dict[VerdictKind, str] = {

@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text
 from dfx_agent.facts.rank import IDLE, RankFacts
 from dfx_agent.facts.stacks import client_of, own_wait_of
 from dfx_agent.judge.crash.endings import ENDING_SECONDS

@@ -1,19 +1,27 @@
-"""The ranks of one role at one instant: who waits for whom, and how a verdict on them is said."""
+"""The ranks of one role at one instant: who waits for whom, and how a verdict on them is said.
+
+A loaded host may keep this agent from reading as often as a verdict needs. Who stood at two
+readings that lie far apart may have moved in between, and what decides whether it computes was not
+looked at often enough. Then nobody is accused before several readings in a row have found the same.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
-from dfx_agent.judge.hang import limits
-from dfx_agent.judge.hang.held_up import ENOUGH_READINGS
+from dfx_agent.judge.hang import limits, sentences
 from dfx_agent.judge.hang.limits import Excuse
 from dfx_agent.judge.words import flight_lines, stack_lines
 from dfx_agent.rules.declared.progress import LONG_WAIT
 from dfx_agent.snapshot import Verdict, VerdictState
 
+ENOUGH_READINGS = 3
+_HELD_UP_SECONDS = 5.0  # a calm agent reads once a second
 WAITING_SECONDS = 10.0
 
 _DEFAULT_GROUP = "0"
@@ -170,3 +178,27 @@ class Role:
 
 def _without_begin(arrival: Arrival) -> tuple[str, str, int | None, int | None]:
     return arrival.operation, arrival.group, arrival.sequence, arrival.peer
+
+
+class ReadingGaps:
+    """The newest gaps between readings, in seconds."""
+
+    def __init__(self) -> None:
+        self._newest: float | None = None
+        self._gaps: deque[float] = deque(maxlen=ENOUGH_READINGS)
+
+    def note(self, now: float) -> None:
+        """A reading has ended at ``now`` of the monotonic clock."""
+        if self._newest is not None:
+            self._gaps.append(now - self._newest)
+        self._newest = now
+
+    def doubted(self, verdict: Verdict) -> Verdict:
+        """The same where readings came in time, else that it is not sure yet."""
+        longest = max(self._gaps, default=0.0)
+        if longest < _HELD_UP_SECONDS:
+            return verdict
+        summary = sentences.AGENT_WAS_HELD_UP(
+            duration=seconds_text(longest), summary=verdict.summary
+        )
+        return replace(verdict, state="insufficient evidence", summary=summary, cause="", ranks=())

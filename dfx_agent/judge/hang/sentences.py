@@ -1,6 +1,6 @@
 """What the hang verdict can say. One constant per sentence; the docs list all of them."""
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 _RANK = {"ranks": "Rank 2", "duration": "14 s", "place": "in backward, at step (train.py:42)"}
 _WAITING = {"waiting": "Ranks 0, 1 wait in all_reduce", "age": "13 s"}

@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.limits import Habits, excuse
 from dfx_agent.judge.words import have_text, ranks_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import VerdictState
 
 NO_PROGRESS_SECONDS = 120.0

@@ -25,31 +25,45 @@ after 120 s, 10 steps and 4 times the longest one, whether others wait for it or
 where it validates, saves or generates.
 
 A rank whose main thread frees its process group with the GIL held while gloo's own thread asks for
-it does not end (see unended.py).
+it does not end.
 
 Torch's flight recorder, which guests write when they stand still, shows different collectives under
 one number also where no hook saw them: in C++, and in a job that hung before the guest came. There
 a rank that has issued nothing for 600 s, stands still, and whose stack shows no rollout, validation
 or checkpoint, is to blame at once.
+
+That deadlock is torch's own, with or without a guest (docs/decisions/2026-11-22-gloo-ending.md):
+the main thread joins gloo's loop in a destructor, that loop frees tensors and asks for the GIL
+every 5 ms. Nothing else has this shape for long: a job that saves, evaluates or sleeps joins no
+thread of gloo, and a guest can write stacks meanwhile, which it cannot while the GIL is held.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
+from dfx_agent.base.text import age_text, capitalized, seconds_text
+from dfx_agent.facts.rank import Arrival, Joining, RankFacts, Waiter
 from dfx_agent.judge.crash.endings import has_crashed
 from dfx_agent.judge.hang import sentences
 from dfx_agent.judge.hang.actors import held_by_actor
-from dfx_agent.judge.hang.behind import missed, unanswered
+from dfx_agent.judge.hang.behind import missed, suspended, suspended_verdict, unanswered
 from dfx_agent.judge.hang.deadlock import deadlock
-from dfx_agent.judge.hang.recorded import different, is_complete, recorded, waiters_of
-from dfx_agent.judge.hang.role import Role
+from dfx_agent.judge.hang.role import WAITING_SECONDS, Role
 from dfx_agent.judge.hang.standstill import silent_alone, silent_text, standstill
-from dfx_agent.judge.hang.suspended import suspended, suspended_verdict
-from dfx_agent.judge.hang.unended import CAUSE as DOES_NOT_END
-from dfx_agent.judge.hang.unended import Unended
-from dfx_agent.judge.words import stack_lines
+from dfx_agent.judge.unfinished import Unfinished, first_unfinished
+from dfx_agent.judge.words import named, ranks_text, stack_lines
 from dfx_agent.snapshot import Verdict
+
+DOES_NOT_END = "does not end"
+QUIET_SECONDS = 15.0  # by then a guest would have written stacks
+
+_SEEN_SECONDS = 5.0
+_GLOO_LOOP = "pt_gloo"  # pt_gloo_runloop: torch names its thread so
+_ASKS_PER_SECOND = 20.0  # who waits for the GIL wakes up every 5 ms
+_LATE_RECORDS_SECONDS = WAITING_SECONDS + 10.0
 
 
 def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
@@ -102,3 +116,109 @@ def _no_progress(role: Role, quiet_seconds: float) -> Verdict:
         return Verdict("hang", state, role.name, summary)
     since_ns = max(rank.moved_ns for rank in role.living)
     return role.found("no progress", summary, [], [], since_ns)
+
+
+def recorded(role: Role) -> list[Unfinished]:
+    """What quiet ranks wait in for 10 s by torch's flight recorder, the oldest first."""
+    quiet = [rank for rank in role.living if rank.quiet_seconds >= WAITING_SECONDS]
+    recorded = {rank.label: rank.flight for rank in quiet}
+    known = {label: record for label, record in recorded.items() if record is not None}
+    found = first_unfinished(known)
+    return [one for one in found if _seconds_since(role, one) >= WAITING_SECONDS]
+
+
+def is_complete(role: Role, unfinished: Unfinished) -> bool:
+    """Whether the records of all ranks are there, or were waited for in vain.
+
+    Ranks write them when they have stood still for some time, so not all at one instant: who is
+    the odd one among the first two is not known.
+    """
+    recorded = {*unfinished.issued, *unfinished.missing}
+    is_whole = all(rank.label in recorded for rank in role.living)
+    return is_whole or _seconds_since(role, unfinished) >= _LATE_RECORDS_SECONDS
+
+
+def _seconds_since(role: Role, unfinished: Unfinished) -> float:
+    now_seconds = role.living[0].epoch_seconds(role.now_ns)
+    return now_seconds - unfinished.begin_ns / 1e9
+
+
+def waiters_of(role: Role, found: list[Unfinished]) -> tuple[list[Waiter], list[RankFacts]]:
+    """(who waits, for whom) where no hook saw it: the job hung before the guest came."""
+    one = next((one for one in found if one.missing), None)
+    if one is None:
+        return [], []
+    begin_ns = role.now_ns - int(_seconds_since(role, one) * 1e9)
+    by_label = {rank.label: rank for rank in role.living}
+    waiters = [
+        Waiter(by_label[label], Arrival(entry.operation, one.group, one.sequence, begin_ns))
+        for label, entry in one.issued.items()
+        if entry is not None and not entry.is_finished
+    ]
+    return waiters, [by_label[label] for label in one.missing]
+
+
+def different(role: Role, unfinished: Unfinished) -> Verdict:
+    """To blame are those in the collective that the fewest are in; all of them on a tie."""
+    places = unfinished.places()
+    fewest = min(len(labels) for labels, _ in places)
+    odd = {label for labels, _ in places if len(labels) == fewest for label in labels}
+    ranks_named = named(role.ranks)
+    exact = [f"{ranks_named(labels)} called {what}" for labels, what in places]
+    short = [text.partition("@")[0] for text in exact]
+    names = {what.partition("@")[0] for _, what in places}
+    calls = " while ".join(short if len(names) == len(places) else exact)
+    seconds = _seconds_since(role, unfinished)
+    return role.found(
+        "mismatched collectives",
+        sentences.MISMATCHED(age=age_text(seconds), calls=calls),
+        [rank for rank in role.ranks if rank.label in odd],
+        exact,
+        role.now_ns - int(seconds * 1e9),
+    )
+
+
+class Unended(NamedTuple):
+    """A rank in that deadlock."""
+
+    rank: RankFacts
+    joining: Joining
+
+    @property
+    def seconds(self) -> float:
+        """Since it last moved."""
+        return self.rank.quiet_seconds
+
+    def __str__(self) -> str:
+        return sentences.DOES_NOT_END(
+            ranks=capitalized(ranks_text([self.rank])), duration=seconds_text(self.seconds)
+        )
+
+    @property
+    def action(self) -> str:
+        """What ends it."""
+        return sentences.DOES_NOT_END.action_text(command=f"kill -9 {self.rank.pid}")
+
+    @property
+    def reason(self) -> str:
+        loop, _, asks_per_second = self.joining
+        return (
+            f"pid {self.rank.pid}: its main thread waits for {loop} to end and holds Python's "
+            f"lock, which {loop} asks for {asks_per_second:.0f} times a second; seen with torch "
+            "2.13 and gloo, not caused by the job's own code"
+        )
+
+
+def unended(ranks: Iterable[RankFacts]) -> list[Unended]:
+    """Those of a role, the longest first."""
+    found = [Unended(r, r.joining) for r in ranks if r.joining is not None and _does_not_end(r)]
+    return sorted(found, key=lambda each: -each.seconds)
+
+
+def _does_not_end(rank: RankFacts) -> bool:
+    joining = rank.joining
+    if joining is None or not joining.thread.startswith(_GLOO_LOOP):
+        return False
+    is_quiet = rank.quiet_seconds >= QUIET_SECONDS and rank.state == "live" and not rank.arrivals
+    is_seen = joining.seconds >= _SEEN_SECONDS and joining.asks_per_second >= _ASKS_PER_SECOND
+    return is_quiet and is_seen and rank.stacks is None and not rank.is_stopped

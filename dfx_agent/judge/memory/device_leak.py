@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text, capitalized
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.memory import sentences
@@ -29,7 +29,6 @@ from dfx_agent.judge.memory.growth import (
     urgent_bytes_per_step,
 )
 from dfx_agent.judge.words import labels_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 DEVICE_LEAK = "device leak"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text, capitalized
 from dfx_agent.facts.memory import (
     DeviceUse,
     MemoryFacts,
@@ -40,7 +40,6 @@ from dfx_agent.judge.memory.growth import (
     urgent_bytes_per_step,
 )
 from dfx_agent.judge.words import labels_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import GlibcHeap, Verdict
 
 HOST_LEAK, DEVICE_NEARLY_FULL = "host leak", "device nearly full"

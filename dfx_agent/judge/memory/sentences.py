@@ -1,6 +1,6 @@
 """Sentences about memory that runs out."""
 
-from dfx_agent.sentence import Sentence
+from dfx_agent.base.text import Sentence
 
 HOST_LEAK = Sentence(
     "{ranks} {have} grown by {amount} per step since step {since}. {limit} is used up in about "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.judge.straggler.excess import others_median
 from dfx_agent.wire.records import DATA_LOADER_WAIT, REMOTE_WAIT

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.judge.straggler import busy_host, sentences
+from dfx_agent.judge.straggler.busy_host import faulting
 from dfx_agent.judge.straggler.causes import (
     DATA_LOADER,
     DATA_WAIT,
@@ -33,7 +34,6 @@ from dfx_agent.judge.straggler.excess import (
     recurs,
     views,
 )
-from dfx_agent.judge.straggler.page_faults import faulting
 from dfx_agent.judge.straggler.single_steps import (
     MIN_EFFECT,
     NUM_NEWEST,
@@ -44,7 +44,6 @@ from dfx_agent.judge.straggler.single_steps import (
 )
 from dfx_agent.judge.straggler.witnesses import Testimony, testimonies, work_excess
 from dfx_agent.judge.words import BUSY_HOST, labels_text, percent
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 TOGETHER_SHARE = 0.7

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import HOST_STALL, excess_parts, part_lines
 from dfx_agent.judge.straggler.excess import Table, View, others_median
 from dfx_agent.judge.words import labels_text
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 
 SMALLEST_SHARE = 0.05

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import IDLE, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import excess_parts
@@ -24,7 +24,6 @@ from dfx_agent.judge.straggler.division import Division
 from dfx_agent.judge.straggler.single_steps import MIN_EFFECT, SMALLEST_SHARE, span
 from dfx_agent.judge.straggler.workload import BATCHES, Finding, Workload
 from dfx_agent.judge.words import labels_text, percent
-from dfx_agent.sentence import capitalized
 from dfx_agent.snapshot import Verdict
 from dfx_agent.snapshot.verdict import VerdictState
 

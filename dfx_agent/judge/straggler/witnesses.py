@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from dfx_agent.facts.short_steps import ShortSteps
 from dfx_agent.facts.steps import RankStep, Step
+from dfx_agent.judge.straggler.busy_host import without_faults
 from dfx_agent.judge.straggler.excess import middle_mean, others_median
-from dfx_agent.judge.straggler.page_faults import without_faults
 
 LOOK_SECONDS = 1.0  # luck lasts for less
 NUM_LOOKS = 48  # retained; an accusation needs at most all of them

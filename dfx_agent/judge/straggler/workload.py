@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
 
-from dfx_agent.durations import seconds_text
+from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import IDLE, RankStep, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.division import Division
 from dfx_agent.judge.straggler.excess import middle_mean
 from dfx_agent.judge.straggler.single_steps import SMALLEST_SHARE
-from dfx_agent.sentence import capitalized
 
 PARTITION, BATCHES = "partition", "batches"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dfx_agent.newest import Newest
+from dfx_agent.base.bounded_dict import BoundedDict
 from dfx_agent.node.collectives.coverage import Coverage
 from dfx_agent.node.collectives.waits import Book, DeviceSlot, Slot
 from dfx_agent.node.process import Process
@@ -118,7 +118,7 @@ class Collectives:
     def __init__(self) -> None:
         self.num_misaligned = 0
         self._ranks: dict[tuple[str, str], _Rank] = {}
-        self._dropped: Newest[tuple[str, str], dict[tuple[str, str], Book]] = Newest()
+        self._dropped: BoundedDict[tuple[str, str], dict[tuple[str, str], Book]] = BoundedDict()
         self._groups: dict[tuple[str, str], _Group] = {}
         self._titles: set[str] = set()
         self._now_ns = 0
@@ -253,7 +253,7 @@ class Collectives:
         rank = self._ranks.get(key)
         if rank is None:
             rank = self._ranks[key] = _Rank(process, self._free_bit())
-            rank.books = self._dropped.take(key) or {}
+            rank.books = self._dropped.pop(key) or {}
             for book in rank.books.values():
                 book.transfers = rank.transfers
         elif rank.process is not process:

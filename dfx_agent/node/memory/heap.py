@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 
-from dfx_agent.host.memory import glibc_arena_bytes
+from dfx_agent.node.host.memory import glibc_arena_bytes
 from dfx_agent.snapshot import GlibcHeap
 
 _USED, _MAPPED, _FREE, _PIECES = (

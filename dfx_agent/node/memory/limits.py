@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 
 from dfx_agent.facts.memory import MemoryLimit
-from dfx_agent.host.cgroup import MemoryGroup
-from dfx_agent.host.memory import available_bytes, total_bytes
+from dfx_agent.node.host.cgroup import MemoryGroup
+from dfx_agent.node.host.memory import available_bytes, total_bytes
 
 _LOOK_EVERY_SECONDS = 1.0
 _HOST = ""

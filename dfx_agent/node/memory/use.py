@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.memory import Samples, highest_before
-from dfx_agent.host.cgroup import MemoryGroup, memory_groups
-from dfx_agent.host.memory import (
+from dfx_agent.node.host.cgroup import MemoryGroup, memory_groups
+from dfx_agent.node.host.memory import (
     MemoryTrend,
     ProcessBytes,
     num_host_oom_kills,

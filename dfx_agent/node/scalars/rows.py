@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dfx_agent.curves.rows import scalar_row
-from dfx_agent.curves.store import ScalarStore
+from dfx_agent.catalogue.native.time_series import ScalarStore, scalar_row
 from dfx_agent.node.process import Process
 from dfx_agent.snapshot import Moments, ScalarRow
 

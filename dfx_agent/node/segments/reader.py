@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Literal
 
+from dfx_agent.base.log import OncePerPlace
+from dfx_agent.base.text import plain
 from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.host.descriptors import Allowance, of_this_process
-from dfx_agent.host.exit_status import ExitWatch, zombie_status
-from dfx_agent.host.namespaces import has_our_clocks
-from dfx_agent.host.stat import PARENT, START_TICKS, STATE, stat_fields
-from dfx_agent.log import OncePerPlace
+from dfx_agent.node.host.descriptors import Allowance, of_this_process
+from dfx_agent.node.host.exit_status import ExitWatch, zombie_status
+from dfx_agent.node.host.processes import PARENT, START_TICKS, STATE, has_our_clocks, stat_fields
 from dfx_agent.node.segments import lock
 from dfx_agent.node.segments.owned_files import HeldFolder, open_observed
 from dfx_agent.node.segments.told_layout import ToldLayout
 from dfx_agent.node.time.account import SpanEvent
-from dfx_agent.plain_text import plain
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
 from dfx_agent.wire.failure import Failure, failure_place, parsed_failure

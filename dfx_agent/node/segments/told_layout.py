@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from dfx_agent.base.text import plain
 from dfx_agent.facts.layout import ProcessGroup, Stride
-from dfx_agent.plain_text import plain
 from dfx_agent.wire import told
 
 _MOST_GROUPS = 512

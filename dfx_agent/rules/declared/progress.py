@@ -4,7 +4,7 @@ The agent's verdicts decide (``judge/hang``, ``judge/straggler``): they know how
 normally takes, so these rules hold no times of their own.
 """
 
-from dfx_agent.catalogue import load, performance, verdicts
+from dfx_agent.catalogue import performance, verdicts
 from dfx_agent.rules.alert import Alert, Listing, Runbook
 from dfx_agent.rules.conditions import Compare, Every, Ratio, Unless, series
 from dfx_agent.rules.thresholds import Threshold
@@ -147,7 +147,7 @@ TOKEN_RUNAWAY = Alert(
     "DfxTokenRunaway",
     "warning",
     "balance",
-    Compare(series(load.SUSTAINED_TOKENS_RATIO), ">", _TOKEN_RATIO),
+    Compare(series(performance.SUSTAINED_TOKENS_RATIO), ">", _TOKEN_RATIO),
     "Steps have suddenly many more tokens than before",
     Runbook(
         meaning="Two steps in a row had far more tokens than the median of the 32 steps before.",
@@ -157,7 +157,7 @@ TOKEN_RUNAWAY = Alert(
         mitigation="Set the token limit per batch, restore the filter, cut the longest prompts.",
     ),
     listing=Listing(
-        series(load.SUSTAINED_TOKENS_RATIO), "{role}: {value:.3g} times the tokens of before"
+        series(performance.SUSTAINED_TOKENS_RATIO), "{role}: {value:.3g} times the tokens of before"
     ),
     board="dfx-ranks",
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
-from dfx_agent.plain_text import plain
+from dfx_agent.base.text import plain
 
 MAX_FIELDS = 1 << 16
 

@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dfx_agent.base.text import plain
 from dfx_agent.facts import envelope
-from dfx_agent.plain_text import plain
 from dfx_agent.web.otlp import records, spans
 from dfx_agent.web.otlp.body_reader import TooLargeError
 from dfx_agent.web.otlp.intake import Intake

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dfx_agent.base.log import OncePerPlace
 from dfx_agent.facts.envelope import TELL_SECONDS
-from dfx_agent.log import OncePerPlace
 from dfx_agent.snapshot import NodeRow
 from dfx_agent.web.otlp.records import FactsRecord, Request
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
+from dfx_agent.base.text import plain
 from dfx_agent.facts import envelope
-from dfx_agent.plain_text import plain
 from dfx_agent.web.otlp.body_reader import BodyReader, DamagedError, TooLargeError
 
 CONTENT_TYPE = "application/x-protobuf"

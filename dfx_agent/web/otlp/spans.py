@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from dfx_agent.plain_text import plain
+from dfx_agent.base.text import plain
 from dfx_agent.web.otlp.body_reader import BodyReader, DamagedError, TooLargeError
 from dfx_agent.web.otlp.told_span import READ_ATTRIBUTES, Attributes, ToldSpan
 

@@ -1,4 +1,4 @@
-// What changed between two documents of the stream: the same as dfx_agent/web/delta.py, which says
+// What changed between two documents of the stream: the same as dfx_agent/web/stream.py, which says
 // how a patch looks. Keys come from the job ("__proto__" too), so none is ever assigned to.
 
 /** `old` stays as it is; what did not change is shared with it. */

@@ -17,11 +17,11 @@ from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.observed import Observed
 from dfx_agent.commands import build_parser, diagnose
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
-from dfx_agent.faults import sighted
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Track
 from dfx_agent.rules.declared.observation import AGENT_BLIND
 from dfx_agent.snapshot import FaultRow, Snapshot, Standing, Verdict
+from dfx_agent.snapshot.faults import sighted
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_run_that_cannot_be_read_is_blind_and_the_other_is_not(agent, jobs, mo
 def test_the_age_of_a_judgement_grows_while_its_judge_fails(agent, jobs, monkeypatch):
     read(agent, jobs)
     clock = [1e9]
-    for module in ("dfx_agent.faults", "dfx_agent.exporters.prometheus.faults"):
+    for module in ("dfx_agent.snapshot.faults", "dfx_agent.exporters.prometheus.exporter"):
         monkeypatch.setattr(f"{module}.time.time", lambda: clock[0])
     read(agent, jobs)
     assert series(agent)["judged_age_seconds", "bad"] == 0

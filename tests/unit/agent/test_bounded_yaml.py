@@ -7,7 +7,7 @@ import yaml
 
 from dfx_agent.agent import config
 from dfx_agent.agent.bounded_yaml import loaded
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 
 BOMB = "a: &a [1, 1]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(20)

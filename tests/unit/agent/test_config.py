@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dfx_agent.agent.config import _SECRET_OF, Config, load
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from dfx_agent.agent.config import load
 from dfx_agent.agent.config_flops import UnknownConfigError, read
 from dfx_agent.agent.model_configs import of_stage
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 
 # as their config.json have them
 LLAMA_3_8B: dict[str, Any] = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dfx_agent.agent.device_watch import DeviceWatch
-from dfx_agent.devices.registry import Reading
-from dfx_agent.faults import Faults
 from dfx_agent.node.device_stages import DeviceStages
+from dfx_agent.node.devices.registry import Reading
 from dfx_agent.snapshot import DeviceEvent, DeviceRow
+from dfx_agent.snapshot.faults import Faults
 
 GPU = "nvidia:3"
 MINUTE_NS = 60 * 10**9

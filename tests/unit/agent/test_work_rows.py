@@ -11,8 +11,8 @@ from dfx_agent.agent.config import load
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import PARTS, Peaks
 from dfx_agent.agent.work_rows import work_row
+from dfx_agent.base.errors import ConfigError
 from dfx_agent.catalogue.utilisation import METRICS, work_lines
-from dfx_agent.errors import ConfigError
 from dfx_agent.node.process import ClosedStep
 from dfx_agent.node.time.account import Split, Window
 from dfx_agent.node.time.work import ClosedWork, Passes, Work

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dfx_agent.alerting.transport import DeliveryError, Endpoint
-from dfx_agent.client import NoAnswerError, named
+from dfx_agent.assembly.client import NoAnswerError, named
 
 NOBODY = "http://127.0.0.1:1"
 

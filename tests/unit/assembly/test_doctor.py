@@ -14,7 +14,7 @@ import pytest
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.device_check import KindOfDevice, check_devices
 from dfx_agent.assembly.doctor import attaching, devices, folder, neighbours, versions
-from dfx_agent.devices.registry import DeviceReader
+from dfx_agent.node.devices.registry import DeviceReader
 from dfx_agent.snapshot import DeviceRow, HostUse
 
 GPU = DeviceRow("nvidia:0", vendor="nvidia", place=0, model="NVIDIA H100")

@@ -16,7 +16,7 @@ import pytest
 
 from dfx_agent.attach.discover import Job
 from dfx_agent.attach.processes import Process, ProcessTable
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 # Says that it is there, has "torch" in memory if it is to, and waits.
 RANK = """

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dfx_agent.attach import elf, procfs
-from dfx_agent.attach.runtime import find_runtime, has_musl, image_bases, libc_images
+from dfx_agent.attach.target import find_runtime, has_musl, image_bases, libc_images
 
 OWN = os.getpid()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent import boot_clock
 from dfx_agent.attach import passive
 from dfx_agent.attach.processes import ProcessTable
+from dfx_agent.base import boot_clock
 
 WAITING = "import sys; sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.read()"
 OPENING = "files = [open(n, m) for n, m in zip(sys.argv[1::2], sys.argv[2::2])]"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dfx_agent.attach import access, preflight, procfs
-from dfx_agent.errors import AttachError, UsageError
+from dfx_agent.base.errors import AttachError, UsageError
 
 OWN_MACHINE = os.uname().machine
 READY = "import sys, time; sys.stdout.write('ready\\n'); sys.stdout.flush()\n"  # 2.7 reads it too

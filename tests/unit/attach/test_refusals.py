@@ -8,7 +8,7 @@ import pytest
 
 from dfx_agent.attach import preflight, procfs
 from dfx_agent.attach import target as targets
-from dfx_agent.errors import AttachError
+from dfx_agent.base.errors import AttachError
 
 CHECK = """
 import json, sys

@@ -25,7 +25,7 @@ def test_ctrl_c_while_a_verb_is_imported_ends_quietly(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("module", ["dfx_agent.log", "dfx_agent.commands.backtest"])
+@pytest.mark.parametrize("module", ["dfx_agent.base.log", "dfx_agent.commands.backtest"])
 def test_ctrl_c_while_python_imports_us_ends_quietly(tmp_path, module):
     """A finder that stands in for a person who presses Ctrl-C at this import."""
     (tmp_path / "sitecustomize.py").write_text(

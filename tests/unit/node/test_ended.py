@@ -12,12 +12,12 @@ import pytest
 from job_scene import rank_row, run_row
 from matched_scene import SECOND, Run
 
-from dfx_agent import newest
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.curves.store import ScalarStore
+from dfx_agent.base import bounded_dict
+from dfx_agent.base.bounded_dict import BoundedDict
+from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
-from dfx_agent.newest import Newest
 from dfx_agent.node.ended import KEEP_PROCESSES, KEEP_RUNS
 from dfx_agent.node.process import Process
 from dfx_agent.wire import Identity, SegmentWriter, layout
@@ -78,7 +78,7 @@ def num_processes() -> int:
 
 
 def test_many_ended_processes_of_one_run(dfx_dir, agent, monkeypatch):
-    monkeypatch.setattr(newest, "_KEEP", 64)
+    monkeypatch.setattr(bounded_dict, "_MAX_ENTRIES", 64)
     main = live(dfx_dir, role="trainer", rank=0, world_size=1)
     agent.poll()
     before, num_objects, others = counters(agent), 0, num_processes()
@@ -216,18 +216,18 @@ def test_means_keep_the_values_of_ranks_that_were_dropped():
     for step in range(12):
         for rank in range(4):
             store.add("k", str(rank), 0, step, float(step + rank))
-    before, newest = store.history("k"), store.latest("k")
+    before, recent = store.history("k"), store.latest("k")
     for rank in range(4):
         store.let_go(str(rank))
         assert store.history("k") == before
-        assert store.latest("k") == newest
+        assert store.latest("k") == recent
     store.add("k", "9", 0, 12, 1.0)
     assert store.history("k")[1][-1] == 1.0
 
 
 def test_totals_are_not_kept_for_ever():
-    newest: Newest[int, int] = Newest()
+    recent: BoundedDict[int, int] = BoundedDict()
     for i in range(5000):
-        newest.put(i, i)
-    assert [newest.take(i) for i in (0, 4999, 4999)] == [None, 4999, None]
-    assert len(newest._known) < 1100
+        recent.put(i, i)
+    assert [recent.pop(i) for i in (0, 4999, 4999)] == [None, 4999, None]
+    assert len(recent._values) < 1100

@@ -18,7 +18,7 @@ from typing import Any
 from dfx_agent.snapshot import DeviceRow
 from dfx_agent.snapshot.document import Document
 
-SOURCES = Path(__file__).parents[1] / "devices" / "stand_ins"
+SOURCES = Path(__file__).parents[1] / "node" / "devices" / "stand_ins"
 FILES = {
     "nvidia": ("nvml.c", "libnvidia-ml.so.1"),
     "ascend": ("dcmi.c", "libdcmi.so"),
@@ -36,7 +36,7 @@ for line in sys.stdin:
     verb, *words = line.split()
     try:
         if verb == "probe":
-            module = import_module(f"dfx_agent.devices.backends.{words[0]}")
+            module = import_module(f"dfx_agent.node.devices.backends.{words[0]}")
             module.DRIVER_FILES = tuple(words[1:])
             backend = module.Backend()
             answer = {"is_here": backend.probe()}
@@ -143,8 +143,8 @@ import json, sys, time
 from dfx_agent.agent import device_watch
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.devices import registry
-from dfx_agent.devices.backends import nvidia
+from dfx_agent.node.devices import registry
+from dfx_agent.node.devices.backends import nvidia
 
 folder, driver = sys.argv[1:]
 nvidia.DRIVER_FILES = (driver,)

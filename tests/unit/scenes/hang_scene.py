@@ -23,13 +23,13 @@ from dfx_agent.agent.config import Config
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.facts.document import dumped, loaded
-from dfx_agent.faults import Faults
 from dfx_agent.job.clock import NodeClock
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.node.process import Process
 from dfx_agent.node.tracks import Tracks
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import Faults
 from dfx_agent.wire import Identity, SegmentWriter, layout
 from dfx_agent.wire.records import BLOCKING, COLLECTIVE, GROUP, NO_STEP, PEER, STAGE, STEP
 from dfx_agent.wire.segment import start_ticks

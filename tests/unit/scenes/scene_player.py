@@ -19,12 +19,12 @@ from dfx_agent.facts.rank import Arrival
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.facts.steps import RoleSteps, Step
-from dfx_agent.faults import Faults
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.judge.memory.judge import MemoryJudge
 from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import Faults
 
 Facts = dict[str, Any]
 

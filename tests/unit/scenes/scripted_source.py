@@ -17,8 +17,8 @@ from functools import lru_cache
 
 from scripted_torch import CLEAR, dressed
 
-from dfx_agent.incidents.book import IncidentBook, StepTimes
-from dfx_agent.incidents.conclude import standing_of
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes
+from dfx_agent.job.incidents.conclude import standing_of
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,

@@ -12,11 +12,11 @@ from bench.simulated_steps import Job, same_tokens, slower
 from dfx_agent.facts.document import dumped, loaded
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.faults import Faults
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import Faults
 
 
 @pytest.fixture

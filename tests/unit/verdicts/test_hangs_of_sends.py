@@ -9,7 +9,7 @@ from hang_scene import Scene, hold_in, staged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.judge.hang.wait_graph import circle
+from dfx_agent.judge.hang.deadlock import circle
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hang_scene import SECOND, Rank, Scene, hold_in, staged
 
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.stacks import client_of
-from dfx_agent.judge.hang import remote_waits
+from dfx_agent.judge.hang import behind
 from dfx_agent.node.segments import stacks
 from dfx_agent.wire.records import WAIT
 
@@ -187,4 +187,4 @@ def test_it_waits_since_it_asked_or_moved_whichever_is_later(asked_ago, quiet, s
     asks_since_ns = None if asked_ago is None else now_ns - asked_ago * SECOND
     moved_ns = now_ns - quiet * SECOND
     rank = RankFacts(label="0", now_ns=now_ns, moved_ns=moved_ns, asks_since_ns=asks_since_ns)
-    assert remote_waits._seconds(rank) == seconds
+    assert behind._seconds(rank) == seconds

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hang_scene import Rank, Scene, staged
 
-from dfx_agent.host.joined_thread import joined_by_main
-from dfx_agent.judge.hang import unended
+from dfx_agent.judge.hang.verdict import _SEEN_SECONDS, DOES_NOT_END, QUIET_SECONDS
+from dfx_agent.node.host.joined_thread import joined_by_main
 
 # The shape of it: an object's end joins gloo's loop, which asks for the GIL. As torch, a C function
 # joins; by PyDLL it holds the GIL, by CDLL it does not.
@@ -42,7 +42,7 @@ def main():
 main()
 """
 SLEEPS = "import time\nprint('ends', flush=True)\nwhile True: time.sleep(0.01)"
-LATER = unended.QUIET_SECONDS + 5
+LATER = QUIET_SECONDS + 5
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def looks(scene: Scene, seconds: float) -> Iterator[str]:
 
 def test_it_is_named_with_what_to_do(scene):
     rank = ends(scene, ENDING, "held", "pt_gloo_runloop")
-    assert unended.CAUSE in looks(scene, 300.0)
+    assert DOES_NOT_END in looks(scene, 300.0)
     verdict = scene.look(LATER)
     assert (verdict.state, verdict.ranks) == ("found", ("0",))
     assert verdict.summary.startswith("Rank 0 does not end: ")
@@ -89,13 +89,13 @@ def test_it_is_named_with_what_to_do(scene):
 )
 def test_final_work_is_not(scene, command):
     ends(scene, *command)
-    assert unended.CAUSE not in looks(scene, unended._SEEN_SECONDS + 5)
+    assert DOES_NOT_END not in looks(scene, _SEEN_SECONDS + 5)
 
 
 def test_whose_guest_still_writes_stacks_does_not_hold_the_gil(scene):
     rank = ends(scene, ENDING, "held", "pt_gloo_runloop")
     rank.writes_stacks("main", "save_checkpoint")
-    assert unended.CAUSE not in looks(scene, unended._SEEN_SECONDS + 5)
+    assert DOES_NOT_END not in looks(scene, _SEEN_SECONDS + 5)
 
 
 def test_the_thread_that_is_joined_is_the_one(scene):

@@ -14,8 +14,8 @@ from hang_scene import Rank, Scene, hold_in, staged
 
 from dfx_agent.agent.kept import evidence
 from dfx_agent.agent.kept.evidence import MAX_FILES, Evidence
+from dfx_agent.exporters.evidence_page import of_incident
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
-from dfx_agent.reports.evidence_page import of_incident
 
 
 class Kept:

@@ -21,8 +21,8 @@ from dfx_agent.agent.config import Config
 from dfx_agent.agent.kept import incidents as incidents_file
 from dfx_agent.agent.kept.incidents import FILE, RUN, KeptRun
 from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.incidents import conclude as conclusion
-from dfx_agent.incidents.book import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
+from dfx_agent.job.incidents import conclude as conclusion
+from dfx_agent.job.incidents.book import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
 from dfx_agent.node.segments.owned_files import state_directory
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import AlertRow, Incident, Standing, Verdict

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-from dfx_agent.errors import ConfigError
+from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.otel import push as otel
 from dfx_agent.exporters.otel import spans as otel_spans
 from dfx_agent.exporters.otel.push import OtlpPush

@@ -12,8 +12,8 @@ from prometheus_page import samples
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.catalogue.learner_time import COLLECTOR_PARTS, LEARNER_PARTS
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
-from dfx_agent.snapshot.learner_time import COLLECTOR_PARTS, LEARNER_PARTS
 from dfx_agent.wire.records import STAGE, STEP, WAIT
 
 # an iteration has 1000 of these: 10 ms

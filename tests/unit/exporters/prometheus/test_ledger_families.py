@@ -1,6 +1,6 @@
 """The ledger at /metrics: what nobody told has no series."""
 
-from dfx_agent.exporters.prometheus.ledger import add_ledger
+from dfx_agent.exporters.prometheus.exporter import add_ledger
 from dfx_agent.exporters.prometheus.ranks import Page
 from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, RankRow, RunRow, TimeSplit
 

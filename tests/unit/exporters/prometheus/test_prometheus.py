@@ -14,7 +14,7 @@ from dfx_agent.catalogue import agent, collectives, memory, performance, trainin
 from dfx_agent.catalogue import per_rank as balance
 from dfx_agent.catalogue.spec import by_name
 from dfx_agent.catalogue.verdicts import NO_STAGE
-from dfx_agent.incidents.book import IncidentBook, StepTimes
+from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.snapshot import (
     BesideAllocator,
     CollectiveTime,
@@ -392,6 +392,7 @@ def test_every_name_and_label_is_the_catalogue_s():
     told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of(8.0))
     known = {"problems": [problem], "verdicts": [verdict()], "incidents": (incident(),)}
     known["judged_seconds"] = {"hang": FAR_SECONDS}
+    known["sustained_tokens_ratio"] = {"worker": 1.0}
     known["devices"] = (DeviceRow("host", 8, 7),)
     known["dropped_ranks"] = (DroppedRanks("worker", 9, 99, 1),)
     found = samples(exporter(full_rank(), scalars=(told,), **known))

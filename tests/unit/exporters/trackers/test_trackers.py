@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfx_agent.errors import ConfigError, TrackerError
+from dfx_agent.base.errors import ConfigError, TrackerError
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.exporters.trackers import jsonl, stdout
 from dfx_agent.exporters.trackers import writing as trackers

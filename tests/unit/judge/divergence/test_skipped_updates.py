@@ -8,11 +8,11 @@ import pytest
 
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.faults import Faults
-from dfx_agent.incidents.words import action_of
+from dfx_agent.job.incidents.words import action_of
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.judge.divergence.skipped_updates import TOO_MANY_IN_A_ROW, SkippedUpdates
 from dfx_agent.rules.declared.stability import NO_UPDATE
+from dfx_agent.snapshot.faults import Faults
 
 
 class Rank:

@@ -6,11 +6,11 @@ import pytest
 
 from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.faults import Faults
-from dfx_agent.incidents.conclude import standing_of
+from dfx_agent.job.incidents.conclude import standing_of
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.judge.divergence.verdict import unseen_verdict
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import Faults
 
 
 def judge_of(*num_made: float) -> JobJudge:

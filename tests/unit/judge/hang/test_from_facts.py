@@ -10,9 +10,9 @@ from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord, GroupKey, RecordedGroup
 from dfx_agent.facts.rank import Arrival, Joining, RankFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
-from dfx_agent.faults import Faults
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import Faults
 
 SECOND = 10**9
 NOW = 10**6 * SECOND

@@ -9,9 +9,9 @@ import pytest
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.rank import Arrival, Failure, RankFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack, client_of
-from dfx_agent.faults import Faults
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot.faults import Faults
 
 SECOND = 10**9
 NOW = 10**6 * SECOND

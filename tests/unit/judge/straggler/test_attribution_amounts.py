@@ -11,7 +11,7 @@ from bench.simulated_steps import Job, same_tokens, slower
 from dfx_agent.facts.steps import IDLE, RankStep, Step
 from dfx_agent.judge.straggler.division import Division
 from dfx_agent.judge.straggler.excess import WINDOWS, recurs
-from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.judge.straggler.judge import straggler_verdict
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: f"{window.num_steps} steps")

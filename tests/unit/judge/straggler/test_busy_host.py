@@ -17,7 +17,7 @@ import pytest
 from bench.simulated_steps import Job, same_tokens, slower
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, Step
-from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.judge.straggler.judge import straggler_verdict
 from dfx_agent.snapshot import Verdict
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bench.simulated_steps import ROLLOUT, Job, same_tokens, slower
 from dfx_agent.facts.steps import Part
-from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.judge.straggler.judge import straggler_verdict
 from dfx_agent.snapshot import Verdict
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bench.simulated_steps import Job, same_tokens, slower
 from dfx_agent.facts.steps import Step
-from dfx_agent.judge.straggler.verdict import straggler_verdict
+from dfx_agent.judge.straggler.judge import straggler_verdict
 from dfx_agent.snapshot import Verdict
 
 

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from dfx_agent.host.memory import _resident_bytes, glibc_arena_bytes, parse_arenas
+from dfx_agent.node.host.memory import _resident_bytes, glibc_arena_bytes, parse_arenas
 from dfx_agent.node.memory import heap
 from dfx_agent.node.memory.heap import ProcessHeap, heap_of
 

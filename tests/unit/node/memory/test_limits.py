@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent.host.cgroup import MemoryGroup
+from dfx_agent.node.host.cgroup import MemoryGroup
 from dfx_agent.node.memory import limits as reading
 from dfx_agent.node.memory.limits import MemoryLimits
 

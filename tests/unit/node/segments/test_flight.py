@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.durations import age_text
+from dfx_agent.base.text import age_text
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.judge.unfinished import first_unfinished, unfinished_lines
 from dfx_agent.judge.words import labels_text

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfx_agent.node.time.account import TimeAccount
-from dfx_agent.snapshot import TimeSplit
-from dfx_agent.snapshot.learner_time import (
+from dfx_agent.catalogue.learner_time import (
     COLLECTOR_PARTS,
     LEARNER_PARTS,
     collector_seconds,
     learner_seconds,
     pipeline_seconds,
 )
+from dfx_agent.node.time.account import TimeAccount
+from dfx_agent.snapshot import TimeSplit
 from dfx_agent.wire.records import STAGE, WAIT
 
 MS = 1_000_000

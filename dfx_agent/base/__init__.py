@@ -1,0 +1,1 @@
+"""What every part of the agent uses: errors, log lines, texts, clocks, limits of HTTP."""

@@ -1,0 +1,180 @@
+"""A run now, or a kept hang or crash, as one HTML page: no script, no network, all escaped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dfx_agent.base.html import template
+from dfx_agent.base.text import age_text
+from dfx_agent.catalogue.utilisation import work_lines
+from dfx_agent.snapshot import (
+    AgentRow,
+    IncidentEvidence,
+    OpenSpan,
+    RankRow,
+    RecordedCollective,
+    RunRow,
+    StepRow,
+    Verdict,
+)
+
+_MOST_NODES = 8  # that are named in one line
+
+
+@dataclass(frozen=True)
+class _Cell:
+    text: str
+    is_number: bool
+
+
+@dataclass(frozen=True)
+class _Row:
+    cells: tuple[_Cell, ...]
+    is_blamed: bool = False
+
+
+def of_run(run: RunRow, agent: AgentRow, time_seconds: float) -> str:
+    """The page of a run at ``time_seconds``."""
+    nodes = sorted({rank.node for rank in run.ranks})
+    where = f"{len(nodes)} nodes: {', '.join(nodes[:_MOST_NODES])}" if agent.nodes else ""
+    where += ", ..." if where and len(nodes) > _MOST_NODES else ""
+    written = [
+        where or f"node {agent.node}",
+        f"dfx-agent {agent.version}",
+        f"as of {_clock(time_seconds)}",
+    ]
+    return _page(run, "report", written, time_seconds, None)
+
+
+def of_incident(incident: IncidentEvidence) -> str:
+    """The page of an evidence file."""
+    verdict, end = incident.verdict, incident.end_seconds
+    written = [
+        f"node {incident.node}",
+        f"dfx-agent {incident.agent_version}",
+        f"found {_clock(incident.begin_seconds)}",
+        f"{incident.outcome} {_clock(end)}" if end else "not over when written",
+    ]
+    what = f"{verdict.kind} of {verdict.role}" if verdict.role else verdict.kind
+    return _page(incident.run, what, written, incident.begin_seconds, incident)
+
+
+def _page(
+    run: RunRow, what: str, written: list[str], at: float, incident: IncidentEvidence | None
+) -> str:
+    places = incident.places if incident else ()
+    return template(__package__, "evidence.html").render(
+        title=f"{run.run}: {what}",
+        subtitle=" · ".join([run.framework, *written] if run.framework else written),
+        run=run,
+        incident=incident,
+        facts_of=_facts,
+        ranks=list(_ranks(run, at, {(p.role, p.rank): p.last_collective for p in places})),
+        recorded=[
+            (place, [_collective(issued, at) for issued in place.recorded_collectives])
+            for place in places
+            if place.recorded_collectives
+        ],
+        without_stacks=[place.rank for place in places if not place.threads],
+        steps=[_step(step) for step in reversed(run.steps)],
+        work=work_lines(run),
+    )
+
+
+def _facts(verdict: Verdict) -> str:
+    since = verdict.since_seconds
+    known = {
+        "cause": verdict.cause,
+        "to blame": ", ".join(verdict.ranks),
+        "stage": verdict.stage_text,
+        "step": "" if verdict.step is None else str(verdict.step),
+        "since": "" if since is None else _clock(since),
+    }
+    return "; ".join(f"{name}: {value}" for name, value in known.items() if value)
+
+
+def _ranks(run: RunRow, at: float, reached: Any) -> Iterator[_Row]:
+    """``reached`` is (role, rank) -> group -> number of its newest collective, where it is kept."""
+    blamed = {
+        (verdict.role, rank)
+        for verdict in run.verdicts
+        if verdict.state == "found"
+        for rank in verdict.ranks
+    }
+    for rank in run.ranks:
+        key = rank.role, rank.rank
+        groups = {group.group: group.num_enqueued for group in rank.groups}
+        yield _row(_rank(rank, at, reached.get(key, groups)), {1, 3, 5, 7}, is_blamed=key in blamed)
+
+
+def _rank(rank: RankRow, at: float, groups: dict[str, int]) -> list[Any]:
+    last = rank.last_event_seconds
+    return [
+        rank.role,
+        rank.rank,
+        rank.node,
+        rank.pid,
+        rank.state,
+        rank.step,
+        _opened(rank.inflight),
+        None if last is None else f"{max(0.0, at - last):.1f} s",
+        ", ".join(f"{group} #{number}" for group, number in sorted(groups.items())),
+    ]
+
+
+def _opened(inflight: Sequence[OpenSpan]) -> str:
+    """Open spans from the outermost in, with how long the innermost one has been open."""
+    if not inflight:
+        return ""
+    names = [
+        span.name + ("" if span.sequence is None else f" #{span.sequence}") for span in inflight
+    ]
+    return f"{' > '.join(names)} ({inflight[-1].elapsed_seconds:.1f} s)"
+
+
+def _collective(issued: RecordedCollective, at: float) -> str:
+    """As in "all_reduce [1048576] float32, #42 of group 0, issued 14 min before, not finished"."""
+    number = "" if issued.sequence is None else f"#{issued.sequence} of "
+    facts = [
+        " ".join(filter(None, (issued.operation, issued.tensors))),
+        f"{number}group {issued.group} ({issued.group_description or issued.backend})",
+        f"issued {age_text(at - issued.issued_seconds)} before",
+    ]
+    return ", ".join(facts if issued.is_finished else [*facts, "not finished"])
+
+
+def _step(step: StepRow) -> _Row:
+    splits = [cell.split for cell in step.cells]
+    waits = [sum(sum(by.values()) for by in split.wait_seconds.values()) for split in splits]
+    cells = [
+        step.step,
+        step.role,
+        f"{step.end_seconds - step.begin_seconds:.3f} s",
+        _mean(split.active_seconds for split in splits),
+        _mean(waits),
+        _mean(split.idle_seconds for split in splits),
+        None if step.bubble_ratio is None else f"{step.bubble_ratio:.1%}",
+        ", ".join(step.missing_ranks),
+    ]
+    return _row(cells, {0, 2, 3, 4, 5, 6})
+
+
+def _mean(values: Iterable[float]) -> str | None:
+    """Over ranks, in seconds."""
+    known = list(values)
+    return f"{sum(known) / len(known):.3f} s" if known else None
+
+
+def _row(values: Sequence[Any], numbers: set[int], *, is_blamed: bool = False) -> _Row:
+    cells = (
+        _Cell("–" if value is None else str(value), column in numbers)
+        for column, value in enumerate(values)
+    )
+    return _Row(tuple(cells), is_blamed)
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))

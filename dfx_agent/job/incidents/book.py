@@ -1,0 +1,365 @@
+"""Incidents of one run: what verdicts and alerts say of one problem, from its begin to its end.
+
+A verdict is made anew at every reading, from the newest steps; an alert has its own clock. People
+ask of both: since when? The book remembers: an incident begins at the event time that was known
+when it was opened, and that stays; an alert's clock gives way to an earlier event. What is found
+again, with a begin before it was lost sight of, goes on; so does what begins again within two
+minutes while its judge had not enough evidence to clear it.
+What is over stays in ``past``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha1
+from typing import NamedTuple
+
+from pydantic import FiniteFloat
+
+from dfx_agent.base.text import joined
+from dfx_agent.job.incidents import sentences
+from dfx_agent.job.incidents.past import PastIncidents
+from dfx_agent.job.incidents.words import (
+    action_of,
+    cost_of,
+    lasting_seconds,
+    origin_of,
+    sentence_of,
+)
+from dfx_agent.rules.declared.progress import LONG_WAIT
+from dfx_agent.rules.samples import REWARD_IMPROVING
+from dfx_agent.snapshot import (
+    AlertRow,
+    Incident,
+    IncidentSeverity,
+    IncidentState,
+    SignalState,
+    Verdict,
+)
+
+# since an agent of before last saw it: longer than any alert's condition has to last
+RESUMED_SECONDS = 720.0
+
+# what an unsure judge no longer finds may come back as the same one that long after
+UNSURE_SECONDS = 120.0
+
+_CLOCK_SECONDS = 1.0  # two agents read the same stamp a little differently
+_EVALUATED_SECONDS = 15.0  # alerts are evaluated every 5 s, on a loaded machine later
+_NUM_ENDED = 32
+# kinds of which there is one at a time in a role, whoever is named
+_ONE_OF_ROLE = frozenset({"hang", "divergence"})
+# whose verdict says the step of the rank in question, and no newer one
+_OF_ONE_STEP = frozenset({"hang", "crash", "divergence", "memory"})
+# a leak of the host and a device that fills up may be told of one rank
+_BY_CAUSE = frozenset({"memory", "data"})
+_MILD_KINDS = frozenset({"straggler", "memory"})
+_SEVERITIES: tuple[IncidentSeverity, ...] = ("critical", "warning", "info")
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """One problem as it is told now: a verdict, alerts, or both.
+
+    ``unsure``: the verdict without a finding that an alert is about. It names ranks and stacks.
+    ``is_clear``: the verdicts of this kind are clear, and only an alert remains.
+    """
+
+    kind: str
+    verdict: Verdict | None
+    alerts: tuple[AlertRow, ...]
+    unsure: Verdict | None = None
+    is_clear: bool = False
+
+    @property
+    def role(self) -> str:
+        return self.verdict.role if self.verdict else ""
+
+    @property
+    def cause(self) -> str:
+        return self.verdict.cause if self.verdict else ""
+
+    @property
+    def ranks(self) -> tuple[str, ...]:
+        return self.verdict.ranks if self.verdict else ()
+
+
+@dataclass
+class KeptIncident:
+    """``id`` and begin of an incident; ``seen_seconds``: when it was last told.
+
+    ``summary`` is the verdict's, the alert on it may last a little longer. ``is_resumed``: an agent
+    of before knew it, and this one has not seen it yet. ``is_unsure``: it is not told now, and
+    nobody has cleared it.
+    """
+
+    id: str
+    kind: str
+    role: str
+    ranks: tuple[str, ...]
+    cause: str
+    since_seconds: FiniteFloat
+    step: int | None
+    seen_seconds: FiniteFloat
+    summary: str = ""
+    is_unsure: bool = False
+    is_event: bool = True  # the begin; else it is the clock of an alert
+    is_resumed: bool = field(default=False, compare=False)
+    due_seconds: float = field(default=0.0, compare=False)  # by when it would be told again
+
+    def goes_on(self, begin: _Begin) -> bool:
+        """Whether what begins so, and is about this, is this one."""
+        until_seconds = self.seen_seconds + (UNSURE_SECONDS if self.is_unsure else 0.0)
+        return begin.since_seconds <= until_seconds or (self.is_resumed and not begin.is_event)
+
+    def see(self, subject: _Subject, begin: _Begin, now_seconds: float) -> None:
+        """It is told now, with this begin."""
+        if self._gives_way_to(begin):
+            self.since_seconds, self.step, self.is_event = begin
+        self.role, self.ranks = subject.role or self.role, subject.ranks or self.ranks
+        self.seen_seconds = now_seconds
+        self.is_resumed = self.is_unsure = False
+
+    def _gives_way_to(self, begin: _Begin) -> bool:
+        """An earlier event replaces an alert's clock, and where the summary says since when."""
+        is_open = not self.is_event or self.kind in _ONE_OF_ROLE
+        is_earlier = begin.since_seconds < self.since_seconds - _CLOCK_SECONDS
+        return begin.is_event and is_open and is_earlier
+
+    def miss(self, verdicts: Iterable[Verdict], *, is_first: bool) -> None:
+        """It is not told; ``verdicts`` say why. ``is_first``: it was told the time before."""
+        states = {v.state for v in verdicts if v.kind == self.kind and self.role in {v.role, ""}}
+        if states:
+            was_open = is_first or self.is_unsure or self.is_resumed
+            self.is_unsure = was_open and states == {"insufficient evidence"}
+
+    def is_about(self, subject: _Subject) -> bool:
+        roles = {self.role, subject.role}
+        if self.kind != subject.kind or (len(roles) > 1 and "" not in roles):
+            return False
+        if self.kind in _BY_CAUSE and len({self.cause, subject.cause, ""}) > 2:
+            return False
+        if self.kind in _ONE_OF_ROLE or not (self.ranks and subject.ranks):
+            return True
+        return not set(self.ranks).isdisjoint(subject.ranks)
+
+
+class _Begin(NamedTuple):
+    """``is_event``: by the time of what happened, not by when it was first told."""
+
+    since_seconds: float
+    step: int | None
+    is_event: bool
+
+
+class IncidentBook:
+    """The incidents of one run, open and lately ended."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._open: list[KeptIncident] = []
+        self._ended: list[KeptIncident] = []
+        self.past = PastIncidents()
+
+    def kept(self) -> tuple[KeptIncident, ...]:
+        """For the next agent: those that are open, or were and may yet be told again."""
+        return *(e for e in self._ended if e.is_resumed or e.is_unsure), *self._open
+
+    def resume(self, kept: Iterable[KeptIncident], now_seconds: float) -> None:
+        """What an agent of before had open in this run; before the first ``observe``."""
+        for entry in kept:
+            due = now_seconds + lasting_seconds(entry.kind) + _EVALUATED_SECONDS
+            self._ended.append(replace(entry, is_resumed=True, due_seconds=due))
+
+    def awaited(self, now_seconds: float) -> str:
+        """What was told by an agent of before and has not been judged again; "" when all has."""
+        waiting = [e for e in self._ended if e.is_resumed and now_seconds < e.due_seconds]
+        found = joined(entry.summary or entry.kind for entry in waiting)
+        return sentences.NOT_JUDGED_AGAIN(found=found) if found else ""
+
+    def observe(
+        self,
+        verdicts: Iterable[Verdict],
+        alerts: Sequence[AlertRow],
+        signals: SignalState | None,
+        steps: StepTimes,
+        now_seconds: float,
+    ) -> tuple[Incident, ...]:
+        """Every problem that is told now, the worst and oldest first."""
+        for entry in self._ended:
+            if now_seconds > entry.seen_seconds + RESUMED_SECONDS:
+                entry.is_resumed = entry.is_unsure = False
+        verdicts = tuple(verdicts)
+        found = [verdict for verdict in verdicts if verdict.state == "found"]
+        opened: list[KeptIncident] = []
+        incidents: list[Incident] = []
+        for subject in _subjects(found, verdicts, alerts):
+            begin = _begin(subject, signals, steps, now_seconds)
+            entry = self._entry(subject, begin, opened)
+            entry.see(subject, begin, now_seconds)
+            opened.append(entry)
+            incidents.append(_incident(subject, entry))
+        ended = [entry for entry in self._open if entry not in opened]
+        self._ended = [*(e for e in self._ended if e not in opened), *ended][-_NUM_ENDED:]
+        self._open = opened
+        for entry in self._ended:
+            entry.miss(verdicts, is_first=entry in ended)
+        self.past.see(incidents, now_seconds)
+        return tuple(sorted(incidents, key=_worst_first))
+
+    def _entry(
+        self, subject: _Subject, begin: _Begin, taken: Collection[KeptIncident]
+    ) -> KeptIncident:
+        """The incident that this is: an open one, one that ended after this began, or a new one."""
+        for entry in self._open:
+            if entry not in taken and entry.is_about(subject):
+                return entry
+        for entry in reversed(self._ended):
+            goes_on = entry.is_about(subject) and entry.goes_on(begin)
+            if entry not in taken and goes_on:
+                return entry
+        since = begin.since_seconds
+        name = f"{self._run}\n{subject.kind}\n{subject.role}\n{subject.ranks}\n{since:.3f}"
+        key = sha1(name.encode(), usedforsecurity=False).hexdigest()[:10]
+        return KeptIncident(
+            f"{subject.kind}-{key}", subject.kind, subject.role, subject.ranks, subject.cause,
+            since, begin.step, since, is_event=begin.is_event,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """When the steps of a run began: (role, step, Unix seconds) of those that are kept."""
+
+    begins: tuple[tuple[str, int, float], ...] = ()
+
+    def begin_of(self, role: str, step: int) -> float | None:
+        """The earliest begin of ``step``, in any role where ``role`` has none or is ""."""
+        known = [(r, seconds) for r, number, seconds in self.begins if number == step]
+        own = [seconds for r, seconds in known if r == role]
+        return min(own or [seconds for _, seconds in known], default=None)
+
+    def step_at(self, role: str, seconds: float) -> int | None:
+        """The step that ``role`` was in, None before the first that is kept."""
+        before = [(at, number) for r, number, at in self.begins if r == role and at <= seconds]
+        return max(before)[1] if before else None
+
+
+def _subjects(
+    found: Sequence[Verdict], verdicts: Sequence[Verdict], alerts: Sequence[AlertRow]
+) -> list[_Subject]:
+    """Each verdict with the alerts on it; alerts on none by kind; the others by their name."""
+    subjects = [
+        _Subject(v.kind, v, tuple(row for row in alerts if row.verdict == v.kind)) for v in found
+    ]
+    told = {verdict.kind for verdict in found}
+    others: dict[str, list[AlertRow]] = {}
+    for row in alerts:
+        if row.verdict not in told and not (row.is_inhibited and not row.verdict):
+            others.setdefault(row.verdict or row.alert, []).append(row)
+    unsure: dict[str, Verdict] = {
+        v.kind: v for v in verdicts if v.state != "found" and v.cause == LONG_WAIT
+    }
+    states: dict[str, set[str]] = {}
+    for verdict in verdicts:
+        states.setdefault(verdict.kind, set()).add(verdict.state)
+    clear = {kind for kind, of in states.items() if of == {"clear"}}
+    return [
+        *subjects,
+        *(
+            _Subject(kind, None, tuple(rows), unsure.get(kind), is_clear=kind in clear)
+            for kind, rows in others.items()
+        ),
+    ]
+
+
+def _begin(
+    subject: _Subject, signals: SignalState | None, steps: StepTimes, now_seconds: float
+) -> _Begin:
+    """By the time of events, as far as it is known."""
+    verdict = subject.verdict
+    if verdict is not None and verdict.since_seconds is not None:
+        since = verdict.since_seconds
+        # where NaN began, where who is to blame stands, it says itself: others may be steps ahead
+        is_told = verdict.kind in _OF_ONE_STEP and verdict.step is not None
+        at = None if is_told else steps.step_at(verdict.role, since)
+        return _Begin(since, verdict.step if at is None else at, is_event=True)
+    onset = _onset_step(subject, signals) if verdict is None else verdict.step
+    first = min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)
+    step = first if onset is None and verdict is None else onset
+    known = None if step is None else steps.begin_of(subject.role, step)
+    seen = min((row.since_seconds for row in subject.alerts), default=now_seconds)
+    since = seen if known is None else known
+    # of a vote the step is its onset, of what is found anew at every step the newest
+    is_event = subject.kind == "divergence" and onset is not None and known is not None
+    return _Begin(since, step, is_event)
+
+
+def _onset_step(subject: _Subject, signals: SignalState | None) -> int | None:
+    """Where symptoms began, for alerts on them."""
+    if subject.kind != "divergence" or signals is None:
+        return None
+    onsets = [row.onset_step for row in signals.symptoms
+              if row.is_active and row.symptom != REWARD_IMPROVING]  # fmt: skip
+    return min((step for step in onsets if step is not None), default=None)
+
+
+def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
+    verdict = subject.verdict
+    loudest = min(subject.alerts, key=_alert_severity, default=None)
+    severity, about = _severity(subject), verdict or subject.unsure
+    if verdict is not None:
+        entry.summary = verdict.summary
+    elif subject.unsure is not None:
+        entry.summary = subject.unsure.summary
+    summary = entry.summary or (loudest.summary if loudest else "")
+    cause = verdict.cause if verdict else ""
+    lost_seconds = verdict.lost_seconds if verdict else None
+    alert = loudest.alert if loudest else ""
+    cost = cost_of(subject.kind, cause, lost_seconds, alert)
+    action = (verdict.action if verdict else "") or action_of(subject.kind, cause, alert)
+    if subject.is_clear and subject.unsure is None and entry.summary:  # a verdict found it before
+        cost, action = sentences.NOT_FOUND_ANY_MORE, ""
+    told = cost, origin_of(subject.kind, cause), action
+    lines = [line for row in subject.alerts for line in row.lines] if not verdict else []
+    return Incident(
+        id=entry.id,
+        kind=subject.kind,
+        state=_state(severity, is_verdict=verdict is not None),
+        severity=severity,
+        role=entry.role,
+        ranks=subject.ranks or tuple(entry.ranks),
+        stage=verdict.stage if verdict else "",
+        cause=cause,
+        since_seconds=entry.since_seconds,
+        step=entry.step,
+        lost_seconds=lost_seconds,
+        summary=summary,
+        cost=cost,
+        action=action,
+        sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, told),
+        alerts=tuple(dict.fromkeys(row.alert for row in subject.alerts)),
+        evidence=(*(about.evidence if about else ()), *dict.fromkeys(lines)),
+    )
+
+
+def _state(severity: IncidentSeverity, *, is_verdict: bool) -> IncidentState:
+    if is_verdict or severity == "critical":
+        return "found"
+    return "noted" if severity == "info" else "warning"
+
+
+def _severity(subject: _Subject) -> IncidentSeverity:
+    told = [_alert_severity(row) for row in subject.alerts]
+    if subject.verdict is not None:
+        told.append(1 if subject.kind in _MILD_KINDS else 0)
+    return _SEVERITIES[min(told)]
+
+
+def _alert_severity(row: AlertRow) -> int:
+    return next((i for i, name in enumerate(_SEVERITIES) if name == row.severity), 2)
+
+
+def _worst_first(incident: Incident) -> tuple[bool, int, float]:
+    is_mild = incident.state != "found"
+    return is_mild, _SEVERITIES.index(incident.severity), incident.since_seconds

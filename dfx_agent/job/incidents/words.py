@@ -1,0 +1,84 @@
+"""An incident in one sentence: who, where, since when, what it costs, why, what to do.
+
+Cost and remedy are those of the runbook, so that the page and the pager say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+
+from dfx_agent.base.text import joined, seconds_text
+from dfx_agent.job.incidents import sentences
+from dfx_agent.rules.alert import Alert, verdict_kind
+from dfx_agent.rules.declared import ALERTS
+from dfx_agent.rules.declared.progress import RANK_IMBALANCE, STRAGGLER
+from dfx_agent.rules.declared.stability import NONFINITE
+
+_BY_NAME: dict[str, Alert] = {alert.name: alert for alert in ALERTS}
+_BY_KIND: dict[str, Alert] = {verdict_kind(alert): alert for alert in reversed(ALERTS)}
+_MORE_TOKENS = "more tokens"
+_RENDEZVOUS = "rendezvous"
+_NOT_FINITE = "NaN or Inf"
+
+
+def cost_of(kind: str, cause: str, lost_seconds: float | None, alert: str) -> str:
+    """What it costs, as one sentence with its stop; "" where no runbook says it."""
+    if lost_seconds is not None:
+        return sentences.COSTS(seconds=seconds_text(lost_seconds))
+    found = _alert_on(kind, cause, alert)
+    return "" if found is None else _first_sentence(found.runbook.impact)
+
+
+def origin_of(kind: str, cause: str) -> str:
+    """What moved first and what that usually means, in a sentence; "" where the summary says it."""
+    return f"{cause[:1].upper()}{cause[1:]}." if kind == "divergence" and cause else ""
+
+
+def action_of(kind: str, cause: str, alert: str) -> str:
+    """What to do first, as one sentence with its stop; "" where no runbook says it."""
+    if (kind, cause) == ("hang", _RENDEZVOUS):
+        return sentences.RENDEZVOUS_ACTION
+    found = _alert_on(kind, cause, alert)
+    return "" if found is None else _first_sentence(found.runbook.mitigation)
+
+
+def lasting_seconds(kind: str) -> float:
+    """How long a condition has to hold before an alert of this name or verdict fires."""
+    named = (a.for_seconds for a in ALERTS if kind in {a.name, verdict_kind(a)})
+    return float(max(named, default=0))
+
+
+def sentence_of(
+    summary: str, lines: Iterable[str], since_seconds: float, step: int | None, told: Iterable[str]
+) -> str:
+    """``lines`` say whom it is about where the summary does not; ``told``: cost, cause, remedy.
+
+    Lines about signals tell since when each has moved: the first may be calm again.
+    """
+    listed = list(dict.fromkeys(lines))
+    at = time_text(since_seconds)
+    when = at if step is None else f"step {step} ({at})"
+    is_of_signals = any("since step" in line for line in listed)
+    begun = sentences.FIRST_SIGNAL if is_of_signals else sentences.BEGAN
+    return joined([summary, *listed, begun(when=when), *told])
+
+
+def time_text(seconds: float) -> str:
+    """Unix time as people on several machines read it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _alert_on(kind: str, cause: str, alert: str) -> Alert | None:
+    """The alert named so, else the one that pages for such a verdict."""
+    if kind == "straggler":
+        return RANK_IMBALANCE if cause == _MORE_TOKENS else STRAGGLER
+    if kind == "divergence" and cause.startswith(_NOT_FINITE):
+        return NONFINITE
+    return _BY_NAME.get(alert) or _BY_KIND.get(kind)
+
+
+def _first_sentence(text: str) -> str:
+    """Nothing of "None.", as the runbook of an alert says that is context for others."""
+    head, stop, _ = text.partition(". ")
+    return "" if head.startswith("None") else head + stop.rstrip() if stop else text

@@ -1,1 +1,0 @@
-"""How a job on Ray ends: what Ray does to its workers is no crash."""

@@ -1,0 +1,223 @@
+"""Ascend NPUs by libdcmi: AI Core, vector, cube, HBM, power, temperature, health, processes."""
+
+from __future__ import annotations
+
+import glob
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from dfx_agent.node.devices import dcmi
+from dfx_agent.node.devices.protocol import Asking, DeviceError, Growing
+from dfx_agent.snapshot import DeviceEvent, DeviceProcess, DeviceRow
+
+DRIVER_FILES = ("/dev/davinci*",)
+SOURCE = "dcmi"
+
+_VENDOR = "ascend"
+_MAX_EVENTS = 16
+_MIB, _MHZ = float(1 << 20), 1e6
+_UNITS = {"sm": dcmi.AI_CORE, "vector": dcmi.VECTOR, "tensor": dcmi.CUBE}
+_MEMORY_BUSY = "dram"
+_HEALTH = {0: "ok", 1: "minor alarm", 2: "major alarm", 3: "critical alarm"}
+_REMEDIES = {
+    dcmi.NOT_PERMITTED: "permission refused; run the agent as root or in the group HwHiAiUser",
+    dcmi.NOT_IN_CONTAINER: "not told in a container; run the agent on the host",
+}
+
+
+def _events() -> deque[DeviceEvent]:
+    return deque(maxlen=_MAX_EVENTS)
+
+
+@dataclass
+class _Chip:
+    """One NPU from look to look."""
+
+    number: int
+    card: int
+    chip: int
+    model: str = ""
+    growing: Growing = field(default_factory=Growing)
+    health: str = ""
+    alarms: deque[DeviceEvent] = field(default_factory=_events)
+    num_alarms: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def name(self) -> str:
+        return f"{_VENDOR}:{self.number}"
+
+
+class Backend:
+    """All NPUs that the driver shows here."""
+
+    def __init__(self) -> None:
+        self._library: dcmi.Library | None = None
+        self._chips: dict[int, _Chip] = {}
+        # cards, and chips of cards, that have not told yet what they are
+        self._unknown: dict[tuple[int, int | None], dcmi.DcmiError] = {}
+        self._no_library = ""
+        try:
+            self._library = dcmi.Library(dcmi.LIBRARIES)
+        except OSError as error:
+            self._no_library = str(error)
+
+    def probe(self) -> bool:
+        """DeviceError where there is a driver that cannot be asked."""
+        is_here = any(map(glob.glob, DRIVER_FILES))
+        if self._library is None:
+            if is_here:
+                raise DeviceError(
+                    f"there are Ascend NPUs, and libdcmi.so cannot be loaded ({self._no_library}); "
+                    "in a container mount /usr/local/dcmi and /usr/local/Ascend/driver"
+                )
+            return False
+        try:
+            self._library.start()
+            self._find(self._library, [(card, None) for card in self._library.cards()])
+            if not self._chips and self._unknown:
+                raise next(iter(self._unknown.values()))
+        except (dcmi.DcmiError, AttributeError) as error:
+            if not is_here:
+                return False
+            raise DeviceError(f"libdcmi does not start: {error}; see dmesg") from None
+        return bool(self._chips)
+
+    def read(self) -> tuple[DeviceRow, ...]:
+        """Each NPU; of one that is lost only that it is."""
+        library = self._library
+        assert library is not None, "probe says so"
+        self._find(library, list(self._unknown))
+        rows = [_row(library, chip) for _, chip in sorted(self._chips.items())]
+        return (*rows, *(_unknown(*at, error) for at, error in self._unknown.items()))
+
+    def close(self) -> None:
+        """The library has nothing to give back."""
+
+    def _find(self, library: dcmi.Library, places: list[tuple[int, int | None]]) -> None:
+        """Chips of those cards; what does not tell its own costs itself and is looked at anew."""
+        for card, chip in places:
+            try:
+                chips = range(library.num_chips(card)) if chip is None else (chip,)
+            except dcmi.DcmiError as error:
+                self._unknown[card, None] = error
+                continue
+            self._unknown.pop((card, None), None)
+            for one in chips:
+                self._add(library, card, one)
+
+    def _add(self, library: dcmi.Library, card: int, chip: int) -> None:
+        try:
+            number = library.chip_number(card, chip)
+        except dcmi.DcmiError as error:
+            self._unknown[card, chip] = error
+            return
+        self._unknown.pop((card, chip), None)
+        known = self._chips[number] = _Chip(number, card, chip)
+        known.model = Asking(dcmi.DcmiError, str)("name", library.chip_name, card, chip) or ""
+
+
+def _unknown(card: int, chip: int | None, error: dcmi.DcmiError) -> DeviceRow:
+    """One whose number has never been told."""
+    place = f"card {card}" if chip is None else f"card {card} chip {chip}"
+    problem = f"the NPU is lost ({error}); see dmesg, then reset it or drain the node"
+    return DeviceRow(f"{_VENDOR}:{place}", vendor=_VENDOR, problems=(problem,))
+
+
+def _row(library: dcmi.Library, chip: _Chip) -> DeviceRow:
+    ask = Asking(dcmi.DcmiError, _line)
+    try:
+        return _asked(library, chip, ask)
+    except dcmi.DcmiError as error:
+        return DeviceRow(
+            chip.name, vendor=_VENDOR, place=chip.number, model=chip.model,
+            events=tuple(chip.alarms), num_events=dict(chip.num_alarms),
+            problems=(f"the NPU is lost ({error}); see dmesg, then reset it or drain the node",),
+        )  # fmt: skip
+
+
+def _asked(library: dcmi.Library, chip: _Chip, ask: Asking) -> DeviceRow:
+    at = chip.card, chip.chip
+    hbm = ask("HBM", library.hbm, *at)
+    power = ask("power", library.deciwatts, *at)
+    heat = ask("temperature", library.celsius, *at)
+    errors = ask("ECC", library.errors, *at)
+    processes = ask("processes", library.processes, *at) or ()
+    overall = ask("utilisation", library.percent, *at, dcmi.NPU)
+    _note_health(chip, ask("health", library.health, *at))
+    active = _active(library, chip, ask, overall)
+    temperatures = {"gpu": heat, "memory": None if hbm is None else hbm.temp}
+    counted = {} if errors is None or not errors.enable_flag else {
+        "corrected": float(errors.total_single_bit_error_cnt),
+        "uncorrected": float(errors.total_double_bit_error_cnt),
+    }  # fmt: skip
+    total = None if hbm is None else int(hbm.memory_size * _MIB)
+    used = None if hbm is None else float(hbm.memory_usage * _MIB)
+    return DeviceRow(
+        chip.name,
+        total_bytes=total,
+        available_bytes=None if total is None or used is None else int(max(0, total - used)),
+        used_bytes=used,
+        vendor=_VENDOR,
+        model=chip.model,
+        place=chip.number,
+        utilization_ratio=_ratio(overall),
+        active_ratio=active,
+        active_source=SOURCE if active else "",
+        power_watts=None if power is None else power / 10,
+        clock_hertz=_clocks(library, at, ask, {"sm": dcmi.AI_CORE_CLOCK, "memory": dcmi.HBM_CLOCK}),
+        max_clock_hertz=_clocks(library, at, ask, {"sm": dcmi.AI_CORE_MAX_CLOCK}),
+        temperature_celsius={k: float(v) for k, v in temperatures.items() if v is not None},
+        errors_total=chip.growing.totals("ecc", counted),
+        health=chip.health,
+        events=tuple(chip.alarms),
+        num_events=dict(chip.num_alarms),
+        processes=tuple(DeviceProcess(pid, float(used_bytes)) for pid, used_bytes in processes),
+        problems=ask.problems,
+    )
+
+
+def _active(
+    library: dcmi.Library, chip: _Chip, ask: Asking, overall: int | None
+) -> dict[str, float]:
+    """By unit. Cores all read 0 while a profiler is on, and so does HBM in a passthrough VM.
+
+    Such a 0 is believed only where nothing else says that the NPU works.
+    """
+    at = chip.card, chip.chip
+    cores = {unit: ask(unit, library.percent, *at, kind) for unit, kind in _UNITS.items()}
+    memory = ask("HBM bandwidth", library.percent, *at, dcmi.HBM_BANDWIDTH)
+    if not any(cores.values()) and (overall or memory):
+        cores = {}
+    if not memory and (overall or any(cores.values())):
+        memory = None
+    told = {**cores, _MEMORY_BUSY: memory}
+    return {unit: r for unit, percent in told.items() if (r := _ratio(percent)) is not None}
+
+
+def _clocks(
+    library: dcmi.Library, at: tuple[int, int], ask: Asking, kinds: dict[str, int]
+) -> dict[str, float]:
+    told = {name: ask("clocks", library.megahertz, *at, kind) for name, kind in kinds.items()}
+    return {name: mhz * _MHZ for name, mhz in told.items() if mhz}
+
+
+def _note_health(chip: _Chip, code: int | None) -> None:
+    """An alarm is an event when it comes."""
+    health = "" if code is None else _HEALTH.get(code, "not found")
+    if health not in {"", "ok", chip.health}:
+        chip.alarms.append(DeviceEvent(chip.name, health, time.time(), "see dmesg"))
+        chip.num_alarms[health] += 1
+    chip.health = health
+
+
+def _ratio(percent: int | None) -> float | None:
+    return None if percent is None or not 0 <= percent <= 100 else percent / 100
+
+
+def _line(error: Exception) -> str:
+    """Of what one question failed with; "" where the chip has no such thing."""
+    assert isinstance(error, dcmi.DcmiError)
+    if error.is_lost:
+        raise error
+    return "" if error.code == dcmi.NOT_SUPPORTED else _REMEDIES.get(error.code, str(error))

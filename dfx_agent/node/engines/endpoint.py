@@ -1,0 +1,135 @@
+"""One endpoint that engines speak at: what it answered, and in which state it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from dfx_agent.node.engines.exposition import MAX_UNKNOWN_NAMES, PartKey, Reading
+from dfx_agent.node.engines.history import History
+from dfx_agent.snapshot import EngineFacts, EngineOrigin, EngineState
+
+# a router or Ray's agent may speak for many
+MAX_PARTS = 256
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where an engine of a run is, and how we know. ``pd``: prefill or decode, where told."""
+
+    url: str
+    run: str
+    origin: EngineOrigin
+    pid: int | None = None
+    pd: str = ""
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or 80, self.url
+
+
+class Endpoint:
+    """``now`` is Unix time, ``at`` the monotonic clock, both in seconds."""
+
+    def __init__(self, found: Found, now: float) -> None:
+        self.found = found
+        self.state: EngineState = "awaited"
+        self.since_seconds = now
+        self.reason = "nobody has answered yet"
+        self._read_seconds: float | None = None
+        self._engine = ""
+        self._num_readings = self._num_failed = 0
+        self._unknown: frozenset[str] = frozenset()
+        self._start_seconds: float | None = None
+        self._histories: dict[PartKey, History] = {}
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Those that it speaks for, in a fixed order; one of no name before the first reading."""
+        return tuple(sorted({key.worker for key in self._histories})) or ("",)
+
+    def meet(self, found: Found) -> None:
+        """It was found in a job, maybe in another process than before."""
+        origin = self.found.origin if self.found.origin == "configured" else found.origin
+        self.found = replace(found, origin=origin)
+
+    def add(self, reading: Reading, at: float) -> None:
+        """It answered."""
+        self._become("up", "", time.time())
+        started, self._start_seconds = self._start_seconds, reading.start_seconds
+        is_restart = None not in {started, reading.start_seconds} and (
+            started != reading.start_seconds
+        )
+        self._read_seconds = time.time()
+        self._num_readings += 1
+        self._engine, self._unknown = reading.engine, reading.unknown_names
+        for key, part in reading.parts.items():
+            history = self._histories.get(key)
+            if history is None:
+                if len(self._histories) >= MAX_PARTS:
+                    continue
+                history = self._histories[key] = History()
+            history.add(part, at, is_restart=is_restart)
+
+    def fail(self, state: EngineState, reason: str) -> None:
+        """It did not; "gone" of one that has never answered is still "awaited"."""
+        self._num_failed += 1
+        if state == "gone" and not self._num_readings:
+            state = "awaited"
+        self._become(state, reason, time.time())
+
+    def _become(self, state: EngineState, reason: str, now: float) -> None:
+        if state != self.state:
+            self.state, self.since_seconds = state, now
+        self.reason = reason
+
+    def facts(self, numbers: Mapping[str, int]) -> Iterator[EngineFacts]:
+        """``numbers``: worker -> the number of its replica."""
+        ordered = sorted(self._histories.items(), key=lambda item: _order(item[0]))
+        for key, history in ordered or [(PartKey(), History())]:
+            yield self._of(key, history, str(numbers[key.worker]))
+
+    def _of(self, key: PartKey, history: History, replica: str) -> EngineFacts:
+        newest = history.newest
+        return EngineFacts(
+            replica=replica,
+            dp_rank=key.dp_rank if self._num_ranks(key.worker) > 1 else "",
+            url=self.found.url,
+            state=self.state,
+            since_seconds=self.since_seconds,
+            engine=self._engine,
+            model=newest.model,
+            pd=newest.pd if newest.pd in {"prefill", "decode"} else self.found.pd,
+            worker=key.worker,
+            pid=self.found.pid,
+            origin=self.found.origin,
+            reason=self.reason,
+            read_seconds=self._read_seconds,
+            window_seconds=history.window_seconds,
+            busy_ratio=history.busy_ratio(),
+            busy_seconds=history.busy_seconds,
+            observed_seconds=history.observed_seconds,
+            sleep_state=newest.sleep_state,
+            gauges=newest.gauges,
+            totals=dict(history.totals.counters),
+            rates=history.rates(),
+            histograms=dict(history.totals.histograms),
+            latencies=history.latencies(),
+            weight_load_seconds=newest.weight_load_seconds,
+            num_readings=self._num_readings,
+            num_failed_readings=self._num_failed,
+            num_restarts=history.num_restarts,
+            num_unknown_names=len(self._unknown),
+            unknown_names=tuple(sorted(self._unknown)[:MAX_UNKNOWN_NAMES]),
+        )
+
+    def _num_ranks(self, worker: str) -> int:
+        return sum(key.worker == worker for key in self._histories)
+
+
+def _order(key: PartKey) -> tuple[str, int, str]:
+    number = int(key.dp_rank) if key.dp_rank.isdecimal() else -1
+    return key.worker, number, key.dp_rank

@@ -1,0 +1,174 @@
+"""One part of an engine over time: what it counted, and how busy it was in the latest window.
+
+Engines count from their own start. A value that is lower than the one before, or another start of
+the process, means a new start: what it says then is its increase, as Prometheus takes it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from dfx_agent.node.engines.exposition import Part
+from dfx_agent.snapshot import Histogram, Latency
+
+WINDOW_SECONDS = 60.0
+# a reading stands for the time around it, but not for longer
+_STANDS_SECONDS = 15.0
+_MAX_READINGS = 64
+
+
+@dataclass(frozen=True)
+class _Moment:
+    at: float
+    is_running: bool | None
+    counters: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
+
+
+class History:
+    """``at`` everywhere is on the monotonic clock, in seconds."""
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self.newest = Part()
+        self.num_restarts = 0
+        self.busy_seconds = self.observed_seconds = 0.0
+        self._moments: deque[_Moment] = deque(maxlen=_MAX_READINGS)
+
+    def add(self, part: Part, at: float, *, is_restart: bool = False) -> None:
+        is_known = bool(self._moments)
+        has_begun_anew = self.totals.add(part.counters, part.histograms, is_restart=is_restart)
+        self.num_restarts += has_begun_anew and is_known
+        self.newest = part
+        running = part.gauges.get("running_requests")
+        moment = _Moment(
+            at,
+            None if running is None else running > 0,
+            dict(self.totals.counters),
+            dict(self.totals.histograms),
+        )
+        if self._moments:
+            busy, observed = _between(self._moments[-1], moment)
+            self.busy_seconds += busy
+            self.observed_seconds += observed
+        self._moments.append(moment)
+        while len(self._moments) > 2 and self._moments[1].at <= at - WINDOW_SECONDS:
+            self._moments.popleft()
+
+    @property
+    def window_seconds(self) -> float | None:
+        seconds = self._moments[-1].at - self._moments[0].at if self._moments else 0.0
+        return seconds or None
+
+    def rates(self) -> dict[str, float]:
+        """Increase a second over the window of what was counted at both its ends."""
+        seconds = self.window_seconds
+        if seconds is None:
+            return {}
+        first, last = self._moments[0].counters, self._moments[-1].counters
+        return {name: (last[name] - first[name]) / seconds for name in last if name in first}
+
+    def latencies(self) -> dict[str, Latency]:
+        if self.window_seconds is None:
+            return {}
+        first, last = self._moments[0].histograms, self._moments[-1].histograms
+        found = {
+            name: latency(difference(last[name], first[name])) for name in last if name in first
+        }
+        return {name: told for name, told in found.items() if told is not None}
+
+    def busy_ratio(self) -> float | None:
+        """Between 0 and 1; None before two readings, and without anything to tell it by."""
+        moments = list(self._moments)
+        pairs = [_between(a, b) for a, b in pairwise(moments)]
+        observed = sum(seconds for _, seconds in pairs)
+        return sum(busy for busy, _ in pairs) / observed if observed else None
+
+
+def _between(before: _Moment, after: _Moment) -> tuple[float, float]:
+    """(seconds in which requests ran, seconds of which that is known) between two readings."""
+    seconds = after.at - before.at
+    idle, idle_before = (moment.counters.get("idle_seconds") for moment in (after, before))
+    if idle is not None and idle_before is not None:
+        return min(seconds, max(0.0, seconds - (idle - idle_before))), seconds
+    half = min(seconds, _STANDS_SECONDS) / 2
+    known = [moment.is_running for moment in (before, after) if moment.is_running is not None]
+    return half * sum(known), half * len(known)
+
+
+@dataclass
+class Totals:
+    """Of one part of an engine: ``counters`` and ``histograms`` never fall."""
+
+    counters: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    _told_counters: Mapping[str, float] = field(default_factory=dict)
+    _told_histograms: Mapping[str, Histogram] = field(default_factory=dict)
+
+    def add(
+        self,
+        counters: Mapping[str, float],
+        histograms: Mapping[str, Histogram],
+        *,
+        is_restart: bool = False,
+    ) -> bool:
+        """What it says now; returns whether it began anew since the last time."""
+        is_restart = is_restart or self._has_fallen(counters, histograms)
+        for name, value in counters.items():
+            before = 0.0 if is_restart else self._told_counters.get(name, 0.0)
+            self.counters[name] = self.counters.get(name, 0.0) + value - before
+        for name, told in histograms.items():
+            last = None if is_restart else self._told_histograms.get(name)
+            self.histograms[name] = _grown(self.histograms.get(name), told, last)
+        self._told_counters = {**({} if is_restart else self._told_counters), **counters}
+        self._told_histograms = {**({} if is_restart else self._told_histograms), **histograms}
+        return is_restart
+
+    def _has_fallen(
+        self, counters: Mapping[str, float], histograms: Mapping[str, Histogram]
+    ) -> bool:
+        fell = any(value < self._told_counters.get(name, 0.0) for name, value in counters.items())
+        return fell or any(
+            name in self._told_histograms and not _goes_on(self._told_histograms[name], told)
+            for name, told in histograms.items()
+        )
+
+
+def _goes_on(before: Histogram, now: Histogram) -> bool:
+    return before.bounds == now.bounds and all(
+        old <= new for old, new in zip(before.counts, now.counts, strict=True)
+    )
+
+
+def _grown(total: Histogram | None, told: Histogram, last: Histogram | None) -> Histogram:
+    """``last`` is what it told before, None after a start. Other bounds begin a new total."""
+    if total is None or total.bounds != told.bounds:
+        return told
+    grown = told if last is None else difference(told, last)
+    return Histogram(
+        total.bounds,
+        tuple(a + b for a, b in zip(total.counts, grown.counts, strict=True)),
+        total.sum + grown.sum,
+    )
+
+
+def difference(now: Histogram, before: Histogram | None) -> Histogram:
+    """What was observed between two states of one total; all of it where the bounds differ."""
+    if before is None or before.bounds != now.bounds:
+        return now
+    return Histogram(
+        now.bounds,
+        tuple(max(0.0, a - b) for a, b in zip(now.counts, before.counts, strict=True)),
+        max(0.0, now.sum - before.sum),
+    )
+
+
+def latency(window: Histogram) -> Latency | None:
+    """None where nothing was observed."""
+    if window.num <= 0:
+        return None
+    mean = window.sum / window.num
+    return Latency(window.num, mean, window.quantile(0.5), window.quantile(0.99))

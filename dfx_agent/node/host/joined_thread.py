@@ -1,0 +1,67 @@
+"""Which thread of its process a main thread joins: ``pthread_join`` as the kernel sees it.
+
+It sleeps in a futex whose value is the id of the thread that is joined (glibc, nptl/pthread_join).
+``/proc/PID/task/TID/syscall`` says so to who may trace the process: proc(5), futex(2).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from dfx_agent.node.host.processes import num_waits
+
+_VALUE = 3  # syscall number, address, operation, value
+_SLEEPS = "S (sleeping)"
+
+
+class Joined(NamedTuple):
+    """A main thread that sleeps until ``thread`` ends, and how often both have woken up by now."""
+
+    thread: int
+    name: str
+    main_waits: int
+    thread_waits: int
+
+
+def joined_by_main(pid: int) -> Joined | None:
+    """None where the main thread does something else, or the kernel does not say."""
+    main = f"/proc/{pid}/task/{pid}"
+    words, waits = _read(f"{main}/syscall").split(), num_waits(f"{main}/status")
+    if len(words) <= _VALUE or waits is None or _state(main) != _SLEEPS:
+        return None
+    try:
+        value = int(words[_VALUE], 16)
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (OSError, ValueError):
+        return None
+    for thread in threads:
+        path = f"/proc/{pid}/task/{thread}"
+        if int(thread) != pid and _inner_id(path) == value:
+            others = num_waits(f"{path}/status")
+            name = _read(f"{path}/comm").strip()
+            return None if others is None else Joined(int(thread), name, waits, others)
+    return None
+
+
+def _state(path: str) -> str:
+    return _line(path, "State:")
+
+
+def _inner_id(path: str) -> int:
+    """As the process itself numbers it, in its own pid namespace; 0 where it is gone."""
+    ids = _line(path, "NSpid:").split()
+    return int(ids[-1]) if ids else 0
+
+
+def _line(path: str, key: str) -> str:
+    lines = _read(f"{path}/status").splitlines()
+    return next((line[len(key) :].strip() for line in lines if line.startswith(key)), "")
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(4096)
+    except OSError:
+        return ""

@@ -1,1 +1,0 @@
-"""Documents for people: pages, tables and traces from typed values."""

@@ -1,0 +1,246 @@
+"""A rollout engine: one thread that batches requests, and stands still for new weights."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+import dfx_agent.shim as dfx
+from dfx_agent.demo import task
+from dfx_agent.demo.faults import Fault
+from dfx_agent.demo.model import TinyTransformer
+from dfx_agent.demo.sampling import Decoding
+from examples.async_rl.engine_metrics import EngineMetrics
+from examples.async_rl.faults import due
+from examples.async_rl.settings import CONTEXT_LENGTH
+from examples.async_rl.truth import TruthLog
+
+MAX_BATCH_SIZE = 8
+# so long a request waits for others to share its batch: none can join one that has begun
+BATCH_WINDOW_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a request has generated; ``versions`` are of the weights that chose each token."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    is_finished: bool  # ended by itself, not by its budget
+
+
+@dataclass
+class Request:
+    """``tokens`` are the prompt and what was generated of it before."""
+
+    tokens: list[int]
+    max_tokens: int
+    answer: Future[Completion] = field(default_factory=Future)
+    arrived_seconds: float = field(default_factory=time.monotonic)
+    newest_seconds: float = 0.0
+    versions: list[int] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Only requests of one shape may share a batch."""
+        return len(self.tokens), self.max_tokens
+
+
+@dataclass
+class _Spent:
+    """Seconds and tokens of this engine in one step; ``busy`` is processor time of ``compute``."""
+
+    busy_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    delay_seconds: float = 0.0
+    num_tokens: int = 0
+
+
+class Engine:
+    """Serves one replica; all methods but ``run`` may be called from any thread."""
+
+    def __init__(self, replica: int, seed: int, faults: tuple[Fault, ...], truth: TruthLog) -> None:
+        torch.manual_seed(seed)
+        self.metrics = EngineMetrics()
+        self.version = 0
+        self._model = TinyTransformer(task.VOCABULARY_SIZE, CONTEXT_LENGTH)
+        self._model.requires_grad_(requires_grad=False)
+        self._generator = torch.Generator().manual_seed(seed * 1000 + replica)
+        self._faults = [fault for fault in faults if fault.replica == replica]
+        self._truth = truth
+        self._spent = _Spent()
+        self._waiting: deque[Request] = deque()
+        self._orders: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._is_paused = False
+        self._changed = threading.Condition()
+
+    @property
+    def step(self) -> int:
+        """The training step that is under way."""
+        return self.version + 1
+
+    def submit(self, request: Request) -> Future[Completion]:
+        request.answer.set_running_or_notify_cancel()  # nobody may cancel it while it is batched
+        with self._changed:
+            self._waiting.append(request)
+            self.metrics.waiting.set(len(self._waiting))
+            self._changed.notify()
+        return request.answer
+
+    def pause(self) -> Future[None]:
+        """Done when the engine stands still; running requests keep their places."""
+        return self._order(lambda: self._set_paused(is_paused=True))
+
+    def resume(self) -> Future[None]:
+        return self._order(lambda: self._set_paused(is_paused=False))
+
+    def load(self, weights: bytearray, version: int) -> Future[None]:
+        """``weights`` are all parameters in one vector of float32."""
+        return self._order(lambda: self._load(weights, version))
+
+    def run(self) -> None:
+        """Serve for ever, in a thread of its own."""
+        while True:
+            batch = self._next_batch()
+            with dfx.stage("rollout"):
+                self._serve(batch)
+
+    def _order(self, what: Callable[[], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_running_or_notify_cancel()
+        with self._changed:
+            self._orders.append((what, done))
+            self._changed.notify()
+        return done
+
+    def _set_paused(self, *, is_paused: bool) -> None:
+        self._is_paused = is_paused
+
+    def _load(self, weights: bytearray, version: int) -> None:
+        with dfx.stage("weight_sync"):
+            vector = torch.frombuffer(weights, dtype=torch.float32)
+            nn.utils.vector_to_parameters(vector, self._model.parameters())
+        self._report()
+        self.version = version
+        dfx.policy_version(version)
+
+    def _report(self) -> None:
+        spent, self._spent = self._spent, _Spent()
+        self._truth.measured(self.step, vars(spent))
+        for fault in due(self._faults, "slow_replica", self.step):
+            self._truth.injected(fault, self.step, spent.delay_seconds, spent.num_tokens)
+
+    def _next_batch(self) -> list[Request]:
+        """Requests of one shape, the oldest among them; waits until there are some."""
+        while True:
+            self._obey()
+            with self._changed, dfx.wait("queue"):
+                if self._waiting:
+                    self._changed.wait_for(
+                        lambda: self._orders or len(self._waiting) >= MAX_BATCH_SIZE,
+                        BATCH_WINDOW_SECONDS,
+                    )
+                    return self._chosen()
+                self._changed.wait_for(lambda: self._waiting or self._orders)
+
+    def _chosen(self) -> list[Request]:
+        shape = self._waiting[0].shape
+        alike = [request for request in self._waiting if request.shape == shape]
+        batch = alike[:MAX_BATCH_SIZE]
+        places = {id(request) for request in batch}
+        self._waiting = deque(r for r in self._waiting if id(r) not in places)
+        self.metrics.waiting.set(len(self._waiting))
+        dfx.queue("engine_waiting", len(self._waiting))
+        return batch
+
+    def _obey(self) -> None:
+        """Carry out what was ordered, between two tokens; a pause lasts until the next order."""
+        while True:
+            with self._changed:
+                if self._is_paused and not self._orders:
+                    with dfx.wait("policy"):
+                        self._changed.wait_for(lambda: self._orders)
+                if not self._orders:
+                    return
+                what, done = self._orders.popleft()
+            try:
+                done.set_result(what())
+            except Exception as error:  # noqa: BLE001 (answered to who has ordered it)
+                done.set_exception(error)
+
+    def _serve(self, batch: list[Request]) -> None:
+        now = time.monotonic()
+        for request in batch:
+            self.metrics.begin(now - request.arrived_seconds, len(request.tokens))
+        dfx.tokens("prompt", sum(len(request.tokens) for request in batch))
+        inputs = _padded(batch)
+        decoding = Decoding(self._model, inputs, batch[0].max_tokens, task.END, self._generator)
+        unanswered = list(range(len(batch)))
+        while unanswered:
+            self._advance(decoding, len(batch))
+            unanswered = self._answered(batch, decoding, unanswered)
+            self.metrics.running.set(len(unanswered))
+            used = len(unanswered) * (inputs.shape[1] + decoding.num_columns)
+            self.metrics.kv_cache_usage.set(used / (MAX_BATCH_SIZE * CONTEXT_LENGTH))
+            self._obey()
+
+    def _advance(self, decoding: Decoding, num_requests: int) -> None:
+        """One token of each response, as slowly as the faults want it."""
+        for fault in due(self._faults, "stuck_server", self.step):
+            self._truth.injected(fault, self.step, num_requests)
+            while True:
+                time.sleep(3600)
+        begin_seconds, begin_busy = time.perf_counter(), time.thread_time()
+        decoding.advance()
+        busy_seconds = time.thread_time() - begin_busy
+        compute_seconds = time.perf_counter() - begin_seconds
+        for fault in due(self._faults, "slow_replica", self.step):
+            time.sleep((fault.factor - 1) * busy_seconds)
+        decode_seconds = time.perf_counter() - begin_seconds
+        self._spent.busy_seconds += busy_seconds
+        self._spent.compute_seconds += compute_seconds
+        self._spent.decode_seconds += decode_seconds
+        self._spent.delay_seconds += decode_seconds - compute_seconds
+
+    def _answered(
+        self, batch: list[Request], decoding: Decoding, unanswered: list[int]
+    ) -> list[int]:
+        """Answer whoever has its last token now; the rows that go on."""
+        now, end = time.monotonic(), decoding.num_columns
+        chosen = decoding.responses.tokens[:, end - 1].tolist()
+        self._spent.num_tokens += len(unanswered)
+        dfx.tokens("response", len(unanswered))
+        going_on = []
+        for row in unanswered:
+            request = batch[row]
+            self.metrics.token(now, request.arrived_seconds, request.newest_seconds)
+            request.newest_seconds = now
+            request.versions.append(self.version)
+            if chosen[row] != task.END and end < request.max_tokens:
+                going_on.append(row)
+                continue
+            is_finished = chosen[row] == task.END
+            self.metrics.end(now - request.arrived_seconds, is_finished=is_finished)
+            tokens = decoding.responses.tokens[row, :end].tolist()
+            logprobs = decoding.responses.logprobs[row, :end].tolist()
+            request.answer.set_result(Completion(tokens, logprobs, request.versions, is_finished))
+        return going_on
+
+
+def _padded(batch: Sequence[Request]) -> torch.Tensor:
+    """(MAX_BATCH_SIZE, P): as engines pad to what their CUDA graphs were captured with.
+
+    A token then takes as long however many requests share the batch.
+    """
+    rows = [request.tokens for request in batch]
+    return torch.tensor([*rows, *(rows[:1] * (MAX_BATCH_SIZE - len(rows)))])

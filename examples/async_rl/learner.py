@@ -1,0 +1,304 @@
+"""One rank of the learner: waits for samples, trains on them, and brings new weights on.
+
+Its waits are those of an off-policy learner, never merged: ``collector`` (no samples yet),
+``barrier`` (the other rank), ``replay_batch`` (samples there, tensors not yet),
+``sync_coordination`` (rank 0 publishes the weights).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import http.client
+import json
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import dfx_agent.shim as dfx
+from dfx_agent.demo import grpo, task
+from dfx_agent.demo.faults import Fault
+from dfx_agent.demo.model import TinyTransformer
+from dfx_agent.demo.sampling import Responses, response_logprobs
+from dfx_agent.demo.step_metrics import StepMetrics, console_line
+from examples.async_rl import lifeline
+from examples.async_rl.environment import tensors
+from examples.async_rl.faults import due
+from examples.async_rl.groups import Sample
+from examples.async_rl.lags import by_lag, by_position
+from examples.async_rl.options import add_shared, shared
+from examples.async_rl.settings import CONTEXT_LENGTH, GROUP_SIZE
+from examples.async_rl.truth import WAIT_FOR_SAMPLES, TruthLog
+from examples.async_rl.weight_sync import WeightPublisher
+
+NUM_EPOCHS = 2
+NUM_MINI_BATCHES = 2
+CLIP_RATIO = 0.2
+MAX_GRAD_NORM = 1.0
+_MISMATCH = "pipeline/mismatch_kl"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one rank trains on in one step: B samples in groups of consecutive ones."""
+
+    prompts: Tensor
+    responses: Responses
+    rewards: Tensor
+    advantages: Tensor
+    lags: Tensor  # (B, R): versions between the weights that chose the token and the trainer's
+
+    def copied(self) -> Batch:
+        """In memory of its own, as on a device."""
+        r = self.responses
+        responses = Responses(r.tokens.clone(), r.mask.clone(), r.logprobs.clone())
+        rewards, advantages = self.rewards.clone(), self.advantages.clone()
+        return Batch(self.prompts.clone(), responses, rewards, advantages, self.lags.clone())
+
+
+def packed(groups: list[dict[str, Any]], version: int) -> Batch:
+    """Tensors from what the orchestrator sent to a trainer with weights of ``version``."""
+    samples = [Sample(**sample) for group in groups for sample in group["samples"]]
+    prompts, responses = tensors(samples)
+    rewards = torch.tensor([sample.reward for sample in samples])
+    advantages = grpo.group_advantages(rewards, GROUP_SIZE)
+    lags = torch.zeros(responses.mask.shape, dtype=torch.long)
+    for row, sample in enumerate(samples):
+        lags[row, : len(sample.versions)] = version - torch.tensor(sample.versions)
+    return Batch(prompts, responses, rewards, advantages, lags)
+
+
+class Orchestrator:
+    """The orchestrator as a learner sees it; waits for an answer as long as it takes."""
+
+    def __init__(self, url: str, rank: int) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port)
+        self._rank = rank
+
+    def batch(self, step: int) -> list[dict[str, Any]]:
+        self._connection.request("GET", f"/batch?step={step}&rank={self._rank}")
+        groups: list[dict[str, Any]] = json.loads(self._answer())
+        return groups
+
+    def tell_version(self, version: int) -> None:
+        self._connection.request("POST", "/version", json.dumps({"version": version}).encode())
+        self._answer()
+
+    def _answer(self) -> bytes:
+        answer = self._connection.getresponse()
+        body = answer.read()
+        if answer.status != http.client.OK:
+            raise OSError(f"the orchestrator answered {answer.status}")
+        return body
+
+
+class Learner:
+    """One rank; all ranks call ``run`` in an initialised process group."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        orchestrator: Orchestrator,
+        faults: tuple[Fault, ...],
+        truth: TruthLog,
+    ) -> None:
+        self._rank = dist.get_rank()
+        self._orchestrator, self._faults, self._truth = orchestrator, faults, truth
+        torch.manual_seed(options.seed)
+        self._policy = TinyTransformer(task.VOCABULARY_SIZE, CONTEXT_LENGTH)
+        self._parallel_policy = DistributedDataParallel(self._policy)
+        self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=options.learning_rate)
+        self._learning_rate = options.learning_rate
+        self._publisher = WeightPublisher(options.server, faults, truth)
+        self._packing = ThreadPoolExecutor(1, thread_name_prefix="pack")
+        self._seconds: dict[str, float] = {}
+
+    def run(self, num_steps: int) -> None:
+        for step in range(1, num_steps + 1):
+            self._run_step(step)
+
+    def _run_step(self, step: int) -> None:
+        begin_seconds = time.perf_counter()
+        dfx.set_step(step)
+        self._seconds = {}
+        batch = self._next_batch(step)
+        metrics = StepMetrics()
+        with self._timed("train_seconds"), dfx.stage("actor_update"):
+            self._train(batch, metrics)
+        self._meet("final_barrier_wait_seconds")
+        told = self._publish(step)
+        self._seconds["step_seconds"] = time.perf_counter() - begin_seconds
+        self._truth.measured(step, self._seconds | told)
+        self._report(step, batch, metrics, told)
+
+    def _next_batch(self, step: int) -> Batch:
+        with self._timed(WAIT_FOR_SAMPLES), dfx.wait("collector"):
+            groups = self._orchestrator.batch(step)
+        packing = self._packing.submit(packed, groups, step - 1)
+        self._be_late(step)
+        self._meet("initial_barrier_wait_seconds")
+        with self._timed("replay_batch_wait_seconds"), dfx.wait("replay_batch"):
+            batch = packing.result()
+        with self._timed("h2d_seconds"), dfx.stage("h2d"):
+            return batch.copied()
+
+    def _be_late(self, step: int) -> None:
+        for fault in due(self._faults, "slow_barrier", step):
+            if fault.rank == self._rank:
+                with dfx.stage("pack"):
+                    time.sleep(fault.seconds)
+                self._truth.injected(fault, step, fault.seconds)
+
+    def _meet(self, name: str) -> None:
+        with self._timed(name), dfx.wait("barrier"):
+            dist.barrier()
+
+    def _train(self, batch: Batch, metrics: StepMetrics) -> None:
+        orders = [torch.randperm(len(batch.prompts)) for _ in range(NUM_EPOCHS)]
+        for rows in [part for order in orders for part in order.tensor_split(NUM_MINI_BATCHES)]:
+            with dfx.stage("forward"):
+                loss = self._loss(batch, rows, metrics)
+            with dfx.stage("backward"):
+                self._optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+            with dfx.stage("optimizer"):
+                norm = nn.utils.clip_grad_norm_(self._policy.parameters(), MAX_GRAD_NORM)
+                if norm.isfinite():
+                    self._optimizer.step()
+            metrics.mean("actor/grad_norm", norm)
+
+    def _loss(self, batch: Batch, rows: Tensor, metrics: StepMetrics) -> Tensor:
+        """The policy that generated is the old one: the ratio is clipped around what it said."""
+        mask, behaviour = batch.responses.mask[rows], batch.responses.logprobs[rows]
+        logprobs, entropy = response_logprobs(
+            self._parallel_policy, batch.prompts[rows], batch.responses.tokens[rows]
+        )
+        terms = grpo.policy_terms(
+            logprobs, behaviour, behaviour, batch.advantages[rows], CLIP_RATIO
+        )
+        metrics.mean("actor/entropy", entropy.detach()[mask])
+        metrics.mean("actor/pg_loss", terms.policy_loss[mask])
+        metrics.mean("actor/pg_clipfrac", terms.clipped[mask])
+        metrics.mean("actor/ppo_kl", terms.old_new_kl[mask])
+        mismatch = grpo.k3_kl(behaviour, logprobs).detach()
+        metrics.mean("rollout_corr/k3_kl", mismatch[mask])
+        for lag, tokens in by_lag(mask, batch.lags[rows]):
+            metrics.mean(f"{_MISMATCH}/lag/{lag}", mismatch[tokens])
+        for position, tokens in by_position(mask):
+            metrics.mean(f"{_MISMATCH}/position/{position}", mismatch[tokens])
+        return terms.policy_loss[mask].mean()
+
+    def _publish(self, step: int) -> dict[str, float]:
+        """What is told of the weight sync: by rank 0, the others wait for it."""
+        told: dict[str, float] = {}
+        if self._rank == 0:
+            with self._timed("weight_sync_seconds"), dfx.stage("weight_sync"):
+                told = self._publisher.publish(self._policy, step)
+        with self._timed("sync_coordination_wait_seconds"), dfx.wait("sync_coordination"):
+            if self._rank == 0:
+                self._orchestrator.tell_version(step)
+            dist.barrier()
+        dfx.policy_version(step)
+        return told
+
+    def _report(
+        self, step: int, batch: Batch, metrics: StepMetrics, told: dict[str, float]
+    ) -> None:
+        lengths = batch.responses.lengths
+        prompt_lengths = task.prompt_lengths(batch.prompts)
+        dfx.tokens("prompt", int(prompt_lengths.sum()))
+        dfx.tokens("response", int(lengths.sum()))
+        metrics.spread("critic/rewards", batch.rewards)
+        metrics.spread("critic/advantages", batch.advantages)
+        metrics.spread("response_length", lengths)
+        metrics.total("perf/total_num_tokens", prompt_lengths + lengths)
+        metrics.mean("actor/lr", self._learning_rate)
+        metrics.largest("fully_async/total_wait_time", self._seconds[WAIT_FOR_SAMPLES])
+        metrics.largest("timing_s/step", self._seconds["step_seconds"])
+        metrics.largest("timing_s/update_actor", self._seconds["train_seconds"])
+        metrics.largest("timing_s/update_weights", self._seconds.get("weight_sync_seconds", 0.0))
+        with dfx.wait("collective"):
+            reduced = metrics.reduced()
+        if self._rank == 0:
+            step_seconds = reduced["timing_s/step"]
+            waited = reduced["fully_async/total_wait_time"]
+            reduced["fully_async/trainer/idle_ratio"] = waited / step_seconds
+            reduced["training/global_step"] = step
+            dfx.scalars(_without_empty_parts(reduced) | told, step=step)
+            print(console_line(step, reduced), flush=True)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begin_seconds = time.perf_counter()
+        yield
+        self._seconds[name] = time.perf_counter() - begin_seconds
+
+
+def _without_empty_parts(values: dict[str, float]) -> dict[str, float]:
+    """Of a lag or a place in the response that no token had there is nothing to tell."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not (name.startswith(_MISMATCH) and math.isnan(value))
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="learner")
+    add_shared(parser)
+    parser.add_argument("--server", action="append", required=True)
+    parser.add_argument("--orchestrator", required=True)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--world-size", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--learning-rate", type=float, required=True)
+    options = parser.parse_args()
+    is_stopping = False
+
+    def stop() -> None:
+        nonlocal is_stopping
+        is_stopping = True
+        raise SystemExit(0)
+
+    lifeline.on_stop(stop)
+    try:
+        _train(options)
+    except BaseException:
+        # with its peer gone, gloo fails in whatever call this rank is
+        if not is_stopping:
+            raise
+    lifeline.leave(0)
+
+
+def _train(options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    rank, world_size = options.rank, options.world_size
+    dfx.init(role="trainer", framework="verl", rank=rank, world_size=world_size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{options.store}", rank=rank, world_size=world_size
+    )
+    _, faults, truth_folder = shared(options)
+    truth = TruthLog(truth_folder, f"trainer {rank}")
+    learner = Learner(options, Orchestrator(options.orchestrator, rank), faults, truth)
+    learner.run(options.steps)
+    del learner
+    gc.collect()  # a DDP model that lives longer than its group may never end (docs/limits.md)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

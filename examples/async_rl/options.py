@@ -1,0 +1,20 @@
+"""What whoever starts the pipeline tells each of its processes on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from dfx_agent.demo.faults import Fault
+from examples.async_rl import faults
+
+
+def add_shared(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fault", action="append", default=[])
+    parser.add_argument("--truth-folder", type=Path)
+
+
+def shared(options: argparse.Namespace) -> tuple[int, tuple[Fault, ...], Path | None]:
+    """Seed, faults, and where this process writes what was true."""
+    return options.seed, faults.parse(options.fault), options.truth_folder

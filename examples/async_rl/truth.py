@@ -1,0 +1,131 @@
+"""What the faults really did, and what the job itself measured: for those who try verdicts.
+
+Each process writes its own lines while it runs; whoever started the job puts them together. Neither
+file is one that the agent reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from dfx_agent.demo.faults import Fault
+from examples.async_rl.faults import component
+
+# of the learner's own measurements: how long a step of it waited for samples
+WAIT_FOR_SAMPLES = "collector_wait_seconds"
+
+
+class TruthLog:
+    """One process's lines, appended to a file; ``folder`` None writes nothing."""
+
+    def __init__(self, folder: Path | None, process: str) -> None:
+        self._process = process
+        self._path = folder / f"{process.replace(' ', '-')}.jsonl" if folder else None
+
+    def injected(self, fault: Fault, step: int, amount: float, num_events: int = 1) -> None:
+        """``amount`` of ``fault`` happened in ``step``; its unit is in ``_UNITS``."""
+        self._write(
+            {"fault": fault.kind, "where": component(fault), "step": step}
+            | {"amount": amount, "events": num_events}
+        )
+
+    def measured(self, step: int, values: Mapping[str, float]) -> None:
+        """What this process measured in ``step``, by name with unit."""
+        self._write({"process": self._process, "step": step, "values": dict(values)})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+# Fault -> what its amount is; the others are in seconds.
+_UNITS = {"leak": "mebibytes", "stale_samples": "groups", "stuck_server": "requests held"}
+
+
+@dataclass
+class _Told:
+    amounts: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    events: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+def merged(faults: Sequence[Fault], lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The truth about a run: ``faults`` with their amounts, and ``measured`` by process and step.
+
+    ``per_step`` is the mean over all steps from the first to the last but one in which the fault
+    was seen (the last may be cut short); None where it never came to it.
+    """
+    told: dict[tuple[str, str], _Told] = defaultdict(_Told)
+    measured: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for line in lines:
+        step = int(line["step"])
+        if "fault" in line:
+            of_fault = told[line["fault"], line["where"]]
+            of_fault.amounts[step] += line["amount"]
+            of_fault.events[step] += line["events"]
+        else:
+            measured[line["process"]][step].update(line["values"])
+    return {
+        "faults": [_described(f, told[f.kind, component(f)], measured) for f in faults],
+        "measured": {process: dict(steps) for process, steps in measured.items()},
+    }
+
+
+def _described(
+    fault: Fault, told: _Told, measured: Mapping[str, Mapping[int, Mapping[str, float]]]
+) -> dict[str, Any]:
+    amounts = dict(sorted(told.amounts.items()))
+    if fault.kind == "starved_learner":
+        amounts = _added_wait(fault, measured)
+    whole = [step for step in amounts if step < max(amounts)] or list(amounts)
+    return {
+        "kind": fault.kind,
+        "component": component(fault),
+        "start_step": fault.step,
+        "unit": _UNITS.get(fault.kind, "seconds"),
+        "per_step": sum(amounts[step] for step in whole) / (max(whole) - min(whole) + 1)
+        if whole
+        else None,
+        "amount_by_step": amounts,
+        "events_by_step": dict(sorted(told.events.items())),
+    }
+
+
+def _added_wait(
+    fault: Fault, measured: Mapping[str, Mapping[int, Mapping[str, float]]]
+) -> dict[int, float]:
+    """Step -> seconds that the learners waited for samples beyond what they did before, if any."""
+    waits: dict[int, list[float]] = defaultdict(list)
+    for process, steps in measured.items():
+        if process.startswith("trainer"):
+            for step, values in steps.items():
+                waits[step].append(values.get(WAIT_FOR_SAMPLES, 0.0))
+    # the first two steps wait for servers that start
+    before = [fmean(seconds) for step, seconds in waits.items() if 2 < step < fault.step]
+    usual = median(before) if before else 0.0
+    return {
+        step: max(0.0, fmean(seconds) - usual)
+        for step, seconds in sorted(waits.items())
+        if step > fault.step  # what was ready when it began is still trained on
+    }
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of all processes; one that is being written is left out."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jsonl"))]
+    lines = [line for text in texts for line in text.splitlines(keepends=True)]
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def write(path: Path, faults: Sequence[Fault], folder: Path) -> None:
+    """Put together what all processes wrote into ``folder``; the file is replaced in one go."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    text = json.dumps(merged(faults, read(folder)), indent=1)
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    unfinished.replace(path)

@@ -1,0 +1,136 @@
+"""The page of a run and of a kept incident: everything on it, and nothing that it could run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_source import ScriptedSource
+
+from dfx_agent.agent.kept.evidence import DOCUMENT
+from dfx_agent.exporters.evidence_page import of_incident, of_run
+from dfx_agent.snapshot import (
+    IncidentEvidence,
+    OpenSpan,
+    RankEvidence,
+    RecordedCollective,
+    RecordedThread,
+    SameStack,
+    Verdict,
+)
+from dfx_agent.snapshot.document import reason
+
+HOSTILE = "<script>alert('x')</script>"
+SHOWN = "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;"
+
+
+def incident(text: str = "forward (train.py:7)") -> IncidentEvidence:
+    """A hang with ``text`` in every place where a job chooses the words."""
+    run = ScriptedSource().snapshot().runs[0]
+    verdict = Verdict(
+        "hang", "found", text, text, (text,), text, text, 7, 1.8e9, None, (text, text)
+    )
+    span = OpenSpan("collective", text, 1.8e9, 3.0, 7, 41)
+    ranks = [
+        replace(rank, role=text, rank=text, inflight=(span,), groups=()) for rank in run.ranks[:1]
+    ]
+    issued = RecordedCollective(text, text, 8, 42, text, text, text, 1.8e9 - 60, is_finished=False)
+    place = RankEvidence(
+        text, text, 7, 3.0, {text: 41}, text,
+        (RecordedThread(text, 7, is_main=True, frames=(text, text)),), (issued,),
+    )  # fmt: skip
+    steps = tuple(replace(step, role=text, missing_ranks=(text,)) for step in run.steps[-2:])
+    run = replace(
+        run, run=text, framework=text, ranks=tuple(ranks), steps=steps, verdicts=(verdict,),
+        scalars=(), signals=None, ledger=None, incidents=(),
+    )  # fmt: skip
+    bare = replace(place, rank="3", threads=(), recorded_collectives=())
+    places, stacks = (place, bare), (SameStack((text,), (text,)),)
+    return IncidentEvidence(1, text, text, 1.8e9, None, "open", verdict, run, places, stacks)
+
+
+def test_nothing_that_a_job_names_is_run():
+    page = of_incident(incident(HOSTILE))
+    assert re.findall(r"<script|<[^>]+ on\w+=|javascript:|https?:", page) == []
+    assert page.count(SHOWN) > 20
+
+
+def test_what_is_known_of_an_incident_is_on_its_page():
+    page = of_incident(incident())
+    for said in (
+        "not over when written",
+        '<div class="verdict found">',
+        "<tr class=blamed>",
+        "forward (train.py:7) #41 (3.0 s)",
+        "#42 of group forward (train.py:7)",
+        "issued 60 s before, not finished",
+        "No stacks of rank 3.",
+        "cause: forward (train.py:7); to blame",
+        "Last steps",
+    ):
+        assert said in page, said
+
+
+def test_a_run_of_now_has_a_page_without_stacks():
+    snapshot = ScriptedSource().snapshot()
+    page = of_run(snapshot.runs[0], snapshot.agent, snapshot.time_seconds)
+    assert "Main threads" not in page
+    assert "as of 20" in page
+    assert page.count("<tr>") > len(snapshot.runs[0].ranks)
+
+
+def test_a_file_is_read_as_it_was_written():
+    text = DOCUMENT.dumped(incident(), indent=1)
+    assert json.loads(text)["format"] == 1
+    assert DOCUMENT.dumped(DOCUMENT.read(text), indent=1) == text
+
+
+PARTS: Mapping[str, Any] = json.loads(DOCUMENT.dumped(incident()))
+
+
+@pytest.mark.parametrize("missing", sorted(PARTS))
+def test_a_file_that_lacks_a_part_is_refused_with_its_name(missing):
+    text = json.dumps({name: part for name, part in PARTS.items() if name != missing})
+    with pytest.raises(ValueError, match="Field required") as caught:
+        DOCUMENT.read(text.encode())
+    assert reason(caught.value) == f"{missing} Field required"
+
+
+def test_a_file_of_an_agent_that_recorded_no_collectives_is_read():
+    places = [
+        {name: part for name, part in place.items() if name != "recorded_collectives"}
+        for place in PARTS["places"]
+    ]
+    read = DOCUMENT.read(json.dumps({**PARTS, "places": places}).encode())
+    assert [place.recorded_collectives for place in read.places] == [(), ()]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=9) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(PARTS)), JSON)
+def test_a_broken_file_is_a_page_or_one_line(part, value):
+    text = json.dumps({**PARTS, part: value}).encode()
+    try:
+        said = of_incident(DOCUMENT.read(text)).partition("\n")[0]
+    except (ValueError, OverflowError) as error:
+        said = reason(error)
+    assert said
+    assert "\n" not in said
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_document_are_refused(data):
+    with pytest.raises(ValueError, match=r".") as caught:
+        DOCUMENT.read(data)
+    assert "\n" not in reason(caught.value)

@@ -1,0 +1,99 @@
+"""An agent whose device library hangs or loses a device reads and stops all the same."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from device_library import WatchingAgent, environment
+
+from dfx_agent.node.host.processes import sees_host_pids
+from dfx_agent.wire import Identity, SegmentWriter
+from dfx_agent.wire.records import STAGE, STEP
+from dfx_agent.wire.told import visible_text
+
+DEADLINE_SECONDS = 120.0
+
+
+@pytest.fixture
+def agent(libraries, script, tmp_path):
+    driver = tmp_path / "driver"
+    driver.touch()
+    watching = WatchingAgent(
+        tmp_path / "dfx", driver, environment(libraries("nvidia"), script.path)
+    )
+    yield watching
+    watching.close()
+
+
+def rank_in_a_stage(folder, rank: int, stage: str) -> SegmentWriter:
+    """One rank of this process that is in a stage for the next seconds, and says so beforehand."""
+    segment = SegmentWriter(
+        str(folder), Identity(run="r", role="trainer", rank=rank, local_rank=rank)
+    )
+    now, name = time.monotonic_ns(), segment.add_name(stage)
+    segment.emit(now, now, 0.0, 1, 0, 0, 0, STEP, 0)
+    segment.emit(now, now + 9 * 10**9, 0.0, 1, 1, 0, 1, STAGE, name)
+    return segment
+
+
+def num_busy(seen, devices):
+    """Ranks on these devices of which samples have been counted."""
+    return sum(bool(r["busy"]) and r["devices"] == devices for r in seen["ranks"].values())
+
+
+def until(agent, is_seen):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not is_seen(seen := agent.seen()):
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.02)
+    return seen
+
+
+def test_a_call_that_hangs_holds_up_neither_the_look_nor_the_stop(agent, script):
+    until(agent, lambda seen: seen["devices"] == ["host", "nvidia:0"])
+    script.say(hang__nvmlDeviceGetPowerUsage=1)
+    late = until(agent, lambda seen: "nvidia" in seen["faults"])
+    assert "its driver hangs; look into dmesg" in late["faults"]["nvidia"]
+    assert late["devices"] == ["host"], "what it said last is not told as of now"
+    until(agent, lambda seen: seen["polls"] >= late["polls"] + 3)
+    assert agent.stop()
+    assert agent.close() == 0
+
+
+def test_a_device_that_is_lost_is_a_fault_until_it_is_back(agent, script):
+    until(agent, lambda seen: seen["devices"] == ["host", "nvidia:0"])
+    script.say(nvmlDeviceGetMemoryInfo=15, nvmlDeviceGetHandleByIndex_v2=15)
+    lost = until(agent, lambda seen: seen["faults"])
+    assert "the GPU is lost; look for its XID in dmesg" in lost["faults"]["nvidia:0"]
+    script.say()
+    back = until(agent, lambda seen: not seen["faults"])
+    assert back["devices"] == ["host", "nvidia:0"]
+
+
+@pytest.mark.parametrize("known_by", ["list", "what it sees", "what it sets late"])
+def test_two_ranks_on_one_device_are_told_what_it_did_in_their_stages(
+    agent, script, tmp_path, known_by
+):
+    is_listed, is_told = known_by == "list", known_by == "what it sets late"
+    if is_listed and not sees_host_pids():
+        pytest.skip("pids of this container are not the host's: the driver's list is not taken")
+    of_pid = {"processes": 1, "pid0": os.getpid(), "process_used": 5e9} if is_listed else {}
+    gpus = ["nvidia:0", "nvidia:1"] if is_told else ["nvidia:0"]
+    script.say(count=len(gpus), metric2=8, **of_pid)
+    until(agent, lambda seen: seen["devices"] == ["host", *gpus])
+    stages = {"0": "rollout", "1": "actor_update"}
+    segments = [rank_in_a_stage(tmp_path / "dfx", int(r), stage) for r, stage in stages.items()]
+    for segment in segments if is_told else ():
+        segment.add_name(visible_text("CUDA_VISIBLE_DEVICES", "1"))
+    try:
+        seen = until(agent, lambda seen: num_busy(seen, gpus[-1:]) == 2)
+    finally:
+        for segment in segments:
+            segment.close()
+    for rank, stage in stages.items():
+        told = seen["ranks"][rank]
+        assert told["devices"] == gpus[-1:]
+        assert told["bytes"] == ({"nvidia:0": 5e9} if is_listed else {})
+        assert told["busy"][stage] == pytest.approx(0.08)
