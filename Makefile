@@ -91,6 +91,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.created $(INPUTS)
+	@echo "make: installing dfx-agent and torch into $(VENV), once; 1 to 3 minutes where packages are near"
 	$(INSTALL) --editable '.[demo]'
 	@touch $@
 

@@ -7,15 +7,18 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import time
 import webbrowser
 from dataclasses import replace
+from pathlib import Path
 
 from dfx_agent.assembly.options import add_service_arguments, load_config
 from dfx_agent.assembly.service import Service
 from dfx_agent.attach.spawn import Job, block_signals, environment
 from dfx_agent.base.errors import UsageError
 from dfx_agent.demo import faults
+from dfx_agent.exporters.evidence_page import of_run
 
 HELP = "train a small model with GRPO on this machine's CPU and watch it live"
 EXAMPLE = "dfx-agent demo --ranks 4 --fault straggler:2:1.5"
@@ -39,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--exit", action="store_true", help="end with the training")
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print all metrics of each step, as verl does"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -57,7 +63,8 @@ def execute(args: argparse.Namespace) -> int:
     if note:
         print(f"dfx-agent: {note}", flush=True)
     base = {"OMP_NUM_THREADS": "1", **os.environ}
-    env = environment(base, config.directory, time.strftime("demo-%m%d-%H%M%S"))
+    run = time.strftime("demo-%m%d-%H%M%S")
+    env = environment(base, config.directory, run)
     job = Job(_command(args), env, mask)
     if not args.no_browser and _has_display():
         webbrowser.open(service.url)
@@ -67,8 +74,27 @@ def execute(args: argparse.Namespace) -> int:
         signal.sigwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     else:
         service.see_job_off()
+    print("\n".join(_last_lines(service, run)), flush=True)
     service.stop()
     return code
+
+
+def _last_lines(service: Service, name: str) -> list[str]:
+    """What was seen, where the report is, what to try next."""
+    snapshot = service.agent.snapshot()
+    run = next((run for run in snapshot.runs if run.run == name), None)
+    seen = "the training wrote nothing"
+    written = f"page {service.url}/ (ends now)"
+    if run is not None:
+        seen = run.standing.reason
+        report = Path(tempfile.gettempdir(), f"{name}.html")
+        try:
+            report.write_text(of_run(run, snapshot.agent, snapshot.time_seconds), encoding="utf-8")
+            written = f"report {report}  {written}"
+        except OSError as error:
+            written += f"; no report: cannot write {report} ({error.strerror})"
+    next_step = "on your own job: dfx-agent run -- torchrun ... or dfx-agent attach --pid PID"
+    return [f"dfx-agent: {line}" for line in (f"seen: {seen}", written, next_step)]
 
 
 def _note(args: argparse.Namespace) -> str:
@@ -92,6 +118,8 @@ def _command(args: argparse.Namespace) -> list[str]:
     command = [*launcher, "--nproc-per-node", str(args.ranks), "-m", "dfx_agent.demo.tiny_grpo"]
     if args.steps is not None:
         command += ["--steps", str(args.steps)]
+    if not args.verbose:
+        command.append("--brief")
     for fault in args.fault:
         command += ["--fault", fault]
     return command

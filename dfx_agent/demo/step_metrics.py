@@ -80,3 +80,16 @@ def console_line(step: int, metrics: dict[str, float]) -> str:
     """The line that verl's console logger prints for one step."""
     pairs = [f"{name}:{value:.6g}" for name, value in metrics.items()]
     return " - ".join([f"step:{step}", *pairs])
+
+
+def short_line(step: int, num_steps: int, metrics: dict[str, float], timers: dict[str, str]) -> str:
+    """One step for people; ``timers``: stage -> its metric, in seconds."""
+    seconds = {stage: metrics[key] for stage, key in timers.items() if key in metrics}
+    slowest = max(seconds, key=lambda stage: seconds[stage])
+    step_seconds = metrics["timing_s/step"]
+    tokens_per_second = metrics["perf/total_num_tokens"] / step_seconds
+    return (
+        f"step {step:>{len(str(num_steps))}}/{num_steps}  "
+        f"reward {metrics['critic/rewards/mean']:5.3f}  {tokens_per_second:>7,.0f} tokens/s  "
+        f"{step_seconds:.2f} s, longest {slowest} {seconds[slowest]:.2f} s"
+    )

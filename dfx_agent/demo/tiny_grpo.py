@@ -91,6 +91,7 @@ def _settings(options: argparse.Namespace, checkpoint_folder: Path) -> Settings:
         checkpoint_every=options.checkpoint_every,
         validate_every=options.validate_every,
         checkpoint_folder=checkpoint_folder,
+        is_brief=options.brief,
     )
 
 
@@ -134,6 +135,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         metavar="STEPS",
         help="0 is never, default %(default)s",
     )
+    add("--brief", action="store_true", help="a short line for each step, not all metrics")
     add(
         "--fault",
         action="append",

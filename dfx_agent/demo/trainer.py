@@ -19,7 +19,7 @@ from dfx_agent.demo import grpo, task
 from dfx_agent.demo.fault_plan import FaultPlan
 from dfx_agent.demo.model import TinyTransformer
 from dfx_agent.demo.sampling import Responses, response_logprobs, sample_responses
-from dfx_agent.demo.step_metrics import StepMetrics, console_line
+from dfx_agent.demo.step_metrics import StepMetrics, console_line, short_line
 
 MAX_RESPONSE_LENGTH = 24
 ROLLOUT_BATCH_SIZE = 32
@@ -46,7 +46,10 @@ TIMERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line can change; ``*_every`` count steps, 0 is never."""
+    """What the command line can change; ``*_every`` count steps, 0 is never.
+
+    ``is_brief``: a short line for each step instead of all metrics as verl's console logger.
+    """
 
     seed: int
     num_steps: int
@@ -56,6 +59,7 @@ class Settings:
     checkpoint_every: int
     validate_every: int
     checkpoint_folder: Path
+    is_brief: bool = False
 
 
 @dataclass(frozen=True)
@@ -297,7 +301,11 @@ class Trainer:
             metrics["perf/throughput"] = num_tokens / step_seconds / self._world_size
             metrics["training/global_step"] = step
             dfx.scalars(metrics, step=step)
-            print(console_line(step, metrics), flush=True)
+            if self._settings.is_brief:
+                line = short_line(step, self._settings.num_steps, metrics, TIMERS)
+            else:
+                line = console_line(step, metrics)
+            print(line, flush=True)
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -122,6 +122,26 @@ PathFinder.find_spec = lambda name, *rest: None if name == "torch" else find(nam
 """
 
 
+def test_the_demo_prints_a_short_line_a_step_and_ends_with_what_was_seen(free_port, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
+    listen = f"127.0.0.1:{free_port()}"
+    command = ("demo", "--ranks", "1", "--steps", "2", "--exit", "--no-browser", "--listen", listen)
+    ended = subprocess.run(
+        [*DFX_AGENT, *command], check=False, capture_output=True, text=True, timeout=300,
+        stdin=subprocess.DEVNULL, env=job_environment(TMPDIR=str(tmp_path)),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    first, *lines, seen, written, next_step = ended.stdout.splitlines()
+    assert first.startswith(f"dfx-agent: page http://{listen}/")
+    steps = [line for line in lines if line.startswith("step ")]
+    assert [line.split()[1] for line in steps] == ["1/2", "2/2"]
+    assert all(len(line) < 100 for line in steps)
+    assert seen.startswith("dfx-agent: seen: The run ended normally")
+    (report,) = tmp_path.glob("demo-*.html")
+    assert written == f"dfx-agent: report {report}  page http://{listen}/ (ends now)"
+    assert "attach --pid" in next_step
+
+
 def test_demo_without_torch_says_what_to_install():
     command = [DFX_AGENT[0], "-c", WITHOUT_TORCH + DFX_AGENT[2], "demo", "--no-browser"]
     ended = subprocess.run(

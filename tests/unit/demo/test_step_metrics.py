@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dfx_agent.demo.step_metrics import StepMetrics, console_line
+from dfx_agent.demo.step_metrics import StepMetrics, console_line, short_line
 
 
 @pytest.fixture
@@ -82,3 +82,12 @@ def test_console_line_reads_as_verls():
     line = console_line(7, {"actor/ppo_kl": -0.000123456789, "actor/grad_norm": math.nan})
 
     assert line == "step:7 - actor/ppo_kl:-0.000123457 - actor/grad_norm:nan"
+
+
+def test_the_short_line_names_the_longest_stage_of_those_that_ran():
+    metrics = {"timing_s/step": 0.5, "timing_s/gen": 0.2, "timing_s/ref": 0.3}
+    metrics |= {"perf/total_num_tokens": 600.0, "critic/rewards/mean": 0.25}
+    timers = {"rollout": "timing_s/gen", "ref_logprob": "timing_s/ref", "reward": "timing_s/reward"}
+    line = short_line(7, 240, metrics, timers)
+    expected = "step   7/240  reward 0.250    1,200 tokens/s  0.50 s, longest ref_logprob 0.30 s"
+    assert line == expected
