@@ -90,7 +90,7 @@ def _train(options: argparse.Namespace, guest_clock: GuestClock) -> None:
 
 
 def _run_block(job: Job, guest: ToggledGuest, arm: str) -> Block:
-    guest.switch(is_on=arm in ("on", "reduced"), is_reduced=arm == "reduced")
+    guest.set_arm(arm)
     for _ in range(WARM_UP_STEPS):
         job.step()
     dist.barrier()

@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ def timed(step: Callable[[], None], num_steps: int) -> Block:
     return {"wall_seconds": wall / num_steps, "cpu_seconds": cpu / num_steps}
 
 
-def write_rounds(run_block: Callable[[str], Block], seconds: float, out: Path) -> None:
+def write_rounds(
+    run_block: Callable[[str], Block], seconds: float, out: Path, arms: Sequence[str] = ARMS
+) -> None:
     """Rounds until rank 0 says that it is time; rank 0 writes those of all ranks as JSON.
 
     The order of the arms is drawn anew in every round, the same on every rank. The first round is
@@ -52,7 +54,7 @@ def write_rounds(run_block: Callable[[str], Block], seconds: float, out: Path) -
     rounds: Rounds = []
     end = time.monotonic() + seconds
     while _agree(go_on=time.monotonic() < end or len(rounds) < MIN_ROUNDS):
-        rounds.append({arm: run_block(arm) for arm in draw.sample(ARMS, len(ARMS))})
+        rounds.append({arm: run_block(arm) for arm in draw.sample(arms, len(arms))})
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, rounds[1:])
     if dist.get_rank() == 0:

@@ -27,10 +27,16 @@ class ToggledGuest:
         self._root = root
         self._writer = recorder.current
 
+    def set_arm(self, arm: str) -> None:
+        """``arm``: of bench/rounds.py, or "no NAME", all hooks but this one."""
+        self.switch(is_on=arm not in ("off", "again"), is_reduced=arm == "reduced")
+        if arm.startswith("no "):
+            patches.registry[arm.removeprefix("no ")].restore()
+
     def switch(self, *, is_on: bool, is_reduced: bool = False) -> None:
         """Run WARM_UP_STEPS next, without timing them.
 
-        ``is_reduced``: without what the default budget gives up where steps are too short.
+        ``is_reduced``: without what the default budget reduces where steps are too short.
         """
         unhook()
         recorder.current = self._writer if is_on else None

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import dfx_agent.shim as dfx
 from bench.leaving_group import leave_group
-from bench.rounds import SEED, Block, timed, write_rounds
+from bench.rounds import ARMS, SEED, Block, timed, write_rounds
 from bench.toggled_guest import WARM_UP_STEPS, ToggledGuest
 from dfx_agent.demo.fault_plan import FaultPlan
 from dfx_agent.demo.trainer import Settings, Trainer
@@ -42,7 +42,7 @@ class _Toggled:
         self._step = 0
 
     def run_block(self, arm: str) -> Block:
-        self._guest.switch(is_on=arm in ("on", "reduced"), is_reduced=arm == "reduced")
+        self._guest.set_arm(arm)
         self._trainer._generator.manual_seed(SEED + dist.get_rank())
         for _ in range(WARM_UP_STEPS):
             self._run_step()
@@ -60,11 +60,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--arms", default=",".join(ARMS), help="default %(default)s")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dfx.init(run="bench", role="trainer", framework="verl")
     dist.init_process_group("gloo")
-    write_rounds(_Toggled().run_block, options.seconds, options.out)
+    write_rounds(_Toggled().run_block, options.seconds, options.out, options.arms.split(","))
     leave_group()
     dfx.shutdown()
 
