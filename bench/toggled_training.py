@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -36,8 +37,8 @@ SETTINGS = Settings(
 class _Toggled:
     """The trainer with a guest that comes and goes, as a job that never called ``init``."""
 
-    def __init__(self) -> None:
-        self._trainer = Trainer(SETTINGS, FaultPlan([], dist.get_rank(), dist.get_world_size()))
+    def __init__(self, settings: Settings) -> None:
+        self._trainer = Trainer(settings, FaultPlan([], dist.get_rank(), dist.get_world_size()))
         self._guest = ToggledGuest(self._trainer._parallel_policy)
         self._step = 0
 
@@ -60,12 +61,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--prompts-per-rank", type=int, default=SETTINGS.prompts_per_rank)
+    parser.add_argument("--group-size", type=int, default=SETTINGS.group_size)
     parser.add_argument("--arms", default=",".join(ARMS), help="default %(default)s")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dfx.init(run="bench", role="trainer", framework="verl")
     dist.init_process_group("gloo")
-    write_rounds(_Toggled().run_block, options.seconds, options.out, options.arms.split(","))
+    size = {"prompts_per_rank": options.prompts_per_rank, "group_size": options.group_size}
+    toggled, arms = _Toggled(replace(SETTINGS, **size)), options.arms.split(",")
+    write_rounds(toggled.run_block, options.seconds, options.out, arms)
     leave_group()
     dfx.shutdown()
 
