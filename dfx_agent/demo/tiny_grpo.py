@@ -121,20 +121,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         help="samples per prompt, default %(default)s",
     )
     add("--learning-rate", type=_positive, default=1e-4, metavar="RATE", help="default %(default)s")
-    add(
-        "--checkpoint-every",
-        type=_at_least(0),
-        default=25,
-        metavar="STEPS",
-        help="into a temporary folder; 0 is never, default %(default)s",
-    )
-    add(
-        "--validate-every",
-        type=_at_least(0),
-        default=10,
-        metavar="STEPS",
-        help="0 is never, default %(default)s",
-    )
+    for what, default in (("checkpoint", 25), ("validate", 10)):
+        add(
+            f"--{what}-every",
+            type=_at_least(0),
+            default=default,
+            metavar="STEPS",
+            help="0 is never, default %(default)s",
+        )
     add("--brief", action="store_true", help="a short line for each step, not all metrics")
     add(
         "--fault",
