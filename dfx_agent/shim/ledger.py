@@ -65,7 +65,8 @@ class _Column:
     kind: str
     num_rows: int
     widths: Any
-    sums: Any  # of each row, or of every k-th; a tensor until it has arrived from its device
+    # of each row, or of every k-th: a list; a tensor until it has arrived from its device
+    sums: Any
     is_whole: bool = True
     is_list: bool = False  # of Python
 
@@ -106,34 +107,40 @@ def observe(
     step, now = recorder.step_now(), time.monotonic_ns()
     place = str(boundary).replace("/", ".")[:64]
 
-    def emit(field: str, column: str, value: float, crossing: int, count: int) -> None:
-        name, code = recorder.name_id(f"{place}/{column}"[:200]), _FIELD[field]
-        recorder.emit(now, now, value, step, crossing, count, code, LEDGER, name)
+    def write(rows: Iterable[tuple[str, str, float]]) -> None:
+        fields, crossing = list(rows), _next_crossing() & 0xFFFFFFFF
+        emit, names, count = recorder.emit, recorder.crossing_names, len(fields)
+        for field, column, value in fields:
+            name = names.get((place, column)) or _name_id(recorder, place, column)
+            emit(now, now, float(value), step, crossing, count, _FIELD[field], LEDGER, name)
 
-    def write(host: Any) -> None:
+    def arrive(host: Any) -> None:
         try:
             _arrive(columns.values(), host)
-            fields = list(_fields(columns, num_unread))
-            crossing = _next_crossing() & 0xFFFFFFFF
-            for field, column, value in fields:
-                emit(field, column, float(value), crossing, len(fields))
+            write(_fields(columns, num_unread))
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
     try:
         if not recorder.looks_at(step):
-            emit("is_left_out", "", 1.0, _next_crossing() & 0xFFFFFFFF, 1)
+            write([("is_left_out", "", 1.0)])
         else:
             columns, num_unread = _read(batch, ids, groups)
-            waiting = [column.sums for column in columns.values() if _is_on_device(column.sums)]
+            waiting = [c.sums for c in columns.values() if type(c.sums) is not list]
             if waiting:
-                recorder.fetch(sys.modules["torch"].cat(waiting), write)
+                recorder.fetch(sys.modules["torch"].cat(waiting), arrive)
             else:
-                write(None)
+                write(_fields(columns, num_unread))
         if begin:
             meter.spent_ns += clock() - begin
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
+
+
+def _name_id(recorder: Recorder, place: str, column: str) -> int:
+    """Of "place/column"; 0 where the table of names is full."""
+    found = recorder.crossing_names[place, column] = recorder.name_id(f"{place}/{column}"[:200])
+    return found
 
 
 def _read(batch: Any, ids: Any, groups: Any) -> tuple[dict[str, _Column], int]:
@@ -289,9 +296,9 @@ def _row_sum(row: Any) -> Any:
 
 def _arrive(columns: Iterable[_Column], host: Any) -> None:
     """Put what came from a device, all columns in a row, where it belongs."""
-    values = iter(() if host is None else host.tolist())
+    values = iter(host.tolist())
     for column in columns:
-        if _is_on_device(column.sums):
+        if type(column.sums) is not list:
             column.sums = list(itertools.islice(values, len(column.sums)))
 
 

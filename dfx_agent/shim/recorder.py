@@ -88,6 +88,7 @@ class Recorder:
         self.leave = segment.inflight.leave
         self.end = segment.end
         self._names: dict[str, int] = {}
+        self.crossing_names: dict[tuple[str, str], int] = {}  # (boundary, column) of the ledger
         self._failures: set[int] = set()  # places that are not written again
         self._name_lock = threading.RLock()
         self._naming = 0

@@ -26,7 +26,8 @@ class Notebook:
     """Stands where the recorder stands; a device tensor arrives when ``flush`` is called."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self.names = [""]  # the id 0 means that there is no room
+        self.crossing_names: dict[tuple[str, str], int] = {}
         self.records: list[tuple] = []
         self.pending: list = []
         self.num_errors = 0
