@@ -102,11 +102,16 @@ class SymptomRow:
 
 @dataclass(frozen=True, slots=True)
 class OnsetRange:
-    """When a divergence began: the likeliest step, and from which to which it may have been."""
+    """When a divergence began: the likeliest step, and from which to which it may have been.
+
+    ``first``: the family that left its range first, "mismatch", or the signal that blew up; ""
+    where nothing moved. The page settles all of it, for as long as it lasts.
+    """
 
     step: int
     low_step: int
     high_step: int
+    first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +123,7 @@ class SignalState:
     of the newest 5 that reported NaN or Inf there. ``num_identical_score_steps``: consecutive
     steps whose highest and lowest score were the same, None when scores are not reported.
     ``aborted_recent_median``: share of the samples given up, median of the newest 8 steps.
-    ``onset``: of the divergence that the page is on for, by all signals that moved; None where no
-    vote found it.
+    ``onset``: of the divergence that the page is on for, as of its first step; None without one.
     """
 
     row: int

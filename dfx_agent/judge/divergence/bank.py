@@ -16,6 +16,7 @@ from dfx_agent.judge.divergence.aborted_share import AbortedShare
 from dfx_agent.judge.divergence.around_onset import KeptAroundOnset
 from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
 from dfx_agent.judge.divergence.broken_values import NonFinite
+from dfx_agent.judge.divergence.cause_order import onset_of
 from dfx_agent.judge.divergence.collapse import (
     MOVED_BY_LEARNING,
     REWARD,
@@ -284,8 +285,12 @@ class SignalBank:
         self._collapsed.observe(step, values)
 
     def _raise_alarms(self, signal: Signal, alarms: Mapping[Direction, int]) -> None:
-        for direction, onset in alarms.items():
-            self._symptoms[signal.spec.symptom, direction].alarm(self._row, onset)
+        for direction, began in alarms.items():
+            key, own = (signal.spec.symptom, direction), None
+            if self._onset is not None and not self._symptoms[key].is_active(self._row):
+                # moved after the page began: not before what the page is about
+                own = find_onset(self._histories(*key), from_step=self._onset.low_step)
+            self._symptoms[key].alarm(self._row, began if own is None else own.step)
 
     def _follow_reward(self, step: int, value: float | None, signal: Signal) -> None:
         self._reward.observe(step, value, signal.plain_z, signal.baseline.smallest_step)
@@ -352,6 +357,8 @@ class SignalBank:
             symptom.hold(self._row)
         self._find_onset()
         self._rows = None
+        signals = tuple(signal.as_row() for signal in self._signals if signal.is_known)
+        self._onset = onset_of(self._state(signals))
 
     def _find_onset(self) -> None:
         """Of the run by all signals that moved, then of each family not before it can be."""

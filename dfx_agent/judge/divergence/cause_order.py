@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from dfx_agent.snapshot import CollapseRow, SignalState
+from dfx_agent.judge.divergence.collapse import lasting
+from dfx_agent.snapshot import CollapseRow, OnsetRange, SignalState
 
 
 class _Meaning(NamedTuple):
@@ -49,22 +51,46 @@ _BLOW_UP = "{signal} first: it blew up (learning rate, loss scale, a bad batch)"
 _BLOW_UP_CHANGE = "lower the learning rate, and check the loss scale and the batch of that step"
 
 
-def cause(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
-    """Nothing ("") without an onset. ``collapses``: those that have lasted long enough to page."""
-    first = _first(state, collapses)
-    return first.cause if first else ""
+def cause(onset: OnsetRange) -> str:
+    """What that usually means; "" where nothing moved."""
+    return _meaning(onset.first).cause if onset.first else ""
 
 
-def change(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
+def change(onset: OnsetRange) -> str:
     """What to change before the run goes on from an older checkpoint."""
+    return _meaning(onset.first or "divergence").change
+
+
+def onset_of(state: SignalState) -> OnsetRange:
+    """Since when, and what came first: as settled when the page began, else as of this step.
+
+    The step that all signals together point to (``state.onset``), but where a collapse by size is
+    older the first step of all that moved.
+    """
+    found = state.onset
+    if found is not None and found.first:
+        return found
+    collapses = lasting(state.collapses)
+    sizes = [row.onset_step for row in collapses if row.onset_step is not None]
     first = _first(state, collapses)
-    return first.change if first else _MEANINGS["divergence"].change
+    if found is not None and found.low_step <= min(sizes, default=found.low_step):
+        return replace(found, first=first)
+    active = (row.onset_step for row in state.symptoms if row.is_active)
+    begun = [*sizes, *(step for step in active if step is not None)]
+    step = min(begun, default=state.step)
+    return OnsetRange(step, step, step, first)
 
 
-def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> _Meaning | None:
+def _meaning(first: str) -> _Meaning:
+    """Of a family; a loss is in none."""
+    known = _MEANINGS.get(first)
+    return known or _Meaning(_BLOW_UP.format(signal=first), _BLOW_UP_CHANGE)
+
+
+def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
     """Of what began in the same step not the reward, which follows from the others."""
     onsets = [
-        (row.onset_step, _MEANINGS[_named(state, row.symptom)])
+        (row.onset_step, _named(state, row.symptom))
         for row in state.symptoms
         if row.is_active and row.onset_step is not None and row.symptom in _MEANINGS
     ]
@@ -74,15 +100,13 @@ def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> _Meaning | N
         for row in collapses
         if row.onset_step is not None
     ]
-    reward = _MEANINGS["reward"]
-    return min(onsets, key=lambda each: (each[0], each[1] is reward))[1] if onsets else None
+    return min(onsets, key=lambda each: (each[0], each[1] == "reward"))[1] if onsets else ""
 
 
-def _collapsed(signal: str, families: dict[str, str]) -> _Meaning:
+def _collapsed(signal: str, families: dict[str, str]) -> str:
     """By the family of the signal; a loss is in none, and what has no signal is about length."""
     family = families.get(signal, signal) if signal else "length"
-    known = _MEANINGS.get(family)
-    return known or _Meaning(_BLOW_UP.format(signal=signal), _BLOW_UP_CHANGE)
+    return family if family in _MEANINGS else signal
 
 
 def _named(state: SignalState, symptom: str) -> str:

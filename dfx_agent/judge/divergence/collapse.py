@@ -11,11 +11,13 @@ that stays at its lowest. A reward fall: far below its best, row after row (``re
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dfx_agent.judge.divergence.bands import Band
 from dfx_agent.judge.divergence.kept import Kept
 from dfx_agent.judge.divergence.symptoms import CALM_STEPS, SIGNALS, SignalSpec
+from dfx_agent.snapshot import CollapseKind, CollapseRow
 
 BLOW_UP_STEPS = 5
 BLOW_UP_FACTOR = 20.0
@@ -54,6 +56,22 @@ _LOG_ENTROPY_FALL, _LOG_LEAST_NORM = math.log(ENTROPY_FALL_FACTOR), math.log(LEA
 _NO_SPIKES = frozenset({ENTROPY, "clip_fraction", "response_length"})
 # signals that can page by their size alone
 SIZED = frozenset(spec.name for spec in SIGNALS if not spec.is_raw or spec.name == REWARD)
+
+# steps from which on a state pages
+_ENOUGH_STEPS: Mapping[CollapseKind, int] = {
+    "blow_up": BLOW_UP_STEPS,
+    "spikes": SPIKE_STEPS,
+    "entropy_fall": ENTROPY_CRASH_STEPS,
+    "truncation": JUMP_STEPS,
+    "dead": DEAD_STEPS,
+    "not_learning": NOT_LEARNING_STEPS,
+    "reward_fall": REWARD_FALL_STEPS,
+}
+
+
+def lasting(rows: Iterable[CollapseRow]) -> list[CollapseRow]:
+    """Those that have lasted long enough to page."""
+    return [row for row in rows if row.num_steps >= _ENOUGH_STEPS[row.kind]]
 
 
 @dataclass(frozen=True)

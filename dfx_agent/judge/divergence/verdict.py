@@ -7,16 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dfx_agent.base.text import capitalized, joined, listed, rounded
 from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.broken_values import Break, sentence
-from dfx_agent.judge.divergence.cause_order import cause, change
-from dfx_agent.judge.divergence.collapse import (
-    BLOW_UP_STEPS,
-    DEAD_STEPS,
-    ENTROPY_CRASH_STEPS,
-    JUMP_STEPS,
-    NOT_LEARNING_STEPS,
-    REWARD_FALL_STEPS,
-    SPIKE_STEPS,
-)
+from dfx_agent.judge.divergence.cause_order import cause, change, onset_of
+from dfx_agent.judge.divergence.collapse import lasting
 from dfx_agent.judge.divergence.signal import CUSUM_ALARM
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.rules.conditions import Condition
@@ -76,15 +68,6 @@ _COLLAPSES_OVER = {
     "not_learning": "nothing was learned until step {last}",
     "reward_fall": "reward was far below its best until step {last}",
 }
-_ENOUGH_STEPS = {
-    "blow_up": BLOW_UP_STEPS,
-    "spikes": SPIKE_STEPS,
-    "entropy_fall": ENTROPY_CRASH_STEPS,
-    "truncation": JUMP_STEPS,
-    "dead": DEAD_STEPS,
-    "not_learning": NOT_LEARNING_STEPS,
-    "reward_fall": REWARD_FALL_STEPS,
-}
 
 
 def broken_verdict(
@@ -116,7 +99,7 @@ def divergence_verdict(
     active = [row for row in state.symptoms if row.is_active]
     if critical.holds(samples_of(state)):
         vote = symptom_samples(state.symptoms, improving=state.is_reward_improving)
-        return _found(state, role, active, checkpoints, is_voted=critical.holds(vote))
+        return _found(state, role, checkpoints, is_voted=critical.holds(vote))
     missing = _missing_evidence(state, critical)
     if missing:
         lines = (*_figures(state), *_needed(state, critical))
@@ -139,44 +122,32 @@ def unseen_verdict(role: str) -> Verdict:
 def _found(
     state: SignalState,
     role: str,
-    active: list[SymptomRow],
     checkpoints: Collection[int],
     *,
     is_voted: bool,
 ) -> Verdict:
-    """Since the step that all signals together point to; a collapse by size may be older."""
-    collapses = _collapses(state)
+    """What the page says for as long as it is on."""
+    collapses = lasting(state.collapses)
     if not is_voted and [row.kind for row in collapses] == ["not_learning"]:
         return _not_learning(state, role, collapses[0])
-    first, low, high = _onset(state, active, collapses)
+    onset = onset_of(state)
     is_over = collapses and all(_is_over(state, row) for row in collapses) and not is_voted
     head = sentences.WAS_DIVERGING if is_over else sentences.DIVERGING
+    low, high = onset.low_step, onset.high_step
     between = "" if low == high else f" (between steps {low} and {high})"
+    moved = moved_text(state, has_date=True)
     frozen = (
         f"the usual ranges are those before step {state.latched_step}" if state.is_latched else ""
     )
     return Verdict(
         "divergence", "found", role,
-        head(step=first, between=between, symptoms=moved_text(state, is_dated=len(active) > 1)),
-        cause=cause(state, collapses), step=first,
+        head(step=onset.step, between=between, symptoms=moved),
+        cause=cause(onset), step=onset.step,
         evidence=(*_figures(state), *filter(None, [frozen])),
         action=head.action_text(
-            checkpoint=_checkpoint(checkpoints, low), change=change(state, collapses)
+            checkpoint=_checkpoint(checkpoints, low), change=change(onset)
         ),
     )  # fmt: skip
-
-
-def _onset(
-    state: SignalState, active: list[SymptomRow], collapses: list[CollapseRow]
-) -> tuple[int, int, int]:
-    """The likeliest step, and from which to which it may have been."""
-    sizes = [row.onset_step for row in collapses if row.onset_step is not None]
-    found = state.onset
-    if found is not None and found.low_step <= min(sizes, default=found.low_step):
-        return found.step, found.low_step, found.high_step
-    begun = [*sizes, *(row.onset_step for row in active if row.onset_step is not None)]
-    first = min(begun, default=state.step)
-    return first, first, first
 
 
 def _checkpoint(checkpoints: Collection[int], low_step: int) -> str:
@@ -197,17 +168,20 @@ def _not_learning(state: SignalState, role: str, row: CollapseRow) -> Verdict:
     )  # fmt: skip
 
 
-def moved_text(state: SignalState, *, is_dated: bool = True) -> str:
+def moved_text(state: SignalState, *, has_date: bool = False) -> str:
     """Which signals moved, from where to where, since when; "" where none did.
 
-    A sentence that has a date of its own, and names one signal, needs no second one (``is_dated``).
+    ``has_date``: the sentence says since when; about one signal it needs no second date.
     """
     active = [row for row in state.symptoms if row.is_active]
     families = {signal.signal: signal.symptom for signal in state.signals}
     moved = {row.symptom for row in active}
-    said = [_said(row, state, is_dated=is_dated) for row in active]
     sizes: dict[str, str] = {}
-    for row in _collapses(state):
+    collapses = lasting(state.collapses)
+    named = moved | {families.get(row.signal, row.signal or "length") for row in collapses}
+    is_dated = not has_date or len(named) > 1
+    said = [_said(row, state, is_dated=is_dated) for row in active]
+    for row in collapses:
         is_said = families.get(row.signal) in moved
         if row.kind not in _SAID_BY_SYMPTOM or not is_said:
             # of several about one signal the first says it
@@ -245,11 +219,6 @@ def _side(state: SignalState, row: CollapseRow) -> str:
     signal = next((s for s in state.signals if s.signal == row.signal), None)
     is_low = signal is not None and signal.z is not None and signal.z < 0
     return "below" if is_low else "above"
-
-
-def _collapses(state: SignalState) -> list[CollapseRow]:
-    """Those that have lasted long enough to page."""
-    return [row for row in state.collapses if row.num_steps >= _ENOUGH_STEPS[row.kind]]
 
 
 def _missing_evidence(state: SignalState, critical: Condition) -> str:

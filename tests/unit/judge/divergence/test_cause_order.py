@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dfx_agent.judge.divergence.bank import SignalBank
-from dfx_agent.judge.divergence.cause_order import cause
+from dfx_agent.judge.divergence.cause_order import cause, onset_of
 from dfx_agent.snapshot import CollapseRow, SignalState, SymptomRow
 
 NOTHING = SignalBank().observe(1, {"policy_kl": 1e-3, "mismatch_kl": 1e-3, "grad_norm": 1.0})
@@ -27,7 +27,7 @@ def first(said: str) -> str:
 
 
 def cause_of(shown: SignalState) -> str:
-    return cause(shown, [row for row in shown.collapses if row.num_steps])
+    return cause(onset_of(shown))
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_which_kl_it_was(zs, named):
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        (CollapseRow("blow_up", "loss", 3, 9), "loss"),
+        (CollapseRow("blow_up", "loss", 5, 9), "loss"),
         (CollapseRow("truncation", "", 3, 9), "response length"),
-        (CollapseRow("dead", "", 3, 9), "response length"),
-        (CollapseRow("blow_up", "loss", 3, 11), "entropy"),
+        (CollapseRow("dead", "", 8, 9), "response length"),
+        (CollapseRow("blow_up", "loss", 5, 11), "entropy"),
         (CollapseRow("blow_up", "loss", 0, 9), "entropy"),
-        (CollapseRow("blow_up", "loss", 3, None), "entropy"),
+        (CollapseRow("blow_up", "loss", 5, None), "entropy"),
     ],
 )
 def test_a_collapse_that_came_first(row, named):
@@ -82,4 +82,4 @@ def test_of_what_began_in_the_same_step_the_reward_is_not_the_cause():
 
 def test_a_collapse_that_has_not_lasted_names_no_cause():
     short = state(symptom("length", 10), collapses=[CollapseRow("blow_up", "loss", 1, 3)])
-    assert first(cause(short, [])) == "response length"
+    assert first(cause_of(short)) == "response length"

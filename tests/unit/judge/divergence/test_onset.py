@@ -7,8 +7,11 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from training_curves import healthy
 
+from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.onset import find_onset
+from dfx_agent.judge.divergence.verdict import divergence_verdict
 
 ROWS = st.lists(st.floats(-1e6, 1e6), max_size=60)
 
@@ -75,3 +78,44 @@ def test_the_range_holds_the_step_whatever_the_rows(rows):
     found = find_onset([history(zs) for zs in rows])
     if found is not None:
         assert found.low_step <= found.step <= found.high_step
+
+
+def _collapse_while_entropy_declines(onset: int = 60, num_steps: int = 160):
+    """KL and gradient norm run away; the entropy falls by 0.6 % a step from the start on."""
+    rng = random.Random(4)
+    for step in range(num_steps):
+        values = healthy(rng)
+        values["entropy"] *= 0.994**step
+        if step >= onset:
+            values["policy_kl"] *= 12
+            values["grad_norm"] *= 6
+            values["reward"] -= 0.25
+        yield step, values
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_cause_and_onset_of_a_page_stay_as_they_were_found(is_restarted):
+    bank, said = SignalBank(), []
+    for step, values in _collapse_while_entropy_declines():
+        state = bank.observe(step, values)
+        if is_restarted and step == 80:
+            kept = bank.kept()
+            bank = SignalBank()
+            bank.resume(kept)
+        if state.is_latched:
+            verdict = divergence_verdict(state, "trainer")
+            said.append((verdict.step, verdict.cause, verdict.action))
+    assert len(said) > 60
+    assert len(set(said)) == 1
+    assert said[0][0] in range(57, 64)
+    assert not said[0][1].startswith("entropy")
+
+
+def test_what_moves_after_the_page_began_is_not_dated_before_it():
+    bank = SignalBank()
+    for step, values in _collapse_while_entropy_declines():
+        state = bank.observe(step, values)
+        if state.is_latched:
+            dates = {row.symptom: row.onset_step for row in state.symptoms if row.is_active}
+            assert min(dates.values()) >= state.onset.low_step
+    assert "entropy" in dates
