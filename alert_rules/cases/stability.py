@@ -129,6 +129,10 @@ CASES = {
         fires=(drift("response_length", 2.1),),
         silent=(drift("response_length", 1.9), drift("entropy", 9)),
     ),
+    ("DfxReferenceKlDrift", "warning"): Cases(
+        fires=(drift("ref_kl", 21),),
+        silent=(drift("ref_kl", 19), drift("entropy", 30)),
+    ),
     ("DfxNoLearningSignal", "critical"): Cases(
         fires=(scores(8, had_signal=True),),
         silent=(scores(7, had_signal=True), scores(8, had_signal=False)),

@@ -23,6 +23,7 @@ from dfx_agent.rules.declared.stability import (
     ENTROPY_DRIFT,
     LENGTH_DRIFT,
     NONFINITE,
+    REFERENCE_KL_DRIFT,
 )
 from dfx_agent.rules.samples import LatestSamples, SignalFigures
 from dfx_agent.snapshot import SignalState
@@ -33,7 +34,11 @@ EPISODE_GAP_ROWS = 20
 STEP_CLOCKED = tuple(
     alert for alert in ALERTS if metrics_read([alert]) & {m.name for m in signals.METRICS}
 )
-_DRIFTS = {ENTROPY_DRIFT.name: "entropy", LENGTH_DRIFT.name: "response_length"}
+_DRIFTS = {
+    ENTROPY_DRIFT.name: "entropy",
+    LENGTH_DRIFT.name: "response_length",
+    REFERENCE_KL_DRIFT.name: "ref_kl",
+}
 _DIVERGENCE_NAMES = {DIVERGENCE.name, CLASSIC.name}
 
 

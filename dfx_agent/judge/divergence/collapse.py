@@ -53,7 +53,8 @@ REWARD_FLOOR_MARGIN = 0.01
 LOG_FAR = math.log(min(BLOW_UP_FACTOR, ENTROPY_FALL_FACTOR, SPIKE_FACTOR))
 _LOG_BLOW_UP, LOG_SPIKE = math.log(BLOW_UP_FACTOR), math.log(SPIKE_FACTOR)
 _LOG_ENTROPY_FALL, _LOG_LEAST_NORM = math.log(ENTROPY_FALL_FACTOR), math.log(LEAST_USUAL_NORM)
-_NO_SPIKES = frozenset({ENTROPY, "clip_fraction", "response_length"})
+# one token can make a reference KL of any size; one that stays far is a blow-up
+_NO_SPIKES = frozenset({ENTROPY, "clip_fraction", "response_length"}) | REFERENCE_KLS
 # signals that can page by their size alone
 SIZED = frozenset(spec.name for spec in SIGNALS if not spec.is_raw or spec.name == REWARD)
 

@@ -271,10 +271,14 @@ def _word(signal: str) -> str:
 def _from_to(signal: SignalRow) -> str:
     if signal.value is None or signal.usual_value is None:
         return ""
-    least = _LEAST.get(signal.signal)
-    is_least = least is not None and signal.usual_value <= least * (1 + 1e-9)
-    usual = f"{'at most ' if is_least else ''}{rounded(signal.usual_value)}"
-    return f" from {usual} to {rounded(signal.value)}"
+    return f" from {_floored(signal.signal, signal.usual_value)} to {rounded(signal.value)}"
+
+
+def _floored(signal: str, value: float) -> str:
+    """Smaller values of a signal than its floor count as the floor."""
+    least = _LEAST.get(signal)
+    is_least = least is not None and value <= least * (1 + 1e-9)
+    return f"{'at most ' if is_least else ''}{rounded(value)}"
 
 
 def nonfinite_text(state: SignalState, since: Mapping[str, int]) -> str:
@@ -306,8 +310,8 @@ def drift_text(state: SignalState, name: str) -> str:
         return ""
     start = row.recent_median / row.drift_ratio
     verb = _DIRECTIONS["up" if row.drift_ratio > 1 else "down"]
-    recent = rounded(row.recent_median)
-    return f"{_WORDS[_FAMILIES[name]]} {verb} from {rounded(start)} to {recent}"
+    levels = f"from {_floored(name, start)} to {rounded(row.recent_median)}"
+    return f"{_WORDS[_FAMILIES[name]]} {verb} {levels}"
 
 
 def _figures(state: SignalState) -> Iterator[str]:

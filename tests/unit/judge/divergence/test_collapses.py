@@ -11,6 +11,7 @@ from kept_json import through_json
 from training_curves import active, collapsed, healthy, signal, trained
 
 from dfx_agent.backtest.episodes import episodes
+from dfx_agent.backtest.replay import replay
 from dfx_agent.judge.divergence.anchor import Anchor
 from dfx_agent.judge.divergence.bank import HOLD_STEPS, LATCH_SECONDS, LATCH_STEPS, SignalBank
 from dfx_agent.judge.divergence.verdict import divergence_verdict
@@ -473,3 +474,22 @@ def test_a_page_ends_where_the_job_goes_back_before_it():
     for step in range(40, 60):
         state = bank.observe(step, healthy(rng))
         assert not state.is_latched
+
+
+@pytest.mark.parametrize(("lost", "is_paged"), [(0.0, False), (0.2, True)])
+@pytest.mark.parametrize("num_rows", [5, 60])
+def test_a_reference_kl_alone_warns_and_pages_only_where_the_reward_is_lower(
+    lost, is_paged, num_rows
+):
+    """2,000 times its baseline: one token can make an estimate of that size."""
+    rng = random.Random(3)
+    rows = []
+    for step in range(160):
+        values = {**healthy(rng), "ref_kl": 0.05 * rng.lognormvariate(0, 0.2)}
+        if 80 <= step < 80 + num_rows:
+            values["ref_kl"] *= 2000
+            values["reward"] -= lost
+        rows.append((step, values))
+    found = {(episode.alert, episode.severity) for episode in replay(rows)}
+    assert (("DfxTrainingDivergence", "critical") in found) is is_paged
+    assert is_paged or ("DfxReferenceKlDrift", "warning") in found
