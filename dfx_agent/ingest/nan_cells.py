@@ -1,8 +1,9 @@
 """NaN in the cells of a table: exports write it where a run has no value, and a loss can be NaN.
 
 It is a value where its column had one in each of the newest rows, and so had another signal that
-has one now: a row of another kind (an evaluation) lacks all of them. Anywhere else it is no value,
-which is counted and said.
+has one now. A row of another kind (an evaluation) shares no signal with the rows before it and
+says nothing of theirs. Where such rows have blank cells, NaN is a value though all have it: what
+is missing is blank there. Anywhere else NaN is no value, which is counted and said.
 """
 
 from __future__ import annotations
@@ -15,24 +16,53 @@ from dfx_agent.catalogue.native.meaning import meaning_of
 _TAKEN_AS = "NaN, taken as not told"
 _MAX_KEYS_TOLD = 8
 _DENSE_ROWS = 12
+# more of another kind in a row are what the table is about from there on
+_MAX_OTHER_ROWS = 3
 
 
 class NanCells:
     """Which NaN of a table are values; rows are counted from 0."""
 
     def __init__(self) -> None:
-        self._missing_row: dict[str, int] = {}  # the newest row without a value
+        # the newest row without a value, as its number among those of the usual kind
+        self._missing_row: dict[str, int] = {}
+        self._num_other = self._num_other_in_a_row = 0
+        self._other_row = -1
+        self._blank: set[str] = set()  # what rows of another kind leave blank
 
     def values(
         self, names: Sequence[str], blank: Iterable[str], record: Iterable[str], row: int
     ) -> list[str]:
         """Those of ``names``, NaN in this row, that are values; ``record`` has those with one."""
-        found = [name for name in names if self._is_dense(name, row)] if names else []
-        if found and not any(self._is_dense(n, row) and meaning_of(n) for n in record):
+        blank, usual_row = list(blank), row - self._num_other
+        if not self._shares_a_signal(record, usual_row):
+            if names and all(n in self._blank and self._is_dense(n, usual_row) for n in names):
+                self._missing_row.update(dict.fromkeys(blank, usual_row))
+                return list(names)
+            if self._is_passed_over(row):
+                self._blank.update(blank)
+                return []
+        found = [name for name in names if self._is_dense(name, usual_row)] if names else []
+        if found and not any(self._is_dense(n, usual_row) and meaning_of(n) for n in record):
             found = []
         for name in (*blank, *(name for name in names if name not in found)):
-            self._missing_row[name] = row
+            self._missing_row[name] = usual_row
         return found
+
+    def _shares_a_signal(self, record: Iterable[str], usual_row: int) -> bool:
+        """With the row before it of the usual kind; the first row has none before it."""
+        present = (name for name in record if self._missing_row.get(name, -1) < usual_row - 1)
+        return usual_row < 1 or any(map(meaning_of, present))
+
+    def _is_passed_over(self, row: int) -> bool:
+        """A row of another kind, unless there are too many of them in a row."""
+        is_in_a_row = row == self._other_row + 1
+        self._num_other_in_a_row = 1 + (self._num_other_in_a_row if is_in_a_row else 0)
+        if self._num_other_in_a_row > _MAX_OTHER_ROWS:
+            return False
+        self._other_row = row
+        self._num_other += 1
+        return True
 
     def _is_dense(self, name: str, row: int) -> bool:
         return row - self._missing_row.get(name, -1) > _DENSE_ROWS

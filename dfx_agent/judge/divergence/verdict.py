@@ -283,11 +283,11 @@ def _floored(signal: str, value: float) -> str:
 
 def nonfinite_text(state: SignalState, since: Mapping[str, int]) -> str:
     """Which values are NaN or infinite, and since when; ``since``: step by place."""
-    return joined(
-        _nonfinite_sentence(_broken_names(state, where), step, num)
-        for where, step in since.items()
-        if (num := state.num_nonfinite_steps.get(where, 0))
-    )
+    named: dict[tuple[int, int], list[str]] = {}
+    for where, step in since.items():
+        num = state.num_nonfinite_steps.get(where, 0)
+        named.setdefault((step, num), []).extend(_broken_names(state, where))
+    return joined(_nonfinite_sentence(names, *told) for told, names in named.items())
 
 
 def _nonfinite_sentence(names: Sequence[str], step: int, num_steps: int) -> str:

@@ -98,3 +98,47 @@ def test_rows_with_garbage_in_a_column_of_numbers_are_counted(tmp_path):
     (log,) = open_logs(table(tmp_path, DENSE + dense(1, 31, "0.1") + broken + dense(36, 60, "0.1")))
     assert len(list(log.rows())) == 59
     assert log.num_left_out == 5
+
+
+WITH_EVALUATIONS = "step,loss,reward,kl,learning_rate,eval_reward\n"
+
+
+def evaluated(last: int, first_nan: int, nan: str, missing: str = "", every: int = 10) -> str:
+    """Rows of training, and behind every tenth one of an evaluation."""
+    text = WITH_EVALUATIONS
+    for step in range(last):
+        cells = nan if step >= first_nan else "0.1,0.5,0.2"
+        text += f"{step},{cells},1e-6,{missing}\n"
+        if step % every == 0:
+            text += f"{step},{missing},{missing},{missing},1e-6,0.5\n"
+    return text
+
+
+def nan_steps(run, key="loss"):
+    return [step for step, values in run.rows if math.isnan(values.get(key, 0.0))]
+
+
+@pytest.mark.parametrize("nan", ["nan,nan,0.2", "nan,0.5,0.2", "NaN,nan,nan"])
+@pytest.mark.parametrize("every", [2, 10])
+def test_nan_to_the_end_is_found_between_rows_of_evaluations(tmp_path, nan, every):
+    run = read(table(tmp_path, evaluated(60, 40, nan, every=every)))
+    assert nan_steps(run) == list(range(40, 60))
+
+
+@pytest.mark.parametrize("missing", ["", "nan"])
+def test_a_table_with_evaluations_that_is_sound_has_no_nan(tmp_path, missing):
+    run = read(table(tmp_path, evaluated(60, 99, "", missing)))
+    assert nan_steps(run) == []
+    assert sum("loss" in values for _, values in run.rows) == 60
+
+
+def test_where_missing_is_written_as_nan_a_row_of_it_is_no_value(tmp_path):
+    run = read(table(tmp_path, evaluated(60, 40, "nan,nan,nan", "nan")))
+    assert nan_steps(run) == []
+
+
+def test_a_log_that_begins_with_an_evaluation_or_changes_its_columns_is_read_on(tmp_path):
+    first = "0,,,,1e-6,0.5\n" * 5
+    text = evaluated(60, 40, "nan,0.5,0.2", every=99).removeprefix(WITH_EVALUATIONS)
+    run = read(table(tmp_path, WITH_EVALUATIONS + first + text))
+    assert nan_steps(run) == list(range(40, 60))
