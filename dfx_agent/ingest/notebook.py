@@ -18,7 +18,7 @@ from dfx_agent.ingest.lines import open_text
 from dfx_agent.ingest.printed_pairs import has_pairs, read_pair_lines
 from dfx_agent.ingest.printed_tables import column_names, table_record
 from dfx_agent.ingest.run import NotALogError, Notes, Part, Record, UnreadableLogError
-from dfx_agent.ingest.verl_console import verl_record
+from dfx_agent.ingest.verl_console import VerlLines
 
 # a notebook is read whole; those with many pictures have 20 MiB
 MAX_NOTEBOOK_CHARS = 64 << 20
@@ -33,7 +33,7 @@ def notebook_parts(path: Path, key_map: KeyMap) -> list[Part]:
             found.append(Part(f"cell {i}", partial(_as_read, records)))
             continue
         lines = "\n".join(_texts(outputs)).splitlines(keepends=True)
-        if any(verl_record(line, Notes()) for line in lines):
+        if any(VerlLines(Notes()).records(lines)):
             found.append(Part(f"cell {i}", partial(_printed_by_verl, lines)))
         elif has_report(lines, key_map) or has_pairs(lines, key_map):
             found.append(Part(f"cell {i}", partial(_printed, lines, key_map)))
@@ -53,7 +53,7 @@ def _printed(lines: list[str], key_map: KeyMap, notes: Notes) -> Iterator[Record
 
 
 def _printed_by_verl(lines: list[str], notes: Notes) -> Iterator[Record]:
-    return (record for line in lines if (record := verl_record(line, notes)) is not None)
+    return VerlLines(notes).records(lines)
 
 
 def _outputs(path: Path) -> Iterator[list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from statistics import fmean
 
 from dfx_agent.catalogue.native.meaning import meaning_of
-from dfx_agent.ingest.damaged_reports import UsualReport
+from dfx_agent.ingest.damaged_reports import JOINED, UsualReport
 from dfx_agent.ingest.json_lines import parse_object
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.printed_steps import step_of_heading, step_word_of, steps_of_line
@@ -98,30 +98,51 @@ def _mean(reports: list[Record], notes: Notes) -> list[Record]:
 
 
 def _reports(lines: Iterable[str], notes: Notes, key_map: KeyMap) -> Iterator[Record]:
-    """``block``: pairs of lines of their own; ``above``: a line with the step of those below it."""
-    block, above, usual = dict[str, float](), dict[str, float](), UsualReport()
+    """``above``: a line with the step of those below it."""
+    above, usual, damage = dict[str, float](), UsualReport(), ""
+    block = _Block(usual, key_map)
     for i, line in enumerate(lines, start=1):
         pairs = pairs_of(line)
-        if usual.is_damaged(line, pairs):
-            notes.left_out("is cut or garbled", f"line {i}")
+        damage = usual.damage(line, pairs)
+        if damage:
+            notes.left_out(damage, f"line {i}")
         is_alone = len(pairs) == 1 and ("step" in pairs or _is_alone(line))
-        if is_alone and not pairs.keys() <= block.keys():
-            block.update(pairs)
+        if is_alone and not pairs.keys() <= block.pairs.keys():
+            block.pairs.update(pairs)
             continue
-        is_ended = bool(pairs or _RULE.fullmatch(line)) and _is_report(_with_step(block), key_map)
-        if is_ended:
-            yield block
-        if pairs or is_ended:
-            block = pairs if is_alone else {}
-        if is_alone:
+        yield from block.ended_by(line, pairs, is_alone=is_alone)
+        if is_alone or damage == JOINED:
             continue
         if "step" in pairs:
             above = {} if means_signal(pairs, key_map) else pairs
         if _is_report(report := {**above, **pairs}, key_map):
             usual.learn(pairs)
             yield report
-    if _is_report(_with_step(block), key_map):
-        yield block
+    if not damage and usual.is_cut_block(block.pairs):
+        notes.left_out("ends within a block of lines", "the file")
+    yield from block.ended_by("", {}, is_alone=False, is_last=True)
+
+
+class _Block:
+    """``pairs`` of lines of their own, until a line ends them."""
+
+    def __init__(self, usual: UsualReport, key_map: KeyMap) -> None:
+        self.pairs: Record = {}
+        self._usual, self._map = usual, key_map
+
+    def ended_by(
+        self, line: str, pairs: Record, *, is_alone: bool, is_last: bool = False
+    ) -> Iterator[Record]:
+        """The block as a report, where this line ends it; the line may begin the next one."""
+        is_closed = _RULE.fullmatch(line) is not None
+        may_end = bool(pairs) or is_closed or is_last
+        is_ended = may_end and _is_report(_with_step(self.pairs), self._map)
+        if is_ended:
+            if is_closed:
+                self._usual.learn_block(self.pairs)
+            yield self.pairs
+        if pairs or is_ended:
+            self.pairs = pairs if is_alone else {}
 
 
 def has_pairs(lines: Iterable[str], key_map: KeyMap = NO_MAP) -> bool:

@@ -64,6 +64,16 @@ def steps_of_line(text: str, line: str) -> tuple[Record, str]:
     return steps | ({"epoch": _number(epochs[0]["step"])} if epochs else {}), rest
 
 
+def second_step(text: str) -> int | None:
+    """Where a word for a step comes again with another number; None where none does."""
+    first: dict[str, float] = {}
+    for match in _STEP.finditer(text):
+        step = _number(match["step"])
+        if first.setdefault(match["word"].lower(), step) != step:
+            return match.start()
+    return None
+
+
 def step_word_of(names: Iterable[str]) -> str | None:
     """The name that best says that it is the step."""
     words = [name for name in names if _STEP.fullmatch(f"{name} 1")]
