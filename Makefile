@@ -13,8 +13,8 @@ FRAMEWORKS := .venv-frameworks
 OLDEST := .venv-oldest
 GPU := .venv-gpu
 # What needs the agent's dependencies; no torch, which most of the guest's tests (and a demo) need.
-CORE := $(addprefix tests/unit/,web exporters alerting ingest catalogue attach deploy agent/test_config.py) \
-	$(addprefix tests/integration/,test_cli.py test_assets.py test_backtest.py)
+CORE := $(addprefix tests/unit/,web exporters facts alerting ingest catalogue attach deploy agent/test_config.py) \
+	$(addprefix tests/integration/,test_cli.py test_assets.py test_backtest.py test_imports.py)
 INPUTS := pyproject.toml constraints.txt dfx_agent/attach/dfx_agent.pth
 # Python compiles what is imported; pip would compile all, which is half of its time.
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
@@ -116,7 +116,7 @@ $(FRAMEWORKS)/.test: $(VENV)/.created $(INPUTS) constraints-frameworks.txt $(wil
 $(GPU)/.test: $(INPUTS)
 	test -x $(GPU)/bin/pip || $(PYTHON) -m venv --system-site-packages $(GPU)
 	$(GPU)/bin/python -c 'import torch' 2>/dev/null || $(GPU)/bin/pip install --quiet --disable-pip-version-check torch numpy
-	$(GPU)/bin/pip install --quiet --disable-pip-version-check --no-compile hypothesis pytest pytest-rerunfailures pytest-timeout --editable '.[nvidia]'
+	$(GPU)/bin/pip install --quiet --disable-pip-version-check --no-compile hypothesis pytest pytest-rerunfailures pytest-timeout --editable .
 	@touch $@
 
 # The tools of the tests are today's: only what users install is old.
@@ -125,5 +125,5 @@ $(OLDEST)/.test: $(VENV)/.created $(INPUTS) constraints-oldest.txt
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
 		hatchling hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints-oldest.txt \
-		--editable '.[otel,tensorboard]'
+		--editable '.[tensorboard]'
 	@touch $@

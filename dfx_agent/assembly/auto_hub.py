@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 
 def hub_of(config: Config, targets_file: str | None = None) -> Hub:
-    """A hub, not started. ConfigError where what reads OTLP is missing."""
-    try:
-        from dfx_agent.assembly.hub import Hub
-    except ImportError as error:
-        raise ConfigError(f"hub: {error}: pip install 'dfx-agent[otel]'") from None
+    """A hub, not started."""
+    from dfx_agent.assembly.hub import Hub
+
     return Hub(config, targets_file)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from dfx_agent.facts import envelope
@@ -42,11 +42,7 @@ class _Late:
     async def post(self, request: Request) -> Response:
         async with self._loading:
             if self._endpoint is None:
-                try:
-                    self._endpoint = await run_sync(self._loaded)
-                except ImportError as error:
-                    remedy = "pip install 'dfx-agent[otel]' where the agent runs"
-                    return PlainTextResponse(f"{error}: {remedy}\n", 501)
+                self._endpoint = await run_sync(self._loaded)
         response: Response = await self._endpoint.post(request)
         return response
 

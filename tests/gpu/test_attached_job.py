@@ -7,9 +7,7 @@ import re
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-pytest.importorskip(
-    "pynvml", reason="nvidia-ml-py is not installed: pip install 'dfx-agent[nvidia]'"
-)
+pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install nvidia-ml-py")
 
 from live_processes import until  # noqa: E402 (after the visible skips)
 from test_attach import NUM_RANKS, attached, has_samples, interrupt, torchrun  # noqa: E402

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-pytest.importorskip(
-    "pynvml", reason="nvidia-ml-py is not installed: pip install 'dfx-agent[nvidia]'"
-)
+pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install nvidia-ml-py")
 
 from dfx_agent.node.devices.backends import nvidia  # noqa: E402 (after the visible skips)
 from dfx_agent.snapshot import DeviceRow  # noqa: E402

@@ -14,9 +14,7 @@ _OLDEST_PYTHON = 3, 10
 # package -> what it adds, and the extra that brings it
 _ADDS = {
     "torch": ("the demo", "demo"),
-    "nvidia-ml-py": ("GPUs of NVIDIA", "nvidia"),
     "amdsmi": ("GPUs of AMD", "amd"),
-    "opentelemetry-sdk": ("a hub, and pushing to OpenTelemetry", "otel"),
     "py-spy": ("stacks of processes that take no guest", "passive"),
 }
 

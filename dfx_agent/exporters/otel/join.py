@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from dfx_agent import __version__
-from dfx_agent.base.errors import BlindError, ConfigError
+from dfx_agent.base.errors import BlindError
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.exporters.otel.link import HubLink, Report
 from dfx_agent.facts import envelope
@@ -46,14 +46,10 @@ class FactsSource(Protocol):
 
 
 class HubJoin:
-    """ConfigError where the library is missing. ``token`` is shown to the hub, None shows none."""
+    """``token`` is shown to the hub, None shows none."""
 
     def __init__(self, url: str, token: str | None, ca_file: str | None, report: Report) -> None:
-        try:
-            self._library: Any = import_module(f"{__package__}.facts")
-        except ImportError as error:
-            install = "pip install 'dfx-agent[otel]'"
-            raise ConfigError(f"hub: {error}: {install}") from None
+        self._library: Any = import_module(f"{__package__}.facts")
         self._url = url.rstrip("/").removesuffix(envelope.LOGS_PATH)
         self._token, self._ca_file = token, ca_file
         self._link = HubLink(self._url, report)

@@ -36,7 +36,7 @@ Families = Callable[[], Iterable[Family]]
 
 
 class OtlpPush:
-    """An ``OtlpSource``. ConfigError where a signal is unknown or the library is missing."""
+    """An ``OtlpSource``. ConfigError where a signal is unknown."""
 
     def __init__(
         self, endpoint: str, signals: Sequence[str], every_seconds: float, report: Report
@@ -44,11 +44,7 @@ class OtlpPush:
         for signal in signals:
             if signal not in _FILES:
                 raise ConfigError(f"otlp_signals: no {signal!r}: there are {', '.join(_FILES)}")
-        try:
-            files = [import_module(f"{__package__}.{_FILES[signal]}") for signal in signals]
-        except ImportError as error:
-            install = "pip install 'dfx-agent[otel]'"
-            raise ConfigError(f"otlp_endpoint: {error}: {install}") from None
+        files = [import_module(f"{__package__}.{_FILES[signal]}") for signal in signals]
         self._open: dict[str, Any] = dict(zip(signals, files, strict=True))
         self._endpoint = endpoint.rstrip("/")
         self._every_seconds = every_seconds

@@ -351,7 +351,7 @@ def _imported() -> Any:
     except ImportError:
         raise DeviceError(
             "there is an NVIDIA driver, and nvidia-ml-py to ask it is not installed; run "
-            "pip install 'dfx-agent[nvidia]'"
+            "pip install nvidia-ml-py"
         ) from None
 
 

@@ -1,7 +1,6 @@
 """Spans of steps that come late, are too many, or whose pieces are gone; a library that is not."""
 
 import math
-import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.otel import push as otel
 from dfx_agent.exporters.otel import spans as otel_spans
 from dfx_agent.exporters.otel.push import OtlpPush
@@ -199,13 +197,6 @@ def test_text_that_is_no_utf8_costs_no_batch(part, job):
     spans = list(part._waiting)
     assert encode_spans(spans).SerializeToString()
     assert "roll\\udcff" in {span.name for span in spans}
-
-
-def test_without_the_library_the_start_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "dfx_agent.exporters.otel.spans")
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(ConfigError, match=r"pip install 'dfx-agent\[otel\]'"):
-        OtlpPush("http://h:4318", ("traces",), 1.0, print)
 
 
 def test_a_fault_of_ours_is_said_once_and_the_push_goes_on(job, monkeypatch):
