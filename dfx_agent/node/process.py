@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -35,7 +35,7 @@ from dfx_agent.node.time.counts import StepCounts, as_told
 from dfx_agent.node.time.span_book import SpanBook
 from dfx_agent.node.time.stamps import Stamp, Stamps
 from dfx_agent.node.time.sweep import Row
-from dfx_agent.node.time.totals import KeptTotals, Totals, num_up_to
+from dfx_agent.node.time.totals import CollectiveCounts, KeptTotals, Totals, num_up_to
 from dfx_agent.node.time.work import ClosedWork, WorkAccount
 from dfx_agent.wire.records import (
     COLLECTIVES,
@@ -121,6 +121,9 @@ class Process:
         self.groups: dict[str, Group] = {}
         self.collectives: list[Collective] = []  # of the last reading
         self.device_times: list[DeviceTime] = []  # of the last reading
+        # the first so many of both were counted by an earlier agent, which has these totals
+        self.num_counted = 0, 0
+        self.earlier_collectives: tuple[CollectiveCounts, ...] = ()
         self.ledger: list[LedgerRecord] = []  # of the last reading
         self._spans = SpanBook()
         self.memory, self.devices = ProcessMemory(), DeviceStages()
@@ -216,15 +219,16 @@ class Process:
 
     def resume(self, kept: KeptTotals) -> None:
         """Go on from what another agent knew, once our first reading has come as far as it did."""
-        self._kept = kept
+        self._kept, self.earlier_collectives = kept, kept.collectives
 
-    def to_keep(self) -> KeptTotals | None:
-        """For the next agent; None before the first reading."""
+    def to_keep(self, collectives: Iterable[CollectiveCounts]) -> KeptTotals | None:
+        """For the next agent, with those of its rank; None before the first reading."""
         if self.account is None or self._kept is not None:
             return self._kept
         totals = self.totals()
         totals.num_guest_drops = self._carried.num_guest_drops  # the segment itself knows its own
-        return KeptTotals(self.follower.position, self.account.watermark_ns, totals)
+        position, until_ns = self.follower.position, self.account.watermark_ns
+        return KeptTotals(position, until_ns, totals, tuple(collectives))
 
     def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
@@ -232,6 +236,7 @@ class Process:
             self._stand_still(time.monotonic_ns())
             return [], []
         kept, self._kept = self._kept, None
+        self.num_counted = 0, 0
         batch = self.follower.poll(is_last=is_last, up_to=kept.position if kept else 0)
         if self.account is None and kept is None:
             self._num_earlier = self.follower.num_overwritten
@@ -286,6 +291,7 @@ class Process:
         of_reading = self.collectives, self.device_times, self.ledger
         scalars += self._take(replace(batch, packed=batch.packed[num_known:]))
         self.collectives[:0], self.device_times[:0], self.ledger[:0] = of_reading
+        self.num_counted = len(of_reading[0]), len(of_reading[1])
         account.note_open(map(as_accounted, self.inflight))
         account.advance(min(kept.until_ns, batch.time_ns))
         before.split = account.totals()

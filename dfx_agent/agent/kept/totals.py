@@ -8,17 +8,19 @@ process is told by boot, namespace, pid, start time and the birth of its segment
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from dfx_agent.node.collectives.matching import MAX_BOOKS
+from dfx_agent.node.collectives.waits import NUM_COUNTS
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.owned_files import open_existing, open_state, state_directory
 from dfx_agent.node.time.account import Split
-from dfx_agent.node.time.totals import KeptTotals, Totals
+from dfx_agent.node.time.totals import CollectiveCounts, KeptTotals, Totals
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.snapshot.document import Document, reason
 from dfx_agent.wire import SegmentError
@@ -30,6 +32,12 @@ _MAX_BYTES = 64 << 20
 _UNKEPT_SHARE = 1 / 4  # of a ring
 
 Count = Annotated[int, Field(ge=0, strict=True)]
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+CountsRow = tuple[
+    str,
+    str,
+    Annotated[tuple[Count | _Number, ...], Field(min_length=NUM_COUNTS, max_length=NUM_COUNTS)],
+]
 
 
 @dataclass(frozen=True)
@@ -39,13 +47,16 @@ class Entry:
     position: Count
     until_ns: Count
     totals: TotalsRow
+    collectives: Annotated[tuple[CountsRow, ...], Field(max_length=MAX_BOOKS)] = ()
 
     @classmethod
     def of(cls, kept: KeptTotals) -> Entry:
-        return cls(kept.position, kept.until_ns, TotalsRow.of(kept.totals))
+        totals = TotalsRow.of(kept.totals)
+        return cls(kept.position, kept.until_ns, totals, kept.collectives)
 
     def kept(self) -> KeptTotals:
-        return KeptTotals(self.position, self.until_ns, self.totals.totals())
+        collectives = tuple(CollectiveCounts(*row) for row in self.collectives)
+        return KeptTotals(self.position, self.until_ns, self.totals.totals(), collectives)
 
 
 @dataclass(frozen=True)
@@ -112,8 +123,14 @@ class TotalsFile:
             self._note("use", error)
             return None
 
-    def keep(self, processes: Iterable[Process], *, is_last: bool = False) -> None:
-        """Write those of ``processes`` that live, every ``EVERY_SECONDS``.
+    def keep(
+        self,
+        processes: Iterable[Process],
+        collectives: Callable[[Process], Iterable[CollectiveCounts]],
+        *,
+        is_last: bool = False,
+    ) -> None:
+        """Write those of ``processes`` that live, with their ``collectives``, every EVERY_SECONDS.
 
         Sooner where what came since then fills much of a ring: what an agent that is killed has not
         kept is still there for the next one.
@@ -124,7 +141,7 @@ class TotalsFile:
             return
         self._kept_seconds = now
         self._positions = {p: p.follower.position for p in living}
-        rows = {key_of(p.follower.preamble): p.to_keep() for p in living}
+        rows = {key_of(p.follower.preamble): p.to_keep(collectives(p)) for p in living}
         entries = {key: Entry.of(kept) for key, kept in rows.items() if kept is not None}
         try:
             data = b'{"format":1,"processes":%b}' % _ENTRIES.dumped(entries)

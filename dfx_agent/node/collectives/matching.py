@@ -8,20 +8,21 @@ do not match) is "unmatched", never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dfx_agent.base.bounded_dict import BoundedDict
 from dfx_agent.node.collectives.coverage import Coverage
 from dfx_agent.node.collectives.waits import Book, DeviceSlot, Slot
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.records import Collective, DeviceTime
+from dfx_agent.node.time.totals import CollectiveCounts
 from dfx_agent.snapshot import CollectiveTime, GroupRow
 from dfx_agent.wire.records import COLLECTIVES
 
 _OTHER = "other"
 _DEFAULT_GROUP = "0"  # the one of all ranks has its own rows, however many others came first
+MAX_BOOKS = 1024
 _MAX_TITLES = 64
-_MAX_BOOKS = 1024
 _MAX_PENDING = 16384
 _MAX_TRANSFERS = 8192
 _SWEEP_EVERY_NS = 10**9
@@ -128,11 +129,33 @@ class Collectives:
         """The collectives of this process' last reading. The agent's hot path."""
         rank = self._rank_of(process)
         self._now_ns = now_ns = max(self._now_ns, process.last_event_ns or 0)
+        records, device_times = process.collectives, process.device_times
+        num_counted, num_device_counted = process.num_counted
+        if num_counted or num_device_counted:
+            counted = Book(rank.transfers)  # of an earlier agent's time: in no row
+            self._add(rank, records[:num_counted], counted)
+            self._add_device_times(rank, device_times[:num_device_counted], counted)
+            records, device_times = records[num_counted:], device_times[num_device_counted:]
+        self._add(rank, records, None)
+        self._add_device_times(rank, device_times, None)
+        for name, known in process.groups.items():
+            _, coverage = rank.groups.get(name) or self._join(rank, name)
+            coverage.report(known.num_enqueued, now_ns)
+        rank.books_by_parent.clear()
+        rank.bound_transfers()
+
+    def books(self, process: Process) -> Iterator[CollectiveCounts]:
+        """What ``rows`` counts, for the next agent."""
+        rank = self._ranks.get(_key(process))
+        for (group, stage), book in rank.books.items() if rank is not None else ():
+            yield CollectiveCounts(group, stage, book.counts())
+
+    def _add(self, rank: _Rank, records: Iterable[Collective], counted: Book | None) -> None:
         groups, books, match, bit = rank.groups, rank.books_by_parent, self._match, rank.bit
-        for record in process.collectives:
+        for record in records:
             operation, name, sequence, begin, end, size, _, parent, blocks, is_wait, failed = record
             group, coverage = groups.get(name) or self._join(rank, name)
-            book = books.get((name, parent)) or self._book(rank, name, parent)
+            book = counted or books.get((name, parent)) or self._book(rank, name, parent)
             if not is_wait:
                 book.num_collectives += 1
                 book.num_bytes += size
@@ -142,13 +165,14 @@ class Collectives:
                 book.unmatched_ns += end - begin
             if sequence is not None:
                 match(group, bit, book, sequence, record)
-        for told in process.device_times:
-            self._match_device(rank, told)
-        for name, known in process.groups.items():
-            _, coverage = groups.get(name) or self._join(rank, name)
-            coverage.report(known.num_enqueued, now_ns)
-        books.clear()
-        rank.bound_transfers()
+
+    def _add_device_times(
+        self, rank: _Rank, reported: Iterable[DeviceTime], counted: Book | None
+    ) -> None:
+        books = rank.books_by_parent
+        for told in reported:
+            key = told.group, told.parent
+            self._match_device(rank, told, counted or books.get(key) or self._book(rank, *key))
 
     def let_go(self, process: Process) -> None:
         """It ended long ago: another rank may have its bit."""
@@ -232,12 +256,10 @@ class Collectives:
         if slot.arrived & group.expected == group.expected:
             group.book_if_complete(sequence, slot)
 
-    def _match_device(self, rank: _Rank, told: DeviceTime) -> None:
+    def _match_device(self, rank: _Rank, told: DeviceTime, book: Book) -> None:
         """In a group of its own: only some collectives are told of, and by ranks that can."""
         title = f"{told.group}@device"  # a group's own name has no "@"
         group, _ = rank.groups.get(title) or self._join(rank, title)
-        key = told.group, told.parent
-        book = rank.books_by_parent.get(key) or self._book(rank, *key)
         book.num_on_device += 1
         slot = group.slots.get(told.sequence)
         if slot is not None and slot.arrived & rank.bit:  # of an earlier group of that name
@@ -259,7 +281,17 @@ class Collectives:
         elif rank.process is not process:
             rank.process = process
             self._restart(rank)
+        if process.earlier_collectives:
+            self._resume(rank, process)
         return rank
+
+    def _resume(self, rank: _Rank, process: Process) -> None:
+        """Go on from what another agent has counted of this rank."""
+        rank.books = {
+            (self._title(group), stage): Book.of(counts, rank.transfers)
+            for group, stage, counts in process.earlier_collectives
+        }
+        process.earlier_collectives = ()
 
     def _free_bit(self) -> int:
         """The lowest that no rank has."""
@@ -289,7 +321,7 @@ class Collectives:
 
     def _book(self, rank: _Rank, name: str, parent: int) -> Book:
         key = self._title(name), rank.process.stage_of(parent)
-        if key not in rank.books and len(rank.books) >= _MAX_BOOKS:
+        if key not in rank.books and len(rank.books) >= MAX_BOOKS - 1:
             key = _OTHER, ""
         book = rank.books.get(key)
         if book is None:

@@ -75,6 +75,18 @@ class Book:
         self.device_peers_ns = self.device_transfer_ns = self.device_unmatched_ns = 0
         self.transfers = transfers
 
+    def counts(self) -> tuple[float, ...]:
+        """All of them in one order, for ``of``."""
+        return tuple(getattr(self, name) for name in _COUNTS)
+
+    @classmethod
+    def of(cls, counts: Sequence[float], transfers: list[tuple[int, int]]) -> Book:
+        """A book that goes on from what an earlier agent has counted."""
+        book = cls(transfers)
+        for name, count in zip(_COUNTS, counts, strict=True):
+            setattr(book, name, count)
+        return book
+
     def rows(self, group: str, stage: str) -> list[CollectiveTime]:
         """By method; the row of "arrival" has the number of collectives of it and "duration"."""
         times = self.peers_ns / 1e9, self.transfer_ns / 1e9, self.unmatched_ns / 1e9
@@ -88,6 +100,10 @@ class Book:
             times = peers, transfer, self.device_unmatched_ns / 1e9
             rows.append(CollectiveTime(group, stage, "device", self.num_on_device, None, *times))
         return rows
+
+
+_COUNTS = tuple(name for name in Book.__slots__ if name != "transfers")
+NUM_COUNTS = len(_COUNTS)
 
 
 class Slot:

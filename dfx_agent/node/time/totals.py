@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dfx_agent.node.time.account import Split
 from dfx_agent.wire.layout import WORD
@@ -42,17 +43,27 @@ class Totals:
         self.num_earlier += sign * other.num_earlier
 
 
+class CollectiveCounts(NamedTuple):
+    """Counts of one rank in the collectives of one group and stage, in the order of a Book."""
+
+    group: str
+    stage: str
+    counts: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class KeptTotals:
     """Of a process that another agent has read.
 
     ``position`` is the newest record in them, ``until_ns`` (guest's monotonic clock) the time up to
     which they account for it. ``totals.num_guest_drops`` is that of earlier processes of the rank.
+    ``collectives`` are those of its rank.
     """
 
     position: int
     until_ns: int
     totals: Totals
+    collectives: tuple[CollectiveCounts, ...] = ()
 
 
 def num_up_to(position: int, packed: bytearray) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.segments.records import Collective, DeviceTime, Group
+from dfx_agent.node.time.totals import CollectiveCounts
 from dfx_agent.wire import Identity
 
 SECOND = 10**9
@@ -34,6 +35,8 @@ class Rank:
     step: int | None = None
     collectives: list[Collective] = field(default_factory=list)
     device_times: list[DeviceTime] = field(default_factory=list)
+    num_counted: tuple[int, int] = (0, 0)
+    earlier_collectives: tuple[CollectiveCounts, ...] = ()
     groups: dict[str, Group] = field(default_factory=dict)
     inflight: list = field(default_factory=list)
     stages: dict[int, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,10 +16,10 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.kept import totals as totals_file
 from dfx_agent.node.time.account import Split
-from dfx_agent.node.time.totals import KeptTotals, Totals
+from dfx_agent.node.time.totals import CollectiveCounts, KeptTotals, Totals
 from dfx_agent.snapshot.document import reason
 from dfx_agent.wire import Identity, SegmentWriter
-from dfx_agent.wire.records import COUNT, TOKENS
+from dfx_agent.wire.records import BLOCKING, COLLECTIVE, COUNT, TOKENS
 
 
 class SmallRing(Job):
@@ -237,3 +238,82 @@ def test_what_was_read_is_kept_before_the_ring_has_wrapped(dfx_dir):
     assert counted(after) == counted(before)
     assert after.num_lost_records == 0
     second.stop()
+
+
+class Talker(SmallRing):
+    """One of two ranks, which meet in a collective of each step."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.segment = SegmentWriter(
+            str(folder), Identity(run="r", role="trainer", rank=rank), num_records=256
+        )
+        self.names, self.span = {}, 0
+
+    def meet(self, step: int, begin_ns: int, end_ns: int) -> None:
+        self.step(step)
+        self.span += 1
+        kind, name = COLLECTIVE | BLOCKING, self.name("all_reduce@0")
+        self.segment.emit(begin_ns, end_ns, 8.0, step, self.span, 0, 1, kind, name)
+
+
+def meet(ranks: list[Talker], steps: range) -> None:
+    """The first rank waits 20 us for the second one; 10 us are transfer."""
+    for step in steps:
+        now = time.monotonic_ns()
+        for rank, begin_ns in zip(ranks, (now - 30_000, now - 10_000), strict=True):
+            rank.meet(step, begin_ns, now)
+
+
+def collectives(agent: Agent) -> list[tuple]:
+    """(number, bytes, blocked seconds) of each rank, after what came was matched."""
+    rows = [rank_row(agent, label, polls=3).collectives for label in ("0", "1")]
+    return [
+        (
+            sum(row.num_collectives for row in of),
+            sum(row.num_bytes for row in of),
+            sum(row.peers_seconds + row.transfer_seconds + row.unmatched_seconds for row in of),
+        )
+        for of in rows
+    ]
+
+
+@pytest.mark.parametrize("num_steps_meanwhile", [0, 30])
+def test_a_restart_takes_nothing_from_collectives(watched, num_steps_meanwhile):
+    folder, _, looker = watched
+    ranks, first = [Talker(folder, 0), Talker(folder, 1)], agent_of(folder)
+    for begin in range(1, 401, 40):
+        meet(ranks, range(begin, begin + 40))
+        before = collectives(first)
+        collectives(looker)
+    assert [row[:2] for row in before] == [(400, 3200.0)] * 2
+    killed(first)
+    meet(ranks, range(401, 401 + num_steps_meanwhile))
+    second = agent_of(folder)
+    after, whole = collectives(second), collectives(looker)
+    assert [row[:2] for row in after] == [row[:2] for row in whole]
+    assert [row[0] for row in after] == [400 + num_steps_meanwhile] * 2
+    for old, new, known in zip(before, after, whole, strict=True):
+        assert old[2] <= new[2] <= known[2] + 1e-9
+        assert new[2] == pytest.approx(known[2], rel=0.02)
+    killed(second)
+    third = agent_of(folder)
+    assert [row[:2] for row in collectives(third)] == [row[:2] for row in whole]
+    third.stop()
+
+
+def test_an_entry_of_an_agent_that_kept_no_collectives_is_read():
+    known = {key: value for key, value in KEEPS.items() if key != "collectives"}
+    assert totals_file.ENTRY.loaded(known).kept() == KeptTotals(7, 9, Totals())
+
+
+@pytest.mark.parametrize("row", [["0", "", [1]], ["0", "", [-1.0] * 11], ["0", "", ["x"] * 11]])
+def test_strange_collectives_are_refused(row):
+    with pytest.raises(ValueError, match="collectives"):
+        totals_file.ENTRY.loaded({**KEEPS, "collectives": [row]})
+
+
+def test_counts_of_collectives_survive_as_text():
+    counts = CollectiveCounts("0", "rollout", (*range(10), 2.5))
+    kept = KeptTotals(7, 9, Totals(), (counts,))
+    entry = totals_file.Entry.of(kept)
+    assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).kept() == kept
