@@ -18,6 +18,7 @@ from dfx_agent.agent import render as view
 from dfx_agent.agent.clock_watch import ClockWatch
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.device_watch import DeviceWatch
+from dfx_agent.agent.folder_room import room_problems
 from dfx_agent.agent.kept.baselines import HealthFiles
 from dfx_agent.agent.kept.evidence import Evidence
 from dfx_agent.agent.kept.incidents import IncidentsFile
@@ -468,10 +469,12 @@ class Agent:
 
     def _agent_row(self, runs: list[RunRow]) -> AgentRow:
         ranks = [rank for run in runs for rank in run.ranks]
+        kept = self._totals_file, self._incidents_file, self._evidence
         problems = (
             *self._folder.problems.values(),
             *self._health_files.problems.values(),
-            *filter(None, (file.problem for file in (self._totals_file, self._incidents_file))),
+            *filter(None, (file.problem for file in kept)),
+            *room_problems(self._config.directory),
             *self._clock.problems(),
             *self._reported.values(),
         )

@@ -168,14 +168,15 @@ def _spans_lines(spans: SpansRow | None) -> Iterator[str]:
 
 def _run_lines(seen: Observed, run: RunRow) -> Iterator[str]:
     states = [rank.state for rank in run.ranks]
-    living = sum(state in {"live", "unknown"} for state in states)
-    yield f"run {run.run}: {living} of {len(states)} processes live, from {seen.source}"
+    num_live, num_unknown = states.count("live"), states.count("unknown")
+    unknown = f", the state of {num_unknown} is unknown" if num_unknown else ""
+    yield f"run {run.run}: {num_live} of {len(states)} processes live{unknown}, from {seen.source}"
     if run.part:
         yield _filled(f"  {run.part} {_whole_job(seen)}")
     if run.step_origin:
         yield _filled(f"  {run.step_origin}")
     keeps = not seen.is_of_hub
-    if not living and run.standing.state != "found" and keeps:
+    if not num_live + num_unknown and run.standing.state != "found" and keeps:
         # an agent that saw the end knew more than what is left
         yield from _last_kept_lines(seen.directory, run.run)
     yield from _standing_lines(run)

@@ -16,6 +16,9 @@ from dfx_agent.snapshot.verdict import Blindness, FaultPart, FaultRow
 # "lost": it does not answer; "refused": it answers that it does not take what this node tells
 HubState = Literal["joining", "joined", "lost", "refused"]
 
+# kinds of problems that are not a segment's: clock, folder and what the agent stores
+_OF_NO_SEGMENT = {"clock", "room", "evidence", "totals", "signals", "incidents", "exporter"}
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentProblem:
@@ -28,7 +31,7 @@ class SegmentProblem:
     @property
     def line(self) -> str:
         """As a terminal shows it."""
-        return self.message if self.kind == "clock" else f"refused: {self.message}"
+        return self.message if self.kind in _OF_NO_SEGMENT else f"refused: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What an OpenTelemetry receiver gets of a job: the series of /metrics, and each step once."""
 
 import signal
+import socket
 import sys
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
@@ -94,7 +95,7 @@ def test_the_series_of_a_scrape_arrive_under_names_with_dots(receiver, dfx_dir, 
     assert receiver.metrics()["dfx.rank.wall.seconds"].unit == "s"
     resource = receiver.resources[-1]
     assert resource["service.name"] == "dfx"
-    assert resource["service.instance.id"] == f"127.0.0.1:{agent.port}"
+    assert resource["service.instance.id"] == f"{socket.gethostname()}:{agent.port}"
     assert resource["deployment.environment"] == "lab"
     assert receiver.headers["authorization"] == "Bearer abc"
 

@@ -29,6 +29,19 @@ test("a node that sees a part says so first, and leads to the hub that judges th
   assert.notEqual(first("", hub).key, "part");
 });
 
+test("what the agent cannot store, and a full folder, are no refused segments", () => {
+  const problems = ["evidence", "room", "totals", "version"].map((kind) => (
+    { kind, path: "/dev/shm/x", message: `${kind}!` }
+  ));
+  const lines = verdictsOf({ agent: { ...agent(null), problems } }, run({}), 0, []);
+  assert.deepEqual(lines.slice(0, 4).map((line) => [line.title, line.detail]), [
+    ["Evidence cannot be written", "evidence!"],
+    ["Processes that start now are not observed", "room!"],
+    ["Counters cannot be stored", "totals!"],
+    ["Segment refused (version)", "version!"],
+  ]);
+});
+
 test("where steps are counted from is said once", () => {
   const step_origin = "Steps are counted from the attach.";
   const lines = verdictsOf({ agent: agent(null) }, run({ step_origin }), 0, []);

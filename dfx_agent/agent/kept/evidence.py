@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,9 +40,10 @@ from dfx_agent.snapshot import (
     RecordedThread,
     RunRow,
     SameStack,
+    SegmentProblem,
     Verdict,
 )
-from dfx_agent.snapshot.document import Document
+from dfx_agent.snapshot.document import Document, reason
 from dfx_agent.wire.segment import SegmentError
 
 FOLDER = "evidence"
@@ -104,9 +105,10 @@ class Incident:
 
 
 class Evidence:
-    """The incidents of one agent. Nothing here raises: what cannot be written is not kept."""
+    """The incidents of one agent. Nothing here raises; what cannot be written is a problem."""
 
     def __init__(self, directory: str) -> None:
+        self.problem: SegmentProblem | None = None
         self._directory = directory
         self._incidents: dict[tuple[str, str, str], Incident] = {}
         self._queue: queue.SimpleQueue[Incident | None] = queue.SimpleQueue()
@@ -159,11 +161,24 @@ class Evidence:
 
     def _write_all(self) -> None:
         while (incident := self._queue.get()) is not None:
-            with suppress(OSError, SegmentError), self._held() as folder:
-                incident.name = incident.name or _new_name(folder, incident)
-                folder.write(incident.name, DOCUMENT.dumped(_document(incident), indent=1))
-                for _, name in folder.newest(".json")[MAX_FILES:]:
-                    folder.remove(name)
+            try:
+                self._write(incident)
+                self.problem = None
+            except (OSError, SegmentError) as error:
+                self._note(incident, error)
+
+    def _write(self, incident: Incident) -> None:
+        with self._held() as folder:
+            incident.name = incident.name or _new_name(folder, incident)
+            folder.write(incident.name, DOCUMENT.dumped(_document(incident), indent=1))
+            for _, name in folder.newest(".json")[MAX_FILES:]:
+                folder.remove(name)
+
+    def _note(self, incident: Incident, error: Exception) -> None:
+        path = f"{state_directory(self._directory)}/{FOLDER}"
+        kind, run, why = incident.verdict.kind, incident.run, reason(error)[:120]
+        message = f"cannot write the evidence of a {kind} of {run} into {path}: {why}"
+        self.problem = SegmentProblem(path, "evidence", message)
 
     def _held(self) -> closing[HeldFolder]:
         with closing(open_state(self._directory)) as state:

@@ -6,6 +6,8 @@ import socket
 
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
+from dfx_agent.loopback import is_loopback
+
 SCOPE = "dfx_agent"
 # the job of deploy/prometheus.yml: receivers make ``job`` and ``instance`` of name and id
 _SERVICE = "dfx"
@@ -15,8 +17,14 @@ def resource_of(instance: str, version: str) -> Resource:
     """What ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` say counts more."""
     ours = {
         "service.name": _SERVICE,
-        "service.instance.id": instance,
+        "service.instance.id": _unique(instance),
         "service.version": version,
         "host.name": socket.gethostname(),
     }
     return Resource(ours).merge(OTELResourceDetector().detect())
+
+
+def _unique(instance: str) -> str:
+    """Host and port as other machines may name them: each machine has a 127.0.0.1:9931."""
+    host, _, port = instance.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if is_loopback(host.strip("[]")) else instance

@@ -73,8 +73,8 @@ class HeldFolder:
         if not self.is_own:
             raise PermissionError(f"{self.path} belongs to uid {self.uid}: nothing is kept there")
         unfinished = f"{name}.{os.urandom(4).hex()}{_UNFINISHED}"
-        self.create(unfinished, data)
         try:
+            self.create(unfinished, data)  # a full file system leaves the part that had room
             os.rename(unfinished, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError:
             self.remove(unfinished)

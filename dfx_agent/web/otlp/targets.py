@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict
 
 from starlette.requests import Request
@@ -50,7 +51,12 @@ class TargetsFile:
             return
         text = json.dumps([asdict(group) for group in groups], indent=1)
         beside = f"{self._path}.{os.getpid()}.tmp"
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(beside, self._path)
+        try:
+            with open(beside, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+            os.replace(beside, self._path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(beside)
+            raise
         self._written = groups

@@ -269,9 +269,18 @@ function losses(run) {
   return lines;
 }
 
+const TITLES = {
+  clock: "The wall clock was set",
+  evidence: "Evidence cannot be written",
+  exporter: "Exporter failed",
+  incidents: "Incidents cannot be stored",
+  room: "Processes that start now are not observed",
+  signals: "Baselines cannot be stored",
+  totals: "Counters cannot be stored",
+};
+
 function problemTitle({ kind, path }) {
-  if (kind === "exporter") return "Exporter failed";
-  if (kind === "clock") return "The wall clock was set";
+  if (TITLES[kind]) return TITLES[kind];
   if (kind === "stranger") return `${path} may not tell this hub anything`;
   return kind === "facts" ? `What ${path} tells cannot be used` : `Segment refused (${kind})`;
 }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -471,6 +472,16 @@ def test_steps_that_count_from_an_attach_are_called_so_once(dfx_dir, agent, kind
     seen = Observed("segments", str(dfx_dir), agent.snapshot())
     said = diagnosis.text(seen, None).count("Steps are counted from the attach")
     assert said == (kind != STEP)
+
+
+def test_a_process_that_cannot_be_asked_is_not_called_live(dfx_dir, agent):
+    for rank in range(4):
+        Job(dfx_dir, rank)
+    run = run_row(agent)
+    far = tuple(replace(row, state="unknown") if row.rank in "12" else row for row in run.ranks)
+    snapshot = replace(agent.snapshot(), runs=(replace(run, ranks=far),))
+    text = diagnosis.text(Observed("segments", str(dfx_dir), snapshot), None)
+    assert "run r: 2 of 4 processes live, the state of 2 is unknown, from segments" in text
 
 
 @pytest.mark.parametrize("kind", [STEP, STEP | COUNTED])

@@ -224,6 +224,28 @@ def test_a_folder_that_is_not_private_is_not_written_to(kept, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_evidence_that_cannot_be_written_is_a_problem_until_it_can(kept):
+    folder = kept.scene.folder / "evidence"
+    folder.write_text("in the way")
+    hang(kept)
+    kept.look(14)
+    problem = wait_for(lambda: kept.evidence.problem)
+    assert problem.kind == "evidence"
+    assert problem.message.startswith(f"cannot write the evidence of a hang of r into {folder}: ")
+    assert not problem.line.startswith("refused")
+    folder.unlink()
+    kept.evidence.close()  # written once more: the agent ends
+    assert kept.evidence.problem is None
+    assert len(kept.files()) == 1
+
+
+def wait_for(look):
+    deadline = time.monotonic() + 10
+    while not (seen := look()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return seen
+
+
 def test_files_are_found_by_run_and_kind(dfx_dir):
     folder = dfx_dir / "evidence"
     folder.mkdir(mode=0o700)

@@ -1,6 +1,7 @@
 """Spans of steps that come late, are too many, or whose pieces are gone; a library that is not."""
 
 import math
+import socket
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from dfx_agent.exporters.otel import push as otel
 from dfx_agent.exporters.otel import spans as otel_spans
 from dfx_agent.exporters.otel.push import OtlpPush
+from dfx_agent.exporters.otel.resource import resource_of
 from dfx_agent.exporters.otel.spans import SpansPart
 from dfx_agent.snapshot import Piece, StepCell, StepRow, TimelineRow, TimeSplit
 
@@ -197,6 +199,18 @@ def test_text_that_is_no_utf8_costs_no_batch(part, job):
     spans = list(part._waiting)
     assert encode_spans(spans).SerializeToString()
     assert "roll\\udcff" in {span.name for span in spans}
+
+
+@pytest.mark.parametrize(
+    ("instance", "shown"),
+    [
+        ("127.0.0.1:9931", f"{socket.gethostname()}:9931"),
+        ("[::1]:9931", f"{socket.gethostname()}:9931"),
+        ("node-a:9931", "node-a:9931"),
+    ],
+)
+def test_an_instance_has_another_name_on_each_machine(instance, shown):
+    assert resource_of(instance, "1.0").attributes["service.instance.id"] == shown
 
 
 def test_a_fault_of_ours_is_said_once_and_the_push_goes_on(job, monkeypatch):

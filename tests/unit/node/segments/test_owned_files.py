@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -226,6 +227,25 @@ def test_files_are_replaced_whole_and_private(tmp_path):
         assert stat.S_IMODE((tmp_path / "a").lstat().st_mode) == 0o600
         assert (tmp_path / "other").read_text() == "untouched"
         assert sorted(folder.names()) == ["a", "other"]
+
+
+@pytest.fixture
+def small_files():
+    """Files of this process may have 4 KiB, as if the file system had no more room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_that_has_no_room_leaves_nothing_behind(tmp_path, small_files):
+    tmp_path.chmod(0o700)
+    with closing(owned_files.open_state(str(tmp_path))) as folder:
+        folder.write("a", b"old")
+        with pytest.raises(OSError, match="File too large"):
+            folder.write("a", bytes(10_000))
+        assert folder.names() == ["a"]
+        assert folder.read("a") == b"old"
 
 
 def test_half_written_files_of_a_killed_agent_go(tmp_path):
