@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from dfx_agent.base.loopback import is_loopback
+from dfx_agent.base.text import whole_number
 from dfx_agent.facts.launch import Launch
 
 _HOST_OPTIONS = ("master-addr", "rdzv-endpoint")
@@ -33,24 +34,24 @@ def meeting_of(command: Sequence[str], environ: Mapping[str, str]) -> Meeting | 
     host = _host(command, environ)
     if not host:
         return None
-    rank = _node_rank(command, environ)
-    if rank.isdecimal() and not is_loopback(host):
-        return Meeting(host, int(rank) == 0)
+    rank = whole_number(_node_rank(command, environ))
+    if rank is not None and not is_loopback(host):
+        return Meeting(host, rank == 0)
     return Meeting(host, _is_this_machine(host))
 
 
 def launch_of(command: Sequence[str], environ: Mapping[str, str], run: str) -> Launch | None:
     """Of torchrun on several nodes, which starts no rank before it has met the others."""
     nodes = _option(command, "nnodes") or environ.get("PET_NNODES", "")
-    least = nodes.partition(":")[0]
+    least = whole_number(nodes.partition(":")[0])
     is_torchrun = any(os.path.basename(word) in _TORCHRUN for word in command)
-    if not is_torchrun or not least.isdecimal() or int(least) < 2:
+    if not is_torchrun or least is None or least < 2:
         return None
-    rank = _node_rank(command, environ)
+    rank = whole_number(_node_rank(command, environ))
     return Launch(
         run=run,
-        num_nodes=int(least),
-        node_rank=int(rank) if rank.isdecimal() else -1,
+        num_nodes=least,
+        node_rank=-1 if rank is None else rank,
         meets_at=_option(command, "rdzv-endpoint") or _option(command, "master-addr"),
         begin_ns=time.monotonic_ns(),
     )

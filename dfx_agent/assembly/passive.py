@@ -21,6 +21,7 @@ from dfx_agent.assembly.followed_log import FollowedLog
 from dfx_agent.assembly.service import Service
 from dfx_agent.attach import passive
 from dfx_agent.attach.discover import Job, Member
+from dfx_agent.base.text import whole_number
 from dfx_agent.ingest.reader import open_logs
 from dfx_agent.ingest.run import UnreadableLogError
 from dfx_agent.node.passive import OutsideProcess
@@ -250,7 +251,8 @@ def _outside(member: Member, run: str) -> OutsideProcess:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() else UNKNOWN
+    number = whole_number(text)
+    return UNKNOWN if number is None else number
 
 
 def _holds_reports(path: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dfx_agent.base.text import whole_number
 from dfx_agent.web.otlp.told_span import (
     HOST,
     INSTANCE,
@@ -27,7 +28,7 @@ from dfx_agent.web.otlp.told_span import (
 # OpenTelemetry's processor sends every 5 s
 _SETTLED_SECONDS, _ORPHAN_SECONDS = 6.0, 900.0
 _MAX_SPANS, _MAX_OF_TRACE = 100_000, 20_000
-_MAX_RANK, _MAX_STEP = (1 << 31) - 1, (1 << 63) - 1
+_MAX_STEP = (1 << 63) - 1
 _NUMBER_AT_END = re.compile(r"(?:^|[-_])(\d{1,7})$")
 
 # names that ROLL gives (8eb27cc): stages of the catalogue, "" is no stage of its own
@@ -186,18 +187,12 @@ def _rank(told: Mapping[str, str | int]) -> int | None:
     """As it is said; else the number at the end of the instance; one alone is rank 0."""
     given = _first(told, RANKS)
     if given is not None:
-        return _whole_number(given, _MAX_RANK)
+        return whole_number(str(given))
     instance = told.get(INSTANCE)
     if instance is None:
         return 0
     found = _NUMBER_AT_END.search(str(instance))
     return int(found[1]) if found else None
-
-
-def _whole_number(given: str | int, most: int) -> int | None:
-    text = str(given)
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-    return int(text) if is_number and int(text) <= most else None
 
 
 def _first(told: Mapping[str, str | int], names: Iterable[str]) -> str | int | None:
@@ -214,7 +209,7 @@ def _unusable(span: ToldSpan) -> str:
 
 def _of_trace(trace: _Trace) -> Iterator[RankSteps]:
     step = None if trace.root is None else _first(trace.root.attributes, STEPS)
-    number = None if step is None else _whole_number(step, _MAX_STEP)
+    number = None if step is None else whole_number(str(step), _MAX_STEP)
     by_teller: dict[Teller, list[ToldSpan]] = {}
     for span in trace.spans:
         teller = teller_of(span)

@@ -14,6 +14,7 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.attach.processes import Process, ProcessTable
 from dfx_agent.attach.programs import is_launcher, rank_of
 from dfx_agent.base.log import OncePerPlace
+from dfx_agent.base.text import whole_number
 from dfx_agent.node.passive import OutsideProcess
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
@@ -95,12 +96,12 @@ class StartingRanks:
 
 def _outside(process: Process, run: str) -> OutsideProcess:
     rank = rank_of(process)
-    world_size = process.environment.get("WORLD_SIZE", "")
+    world_size = whole_number(process.environment.get("WORLD_SIZE", ""))
     identity = Identity(
         run=run,
         role="trainer",
         host=os.uname().nodename,
         rank=UNKNOWN if rank is None else rank,
-        world_size=int(world_size) if world_size.isdecimal() else UNKNOWN,
+        world_size=UNKNOWN if world_size is None else world_size,
     )
     return OutsideProcess(identity, process.pid, process.start_ticks, is_starting=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from dfx_agent.attach import ray
 from dfx_agent.attach.processes import Process, ProcessTable
+from dfx_agent.base.text import whole_number
 from dfx_agent.wire.actor_roles import role_of_actor
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -88,7 +89,7 @@ def rank_of(process: Process) -> int | None:
     environment = process.environment
     names = (*_RANK, "SLURM_PROCID") if _is_slurm_rank(environment) else _RANK
     texts = (environment.get(name, "") for name in names)
-    return next((int(text) for text in texts if text.isascii() and text.isdecimal()), None)
+    return next((rank for rank in map(whole_number, texts) if rank is not None), None)
 
 
 def _is_slurm_rank(environment: Mapping[str, str]) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from dfx_agent.attach.processes import Process, ProcessTable
+from dfx_agent.base.text import whole_number
 
 ACTOR = "ray::"
 _NO_JOB = "ffffffff"
@@ -62,7 +63,8 @@ def run_name(keys: Iterable[str], table: ProcessTable) -> str | None:
     """As the guest of an actor would name the run; None when this is no job of Ray."""
     for key in sorted(key for key in keys if key.startswith(_KEY)):
         raylet = _raylet_of(key)
-        process = table.get(int(raylet)) if raylet.isdecimal() else None
+        pid = whole_number(raylet)
+        process = None if pid is None else table.get(pid)
         session = process and _session(process)
         if session:
             return f"ray-{session.rpartition('_')[2]}-{key.rpartition(' ')[2]}"

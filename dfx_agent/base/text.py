@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+LARGEST_COUNT = (1 << 31) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
@@ -82,3 +84,11 @@ def age_text(seconds: float) -> str:
 def plain(text: str) -> str:
     """One line of valid UTF-8; what is no character, or none to be seen, as Python writes it."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def whole_number(text: str, most: int = LARGEST_COUNT) -> int | None:
+    """A rank, a size or a port that somebody wrote; None for what is none, or above ``most``."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
+        return None
+    number = int(text)
+    return number if number <= most else None

@@ -16,6 +16,7 @@ UNNUMBERED = "driver"
 
 _NUMBERS = frozenset({"rank", "local_rank", "world_size", "node_rank", "attempt"})
 _LARGEST = 0x7FFFFFFF
+_MAX_DIGITS = 20
 
 # torchrun, Open MPI, MPICH/Intel MPI, Slurm: first one that is set wins
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -103,6 +104,6 @@ def _ray_job() -> str | None:
 def _first_int(names: tuple[str, ...]) -> int:
     for name in names:
         text = os.environ.get(name, "")
-        if text.isascii() and text.isdecimal():
+        if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
             return min(int(text), _LARGEST)
     return UNKNOWN

@@ -6,7 +6,7 @@ import socket
 
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-from dfx_agent.loopback import is_loopback
+from dfx_agent.base.loopback import is_loopback
 
 SCOPE = "dfx_agent"
 # the job of deploy/prometheus.yml: receivers make ``job`` and ``instance`` of name and id

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dfx_agent.base.text import whole_number
+
 _ANY = {"", "0.0.0.0", "::", "localhost", "[::]"}  # noqa: S104 (what others listen on)
 _VLLM_PORT, _SGLANG_PORT = 8000, 30000
 _VLLM_MODULES = ("vllm.entrypoints.", "vllm/entrypoints/")
@@ -108,4 +110,4 @@ def _option(argv: Sequence[str], name: str) -> str:
 
 def _number(text: str) -> int:
     """0 for what is no port."""
-    return int(text) if text.isdecimal() and 0 < int(text) < 65536 else 0
+    return whole_number(text, 65535) or 0

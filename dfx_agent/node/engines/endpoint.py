@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+from dfx_agent.base.text import whole_number
 from dfx_agent.node.engines.exposition import MAX_UNKNOWN_NAMES, PartKey, Reading
 from dfx_agent.node.engines.history import History
 from dfx_agent.snapshot import EngineFacts, EngineOrigin, EngineState
@@ -131,5 +132,5 @@ class Endpoint:
 
 
 def _order(key: PartKey) -> tuple[str, int, str]:
-    number = int(key.dp_rank) if key.dp_rank.isdecimal() else -1
-    return key.worker, number, key.dp_rank
+    number = whole_number(key.dp_rank)
+    return key.worker, -1 if number is None else number, key.dp_rank

@@ -66,6 +66,10 @@ def test_without_a_node_rank_it_is_here_where_the_address_is_ours():
         ("torchrun --standalone t.py", None),
         ("python t.py --nnodes 2", None),
         ("torchrun --nnodes x t.py", None),
+        (f"torchrun --nnodes {2**31 - 1} t.py", (2**31 - 1, -1, "")),
+        (f"torchrun --nnodes {2**31} t.py", None),
+        (f"torchrun --nnodes {'9' * 5000} t.py", None),
+        (f"torchrun --nnodes 2 --node-rank {'9' * 5000} t.py", (2, -1, "")),
     ],
 )
 def test_torchrun_on_several_nodes_meets_them_first(command, known):
