@@ -16,7 +16,6 @@ from dfx_agent.judge.part_of_job import step_origin_text
 from dfx_agent.node.engines.pool import pool_of
 from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.process import ClosedStep, Process
-from dfx_agent.node.scalars import token_load
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.snapshot import (
     Blindness,
@@ -64,7 +63,6 @@ def _run_row(fold: RunFold, engines: Sequence[EngineFacts]) -> RunRow:
         scalars=scalars,
         num_stale_scalars=fold.store.num_stale,
         verdicts=verdicts,
-        sustained_tokens_ratio=token_load.sustained_ratios(fold.newest_rows(token_load.NUM_STEPS)),
         dropped_ranks=fold.dropped.rows(),
         engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
         part=fold.part(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.job.incidents.conclude import Judged, conclude
 from dfx_agent.job.judging import JobJudge
+from dfx_agent.job.token_load import sustained_ratios
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.snapshot import AlertRow, Bottleneck, EngineFacts, RunRow, StepRow
@@ -56,6 +57,7 @@ class Job:
             ledger=judge.ledger.state(),
             faults=faults,
             judged_seconds=judge.faults.judged_seconds(run),
+            sustained_tokens_ratio=sustained_ratios(steps),
             blind=judge.faults.blindness_of(run),
             **vars(concluded),
         )

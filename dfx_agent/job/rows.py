@@ -120,7 +120,7 @@ def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
         begin_seconds=_begin(fold, node, seat),
         last_event_seconds=_last_event(known, apart_seconds),
         step=known.step if known else None,
-        step_begin_seconds=None,
+        step_begin_seconds=_step_begin(known, apart_seconds),
         inflight=tuple(_open_spans(known, apart_seconds)) if known and not is_unknown else (),
         totals=(known and known.totals) or TimeSplit(),
         current=TimeSplit(),
@@ -156,6 +156,12 @@ def _open_spans(rank: RankFacts, apart_seconds: float) -> Iterator[OpenSpan]:
             step=rank.step if kind != "collective" else None,
             sequence=numbers.get(name),
         )
+
+
+def _step_begin(rank: RankFacts | None, apart_seconds: float) -> float | None:
+    if rank is None or rank.step is None or rank.step_seconds is None:
+        return None
+    return rank.now_seconds - rank.step_seconds + apart_seconds
 
 
 def _last_event(rank: RankFacts | None, apart_seconds: float) -> float | None:

@@ -1,0 +1,179 @@
+"""What a hub of one node publishes is what that node publishes, field by field."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from hang_scene import NUMBER, SECOND, Rank, hold_in
+
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.facts.document import dumped
+from dfx_agent.job.folds import JobFolds
+from dfx_agent.snapshot import Incident, RankRow, RunRow, StepCell, Verdict
+from dfx_agent.wire import layout
+from dfx_agent.wire.records import (
+    BLOCKING,
+    COLLECTIVE,
+    SCALAR,
+    STAGE,
+    STEP,
+    TOKENS,
+)
+
+NUM_STEPS, STEP_MS = 14, 400
+# what a hub does not receive, or rounds
+PERMITTED = {
+    (RunRow, "judged_seconds"): "each says when it judged itself",
+    (RankRow, "node"): "a hub says how the node's agent calls it, the node its host name",
+    (Incident, "id"): "made of its begin, which is rounded before it is sent",
+    (StepCell, "tokens"): "the sum of all kinds is sent",
+}
+# of one rank, not sent: the page of its node shows it
+NOT_SENT = {
+    "totals", "current", "tokens_total", "policy_version", "scalars", "stamps", "gauges",
+    "collectives", "groups", "ledger", "host_memory", "device_names", "device_bytes",
+    "device_stages", "held", "beside_allocator", "event_loop", "work", "counters_total",
+}  # fmt: skip
+
+
+@pytest.fixture
+def ranks(dfx_dir) -> Iterator[list[Rank]]:
+    ranks = [Rank(dfx_dir, rank, 4, framework="verl") for rank in range(4)]
+    for rank in ranks:
+        began(rank, seconds_ago=60)
+    yield ranks
+    for rank in ranks:
+        rank.dies()
+
+
+def began(rank: Rank, seconds_ago: int) -> None:
+    """Its guest came so long ago."""
+    fields = list(layout.PREAMBLE.unpack(rank.path.read_bytes()[: layout.PREAMBLE.size]))
+    fields[-2] -= seconds_ago * SECOND
+    with rank.path.open("r+b") as file:
+        file.write(layout.PREAMBLE.pack(*fields))
+
+
+class Both:
+    """An agent of four ranks, and a hub of this agent alone. Their steps lie in the past."""
+
+    def __init__(self, folder: Path, ranks: list[Rank]) -> None:
+        self.agent, self.hub, self.ranks = Agent(Config(str(folder)), reap=False), JobFolds(), ranks
+        self.agent.tell("here")
+        self._begin_ns = time.monotonic_ns() - NUM_STEPS * STEP_MS * 10**6
+
+    def passes(self, step: int, slow: int = -1) -> None:
+        for rank in self.ranks:
+            work_ms = 300 if rank.rank == slow else 150
+            self._writes(rank, step, work_ms)
+
+    def _writes(self, rank: Rank, step: int, work_ms: int) -> None:
+        at = self._begin_ns + (step - 1) * STEP_MS * 10**6
+
+        def span(kind: int, name: str, begin_ms: int, end_ms: int, number: int = 0) -> None:
+            rank.span += 1
+            begin, end = at + begin_ms * 10**6, at + end_ms * 10**6
+            rank.segment.emit(begin, end, 8.0, number, rank.span, 0, 1, kind, rank.name(name))
+
+        rank.segment.emit(at, at, 0.0, step, 0, 0, 0, STEP, 0)
+        span(STAGE, "rollout", 0, 60)
+        span(STAGE, "actor_update", 60, 60 + work_ms)
+        span(COLLECTIVE | BLOCKING, "all_reduce@0", 60 + work_ms, 380, step)
+        rank.segment.emit(at, at, 100.0, step, 0, 0, 1, TOKENS, rank.name("response"))
+        for key, value in {"actor/grad_norm": 1.0, "actor/entropy": 0.5 - step / 100}.items():
+            rank.segment.emit(at, at, value, step, 0, 0, 0, SCALAR, rank.name(key))
+
+    def look(self) -> tuple[RunRow, RunRow]:
+        """What the node shows, and the hub."""
+        for _ in range(3):
+            self.agent.poll()
+            for facts in self.agent.facts():
+                self.hub.receive(dumped(facts), "here")
+            at = time.monotonic_ns(), time.time()
+            pair = self.agent.snapshot().runs[0], self.hub.snapshot(*at).runs[0]
+        return pair
+
+
+def differences(one: object, other: object, path: str = "") -> Iterator[str]:
+    """Paths at which both differ by more than what is permitted or rounded."""
+    if is_dataclass(one) and type(one) is type(other):
+        skipped = {name for of, name in PERMITTED if isinstance(one, of)}
+        skipped |= NOT_SENT if isinstance(one, RankRow) else set()
+        for field in fields(one):
+            if field.name not in skipped:
+                pair = getattr(one, field.name), getattr(other, field.name)
+                yield from differences(*pair, f"{path}.{field.name}")
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        if len(one) != len(other):
+            yield f"{path}: {len(one)} and {len(other)}"
+        for i, pair in enumerate(zip(one, other, strict=False)):
+            yield from differences(*pair, f"{path}[{i}]")
+    elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key, value in one.items():
+            yield from differences(value, other[key], f"{path}[{key}]")
+    elif not _is_same(one, other):
+        yield f"{path}: {one!r:.200} and {other!r:.200}"
+
+
+def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, abs_tol=0.03) or math.isclose(one, other, rel_tol=2e-3)
+    if isinstance(one, str) and isinstance(other, str):
+        return NUMBER.sub("#", one) == NUMBER.sub("#", other)  # figures of it are fields too
+    return one == other
+
+
+def found(run: RunRow, kind: str) -> Verdict:
+    (verdict,) = (v for v in run.verdicts if v.kind == kind and v.role in {"trainer", ""})
+    return verdict
+
+
+def test_a_healthy_run(dfx_dir, ranks):
+    both = Both(dfx_dir, ranks)
+    for step in range(1, NUM_STEPS + 1):
+        both.passes(step)
+    node, hub = both.look()
+    assert node.signals is not None
+    assert len(node.steps) == 8
+    assert node.sustained_tokens_ratio == {"trainer": 1.0}
+    assert "\n".join(differences(node, hub)) == ""
+
+
+def test_a_slow_rank(dfx_dir, ranks):
+    both = Both(dfx_dir, ranks)
+    for step in range(1, NUM_STEPS + 1):
+        both.passes(step, slow=2)
+    node, hub = both.look()
+    assert found(node, "straggler").ranks == ("2",)
+    assert "\n".join(differences(node, hub)) == ""
+
+
+def test_a_rank_that_died(dfx_dir, ranks):
+    both = Both(dfx_dir, ranks)
+    for step in range(1, 6):
+        both.passes(step)
+    both.look()
+    ranks[1].dies()
+    hold_in([rank for rank in ranks if rank.rank != 1], "all_reduce@0", 6)
+    node, hub = both.look()
+    assert found(node, "crash").ranks == ("1",)
+    assert node.incidents
+    assert "\n".join(differences(node, hub)) == ""
+
+
+def test_a_rank_that_never_passes_a_step(dfx_dir, ranks):
+    both = Both(dfx_dir, ranks)
+    for step in range(1, 6):
+        both.passes(step)
+    both.ranks = ranks[:3]
+    for step in range(6, 10):
+        both.passes(step)
+    node, hub = both.look()
+    assert [row.missing_ranks for row in node.steps][-4:] == [(), ("3",), (), ()]
+    assert "\n".join(differences(node, hub)) == ""
