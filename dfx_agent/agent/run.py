@@ -20,12 +20,14 @@ from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.job.evidence import Evidence
 from dfx_agent.job.here import OWN_CLOCKS
 from dfx_agent.job.job import NUM_STEPS, Job
+from dfx_agent.job.judged_scalars import sent_scalars
 from dfx_agent.job.judging import STEPS, WAITS, JobJudge
 from dfx_agent.job.node_view import NodeView
 from dfx_agent.job.steps import JobSteps, latest_rows
 from dfx_agent.judge.part_of_job import part_text
 from dfx_agent.judge.straggler.division import Places, RankPlaces
 from dfx_agent.node.collectives.matching import Collectives
+from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.crossings import Crossings
 from dfx_agent.node.ended import DroppedProcesses, surplus
 from dfx_agent.node.engines.pool import IdleCheck
@@ -73,6 +75,7 @@ class RunFold:
         self.scalar_rows = ScalarRows()
         self._watches: dict[str, StepWatch] = {}
         self._places: dict[str, RankPlaces] = {}
+        self._groups: dict[Process, StepGroups] = {}
         self.teller: Teller | None = None  # what a hub is told, where there is one
 
     def newest_rows(self, num_steps: int = NUM_STEPS) -> tuple[StepRow, ...]:
@@ -145,8 +148,7 @@ class RunFold:
         self.scalar_rows.let_go(role, label)
         if all(other != label for _, other in self.processes):
             self.store.let_go(label)
-        if self.teller is not None:
-            self.teller.let_go(process)
+        self._groups.pop(process, None)
         if role in self._watches:
             self._watches[role].let_go(process)
         if role in self._steps:
@@ -159,14 +161,17 @@ class RunFold:
             framework, offset_ns = self.framework_of(process), process.follower.epoch_offset_ns
             told = ToldScalars(process.id, framework, tuple(scalars), offset_ns)
             self.judge.health.add(told)
-            if self.teller is not None:
-                self.teller.add_scalars(told)
+            sent = sent_scalars(told) if self.teller is not None else None
+            if self.teller is not None and sent is not None:
+                self.teller.add_scalars(sent)
         self.collectives.add(process)
         crossed = self.crossings.news(process)
         if crossed is not None:
             self.judge.ledger.add(crossed)
         if self.teller is not None:
-            self.teller.add_reading(process, steps, crossed)
+            self._groups.setdefault(process, StepGroups()).add(process, steps)
+            if crossed is not None:
+                self.teller.add_batches(crossed)
         role = process.filed_as.role
         self._follow_role(role)
         if not self._watches[role].add(process, steps):

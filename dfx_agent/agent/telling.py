@@ -8,36 +8,27 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain, islice
-from math import isfinite
 from statistics import median
 from typing import Generic, TypeVar
 
 from dfx_agent.agent import brief
 from dfx_agent.agent.step_chunks import StepChunks
-from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import RoleSteps, Step
-from dfx_agent.judge.bottleneck.causes import TOLD_METRICS
-from dfx_agent.judge.divergence.inputs import broken_place, clear_meaning, input_of
-from dfx_agent.node.collectives.step_groups import StepGroups
-from dfx_agent.node.process import ClosedStep, Process
 
 _KEEP_STEPS, _KEEP_TOLD = 64, 256
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
 _MEMORY_STEPS = 16
 # limits are some times the median and the longest: the next ones are told when these change so much
 _ENOUGH_DURATIONS, _SAME_SHARE = 16, 0.1
-
-# all ranks have the same one
-_DRAWN, _FIRST = frozenset({"dfx_learning_rate"}), frozenset({"0"})
 
 _Item = TypeVar("_Item")
 _OfProcess = TypeVar("_OfProcess", ToldScalars, LedgerNews)
@@ -79,35 +70,16 @@ class Teller:
         self._seats: dict[ProcessId, Seat] = {}
         self._chunks: dict[str, StepChunks] = {}
         self._layouts: dict[str, Layout] = {}
-        self._groups: dict[Process, StepGroups] = {}
 
     def add_steps(self, role: str, steps: Iterable[Step]) -> None:
         whole = self._chunks.setdefault(role, StepChunks()).told(steps)
         self._steps[role].add(map(brief.step, whole))
 
     def add_scalars(self, told: ToldScalars) -> None:
-        """Those that a judge asks for, and of one rank what is drawn beside them."""
-        is_first = told.process.label in _FIRST
-        judged = tuple(
-            scalar
-            for scalar in told.scalars
-            if _is_judged(told.framework, scalar)
-            or (is_first and _metric_of(told.framework, scalar.key) in _DRAWN)
-        )
-        if judged:
-            self._scalars.add([brief.scalars(replace(told, scalars=judged))])
+        self._scalars.add([brief.scalars(told)])
 
-    def add_reading(
-        self, process: Process, closed: Iterable[ClosedStep], crossed: LedgerNews | None
-    ) -> None:
-        """What one reading of a process brought."""
-        self._groups.setdefault(process, StepGroups()).add(process, closed)
-        if crossed is not None:
-            self._batches.add([brief.batches(crossed)])
-
-    def let_go(self, process: Process) -> None:
-        """It ended long ago."""
-        self._groups.pop(process, None)
+    def add_batches(self, crossed: LedgerNews) -> None:
+        self._batches.add([brief.batches(crossed)])
 
     def has_news(self, seats: Iterable[Seat]) -> bool:
         """Whether a step was closed, or a seat is another one, since it was told."""
@@ -312,19 +284,3 @@ def _main_thread(stacks: ProcessStacks | None) -> ProcessStacks | None:
         return stacks
     main = replace(stacks.main, frames=stacks.main.frames[-_MOST_FRAMES:])
     return replace(stacks, threads=(main,))
-
-
-@lru_cache(maxsize=4096)
-def _metric_of(framework: str, key: str) -> str | None:
-    native = native_names(framework).find(key)
-    return native.metric if native else None
-
-
-def _is_judged(framework: str, scalar: ScalarRecord) -> bool:
-    if input_of(framework, scalar.key) is not None:
-        return True
-    if clear_meaning(framework, scalar.key) is not None:
-        return True
-    if _metric_of(framework, scalar.key) in TOLD_METRICS:
-        return True
-    return not isfinite(scalar.value) and broken_place(framework, scalar.key) is not None

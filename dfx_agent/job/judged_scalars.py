@@ -1,0 +1,45 @@
+"""Which of the numbers that a job logs a judge asks for: the others stay on their node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import isfinite
+
+from dfx_agent.catalogue.native import load as native_names
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.judge.bottleneck.causes import TOLD_METRICS
+from dfx_agent.judge.divergence.inputs import broken_place, clear_meaning, input_of
+
+# all ranks have the same one
+_DRAWN, _FIRST = frozenset({"dfx_learning_rate"}), frozenset({"0"})
+
+
+def is_judged(framework: str, scalar: ScalarRecord) -> bool:
+    """Whether a verdict may depend on it; of loss and gradients on NaN and Inf alone."""
+    if input_of(framework, scalar.key) is not None:
+        return True
+    if clear_meaning(framework, scalar.key) is not None:
+        return True
+    if _metric_of(framework, scalar.key) in TOLD_METRICS:
+        return True
+    return not isfinite(scalar.value) and broken_place(framework, scalar.key) is not None
+
+
+def sent_scalars(told: ToldScalars) -> ToldScalars | None:
+    """Those that are judged, and of one rank what is drawn beside them; None for none."""
+    is_first = told.process.label in _FIRST
+    sent = tuple(
+        scalar
+        for scalar in told.scalars
+        if is_judged(told.framework, scalar)
+        or (is_first and _metric_of(told.framework, scalar.key) in _DRAWN)
+    )
+    return replace(told, scalars=sent) if sent else None
+
+
+@lru_cache(maxsize=4096)
+def _metric_of(framework: str, key: str) -> str | None:
+    """The metric that this native key is exported as; None for an unknown key."""
+    native = native_names(framework).find(key)
+    return native.metric if native else None
