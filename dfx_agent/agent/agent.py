@@ -26,12 +26,12 @@ from dfx_agent.agent.kept.snapshots import AllocatorSnapshots
 from dfx_agent.agent.kept.totals import TotalsFile
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.run_facts import RunTeller
-from dfx_agent.agent.telling import Teller
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.base.errors import BlindError
 from dfx_agent.base.text import plain
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.run import RunFacts
+from dfx_agent.hub.sending import Teller
 from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.node.devices.registry import found as device_readers
 from dfx_agent.node.ended import KEEP_RUNS

@@ -11,14 +11,14 @@ from math import inf
 
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import Peaks
-from dfx_agent.agent.telling import Teller
 from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.hub.clock_shift import OWN_CLOCKS
+from dfx_agent.hub.sending import Teller
 from dfx_agent.job.evidence import Evidence
-from dfx_agent.job.here import OWN_CLOCKS
 from dfx_agent.job.job import NUM_STEPS, Job
 from dfx_agent.job.judged_scalars import sent_scalars
 from dfx_agent.job.judging import STEPS, WAITS, JobJudge

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dfx_agent.agent import brief
 from dfx_agent.agent.run import RunFold
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.hub import rounding
 from dfx_agent.judge.bottleneck.sides import ROLLOUT_SIDE
 from dfx_agent.node.process import Process
 from dfx_agent.node.rendezvous import rendezvous_of
@@ -84,7 +84,7 @@ class RunTeller:
             steps=tuple(self._role_steps(fold, trained, is_full=is_full)),
             memory=teller.memory(fold.memory.facts(_seen(trained)), is_full=is_full),
             scalars=teller.scalars(is_full=is_full),
-            updates=tuple(map(brief.updates, update_counts(processes))),
+            updates=tuple(map(rounding.updates, update_counts(processes))),
             batches=teller.batches(is_full=is_full),
             progress=tuple(fold.crossings.progress(processes)),
             reported=fold.reported,

@@ -17,15 +17,15 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.job.clock import NodeClock
+from dfx_agent.hub.clock_shift import Shift
+from dfx_agent.hub.layout import merged
+from dfx_agent.hub.node_clock import NodeClock
+from dfx_agent.hub.node_facts import NodeRun
+from dfx_agent.hub.rank_labels import Places
 from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.evidence import Evidence
-from dfx_agent.job.here import Shift
 from dfx_agent.job.judging import JobJudge
-from dfx_agent.job.layout import merged
 from dfx_agent.job.lost_node import Peers
-from dfx_agent.job.node_run import NodeRun
-from dfx_agent.job.places import Places
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, has_progressed
 from dfx_agent.job.steps import JobSteps

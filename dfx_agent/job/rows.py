@@ -9,9 +9,9 @@ from typing import NamedTuple
 from dfx_agent.facts.layout import NOT_TOLD
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
+from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.memory_rows import MemoryRow, MemoryRows
-from dfx_agent.job.node_run import NodeRun
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.job.steps import latest_rows
 from dfx_agent.judge.part_of_job import step_origin_text

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from dfx_agent.agent import telling
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.job import node_run
+from dfx_agent.hub import node_facts, sending
 from dfx_agent.judge.memory.judge import MemoryJudge
 from dfx_agent.snapshot import Verdict
 
@@ -129,6 +128,6 @@ def test_what_else_was_found_of_a_role_is_evidence_of_its_one_verdict():
 
 def test_a_hub_is_told_what_is_new_and_joins_it():
     before, now = rank("0", 100.0, 16), rank("0", 100.0, 40)
-    told = telling._grown(before, now)
+    told = sending._grown(before, now)
     assert told.devices[0].allocated_samples == now.devices[0].allocated_samples[16:]
-    assert node_run._with_samples(before, told) == now
+    assert node_facts._with_samples(before, told) == now

@@ -9,7 +9,6 @@ from hang_scene import staged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.agent.telling import Teller, Told, _joined, _with_batches, _with_scalars, newer
 from dfx_agent.facts.document import dumped, loaded
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.ledger import LedgerNews
@@ -18,8 +17,9 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RankStep, Step
-from dfx_agent.job.clock import NodeClock
-from dfx_agent.job.node_run import NodeRun
+from dfx_agent.hub.node_clock import NodeClock
+from dfx_agent.hub.node_facts import NodeRun
+from dfx_agent.hub.sending import Teller, Told, _joined, _with_batches, _with_scalars, newer
 
 DURATIONS = st.lists(st.integers(0, 3), max_size=20)
 

@@ -13,8 +13,6 @@ from itertools import chain, islice
 from statistics import median
 from typing import Generic, TypeVar
 
-from dfx_agent.agent import brief
-from dfx_agent.agent.step_chunks import StepChunks
 from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
@@ -23,6 +21,8 @@ from dfx_agent.facts.scalars import ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import RoleSteps, Step
+from dfx_agent.hub import rounding
+from dfx_agent.hub.step_chunks import StepChunks
 
 _KEEP_STEPS, _KEEP_TOLD = 64, 256
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
@@ -73,13 +73,13 @@ class Teller:
 
     def add_steps(self, role: str, steps: Iterable[Step]) -> None:
         whole = self._chunks.setdefault(role, StepChunks()).told(steps)
-        self._steps[role].add(map(brief.step, whole))
+        self._steps[role].add(map(rounding.step, whole))
 
     def add_scalars(self, told: ToldScalars) -> None:
-        self._scalars.add([brief.scalars(told)])
+        self._scalars.add([rounding.scalars(told)])
 
     def add_batches(self, crossed: LedgerNews) -> None:
-        self._batches.add([brief.batches(crossed)])
+        self._batches.add([rounding.batches(crossed)])
 
     def has_news(self, seats: Iterable[Seat]) -> bool:
         """Whether a step was closed, or a seat is another one, since it was told."""
@@ -110,7 +110,7 @@ class Teller:
         """As they are now; of a process that was told of, what it was and learned since."""
         told, known = [], {}
         for rank in ranks:
-            whole = replace(brief.rank(rank), stacks=_main_thread(rank.stacks))
+            whole = replace(rounding.rank(rank), stacks=_main_thread(rank.stacks))
             key = role, rank.label, rank.begin_ns
             before = None if is_full else self._ranks.get(key)
             if before is None or _constants(before) != _constants(whole):
