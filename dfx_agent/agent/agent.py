@@ -32,7 +32,7 @@ from dfx_agent.base.text import plain
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.hub.sending import Teller
-from dfx_agent.judge.divergence.bank import PARAMETERS
+from dfx_agent.job.judging import JobJudge
 from dfx_agent.node.devices.registry import found as device_readers
 from dfx_agent.node.ended import KEEP_RUNS
 from dfx_agent.node.engines.discovery import SERVING_ROLES
@@ -494,7 +494,7 @@ class Agent:
             num_reaped_segments=self._folder.num_reaped,
             num_exporter_errors=self._num_errors,
             other_agent_pid=self._folder.other_agent_pid,
-            detector=PARAMETERS,
+            detector=JobJudge.parameters,
             is_job_ended=self._is_job_ended,
             problems=problems,
             read_seconds=self._watchdog.read_seconds,

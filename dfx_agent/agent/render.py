@@ -12,7 +12,6 @@ from dfx_agent.catalogue.native.time_series import scalar_history
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.job.job import NUM_STEPS, STAGES, Measured
 from dfx_agent.job.step_rows import rank_order
-from dfx_agent.judge.part_of_job import step_origin_text
 from dfx_agent.node.engines.pool import pool_of
 from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.process import ClosedStep, Process
@@ -66,12 +65,12 @@ def _run_row(fold: RunFold, engines: Sequence[EngineFacts]) -> RunRow:
         dropped_ranks=fold.dropped.rows(),
         engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
         part=fold.part(),
-        step_origin=step_origin_text(p.seat for p in fold.processes.values()),
     )
     measured = Measured(
         now_seconds=time.time(),
         steps=fold.newest_rows(NUM_STEPS),
         stage_seconds=fold.tracks.stage_seconds(STAGES),
+        seats=[process.seat for process in fold.processes.values()],
         engines=engines,
     )
     return fold.job.concluded(row, measured)

@@ -23,9 +23,8 @@ from dfx_agent.job.job import NUM_STEPS, Job
 from dfx_agent.job.judged_scalars import sent_scalars
 from dfx_agent.job.judging import STEPS, WAITS, JobJudge
 from dfx_agent.job.node_view import NodeView
+from dfx_agent.job.rank_places import Places, RankPlaces
 from dfx_agent.job.steps import JobSteps, latest_rows
-from dfx_agent.judge.part_of_job import part_text
-from dfx_agent.judge.straggler.division import Places, RankPlaces
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.crossings import Crossings
@@ -253,7 +252,7 @@ class RunFold:
 
     def part(self) -> str:
         """What part of its job is seen here, in words; "" for all of it."""
-        return part_text(process.seat for process in self._trained().values())
+        return NodeView([process.seat for process in self._trained().values()]).part
 
     def _trained(self) -> dict[tuple[str, str], Process]:
         return {

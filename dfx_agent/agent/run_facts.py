@@ -10,10 +10,9 @@ from dfx_agent.agent.run import RunFold
 from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.seat import LOG_ROLE, Seat
+from dfx_agent.facts.seat import LOG_ROLE, ROLLOUT_SIDE, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub import rounding
-from dfx_agent.judge.bottleneck.sides import ROLLOUT_SIDE
 from dfx_agent.node.process import Process
 from dfx_agent.node.rendezvous import rendezvous_of
 from dfx_agent.node.updates import update_counts

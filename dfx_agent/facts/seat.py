@@ -9,6 +9,8 @@ from dfx_agent.snapshot import RankState
 
 # who tells what a log says: no process of the job, and without a time account
 LOG_ROLE = "log"
+# roles that make samples
+ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
 
 
 class ProcessId(NamedTuple):

@@ -18,9 +18,9 @@ from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.hub.node_clock import NodeClock
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_job import HubJob
+from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
-from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.rules.conditions import Condition
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
@@ -346,7 +346,7 @@ class JobFolds:
             num_exporter_errors=0,
             other_agent_pid=None,
             problems=tuple(problems),
-            detector=PARAMETERS,
+            detector=JobJudge.parameters,
             read_seconds=here_seconds,
             faults=self._faults.rows(""),
             num_faults=dict(self._faults.num_by_part),

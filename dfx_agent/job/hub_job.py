@@ -39,6 +39,7 @@ class HubJob(Job):
             now_seconds=fold.here_seconds,
             steps=self._rows.newest_steps(NUM_STEPS),
             stage_seconds=fold.stage_seconds(STAGES),
+            seats=[seat for _, seat in fold.seats(of_heard=False)],
             doubts=[sentences.LATE_FACTS(late=seconds_text(late))] if late > LATE_SECONDS else [],
         )
         return self.concluded(row, measured)

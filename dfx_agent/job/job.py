@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dfx_agent.facts.seat import Seat
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.job.incidents.conclude import Judged, conclude
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.token_load import sustained_ratios
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
+from dfx_agent.judge.part_of_job import step_origin_text
 from dfx_agent.snapshot import AlertRow, Bottleneck, EngineFacts, RunRow, StepRow
 from dfx_agent.snapshot.faults import sighted
 
@@ -27,6 +29,8 @@ class Measured:
     """The latest ``NUM_STEPS`` completed steps of every role."""
     stage_seconds: Mapping[tuple[str, str], Mapping[str, float]]
     """(role, rank) -> how long each of ``STAGES`` usually lasts."""
+    seats: Collection[Seat]
+    """All processes of the job that are shown, logs too."""
     engines: Sequence[EngineFacts] = ()
     doubts: Collection[str] = field(default=())
     """Why nothing may be clear."""
@@ -57,6 +61,7 @@ class Job:
             ledger=judge.ledger.state(),
             faults=faults,
             judged_seconds=judge.faults.judged_seconds(run),
+            step_origin=step_origin_text(measured.seats),
             sustained_tokens_ratio=sustained_ratios(steps),
             blind=judge.faults.blindness_of(run),
             **vars(concluded),

@@ -12,6 +12,7 @@ from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.job.evidence import Evidence, View
 from dfx_agent.judge.data.ledger import RunLedger
+from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.judge.divergence.health import RunHealth
 from dfx_agent.judge.divergence.history import signal_history
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
@@ -32,7 +33,12 @@ STEPS, WAITS, SIGNALS, BATCHES = "closed steps", "waits", "signals", "batches"
 
 
 class JobJudge:
-    """One job. ``waits`` and ``memory`` are the latest verdicts of these kinds."""
+    """One job. ``waits`` and ``memory`` are the latest verdicts of these kinds.
+
+    ``parameters``: of the detector of signals, by name.
+    """
+
+    parameters = PARAMETERS
 
     def __init__(
         self, run: str, faults: Faults, critical: Condition = DIVERGENCE.condition

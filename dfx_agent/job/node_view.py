@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dfx_agent.facts.seat import Seat
-from dfx_agent.judge.part_of_job import crashes_of_this_node
+from dfx_agent.judge.part_of_job import crashes_of_this_node, part_text
 from dfx_agent.snapshot import Verdict
 
 
@@ -16,6 +16,11 @@ class NodeView:
 
     seats: Sequence[Seat]
     others: Sequence[Verdict] = ()
+
+    @property
+    def part(self) -> str:
+        """What part of its job is seen here, in words; "" for all of it."""
+        return part_text(self.seats)
 
     def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
         """A crash here may follow from one on a node that is not seen."""

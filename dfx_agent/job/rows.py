@@ -12,10 +12,9 @@ from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.memory_rows import MemoryRow, MemoryRows
+from dfx_agent.job.rank_places import Places, RankPlaces
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.job.steps import latest_rows
-from dfx_agent.judge.part_of_job import step_origin_text
-from dfx_agent.judge.straggler.division import Places, RankPlaces
 from dfx_agent.snapshot import (
     OpenSpan,
     RankRow,
@@ -54,7 +53,6 @@ class JobRows:
             scalars=fold.curves.rows(fold.framework),
             num_stale_scalars=fold.curves.num_stale,
             verdicts=verdicts,
-            step_origin=step_origin_text(seat for _, seat in seats),
         )
 
     def newest_steps(self, num_steps: int) -> tuple[StepRow, ...]:

@@ -11,10 +11,9 @@ import hashlib
 import re
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from dfx_agent.judge.divergence.health import KeptHealth, RunHealth
-from dfx_agent.judge.divergence.kept import FORMAT_2
+from dfx_agent.job.learned import Learned, Signals
 from dfx_agent.node.segments.owned_files import (
     MAX_BYTES,
     HeldFolder,
@@ -47,7 +46,7 @@ class File:
 
     format: int
     run: str
-    health: Annotated[KeptHealth, FORMAT_2]
+    health: Learned
 
 
 _HEADER = Document[_Header](_Header)
@@ -64,14 +63,14 @@ class HealthFiles:
         self._folder: HeldFolder | None = None
         self._written: dict[str, tuple[float, Any]] = {}  # run -> (when, the state it then had)
 
-    def restore(self, run: str, health: RunHealth) -> RunHealth:
+    def restore(self, run: str, health: Signals) -> Signals:
         """``health``, or what an earlier agent kept for a run of this name."""
         name = _name(run)
         try:
             known = self._read(name)
             if known is None:
                 return health
-            restored = RunHealth(health.critical)
+            restored = Signals(health.critical)
             restored.resume(known)
         except Exception as error:  # noqa: BLE001 (whatever is in the file, the agent goes on)
             why = reason(error)[:80] or type(error).__name__
@@ -82,7 +81,7 @@ class HealthFiles:
         self._written[run] = time.monotonic(), restored.state
         return restored
 
-    def keep(self, run: str, health: RunHealth, *, is_last: bool = False) -> None:
+    def keep(self, run: str, health: Signals, *, is_last: bool = False) -> None:
         """Write what is new, at most every ``EVERY_SECONDS``."""
         written, state = self._written.get(run, (0.0, None))
         now = time.monotonic()
@@ -117,7 +116,7 @@ class HealthFiles:
                 state.close()
         return self._folder
 
-    def _read(self, name: str) -> KeptHealth | None:
+    def _read(self, name: str) -> Learned | None:
         """None when there is none, or an old one; ValueError when it is not one of ours."""
         try:
             folder = self._folder or open_existing(self._path)
@@ -130,7 +129,7 @@ class HealthFiles:
                 folder.close()
 
     @staticmethod
-    def _health(folder: HeldFolder, name: str) -> KeptHealth | None:
+    def _health(folder: HeldFolder, name: str) -> Learned | None:
         status = folder.status(name)
         if status is None or time.time() - status.st_mtime > KEEP_SECONDS:
             return None

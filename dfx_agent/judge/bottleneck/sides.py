@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dfx_agent.facts.seat import ROLLOUT_SIDE
 from dfx_agent.judge.bottleneck.step_parts import UPDATE, PartKey, StepTime, step_time
 from dfx_agent.judge.bottleneck.window import Window
 from dfx_agent.snapshot import TimeSplit
 
-ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
 _ROLLOUT_STAGES = ("rollout", "generate", "tool", "environment", "reward")
 # of a process that hands work over to others
 _PIPELINE_WAITS = ("queue", "policy")

@@ -8,14 +8,13 @@ those are cut to be equal. Experts are not: what is routed to them differs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dfx_agent.facts.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layout, Place, Stride
 from dfx_agent.judge.straggler import sentences
 
-Places = Mapping[str, Mapping[str, int]]  # rank -> axis -> its number along it
 # of one more axis each: the finest that leaves nobody alone is taken
 _LEVELS = ((PIPELINE, EXPERT, TENSOR, CONTEXT), (PIPELINE, EXPERT, TENSOR), (PIPELINE, EXPERT))
 _WORDS = {
@@ -223,26 +222,3 @@ def _reachable(links: Mapping[int, set[int]], first: int) -> set[int]:
         seen |= news
         queue += news
     return seen
-
-
-class RankPlaces:
-    """Of one role."""
-
-    def __init__(self) -> None:
-        self._told: list[object] = []
-        self._labels: list[str] = []
-        self._places: Places = {}
-
-    def of(
-        self, told: Sequence[object], labels: Sequence[str], layout: Callable[[], Layout]
-    ) -> Places:
-        """``told``: what ``layout`` is made of; the very same objects mean the same layout."""
-        if not self._is_of(told) or self._labels != list(labels):
-            self._told, self._labels = list(told), list(labels)
-            self._places = coordinates_of(layout(), labels)
-        return self._places
-
-    def _is_of(self, told: Sequence[object]) -> bool:
-        if len(told) != len(self._told):
-            return False
-        return all(new is known for new, known in zip(told, self._told, strict=True))

@@ -1,0 +1,11 @@
+"""What outlives an agent of the judge of signals: baselines, and how far it was."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from dfx_agent.judge.divergence.health import KeptHealth, RunHealth
+from dfx_agent.judge.divergence.kept import FORMAT_2
+
+Signals: TypeAlias = RunHealth
+Learned: TypeAlias = Annotated[KeptHealth, FORMAT_2]

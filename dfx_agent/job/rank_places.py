@@ -1,0 +1,33 @@
+"""Where each rank of a role stands in the layout of its job: worked out when that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dfx_agent.facts.layout import Layout
+from dfx_agent.judge.straggler.division import coordinates_of
+
+Places = Mapping[str, Mapping[str, int]]  # rank -> axis -> its number along it
+
+
+class RankPlaces:
+    """Of one role."""
+
+    def __init__(self) -> None:
+        self._told: list[object] = []
+        self._labels: list[str] = []
+        self._places: Places = {}
+
+    def of(
+        self, told: Sequence[object], labels: Sequence[str], layout: Callable[[], Layout]
+    ) -> Places:
+        """``told``: what ``layout`` is made of; the very same objects mean the same layout."""
+        if not self._is_of(told) or self._labels != list(labels):
+            self._told, self._labels = list(told), list(labels)
+            self._places = coordinates_of(layout(), labels)
+        return self._places
+
+    def _is_of(self, told: Sequence[object]) -> bool:
+        if len(told) != len(self._told):
+            return False
+        return all(new is known for new, known in zip(told, self._told, strict=True))
