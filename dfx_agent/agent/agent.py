@@ -35,7 +35,6 @@ from dfx_agent.hub.sending import Teller
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.node.devices.registry import found as device_readers
 from dfx_agent.node.ended import KEEP_RUNS
-from dfx_agent.node.engines.discovery import SERVING_ROLES
 from dfx_agent.node.engines.watch import EngineWatch
 from dfx_agent.node.passive import OutsideProcess, placed
 from dfx_agent.node.process import Process
@@ -274,21 +273,12 @@ class Agent:
 
     def _jobs(self) -> dict[str, dict[int, str]]:
         """Run -> pid -> role of what lives of it; waits for nothing."""
-        return {
-            run: {p.pid: role for (role, _), p in list(fold.processes.items()) if p.is_living}
-            | {outside.pid: outside.identity.role for outside in fold.outside}
-            for run, fold in list(self._runs.items())
-        }
+        return {run: fold.roles_by_pid() for run, fold in list(self._runs.items())}
 
     def _serving(self, run: str) -> dict[int, int]:
         """Pid -> rank of the processes that serve rollouts in ``run``; waits for nothing."""
         fold = self._runs.get(run)
-        served = fold.processes.items() if fold else ()
-        return {
-            p.pid: p.follower.identity.rank
-            for (role, _), p in list(served)
-            if role in SERVING_ROLES and p.is_living and p.follower.identity.rank >= 0
-        }
+        return fold.serving_ranks_by_pid() if fold else {}
 
     def signal_states(self) -> dict[str, SignalState | None]:
         """Training health of each run as of its newest judged step; waits for nothing."""

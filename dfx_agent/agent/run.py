@@ -29,6 +29,7 @@ from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.crossings import Crossings
 from dfx_agent.node.ended import DroppedProcesses, surplus
+from dfx_agent.node.engines.discovery import SERVING_ROLES
 from dfx_agent.node.engines.pool import IdleCheck
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
@@ -101,6 +102,19 @@ class RunFold:
     def framework(self) -> str:
         names = (p.follower.identity.framework for p in self.processes.values())
         return next((name for name in names if name), self.dropped.framework)
+
+    def roles_by_pid(self) -> dict[int, str]:
+        """Of the processes that live; safe in any thread."""
+        living = {p.pid: role for (role, _), p in list(self.processes.items()) if p.is_living}
+        return living | {outside.pid: outside.identity.role for outside in self.outside}
+
+    def serving_ranks_by_pid(self) -> dict[int, int]:
+        """Of the living processes that serve rollouts; safe in any thread."""
+        return {
+            p.pid: p.follower.identity.rank
+            for (role, _), p in list(self.processes.items())
+            if role in SERVING_ROLES and p.is_living and p.follower.identity.rank >= 0
+        }
 
     def framework_of(self, process: Process) -> str:
         """Whose names its keys are: a process that names no framework speaks as its run does."""

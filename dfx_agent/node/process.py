@@ -97,8 +97,7 @@ class Process:
         self.account: TimeAccount | None = None
         self._num_earlier = self.num_strange = self.step_flags = 0
         self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
-        self.tokens: dict[str, float] = {}
-        self.queues: dict[str, float] = {}
+        self.tokens, self.queues = dict[str, float](), dict[str, float]()
         self.policy_version: int | None = None
         # by the newest record; ``step`` is one reading behind
         self.told_step: int | None = None
@@ -116,8 +115,7 @@ class Process:
         self.num_readings_with_news = 0
         self._carried = Totals()
         self._kept: KeptTotals | None = None
-        self.counters: dict[str, float] = {}
-        self.gauges: dict[str, float] = {}
+        self.counters, self.gauges = dict[str, float](), dict[str, float]()
         self.groups: dict[str, Group] = {}
         self.collectives: list[Collective] = []  # of the last reading
         self.device_times: list[DeviceTime] = []  # of the last reading
