@@ -104,6 +104,7 @@ class KeptIncident:
     summary: str = ""
     is_unsure: bool = False
     is_event: bool = True  # the begin; else it is the clock of an alert
+    is_of_verdict: bool = True  # the begin; else it is of symptoms that an alert may not be about
     is_resumed: bool = field(default=False, compare=False)
     due_seconds: float = field(default=0.0, compare=False)  # by when it would be told again
 
@@ -115,13 +116,18 @@ class KeptIncident:
     def see(self, subject: _Subject, begin: _Begin, now_seconds: float) -> None:
         """It is told now, with this begin."""
         if self._gives_way_to(begin):
-            self.since_seconds, self.step, self.is_event = begin
+            self.since_seconds, self.step, self.is_event, self.is_of_verdict = begin
         self.role, self.ranks = subject.role or self.role, subject.ranks or self.ranks
         self.seen_seconds = now_seconds
         self.is_resumed = self.is_unsure = False
 
     def _gives_way_to(self, begin: _Begin) -> bool:
-        """An earlier event replaces an alert's clock, and where the summary says since when."""
+        """An earlier event replaces an alert's clock, and where the summary says since when.
+
+        Of a divergence the verdict knows since when, whatever moved before.
+        """
+        if self.kind == "divergence" and begin.is_of_verdict != self.is_of_verdict:
+            return begin.is_of_verdict
         is_open = not self.is_event or self.kind in _ONE_OF_ROLE
         is_earlier = begin.since_seconds < self.since_seconds - _CLOCK_SECONDS
         return begin.is_event and is_open and is_earlier
@@ -145,11 +151,12 @@ class KeptIncident:
 
 
 class _Begin(NamedTuple):
-    """``is_event``: by the time of what happened, not by when it was first told."""
+    """``is_event``: by the time of what happened, not by when it was first reported."""
 
     since_seconds: float
     step: int | None
     is_event: bool
+    is_of_verdict: bool
 
 
 class IncidentBook:
@@ -223,7 +230,7 @@ class IncidentBook:
         key = sha1(name.encode(), usedforsecurity=False).hexdigest()[:10]
         return KeptIncident(
             f"{subject.kind}-{key}", subject.kind, subject.role, subject.ranks, subject.cause,
-            since, begin.step, since, is_event=begin.is_event,
+            since, begin.step, since, is_event=begin.is_event, is_of_verdict=begin.is_of_verdict,
         )  # fmt: skip
 
 
@@ -283,7 +290,8 @@ def _begin(
         # where NaN began, where who is to blame stands, it says itself: others may be steps ahead
         is_told = verdict.kind in _OF_ONE_STEP and verdict.step is not None
         at = None if is_told else steps.step_at(verdict.role, since)
-        return _Begin(since, verdict.step if at is None else at, is_event=True)
+        step = verdict.step if at is None else at
+        return _Begin(since, step, is_event=True, is_of_verdict=True)
     onset = _onset_step(subject, signals) if verdict is None else verdict.step
     first = min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)
     step = first if onset is None and verdict is None else onset
@@ -292,7 +300,7 @@ def _begin(
     since = seen if known is None else known
     # of a vote the step is its onset, of what is found anew at every step the newest
     is_event = subject.kind == "divergence" and onset is not None and known is not None
-    return _Begin(since, step, is_event)
+    return _Begin(since, step, is_event, is_of_verdict=verdict is not None)
 
 
 def _onset_step(subject: _Subject, signals: SignalState | None) -> int | None:
