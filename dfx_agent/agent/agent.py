@@ -39,7 +39,6 @@ from dfx_agent.node.engines.watch import EngineWatch
 from dfx_agent.node.passive import OutsideProcess, placed
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.reader import Folder
-from dfx_agent.node.time.totals import CollectiveCounts
 from dfx_agent.rules.declared import alerts_with
 from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
@@ -312,14 +311,9 @@ class Agent:
     def _keep(self, *, is_last: bool = False) -> None:
         """What the agent after this one goes on from."""
         with self._faults.guard("keeping", what="totals"):
-            self._totals_file.keep(self._living(), self._collectives, is_last=is_last)
+            self._totals_file.keep(self._runs.values(), is_last=is_last)
         with self._faults.guard("keeping", what="incidents"):
             self._incidents_file.keep(self._runs.values(), is_last=is_last)
-
-    def _collectives(self, process: Process) -> Iterable[CollectiveCounts]:
-        """What was counted of its rank so far."""
-        fold = self._runs.get(process.filed_as.run)
-        return () if fold is None else fold.collectives.books(process)
 
     def _poll_run(self, fold: RunFold) -> None:
         """Each of its processes and judgements by itself: none takes the others with it."""

@@ -171,7 +171,8 @@ ADAPTER_SILENT = Metric(
 
 STALE_SCALARS = Metric(
     "dfx_stale_scalars", "counter", "", PER_NODE,
-    "Values that came for a step long past and were left out of the history.", "agent",
+    "Values that are in no history: of a step long past, or of a run's name after 10,000 others.",
+    "agent",
     of="run", value=lambda run: run.num_stale_scalars,
 )  # fmt: skip
 

@@ -27,4 +27,11 @@ MISSED_STEPS = Metric(
     "Steps of ranks without spans: they were not kept any more when their turn came.", "agent",
 )  # fmt: skip
 
-METRICS = (ACTIVE, SENT, FAILED, DROPPED_SPANS, MISSED_STEPS)
+LEFT_OUT_SPANS = Metric(
+    "dfx_otlp_left_out_spans", "counter", "", (),
+    "Spans that a job sent and that became no stage, and its requests that could not be read; the "
+    "page has the first one and its reason.", "agent",
+    of="agent", value=lambda agent: agent.spans.num_left_out if agent.spans else None,
+)  # fmt: skip
+
+METRICS = (ACTIVE, SENT, FAILED, DROPPED_SPANS, MISSED_STEPS, LEFT_OUT_SPANS)

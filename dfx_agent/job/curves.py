@@ -31,6 +31,8 @@ class JobCurves:
         self._rows = None
         for scalar in told.scalars:
             self._store.add(scalar.key, place, attempt, scalar.step, scalar.value)
+            if not self._store.has(scalar.key):
+                continue
             seconds = told.epoch_seconds(scalar)
             self._newest[scalar.key] = max(seconds, self._newest.get(scalar.key, 0.0))
 

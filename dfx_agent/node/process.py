@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -87,6 +87,10 @@ class ClosedStep:
 class Process:
     """One training process, from its first record to its end."""
 
+    # the first so many of collectives and device_times an earlier agent counted, with this result
+    num_counted = 0, 0
+    earlier_collectives: tuple[CollectiveCounts, ...] = ()
+
     def __init__(self, follower: Follower) -> None:
         self.follower = follower
         self.attempt = follower.identity.attempt
@@ -119,9 +123,6 @@ class Process:
         self.groups: dict[str, Group] = {}
         self.collectives: list[Collective] = []  # of the last reading
         self.device_times: list[DeviceTime] = []  # of the last reading
-        # the first so many of both were counted by an earlier agent, which has these totals
-        self.num_counted = 0, 0
-        self.earlier_collectives: tuple[CollectiveCounts, ...] = ()
         self.ledger: list[LedgerRecord] = []  # of the last reading
         self._spans = SpanBook()
         self.memory, self.devices = ProcessMemory(), DeviceStages()
@@ -219,22 +220,20 @@ class Process:
         """Go on from what another agent knew, once our first reading has come as far as it did."""
         self._kept, self.earlier_collectives = kept, kept.collectives
 
-    def to_keep(self, collectives: Iterable[CollectiveCounts]) -> KeptTotals | None:
+    def to_keep(self, collectives: tuple[CollectiveCounts, ...]) -> KeptTotals | None:
         """For the next agent, with those of its rank; None before the first reading."""
         if self.account is None or self._kept is not None:
             return self._kept
         totals = self.totals()
         totals.num_guest_drops = self._carried.num_guest_drops  # the segment itself knows its own
-        position, until_ns = self.follower.position, self.account.watermark_ns
-        return KeptTotals(position, until_ns, totals, tuple(collectives))
+        return KeptTotals(self.follower.position, self.account.watermark_ns, totals, collectives)
 
     def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
         """Read what is new: (scalars, steps this process has passed since the last call)."""
         if self._is_settled and not is_last and self.follower.is_quiet():
             self._stand_still(time.monotonic_ns())
             return [], []
-        kept, self._kept = self._kept, None
-        self.num_counted = 0, 0
+        kept, self._kept, self.num_counted = self._kept, None, (0, 0)
         batch = self.follower.poll(is_last=is_last, up_to=kept.position if kept else 0)
         if self.account is None and kept is None:
             self._num_earlier = self.follower.num_overwritten

@@ -51,7 +51,7 @@ JUDGE = """async () => {
          [*(("note", f"s{k} is NaN at step 9") for k in range(8)), ("note", "And 4 more"),
           ("good", "No problem found")]),
         ("run.num_stale_scalars = 3",
-         [("note", "3 scalar values came too late"), ("good", "No problem found")]),
+         [("note", "3 scalar values are not in the curves"), ("good", "No problem found")]),
         (("run.dropped_ranks = [{ role: 'worker', num_ranks: 1936, num_records: 9,"
           "num_lost_records: 0 }]; agent.num_dropped_runs = 4"),
          [("note", "1,936 ended processes of worker are not listed"),

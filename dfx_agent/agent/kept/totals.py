@@ -8,13 +8,14 @@ process is told by boot, namespace, pid, start time and the birth of its segment
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from dfx_agent.agent.run import RunFold
 from dfx_agent.node.collectives.matching import MAX_BOOKS
 from dfx_agent.node.collectives.waits import NUM_COUNTS
 from dfx_agent.node.process import Process
@@ -123,25 +124,23 @@ class TotalsFile:
             self._note("use", error)
             return None
 
-    def keep(
-        self,
-        processes: Iterable[Process],
-        collectives: Callable[[Process], Iterable[CollectiveCounts]],
-        *,
-        is_last: bool = False,
-    ) -> None:
-        """Write those of ``processes`` that live, with their ``collectives``, every EVERY_SECONDS.
+    def keep(self, folds: Iterable[RunFold], *, is_last: bool = False) -> None:
+        """Write those of the processes that live, every ``EVERY_SECONDS``.
 
         Sooner where what came since then fills much of a ring: what an agent that is killed has not
         kept is still there for the next one.
         """
-        now, living = time.monotonic(), [p for p in processes if p.is_living]
+        now = time.monotonic()
+        living = {p: fold for fold in folds for p in fold.processes.values() if p.is_living}
         is_due = is_last or now - self._kept_seconds >= EVERY_SECONDS
         if not is_due and not any(map(self._is_far, living)):
             return
         self._kept_seconds = now
         self._positions = {p: p.follower.position for p in living}
-        rows = {key_of(p.follower.preamble): p.to_keep(collectives(p)) for p in living}
+        rows = {
+            key_of(p.follower.preamble): p.to_keep(tuple(fold.collectives.books(p)))
+            for p, fold in living.items()
+        }
         entries = {key: Entry.of(kept) for key, kept in rows.items() if kept is not None}
         try:
             data = b'{"format":1,"processes":%b}' % _ENTRIES.dumped(entries)

@@ -16,6 +16,7 @@ from dfx_agent.catalogue.spec import by_name
 from dfx_agent.snapshot import Moments, ScalarHistory, ScalarRow
 
 _METRICS = by_name()
+MAX_KEYS = 10_000
 _MAX_POINTS = 5000
 _RECENT_STEPS = 8
 _LARGEST_STEP = 2**63 - 1
@@ -41,7 +42,10 @@ class _Series:
 
 
 class ScalarStore:
-    """History of one run. Memory: 16 bytes a point, at most 5,000 points a key."""
+    """History of one run. Memory: 16 bytes a point, at most 5,000 points a key, 10,000 keys.
+
+    ``num_stale``: values that are in no history, of a step long past or of one key too many.
+    """
 
     def __init__(self, num_recent_steps: int = _RECENT_STEPS) -> None:
         """``num_recent_steps``: by how much ranks may be apart."""
@@ -52,10 +56,16 @@ class ScalarStore:
     def keys(self) -> list[str]:
         return list(self._series)
 
+    def has(self, key: str) -> bool:
+        return key in self._series
+
     def add(self, key: str, rank: str, attempt: int, step: int | None, value: float) -> None:
         """One rank's value. A rank that reports a step again replaces its own value."""
         series = self._series.get(key)
         if series is None:
+            if len(self._series) >= MAX_KEYS:
+                self.num_stale += 1
+                return
             series = self._series[key] = _Series()
         if step is None:
             step = min(series.steps[-1] + 1, _LARGEST_STEP) if series.steps else 0

@@ -262,8 +262,8 @@ function losses(run) {
     lines.push({
       key: "stale",
       level: "note",
-      title: `${count(run.num_stale_scalars)} scalar values came too late`,
-      detail: "They belong to steps long past and are not in the curves.",
+      title: `${count(run.num_stale_scalars)} scalar values are not in the curves`,
+      detail: "They belong to steps long past, or the job reports more than 10,000 names.",
     });
   }
   return lines;

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dfx_agent.catalogue.native import time_series
 from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.snapshot import Moments
 
@@ -27,6 +28,17 @@ def test_moments_merge_as_if_they_were_one(values, cut):
     assert (merged.count, merged.min, merged.max) == (len(values), min(values), max(values))
     assert merged.sum == pytest.approx(math.fsum(values), abs=1e-3)
     assert merged.mean == pytest.approx(math.fsum(values) / len(values), abs=1e-3)
+
+
+def test_a_name_beyond_the_bound_is_counted_and_costs_nothing(monkeypatch):
+    monkeypatch.setattr(time_series, "MAX_KEYS", 2)
+    store = ScalarStore()
+    for number in range(5):
+        store.add(f"loss/{number}", "0", 0, 1, 1.0)
+    store.add("loss/0", "0", 0, 2, 2.0)
+    assert store.keys() == ["loss/0", "loss/1"]
+    assert (store.num_stale, store.has("loss/4")) == (3, False)
+    assert store.latest("loss/0")[0] == 2
 
 
 def test_ranks_are_merged_and_a_rank_replaces_its_own_value():

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from dfx_agent.catalogue.native import time_series
 from dfx_agent.facts.bounds import MAX_PROCESSES, MAX_ROLES
 from dfx_agent.facts.document import dumped
 from dfx_agent.facts.layout import NOT_TOLD, Layout, Place
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.seat import Seat
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.job import folds as module
+from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.folds import JobFolds
 
 HOUR_NS = 3600 * 10**9
@@ -95,3 +98,12 @@ def of_role(part, role):
         return {"seats": (Seat(role=role, label="0", created_ns=1),)}
     layout = Layout(places={"0": Place(rank=1)}) if part == "layouts" else NOT_TOLD
     return {"steps": (RoleSteps(role, (), None, 1, 1, layout),)}
+
+
+def test_names_of_numbers_beyond_the_bound_are_counted(monkeypatch):
+    monkeypatch.setattr(time_series, "MAX_KEYS", 2)
+    curves = JobCurves()
+    numbers = tuple(ScalarRecord(f"loss/{number}", 1.0, 1, 1) for number in range(5))
+    curves.add(ToldScalars(ProcessId("trainer", "0", 1), "verl", numbers, 0), 0)
+    assert [row.key for row in curves.rows("verl")] == ["loss/0", "loss/1"]
+    assert curves.num_stale == 3
