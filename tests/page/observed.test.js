@@ -48,7 +48,7 @@ test("what was given up is said with the ranks and the reason", () => {
   assert.equal(
     text,
     "Observed how: recorded less on ranks 0, 1, as the guest costs more than its budget: " +
-      "no FLOPs, values and batches in every 16th step",
+      "FLOPs in every 16th step, values and batches in every 16th step",
   );
 });
 
