@@ -20,7 +20,8 @@ def check_size(document: bytes) -> None:
     """Before it is parsed. Raises: ValueError in one line."""
     if len(document) > MAX_BYTES:
         raise ValueError(f"facts of more than {MAX_BYTES >> 20} MiB")
-    if sum(map(document.count, (b",", b"[", b"{"))) > MAX_VALUES:
+    may_exceed = len(document) > MAX_VALUES  # a value has a byte at least
+    if may_exceed and sum(map(document.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise ValueError(f"facts of more than {MAX_VALUES:,} values")
 
 
