@@ -106,12 +106,17 @@ class TotalsFile:
     """Of one agent. Nothing here raises; what cannot be read or kept is a problem."""
 
     def __init__(self, directory: str) -> None:
-        self.problem: SegmentProblem | None = None
+        self._problems: dict[str, SegmentProblem] = {}  # "use" or "keep" -> the last one
         self._directory = directory
         self._path = f"{state_directory(directory)}/{NAME}"
         self._kept_seconds = time.monotonic()
         self._positions: dict[Process, int] = {}  # as they were kept
         self._kept = self._read()
+
+    @property
+    def problem(self) -> SegmentProblem | None:
+        """What cannot be stored now, else what could not be used at the start."""
+        return self._problems.get("keep") or self._problems.get("use")
 
     def of(self, process: Process) -> KeptTotals | None:
         """What an earlier agent knew of this very process."""
@@ -146,6 +151,7 @@ class TotalsFile:
             data = b'{"format":1,"processes":%b}' % _ENTRIES.dumped(entries)
             with closing(open_state(self._directory)) as folder:
                 folder.write(NAME, data)
+            self._problems.pop("keep", None)
         except (OSError, ValueError, SegmentError) as error:
             self._note("keep", error)
 
@@ -167,7 +173,7 @@ class TotalsFile:
     def _note(self, verb: str, error: Exception) -> None:
         why = reason(error)[:80] or type(error).__name__
         message = f"cannot {verb} the totals in {self._path} ({why}): counters may go back"
-        self.problem = SegmentProblem(self._path, "totals", message)
+        self._problems[verb] = SegmentProblem(self._path, "totals", message)
 
 
 def key_of(preamble: Preamble) -> str:

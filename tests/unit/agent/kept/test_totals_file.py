@@ -155,6 +155,20 @@ def test_a_damaged_file_is_told(watched, content):
     second.stop()
 
 
+def test_totals_that_cannot_be_written_are_a_problem_until_they_can(watched):
+    folder, job, _ = watched
+    agent = agent_of(folder)
+    in_the_way = folder / totals_file.NAME
+    in_the_way.mkdir()
+    job.work(range(1, 3))
+    rank_row(agent, polls=2)
+    assert [p.kind for p in agent.snapshot().agent.problems] == ["totals"]
+    in_the_way.rmdir()
+    rank_row(agent, polls=1)
+    assert agent.snapshot().agent.problems == ()
+    agent.stop()
+
+
 counts = st.dictionaries(st.text(max_size=5), st.integers(0, 1 << 50).map(float), max_size=3)
 lengths = st.integers(0, 1 << 60)
 
