@@ -73,6 +73,8 @@ class FollowedLog:
         if is_resting and self._is_settled:
             return
         self._stamp, self._is_settled = stamp, is_resting
+        if self._recorder is None:
+            self._recorder_of("")  # seen as a run before its first row
         try:
             log = self._open()
             if self._tell(log, drain, is_resting=is_resting):

@@ -77,8 +77,10 @@ def conclude(
     pending = sentences.ALERTS_PENDING() if run.alerts is None else ""
     unobserved = sentences.UNOBSERVED() if end and end.is_detached else ""
     doubt = joined([unobserved, book.awaited(now_seconds), pending, *doubts])
+    # a log has no times, so no steps that are closed; what it reports is judged step by step
+    has_steps = run.has_steps or run.signals is not None
     standing = standing_of(
-        verdicts, incidents, has_steps=run.has_steps, past=past, end=end, doubt=doubt
+        verdicts, incidents, has_steps=has_steps, past=past, end=end, doubt=doubt
     )
     return Conclusion(incidents, past, end.sentence if end else "", standing)
 

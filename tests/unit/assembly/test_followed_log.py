@@ -88,3 +88,13 @@ def test_a_note_is_said_again_only_when_its_count_has_grown_tenfold(follower, pa
         follower.read()
     counts = [line.split("reward: ")[1].split()[0] for line in follower.said if "NaN" in line]
     assert counts == ["1", "2", "10"]
+
+
+@pytest.mark.parametrize("text", ["", "no row yet\n", lines(0)])
+def test_a_log_without_a_row_is_a_run_that_waits_for_one(follower, path, tmp_path, text):
+    path.write_text(text)
+    follower.log.poll(lambda: None)
+    (segment,) = (tmp_path / "segments").glob("*.seg*")
+    path.write_text(lines(*range(3)))
+    assert follower.read() == 3
+    assert list((tmp_path / "segments").glob("*.seg*")) == [segment]

@@ -8,6 +8,7 @@ import pytest
 
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.job.incidents.conclude import Judged, conclude
+from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.snapshot import AlertRow, RankRow, TimeSplit, Verdict
 
 LEAK = Verdict(
@@ -160,3 +161,16 @@ def test_a_job_that_was_detached_is_not_clear_and_has_not_ended_normally(states)
         "The job was detached at 1970-01-01 00:18:20 UTC, in step 120. It may still run. "
         "Nothing is known of the job since then."
     )
+
+
+@pytest.mark.parametrize(
+    ("has_signals", "state"), [(False, "insufficient evidence"), (True, "clear")]
+)
+def test_a_log_has_no_times_and_waits_for_no_step_once_a_row_is_judged(has_signals, state):
+    calm = Verdict("divergence", "clear", "log", "No signal has left its baseline.")
+    signals = SignalBank().observe(7, {"reward": 0.5}) if has_signals else None
+    log = [rank("0", "live")]
+    judged = Judged((calm,), (), signals, StepTimes(()), log, has_steps=False)
+    standing = conclude(IncidentBook("r"), judged, 1000.0).standing
+    assert standing.state == state
+    assert ("Waiting for the first complete step" in standing.reason) is not has_signals
