@@ -21,7 +21,7 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, Step
-from dfx_agent.hub.clock_shift import Shift
+from dfx_agent.hub.clocks import Shift
 
 FIRST_STEP = 1000
 WORK_SHARE, TRANSFER_SHARE, SPREAD = 0.70, 0.01, 0.01

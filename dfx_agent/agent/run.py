@@ -16,7 +16,7 @@ from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.hub.clock_shift import OWN_CLOCKS
+from dfx_agent.hub.clocks import OWN_CLOCKS
 from dfx_agent.hub.sending import Teller
 from dfx_agent.job.evidence import Evidence
 from dfx_agent.job.job import NUM_STEPS, Job

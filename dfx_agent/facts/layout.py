@@ -5,8 +5,8 @@ As the ranks themselves tell it, nothing inferred. Ranks are numbers in the job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 # axes along which jobs are laid out: frameworks have many names for them
@@ -77,3 +77,19 @@ class Layout:
 
 
 NOT_TOLD = Layout()
+
+
+def merged(told: Iterable[tuple[str, Layout, Callable[[str], str]]]) -> Layout:
+    """The layout of a role over all nodes; of a group the most that a node says of its members.
+
+    ``told``: a node, the layout that it reports, and how its ranks are called in the job.
+    """
+    places: dict[str, Place] = {}
+    groups: dict[str, ProcessGroup] = {}
+    for node, layout, label in told:
+        places |= {label(rank): replace(of, node=node) for rank, of in layout.places.items()}
+        for group in layout.groups:
+            known = groups.get(group.name)
+            if known is None or (group.is_whole and not known.is_whole):
+                groups[group.name] = group
+    return Layout(places, tuple(groups.values()))

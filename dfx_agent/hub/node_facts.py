@@ -12,8 +12,7 @@ from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import ProcessId, Seat
-from dfx_agent.hub.clock_shift import Shift
-from dfx_agent.hub.node_clock import NodeClock
+from dfx_agent.hub.clocks import NodeClock, Shift
 
 _KEEP_DURATIONS, _KEEP_OPERATIONS, _KEEP_SAMPLES = 64, 256, 64
 

@@ -6,7 +6,7 @@ What is kept for the day when all is asked for again, as after a restart of the 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -19,14 +19,15 @@ from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.facts.short_steps import mean_step
 from dfx_agent.facts.stacks import ProcessStacks
-from dfx_agent.facts.steps import RoleSteps, Step
+from dfx_agent.facts.steps import LEAST_SECONDS, RoleSteps, Step
 from dfx_agent.hub import rounding
-from dfx_agent.hub.step_chunks import StepChunks
 
 _KEEP_STEPS, _KEEP_TOLD = 64, 256
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
 _MEMORY_STEPS = 16
+_MOST_BITS = 10  # of the number of a step, in a chunk
 # limits are some times the median and the longest: the next ones are told when these change so much
 _ENOUGH_DURATIONS, _SAME_SHARE = 16, 0.1
 
@@ -284,3 +285,43 @@ def _main_thread(stacks: ProcessStacks | None) -> ProcessStacks | None:
         return stacks
     main = replace(stacks.main, frames=stacks.main.frames[-_MOST_FRAMES:])
     return replace(stacks, threads=(main,))
+
+
+class StepChunks:
+    """Short steps of one role sent together: nodes that know nothing of each other cut alike.
+
+    Steps of one chunk have the same number but for its last bits, as many of them as are needed for
+    ``LEAST_SECONDS``. A chunk is sent when the next one begins. What it says is the mean step.
+    """
+
+    def __init__(self) -> None:
+        self._bits = 0
+        self._gathered: list[Step] = []
+
+    def told(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """What is whole by now."""
+        for step in steps:
+            if self._gathered and not self._belongs(step):
+                yield self._taken()
+            if not self._gathered:
+                self._bits = _bits(step)
+            self._gathered.append(step)
+            if not self._bits:
+                yield self._taken()
+
+    def _belongs(self, step: Step) -> bool:
+        first = self._gathered[0]
+        is_same = first.step >> self._bits == step.step >> self._bits
+        return is_same and first.ranks.keys() == step.ranks.keys()
+
+    def _taken(self) -> Step:
+        gathered, self._gathered = self._gathered, []
+        return mean_step(gathered) if len(gathered) > 1 else gathered[0]
+
+
+def _bits(step: Step) -> int:
+    """So many steps as this one last long enough: 2 to the power of it."""
+    seconds = min(of.wall_seconds for of in step.ranks.values())
+    return next(
+        (bits for bits in range(_MOST_BITS) if seconds * 2**bits >= LEAST_SECONDS), _MOST_BITS
+    )

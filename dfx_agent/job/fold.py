@@ -9,7 +9,7 @@ from statistics import median
 
 from dfx_agent.facts.bounds import MAX_ROLES
 from dfx_agent.facts.devices import Reported
-from dfx_agent.facts.layout import Layout
+from dfx_agent.facts.layout import Layout, merged
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
@@ -17,9 +17,7 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.hub.clock_shift import Shift
-from dfx_agent.hub.layout import merged
-from dfx_agent.hub.node_clock import NodeClock
+from dfx_agent.hub.clocks import NodeClock, Shift
 from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.hub.rank_labels import Places
 from dfx_agent.job.curves import JobCurves

@@ -15,7 +15,7 @@ from dfx_agent import __version__
 from dfx_agent.facts.document import loaded
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
-from dfx_agent.hub.node_clock import NodeClock
+from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_job import HubJob
 from dfx_agent.job.judging import JobJudge

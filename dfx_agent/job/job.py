@@ -9,7 +9,7 @@ from dfx_agent.facts.seat import Seat
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.job.incidents.conclude import Judged, conclude
 from dfx_agent.job.judging import JobJudge
-from dfx_agent.job.token_load import sustained_ratios
+from dfx_agent.job.step_rows import sustained_ratios
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.judge.part_of_job import step_origin_text

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import NamedTuple
 
 from dfx_agent.facts.layout import NOT_TOLD
+from dfx_agent.facts.memory import MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.seat import LOG_ROLE, Seat
+from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.job.fold import JobFold
-from dfx_agent.job.memory_rows import MemoryRow, MemoryRows
 from dfx_agent.job.rank_places import Places, RankPlaces
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.job.steps import latest_rows
 from dfx_agent.snapshot import (
+    DeviceMemory,
+    HostMemory,
     OpenSpan,
     RankRow,
     RunRow,
@@ -26,6 +30,7 @@ from dfx_agent.snapshot import (
 )
 
 _NUM_STEPS = 8
+_MIN_SAMPLES, _NUM_PARTS = 8, 4  # of memory, for a slope
 
 
 class JobRows:
@@ -178,3 +183,51 @@ def _order(row: RankRow) -> tuple[str, tuple[int, str]]:
 
 def _known(value: int) -> int | None:
     return None if value < 0 else value
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """What one process has, as its node told it last: at the end of one of its newest steps."""
+
+    facts: MemoryFacts
+    host: HostMemory | None
+    devices: tuple[DeviceMemory, ...]
+
+
+class MemoryRows:
+    """Of one node; the same row until other facts come."""
+
+    def __init__(self) -> None:
+        self._rows: dict[ProcessId, MemoryRow] = {}
+
+    def of(self, told: Mapping[ProcessId, MemoryFacts]) -> Mapping[ProcessId, MemoryRow]:
+        """By the process' own name on its node."""
+        before = self._rows
+        self._rows = {
+            process: known
+            if (known := before.get(process)) is not None and known.facts is facts
+            else _memory_row(facts)
+            for process, facts in told.items()
+        }
+        return self._rows
+
+
+def _memory_row(facts: MemoryFacts) -> MemoryRow:
+    host = None
+    if facts.samples:
+        host = HostMemory(facts.samples[-1][1], _slope(facts.samples), facts.heap)
+    devices = (
+        DeviceMemory(each.device, None, each.reserved_bytes, each.limit_bytes)
+        for each in facts.devices
+    )
+    return MemoryRow(facts, host, tuple(devices))
+
+
+def _slope(samples: Samples) -> float | None:
+    """Bytes per step between the first and the last quarter; None below 8 steps."""
+    if len(samples) < _MIN_SAMPLES:
+        return None
+    num = len(samples) // _NUM_PARTS
+    first, last = samples[:num], samples[-num:]
+    steps = median(step for step, _ in last) - median(step for step, _ in first)
+    return (median(held for _, held in last) - median(held for _, held in first)) / max(1, steps)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from dfx_agent.facts.short_steps import ShortSteps
 from dfx_agent.facts.steps import MAX_OPEN_STEPS, SUPERSEDED_BY, TRANSFER, RankStep, Step
-from dfx_agent.hub.clock_shift import Shift
+from dfx_agent.hub.clocks import Shift
 from dfx_agent.job.step_rows import step_row, with_late, without
 from dfx_agent.snapshot import StepRow
 

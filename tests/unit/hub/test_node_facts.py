@@ -7,8 +7,7 @@ from dataclasses import replace
 from dfx_agent.facts.flight import Entry, FlightRecord, GroupKey, RecordedGroup
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.hub.clock_shift import Shift
-from dfx_agent.hub.node_clock import NodeClock
+from dfx_agent.hub.clocks import NodeClock, Shift
 from dfx_agent.hub.node_facts import NodeRun
 
 SECOND = 10**9

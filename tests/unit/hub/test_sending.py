@@ -17,7 +17,7 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RankStep, Step
-from dfx_agent.hub.node_clock import NodeClock
+from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.hub.sending import Teller, Told, _joined, _with_batches, _with_scalars, newer
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfx_agent.facts.steps import GroupTime, RankStep, Step
-from dfx_agent.hub.step_chunks import StepChunks
+from dfx_agent.hub.sending import StepChunks
 
 
 def step(number: int, wall: float, label: str = "0") -> Step:

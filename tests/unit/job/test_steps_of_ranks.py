@@ -6,7 +6,7 @@ import pytest
 
 from dfx_agent.agent.run import RunFold
 from dfx_agent.facts.steps import SUPERSEDED_BY, RankStep, Step
-from dfx_agent.hub.clock_shift import OWN_CLOCKS
+from dfx_agent.hub.clocks import OWN_CLOCKS
 from dfx_agent.job.steps import JobSteps
 
 

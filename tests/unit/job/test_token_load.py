@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfx_agent.job.token_load import sustained_ratios
+from dfx_agent.job.step_rows import sustained_ratios
 from dfx_agent.snapshot import StepCell, StepRow, TimeSplit
 
 

@@ -23,7 +23,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.agent.run import RunFold
 from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.facts.document import dumped, loaded
-from dfx_agent.hub.node_clock import NodeClock
+from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.node.process import Process
