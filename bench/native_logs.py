@@ -25,7 +25,7 @@ from dfx_agent.ingest.run import UnreadableLogError
 HELD_OUT = """Held out are the repositories whose name has a SHA-256 that begins with a byte
 divisible by 3. Two rules were settled after a look at one of them (a Gemma notebook that plays
 2048): a reference KL counts from 0.03 nats on, and its blow-up only where the reward is lower. The
-threshold of the warning DfxReferenceKlDrift was chosen on all of them; pages do not depend on it."""
+threshold of the warning DfxReferenceKlDrift was chosen on all of them; no page depends on it."""
 
 _HEAD = """| logs | runs | judged | healthy rows | collapses found | 95 % | median delay, rows | \
 median error of the onset, rows | false pages per 100 rows | 95 % |
