@@ -115,6 +115,10 @@ def test_a_wrong_token_is_said_once_on_its_node(tmp_path):
         assert f"wrong token or none (401); it calls itself {named};" in problem["message"]
 
 
+# 65 MiB (a varint) in a field that nobody reads
+BOMB = b"\x7a" + bytes([0x80, 0x80, 0xC0, 0x20]) + bytes(65 << 20)
+
+
 @pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
@@ -122,10 +126,11 @@ def test_a_wrong_token_is_said_once_on_its_node(tmp_path):
         (b"{}", {"Content-Type": "application/json"}, 415),
         (b"no gzip", OTLP | {"Content-Encoding": "gzip"}, 400),
         (b"", OTLP | {"Content-Encoding": "zstd"}, 400),
-        (gzip.compress(bytes(65 << 20)), OTLP | {"Content-Encoding": "gzip"}, 413),
+        (gzip.compress(bytes(65 << 20)), OTLP | {"Content-Encoding": "gzip"}, 400),
+        (gzip.compress(BOMB), OTLP | {"Content-Encoding": "gzip"}, 413),
         (bytes(9 << 20), OTLP, 413),
     ],
-    ids=["bytes", "json", "no gzip", "zstd", "bomb", "large"],
+    ids=["bytes", "json", "no gzip", "zstd", "zeros", "bomb", "large"],
 )
 def test_what_cannot_be_read_is_refused_and_counted(live_hub, body, headers, status):
     before = live_hub.nodes().get("node-x", {"num_refused": 0})["num_refused"]
