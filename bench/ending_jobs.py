@@ -1,7 +1,7 @@
 """Small DDP jobs of 2 ranks, one after the other, and how each of them ended.
 
 ``python -m bench.ending_jobs NUM`` runs NUM rounds of jobs, without and with the guest in turn, and
-prints how many of each kind stood for ever (docs/decisions/2026-11-22-gloo-ending.md).
+prints how many of each kind stood for ever (docs/decisions/hang.md).
 As jobs do: ``train`` lets go of its model after ``destroy_process_group``. In order: it does before
 (``let_go``). Ranks are forks of a process that has only imported torch; the guest comes into the
 rank, as with ``dfx_agent.shim.init``.

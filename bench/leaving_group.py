@@ -1,6 +1,6 @@
 """How a job with gloo ends and cannot meet torch's deadlock.
 
-Why: docs/decisions/2026-11-22-gloo-ending.md.
+Why: docs/decisions/hang.md.
 """
 
 import gc

@@ -20,7 +20,7 @@ TRANSFER: Part = ("transfer", "")
 # a rank so many steps ahead: what is missing of a step comes late, or never
 SUPERSEDED_BY = 2
 MAX_OPEN_STEPS = 64
-# shorter steps are taken together, why: docs/decisions/2026-11-22-short-steps.md
+# shorter steps are taken together, why: docs/decisions/straggler.md
 LEAST_SECONDS = 0.25
 
 

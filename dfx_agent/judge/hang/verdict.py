@@ -32,7 +32,7 @@ one number also where no hook saw them: in C++, and in a job that hung before th
 a rank that has issued nothing for 600 s, stands still, and whose stack shows no rollout, validation
 or checkpoint, is to blame at once.
 
-That deadlock is torch's own, with or without a guest (docs/decisions/2026-11-22-gloo-ending.md):
+That deadlock is torch's own, with or without a guest (docs/decisions/hang.md):
 the main thread joins gloo's loop in a destructor, that loop frees tensors and asks for the GIL
 every 5 ms. Nothing else has this shape for long: a job that saves, evaluates or sleeps joins no
 thread of gloo, and a guest can write stacks meanwhile, which it cannot while the GIL is held.

@@ -3,7 +3,7 @@
 The thread that begins the steps is the one that trains. Its processor time is its work without the
 moments in which the host gave the processor to somebody else: where many processes share a host it
 varies by some percent where the wall time of the same work varies by tens
-(docs/decisions/2026-11-21-straggler-statistics.md).
+(docs/decisions/straggler.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Who holds a group then, to ask for its number, may be left with the last reference to it, and who
 takes the GIL takes it from gloo's threads: one of them that waits too long stops the end of the job
-(torch's own deadlock, docs/decisions/2026-11-22-gloo-ending.md).
+(torch's own deadlock, docs/decisions/hang.md).
 """
 
 from __future__ import annotations
