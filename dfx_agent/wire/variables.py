@@ -78,39 +78,39 @@ def ratio_below_one(text: str) -> float | None:
 AGENT = Text(
     "DFX_AGENT",
     "`1` starts the guest where dfx-agent is installed, without a launcher; "
-    "`0` keeps it out of verl",
+    "`0` disables it in verl",
 )
 DIR = Text("DFX_DIR", "[folder of the segments](files.md) (`/dev/shm/dfx-<uid>`), the agent's too")
-RUN = Text("DFX_RUN", "name of the run, where the launcher does not say it")
-ROLE = Text("DFX_ROLE", "what the process is, such as `trainer` or `rollout`")
+RUN = Text("DFX_RUN", "name of the run, if the launcher does not set one")
+ROLE = Text("DFX_ROLE", "role of the process, such as `trainer` or `rollout`")
 NODE = Text("DFX_NODE", "name of this machine (its host name)")
-FRAMEWORK = Text("DFX_FRAMEWORK", "framework whose names of metrics are used")
+FRAMEWORK = Text("DFX_FRAMEWORK", "framework for the mapping of metric names")
 RING_RECORDS = RingSize(
     "DFX_RING_RECORDS",
     f"size of the ring ({DEFAULT_NUM_RECORDS}), a power of two; 64 bytes each",
 )
 DISABLE_HOOKS = Names(
-    "DFX_DISABLE_HOOKS", "hooks that stay out: `collectives,forward`, `verl.timers`, or `all`"
+    "DFX_DISABLE_HOOKS", "hooks to disable: `collectives,forward`, `verl.timers`, or `all`"
 )
 MAX_OVERHEAD = Ratio(
     "DFX_MAX_OVERHEAD",
     "share of the time that the guest may cost, such as `1%`, above which it records less; `0` "
     "records everything at any cost (0.5 % for FLOPs, values and batches, no limit for stages and "
-    "collectives; `--max-overhead` of `run` and `attach` goes before it)",
+    "collectives; `--max-overhead` of `run` and `attach` takes precedence)",
 )
 DEVICE_TIME = Flag(
     "DFX_DEVICE_TIME",
-    "`1` times collectives on a device in every 16th step (off: not yet seen on a device)",
+    "`1` times collectives on a device in every 16th step (off: not run on a GPU)",
 )
 LEDGER_EVERY_STEP = Flag(
     "DFX_LEDGER_EVERY_STEP",
-    "`1` looks at the batches of every step (off: of steps shorter than 0.25 s only every 2nd, "
-    "4th, 8th, ... is looked at)",
+    "`1` checks the batches of every step (off: if steps are shorter than 0.25 s, only every 2nd, "
+    "4th, 8th, ... is checked)",
 )
 MEMORY_SNAPSHOT = Flag(
     "DFX_MEMORY_SNAPSHOT",
-    "`1` keeps a [snapshot of the allocator](../concepts/memory.md#a-snapshot-of-the-allocator) "
-    "when the memory verdict is about a device (off: it holds the job up while it is made)",
+    "`1` stores a [snapshot of the allocator](../concepts/memory.md#a-snapshot-of-the-allocator) "
+    "when the memory verdict is about a device (off: the job is blocked while it is made)",
 )
 
 ALL: tuple[Variable, ...] = (
