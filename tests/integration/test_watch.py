@@ -85,8 +85,9 @@ def test_a_log_that_became_shorter_is_the_job_started_anew(tmp_path: Path):
         until(lambda: series(agent, "dfx_actor_grad_norm"), "the first attempt")
         log.write_text(row(0, **{"actor/grad_norm": 3.0}))
         until(lambda: series(agent, "dfx_actor_grad_norm")[0][1] == 3.0, "the second attempt")
-        assert agent.snapshot()["runs"][0]["attempt"] == 1
-        assert len(agent.snapshot()["runs"]) == 1, "nothing is known of the empty log"
+        runs = {run["run"]: run for run in agent.snapshot()["runs"]}
+        assert runs["run"]["attempt"] == 1
+        assert runs["empty"]["standing"]["reason"] == "Nothing has been judged yet."
 
 
 def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path, run_cli):
