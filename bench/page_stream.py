@@ -23,10 +23,10 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.snapshot import Snapshot
 from dfx_agent.snapshot.document import Document
-from dfx_agent.web.shown import NUM_OF_LARGE_JOB
 from dfx_agent.web.stream import MAX_SHARE, REFRESH_SECONDS, Channel
 from dfx_agent.web.timeline import Window, timeline_page
 from dfx_agent.web.view import Look
+from dfx_agent.web.visible_ranks import NUM_OF_LARGE_JOB
 
 JOB = Path(__file__).resolve().parents[1] / "tests" / "integration" / "scripted_job.py"
 STRAGGLER, STEP_SECONDS = "3", 5

@@ -30,7 +30,7 @@ from typing import Any
 import httpx
 
 from bench.pipeline_counterfactual import Counterfactual, counterfactual
-from dfx_agent.judge.bottleneck.habit import NUM_COMPARED
+from dfx_agent.judge.bottleneck.window import NUM_COMPARED
 
 HERE = Path(__file__).resolve().parent
 HEALTHY = "healthy"

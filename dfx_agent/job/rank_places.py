@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from dfx_agent.facts.layout import Layout
-from dfx_agent.judge.straggler.division import coordinates_of
+from dfx_agent.judge.straggler.comparable_ranks import coordinates_of
 
 Places = Mapping[str, Mapping[str, int]]  # rank -> axis -> its number along it
 

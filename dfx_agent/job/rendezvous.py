@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dfx_agent.base.text import seconds_text
-from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.seat import Launch
 from dfx_agent.job import sentences
 from dfx_agent.judge.words import absent_text, stack_lines
 from dfx_agent.snapshot import Verdict

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from dfx_agent.snapshot import Source, TimelineRow
 from dfx_agent.snapshot.document import Document
-from dfx_agent.web.shown import RankKey, key_of
+from dfx_agent.web.visible_ranks import RankKey, key_of
 
 # an answer ends with the rank that reaches it: 1 MiB holds what is left, if that rank is no giant
 FULL_BYTES = 3 << 18

@@ -44,7 +44,7 @@ from dfx_agent.snapshot import (
     TimeSplit,
     Verdict,
 )
-from dfx_agent.web.shown import RankKey, blames, key_of, shown_ranks
+from dfx_agent.web.visible_ranks import RankKey, blames, key_of, shown_ranks
 
 # gauges of the guest about itself: which hooks work, and what it costs
 _HOOKS = ("patch/", "guest/given_up")

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[d
 from live_processes import TORCHRUN, LiveAgent, patience, running, until, unused_port
 
 from dfx_agent.facts.layout import DATA, PIPELINE, Layout
-from dfx_agent.judge.straggler.division import divided
+from dfx_agent.judge.straggler.comparable_ranks import divided
 from dfx_agent.node.layout import LayoutWatch
 from dfx_agent.node.segments.reader import Follower
 

@@ -12,7 +12,7 @@ from scripted_source import ScriptedSource
 from scripted_torch import dressed
 
 from dfx_agent.snapshot import Verdict
-from dfx_agent.web.shown import NUM_OF_LARGE_JOB
+from dfx_agent.web.visible_ranks import NUM_OF_LARGE_JOB
 
 NUM_RANKS = 1024
 CULPRIT = "700"

@@ -15,14 +15,13 @@ from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.engine_causes import lost_engines
-from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.sentences import percent
 from dfx_agent.judge.bottleneck.step_shares import (
     WEIGHT_SYNC,
     waited_for_samples,
     weight_sync_parts,
 )
-from dfx_agent.judge.bottleneck.window import Habits, Window, told
+from dfx_agent.judge.bottleneck.window import Change, Habits, Window, told
 from dfx_agent.snapshot import BoundBy, CauseKind, EventLoopRow, LoopHolder, PipelineCause, StepRow
 
 _LATE_RATIO = 0.15  # of a step

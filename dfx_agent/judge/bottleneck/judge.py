@@ -17,7 +17,6 @@ from dfx_agent.judge.bottleneck.breakdown import Steps, breakdown
 from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe_steps, observe_told
 from dfx_agent.judge.bottleneck.code_samples import CodeSamples
 from dfx_agent.judge.bottleneck.engine_causes import SlowEngines, StillEngines
-from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.sides import has_two_sides
 from dfx_agent.judge.bottleneck.step_parts import StepTime, step_time
 from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role
@@ -27,7 +26,7 @@ from dfx_agent.judge.bottleneck.step_window import (
     StepWindow,
     TotalsHistory,
 )
-from dfx_agent.judge.bottleneck.window import Habits, Moment, Window
+from dfx_agent.judge.bottleneck.window import Change, Habits, Moment, Window
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow, Verdict
 
 _NUM_MOMENTS = 17

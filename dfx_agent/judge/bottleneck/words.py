@@ -11,10 +11,9 @@ from dfx_agent.facts.seat import ROLLOUT_SIDE
 from dfx_agent.facts.wait_kinds import SAMPLE_WAITS
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.engine_causes import busy_ratios
-from dfx_agent.judge.bottleneck.habit import Change
 from dfx_agent.judge.bottleneck.sentences import percent
 from dfx_agent.judge.bottleneck.step_shares import aside_seconds
-from dfx_agent.judge.bottleneck.window import Window
+from dfx_agent.judge.bottleneck.window import Change, Window
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow, Verdict
 from dfx_agent.snapshot.bottleneck import bound_text
 

@@ -30,8 +30,8 @@ from dfx_agent.facts.steps import LEAST_SECONDS, TRANSFER, RoleSteps, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import SLOWER, SLOWER_TOKENS_UNKNOWN
 from dfx_agent.judge.straggler.columns import Remembered
+from dfx_agent.judge.straggler.comparable_ranks import Division, divided
 from dfx_agent.judge.straggler.comparison import Comparison, Context
-from dfx_agent.judge.straggler.division import Division, divided
 from dfx_agent.judge.straggler.excess import FIRST_WINDOW, WINDOWS
 from dfx_agent.judge.straggler.single_steps import num_passed
 from dfx_agent.judge.straggler.whole_job import WholeJob

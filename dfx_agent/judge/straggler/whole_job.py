@@ -11,6 +11,7 @@ from dfx_agent.facts.steps import IDLE, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import excess_parts
 from dfx_agent.judge.straggler.columns import Remembered, only
+from dfx_agent.judge.straggler.comparable_ranks import Division
 from dfx_agent.judge.straggler.comparison import (
     BLIND_SHARE,
     TOGETHER_SHARE,
@@ -20,7 +21,6 @@ from dfx_agent.judge.straggler.comparison import (
     busy_verdict,
     no_fault,
 )
-from dfx_agent.judge.straggler.division import Division
 from dfx_agent.judge.straggler.single_steps import MIN_EFFECT, SMALLEST_SHARE, span
 from dfx_agent.judge.straggler.workload import BATCHES, Finding, Workload
 from dfx_agent.judge.words import labels_text, percent

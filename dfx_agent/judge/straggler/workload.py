@@ -11,7 +11,7 @@ from statistics import fmean, median
 from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import IDLE, RankStep, Step
 from dfx_agent.judge.straggler import sentences
-from dfx_agent.judge.straggler.division import Division
+from dfx_agent.judge.straggler.comparable_ranks import Division
 from dfx_agent.judge.straggler.excess import middle_mean
 from dfx_agent.judge.straggler.single_steps import SMALLEST_SHARE
 

@@ -9,8 +9,8 @@ from scripted_source import ScriptedSource
 
 from dfx_agent.snapshot import GroupRow, Incident, TimeSplit
 from dfx_agent.snapshot.document import Document
-from dfx_agent.web.shown import NUM_OF_LARGE_JOB, peers, shown_ranks
 from dfx_agent.web.view import Look, View, Viewer, chosen_run, mean_split
+from dfx_agent.web.visible_ranks import NUM_OF_LARGE_JOB, peers, shown_ranks
 
 SECONDS = 1_800_000_000.0
 MANY = 1024

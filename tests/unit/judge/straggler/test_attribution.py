@@ -17,7 +17,7 @@ from bench.simulated_steps import (
     slower,
 )
 from dfx_agent.facts.steps import IDLE, TRANSFER, Part, Step
-from dfx_agent.judge.straggler.division import Division
+from dfx_agent.judge.straggler.comparable_ranks import Division
 from dfx_agent.judge.straggler.excess import num_alike, spreads
 from dfx_agent.judge.straggler.judge import straggler_verdict
 from dfx_agent.snapshot import Verdict

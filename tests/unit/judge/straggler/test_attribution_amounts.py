@@ -9,7 +9,7 @@ import pytest
 
 from bench.simulated_steps import Job, same_tokens, slower
 from dfx_agent.facts.steps import IDLE, RankStep, Step
-from dfx_agent.judge.straggler.division import Division
+from dfx_agent.judge.straggler.comparable_ranks import Division
 from dfx_agent.judge.straggler.excess import WINDOWS, recurs
 from dfx_agent.judge.straggler.judge import straggler_verdict
 
