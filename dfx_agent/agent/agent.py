@@ -29,8 +29,8 @@ from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.base.errors import BlindError
 from dfx_agent.base.text import plain
-from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.seat import Launch
 from dfx_agent.hub.sending import Teller
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.node.devices.registry import found as device_readers

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dfx_agent.agent.run import RunFold
-from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.seat import LOG_ROLE, ROLLOUT_SIDE, Seat
+from dfx_agent.facts.seat import LOG_ROLE, ROLLOUT_SIDE, Launch, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub import rounding
 from dfx_agent.node.process import Process

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dfx_agent.base.loopback import is_loopback
 from dfx_agent.base.text import whole_number
-from dfx_agent.facts.launch import Launch
+from dfx_agent.facts.seat import Launch
 
 _HOST_OPTIONS = ("master-addr", "rdzv-endpoint")
 _RANK_OPTION = "node-rank"

@@ -25,8 +25,7 @@ from dfx_agent.base.text import whole_number
 from dfx_agent.ingest.reader import open_logs
 from dfx_agent.ingest.run import UnreadableLogError
 from dfx_agent.node.passive import OutsideProcess
-from dfx_agent.node.segments.stack_stages import stage_of
-from dfx_agent.node.segments.stacks import dump_with_py_spy, py_spy
+from dfx_agent.node.segments.stacks import dump_with_py_spy, py_spy, stage_of
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
 

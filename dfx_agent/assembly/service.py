@@ -32,7 +32,7 @@ from dfx_agent.exporters.prometheus.exporter import (
 )
 from dfx_agent.exporters.trackers.tracker import Tracker
 from dfx_agent.exporters.trackers.writing import STOP_SECONDS, Trackers, open_trackers
-from dfx_agent.facts.launch import Launch
+from dfx_agent.facts.seat import Launch
 from dfx_agent.rules.declared import ALERTS, alerts_with
 from dfx_agent.shim import imports
 from dfx_agent.web.listener import Listener

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dfx_agent.assembly.hub import Hub
     from dfx_agent.assembly.service import Service
     from dfx_agent.assembly.starting import StartingRanks
-    from dfx_agent.facts.launch import Launch
+    from dfx_agent.facts.seat import Launch
 
 HELP = "start CMD with the guest in it and in every Python child; exit code is CMD's"
 EXAMPLE = "dfx-agent run --run nightly -- torchrun --nproc-per-node 8 train.py --lr 1e-6"

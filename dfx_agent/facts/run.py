@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dfx_agent.facts.devices import Reported
-from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
-from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 
 

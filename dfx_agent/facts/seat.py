@@ -59,3 +59,18 @@ class Seat:
     def is_living(self) -> bool:
         """Whether it may still go on: nobody has seen it end."""
         return self.state in {"live", "unknown"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """torchrun of ``run``, which needs ``num_nodes``, and meets them at ``meets_at``.
+
+    ``node_rank``: of this node, -1 where nobody told it. ``begin_ns``: when it began, on the
+    host's monotonic clock.
+    """
+
+    run: str
+    num_nodes: int
+    node_rank: int = -1
+    meets_at: str = ""
+    begin_ns: int = 0

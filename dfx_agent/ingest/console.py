@@ -9,23 +9,44 @@ when a framework knows one of its keys.
 from __future__ import annotations
 
 import re
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from dfx_agent.ingest.damaged_reports import is_cut_dict
 from dfx_agent.ingest.framework_spelling import is_known_key
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
-from dfx_agent.ingest.lightrft_lines import LightRFTLines
 from dfx_agent.ingest.lines import read_lines
 from dfx_agent.ingest.printed_dicts import cut_dicts, printed_dicts
 from dfx_agent.ingest.printed_pairs import has_pairs, means_signal, read_pair_lines
 from dfx_agent.ingest.printed_tables import PrintedTable
 from dfx_agent.ingest.report_steps import ReportSteps
-from dfx_agent.ingest.reporters import Reporters
 from dfx_agent.ingest.run import Notes, Record
 from dfx_agent.ingest.values import numbers
 
+# as ray, torchrun and pdsh mark lines: (Trainer pid=7, ip=10.0.0.1) or [rank3]: or a number
+_PROCESS = re.compile(
+    r"\(\w+ pid=\d+[^)]*\)|\[(?:rank|default|local_rank)? ?\d{1,5}\]:?|^\d{1,5}: "
+)
+# so many reports of one other without any of the one followed: it has ended
+_NUM_ALONE = 3
+# one that prints the same may lag by a report; further back it is a job that was resumed
+_NUM_COMPARED = 2
+_MAX_KINDS = 1_000
+# values that differ between two reports of one process
+_COUNTING = ("learning_rate", "epoch", "num_tokens", "step", "lr")
+_NUMBER = r"(\d+\.?\d*(?:e[-+]?\d+)?)"
+_TIMES = re.compile(
+    r"(PPO Train TIMECOST|Rollout engine generation time \(global max\)"
+    rf"|Finished \w+ wakeup, TIMECOST):? {_NUMBER}"
+)
+_MEMORY = re.compile(
+    rf"MEMORY STATUS: (.{{1,100}}?) ?, DRIVER_USED={_NUMBER} GB, ALLOCATED={_NUMBER} GB"
+)
+_LAST = "PPO Train TIMECOST"
+_WORDS = ("TIMECOST", "generation time (global max)", "MEMORY STATUS: ")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PRIME_RL = re.compile(r"\bStep (\d{1,18}) \| (.+)")
 # of its pull request 2608: "Step 3 phase breakdown: pretokenize=1.20s, wandb_log=0.05s"
@@ -117,3 +138,76 @@ def _prime_rl(text: str) -> Record:
 
 def _prime_rl_phases(text: str) -> Record:
     return numbers((f"time/{name}", seconds) for name, seconds in _PHASE.findall(text))
+
+
+class LightRFTLines:
+    """Collects what the lines of one step say; of what is told again the last counts."""
+
+    def __init__(self) -> None:
+        self._found: Record = {}
+
+    def takes(self, line: str) -> bool:
+        """Whether this line is one of them."""
+        if not any(word in line for word in _WORDS):
+            return False
+        if time := _TIMES.search(line):
+            self._found.update(numbers([(time[1], time[2])]))
+        elif memory := _MEMORY.search(line):
+            place = f"MEMORY STATUS: {memory[1].strip()}"
+            used = [(f"{place}, DRIVER_USED", memory[2]), (f"{place}, ALLOCATED", memory[3])]
+            self._found.update(numbers(used))
+        else:
+            return False
+        return True
+
+    def step(self) -> Record | None:
+        """All of a step, when its last line has come."""
+        if _LAST not in self._found:
+            return None
+        found, self._found = self._found, {}
+        return found
+
+
+@dataclass
+class _Followed:
+    """``others``: reports of each other process since its own newest."""
+
+    process: str
+    others: Counter[str] = field(default_factory=Counter)
+
+
+class Reporters:
+    """Who reports which keys; what others report of the same keys is left out, and told."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._followed: OrderedDict[frozenset[str], _Followed] = OrderedDict()
+        self._newest_texts: deque[str] = deque(maxlen=_NUM_COMPARED)
+
+    def is_wanted(self, before: str, text: str, record: Record) -> bool:
+        if text in self._newest_texts and any(key in record for key in _COUNTING):
+            self._notes.add("a report that was there just before: taken as another process's")
+            return False
+        self._newest_texts.append(text)
+        process = _PROCESS.search(before)
+        return self._is_followed(process[0] if process else "", frozenset(record))
+
+    def _is_followed(self, process: str, keys: frozenset[str]) -> bool:
+        followed = self._followed.get(keys)
+        if followed is None:
+            if len(self._followed) >= _MAX_KINDS:
+                self._followed.popitem(last=False)
+            self._followed[keys] = _Followed(process)
+            return True
+        if followed.process == process:
+            followed.others.clear()
+            return True
+        if len(followed.others) >= _MAX_KINDS:
+            followed.others.clear()
+        followed.others[process] += 1
+        if followed.others[process] < _NUM_ALONE:
+            self._notes.add("reports the same keys as another process: left out", process)
+            return False
+        self._followed[keys] = _Followed(process)
+        self._notes.add(f"{process} reports on for {followed.process}: followed from there")
+        return True

@@ -1,4 +1,4 @@
-"""What of a folder may not be read: said with its reason, never taken for empty."""
+"""What of a folder may not be read, or holds no steps: said with its reason, never empty."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from stat import S_ISREG
 
+_SUMMARY = "wandb-summary.json"
+_BINARY = ".wandb"
 _NO_FILE = "a link to nothing, a pipe or a device"
 
 
@@ -49,3 +51,12 @@ def told(error: OSError) -> tuple[str, str]:
 
 def why_unread(error: OSError) -> str:
     return f"cannot be read: {error.strerror}"
+
+
+def why_no_steps(path: Path) -> str | None:
+    """None for a file that may be a log."""
+    if path.name == _SUMMARY:
+        return "holds the last values of a W&B run and no steps: export its history as CSV"
+    if path.suffix == _BINARY:
+        return "is W&B's own binary form, which is not read: export the history as CSV"
+    return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from dfx_agent.catalogue.native.meaning import meaning_of
 from dfx_agent.ingest import parquet
 from dfx_agent.ingest.console import has_report
+from dfx_agent.ingest.folders import why_no_steps
 from dfx_agent.ingest.json_lines import flat, parse_object
 from dfx_agent.ingest.key_map import KeyMap
 from dfx_agent.ingest.lines import DAMAGE, open_text, read_lines
@@ -19,7 +20,6 @@ from dfx_agent.ingest.run import NotALogError, Notes
 from dfx_agent.ingest.trainer_state import document_records
 from dfx_agent.ingest.values import number, numbers
 from dfx_agent.ingest.verl_console import STEP
-from dfx_agent.ingest.wandb_files import why_no_steps
 
 _NUM_LINES, _NUM_CHARS = 5_000, 4 << 20
 _BEGIN_CHARS, _DOCUMENT_BEGIN_CHARS = 4_096, 1 << 16

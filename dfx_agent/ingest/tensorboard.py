@@ -14,12 +14,13 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from dfx_agent.ingest.crc32c import masked_crc32c
 from dfx_agent.ingest.folders import files_below
 from dfx_agent.ingest.lines import DAMAGE, open_bytes
 from dfx_agent.ingest.run import NotALogError, Notes, Record
 from dfx_agent.ingest.step_window import StepWindow
 
+_POLYNOMIAL = 0x82F63B78  # reflected
+_MASK_DELTA = 0xA282EAD8
 _EVENT_STEP, _EVENT_SUMMARY = 2, 5
 _SUMMARY_VALUE = 1
 _VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
@@ -184,3 +185,25 @@ def _varint(message: bytes, offset: int) -> tuple[int, int]:
             return value, offset
         if shift > 63:
             raise ValueError("varint is too long")
+
+
+def _entry(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ _POLYNOMIAL * (value & 1)
+    return value
+
+
+_TABLE = tuple(map(_entry, range(256)))
+
+
+def crc32c(data: bytes) -> int:
+    crc, table = 0xFFFFFFFF, _TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Rotated right by 15 bits, plus a constant."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF

@@ -17,8 +17,8 @@ from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.rank import Arrival, RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.wait_kinds import PEER_WAITS
+from dfx_agent.node.host.joined_thread import JoinWatch
 from dfx_agent.node.host.ray_worker import RayWorker
-from dfx_agent.node.joins import JoinWatch
 from dfx_agent.node.kernel_look import KernelLook
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.flight import read_flight

@@ -1,16 +1,20 @@
-"""Which thread of its process a main thread joins: ``pthread_join`` as the kernel sees it.
+"""Which thread of its process a main thread joins, and for how long.
 
-It sleeps in a futex whose value is the id of the thread that is joined (glibc, nptl/pthread_join).
-``/proc/PID/task/TID/syscall`` says so to who may trace the process: proc(5), futex(2).
+In ``pthread_join`` it sleeps in a futex whose value is the id of the thread that is joined (glibc,
+nptl/pthread_join). ``/proc/PID/task/TID/syscall`` says so to who may trace the process: proc(5),
+futex(2).
 """
 
 from __future__ import annotations
 
 import os
+import time
 from typing import NamedTuple
 
+from dfx_agent.facts.rank import Joining
 from dfx_agent.node.host.processes import num_waits
 
+_LOOK_EVERY_SECONDS = 1.0
 _VALUE = 3  # syscall number, address, operation, value
 _SLEEPS = "S (sleeping)"
 
@@ -65,3 +69,36 @@ def _read(path: str) -> str:
             return file.read(4096)
     except OSError:
         return ""
+
+
+class _Look(NamedTuple):
+    seconds: float
+    joined: Joined
+
+
+class JoinWatch:
+    """Of one process; ``look`` while it is quiet, at most once a second at the kernel."""
+
+    def __init__(self) -> None:
+        self._first: _Look | None = None
+        self._last: _Look | None = None
+        self._looked_seconds = -_LOOK_EVERY_SECONDS
+
+    def look(self, pid: int) -> Joining | None:
+        """None where it joins nothing; anew where the main thread has woken up."""
+        now = time.monotonic()
+        if now - self._looked_seconds >= _LOOK_EVERY_SECONDS:
+            self._looked_seconds = now
+            joined = joined_by_main(pid)
+            self._last = None if joined is None else _Look(now, joined)
+            if joined is None or self._first is None or self._first.joined[:3] != joined[:3]:
+                self._first = self._last
+        return self._joining()
+
+    def _joining(self) -> Joining | None:
+        first, last = self._first, self._last
+        if first is None or last is None:
+            return None
+        seconds = last.seconds - first.seconds
+        num_asks = last.joined.thread_waits - first.joined.thread_waits
+        return Joining(last.joined.name, seconds, num_asks / max(seconds, 1e-9))

@@ -1,6 +1,9 @@
 """Stacks that guests wrote beside their segments, and where the ranks of a job stand together.
 
 The files are a stranger's: sizes are bounded, and what does not read is left out.
+
+Frames of libraries that everybody uses show the stage of a stack, others show nothing. A sample
+says what the main thread does at one instant. It is no time, and never becomes one.
 """
 
 from __future__ import annotations
@@ -11,13 +14,31 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.node.segments.owned_files import HeldFolder, read_file
 from dfx_agent.wire.segment import STACKS_SUFFIX, SUFFIX
 
+_COLLECTIVE = r"_?(all_|reduce|broadcast|barrier|gather|scatter|send|recv|irecv|isend|wait)"
+# (stage, path, function): the first that any frame fits. Generation runs forward, backward may run
+# a collective: so what is around comes before what is inside it, but for collectives.
+_KNOWN = tuple(
+    (stage, re.compile(path), re.compile(function))
+    for stage, path, function in (
+        ("communication", r"torch/distributed/distributed_c10d\.py$", _COLLECTIVE),
+        ("checkpoint", r"torch/serialization\.py$", r"_?(legacy_)?save"),
+        ("checkpoint", r"torch/distributed/checkpoint/", r".*save"),
+        ("checkpoint", r"safetensors/torch\.py$", r"save"),
+        ("rollout", r"transformers/generation/utils\.py$", r"(generate|_sample|_beam_search)$"),
+        ("rollout", r"vllm/.*\.py$", r"(generate|execute_model)$"),
+        ("rollout", r"sglang/.*\.py$", r"(generate|forward_batch_generation)$"),
+        ("optimizer", r"torch/optim/(?!lr_scheduler)\w+\.py$", r"(step|wrapper|_use_grad)$"),
+        ("backward", r"torch/(_tensor|autograd/(__init__|graph))\.py$", r"(_engine_run_)?backward"),
+        ("forward", r"torch/nn/modules/module\.py$", r"_(wrapped_)?call_impl$"),
+    )
+)
 _MAX_BYTES = 256 * 1024
 _MAX_THREADS, _MAX_FRAMES = 200, 64
 _OUR_THREADS = frozenset({"dfx-watch"})
@@ -123,3 +144,16 @@ def read_text(path: str, folder: HeldFolder | None = None) -> str:
         return read_file(path, _MAX_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def stage_of(stacks: ProcessStacks) -> str:
+    """Where the main thread stands, "" when no frame of it is known."""
+    frames = stacks.main.frames if stacks.main else ()
+    return _stage(frames)
+
+
+def _stage(frames: Sequence[Frame]) -> str:
+    for stage, path, function in _KNOWN:
+        if any(function.match(frame.function) and path.search(frame.file) for frame in frames):
+            return stage
+    return ""

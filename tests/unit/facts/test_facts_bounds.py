@@ -10,10 +10,9 @@ import pytest
 
 from dfx_agent.facts.bounds import MAX_BYTES, MAX_PROCESSES, MAX_ROLES, MAX_VALUES
 from dfx_agent.facts.document import dumped, loaded
-from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
-from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 
 FACTS = RunFacts(run="r", node="node-a", now_seconds=1.0)

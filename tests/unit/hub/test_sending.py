@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfx_agent.facts.document import dumped, loaded
-from dfx_agent.facts.launch import Launch
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
-from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.hub.node_facts import NodeRun

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent.ingest.crc32c import crc32c, masked_crc32c
 from dfx_agent.ingest.reader import read
 from dfx_agent.ingest.run import Notes, UnreadableLogError
-from dfx_agent.ingest.tensorboard import read_tensorboard
+from dfx_agent.ingest.tensorboard import crc32c, masked_crc32c, read_tensorboard
 
 # tensorboardX 2.6: actor/entropy 0.5 at step 10 and 1.5 at step 11, a text at step 10
 SIMPLE = (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from nodes_scene import HUB_SECONDS, Hub, Node
 
-from dfx_agent.facts.launch import Launch
+from dfx_agent.facts.seat import Launch
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.snapshot import Verdict
 

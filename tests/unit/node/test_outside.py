@@ -15,7 +15,7 @@ from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.node.passive import OutsideProcess, placed
-from dfx_agent.node.segments.stack_stages import stage_of
+from dfx_agent.node.segments.stacks import stage_of
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.snapshot import TimeSplit
 from dfx_agent.wire import Identity
