@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from dfx_agent.agent import config as configuration
 from dfx_agent.agent.config import Config
-from dfx_agent.assembly.doctor import attaching, devices, folder, neighbours, versions
-from dfx_agent.assembly.doctor.finding import Finding
+from dfx_agent.commands.doctor import attaching, devices, folder, neighbours, versions
+from dfx_agent.commands.doctor.finding import Finding
 from dfx_agent.snapshot.document import Document
 
 HELP = "say what this machine and a job on it allow, and what to do about what they do not"

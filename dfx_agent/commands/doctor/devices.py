@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dfx_agent.agent.device_check import KindOfDevice, check_devices
-from dfx_agent.assembly.doctor.finding import Finding
+from dfx_agent.commands.doctor.finding import Finding
 from dfx_agent.snapshot import DeviceRow
 from dfx_agent.snapshot.devices import device_text
 

@@ -13,7 +13,7 @@ import pytest
 
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.device_check import KindOfDevice, check_devices
-from dfx_agent.assembly.doctor import attaching, devices, folder, neighbours, versions
+from dfx_agent.commands.doctor import attaching, devices, folder, neighbours, versions
 from dfx_agent.node.devices.registry import DeviceReader
 from dfx_agent.snapshot import DeviceRow, HostUse
 

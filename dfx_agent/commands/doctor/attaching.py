@@ -6,10 +6,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
-from dfx_agent.assembly.doctor.finding import Finding
 from dfx_agent.attach import preflight
 from dfx_agent.attach.discover import Job
 from dfx_agent.attach.preflight import Preflight
+from dfx_agent.commands.doctor.finding import Finding
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 # what each scope means for a process that is no child of the agent

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from dfx_agent import __version__
-from dfx_agent.assembly.doctor.finding import Finding
+from dfx_agent.commands.doctor.finding import Finding
 
 _OLDEST_PYTHON = 3, 10
 # package -> what it adds, and the extra that brings it

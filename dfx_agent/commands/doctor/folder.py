@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from dfx_agent.assembly.doctor.finding import Finding
+from dfx_agent.commands.doctor.finding import Finding
 
 _LEAST_FREE_BYTES = 64 << 20  # 64 guests with rings of the usual size
 _MIB = 1 << 20
