@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dfx_agent.agent.config import AUTO, Config
-from dfx_agent.assembly.meeting import meeting_of
 from dfx_agent.assembly.options import HUB_PORT
+from dfx_agent.assembly.rendezvous import rendezvous_of
 from dfx_agent.base.errors import ConfigError, ListenError
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ def settled(
     if asked is None:
         return config, None
     port = int(asked[1] or HUB_PORT)
-    meeting = meeting_of(command, os.environ)
-    if meeting is None:
+    rendezvous = rendezvous_of(command, os.environ)
+    if rendezvous is None:
         say("no hub: neither MASTER_ADDR, --rdzv-endpoint nor a scheduler says where nodes meet")
         return replace(config, hub=None), None
-    host = f"[{meeting.host}]" if ":" in meeting.host else meeting.host
+    host = f"[{rendezvous.host}]" if ":" in rendezvous.host else rendezvous.host
     url = f"{'https' if config.tls_cert else 'http'}://{host}:{port}"
     listening = replace(config, listen=f"0.0.0.0:{port}")
-    hub = _begun(listening, url, say) if meeting.is_here else None
+    hub = _begun(listening, url, say) if rendezvous.is_here else None
     return replace(config, hub=url), hub
 
 

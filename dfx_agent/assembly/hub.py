@@ -15,13 +15,13 @@ from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.alerting.notification import Receiver
 from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.delivery import receivers
-from dfx_agent.assembly.farewell import wait_for_nodes
 from dfx_agent.assembly.garbage import collect_rarely
 from dfx_agent.assembly.hub_spans import NODE as SPANS_NODE
 from dfx_agent.assembly.hub_spans import HubSpans
 from dfx_agent.assembly.node_timelines import NodeTimelines
 from dfx_agent.assembly.options import listener_of, read_token
 from dfx_agent.assembly.probing import Probing
+from dfx_agent.assembly.shutdown import wait_for_nodes
 from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.job.folds import JobFolds

@@ -17,9 +17,9 @@ from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.delivery import receivers
-from dfx_agent.assembly.farewell import Scrapes, wait_for_scrape
 from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
 from dfx_agent.assembly.own_memory import OwnMemory
+from dfx_agent.assembly.shutdown import Scrapes, wait_for_scrape
 from dfx_agent.assembly.span_segments import SpanSegments
 from dfx_agent.base.errors import ConfigError
 from dfx_agent.exporters.otel.join import HubJoin

@@ -26,7 +26,6 @@ from dfx_agent.assembly.attachment import (
     said_of,
     wait_until_left,
 )
-from dfx_agent.assembly.ending import told_to_end
 from dfx_agent.assembly.options import (
     add_budget_argument,
     add_service_arguments,
@@ -34,6 +33,7 @@ from dfx_agent.assembly.options import (
     listener_of,
     load_config,
 )
+from dfx_agent.assembly.shutdown import told_to_end
 from dfx_agent.attach import preflight, refusals
 from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_interpreter
 from dfx_agent.attach.discover import Job, Member

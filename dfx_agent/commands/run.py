@@ -11,7 +11,6 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dfx_agent.assembly.meeting import launch_of
 from dfx_agent.assembly.options import (
     add_budget_argument,
     add_service_arguments,
@@ -19,6 +18,7 @@ from dfx_agent.assembly.options import (
     listener_of,
     load_config,
 )
+from dfx_agent.assembly.rendezvous import launch_of
 from dfx_agent.attach.spawn import Job, block_signals, environment
 from dfx_agent.base.errors import DfxError, ListenError, UsageError
 from dfx_agent.web.listener import parse_listen

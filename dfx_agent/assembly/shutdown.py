@@ -10,8 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-
-from dfx_agent.assembly.ending import told_to_end
+from collections.abc import Set as AbstractSet
 
 Render = Callable[[str | None], tuple[bytes, str]]
 
@@ -84,3 +83,13 @@ def wait_for_nodes(
     while time.monotonic() - begin < limit_seconds and present():
         if told_to_end(_ENDING, _LOOK_SECONDS):
             return
+
+
+def told_to_end(signals: AbstractSet[signal.Signals], seconds: float) -> bool:
+    """Sleep for ``seconds``; True as soon as one of ``signals`` comes.
+
+    CPython's sigtimedwait returns a record of nothing where another signal (SIGCONT after a stop)
+    interrupts it past its time: only a signal that was waited for counts. Seen with 3.11.7.
+    """
+    info = signal.sigtimedwait(signals, seconds)
+    return info is not None and info.si_signo in signals

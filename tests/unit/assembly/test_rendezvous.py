@@ -4,57 +4,59 @@ import socket
 
 import pytest
 
-from dfx_agent.assembly.meeting import Meeting, launch_of, meeting_of
+from dfx_agent.assembly.rendezvous import Rendezvous, launch_of, rendezvous_of
 
 TORCHRUN = ["torchrun", "--nnodes", "2"]
 
 
 @pytest.mark.parametrize(
-    ("words", "environ", "meeting"),
+    ("words", "environ", "rendezvous"),
     [
-        (["--master-addr", "a", "--node-rank", "0"], {}, Meeting("a", is_here=True)),
-        (["--master_addr=a", "--node_rank=1"], {}, Meeting("a", is_here=False)),
-        (["--rdzv-endpoint", "a:29500", "--node-rank=1"], {}, Meeting("a", is_here=False)),
+        (["--master-addr", "a", "--node-rank", "0"], {}, Rendezvous("a", is_here=True)),
+        (["--master_addr=a", "--node_rank=1"], {}, Rendezvous("a", is_here=False)),
+        (["--rdzv-endpoint", "a:29500", "--node-rank=1"], {}, Rendezvous("a", is_here=False)),
         (
             ["--rdzv_endpoint=[fe80::1]:29500", "--node-rank=0"],
             {},
-            Meeting("fe80::1", is_here=True),
+            Rendezvous("fe80::1", is_here=True),
         ),
-        ([], {"MASTER_ADDR": "a", "NODE_RANK": "0"}, Meeting("a", is_here=True)),
-        ([], {"MASTER_ADDR": "a", "GROUP_RANK": "3"}, Meeting("a", is_here=False)),
+        ([], {"MASTER_ADDR": "a", "NODE_RANK": "0"}, Rendezvous("a", is_here=True)),
+        ([], {"MASTER_ADDR": "a", "GROUP_RANK": "3"}, Rendezvous("a", is_here=False)),
         (
             ["--master-addr", "b"],
             {"MASTER_ADDR": "a", "NODE_RANK": "1"},
-            Meeting("b", is_here=False),
+            Rendezvous("b", is_here=False),
         ),
         (
             [],
             {"SLURM_JOB_NODELIST": "gpu[004-007,12],x1", "SLURM_NODEID": "0"},
-            Meeting("gpu004", is_here=True),
+            Rendezvous("gpu004", is_here=True),
         ),
-        ([], {"SLURM_JOB_NODELIST": "n1,n2", "SLURM_NODEID": "1"}, Meeting("n1", is_here=False)),
+        ([], {"SLURM_JOB_NODELIST": "n1,n2", "SLURM_NODEID": "1"}, Rendezvous("n1", is_here=False)),
         (
             ["--rdzv-endpoint", "b:1"],
             {"SLURM_JOB_NODELIST": "a1,a2", "SLURM_NODEID": "1"},
-            Meeting("b", is_here=False),
+            Rendezvous("b", is_here=False),
         ),
-        ([], {"RAY_ADDRESS": "ray://h:10001", "NODE_RANK": "1"}, Meeting("h", is_here=False)),
+        ([], {"RAY_ADDRESS": "ray://h:10001", "NODE_RANK": "1"}, Rendezvous("h", is_here=False)),
         ([], {"RAY_ADDRESS": "auto"}, None),
         (["--standalone"], {}, None),
     ],
 )
-def test_what_launchers_and_schedulers_say(words, environ, meeting):
-    assert meeting_of([*TORCHRUN, *words, "train.py"], environ) == meeting
+def test_what_launchers_and_schedulers_say(words, environ, rendezvous):
+    assert rendezvous_of([*TORCHRUN, *words, "train.py"], environ) == rendezvous
 
 
 def test_without_a_node_rank_it_is_here_where_the_address_is_ours():
-    assert meeting_of([], {"MASTER_ADDR": "127.0.0.1"}) == Meeting("127.0.0.1", is_here=True)
-    assert meeting_of([], {"MASTER_ADDR": "localhost", "NODE_RANK": "1"}).is_here
+    assert rendezvous_of([], {"MASTER_ADDR": "127.0.0.1"}) == Rendezvous("127.0.0.1", is_here=True)
+    assert rendezvous_of([], {"MASTER_ADDR": "localhost", "NODE_RANK": "1"}).is_here
     own = socket.gethostname()
     # TEST-NET-1 of RFC 5737 is nobody's
-    assert not meeting_of([], {"MASTER_ADDR": "192.0.2.1"}).is_here
-    assert meeting_of([], {"MASTER_ADDR": "no such host"}) == Meeting("no such host", is_here=False)
-    assert meeting_of([], {"MASTER_ADDR": own}) is not None
+    assert not rendezvous_of([], {"MASTER_ADDR": "192.0.2.1"}).is_here
+    assert rendezvous_of([], {"MASTER_ADDR": "no such host"}) == Rendezvous(
+        "no such host", is_here=False
+    )
+    assert rendezvous_of([], {"MASTER_ADDR": own}) is not None
 
 
 @pytest.mark.parametrize(

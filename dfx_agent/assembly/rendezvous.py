@@ -22,22 +22,22 @@ _TORCHRUN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.l
 _FIRST_HOST = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?")
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """``host`` of node rank 0; ``is_here``: it is this machine."""
 
     host: str
     is_here: bool
 
 
-def meeting_of(command: Sequence[str], environ: Mapping[str, str]) -> Meeting | None:
+def rendezvous_of(command: Sequence[str], environ: Mapping[str, str]) -> Rendezvous | None:
     """Of the job that ``command`` starts; None where nobody says it."""
     host = _host(command, environ)
     if not host:
         return None
     rank = whole_number(_node_rank(command, environ))
     if rank is not None and not is_loopback(host):
-        return Meeting(host, rank == 0)
-    return Meeting(host, _is_this_machine(host))
+        return Rendezvous(host, rank == 0)
+    return Rendezvous(host, _is_this_machine(host))
 
 
 def launch_of(command: Sequence[str], environ: Mapping[str, str], run: str) -> Launch | None:
