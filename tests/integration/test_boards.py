@@ -174,7 +174,8 @@ def shown(prometheus, run, board, panel, legend=None):
 
 @pytest.mark.parametrize("board", ["dfx-e2e", "dfx-ranks"])
 def test_the_first_row_names_the_straggler(prometheus, board):
-    ((labels, _),) = shown(prometheus, SCRIPTED_RUN, board, "Who and why")
+    rows = shown(prometheus, SCRIPTED_RUN, board, "Who and why")
+    ((labels, _),) = rows
     assert (labels["kind"], labels["rank"]) == ("straggler", str(STRAGGLER))
     assert labels["cause"] == "slower at equal tokens"
     ((labels, seconds),) = shown(prometheus, SCRIPTED_RUN, board, "Lost per step")

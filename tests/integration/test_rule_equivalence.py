@@ -90,6 +90,11 @@ def solved(values: dict[str, float], i: int) -> None:
         values["score_min"] = 1.0
 
 
+def drifted(values: dict[str, float], i: int) -> None:
+    """The policy moves away from its reference, step by step."""
+    values["ref_kl"] *= 1 + i
+
+
 def collapsed() -> list[tuple[int, dict[str, float]]]:
     with (DATA / "INVENTORY.csv").open() as file:
         row = next(row for row in csv.DictReader(file) if row["verdict"] == "BAD")
@@ -101,6 +106,7 @@ SCENES = {
     "broken values": lambda: faulty(broken),
     "no signal": without_signal,
     "solved": lambda: faulty(solved),
+    "reference KL": lambda: faulty(drifted),
     "nothing": healthy,
     "a real collapse": collapsed,
 }
