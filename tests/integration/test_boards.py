@@ -175,6 +175,7 @@ def shown(prometheus, run, board, panel, legend=None):
 @pytest.mark.parametrize("board", ["dfx-e2e", "dfx-ranks"])
 def test_the_first_row_names_the_straggler(prometheus, board):
     rows = shown(prometheus, SCRIPTED_RUN, board, "Who and why")
+    assert len(rows) == 1, rows
     ((labels, _),) = rows
     assert (labels["kind"], labels["rank"]) == ("straggler", str(STRAGGLER))
     assert labels["cause"] == "slower at equal tokens"
