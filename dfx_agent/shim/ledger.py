@@ -38,6 +38,7 @@ from typing import Any
 from dfx_agent.shim import meter
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.recorder import Recorder
+from dfx_agent.wire.layout import MAX_NAMES
 from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS, LEDGER_MODULUS
 
 _FIELD = {name: code for code, name in enumerate(LEDGER_FIELDS)}
@@ -138,8 +139,10 @@ def observe(
 
 
 def _name_id(recorder: Recorder, place: str, column: str) -> int:
-    """Of "place/column"; 0 where the table of names is full."""
-    found = recorder.crossing_names[place, column] = recorder.name_id(f"{place}/{column}"[:200])
+    """Of "place/column"; 0 where the table of names is full, which is not stored."""
+    found = recorder.name_id(f"{place}/{column}"[:200])
+    if found and len(recorder.crossing_names) < MAX_NAMES:
+        recorder.crossing_names[place, column] = found
     return found
 
 
