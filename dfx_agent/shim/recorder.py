@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dfx_agent import __version__
@@ -27,7 +28,6 @@ from dfx_agent.shim.span_writer import (
     innermost,
     make_close,
     make_open,
-    make_scalar,
     make_write,
     step_of_context,
 )
@@ -119,7 +119,7 @@ class Recorder:
         """What writes, as functions of their own: see span_writer.py."""
         self.open, self.close = make_open(self, memory, self._names), make_close(self, memory)
         self.write = make_write(self, memory, self._names)
-        self.scalar = make_scalar(self, memory, self._names)
+        self.scalar: Callable[..., None] = partial(self.write, SCALAR)  # name, value, step
         self._deferred = DeferredScalars(self.scalar)
 
     def scalars(self, values: Mapping[str, Any], step: int | None) -> None:
@@ -152,19 +152,18 @@ class Recorder:
         """The process-wide step; None before the first."""
         return None if self.process_step == NO_STEP else self.process_step
 
-    def float_of(self, name: str, value: Any, step: int) -> float | None:
-        """None of a device tensor: its value is written when its event has completed."""
+    def float_of(self, kind: int, name: str, value: Any, step: int) -> float | None:
+        """None of a scalar on a device: it is written when its event has completed.
+
+        TypeError of any other number on a device, which would have to be waited for.
+        """
         if self._deferred.takes(value):
+            if kind != SCALAR:
+                raise TypeError("a number on a device")
             self._deferred.add(name, value, step)
             return None
         # float() of a tensor that has a graph is a warning in the job's output
         return float(value.item() if hasattr(value, "item") else value)
-
-    def host_number(self, value: Any) -> float:
-        """TypeError of a device tensor, which would have to be waited for."""
-        if self._deferred.takes(value):
-            raise TypeError("a number on a device")
-        return float(value)
 
     def count_unlisted(self) -> None:
         """A span has no slot in the table of open spans."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfx_agent.shim import residue
 from dfx_agent.wire.layout import WORD
-from dfx_agent.wire.records import FAILED, RECORD, SCALAR, STAGE
+from dfx_agent.wire.records import FAILED, RECORD, STAGE
 from dfx_agent.wire.ring import Memory
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ step_of_context: ContextVar[int | None] = residue.context_variable("dfx_step")
 
 Open = Callable[[Any, str, int], OpenSpan | None]
 Close = Callable[[OpenSpan, type[BaseException] | None], None]
-Write = Callable[[int, str, Any], None]
-Scalar = Callable[[str, Any, "int | None"], None]
+Write = Callable[..., None]
 
 
 def make_open(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Open:
@@ -106,17 +105,23 @@ def make_close(recorder: Recorder, memory: Memory) -> Close:
 
 
 def make_write(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Write:
-    """``write(kind, name, value)``: a number of this kind in the step of this context."""
+    """``write(kind, name, value, step=None)``: a number; without a step that of this context."""
     pack_into, buffer, offset, mask = RECORD.pack_into, memory.buffer, memory.offset, memory.mask
     take, now, step_now = memory.take, time.monotonic_ns, step_of_context.get
 
-    def write(kind: int, name: str, value: Any) -> None:
+    def write(kind: int, name: str, value: Any, step: int | None = None) -> None:
         try:
-            if type(value) is not float:
-                value = float(value) if type(value) is int else recorder.host_number(value)
-            step = step_now()
             if step is None:
-                step = recorder.process_step
+                step = step_now()
+                if step is None:
+                    step = recorder.process_step
+            if type(value) is not float:
+                if type(value) is int:
+                    value = float(value)
+                else:
+                    value = recorder.float_of(kind, name, value, step)
+                    if value is None:
+                        return
             name_id = names.get(name) or recorder.name_id(name)
             at, seq = now(), take()
             try:
@@ -131,34 +136,3 @@ def make_write(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Wri
             recorder.count_error()
 
     return write
-
-
-def make_scalar(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Scalar:
-    """``scalar(name, value, step)``: the same of a float; others are left to the recorder."""
-    pack_into, buffer, offset, mask = RECORD.pack_into, memory.buffer, memory.offset, memory.mask
-    take, now, step_now = memory.take, time.monotonic_ns, step_of_context.get
-
-    def scalar(name: str, value: Any, step: int | None) -> None:
-        try:
-            if step is None:
-                step = step_now()
-                if step is None:
-                    step = recorder.process_step
-            if type(value) is not float:
-                value = recorder.float_of(name, value, step)
-                if value is None:
-                    return
-            name_id = names.get(name) or recorder.name_id(name)
-            at, seq = now(), take()
-            try:
-                pack_into(
-                    buffer, offset + ((seq & mask) << 6),
-                    seq, at, at, value, step, 0, 0, 0, SCALAR, name_id, seq,
-                )  # fmt: skip
-            except Exception:
-                memory.fill(seq)
-                raise
-        except Exception:  # noqa: BLE001 (never into the job)
-            recorder.count_error()
-
-    return scalar
