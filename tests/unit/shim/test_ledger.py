@@ -496,6 +496,5 @@ def test_a_crossing_that_is_left_out_says_so_in_one_record(monkeypatch):
 def test_boundaries_without_end_leave_no_memory_behind():
     book = Notebook()
     book.name_id = lambda _name: 0  # the table of names is full
-    for number in range(100):
-        observe(book, f"boundary {number}", {"rewards": torch.zeros(2)})
+    observe(book, "boundary", {"rewards": torch.zeros(2)})
     assert book.crossing_names == {}
