@@ -76,7 +76,8 @@ def _bubble(cells: Sequence[StepCell], span: tuple[float, float]) -> float | Non
     """Share of the ranks' time in which they were not active."""
     seconds = span[1] - span[0]
     active = sum(cell.split.active_seconds for cell in cells)
-    return 1 - active / (len(cells) * seconds) if seconds > 0 else None
+    # times are rounded: a rank that is always active is active for a little more than the step
+    return max(0.0, 1 - active / (len(cells) * seconds)) if seconds > 0 else None
 
 
 def _cell(label: str, of: RankStep) -> StepCell:

@@ -34,6 +34,8 @@ _FAMILIES = {
 }
 # A job may log a key per sample; further ones are counted only.
 _MAX_NATIVE_KEYS = 200
+# first word of gauges of the guest that other metrics are made of
+_GUEST_GAUGES = frozenset({"patch", "memory", "delivered", "heap"})
 
 Labels = tuple[str, ...]
 
@@ -155,7 +157,7 @@ def _add_gauges(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
         head, _, rest = name.partition("/")
         if head == "adapter" and rest.count("/") >= 2:
             _add_adapter(page, key, rank, rest, value)
-        elif head not in {"patch", "memory", "delivered"} and name not in about_agent.GAUGES:
+        elif head not in _GUEST_GAUGES and name not in about_agent.GAUGES:
             page.add(about_agent.NATIVE_METRIC, (*key, framework, name), value)
 
 

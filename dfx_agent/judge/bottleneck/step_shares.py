@@ -89,7 +89,9 @@ def step_shares(rows: Sequence[StepRow]) -> StepShares:
     wall = sum(cell.split.wall_seconds for cell in cells) / (len(cells) or 1)
     idle = sum(cell.split.idle_seconds for cell in cells) / (len(cells) or 1)
     known = 1.0 - idle / wall if wall else 0.0
-    return StepShares(len(rows), wall, by_bound, waited, known)
+    # stages that overlap, and the one rank that waits longest, may take more than the mean step
+    at_most = {bound: min(seconds, wall) for bound, seconds in by_bound.items()}
+    return StepShares(len(rows), wall, at_most, waited, known)
 
 
 def _waits_of_step(row: StepRow) -> dict[BoundBy, float]:

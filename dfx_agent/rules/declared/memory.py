@@ -86,10 +86,14 @@ HOST_LEAK = Alert(
         diagnosis="`dfx-agent diagnose` says which limit, and in how many steps. Which ranks: all "
         "of them (the loop keeps tensors or metrics), or one (its data worker or a cache)? Look "
         "for lists that only grow, and for results kept with their graph.",
-        mitigation="Detach what is kept; for the allocator of the C library call malloc_trim or "
-        "lower MALLOC_ARENA_MAX; plan a restart from a checkpoint before the node is full.",
+        mitigation="Detach what is kept, and plan a restart from a checkpoint before the node is "
+        "full. Call `malloc_trim(0)` or lower MALLOC_ARENA_MAX only where `dfx-agent diagnose` "
+        "says that glibc would give memory back.",
     ),
-    listing=Listing(series(memory.HOST_SLOPE), "rank {rank}: {value:.3g} bytes per step"),
+    # the slope of a healthy rank is never exactly 0: only the verdict knows who leaks
+    listing=Listing(
+        series(verdicts.VERDICT_ACTIVE, kind="memory", cause="host leak"), "rank {rank}"
+    ),
     board="dfx-memory",
 )
 NOT_GIVEN_BACK = Alert(

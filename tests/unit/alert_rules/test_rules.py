@@ -12,7 +12,7 @@ from alert_rules.build import main, render
 from alert_rules.cases import CASES
 from alert_rules.cases.case import at
 from alert_rules.promtool import test_file as promtool_tests
-from dfx_agent.catalogue import per_rank, signals
+from dfx_agent.catalogue import memory, per_rank, signals, verdicts
 from dfx_agent.rules.conditions import Either, Every, Promql, Unless
 from dfx_agent.rules.declared import ALERTS, PROMETHEUS_ALERTS, alerts_with, observation, thresholds
 from dfx_agent.rules.increases import Increases
@@ -261,3 +261,16 @@ def test_thresholds_have_one_default_each():
             assert (float(threshold), threshold.unit, threshold.meaning) == (
                 float(same), same.unit, same.meaning,
             )  # fmt: skip
+
+
+def test_the_leak_alert_names_the_ranks_that_leak_alone():
+    """Every rank has a slope; the verdict alone knows which of them leaks."""
+    alert = BY_KEY["DfxHostMemoryLeak", "warning"]
+    told = {"kind": "memory", "cause": "host leak", "role": "trainer", "stage": "", "rank": "1"}
+    slopes = [({"role": "trainer", "rank": "0"}, 120.0), ({"role": "trainer", "rank": "1"}, 4e6)]
+    samples = {
+        memory.HOST_SLOPE.sample_name: slopes,
+        verdicts.VERDICT_ACTIVE.sample_name: [(told, 1.0), (told | {"rank": "0"}, 0.0)],
+    }
+    assert alert.condition.holds(samples)
+    assert alert.listing.lines(samples) == ["rank 1"]

@@ -214,6 +214,7 @@ def test_gauges_say_how_the_job_is_observed():
         "patch/collectives": 1.0, "patch/backward": 0.0, "patch/ddp": -1.0,
         "guest/overhead_ratio": 0.0004, "guest/given_up": 1.0,
         "memory/allocated_bytes@cuda:0": 1.0, "new/one": 5.0,
+        "heap/used_bytes": 1.0, "heap/num_free_pieces": 2.0,
     }  # fmt: skip
     found = samples(exporter(rank_row(gauges=gauges)))
     assert {row["name"]: value for row, value in found["dfx_patch_active"]} == {

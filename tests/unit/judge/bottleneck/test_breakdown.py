@@ -11,6 +11,7 @@ from dfx_agent.judge.bottleneck.breakdown import whole_percents
 from dfx_agent.judge.bottleneck.code_samples import place_of
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.step_parts import step_time
+from dfx_agent.judge.bottleneck.step_shares import step_shares
 from dfx_agent.snapshot import StepCell, StepRow, TimeSplit, Verdict
 from dfx_agent.snapshot.bottleneck import is_breakdown
 
@@ -73,6 +74,16 @@ def test_the_parts_of_a_synchronous_step_add_up_and_waits_inside_stages_are_wait
         "The largest part is update (mostly backward): without it a step would take 1.17 s."
     )
     assert sum(part.ratio for part in verdict.parts) == pytest.approx(1.0)
+
+
+def test_a_bound_costs_no_more_than_the_step():
+    """Stages of tasks overlap; and the rank that waits longest may have the longest step."""
+    overlap = TimeSplit(2.0, 2.0, 0.0, {"rollout": 2.0, "rollout_turn": 1.5, "backward": 0.2}, {})
+    long, short = split({}, {"collector": {"": 4.0}}), split({"backward": 1.0})
+    for splits in ((overlap,), (long, short)):
+        shares = step_shares(rows_of(splits))
+        assert shares.ratio("rollout") == 1.0
+        assert shares.by_bound["rollout"] == shares.step_seconds
 
 
 def test_a_stage_of_the_jobs_own_is_its_own_part_and_no_update():
