@@ -11,9 +11,9 @@ from pathlib import Path
 
 from alert_rules.cases import CASES
 from alert_rules.promtool import test_file
-from dfx_agent.rules import runbook
-from dfx_agent.rules.declared import PROMETHEUS_ALERTS
-from dfx_agent.rules.prometheus import Links, configuration, manifest, rule_files
+from dfx_agent.catalogue.alerts import runbook
+from dfx_agent.catalogue.alerts.declared import PROMETHEUS_ALERTS
+from dfx_agent.catalogue.alerts.prometheus import Links, configuration, manifest, rule_files
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from alert_rules.cases.case import Cases, Sample
-from dfx_agent.rules.alert import Alert
-from dfx_agent.rules.conditions import Promql
-from dfx_agent.rules.prometheus import HEAD, dump, seconds_text
-from dfx_agent.rules.promql import number
+from dfx_agent.catalogue.alerts.alert import Alert
+from dfx_agent.catalogue.alerts.conditions import Promql
+from dfx_agent.catalogue.alerts.prometheus import HEAD, dump, seconds_text
+from dfx_agent.catalogue.alerts.promql import number
 
 TARGET = {"job": "dfx", "instance": "node0:9931"}
 RUN = "it"

@@ -23,8 +23,8 @@ from dashboards.common import (
 )
 from dashboards.promql import begin, by, lately, of_run, recent
 from dfx_agent.catalogue.alerting import ALERT_ACTIVE
+from dfx_agent.catalogue.alerts.declared import PROMETHEUS_ALERTS
 from dfx_agent.catalogue.per_rank import RANK_UP
-from dfx_agent.rules.declared import PROMETHEUS_ALERTS
 
 NOTHING = "nothing fires"
 # Prometheus' own series; alerts about agents carry no run.

@@ -36,9 +36,9 @@ from dashboards.common import (
 )
 from dashboards.promql import by, of_run, rate, recent
 from dfx_agent.catalogue import data_quality, off_policy, signals, stability, training, verdicts
+from dfx_agent.catalogue.alerts.declared.stability import FAMILIES
+from dfx_agent.catalogue.alerts.samples import REWARD_IMPROVING
 from dfx_agent.catalogue.spec import PER_RANK, Metric
-from dfx_agent.rules.declared.stability import FAMILIES
-from dfx_agent.rules.samples import REWARD_IMPROVING
 
 BAND = "#8890a0"
 FAMILY_NAMES = {

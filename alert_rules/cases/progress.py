@@ -2,7 +2,7 @@
 
 from alert_rules.cases.case import Cases, Series, at
 from dfx_agent.catalogue import performance, verdicts
-from dfx_agent.rules.declared.progress import LONG_WAIT
+from dfx_agent.catalogue.alerts.declared.progress import LONG_WAIT
 
 
 def found(kind: str, cause: str = "", stage: str = "rollout") -> Series:

@@ -2,7 +2,7 @@
 
 from alert_rules.cases.case import Cases, Sample, Series, at
 from dfx_agent.catalogue import signals, verdicts
-from dfx_agent.rules.declared.stability import NO_UPDATE
+from dfx_agent.catalogue.alerts.declared.stability import NO_UPDATE
 
 _DIRECTIONS = {"divergence": "up", "grad_norm": "up", "entropy": "down", "reward": "down",
                "length": "up", "reward_improving": "up"}  # fmt: skip

@@ -29,6 +29,8 @@ from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.base.errors import BlindError
 from dfx_agent.base.text import plain
+from dfx_agent.catalogue.alerts.declared import alerts_with
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import Launch
 from dfx_agent.hub.sending import Teller
@@ -39,8 +41,6 @@ from dfx_agent.node.engines.watch import EngineWatch
 from dfx_agent.node.passive import OutsideProcess, placed
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.reader import Folder
-from dfx_agent.rules.declared import alerts_with
-from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,

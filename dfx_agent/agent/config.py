@@ -15,8 +15,8 @@ from dfx_agent.agent import model_configs
 from dfx_agent.agent.bounded_yaml import loaded
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.base.errors import ConfigError
-from dfx_agent.rules.declared import thresholds
-from dfx_agent.rules.thresholds import checked_values
+from dfx_agent.catalogue.alerts.declared import thresholds
+from dfx_agent.catalogue.alerts.thresholds import checked_values
 from dfx_agent.wire import default_directory, variables
 
 _LINK = re.compile(r"DFX_(\w+_)?SERVICE_HOST")

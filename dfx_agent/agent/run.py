@@ -11,6 +11,8 @@ from math import inf
 
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import Peaks
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
@@ -38,8 +40,6 @@ from dfx_agent.node.scalars.rows import ScalarRows
 from dfx_agent.node.steps import StepWatch
 from dfx_agent.node.tracks import Tracks
 from dfx_agent.node.updates import update_counts
-from dfx_agent.rules.conditions import Condition
-from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import RunVerdicts, StepRow, Verdict
 from dfx_agent.snapshot.faults import Faults
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dfx_agent.catalogue.alerts.alert import Alert, inhibited, inhibitions
+from dfx_agent.catalogue.alerts.conditions import Condition, Grows, Rows, Samples, Series, parts_of
+from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.samples import samples_of
 from dfx_agent.catalogue.spec import Metric
-from dfx_agent.rules.alert import Alert, inhibited, inhibitions
-from dfx_agent.rules.conditions import Condition, Grows, Rows, Samples, Series, parts_of
-from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.samples import samples_of
 from dfx_agent.snapshot import SignalState
 
 

@@ -17,10 +17,10 @@ from urllib.parse import quote
 from dfx_agent.alerting.evaluator import Evaluator, Firing
 from dfx_agent.alerting.notification import Held, Memory, Notification, Receiver, Told, fingerprint
 from dfx_agent.base.log import OncePerPlace
-from dfx_agent.rules.alert import Alert, verdict_kind
-from dfx_agent.rules.conditions import Samples
-from dfx_agent.rules.declared.progress import STAGE_STALLED
-from dfx_agent.rules.increases import Increases
+from dfx_agent.catalogue.alerts.alert import Alert, verdict_kind
+from dfx_agent.catalogue.alerts.conditions import Samples
+from dfx_agent.catalogue.alerts.declared.progress import STAGE_STALLED
+from dfx_agent.catalogue.alerts.increases import Increases
 from dfx_agent.snapshot import AlertRow, Alerts, Incident, RunRow, SignalState, Snapshot, Source
 
 EVALUATE_SECONDS = 5.0

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pydantic import FiniteFloat
 
-from dfx_agent.rules.alert import Alert
+from dfx_agent.catalogue.alerts.alert import Alert
 from dfx_agent.snapshot import DeliveryRow
 from dfx_agent.snapshot.document import Document
 

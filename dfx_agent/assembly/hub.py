@@ -23,10 +23,10 @@ from dfx_agent.assembly.options import listener_of, read_token
 from dfx_agent.assembly.probing import Probing
 from dfx_agent.assembly.shutdown import wait_for_nodes
 from dfx_agent.base.errors import ConfigError
+from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.job.folds import JobFolds
-from dfx_agent.rules.declared import ALERTS, alerts_with
-from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     NodeRow,
     ScalarHistory,

@@ -22,6 +22,7 @@ from dfx_agent.assembly.own_memory import OwnMemory
 from dfx_agent.assembly.shutdown import Scrapes, wait_for_scrape
 from dfx_agent.assembly.span_segments import SpanSegments
 from dfx_agent.base.errors import ConfigError
+from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
 from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
 from dfx_agent.exporters.otel.push import OtlpPush
@@ -33,7 +34,6 @@ from dfx_agent.exporters.prometheus.exporter import (
 from dfx_agent.exporters.trackers.tracker import Tracker
 from dfx_agent.exporters.trackers.writing import STOP_SECONDS, Trackers, open_trackers
 from dfx_agent.facts.seat import Launch
-from dfx_agent.rules.declared import ALERTS, alerts_with
 from dfx_agent.shim import imports
 from dfx_agent.web.listener import Listener
 from dfx_agent.wire import SegmentError, variables

@@ -9,15 +9,9 @@ from functools import partial
 from dfx_agent.alerting.evaluator import Evaluator, Firing, metrics_read, signals_read
 from dfx_agent.base.text import joined
 from dfx_agent.catalogue import signals
-from dfx_agent.judge.divergence.verdict import (
-    divergence_verdict,
-    drift_text,
-    moved_text,
-    nonfinite_text,
-)
-from dfx_agent.rules.alert import Alert, Severity
-from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.declared.stability import (
+from dfx_agent.catalogue.alerts.alert import Alert, Severity
+from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.declared.stability import (
     CLASSIC,
     DIVERGENCE,
     ENTROPY_DRIFT,
@@ -25,7 +19,13 @@ from dfx_agent.rules.declared.stability import (
     NONFINITE,
     REFERENCE_KL_DRIFT,
 )
-from dfx_agent.rules.samples import LatestSamples, SignalFigures
+from dfx_agent.catalogue.alerts.samples import LatestSamples, SignalFigures
+from dfx_agent.judge.divergence.verdict import (
+    divergence_verdict,
+    drift_text,
+    moved_text,
+    nonfinite_text,
+)
 from dfx_agent.snapshot import SignalState
 
 # firings of one alert that are less far apart are one call to a person

@@ -14,6 +14,9 @@ from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
 from dfx_agent.backtest.plot import Curves
 from dfx_agent.backtest.unreported_tail import UnreportedTail
 from dfx_agent.base.text import listed
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared import alerts_with
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE, FAMILIES
 from dfx_agent.catalogue.native import load
 from dfx_agent.ingest.reader import Log
 from dfx_agent.ingest.run import Row, Run
@@ -24,9 +27,6 @@ from dfx_agent.judge.divergence.inputs import Input, SignalInputs, input_of
 from dfx_agent.judge.divergence.signal import Signal
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.judge.divergence.verdict import can_vote
-from dfx_agent.rules.conditions import Condition
-from dfx_agent.rules.declared import alerts_with
-from dfx_agent.rules.declared.stability import DIVERGENCE, FAMILIES
 from dfx_agent.snapshot import SignalState
 
 # key -> value, of those that differ from the catalogue

@@ -10,12 +10,12 @@ from pathlib import Path
 import dfx_agent
 from dfx_agent.agent import config as configuration
 from dfx_agent.base.errors import ConfigError, DfxError, UsageError
-from dfx_agent.rules import runbook
-from dfx_agent.rules.declared import PROMETHEUS_ALERTS, alerts_with, thresholds
-from dfx_agent.rules.prometheus import Links, manifest, rule_files
-from dfx_agent.rules.prometheus import configuration as alertmanager
-from dfx_agent.rules.promql import number
-from dfx_agent.rules.thresholds import checked_values
+from dfx_agent.catalogue.alerts import runbook
+from dfx_agent.catalogue.alerts.declared import PROMETHEUS_ALERTS, alerts_with, thresholds
+from dfx_agent.catalogue.alerts.prometheus import Links, manifest, rule_files
+from dfx_agent.catalogue.alerts.prometheus import configuration as alertmanager
+from dfx_agent.catalogue.alerts.promql import number
+from dfx_agent.catalogue.alerts.thresholds import checked_values
 
 HELP = "write boards, alert rules and deploy files into a folder"
 EXAMPLE = """dfx-agent assets ./dfx --set entropy_drift_ratio=4 --set grafana_url=https://grafana.example.org

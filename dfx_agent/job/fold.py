@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.bounds import MAX_ROLES
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.layout import Layout, merged
@@ -27,8 +29,6 @@ from dfx_agent.job.lost_node import Peers
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, has_progressed
 from dfx_agent.job.steps import JobSteps
-from dfx_agent.rules.conditions import Condition
-from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot.faults import Faults
 
 _Reached = dict[str, dict[str, int | None]]  # by role and label

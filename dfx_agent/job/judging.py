@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.ledger import Progress
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import UpdateCounts
@@ -23,8 +25,6 @@ from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.reconcile import paces, reconciled
 from dfx_agent.judge.reported import with_reported
 from dfx_agent.judge.straggler.judge import StragglerJudge
-from dfx_agent.rules.conditions import Condition
-from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import SignalHistory, Verdict
 from dfx_agent.snapshot.faults import Faults, facts_of, unjudged
 

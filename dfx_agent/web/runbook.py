@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dfx_agent.base.html import template
-from dfx_agent.rules.alert import Alert
-from dfx_agent.rules.declared import PROMETHEUS_ALERTS
+from dfx_agent.catalogue.alerts.alert import Alert
+from dfx_agent.catalogue.alerts.declared import PROMETHEUS_ALERTS
 
 
 def page(alerts: Iterable[Alert] = PROMETHEUS_ALERTS) -> str:

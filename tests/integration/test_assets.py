@@ -144,7 +144,7 @@ def test_files_of_the_user_are_not_overwritten_without_force(run_cli, tmp_path):
 
 
 def test_the_list_names_every_threshold_with_its_default(run_cli, tmp_path):
-    from dfx_agent.rules.declared import thresholds
+    from dfx_agent.catalogue.alerts.declared import thresholds
 
     listed = run_cli("assets", "--list", cwd=tmp_path).stdout
     for key in thresholds():

@@ -19,8 +19,8 @@ from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.alerting.notification import fingerprint
 from dfx_agent.alerting.transport import DeliveryError, Endpoint
 from dfx_agent.alerting.webhook import webhooks
-from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.samples import samples_of
+from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.samples import samples_of
 from dfx_agent.snapshot import AgentRow, RunRow, SignalState, Snapshot, SymptomRow
 
 HERE = Path(__file__).parent

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.catalogue import agent as about_agent
 from dfx_agent.catalogue import alerting, engines, ledger, otlp, performance, signals, trackers
+from dfx_agent.catalogue.alerts.samples import signal_samples
 from dfx_agent.exporters.prometheus.exposition import Encoder
 from dfx_agent.exporters.prometheus.ranks import (
     Labels,
@@ -29,7 +30,6 @@ from dfx_agent.exporters.prometheus.ranks import (
 )
 from dfx_agent.exporters.prometheus.verdicts import add_verdicts
 from dfx_agent.exporters.state import OtlpRow, OtlpSource, TrackerRow, TrackerSource
-from dfx_agent.rules.samples import signal_samples
 from dfx_agent.snapshot import (
     AgentRow,
     Alerts,

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from pydantic import FiniteFloat
 
 from dfx_agent.base.text import joined
+from dfx_agent.catalogue.alerts.declared.progress import LONG_WAIT
+from dfx_agent.catalogue.alerts.samples import REWARD_IMPROVING
 from dfx_agent.job.incidents import sentences
 from dfx_agent.job.incidents.past import PastIncidents
 from dfx_agent.job.incidents.words import (
@@ -27,8 +29,6 @@ from dfx_agent.job.incidents.words import (
     origin_of,
     sentence_of,
 )
-from dfx_agent.rules.declared.progress import LONG_WAIT
-from dfx_agent.rules.samples import REWARD_IMPROVING
 from dfx_agent.snapshot import (
     AlertRow,
     Incident,

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from dfx_agent.base.text import joined, seconds_text
+from dfx_agent.catalogue.alerts.alert import Alert, verdict_kind
+from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.declared.progress import RANK_IMBALANCE, STRAGGLER
+from dfx_agent.catalogue.alerts.declared.stability import NONFINITE
 from dfx_agent.job.incidents import sentences
-from dfx_agent.rules.alert import Alert, verdict_kind
-from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.declared.progress import RANK_IMBALANCE, STRAGGLER
-from dfx_agent.rules.declared.stability import NONFINITE
 
 _BY_NAME: dict[str, Alert] = {alert.name: alert for alert in ALERTS}
 _BY_KIND: dict[str, Alert] = {verdict_kind(alert): alert for alert in reversed(ALERTS)}

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ClassVar
 
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.judge.divergence.aborted_share import AbortedShare
 from dfx_agent.judge.divergence.around_onset import KeptAroundOnset
 from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
@@ -50,8 +52,6 @@ from dfx_agent.judge.divergence.symptoms import (
     symptoms_by_family,
 )
 from dfx_agent.judge.divergence.vote import Vote
-from dfx_agent.rules.conditions import Condition
-from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import (
     DetectorParameters,
     OnsetRange,

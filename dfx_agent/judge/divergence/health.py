@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId
 from dfx_agent.facts.steps import MAX_OPEN_STEPS, SUPERSEDED_BY
@@ -22,8 +24,6 @@ from dfx_agent.judge.divergence.broken_values import BrokenValues, KeptBreak, Pl
 from dfx_agent.judge.divergence.inputs import LiveInputs, Source, broken_place, input_of
 from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
 from dfx_agent.judge.divergence.values import Choice, KeptChoice, Origin, StepValues
-from dfx_agent.rules.conditions import Condition
-from dfx_agent.rules.declared.stability import DIVERGENCE
 from dfx_agent.snapshot import SignalState
 
 _KEEP_STATES = 256

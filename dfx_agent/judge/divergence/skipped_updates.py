@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dfx_agent.catalogue.alerts.declared.stability import NO_UPDATE
 from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.words import labels_text
-from dfx_agent.rules.declared.stability import NO_UPDATE
 from dfx_agent.snapshot import Verdict
 
 # a scale of 2^16 is 2^-24 by then

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dfx_agent.base.text import capitalized, joined, listed, rounded
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
+from dfx_agent.catalogue.alerts.samples import samples_of, symptom_samples
+from dfx_agent.catalogue.alerts.thresholds import thresholds_in
 from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.broken_values import Break, sentence
 from dfx_agent.judge.divergence.cause_order import cause, change, onset_of
 from dfx_agent.judge.divergence.collapse import lasting
 from dfx_agent.judge.divergence.signal import CUSUM_ALARM
 from dfx_agent.judge.divergence.symptoms import SIGNALS
-from dfx_agent.rules.conditions import Condition
-from dfx_agent.rules.declared.stability import DIVERGENCE
-from dfx_agent.rules.samples import samples_of, symptom_samples
-from dfx_agent.rules.thresholds import thresholds_in
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow, Verdict
 
 _WORDS = {

@@ -5,9 +5,9 @@ Symptoms and collapses stay the same over most steps of a run.
 
 from __future__ import annotations
 
-from dfx_agent.rules.conditions import Condition
-from dfx_agent.rules.declared.stability import UNSTABLE
-from dfx_agent.rules.samples import symptom_samples
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared.stability import UNSTABLE
+from dfx_agent.catalogue.alerts.samples import symptom_samples
 from dfx_agent.snapshot import CollapseRow, SymptomRow
 
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 from statistics import median
 
 from dfx_agent.base.text import seconds_text
+from dfx_agent.catalogue.alerts.declared.progress import LONG_WAIT
 from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.judge.hang import limits, sentences
 from dfx_agent.judge.hang.limits import Excuse
 from dfx_agent.judge.words import flight_lines, stack_lines
-from dfx_agent.rules.declared.progress import LONG_WAIT
 from dfx_agent.snapshot import Verdict, VerdictState
 
 ENOUGH_READINGS = 3

@@ -15,11 +15,11 @@ from dfx_agent.agent.config import Config
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.assembly import diagnosis
 from dfx_agent.assembly.observed import Observed
+from dfx_agent.catalogue.alerts.declared.observation import AGENT_BLIND
 from dfx_agent.commands import build_parser, diagnose
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Track
-from dfx_agent.rules.declared.observation import AGENT_BLIND
 from dfx_agent.snapshot import FaultRow, Snapshot, Standing, Verdict
 from dfx_agent.snapshot.faults import sighted
 

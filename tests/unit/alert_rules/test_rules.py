@@ -13,12 +13,18 @@ from alert_rules.cases import CASES
 from alert_rules.cases.case import at
 from alert_rules.promtool import test_file as promtool_tests
 from dfx_agent.catalogue import memory, per_rank, signals, verdicts
-from dfx_agent.rules.conditions import Either, Every, Promql, Unless
-from dfx_agent.rules.declared import ALERTS, PROMETHEUS_ALERTS, alerts_with, observation, thresholds
-from dfx_agent.rules.increases import Increases
-from dfx_agent.rules.prometheus import Links, rule_files
-from dfx_agent.rules.promql import promql
-from dfx_agent.rules.thresholds import thresholds_in
+from dfx_agent.catalogue.alerts.conditions import Either, Every, Promql, Unless
+from dfx_agent.catalogue.alerts.declared import (
+    ALERTS,
+    PROMETHEUS_ALERTS,
+    alerts_with,
+    observation,
+    thresholds,
+)
+from dfx_agent.catalogue.alerts.increases import Increases
+from dfx_agent.catalogue.alerts.prometheus import Links, rule_files
+from dfx_agent.catalogue.alerts.promql import promql
+from dfx_agent.catalogue.alerts.thresholds import thresholds_in
 
 ROOT = Path(__file__).resolve().parents[3]
 GENERATED = ROOT / "alert_rules" / "generated"
@@ -238,7 +244,7 @@ def test_no_alert_reads_a_metric_that_the_agent_cannot_export():
     from dfx_agent.catalogue.spec import by_name
 
     sources = [*(ROOT / "dfx_agent" / "exporters").rglob("*.py"),
-               ROOT / "dfx_agent" / "rules" / "samples.py"]  # fmt: skip
+               ROOT / "dfx_agent" / "catalogue" / "alerts" / "samples.py"]  # fmt: skip
     text = "".join(path.read_text() for path in sources)
     mapped = {entry.metric for name in frameworks() for entry in load(name).entries()}
     constants = {}

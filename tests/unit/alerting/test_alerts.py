@@ -7,8 +7,7 @@ import pytest
 from dfx_agent.alerting.evaluator import Conditions, Evaluator
 from dfx_agent.backtest.episodes import EPISODE_GAP_ROWS, episodes
 from dfx_agent.catalogue import signals
-from dfx_agent.catalogue.spec import by_name
-from dfx_agent.rules.conditions import (
+from dfx_agent.catalogue.alerts.conditions import (
     Agree,
     Compare,
     Either,
@@ -18,10 +17,11 @@ from dfx_agent.rules.conditions import (
     Unless,
     series,
 )
-from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.declared.pipeline import EVENT_LOOP_LATE
-from dfx_agent.rules.prometheus import Links, rule_files
-from dfx_agent.rules.samples import samples_of
+from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.declared.pipeline import EVENT_LOOP_LATE
+from dfx_agent.catalogue.alerts.prometheus import Links, rule_files
+from dfx_agent.catalogue.alerts.samples import samples_of
+from dfx_agent.catalogue.spec import by_name
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 
 FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")

@@ -15,10 +15,10 @@ from dfx_agent.alerting.evaluator import Evaluator, metrics_read
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.alerting.notification import fingerprint
 from dfx_agent.catalogue import agent as about_agent
-from dfx_agent.rules.alert import Alert, Runbook
-from dfx_agent.rules.conditions import Compare, Every, Grows, series
-from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.samples import samples_of
+from dfx_agent.catalogue.alerts.alert import Alert, Runbook
+from dfx_agent.catalogue.alerts.conditions import Compare, Every, Grows, series
+from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.samples import samples_of
 from dfx_agent.snapshot import RunRow, Snapshot, Verdict
 
 

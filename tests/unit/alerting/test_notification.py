@@ -15,8 +15,8 @@ from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.alerting.notification import Notification
 from dfx_agent.alerting.transport import Endpoint
 from dfx_agent.alerting.webhook import WebhookOutbox
-from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.samples import samples_of
+from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.samples import samples_of
 
 LABELS = {"alertname": "DfxTrainingDivergence", "severity": "critical", "run": "a"}
 ALERT = Notification(LABELS, {}, 1000.0, "http://page:1")

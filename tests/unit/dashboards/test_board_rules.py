@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from board_files import BOARDS, ROOT, annotation_queries, filled, panel_queries, panels
 
+from dfx_agent.catalogue.alerts.declared import PROMETHEUS_ALERTS
 from dfx_agent.catalogue.spec import by_name
-from dfx_agent.rules.declared import PROMETHEUS_ALERTS
 from dfx_agent.web import runbook
 
 QUERIES = list(panel_queries())

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from dfx_agent.catalogue.alerts.declared.progress import LONG_WAIT
 from dfx_agent.judge.reconcile import EXPLAINED, STUCK, Pace, paces, reconciled
-from dfx_agent.rules.declared.progress import LONG_WAIT
 from dfx_agent.snapshot import Verdict
 
 SLOW = Verdict(

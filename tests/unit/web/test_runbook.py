@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from dfx_agent.rules.declared import PROMETHEUS_ALERTS
+from dfx_agent.catalogue.alerts.declared import PROMETHEUS_ALERTS
 from dfx_agent.web.runbook import page
 
 

@@ -9,9 +9,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from training_curves import collapsed, healthy
 
 from dfx_agent.catalogue import signals
+from dfx_agent.catalogue.alerts.samples import samples_of
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.judge.divergence.bank import PARAMETERS, SignalBank
-from dfx_agent.rules.samples import samples_of
 from dfx_agent.snapshot import AgentRow, RunRow, SignalState, Snapshot
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from dfx_agent.catalogue.alerts.alert import verdict_kind
+from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.declared.progress import LONG_WAIT
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes, _begin, _Subject
 from dfx_agent.job.incidents.conclude import standing_of
 from dfx_agent.judge.divergence.bank import SignalBank
-from dfx_agent.rules.alert import verdict_kind
-from dfx_agent.rules.declared import ALERTS
-from dfx_agent.rules.declared.progress import LONG_WAIT
 from dfx_agent.snapshot import AlertRow, SignalState, SymptomRow, Verdict
 
 SLOW = Verdict(

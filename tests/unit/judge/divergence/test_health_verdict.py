@@ -10,10 +10,10 @@ import pytest
 from kept_json import through_json
 from training_curves import collapsed, healthy, trained
 
+from dfx_agent.catalogue.alerts.declared import alerts_with
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.verdict import divergence_verdict
-from dfx_agent.rules.declared import alerts_with
-from dfx_agent.rules.declared.stability import DIVERGENCE
 
 
 def test_a_collapse_is_found_with_its_onset_and_figures():

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
+from dfx_agent.catalogue.alerts.declared.stability import NO_UPDATE
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.job.incidents.words import action_of
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.judge.divergence.skipped_updates import TOO_MANY_IN_A_ROW, SkippedUpdates
-from dfx_agent.rules.declared.stability import NO_UPDATE
 from dfx_agent.snapshot.faults import Faults
 
 

@@ -4,8 +4,8 @@
 """
 
 from dfx_agent.catalogue import agent, per_rank
-from dfx_agent.rules.alert import Alert, Listing, Recording, Runbook
-from dfx_agent.rules.conditions import Compare, Either, Grows, Promql, series
+from dfx_agent.catalogue.alerts.alert import Alert, Listing, Recording, Runbook
+from dfx_agent.catalogue.alerts.conditions import Compare, Either, Grows, Promql, series
 
 # the job of deploy/prometheus.yml
 PROMETHEUS_JOB = "dfx"

@@ -1,9 +1,9 @@
 """Alerts on what the rollout delivers."""
 
 from dfx_agent.catalogue import signals
-from dfx_agent.rules.alert import Alert, Listing, Runbook
-from dfx_agent.rules.conditions import Compare, Every, series
-from dfx_agent.rules.thresholds import Threshold
+from dfx_agent.catalogue.alerts.alert import Alert, Listing, Runbook
+from dfx_agent.catalogue.alerts.conditions import Compare, Every, series
+from dfx_agent.catalogue.alerts.thresholds import Threshold
 
 _TRUNCATED = Threshold(
     "truncated_ratio", 0.3, "ratio", "more than this share of responses is truncated"

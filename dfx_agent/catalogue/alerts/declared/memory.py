@@ -1,9 +1,9 @@
 """Alerts on memory: devices that are about to run out, processes that leak."""
 
 from dfx_agent.catalogue import memory, verdicts
-from dfx_agent.rules.alert import Alert, Listing, Runbook
-from dfx_agent.rules.conditions import Compare, Either, Every, Grows, Ratio, series
-from dfx_agent.rules.thresholds import Threshold
+from dfx_agent.catalogue.alerts.alert import Alert, Listing, Runbook
+from dfx_agent.catalogue.alerts.conditions import Compare, Either, Every, Grows, Ratio, series
+from dfx_agent.catalogue.alerts.thresholds import Threshold
 
 _USED = Threshold(
     "gpu_memory_used_ratio", 0.92, "ratio",

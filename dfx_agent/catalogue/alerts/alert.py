@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dfx_agent.catalogue import signals, verdicts
+from dfx_agent.catalogue.alerts.conditions import Condition, Samples, Series, parts_of
 from dfx_agent.catalogue.spec import Metric
-from dfx_agent.rules.conditions import Condition, Samples, Series, parts_of
 
 # both alerts must have the same values of these; a label that both lack counts as equal
 EQUAL = ("job", "run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from dfx_agent.rules.conditions import (
+from dfx_agent.catalogue.alerts.conditions import (
     Agree,
     Compare,
     Condition,

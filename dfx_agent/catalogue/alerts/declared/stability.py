@@ -5,8 +5,8 @@ docs/benchmarks.md, "Divergence".
 """
 
 from dfx_agent.catalogue import signals, verdicts
-from dfx_agent.rules.alert import Alert, Listing, Runbook
-from dfx_agent.rules.conditions import (
+from dfx_agent.catalogue.alerts.alert import Alert, Listing, Runbook
+from dfx_agent.catalogue.alerts.conditions import (
     Agree,
     Compare,
     Either,
@@ -15,8 +15,8 @@ from dfx_agent.rules.conditions import (
     Unless,
     series,
 )
-from dfx_agent.rules.samples import REWARD_IMPROVING
-from dfx_agent.rules.thresholds import Threshold
+from dfx_agent.catalogue.alerts.samples import REWARD_IMPROVING
+from dfx_agent.catalogue.alerts.thresholds import Threshold
 
 FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from dfx_agent.rules.conditions import Grows, Samples
+from dfx_agent.catalogue.alerts.conditions import Grows, Samples
 
 _Key = tuple[str, frozenset[tuple[str, str]]]
 _RESOLUTION_SECONDS = 5.0

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from dfx_agent.catalogue import signals
+from dfx_agent.catalogue.alerts.conditions import Samples
 from dfx_agent.catalogue.spec import Metric
-from dfx_agent.rules.conditions import Samples
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 
 # the symptom that speaks for the run instead of against it

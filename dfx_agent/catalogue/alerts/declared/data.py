@@ -1,8 +1,8 @@
 """Alerts on batches that change on their way from one stage to the next (the shape ledger)."""
 
 from dfx_agent.catalogue import verdicts
-from dfx_agent.rules.alert import Alert, Listing, Runbook
-from dfx_agent.rules.conditions import Compare, series
+from dfx_agent.catalogue.alerts.alert import Alert, Listing, Runbook
+from dfx_agent.catalogue.alerts.conditions import Compare, series
 
 _FOUND = series(verdicts.VERDICT_ACTIVE, kind="data")
 

@@ -6,9 +6,9 @@ these rules hold no sizes of their own; they wait until a cause has lasted.
 """
 
 from dfx_agent.catalogue import bottleneck, event_loop
-from dfx_agent.rules.alert import Alert, Listing, Runbook
-from dfx_agent.rules.conditions import Compare, Every, series
-from dfx_agent.rules.thresholds import Threshold
+from dfx_agent.catalogue.alerts.alert import Alert, Listing, Runbook
+from dfx_agent.catalogue.alerts.conditions import Compare, Every, series
+from dfx_agent.catalogue.alerts.thresholds import Threshold
 
 _LAG_SECONDS = Threshold(
     "event_loop_lag_seconds", 0.5, "seconds",

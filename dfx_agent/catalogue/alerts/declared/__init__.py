@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from dfx_agent.rules.alert import Alert
-from dfx_agent.rules.declared import (
+from dfx_agent.catalogue.alerts.alert import Alert
+from dfx_agent.catalogue.alerts.declared import (
     data,
     memory,
     observation,
@@ -12,7 +12,7 @@ from dfx_agent.rules.declared import (
     rollout,
     stability,
 )
-from dfx_agent.rules.thresholds import Threshold, thresholds_in, with_values
+from dfx_agent.catalogue.alerts.thresholds import Threshold, thresholds_in, with_values
 
 # what an agent can evaluate itself
 ALERTS: tuple[Alert, ...] = (

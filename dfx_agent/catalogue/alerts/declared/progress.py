@@ -5,9 +5,9 @@ normally takes, so these rules hold no times of their own.
 """
 
 from dfx_agent.catalogue import performance, verdicts
-from dfx_agent.rules.alert import Alert, Listing, Runbook
-from dfx_agent.rules.conditions import Compare, Every, Ratio, Unless, series
-from dfx_agent.rules.thresholds import Threshold
+from dfx_agent.catalogue.alerts.alert import Alert, Listing, Runbook
+from dfx_agent.catalogue.alerts.conditions import Compare, Every, Ratio, Unless, series
+from dfx_agent.catalogue.alerts.thresholds import Threshold
 
 _LOST_SHARE = Threshold(
     "straggler_lost_share", 0.1, "ratio",
