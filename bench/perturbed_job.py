@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bench.recorded_job import RUN, STOPPED, Recording
-from dfx_agent.facts.layout import Layout, Place, ProcessGroup, Stride
+from dfx_agent.facts.layout import Layout, Place, ProcessGroup
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import RankFacts
@@ -22,6 +22,7 @@ from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, Step
 from dfx_agent.hub.clocks import Shift
+from dfx_agent.wire.job_description import RankRange
 
 FIRST_STEP = 1000
 WORK_SHARE, TRANSFER_SHARE, SPREAD = 0.70, 0.01, 0.01
@@ -242,7 +243,7 @@ class _Change:
 
     def _layout(self, layout: Layout) -> Layout:
         places = {self.label(label): self._place(of) for label, of in layout.places.items()}
-        whole = (Stride(0, self._plan.num_ranks - 1, 1),)
+        whole = (RankRange(0, self._plan.num_ranks - 1, 1),)
         groups = tuple(
             ProcessGroup(group.name, group.description, self._plan.num_ranks, whole)
             for group in layout.groups

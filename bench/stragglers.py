@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 from bench.estimates import median, quantile, share_interval
 from bench.measurement import Bar, Result, report
 from bench.simulated_steps import Job, slower
-from dfx_agent.facts.layout import NOT_TOLD, Layout, Place, ProcessGroup, Stride
+from dfx_agent.facts.layout import NOT_TOLD, Layout, Place, ProcessGroup
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
 from dfx_agent.judge.straggler.judge import StragglerJudge, straggler_verdict
 from dfx_agent.snapshot import Verdict
+from dfx_agent.wire.job_description import RankRange
 
 # standard deviation of a rank's work from step to step, and of what the host takes away from it
 HOSTS = ((0.02, None), (0.05, None), (0.1, None), (0.02, 0.2))
@@ -85,7 +86,7 @@ def _rank_step(of: Sequence[Any], parts: Sequence[tuple[str, str]]) -> RankStep:
 
 
 def _one_group(num_ranks: int) -> Layout:
-    group = ProcessGroup("0", "", num_ranks, (Stride(0, num_ranks - 1, 1),))
+    group = ProcessGroup("0", "", num_ranks, (RankRange(0, num_ranks - 1, 1),))
     return Layout({str(rank): Place(rank) for rank in range(num_ranks)}, (group,))
 
 

@@ -1,7 +1,8 @@
 """Spans that a job tells, written as a guest writes its records: one path for both.
 
 A rank that has a guest keeps what that tells. A step of spans is written when its trace is over,
-so that the reader takes its time from the records, not from the clock (``TOLD_LATE``).
+so that the reader takes its time from the records, not from the clock
+(``VERSION_OF_SPAN_SEGMENT``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class _Segment(SegmentWriter):
     def __init__(self, directory: str, identity: Identity, begin_ns: int) -> None:
         self._begin_ns = begin_ns
         super().__init__(
-            directory, identity, guest_version=layout.TOLD_LATE, num_records=_NUM_RECORDS
+            directory,
+            identity,
+            guest_version=layout.VERSION_OF_SPAN_SEGMENT,
+            num_records=_NUM_RECORDS,
         )
 
     def _write_preamble(self, guest_version: str, num_records: int) -> None:

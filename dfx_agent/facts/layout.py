@@ -7,28 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+
+from dfx_agent.wire.job_description import RankRange
 
 # axes along which jobs are laid out: frameworks have many names for them
 PIPELINE, TENSOR, DATA = "pipeline", "tensor", "data"
 EXPERT, CONTEXT = "expert", "context"
-
-
-class Stride(NamedTuple):
-    """Ranks from ``first`` to ``last``, both included, ``stride`` apart."""
-
-    first: int
-    last: int
-    stride: int
-
-    @property
-    def num_ranks(self) -> int:
-        """At least 0, whatever was told."""
-        return max(0, (self.last - self.first) // max(1, self.stride) + 1)
-
-    def has(self, rank: int) -> bool:
-        is_between = self.first <= rank <= self.last
-        return is_between and (rank - self.first) % max(1, self.stride) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +25,16 @@ class ProcessGroup:
     name: str
     description: str
     num_ranks: int
-    members: tuple[Stride, ...]
+    members: tuple[RankRange, ...]
 
     def has(self, rank: int) -> bool:
         """Whether it is known to be a member."""
-        return any(stride.has(rank) for stride in self.members)
+        return any(ranks.has(rank) for ranks in self.members)
 
     @property
     def is_whole(self) -> bool:
         """Whether all members are known."""
-        return sum(stride.num_ranks for stride in self.members) == self.num_ranks
+        return sum(ranks.num_ranks for ranks in self.members) == self.num_ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from dfx_agent.shim import identity, recorder
 from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import variables
 from dfx_agent.wire.layout import UNKNOWN
-from dfx_agent.wire.segment import BESIDE_SUFFIXES, SUFFIX
+from dfx_agent.wire.segment import SIDE_FILE_SUFFIXES, SUFFIX
 
 NOTE_SUFFIX = ".attached"
 REQUEST_SUFFIX = ".detach"
@@ -125,7 +125,7 @@ def leave(*, nobody_reads: bool = False) -> None:
     if visit is not None:
         _unlink(visit.stem + REQUEST_SUFFIX)
         if nobody_reads:  # and the next agent would find the memory of a job that is long over
-            for suffix in (SUFFIX, *BESIDE_SUFFIXES):
+            for suffix in (SUFFIX, *SIDE_FILE_SUFFIXES):
                 _unlink(visit.stem + suffix)
 
 

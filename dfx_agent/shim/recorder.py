@@ -53,7 +53,7 @@ from dfx_agent.wire.records import (
     STEP,
     TOKENS,
 )
-from dfx_agent.wire.ring import Memory
+from dfx_agent.wire.ring import WriteBuffer
 
 _CLOCK_PAIR_EVERY_NS = 10 * 10**9
 _LARGEST_STEP = 2**63 - 1
@@ -86,7 +86,7 @@ class Recorder:
         self.emit = segment.emit
         self.enter = segment.inflight.enter
         self.leave = segment.inflight.leave
-        self.end = segment.end
+        self.end_span = segment.end_span
         self._names: dict[str, int] = {}
         self.crossing_names: dict[tuple[str, str], int] = {}  # (boundary, column) of the ledger
         self._failures: set[int] = set()  # places that are not written again
@@ -113,12 +113,15 @@ class Recorder:
         self.work: dict[tuple[str, int], float] = {}
         self._work_told: dict[tuple[str, int], float] = {}
         self.on_stage: Callable[[str], None] | None = None  # where models are still to be met
-        self._bind(segment.memory)
+        self._bind(segment.write_buffer)
 
-    def _bind(self, memory: Memory) -> None:
+    def _bind(self, write_buffer: WriteBuffer) -> None:
         """What writes, as functions of their own: see span_writer.py."""
-        self.open, self.close = make_open(self, memory, self._names), make_close(self, memory)
-        self.write = make_write(self, memory, self._names)
+        self.open, self.close = (
+            make_open(self, write_buffer, self._names),
+            make_close(self, write_buffer),
+        )
+        self.write = make_write(self, write_buffer, self._names)
         self.scalar: Callable[..., None] = partial(self.write, SCALAR)  # name, value, step
         self._deferred = DeferredScalars(self.scalar)
 
@@ -277,7 +280,7 @@ class Recorder:
         But for calls of a server: who makes one after another need not go on.
         """
         calls = self._names.get(REMOTE_WAIT)
-        rows = [row for row in self._segment.open_now() if row[9] != calls]
+        rows = [row for row in self._segment.open_spans() if row[9] != calls]
         newest = max(rows, key=lambda row: row[1], default=None)
         stages = [row for row in rows if row[8] & KIND_MASK == STAGE]
         stage = max(stages, key=lambda row: row[1], default=None)
@@ -285,7 +288,7 @@ class Recorder:
 
     def open_rows(self) -> list[tuple[Any, ...]]:
         """Spans that are open now, of all threads."""
-        return list(self._segment.open_now())
+        return list(self._segment.open_spans())
 
     def update_identity(self, given: dict[str, Any]) -> None:
         """Take over fields that ``identity.checked`` has passed."""
@@ -325,7 +328,7 @@ class Recorder:
 
         A thread that is recording right now ends that record; what comes later goes nowhere.
         """
-        self.emit = self.leave = self.end = self.close = self.write = self.scalar = _nowhere
+        self.emit = self.leave = self.end_span = self.close = self.write = self.scalar = _nowhere
         self.enter, self.open = _no_slot, _no_span
         self._deferred = DeferredScalars(_nowhere)
         self.on_stage = None

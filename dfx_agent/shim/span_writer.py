@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dfx_agent.shim import residue
 from dfx_agent.wire.layout import WORD
 from dfx_agent.wire.records import FAILED, RECORD, STAGE
-from dfx_agent.wire.ring import Memory
+from dfx_agent.wire.ring import WriteBuffer
 
 if TYPE_CHECKING:
     from dfx_agent.shim.recorder import Recorder
@@ -34,9 +34,9 @@ Close = Callable[[OpenSpan, type[BaseException] | None], None]
 Write = Callable[..., None]
 
 
-def make_open(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Open:
+def make_open(recorder: Recorder, write_buffer: WriteBuffer, names: dict[str, int]) -> Open:
     """``open(owner, name, kind)``: begin a span in this context; None when that failed."""
-    pack_into, buffer, pop = RECORD.pack_into, memory.buffer, memory.free_slots.pop
+    pack_into, buffer, pop = RECORD.pack_into, write_buffer.buffer, write_buffer.free_slots.pop
     outer_of_context, set_innermost, step_now = innermost.get, innermost.set, step_of_context.get
     next_span, now, ident = recorder.next_span, time.monotonic_ns, threading.get_ident
     main_ident, main_id = recorder.main_ident, recorder.main_id
@@ -74,26 +74,31 @@ def make_open(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Open
     return open_span
 
 
-def make_close(recorder: Recorder, memory: Memory) -> Close:
+def make_close(recorder: Recorder, write_buffer: WriteBuffer) -> Close:
     """``close(opened, failure)``: write the record of a span, and clear its slot."""
     pack_into, clear, buffer, push = (
-        RECORD.pack_into, WORD.pack_into, memory.buffer, memory.free_slots.append
+        RECORD.pack_into, WORD.pack_into, write_buffer.buffer, write_buffer.free_slots.append
     )  # fmt: skip
-    take, offset, mask, now = memory.take, memory.offset, memory.mask, time.monotonic_ns
+    next_number, offset, mask, now = (
+        write_buffer.next_number,
+        write_buffer.offset,
+        write_buffer.mask,
+        time.monotonic_ns,
+    )
 
     def close_span(opened: OpenSpan, failure: type[BaseException] | None) -> None:
         try:
             _, _, span, begin, name_id, kind, step, parent, slot, thread, _ = opened
             if failure is not None:
                 kind |= FAILED
-            seq = take()
+            seq = next_number()
             try:
                 pack_into(
                     buffer, offset + ((seq & mask) << 6),
                     seq, begin, now(), 0.0, step, span, parent, thread, kind, name_id, seq,
                 )  # fmt: skip
             except Exception:
-                memory.fill(seq)
+                write_buffer.write_empty(seq)
                 raise
             if slot:
                 clear(buffer, slot, 0)
@@ -104,10 +109,15 @@ def make_close(recorder: Recorder, memory: Memory) -> Close:
     return close_span
 
 
-def make_write(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Write:
+def make_write(recorder: Recorder, write_buffer: WriteBuffer, names: dict[str, int]) -> Write:
     """``write(kind, name, value, step=None)``: a number; without a step that of this context."""
-    pack_into, buffer, offset, mask = RECORD.pack_into, memory.buffer, memory.offset, memory.mask
-    take, now, step_now = memory.take, time.monotonic_ns, step_of_context.get
+    pack_into, buffer, offset, mask = (
+        RECORD.pack_into,
+        write_buffer.buffer,
+        write_buffer.offset,
+        write_buffer.mask,
+    )
+    next_number, now, step_now = write_buffer.next_number, time.monotonic_ns, step_of_context.get
 
     def write(kind: int, name: str, value: Any, step: int | None = None) -> None:
         try:
@@ -123,14 +133,14 @@ def make_write(recorder: Recorder, memory: Memory, names: dict[str, int]) -> Wri
                     if value is None:
                         return
             name_id = names.get(name) or recorder.name_id(name)
-            at, seq = now(), take()
+            at, seq = now(), next_number()
             try:
                 pack_into(
                     buffer, offset + ((seq & mask) << 6),
                     seq, at, at, value, step, 0, 0, 0, kind, name_id, seq,
                 )  # fmt: skip
             except Exception:
-                memory.fill(seq)
+                write_buffer.write_empty(seq)
                 raise
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()

@@ -1,8 +1,8 @@
-"""The role of a Ray actor by its class: guest and agent must come to the same."""
+"""Derives the role of a Ray actor from its class name, in the same way for guest and agent."""
 
 from __future__ import annotations
 
-# the first that is part of the name of the class, in lower case
+# the first key that the lower-case class name contains decides
 _ROLES = (
     ("actorrollout", "actor"), ("reference", "ref"), ("reward", "reward"), ("critic", "critic"),
     ("taskrunner", "driver"), ("rollout", "rollout"), ("vllm", "rollout"), ("sglang", "rollout"),
@@ -14,6 +14,6 @@ _MAX_LENGTH = 32
 
 
 def role_of_actor(class_name: str) -> str:
-    """A role that dfx-agent knows, else the name of the class."""
+    """Return a role that dfx-agent knows, or the class name itself if none matches."""
     name = class_name.lower()
     return next((role for part, role in _ROLES if part in name), class_name[:_MAX_LENGTH])

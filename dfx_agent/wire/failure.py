@@ -1,4 +1,4 @@
-"""An exception that nobody caught, at a fixed place of the segment: readable after any death."""
+"""An uncaught exception, stored at a fixed offset of the segment: readable after any death."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from dfx_agent.wire import layout
 
 
 class Failure(NamedTuple):
-    """An uncaught exception: when it was raised (monotonic ns), what it says, and where.
-
-    ``file``, ``line`` and ``function`` are of the job's own code. ``thread``: the name of the
-    thread that it ended; "" of the one that ended the process.
-    """
+    """An uncaught exception of the job."""
 
     time_ns: int
+    """When it was raised, on the host's monotonic clock."""
     type: str
+    """Class of the exception."""
     message: str = ""
     file: str = ""
+    """File of the innermost frame in the job's own code; ``line`` and ``function`` likewise."""
     line: int = 0
     function: str = ""
     thread: str = ""
+    """Name of the thread that it ended; "" if it ended the process."""
 
 
-def writer(buffer: Any) -> Callable[[int, Failure], None]:
-    """What writes failures into a mapped segment, each at its place."""
+def make_failure_writer(buffer: Any) -> Callable[[int, Failure], None]:
+    """Return a function that writes a failure into slot MAIN_FAILURE or THREAD_FAILURE."""
 
-    def write(place: int, failure: Failure) -> None:
+    def write(slot: int, failure: Failure) -> None:
         names = failure.type, failure.message, failure.file, failure.function, failure.thread
         layout.FAILURE.pack_into(
-            buffer, _offset(place), 1, failure.time_ns, failure.line & 0xFFFFFFFF,
+            buffer, _offset(slot), 1, failure.time_ns, failure.line & 0xFFFFFFFF,
             *(text.encode("utf-8", "replace") for text in names), 1,
         )  # fmt: skip
 
     return write
 
 
-def parsed_failure(data: bytes) -> Failure | None:
-    """None where none was written, or one is being written."""
+def parse_failure(data: bytes) -> Failure | None:
+    """The failure in these bytes; None if there is none or it is being written."""
     if len(data) < layout.FAILURE.size:
         return None
     head, time_ns, line, *texts, tail = layout.FAILURE.unpack(data)
@@ -48,16 +48,16 @@ def parsed_failure(data: bytes) -> Failure | None:
     return Failure(time_ns, kind, message, file, line, function, thread)
 
 
-def failure_place(place: int) -> tuple[int, int]:
-    """Offset and size of a failure in the segment."""
-    return _offset(place), layout.FAILURE.size
+def failure_location(slot: int) -> tuple[int, int]:
+    """Offset and size of a failure slot in the segment."""
+    return _offset(slot), layout.FAILURE.size
 
 
-def _offset(place: int) -> int:
-    return layout.FAILURE_OFFSET + place * layout.FAILURE.size
+def _offset(slot: int) -> int:
+    return layout.FAILURE_OFFSET + slot * layout.FAILURE.size
 
 
 def _text(data: bytes) -> str:
-    """Up to the first zero, one line, whatever a stranger has written."""
+    """Text up to the first zero byte, on one line, even if the bytes are corrupted."""
     text = data.partition(b"\0")[0].decode("utf-8", "replace")
     return " ".join(text.split())

@@ -1,18 +1,17 @@
 """The bytes of a segment: one file per training process, one writer, any number of readers.
 
     0      preamble    128 B   magic, version, byte order, offsets, pid, start time, boot id
-    128    identity    264 B   run, role, rank, ...; first and last word are the same generation
+    128    identity    264 B   run, role, rank, ...; first and last word: the same generation
     512    live words   64 B   state, bytes of names in use, what the guest had to drop
-    1024   clock pairs 512 B   16 x (n, monotonic ns, epoch ns, n): the first, the newest 15
-    1536   failures    832 B of each: the exception that ended the process, the first of a thread
+    1024   clock pairs 512 B   16 x (n, monotonic ns, epoch ns, n): the first and the latest 15
+    1536   failures    2 x 832 B: the exception that ended the process, the first of a thread
     4096   in-flight   256 slots of 64 B: spans that are open now (readable after kill -9)
     20480  names       64 KiB, append-only: (length u16, UTF-8) in order of ids 1, 2, ...
     86016  ring        num_records x 64 B
 
-Everything is in native byte order and alignment: an 8-byte store is then one store, and ``@``
-packs faster than ``<`` (198 against 243 ns). A segment never leaves its host; the byte-order word
-is there so that a copy from another machine is refused. The magic is written last, so a file that
-has it is complete.
+Byte order and alignment are native: an 8-byte store is then one store, and ``@`` packs faster than
+``<`` (198 against 243 ns). A segment never leaves its host; the byte-order word only serves to
+refuse a copy from another machine. The magic is written last, so a file with the magic is complete.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ RING_OFFSET = NAMES_OFFSET + NAMES_BYTES
 # pid, start ticks, pid namespace, boot id, uid, -, created epoch ns, guest version
 PREAMBLE = struct.Struct("@8sIHH8IQ3Q16sIIQ16s")
 CREATED_OFFSET = PREAMBLE.size - 24  # Unix nanoseconds, before the guest's version
-# guest's version of spans that a job told when they were over, written by an agent: time is what
-# the records say, and nobody knows how the process is
-TOLD_LATE = "spans"
+# Guest version in a segment that an agent made from OpenTelemetry spans. A job sends spans when
+# they are over, so the segment does not show whether the process is alive.
+VERSION_OF_SPAN_SEGMENT = "spans"
 IDENTITY_OFFSET = 128
 # generation, rank, local rank, world size, node rank, attempt, -, run, role, framework, host, again
 IDENTITY = struct.Struct("@Q5iI96s32s32s64sQ")
@@ -54,7 +53,7 @@ NAMES_DROPPED_OFFSET = STATE_OFFSET + 16
 INFLIGHT_DROPPED_OFFSET = STATE_OFFSET + 24
 GUEST_ERRORS_OFFSET = STATE_OFFSET + 32
 
-# detached: closed while the process goes on without its guest
+# detached: the guest has left, the process continues
 STATE_STARTING, STATE_LIVE, STATE_CLOSED, STATE_DETACHED = 0, 1, 2, 3
 
 CLOCK_OFFSET = 1024
@@ -64,7 +63,7 @@ NUM_CLOCKS = 16
 FAILURE_OFFSET = 1536
 # written, monotonic ns, line, -, type, message, file, function, thread, written
 FAILURE = struct.Struct("@2QI4x48s400s256s64s32sQ")
-MAIN_FAILURE, THREAD_FAILURE = 0, 1  # places
+MAIN_FAILURE, THREAD_FAILURE = 0, 1  # slots
 
 NAME_LENGTH = struct.Struct("@H")
 MAX_NAME_BYTES = 200
@@ -74,7 +73,7 @@ UNKNOWN = -1
 
 
 def clock_offset(number: int) -> int:
-    """Where clock pair ``number`` goes, from 1: the first one stays, the others take turns."""
+    """Offset of clock pair ``number`` (from 1). The first is permanent, the others rotate."""
     slot = 1 + number % (NUM_CLOCKS - 1) if number > 1 else 0
     return CLOCK_OFFSET + slot * CLOCK.size
 

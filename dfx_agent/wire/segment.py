@@ -1,8 +1,8 @@
 """A segment file: created by the guest, read by the agent, in a folder private to one user.
 
-The writer reserves every byte before it maps the file: a full /dev/shm is then an error at start
-and never a SIGBUS in the training loop. The reader uses pread and never maps: a file that is cut
-short under it gives short reads, not a crash.
+The writer reserves every byte before it maps the file. A full /dev/shm is then an error at start
+and never a SIGBUS in the training loop. The reader uses pread and never maps the file: if another
+process truncates the file, reads become shorter and nothing crashes.
 """
 
 # no `from __future__ import annotations`: dataclasses resolve text annotations through
@@ -21,63 +21,61 @@ from dfx_agent.wire import failure, layout, variables
 from dfx_agent.wire.records import RECORD, Record
 from dfx_agent.wire.ring import (
     InflightWriter,
-    Memory,
     RingReader,
+    WriteBuffer,
     make_emit,
-    make_end,
+    make_end_span,
     open_slots,
     read_inflight,
 )
 
 SUFFIX = ".seg"
 STARTING_SUFFIX = ".starting"
-# beside a segment: what a guest writes when nothing moves, and when an agent wants a snapshot
-BESIDE_SUFFIXES = ".stacks", ".flight", ".wanted", ".snapshot"
-STACKS_SUFFIX, FLIGHT_SUFFIX, WANTED_SUFFIX, SNAPSHOT_SUFFIX = BESIDE_SUFFIXES
-# O_NOFOLLOW: of the last part of a path, which must not end in a slash
+# files next to a segment: stacks and flight records of a blocked job, snapshots on request
+SIDE_FILE_SUFFIXES = ".stacks", ".flight", ".wanted", ".snapshot"
+STACKS_SUFFIX, FLIGHT_SUFFIX, WANTED_SUFFIX, SNAPSHOT_SUFFIX = SIDE_FILE_SUFFIXES
+# O_NOFOLLOW applies to the last part of a path, so the path must not end in a slash
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_INFLIGHT, _MAX_NAMES_BYTES = 1 << 14, 1 << 24
 
 
 class SegmentError(Exception):
-    """A folder or segment that cannot be used: one line, what happened and what to do.
-
-    ``kind`` is a short stable word (version, truncated, corrupted, permission, full, folder).
-    """
+    """A folder or segment that cannot be used. The message is one line with the remedy."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+        """Stable word: version, truncated, corrupted, permission, full, folder, size."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who writes this segment. -1 and "" mean unknown."""
+    """Which process of the job writes a segment. -1 and "" mean unknown."""
 
-    run: str = ""
-    role: str = ""
-    framework: str = ""
-    host: str = ""
-    rank: int = layout.UNKNOWN
-    local_rank: int = layout.UNKNOWN
-    world_size: int = layout.UNKNOWN
-    node_rank: int = layout.UNKNOWN
-    attempt: int = 0
+    run: str = ""  # name of the run
+    role: str = ""  # such as "trainer" or "rollout"
+    framework: str = ""  # selects the mapping of metric names
+    host: str = ""  # name of the machine
+    rank: int = layout.UNKNOWN  # rank in the job
+    local_rank: int = layout.UNKNOWN  # rank on its machine
+    world_size: int = layout.UNKNOWN  # number of ranks in the job
+    node_rank: int = layout.UNKNOWN  # number of the machine in the job
+    attempt: int = 0  # how often the launcher has restarted the job
 
 
 @dataclass(frozen=True)
 class Preamble:
-    """What never changes in a segment. ``start_ticks`` + ``boot_id`` guard against a reused pid."""
+    """The parts of a segment that never change after its creation."""
 
     pid: int
-    start_ticks: int
-    pid_namespace: int
+    start_ticks: int  # start of the process since boot. With ``boot_id`` it detects a reused pid
+    pid_namespace: int  # inode; pids of different namespaces are not comparable
     boot_id: bytes
     uid: int
-    created_epoch_ns: int
+    created_epoch_ns: int  # Unix time of the creation
     guest_version: str
-    num_inflight: int
-    num_records: int
+    num_inflight: int  # slots in the table of open spans
+    num_records: int  # slots in the ring
     inflight_offset: int
     names_offset: int
     names_bytes: int
@@ -96,15 +94,15 @@ def default_directory() -> str:
 
 
 def prepare_directory(path: str) -> None:
-    """Create the folder with mode 0700, or check that it is ours alone. SegmentError if not."""
+    """Create the folder with mode 0700. Raises SegmentError if others can write to it."""
     os.close(open_own_directory(path))
 
 
 def open_own_directory(path: str) -> int:
-    """A descriptor of the folder: what stands under its path later changes nothing.
+    """Open the private folder, creating it with mode 0700 if it is missing.
 
-    It is created with mode 0700 where there is none. SegmentError unless it is ours alone: for root
-    too, who may write everywhere and would write where somebody else chooses.
+    Later changes to the path do not affect the descriptor. Raises SegmentError unless only this
+    user can write to the folder. This holds for root too, who could write anywhere.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -126,12 +124,13 @@ def open_own_directory(path: str) -> int:
 
 
 def not_private(path: str) -> SegmentError:
+    """The error for a folder that other users can write to or own."""
     message = f"{path} is not a private folder of uid {os.getuid()}: chmod go-w or set DFX_DIR"
     return SegmentError("folder", message)
 
 
 def boot_id() -> bytes:
-    """This boot of this kernel, 16 bytes; zeros where the kernel does not say."""
+    """Id of this boot of the kernel, 16 bytes; zeros if the kernel does not provide it."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return bytes.fromhex(file.read().strip().replace("-", ""))
@@ -140,7 +139,7 @@ def boot_id() -> bytes:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot, None when there is no such process."""
+    """Start time of a process in clock ticks since boot; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -149,7 +148,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def pid_namespace() -> int:
-    """Inode of this process' pid namespace: pids are comparable only within one."""
+    """Inode of this process's pid namespace. Pids are comparable only within one namespace."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -157,7 +156,7 @@ def pid_namespace() -> int:
 
 
 class SegmentWriter:
-    """The guest's side. Nothing here is called per record but ``emit`` and ``inflight``."""
+    """The guest's side of a segment. Only ``emit`` and ``inflight`` are used for each record."""
 
     def __init__(
         self,
@@ -183,23 +182,25 @@ class SegmentWriter:
     def _begin(
         self, folder: int, starting: str, identity: Identity, guest_version: str, num_records: int
     ) -> None:
-        """Fill in what readers need, and only then give the file its name."""
+        """Fill in what readers need, then rename the file to its final name."""
         self._names_used = self._num_names = 0
         self._clock = self._generation = 0
         self._numbers = itertools.count(1)
         self.emit = make_emit(self._buffer, layout.RING_OFFSET, num_records, self._numbers)
         self.inflight = InflightWriter(self._buffer, layout.INFLIGHT_OFFSET, layout.NUM_INFLIGHT)
-        self.write_failure = failure.writer(self._buffer)
-        take, free = self._numbers.__next__, self.inflight.free
-        self.memory = Memory(self._buffer, layout.RING_OFFSET, num_records - 1, take, free)
-        self.end = make_end(self.memory)
+        self.write_failure = failure.make_failure_writer(self._buffer)
+        next_number, free_slots = self._numbers.__next__, self.inflight.free_slots
+        self.write_buffer = WriteBuffer(
+            self._buffer, layout.RING_OFFSET, num_records - 1, next_number, free_slots
+        )
+        self.end_span = make_end_span(self.write_buffer)
         try:
             self.add_clock_pair()
             self.write_identity(identity)
             self.set_word(layout.STATE_OFFSET, layout.STATE_LIVE)
             self._write_preamble(guest_version, num_records)
-            whole = os.path.basename(self.path)
-            os.rename(starting, whole, src_dir_fd=folder, dst_dir_fd=folder)
+            complete = os.path.basename(self.path)
+            os.rename(starting, complete, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             os.unlink(starting, dir_fd=folder)
             raise
@@ -216,7 +217,7 @@ class SegmentWriter:
         self._buffer[: len(layout.MAGIC)] = layout.MAGIC
 
     def write_identity(self, identity: Identity) -> None:
-        """Readers take it when the generation before and after is the same."""
+        """Write the identity. Readers accept it when the numbers before and after it are equal."""
         self._generation += 1
         layout.IDENTITY.pack_into(
             self._buffer, layout.IDENTITY_OFFSET, self._generation,
@@ -226,7 +227,7 @@ class SegmentWriter:
         )  # fmt: skip
 
     def add_name(self, name: str) -> int:
-        """Append to the name table; its id, or 0 when the table is full. Callers hold a lock."""
+        """Append a name. Returns its id, or 0 when the table is full. The caller holds a lock."""
         data = _cut(name, layout.MAX_NAME_BYTES)
         end = self._names_used + layout.NAME_LENGTH.size + len(data)
         if end > layout.NAMES_BYTES or self._num_names >= layout.MAX_NAMES:
@@ -240,7 +241,7 @@ class SegmentWriter:
         return self._num_names
 
     def add_clock_pair(self) -> None:
-        """(monotonic, epoch) now, for Unix times of stamps; the first one stays for ever."""
+        """Store (monotonic, Unix) time now, to convert time stamps. The first pair is permanent."""
         self._clock += 1
         pair = self._clock, time.monotonic_ns(), time.time_ns(), self._clock
         layout.CLOCK.pack_into(self._buffer, layout.clock_offset(self._clock), *pair)
@@ -249,38 +250,38 @@ class SegmentWriter:
         layout.WORD.pack_into(self._buffer, offset, value)
 
     def add_to_word(self, offset: int) -> None:
-        """Count something rare; two threads at the same instant may count one."""
+        """Increment a rare counter; two threads at the same instant may count one."""
         (value,) = layout.WORD.unpack_from(self._buffer, offset)
         layout.WORD.pack_into(self._buffer, offset, value + 1)
 
-    def open_now(self) -> list[Record]:
-        """What this process has open."""
+    def open_spans(self) -> list[Record]:
+        """Spans that this process has open now."""
         end = layout.INFLIGHT_OFFSET + layout.NUM_INFLIGHT * layout.RECORD_BYTES
         return open_slots(self._buffer[layout.INFLIGHT_OFFSET : end])
 
     def num_written(self) -> int:
-        """Records so far."""
-        return int(repr(self._numbers)[len("count(") : -1]) - 1  # does not take a number
+        """Number of records written so far."""
+        return int(repr(self._numbers)[len("count(") : -1]) - 1  # does not use up a number
 
     def finish(self, state: int = layout.STATE_CLOSED) -> None:
-        """Nothing follows: the process ends in an orderly way, or the guest is detached."""
+        """Mark the end: the process exits in order, or the guest is detached."""
         self.set_word(layout.STATE_OFFSET, state)
 
     def close(self) -> None:
-        """Unmap without a word to the readers (in a forked child the parent goes on writing)."""
+        """Unmap the file only. A forked child uses it, because its parent continues to write."""
         self._buffer.close()
 
 
 class SegmentReader:
-    """The agent's side of one file. Raises SegmentError when it is not one of ours.
+    """The agent's side of one segment file. Raises SegmentError if the file is not usable.
 
-    ``folder`` is a descriptor of the folder it is in: then only the name counts, not the path.
+    With the descriptor ``folder``, only the file name of ``path`` is used.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:
         self.path = path
         self._folder = folder
-        self._file: tuple[int, int] | None = None  # device and inode, once it was let go
+        self._file: tuple[int, int] | None = None  # device and inode, if opened for each read
         self._fd = _open_read_only(path, folder)
         try:
             self.preamble = self._read_preamble()
@@ -293,53 +294,53 @@ class SegmentReader:
 
     def read(self, offset: int, size: int) -> bytes:
         if self._fd < 0:
-            with self.held() as is_there:
-                return self.read(offset, size) if is_there else b""
+            with self.opened() as is_present:
+                return self.read(offset, size) if is_present else b""
         return os.pread(self._fd, size, offset) if size > 0 <= offset else b""
 
-    def let_go(self) -> None:
-        """Keep no descriptor from now on: the file is opened whenever it is read."""
+    def open_on_demand(self) -> None:
+        """Close the descriptor now and open the file again for each read."""
         status = os.fstat(self._fd)
         self._file = status.st_dev, status.st_ino
-        self._release()
+        self._close_descriptor()
 
     @contextmanager
-    def held(self) -> Iterator[bool]:
-        """Open the file once for all that is read meanwhile; whether it is still there."""
+    def opened(self) -> Iterator[bool]:
+        """Open the file once for several reads. Yields whether the same file still exists."""
         if self._fd >= 0 or self._file is None:
             yield self._fd >= 0
             return
-        self._fd = self._opened_again()
+        self._fd = self._reopen()
         try:
             yield self._fd >= 0
         finally:
-            self._release()
+            self._close_descriptor()
 
     def poll(self, limit: int = 1 << 16) -> list[Record]:
-        """New records; see RingReader."""
+        """New records; see ``RingReader.poll``."""
         return list(RECORD.iter_unpack(self.ring.poll(limit)))
 
     def drain(self) -> list[Record]:
-        """The writer is gone: all that is left; see RingReader."""
+        """All remaining records after the writer exited; see ``RingReader.drain``."""
         return list(RECORD.iter_unpack(self.ring.drain()))
 
     def inflight(self) -> list[Record]:
-        """Spans open now, as records with t1_ns 0."""
+        """Spans that are open now, as records with t1_ns 0."""
         return read_inflight(self.read, self.preamble.inflight_offset, self.preamble.num_inflight)
 
     def name(self, name_id: int) -> str | None:
-        """Text of a name id; None when the table does not hold it (full, or corrupted)."""
+        """Text of a name id; None if the table does not contain it (full or corrupted)."""
         if name_id >= len(self._names):
             self._names.extend(self._new_names())
         return self._names[name_id] if 0 < name_id < len(self._names) else None
 
     def texts(self, after: int) -> list[str]:
-        """Names beyond so many, in order (the first is ""): some say something themselves."""
+        """Texts of the name table with ids above ``after``, in order of their ids."""
         self._names.extend(self._new_names())
         return self._names[after:]
 
     def identity(self) -> Identity | None:
-        """None while the guest is writing it."""
+        """Who writes this segment; None while the guest is writing it."""
         data = self.read(layout.IDENTITY_OFFSET, layout.IDENTITY.size)
         if len(data) < layout.IDENTITY.size:
             return None
@@ -357,23 +358,23 @@ class SegmentReader:
         return layout.LIVE.unpack(data.ljust(layout.LIVE.size, b"\0"))
 
     def clock_pairs(self) -> list[tuple[int, int]]:
-        """(monotonic ns, epoch ns): the one of the creation, then the newest 15, oldest first."""
+        """(monotonic ns, Unix ns): the pair of the creation, then the latest 15, oldest first."""
         data = self.read(layout.CLOCK_OFFSET, layout.CLOCK.size * layout.NUM_CLOCKS)
         data = data[: len(data) // layout.CLOCK.size * layout.CLOCK.size]
         rows = sorted(row for row in layout.CLOCK.iter_unpack(data) if row[0] and row[0] == row[3])
         return [(monotonic, epoch) for _, monotonic, epoch, _ in rows]
 
     def close(self) -> None:
-        self._release()
+        self._close_descriptor()
         self._file = None
 
-    def _release(self) -> None:
+    def _close_descriptor(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _opened_again(self) -> int:
-        """-1 when another file, or none, has its name."""
+    def _reopen(self) -> int:
+        """Open the same file again; -1 if the file is gone or another one has its name."""
         try:
             fd = _open_read_only(self.path, self._folder)
         except SegmentError:
@@ -474,13 +475,13 @@ def _open_read_only(path: str, folder: int | None) -> int:
 
 
 class NotRegularError(OSError):
-    """There is a pipe, a folder or a device where a file should be."""
+    """The path is a pipe, a folder or a device, not a file."""
 
 
 def open_regular(name: str, folder: int | None = None) -> int:
-    """A descriptor to read a regular file; follows no link and waits for nobody. OSError.
+    """Open a regular file to read it, without following links or blocking. Raises OSError.
 
-    ``folder`` is a descriptor that ``name`` is in.
+    ``folder`` is a descriptor of the folder that contains ``name``.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(name, flags, dir_fd=folder)

@@ -14,7 +14,7 @@ from dfx_agent.agent.peak_flops import Peaks  # noqa: E402
 from dfx_agent.shim import recorder  # noqa: E402
 from dfx_agent.shim.torch import model_work  # noqa: E402
 from dfx_agent.shim.torch.hooks import torch_hooks  # noqa: E402
-from dfx_agent.wire import SegmentReader, told  # noqa: E402
+from dfx_agent.wire import SegmentReader, job_description  # noqa: E402
 from dfx_agent.wire.records import COUNT  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -56,7 +56,7 @@ def test_a_trained_pass_in_bfloat16(dfx_dir, monkeypatch, record_property):
         assert counts[name.format("forward")] == pytest.approx(forward_flops, rel=0.02)
         assert counts[name.format("backward")] == pytest.approx(backward_flops, rel=0.02)
         name = torch.cuda.get_device_name(0)
-        assert told.compute_text("cuda", name) in list(reader.texts(0))
+        assert job_description.format_compute("cuda", name) in list(reader.texts(0))
         record_property("peak in bfloat16", Peaks().of(name, "bfloat16"))
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dfx_agent.facts.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layout, Place, Stride
+from dfx_agent.facts.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layout, Place
 from dfx_agent.judge.straggler import sentences
+from dfx_agent.wire.job_description import RankRange
 
 # of one more axis each: the finest that leaves nobody alone is taken
 _LEVELS = ((PIPELINE, EXPERT, TENSOR, CONTEXT), (PIPELINE, EXPERT, TENSOR), (PIPELINE, EXPERT))
@@ -137,8 +138,8 @@ def _coordinates(layout: Layout, places: Mapping[str, Place]) -> dict[str, dict[
     return found
 
 
-def _ranks(stride: Stride) -> range:
-    return range(stride.first, stride.last + 1, max(1, stride.stride))
+def _ranks(stride: RankRange) -> range:
+    return range(stride.first, stride.last + 1, max(1, stride.step))
 
 
 def _cells(

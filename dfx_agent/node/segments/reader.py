@@ -25,7 +25,7 @@ from dfx_agent.node.segments.told_layout import ToldLayout
 from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.wire import Identity, SegmentError, SegmentReader
-from dfx_agent.wire.failure import Failure, failure_place, parsed_failure
+from dfx_agent.wire.failure import Failure, failure_location, parse_failure
 from dfx_agent.wire.layout import (
     IDENTITY_OFFSET,
     MAIN_FAILURE,
@@ -33,13 +33,13 @@ from dfx_agent.wire.layout import (
     STATE_CLOSED,
     STATE_DETACHED,
     THREAD_FAILURE,
-    TOLD_LATE,
+    VERSION_OF_SPAN_SEGMENT,
     WORD,
 )
 from dfx_agent.wire.records import BLOCKING, KIND_MASK, SPAN_FIELDS, WAIT, Record
 from dfx_agent.wire.ring import read_inflight
 from dfx_agent.wire.segment import (
-    BESIDE_SUFFIXES,
+    SIDE_FILE_SUFFIXES,
     STARTING_SUFFIX,
     SUFFIX,
     Preamble,
@@ -106,12 +106,12 @@ class Follower:
         self._read_clock()
         self._keeps = allowance is None or allowance.take(_KEPT_BY_EACH)
         if not self._keeps:
-            self._segment.let_go()
+            self._segment.open_on_demand()
 
     @property
     def is_told_late(self) -> bool:
         """Whether an agent wrote down what a job told: its records alone say what time it is."""
-        return self.preamble.guest_version == TOLD_LATE
+        return self.preamble.guest_version == VERSION_OF_SPAN_SEGMENT
 
     @property
     def begin_ns(self) -> int:
@@ -169,7 +169,7 @@ class Follower:
         self._num_looks += 1
         if self._num_looks % _LOOK_CLOSELY_EVERY == 0:
             return False
-        with self._segment.held():
+        with self._segment.opened():
             return self._segment.ring.seems_empty() and self._read_table() == self._table
 
     def poll(self, *, is_last: bool = False, up_to: int = 0) -> Batch:
@@ -178,7 +178,7 @@ class Follower:
         ``is_last``: the writer is gone, read to the very end. SegmentError when its file is gone
         before it: nothing is known of it any more.
         """
-        with self._segment.held() as is_there:
+        with self._segment.opened() as is_there:
             if not is_there and not is_last:
                 raise SegmentError("gone", f"{self.path} was removed while its process runs")
             return self._poll(is_last=is_last, up_to=up_to)
@@ -208,7 +208,7 @@ class Follower:
         return self._told_ns
 
     def liveness(self) -> Liveness:
-        with self._segment.held() as is_there:
+        with self._segment.opened() as is_there:
             state = self._segment.live_words()[0] if is_there else None
         if self.is_told_late:  # how its process is, nobody knows; who wrote it down may be gone
             is_written = self.preamble.boot_id == _BOOT_ID and self.pid is not None
@@ -243,7 +243,7 @@ class Follower:
 
     def finish(self) -> None:
         """The writer is gone: what is unfinished is lost, and the file can be let go."""
-        with self._segment.held() as is_there:
+        with self._segment.opened() as is_there:
             if is_there:
                 self.layout.take(self._segment.texts(self.layout.num_texts))
                 self.num_guest_drops = sum(self._segment.live_words()[2:])
@@ -298,8 +298,8 @@ class Follower:
     def _read_failures(self) -> None:
         """Exceptions that nobody caught: the one that ended the process, and one of a thread."""
         read = self._segment.read
-        self.failure = parsed_failure(read(*failure_place(MAIN_FAILURE)))
-        self.thread_failure = parsed_failure(read(*failure_place(THREAD_FAILURE)))
+        self.failure = parse_failure(read(*failure_location(MAIN_FAILURE)))
+        self.thread_failure = parse_failure(read(*failure_location(THREAD_FAILURE)))
 
     def _read_clock(self) -> None:
         """The wall clock may be set at any time: the monotonic begin is read once."""
@@ -411,7 +411,7 @@ class Folder:
         if self.reaps:
             name = os.path.basename(path)
             self._held.remove(name)
-            for suffix in BESIDE_SUFFIXES:
+            for suffix in SIDE_FILE_SUFFIXES:
                 self._held.remove(name.removesuffix(SUFFIX) + suffix)
             self.num_reaped += 1
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable
 
 from dfx_agent.base.text import plain
-from dfx_agent.facts.layout import ProcessGroup, Stride
-from dfx_agent.wire import told
+from dfx_agent.facts.layout import ProcessGroup
+from dfx_agent.wire import job_description
 
 _MOST_GROUPS = 512
 _MOST_PEERS = 64
@@ -29,7 +29,7 @@ class ToldLayout:
         self.groups: dict[str, ProcessGroup] = {}
         self.places: dict[str, tuple[int, int]] = {}
         self.peers: tuple[int, ...] = ()
-        self.models: dict[str, told.ToldModel] = {}
+        self.models: dict[str, job_description.ModelDescription] = {}
         self.device: tuple[str, str] | None = None
         self.visible: dict[str, str | None] = {}
         self.num_untold = 0
@@ -39,54 +39,56 @@ class ToldLayout:
         """New texts of its name table; what makes no sense is passed over."""
         for text in texts:
             self.num_texts += 1
-            if text.startswith(told.MARK):
-                read = told.fields_of(text)
+            if text.startswith(job_description.MARK):
+                read = job_description.parse_description(text)
                 if read is not None and self._take(read.kind, read.fields):
                     self.version = next(_versions)
 
     def _take(self, kind: str, fields: tuple[str, ...]) -> bool:
-        if kind == told.GROUP:
+        if kind == job_description.GROUP:
             return self._take_group(fields)
-        if kind == told.PLACE:
-            self.places = {plain(axis): at for axis, at in told.place_of(fields).items()}
+        if kind == job_description.POSITION:
+            self.places = {
+                plain(axis): at for axis, at in job_description.parse_position(fields).items()
+            }
             return True
-        if kind in {told.COMPUTE, told.MODEL}:
+        if kind in {job_description.COMPUTE, job_description.MODEL}:
             self._take_model(kind, fields)
             return False  # nothing of the layout
-        if kind == told.VISIBLE:
-            known = told.visible_of(fields)
+        if kind == job_description.VISIBLE:
+            known = job_description.parse_visible(fields)
             self.visible |= dict([known] if known else [])
             return False
         try:
-            if kind == told.PEERS:
-                rows = told.strides_of(fields[0])
+            if kind == job_description.PEERS:
+                rows = job_description.parse_ranges(fields[0])
                 ranks = (range(row.first, row.last + 1, row.step) for row in rows)
                 self.peers = tuple(itertools.islice(itertools.chain(*ranks), _MOST_PEERS))
-            elif kind == told.UNTOLD:
+            elif kind == job_description.MISSING_GROUPS:
                 self.num_untold = int(fields[0])
         except (IndexError, ValueError):
             return False
-        return kind in {told.PEERS, told.UNTOLD}
+        return kind in {job_description.PEERS, job_description.MISSING_GROUPS}
 
     def _take_model(self, kind: str, fields: tuple[str, ...]) -> None:
-        if kind == told.COMPUTE and len(fields) == 2:
+        if kind == job_description.COMPUTE and len(fields) == 2:
             self.device = plain(fields[0]), plain(fields[1])
-        model = told.model_of(fields) if kind == told.MODEL else None
+        model = job_description.parse_model(fields) if kind == job_description.MODEL else None
         if model is not None and (model.name in self.models or len(self.models) < _MOST_MODELS):
             name, reason = plain(model.name), plain(model.reason)
             uncounted = tuple(map(plain, model.uncounted))
             self.models[model.name] = model._replace(name=name, reason=reason, uncounted=uncounted)
 
     def _take_group(self, fields: tuple[str, ...]) -> bool:
-        part = told.group_part(fields)
+        part = job_description.parse_group_part(fields)
         known = self.groups.get(plain(part.name)) if part is not None else None
         if part is None or (known is None and len(self.groups) >= _MOST_GROUPS):
             return False
-        members = tuple(Stride(*row) for row in part.members)
+        members = part.members
         name, description = plain(part.name), plain(part.description)
         if part.part and known is not None:
             description, members = known.description, (*known.members, *members)
-        if len(members) > told.MAX_PARTS * 200:
+        if len(members) > job_description.MAX_PARTS * 200:
             return False
         self.groups[name] = ProcessGroup(name, description, part.num_ranks, members)
         return True

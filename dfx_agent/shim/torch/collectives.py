@@ -188,7 +188,9 @@ def end(begun: Begun | None, flags: int) -> None:
     if begun is not None and begun[0] is recorder.current:
         try:
             writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
-            writer.end(slot, t0, _now(), num_bytes, sequence, span, parent, thread, flags, name_id)
+            writer.end_span(
+                slot, t0, _now(), num_bytes, sequence, span, parent, thread, flags, name_id
+            )
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
@@ -356,7 +358,7 @@ def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
             is_async = not _caller_waits(depth)
         if is_async and begun[0] is recorder.current:
             writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
-            writer.end(
+            writer.end_span(
                 slot, t0, _now(), num_bytes, sequence, span, parent, thread, COLLECTIVE, name_id
             )
         if len(_pending) >= _MAX_PENDING:
@@ -462,7 +464,7 @@ def _wait_wrapper(original: Any, _switch: Switch) -> Any:
         if begun is not None and begun[0] is recorder.current:
             try:
                 writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
-                writer.end(
+                writer.end_span(
                     slot, t0, now(), num_bytes, sequence, span, parent, thread, flags, name_id
                 )
             except Exception:  # noqa: BLE001 (never into the job)

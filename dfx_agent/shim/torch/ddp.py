@@ -78,7 +78,9 @@ class _Replica:
             is_recorded = sequence >= expected and writer is recorder.current
             if is_recorded:
                 kind = self._kind | FAILED if has_failed else self._kind
-                writer.end(slot, t0, _now(), size, sequence, span, parent, thread, kind, name_id)
+                writer.end_span(
+                    slot, t0, _now(), size, sequence, span, parent, thread, kind, name_id
+                )
             else:  # no_sync
                 collectives.abandon(begun)
         if self._is_over:

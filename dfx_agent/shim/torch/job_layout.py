@@ -12,7 +12,7 @@ from typing import Any
 
 from dfx_agent.shim import recorder
 from dfx_agent.shim.torch import collectives
-from dfx_agent.wire import told
+from dfx_agent.wire import job_description
 from dfx_agent.wire.records import PEER
 
 _AGAIN_SECONDS = 60.0
@@ -53,19 +53,19 @@ class LayoutTeller:
                 self._say(writer, f"group {group.name}", texts)
         peers = {PEER - number for group in groups for number in list(group.peers.values())}
         if peers:
-            self._say(writer, "peers", [told.peers_text(peers)])
+            self._say(writer, "peers", [job_description.format_peers(peers)])
         places = _megatron_places()
         if places:
-            self._say(writer, "place", [told.place_text(places)])
+            self._say(writer, "place", [job_description.format_position(places)])
 
     def _say(self, writer: recorder.Recorder, key: str, texts: list[str]) -> None:
         if self._said.get(key) == texts:
             return
         num_bytes = sum(len(text.encode()) for text in texts)
-        if self._num_bytes + num_bytes > told.MAX_BYTES:
+        if self._num_bytes + num_bytes > job_description.MAX_BYTES:
             if key not in self._untold:
                 self._untold.add(key)
-                writer.say(told.untold_text(len(self._untold)))
+                writer.say(job_description.format_missing_groups(len(self._untold)))
             return
         self._said[key] = texts
         self._num_bytes += num_bytes
@@ -81,7 +81,7 @@ def _group_texts(group: collectives.Group) -> list[str]:
     try:
         ranks = sys.modules["torch.distributed"].get_process_group_ranks(process_group)
         description = str(getattr(process_group, "group_desc", "") or "")
-        return told.group_texts(group.name, description, ranks)
+        return job_description.format_group(group.name, description, ranks)
     except Exception:  # noqa: BLE001 (whatever torch says, the job goes on)
         return []
 

@@ -23,7 +23,7 @@ from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import model_flops
 from dfx_agent.shim.torch.model_flops import ModelFlops
-from dfx_agent.wire import told
+from dfx_agent.wire import job_description
 from dfx_agent.wire.records import STAGE
 
 WORK = PatchSet("flops", is_optional=True)
@@ -345,9 +345,9 @@ def _tell(model: ModelFlops, core: Any) -> None:
     elif kind and kind != "cpu":
         ask = getattr(getattr(sys.modules["torch"], kind, None), "get_device_name", None)
         name = str(ask(device.index)) if ask is not None else ""  # type: ignore[union-attr]
-    writer.say(told.compute_text(kind, name))
+    writer.say(job_description.format_compute(kind, name))
     writer.say(
-        told.model_text(
+        job_description.format_model(
             model.name, model.num_parameters, model.num_trained, model.num_attentions,
             model.reason, model.uncounted,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from dfx_agent.shim import recorder
-from dfx_agent.wire import told
+from dfx_agent.wire import job_description
 
 
 class VisibleTeller:
@@ -27,9 +27,9 @@ class VisibleTeller:
         if self._is_settled:
             return
         self._is_settled = is_used
-        values = tuple(map(os.environ.get, told.HIDING))
+        values = tuple(map(os.environ.get, job_description.HIDING_VARIABLES))
         if values == self._said or not (is_used or any(value is not None for value in values)):
             return
         self._said = values
-        for name, value in zip(told.HIDING, values, strict=True):
-            writer.say(told.visible_text(name, value))
+        for name, value in zip(job_description.HIDING_VARIABLES, values, strict=True):
+            writer.say(job_description.format_visible(name, value))

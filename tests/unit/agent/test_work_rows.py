@@ -17,7 +17,7 @@ from dfx_agent.node.process import ClosedStep
 from dfx_agent.node.time.account import Split, Window
 from dfx_agent.node.time.work import ClosedWork, Passes, Work
 from dfx_agent.snapshot import RunRow
-from dfx_agent.wire.told import ToldModel
+from dfx_agent.wire.job_description import ModelDescription
 
 TERA = 1e12
 H100 = ("cuda", "NVIDIA H100 80GB HBM3")
@@ -26,13 +26,13 @@ FLOPS = {
     Work("backward", "bfloat16", "update"): 989.4 * TERA,
     Work("forward", "bfloat16", "old_logprob"): 98.94 * TERA,
 }
-MODEL = ToldModel("Policy", 7_600_000_000, 7_600_000_000, 28, "", ())
+MODEL = ModelDescription("Policy", 7_600_000_000, 7_600_000_000, 28, "", ())
 
 
 def process(
     flops: Any = FLOPS,
     device: Any = H100,
-    model: ToldModel | None = MODEL,
+    model: ModelDescription | None = MODEL,
     passes: Any = None,
     driver: str = "",
 ) -> Any:

@@ -144,7 +144,7 @@ def test_no_odd_argument_raises_or_warns_and_recording_goes_on(guest, number):
     assert sum(s.name == "after" and s.kind == STAGE for s in seen) == 301
     assert seen[-2] == Seen(SCALAR, "after", 2.5, 7)
     assert guest.reader.ring.num_pending == 0, "a call that fails must leave no hole in the ring"
-    assert len(recorder.current._segment.inflight.free) == 256, "nor keep an in-flight slot"
+    assert len(recorder.current._segment.inflight.free_slots) == 256, "nor keep an in-flight slot"
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_full_in_flight_table_is_counted_and_spans_are_still_recorded(guest):
         assert guest.reader.live_words()[3] == 44
     assert [s.name for s in guest.seen()] == [f"depth-{n}" for n in reversed(range(300))]
     assert guest.reader.inflight() == []
-    assert len(recorder.current._segment.inflight.free) == 256
+    assert len(recorder.current._segment.inflight.free_slots) == 256
 
 
 def test_a_signal_handler_that_records_while_recording(guest):

@@ -17,7 +17,7 @@ import dfx_agent.shim as dfx
 from dfx_agent.shim import failures, patches, recorder
 from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
-from dfx_agent.wire.failure import Failure, failure_place, parsed_failure
+from dfx_agent.wire.failure import Failure, failure_location, parse_failure
 from dfx_agent.wire.layout import MAIN_FAILURE, THREAD_FAILURE
 
 FAILS = """
@@ -54,7 +54,7 @@ def written(folder: Path, place: int = MAIN_FAILURE) -> list[Failure | None]:
     found = []
     for path in sorted(folder.glob("*.seg")):
         with closing(SegmentReader(str(path))) as reader:
-            found.append(parsed_failure(reader.read(*failure_place(place))))
+            found.append(parse_failure(reader.read(*failure_location(place))))
     return found
 
 
@@ -118,7 +118,7 @@ def reader(dfx_dir, monkeypatch):
 
 
 def noted(reader: SegmentReader, place: int = MAIN_FAILURE) -> Failure | None:
-    return parsed_failure(reader.read(*failure_place(place)))
+    return parse_failure(reader.read(*failure_location(place)))
 
 
 def raised(error: BaseException) -> tuple[type, BaseException, object]:

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from ring_scene import I64, U16, U32, U64, Ring, is_intact, packed
 
 from dfx_agent.wire.records import RECORD
-from dfx_agent.wire.ring import InflightWriter, Memory, RingReader, make_end, read_inflight
+from dfx_agent.wire.ring import (
+    InflightWriter,
+    RingReader,
+    WriteBuffer,
+    make_end_span,
+    read_inflight,
+)
 
 CAPACITIES = st.sampled_from([64, 128, 256])
 SLOW = settings(max_examples=60, deadline=None)
@@ -365,7 +371,7 @@ def test_the_end_of_a_span_frees_its_slot_and_leaves_no_hole(value):
     buffer = bytearray((64 + 4) * 64)
     read = lambda at, n: bytes(buffer[at : at + n])  # noqa: E731
     table = InflightWriter(buffer, 64 * 64, 4)
-    end = make_end(Memory(buffer, 0, 63, itertools.count(1).__next__, table.free))
+    end = make_end_span(WriteBuffer(buffer, 0, 63, itertools.count(1).__next__, table.free_slots))
     slots = [table.enter(1, 3, span, 0, 1, 2, span) for span in (1, 2)]
     if value == 1.5:
         end(slots[0], 1, 9, value, 3, 1, 0, 1, 2, 7)
@@ -374,7 +380,7 @@ def test_the_end_of_a_span_frees_its_slot_and_leaves_no_hole(value):
             end(slots[0], 1, 9, value, 3, 1, 0, 1, 2, 7)
     end(0, 1, 9, 0.5, 3, 8, 0, 1, 2, 7)  # one that got no slot
     assert [r[5] for r in read_inflight(read, 64 * 64, 4)] == [2]
-    assert sorted(table.free) == sorted({64 * 64 + i * 64 for i in range(4)} - {slots[1]})
+    assert sorted(table.free_slots) == sorted({64 * 64 + i * 64 for i in range(4)} - {slots[1]})
     rows = list(RECORD.iter_unpack(RingReader(read, 0, 64, weakly_ordered=False).poll()))
     assert [row[1:10] for row in rows] == [
         (1, 9, 1.5, 3, 1, 0, 1, 2, 7) if value == 1.5 else (0, 0, 0.0, 0, 0, 0, 0, 0, 0),

@@ -369,11 +369,11 @@ def test_a_pair_of_clocks_that_is_being_written_is_left_out(writer, reader, word
 
 
 def test_what_is_open_now_is_what_was_entered(writer):
-    assert writer.open_now() == []
+    assert writer.open_spans() == []
     slot = writer.inflight.enter(5, 3, 7, 0, 1, 1, 2)
-    assert [row[5] for row in writer.open_now()] == [7]
+    assert [row[5] for row in writer.open_spans()] == [7]
     writer.inflight.leave(slot)
-    assert writer.open_now() == []
+    assert writer.open_spans() == []
 
 
 def test_what_is_left_of_a_writer_that_is_gone(writer, reader):

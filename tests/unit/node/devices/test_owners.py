@@ -6,7 +6,7 @@ import pytest
 
 from dfx_agent.node.devices.owners import VISIBLE, Sight, devices_of
 from dfx_agent.snapshot import DeviceProcess, DeviceRow
-from dfx_agent.wire.told import HIDING
+from dfx_agent.wire.job_description import HIDING_VARIABLES
 
 
 def gpus(number: int = 8, vendor: str = "nvidia", pids: dict[int, int] | None = None):
@@ -120,7 +120,7 @@ def test_what_verl_renames_on_rocm_is_not_counted_twice():
 
 
 def test_a_guest_tells_all_variables_that_hide_devices():
-    assert set(HIDING) == {name for names in VISIBLE.values() for name in names}
+    assert set(HIDING_VARIABLES) == {name for names in VISIBLE.values() for name in names}
 
 
 def test_without_an_allocator_the_local_rank_says_it():

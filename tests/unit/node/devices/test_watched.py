@@ -10,8 +10,8 @@ from device_library import WatchingAgent, environment
 
 from dfx_agent.node.host.processes import sees_host_pids
 from dfx_agent.wire import Identity, SegmentWriter
+from dfx_agent.wire.job_description import format_visible
 from dfx_agent.wire.records import STAGE, STEP
-from dfx_agent.wire.told import visible_text
 
 DEADLINE_SECONDS = 120.0
 
@@ -86,7 +86,7 @@ def test_two_ranks_on_one_device_are_told_what_it_did_in_their_stages(
     stages = {"0": "rollout", "1": "actor_update"}
     segments = [rank_in_a_stage(tmp_path / "dfx", int(r), stage) for r, stage in stages.items()]
     for segment in segments if is_told else ():
-        segment.add_name(visible_text("CUDA_VISIBLE_DEVICES", "1"))
+        segment.add_name(format_visible("CUDA_VISIBLE_DEVICES", "1"))
     try:
         seen = until(agent, lambda seen: num_busy(seen, gpus[-1:]) == 2)
     finally:

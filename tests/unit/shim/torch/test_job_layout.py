@@ -11,7 +11,7 @@ from dfx_agent.node.segments.told_layout import ToldLayout
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.torch import collectives
 from dfx_agent.shim.torch.job_layout import LayoutTeller
-from dfx_agent.wire import Identity, SegmentReader, told
+from dfx_agent.wire import Identity, SegmentReader, job_description
 from dfx_agent.wire.records import PEER
 
 
@@ -54,7 +54,7 @@ def group(torch: Torch, name: str, ranks: list[int]) -> ProcessGroup:
 def read(writer: Recorder) -> tuple[ToldLayout, int]:
     """What was told, and in how many texts."""
     reader = SegmentReader(writer.path)
-    texts = [text for text in reader.texts(0) if text.startswith(told.MARK)]
+    texts = [text for text in reader.texts(0) if text.startswith(job_description.MARK)]
     reader.close()
     layout = ToldLayout()
     layout.take(texts)
@@ -89,7 +89,7 @@ def test_a_table_without_room_is_said_and_never_outgrown(torch, writer):
     layout, _ = read(writer)
     assert 0 < len(layout.groups) < len(made)
     assert len(layout.groups) + layout.num_untold == len(made)
-    assert teller._num_bytes <= told.MAX_BYTES
+    assert teller._num_bytes <= job_description.MAX_BYTES
 
 
 def test_places_of_megatron_are_those_that_it_has(torch, writer, monkeypatch):

@@ -17,7 +17,7 @@ from dfx_agent.demo.model import KeyValueCache, TinyTransformer  # noqa: E402
 from dfx_agent.shim import recorder  # noqa: E402
 from dfx_agent.shim.torch import model_work, modules  # noqa: E402
 from dfx_agent.shim.torch.hooks import torch_hooks  # noqa: E402
-from dfx_agent.wire import SegmentReader, told  # noqa: E402
+from dfx_agent.wire import SegmentReader, job_description  # noqa: E402
 from dfx_agent.wire.records import COUNT  # noqa: E402
 
 VOCABULARY, CONTEXT = 20, 24
@@ -162,10 +162,14 @@ def test_a_model_that_is_not_trained_is_met_in_the_second_visit_of_its_stage(job
         dfx.set_step(number)
     assert job.told()["3: flops/forward/float32/ref_logprob"] == pytest.approx(forward, rel=0.02)
     assert not torch.nn.modules.module._global_forward_pre_hooks
-    texts = [told.fields_of(text) for text in job.reader.texts(0)]
-    models = [told.model_of(each.fields) for each in texts if each and each.kind == told.MODEL]
+    texts = [job_description.parse_description(text) for text in job.reader.texts(0)]
+    models = [
+        job_description.parse_model(each.fields)
+        for each in texts
+        if each and each.kind == job_description.MODEL
+    ]
     assert [(m.num_attentions, m.num_trained > 0) for m in models if m] == [(2, True), (2, False)]
-    devices = [each.fields for each in texts if each and each.kind == told.COMPUTE]
+    devices = [each.fields for each in texts if each and each.kind == job_description.COMPUTE]
     assert {*devices} == {("cpu", "")}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dfx_agent.node.segments.told_layout import ToldLayout
 from dfx_agent.shim.torch.visible import VisibleTeller
-from dfx_agent.wire.told import HIDING
+from dfx_agent.wire.job_description import HIDING_VARIABLES
 
 
 class Writer:
@@ -27,7 +27,7 @@ class Writer:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    for name in HIDING:
+    for name in HIDING_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -49,7 +49,9 @@ def test_a_process_without_devices_says_nothing(environment):
     teller.look(writer, is_used=False)
     assert writer.texts == []
     teller.look(writer, is_used=True)
-    assert len(writer.texts) == len(HIDING), "that none is set, whatever it was started with"
+    assert len(writer.texts) == len(HIDING_VARIABLES), (
+        "that none is set, whatever it was started with"
+    )
 
 
 def test_each_is_told_once_and_to_a_child_s_segment_too(environment):
@@ -57,6 +59,6 @@ def test_each_is_told_once_and_to_a_child_s_segment_too(environment):
     environment.setenv("ASCEND_RT_VISIBLE_DEVICES", "6")
     for _ in range(3):
         teller.look(first, is_used=False)
-    assert len(first.texts) == len(HIDING)
+    assert len(first.texts) == len(HIDING_VARIABLES)
     teller.look(of_child, is_used=True)
     assert of_child.visible == {"ASCEND_RT_VISIBLE_DEVICES": "6"}
