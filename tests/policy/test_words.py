@@ -46,7 +46,6 @@ NOT_YET: set[str] = {
     "dfx_agent/shim",
     "dfx_agent/snapshot",
     "dfx_agent/web",
-    "dfx_agent/wire",
     "docs",
     "examples/async_rl",
 }
