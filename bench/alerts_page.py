@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench import native_logs
 from bench.real_runs import DEFAULT_DATA
-from dfx_agent.backtest.error_rates import EARLY_ROWS, MAX_DELAY_ROWS
+from dfx_agent.commands.backtest.error_rates import EARLY_ROWS, MAX_DELAY_ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.real_runs import DEFAULT_DATA, EARLY_ROWS, delay_rows, pages
-from dfx_agent.backtest.error_rates import poisson, wilson
-from dfx_agent.backtest.replay import SignalRows, SignalValues, replay
+from dfx_agent.commands.backtest.error_rates import poisson, wilson
+from dfx_agent.commands.backtest.replay import SignalRows, SignalValues, replay
 from dfx_agent.ingest.reader import open_logs
 from dfx_agent.ingest.run import UnreadableLogError
 

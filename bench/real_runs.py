@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dfx_agent.backtest.episodes import Episode
 from dfx_agent.commands.backtest import signal_rows
+from dfx_agent.commands.backtest.episodes import Episode
 from dfx_agent.ingest.reader import read
 
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

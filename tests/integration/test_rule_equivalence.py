@@ -18,9 +18,9 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.faults import FAULTS
 from dfx_agent.alerting.evaluator import Evaluator, metrics_read
-from dfx_agent.backtest.episodes import STEP_CLOCKED
 from dfx_agent.catalogue.alerts.promql import promql
 from dfx_agent.commands.backtest import signal_rows
+from dfx_agent.commands.backtest.episodes import STEP_CLOCKED
 from dfx_agent.exporters.prometheus.exporter import run_samples
 from dfx_agent.ingest.reader import read
 from dfx_agent.judge.divergence.bank import SignalBank

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dfx_agent.alerting.evaluator import Conditions, Evaluator
-from dfx_agent.backtest.episodes import EPISODE_GAP_ROWS, episodes
 from dfx_agent.catalogue import signals
 from dfx_agent.catalogue.alerts.conditions import (
     Agree,
@@ -22,6 +21,7 @@ from dfx_agent.catalogue.alerts.declared.pipeline import EVENT_LOOP_LATE
 from dfx_agent.catalogue.alerts.prometheus import Links, rule_files
 from dfx_agent.catalogue.alerts.samples import samples_of
 from dfx_agent.catalogue.spec import by_name
+from dfx_agent.commands.backtest.episodes import EPISODE_GAP_ROWS, episodes
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 
 FAMILIES = ("divergence", "grad_norm", "entropy", "reward", "length")

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dfx_agent.backtest.replay import replay_log
+from dfx_agent.commands.backtest.replay import replay_log
 from dfx_agent.ingest import lines
 from dfx_agent.ingest.key_map import parse
 from dfx_agent.ingest.reader import open_logs, read

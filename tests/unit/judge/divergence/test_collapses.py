@@ -10,8 +10,8 @@ import pytest
 from kept_json import through_json
 from training_curves import active, collapsed, healthy, signal, trained
 
-from dfx_agent.backtest.episodes import episodes
-from dfx_agent.backtest.replay import replay
+from dfx_agent.commands.backtest.episodes import episodes
+from dfx_agent.commands.backtest.replay import replay
 from dfx_agent.judge.divergence.anchor import Anchor
 from dfx_agent.judge.divergence.bank import HOLD_STEPS, LATCH_SECONDS, LATCH_STEPS, SignalBank
 from dfx_agent.judge.divergence.verdict import divergence_verdict

@@ -8,8 +8,8 @@ import random
 import pytest
 from training_curves import healthy, trained
 
-from dfx_agent.backtest.episodes import STEP_CLOCKED, episodes
-from dfx_agent.backtest.replay import replay
+from dfx_agent.commands.backtest.episodes import STEP_CLOCKED, episodes
+from dfx_agent.commands.backtest.replay import replay
 from dfx_agent.judge.divergence.bank import SignalBank
 
 

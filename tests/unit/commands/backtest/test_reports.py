@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.backtest.replay import replay_log
-from dfx_agent.backtest.report import lines
+from dfx_agent.commands.backtest.replay import replay_log
+from dfx_agent.commands.backtest.report import lines
 from dfx_agent.ingest.reader import open_logs
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dfx_agent.backtest.episodes import Episode
 from dfx_agent.base.errors import DfxError
 from dfx_agent.base.html import template
+from dfx_agent.commands.backtest.episodes import Episode
 from dfx_agent.snapshot import SignalState
 
 _DIGITS = 4

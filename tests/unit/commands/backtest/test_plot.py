@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from dfx_agent.backtest import plot
-from dfx_agent.backtest.episodes import Episode
-from dfx_agent.backtest.plot import Curves, render
+from dfx_agent.commands.backtest import plot
+from dfx_agent.commands.backtest.episodes import Episode
+from dfx_agent.commands.backtest.plot import Curves, render
 
 HOSTILE = "</script><script>alert('x')</script>"
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dfx_agent.backtest.replay import replay_log
-from dfx_agent.backtest.unreported_tail import UnreportedTail
+from dfx_agent.commands.backtest.replay import replay_log
+from dfx_agent.commands.backtest.unreported_tail import UnreportedTail
 from dfx_agent.ingest.reader import open_logs
 
 

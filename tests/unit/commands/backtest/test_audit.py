@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from dfx_agent.backtest.audit import Audit
+from dfx_agent.commands.backtest.audit import Audit
 
 NUM_ROWS = 120
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from dfx_agent.backtest.found_logs import find_logs
-from dfx_agent.backtest.report import lines
+from dfx_agent.commands.backtest.found_logs import find_logs
+from dfx_agent.commands.backtest.report import lines
 
 TABLE = "step,reward,kl\n1,0.5,0.1\n"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dfx_agent.backtest.episodes import Episode
-from dfx_agent.backtest.replay import Report
 from dfx_agent.base.errors import UsageError
+from dfx_agent.commands.backtest.episodes import Episode
+from dfx_agent.commands.backtest.replay import Report
 
 NAMES = ("LABELS.csv", "INVENTORY.csv")
 # an onset is marked by eye; a page later than this is not a find

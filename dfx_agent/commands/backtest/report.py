@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dfx_agent.backtest.episodes import Episode
-from dfx_agent.backtest.found_logs import BY_NAME
-from dfx_agent.backtest.replay import Report, Thresholds
+from dfx_agent.commands.backtest.episodes import Episode
+from dfx_agent.commands.backtest.found_logs import BY_NAME
+from dfx_agent.commands.backtest.replay import Report, Thresholds
 
 PassedOver = Sequence[tuple[str, str]]
 

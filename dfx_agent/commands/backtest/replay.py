@@ -9,15 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
-from dfx_agent.backtest.audit import Audit
-from dfx_agent.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
-from dfx_agent.backtest.plot import Curves
-from dfx_agent.backtest.unreported_tail import UnreportedTail
 from dfx_agent.base.text import listed
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared import alerts_with
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE, FAMILIES
 from dfx_agent.catalogue.native import load
+from dfx_agent.commands.backtest.audit import Audit
+from dfx_agent.commands.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
+from dfx_agent.commands.backtest.plot import Curves
+from dfx_agent.commands.backtest.unreported_tail import UnreportedTail
 from dfx_agent.ingest.reader import Log
 from dfx_agent.ingest.run import Row, Run
 from dfx_agent.judge.divergence.bank import SignalBank

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dfx_agent.agent import config as configuration
-from dfx_agent.backtest import report as shown
-from dfx_agent.backtest.error_rates import labels_of, markdown, rates_as_json
-from dfx_agent.backtest.found_logs import Found, find_logs
-from dfx_agent.backtest.plot import render
-from dfx_agent.backtest.replay import Report, Thresholds, replay, replay_log, signal_rows
 from dfx_agent.base.errors import UsageError
+from dfx_agent.commands.backtest import report as shown
+from dfx_agent.commands.backtest.error_rates import labels_of, markdown, rates_as_json
+from dfx_agent.commands.backtest.found_logs import Found, find_logs
+from dfx_agent.commands.backtest.plot import render
+from dfx_agent.commands.backtest.replay import Report, Thresholds, replay, replay_log, signal_rows
 from dfx_agent.ingest.key_map import KeyMap
 from dfx_agent.ingest.key_map import parse as parse_map
 from dfx_agent.ingest.reader import AUTO, READERS, open_logs

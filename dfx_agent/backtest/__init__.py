@@ -1,1 +1,0 @@
-"""Logs of the past through the same judgement, and what it would have told."""
