@@ -21,7 +21,7 @@ from torch import nn
 import dfx_agent.shim as dfx
 from bench.hooked_calls import single_rank
 from bench.toggled_guest import hook
-from dfx_agent.demo.model import TinyTransformer
+from dfx_agent.commands.demo.model import TinyTransformer
 
 _GUEST = "/dfx_agent/shim/", "/dfx_agent/wire/"
 _WARM_UPS = 3

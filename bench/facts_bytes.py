@@ -38,7 +38,13 @@ class Told:
 
 def measure(*, quick: bool) -> list[Result]:
     num_ranks, num_steps = (2, 4) if quick else (NUM_RANKS, 24)
-    job = ["dfx_agent.demo.tiny_grpo", "--steps", str(num_steps), "--prompts-per-rank", "1"]
+    job = [
+        "dfx_agent.commands.demo.tiny_grpo",
+        "--steps",
+        str(num_steps),
+        "--prompts-per-rank",
+        "1",
+    ]
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
         command = [*TORCHRUN, str(num_ranks), "-m", *job]
         env = {**os.environ, "DFX_DIR": folder, "OMP_NUM_THREADS": "1"}

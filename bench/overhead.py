@@ -34,7 +34,7 @@ def _metered(prompts_per_rank: int, group_size: int, num_steps: int) -> Result:
     options = ["--prompts-per-rank", str(prompts_per_rank), "--group-size", str(group_size)]
     options += ["--validate-every", "0", "--steps", str(num_steps)]
     with tempfile.TemporaryDirectory(prefix="dfx-bench-", dir="/dev/shm") as folder:
-        command = ["dfx_agent.demo.tiny_grpo", *options]
+        command = ["dfx_agent.commands.demo.tiny_grpo", *options]
         torchrun(NUM_RANKS, command, folder, DFX_MAX_OVERHEAD="0")
         return metered(f"{JOB}, {prompts_per_rank * group_size} samples:", folder, NUM_RANKS)
 

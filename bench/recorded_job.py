@@ -72,7 +72,7 @@ def recorded(num_ranks: int, num_steps: int, hang_seconds: float) -> Recording:
     """``num_steps`` at least are told after all that is known; then one rank stands."""
     with _sink() as sink, tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
         job = [
-            "dfx_agent.demo.tiny_grpo",
+            "dfx_agent.commands.demo.tiny_grpo",
             "--steps",
             "100000",
             "--prompts-per-rank",

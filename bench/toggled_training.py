@@ -18,8 +18,8 @@ import dfx_agent.shim as dfx
 from bench.leaving_group import leave_group
 from bench.rounds import ARMS, SEED, Block, timed, write_rounds
 from bench.toggled_guest import WARM_UP_STEPS, ToggledGuest
-from dfx_agent.demo.fault_plan import FaultPlan
-from dfx_agent.demo.trainer import Settings, Trainer
+from dfx_agent.commands.demo.fault_plan import FaultPlan
+from dfx_agent.commands.demo.trainer import Settings, Trainer
 
 STEPS_PER_BLOCK = 4
 SETTINGS = Settings(

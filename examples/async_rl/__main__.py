@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from dfx_agent.demo.faults import Fault, FaultError
+from dfx_agent.commands.demo.faults import Fault, FaultError
 from examples.async_rl import faults, truth
 from examples.async_rl.faults import GRAMMAR, NUM_RANKS, NUM_REPLICAS
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo import task
-from dfx_agent.demo.faults import Fault
-from dfx_agent.demo.model import TinyTransformer
-from dfx_agent.demo.sampling import Decoding
+from dfx_agent.commands.demo import task
+from dfx_agent.commands.demo.faults import Fault
+from dfx_agent.commands.demo.model import TinyTransformer
+from dfx_agent.commands.demo.sampling import Decoding
 from examples.async_rl.engine_metrics import EngineMetrics
 from examples.async_rl.faults import due
 from examples.async_rl.settings import CONTEXT_LENGTH

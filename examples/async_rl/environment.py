@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo import task
-from dfx_agent.demo.sampling import Responses
+from dfx_agent.commands.demo import task
+from dfx_agent.commands.demo.sampling import Responses
 from examples.async_rl.groups import Sample
 
 # without and with tool calls; the groups take turns

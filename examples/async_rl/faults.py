@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dfx_agent.demo import faults
-from dfx_agent.demo.faults import Fault, FaultError
+from dfx_agent.commands.demo import faults
+from dfx_agent.commands.demo.faults import Fault, FaultError
 
 NUM_REPLICAS = 2
 NUM_RANKS = 2

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo import grpo, task
-from dfx_agent.demo.faults import Fault
-from dfx_agent.demo.model import TinyTransformer
-from dfx_agent.demo.sampling import Responses, response_logprobs
-from dfx_agent.demo.step_metrics import StepMetrics, console_line
+from dfx_agent.commands.demo import grpo, task
+from dfx_agent.commands.demo.faults import Fault
+from dfx_agent.commands.demo.model import TinyTransformer
+from dfx_agent.commands.demo.sampling import Responses, response_logprobs
+from dfx_agent.commands.demo.step_metrics import StepMetrics, console_line
 from examples.async_rl import lifeline
 from examples.async_rl.environment import tensors
 from examples.async_rl.faults import due

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dfx_agent.demo.faults import Fault
+from dfx_agent.commands.demo.faults import Fault
 from examples.async_rl import faults
 
 

@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo import task
-from dfx_agent.demo.faults import Fault
+from dfx_agent.commands.demo import task
+from dfx_agent.commands.demo.faults import Fault
 from examples.async_rl import environment, lifeline
 from examples.async_rl.faults import NUM_RANKS, due
 from examples.async_rl.groups import Group, GroupFilter, GroupQueue, Sample

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.demo import task
+from dfx_agent.commands.demo import task
 
 MAX_RESPONSE_LENGTH = 24
 # tokens of one request: a response that is longer is resumed by the next weight version

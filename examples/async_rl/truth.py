@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from dfx_agent.demo.faults import Fault
+from dfx_agent.commands.demo.faults import Fault
 from examples.async_rl.faults import component
 
 # of the learner's own measurements: how long a step of it waited for samples

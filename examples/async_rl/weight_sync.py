@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo.faults import Fault
+from dfx_agent.commands.demo.faults import Fault
 from examples.async_rl.faults import due
 from examples.async_rl.settings import REQUEST_TIMEOUT_SECONDS
 from examples.async_rl.truth import TruthLog

@@ -28,7 +28,14 @@ DFX_AGENT = [
     _ON_PATH + "import dfx_agent.commands as c; sys.exit(c.main())",
 ]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-DEMO = ["-m", "dfx_agent.demo.tiny_grpo", "--prompts-per-rank", "2", "--checkpoint-every", "0"]
+DEMO = [
+    "-m",
+    "dfx_agent.commands.demo.tiny_grpo",
+    "--prompts-per-rank",
+    "2",
+    "--checkpoint-every",
+    "0",
+]
 
 
 def job_environment(**changes: str) -> dict[str, str]:

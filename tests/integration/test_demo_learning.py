@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DEMO = ["-m", "dfx_agent.demo.tiny_grpo"]
+DEMO = ["-m", "dfx_agent.commands.demo.tiny_grpo"]
 # --standalone takes a free port: several runs share this machine.
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 

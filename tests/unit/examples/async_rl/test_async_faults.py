@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfx_agent.demo.faults import Fault, FaultError
+from dfx_agent.commands.demo.faults import Fault, FaultError
 from examples.async_rl.faults import COMPONENTS, GRAMMAR, component, due, parse
 
 

@@ -9,9 +9,9 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 from torch import nn
 
-from dfx_agent.demo import task
-from dfx_agent.demo.model import TinyTransformer
-from dfx_agent.demo.sampling import response_logprobs
+from dfx_agent.commands.demo import task
+from dfx_agent.commands.demo.model import TinyTransformer
+from dfx_agent.commands.demo.sampling import response_logprobs
 from examples.async_rl import faults
 from examples.async_rl.engine import MAX_BATCH_SIZE, Engine, Request
 from examples.async_rl.settings import CONTEXT_LENGTH

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dfx_agent.demo import task
+from dfx_agent.commands.demo import task
 from examples.async_rl import environment
 from examples.async_rl.environment import ENVIRONMENTS, Calculator, give_rewards, play
 from examples.async_rl.groups import Sample

@@ -13,8 +13,8 @@ from torch.nn import functional as F  # noqa: E402, N812
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from dfx_agent.demo import task  # noqa: E402
-from dfx_agent.demo.model import TinyTransformer  # noqa: E402
+from dfx_agent.commands.demo import task  # noqa: E402
+from dfx_agent.commands.demo.model import TinyTransformer  # noqa: E402
 from dfx_agent.shim.torch import model_flops  # noqa: E402
 
 WIDTH, HEADS, VOCABULARY = 32, 4, 50

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402 (after the 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import dfx_agent.shim as dfx  # noqa: E402
-from dfx_agent.demo.model import KeyValueCache, TinyTransformer  # noqa: E402
+from dfx_agent.commands.demo.model import KeyValueCache, TinyTransformer  # noqa: E402
 from dfx_agent.shim import recorder  # noqa: E402
 from dfx_agent.shim.torch import model_work, modules  # noqa: E402
 from dfx_agent.shim.torch.hooks import torch_hooks  # noqa: E402

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dfx_agent.demo.faults import Fault
+from dfx_agent.commands.demo.faults import Fault
 
 DIVERGENCE_FACTOR = 100.0
 # at 1e-3 some runs recover and even learn

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dfx_agent.demo.fault_plan import FaultPlan
-from dfx_agent.demo.faults import STAGES, parse
+from dfx_agent.commands.demo.fault_plan import FaultPlan
+from dfx_agent.commands.demo.faults import STAGES, parse
 
 
 def plan(*specs, rank=0, world_size=4, step=10):
@@ -107,8 +107,8 @@ def test_host_leak_is_resident_and_stays():
 def start_plan(spec, step, stage):
     """A process that enters ``stage`` in ``step`` as rank 1 and prints what it reaches."""
     script = (
-        "from dfx_agent.demo.fault_plan import FaultPlan\n"
-        "from dfx_agent.demo.faults import parse\n"
+        "from dfx_agent.commands.demo.fault_plan import FaultPlan\n"
+        "from dfx_agent.commands.demo.faults import parse\n"
         f"plan = FaultPlan([parse({spec!r})], rank=1, world_size=2)\n"
         f"plan.begin_step({step})\n"
         "print('before', flush=True)\n"

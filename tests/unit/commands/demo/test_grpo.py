@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from dfx_agent.demo import grpo
+from dfx_agent.commands.demo import grpo
 
 
 def test_group_advantages_are_standardised_within_each_group():

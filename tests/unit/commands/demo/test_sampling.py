@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from dfx_agent.demo import task
-from dfx_agent.demo.model import TinyTransformer
-from dfx_agent.demo.sampling import Responses, response_logprobs, sample_responses
+from dfx_agent.commands.demo import task
+from dfx_agent.commands.demo.model import TinyTransformer
+from dfx_agent.commands.demo.sampling import Responses, response_logprobs, sample_responses
 
 MAX_RESPONSE_LENGTH = 12
 

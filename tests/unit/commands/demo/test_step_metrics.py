@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dfx_agent.demo.step_metrics import StepMetrics, console_line, short_line
+from dfx_agent.commands.demo.step_metrics import StepMetrics, console_line, short_line
 
 
 @pytest.fixture

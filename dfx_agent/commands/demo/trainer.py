@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo import grpo, task
-from dfx_agent.demo.fault_plan import FaultPlan
-from dfx_agent.demo.model import TinyTransformer
-from dfx_agent.demo.sampling import Responses, response_logprobs, sample_responses
-from dfx_agent.demo.step_metrics import StepMetrics, console_line, short_line
+from dfx_agent.commands.demo import grpo, task
+from dfx_agent.commands.demo.fault_plan import FaultPlan
+from dfx_agent.commands.demo.model import TinyTransformer
+from dfx_agent.commands.demo.sampling import Responses, response_logprobs, sample_responses
+from dfx_agent.commands.demo.step_metrics import StepMetrics, console_line, short_line
 
 MAX_RESPONSE_LENGTH = 24
 ROLLOUT_BATCH_SIZE = 32

@@ -2,9 +2,9 @@
 
 Run it as people run such jobs:
 
-    torchrun --nproc-per-node 4 -m dfx_agent.demo.tiny_grpo
+    torchrun --nproc-per-node 4 -m dfx_agent.commands.demo.tiny_grpo
 
-or, as one process, ``python -m dfx_agent.demo.tiny_grpo``.
+or, as one process, ``python -m dfx_agent.commands.demo.tiny_grpo``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 import torch.distributed as dist
 
 import dfx_agent.shim as dfx
-from dfx_agent.demo import task
-from dfx_agent.demo.fault_plan import FaultPlan
-from dfx_agent.demo.faults import GRAMMAR, FaultError, check, parse
-from dfx_agent.demo.trainer import NUM_MINI_BATCHES, Settings, Trainer
+from dfx_agent.commands.demo import task
+from dfx_agent.commands.demo.fault_plan import FaultPlan
+from dfx_agent.commands.demo.faults import GRAMMAR, FaultError, check, parse
+from dfx_agent.commands.demo.trainer import NUM_MINI_BATCHES, Settings, Trainer
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -107,7 +107,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="tiny_grpo",
         description="Real GRPO on CPU: a transformer of 1 M parameters learns to reverse digits.",
-        epilog="example: torchrun --nproc-per-node 4 -m dfx_agent.demo.tiny_grpo --steps 50",
+        epilog="example: torchrun --nproc-per-node 4 -m dfx_agent.commands.demo.tiny_grpo",
     )
     add = parser.add_argument
     add("--steps", type=_at_least(1), default=240, metavar="N", help="default %(default)s")

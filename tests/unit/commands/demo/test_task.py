@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from dfx_agent.demo import task
+from dfx_agent.commands.demo import task
 
 
 def prompts(*texts):

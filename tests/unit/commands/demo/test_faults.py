@@ -3,8 +3,16 @@ import sys
 
 import pytest
 
-from dfx_agent.demo.faults import GRAMMAR, STAGES, Fault, FaultError, check, parse, straggler_note
-from dfx_agent.demo.trainer import TIMERS
+from dfx_agent.commands.demo.faults import (
+    GRAMMAR,
+    STAGES,
+    Fault,
+    FaultError,
+    check,
+    parse,
+    straggler_note,
+)
+from dfx_agent.commands.demo.trainer import TIMERS
 
 
 @pytest.mark.parametrize(
@@ -92,5 +100,5 @@ def test_all_ranks_of_a_run_may_fail():
 
 
 def test_faults_are_known_without_torch():
-    script = "import sys; import dfx_agent.demo.faults; assert 'torch' not in sys.modules"
+    script = "import sys; import dfx_agent.commands.demo.faults; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,4 +1,8 @@
-"""A real GRPO training on this machine, watched live."""
+"""A real GRPO training on this machine, watched live.
+
+Each rank runs ``dfx_agent.commands.demo.tiny_grpo``, which imports this module: so what serves is
+imported inside functions.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ import time
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dfx_agent.assembly.options import add_service_arguments, load_config
-from dfx_agent.assembly.service import Service
-from dfx_agent.attach.spawn import Job, block_signals, environment
 from dfx_agent.base.errors import UsageError
-from dfx_agent.demo import faults
-from dfx_agent.exporters.evidence_page import of_run
+from dfx_agent.commands.demo import faults
+
+if TYPE_CHECKING:
+    from dfx_agent.assembly.service import Service
 
 HELP = "train a small model with GRPO on this machine's CPU and watch it live"
 EXAMPLE = "dfx-agent demo --ranks 4 --fault straggler:2:1.5"
@@ -28,6 +32,8 @@ CPU_TFLOPS = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dfx_agent.assembly.options import add_service_arguments
+
     add_service_arguments(parser)
     parser.add_argument(
         "--ranks", type=int, default=DEFAULT_RANKS, metavar="N", help="processes (%(default)s)"
@@ -49,6 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Exit code of the training. The page stays until Ctrl-C, unless that ended the training."""
+    from dfx_agent.assembly.options import load_config
+    from dfx_agent.assembly.service import Service
+    from dfx_agent.attach.spawn import Job, block_signals, environment
+
     _check(args)
     if importlib.util.find_spec("torch") is None:
         raise UsageError("the demo trains with torch: pip install 'dfx-agent[demo]'")
@@ -81,6 +91,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _last_lines(service: Service, name: str) -> list[str]:
     """What was seen, where the report is, what to try next."""
+    from dfx_agent.exporters.evidence_page import of_run
+
     snapshot = service.agent.snapshot()
     run = next((run for run in snapshot.runs if run.run == name), None)
     seen = "the training wrote nothing"
@@ -115,7 +127,13 @@ def _check(args: argparse.Namespace) -> None:
 
 def _command(args: argparse.Namespace) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc-per-node", str(args.ranks), "-m", "dfx_agent.demo.tiny_grpo"]
+    command = [
+        *launcher,
+        "--nproc-per-node",
+        str(args.ranks),
+        "-m",
+        "dfx_agent.commands.demo.tiny_grpo",
+    ]
     if args.steps is not None:
         command += ["--steps", str(args.steps)]
     if not args.verbose:

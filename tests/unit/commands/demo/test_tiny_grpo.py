@@ -1,6 +1,6 @@
 import pytest
 
-from dfx_agent.demo import tiny_grpo
+from dfx_agent.commands.demo import tiny_grpo
 
 
 @pytest.mark.parametrize(

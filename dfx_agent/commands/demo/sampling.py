@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dfx_agent.demo.model import KeyValueCache, TinyTransformer
+from dfx_agent.commands.demo.model import KeyValueCache, TinyTransformer
 
 
 @dataclass(frozen=True)
