@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from dfx_agent.judge.divergence.health import KeptHealth, RunHealth
-from dfx_agent.judge.divergence.kept import FORMAT_2
+from dfx_agent.judge.divergence.health import RunHealth, SavedHealth
+from dfx_agent.judge.divergence.saved_state import FORMAT_2
 
 Signals: TypeAlias = RunHealth
-Learned: TypeAlias = Annotated[KeptHealth, FORMAT_2]
+Learned: TypeAlias = Annotated[SavedHealth, FORMAT_2]

@@ -9,7 +9,7 @@ NODE_LOST = Sentence(
     "no report for {seconds}, and its host does not answer.{wait}",
     {"node": "node-b", "ranks": "ranks 2, 3", "seconds": "19 s", "wait": " Rank 0 waits for it."},
     action="Check node {node} and its network. If it does not return, restart the job from the "
-    "newest checkpoint without it.",
+    "latest checkpoint without it.",
 )
 
 _NODE = {"node": "node-b", "ranks": "ranks 2, 3", "duration": "40 s"}

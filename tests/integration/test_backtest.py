@@ -112,7 +112,7 @@ def test_the_table_names_the_step_and_the_symptoms(run_cli, bad: Path, good: Pat
     assert re.search(
         r"diverging since step 12\d.*: reward fell from \S+ to \S+ \(since step 12\d\)", lines[2]
     )
-    assert re.search(r"Roll back to the newest checkpoint before step 12\d, then .*#dfx", lines[3])
+    assert re.search(r"Roll back to the latest checkpoint before step 12\d, then .*#dfx", lines[3])
     assert lines[-2].endswith("no page")
     assert lines[-1].startswith("2 runs, 300 rows: 1 page (0.333 per 100) in 1 run,")
 

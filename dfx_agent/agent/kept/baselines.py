@@ -88,7 +88,7 @@ class HealthFiles:
         if health.state is state or (now - written < EVERY_SECONDS and state and not is_last):
             return
         self._written[run] = now, health.state
-        document = File(_FORMAT, _printable(run), health.kept())
+        document = File(_FORMAT, _printable(run), health.save())
         try:
             self._held().write(_name(run), FILE.dumped(document))
             if state is None:

@@ -176,7 +176,7 @@ class SignalRows:
             coverage.num_rows += 1
             coverage.tail.observe(step, signals.keys())
             yield step, signals
-        for known in inputs.kept():
+        for known in inputs.save():
             chosen = known.metric, known.labels
             keys = [key for key, to in self._route.items() if to.source == chosen]
             coverage.keys[known.signal] = keys
@@ -216,11 +216,11 @@ def replay(
     for step, values in _in_batches(rows):
         bank.advance(step, values)
         state = bank.state_of_run()
-        coverage.count_judged(state, bank.known_signals)
+        coverage.count_judged(state, bank.reported_signals)
         if curves is not None:
             curves.add(bank.state())
-        finder.observe(state, bank.known_signals, bank.state)
-    coverage.varied |= {signal.signal for signal in bank.known_signals if signal.has_varied}
+        finder.observe(state, bank.reported_signals, bank.state)
+    coverage.varied |= {signal.signal for signal in bank.reported_signals if signal.has_varied}
     return finder.episodes
 
 

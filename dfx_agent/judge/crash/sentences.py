@@ -32,7 +32,7 @@ RAISED = Sentence(
         "error": "RuntimeError: injected",
         "place": "train.py:42",
     },
-    action="Fix the error, then restart from the newest checkpoint. "
+    action="Fix the error, then restart from the latest checkpoint. "
     "The full traceback is in the log of the rank.",
 )
 LOST_PEER = Sentence(

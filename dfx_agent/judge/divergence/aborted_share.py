@@ -1,4 +1,7 @@
-"""Which share of the samples a run gives up, judged over steps: one failed sample is no finding."""
+"""The share of samples that a run aborts, judged over several steps.
+
+One failed sample is no finding.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,16 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from statistics import median_low
 
-# the signal input that it reads: of all samples of a step, 0 to 1
+# name of the signal input: aborted samples / all samples of a step, 0 to 1
 ABORTED = "aborted"
 NUM_STEPS = 8
 
 
 class AbortedShare:
-    """``recent_median`` of the newest 8 steps that told a share (the lower of two), else None.
+    """Stores the aborted share of the last 8 steps that reported one.
 
-    More than half of the steps must be above a bound for it to be above: a single failure in a
-    small batch is a large share of one step.
+    A single failure in a small batch is a large share of one step. Therefore alerts compare the
+    median, which exceeds a bound only if more than half of the steps do.
     """
 
     def __init__(self) -> None:
@@ -29,10 +32,11 @@ class AbortedShare:
 
     @property
     def recent_median(self) -> float | None:
+        """Lower median of the last 8 reported shares; None before 8 steps have reported one."""
         return median_low(self._recent) if len(self._recent) == NUM_STEPS else None
 
-    def kept(self) -> tuple[float, ...]:
+    def save(self) -> tuple[float, ...]:
         return tuple(self._recent)
 
-    def resume(self, kept: Iterable[float]) -> None:
-        self._recent = deque(kept, NUM_STEPS)
+    def resume(self, saved: Iterable[float]) -> None:
+        self._recent = deque(saved, NUM_STEPS)

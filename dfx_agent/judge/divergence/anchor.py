@@ -1,8 +1,8 @@
-"""The best long-term level of a loss: what a slow, steady blow-up cannot take along.
+"""Detects a loss that grows slowly but steadily, by comparing it with its lowest level of the run.
 
-A window follows a loss that grows by 6 % a step, and its trend makes it the rule; the lowest level
-of the run does not move. Only of a loss that has never been negative: of others a level says
-nothing.
+The moving baseline follows a loss that grows by 6 % per step, so the growth looks normal. The
+lowest level of the whole run does not follow. The check needs a loss that has never been negative,
+because a ratio of levels means nothing otherwise.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dfx_agent.judge.divergence.bands import median_of_sorted
-from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.saved_state import SavedState
 
 ANCHOR_FACTOR = 100.0
 LEVEL_ROWS = 16
-_NEWEST_ROWS = 4
+_LATEST_ROWS = 4
 
 
 @dataclass(frozen=True)
-class KeptAnchor(Kept):
-    """Format 2 wrote an empty row where there is none."""
+class SavedAnchor(SavedState):
+    """Saved state of an ``Anchor``. Format 2 wrote an empty row for a signal without an anchor."""
 
     rows: tuple[float, ...] = ()
+    """The last 16 losses, oldest first."""
     best: float | None = None
+    """Lowest level so far; None before 16 losses."""
     is_signed: bool = False
+    """Whether the loss has ever been negative."""
 
 
 class Anchor:
-    """``is_left``: for 16 rows the loss is 100 times its best level, and it does not fall."""
+    """Stores the last 16 losses of a run and the lowest level (median of 16) it has had."""
 
     def __init__(self, least: float) -> None:
         self._least = least
@@ -46,24 +49,25 @@ class Anchor:
 
     @property
     def is_left(self) -> bool:
+        """Whether the last 16 losses are all above 100 times the lowest level, without falling."""
         if self._best is None or self._is_signed:
             return False
         if min(self._rows) < ANCHOR_FACTOR * self._best:
             return False
         rows = list(self._rows)
-        return _median(rows[-_NEWEST_ROWS:]) >= _median(rows[:-_NEWEST_ROWS])
+        return _median(rows[-_LATEST_ROWS:]) >= _median(rows[:-_LATEST_ROWS])
 
     def clear(self) -> None:
-        """What is now is normal."""
+        """Restart: the present level becomes the normal one."""
         self._rows.clear()
         self._best = None
 
-    def kept(self) -> KeptAnchor:
-        return KeptAnchor(tuple(self._rows), self._best, self._is_signed)
+    def save(self) -> SavedAnchor:
+        return SavedAnchor(tuple(self._rows), self._best, self._is_signed)
 
-    def resume(self, kept: KeptAnchor) -> None:
-        self._rows = deque(kept.rows, LEVEL_ROWS)
-        self._best, self._is_signed = kept.best, kept.is_signed
+    def resume(self, saved: SavedAnchor) -> None:
+        self._rows = deque(saved.rows, LEVEL_ROWS)
+        self._best, self._is_signed = saved.best, saved.is_signed
 
 
 def _median(values: Sequence[float] | deque[float]) -> float:

@@ -1,8 +1,11 @@
-"""The band of one baseline: where the next value is expected, and how far off is unusual.
+"""The expected range of the next value of a signal.
 
-A signal with an established trend is judged by what is left when the trend is taken out: against
-the trend from where it stands now, so that a cliff does not fit into the band that a fast rise has
-made wide; along the trend only where it outruns it, so that a drift is no sudden change.
+A signal with a trend is compared with the trend, not only with its median:
+
+- against the trend, the distance counts from the present level. Otherwise a sudden fall would fit
+  into the wide band of a fast rise.
+- along the trend, the distance counts from where the trend leads. Otherwise a steady drift would
+  look like a sudden change.
 """
 
 from __future__ import annotations
@@ -12,43 +15,48 @@ from typing import NamedTuple
 
 MAD_TO_SIGMA = 1.4826
 MEAN_DEVIATION_TO_SIGMA = 1.2533
-# the trend has to explain that much of the spread before it is believed
+# a trend is accepted if the spread is at least this many times the noise around the trend
 TREND_SHARE = 2.0
-# rows from which on a trend is believed to go on
+# a trend over this many rows is expected to continue
 ESTABLISHED_STEPS = 24
 _LEVEL_STEPS = 8
 
 
 class Trend(NamedTuple):
-    """A monotone trend of a window: where it stands, where it leads, the noise around it.
-
-    ``next`` equals ``level`` while the trend is not old enough to be believed to go on.
-    """
+    """A monotone trend of the scores in a window."""
 
     sign: int
+    """1 if the scores rise, -1 if they fall."""
     level: float
+    """The present level: median of the last 8 scores."""
     next: float
+    """The score expected next; equals ``level`` until the trend is established."""
     scale: float
+    """Robust standard deviation around the trend."""
     is_established: bool
+    """Whether the trend spans enough rows (24) to be expected to continue."""
 
 
 class Band(NamedTuple):
-    """The baseline at one step; ``scale`` is one robust standard deviation, floors applied.
-
-    ``exact_scale`` is the same before it was widened for few rows, 0 where it was not.
-    """
+    """The baseline of a signal at one step."""
 
     median: float
     scale: float
+    """One robust standard deviation, at least the floor of the signal."""
     trend: Trend | None = None
     exact_scale: float = 0.0
+    """``scale`` before it was widened because there are few rows; 0 if it was not widened."""
 
     @property
     def size_scale(self) -> float:
-        """What the size of a collapse is measured with: a factor is asked for as well."""
+        """The scale for collapses by size.
+
+        A collapse also needs a factor, so few rows do no harm.
+        """
         return self.exact_scale or self.scale
 
     def z(self, score: float) -> float:
+        """Distance of a score from the baseline, in standard deviations."""
         plain = (score - self.median) / self.scale
         trend = self.trend
         if trend is None:
@@ -63,7 +71,7 @@ class Band(NamedTuple):
         return sign * max(0.0, min(along, sign * plain))
 
     def ends(self, z: float) -> tuple[float, float]:
-        """The scores whose z are ``-z`` and ``z``."""
+        """The lowest and highest score within ``z`` standard deviations."""
         low, high = self.median - z * self.scale, self.median + z * self.scale
         trend = self.trend
         if trend is None:
@@ -76,7 +84,7 @@ class Band(NamedTuple):
 
 
 def trend_of(scores: Sequence[float], spread: float, floor: float) -> Trend | None:
-    """The trend of ``scores`` (in order, 12 or more), if it makes most of their ``spread``.
+    """The trend of 12 or more scores, oldest first; None unless it explains most of the spread.
 
     Tukey's resistant line: through the medians of the first and the last third.
     """
@@ -95,7 +103,7 @@ def trend_of(scores: Sequence[float], spread: float, floor: float) -> Trend | No
     offsets = [score - slope * i for i, score in enumerate(scores)]
     ordered = sorted(offsets)
     offset = median_of_sorted(ordered)
-    noise = MAD_TO_SIGMA * _median([abs(each - offset) for each in ordered])
+    noise = MAD_TO_SIGMA * _median([abs(value - offset) for value in ordered])
     scale = max(noise, floor)
     if spread < TREND_SHARE * scale or rise < scale / 2:
         return None
@@ -106,10 +114,10 @@ def trend_of(scores: Sequence[float], spread: float, floor: float) -> Trend | No
 
 
 def median_distance(ordered: Sequence[float], middle: float, near: int = 0) -> tuple[int, float]:
-    """Where the nearer half of sorted scores begins, and its farthest distance from ``middle``.
+    """Index at which the half of the sorted scores nearest to ``middle`` begins, and its radius.
 
-    The latter is the median of ``|score - middle|``, without a sort. Distances grow to both ends:
-    the begin is searched from ``near``, where it was a row before.
+    The radius is the median of ``|score - middle|``, computed without sorting. The search for the
+    index starts at ``near``, the index of the previous row.
     """
     num = len(ordered)
     half = num // 2
@@ -128,7 +136,7 @@ def median_distance(ordered: Sequence[float], middle: float, near: int = 0) -> t
 
 
 def mean_deviation(ordered: Sequence[float]) -> float:
-    """Standard deviation of sorted scores by their mean distance from the median."""
+    """Standard deviation of sorted scores, estimated from their mean distance to the median."""
     num, half = len(ordered), len(ordered) // 2
     apart = sum(ordered[num - half :]) - sum(ordered[:half])
     return MEAN_DEVIATION_TO_SIGMA * apart / num

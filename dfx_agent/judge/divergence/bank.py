@@ -1,7 +1,8 @@
-"""Training health of one run, counted in steps: signals, symptoms, latch, dead and broken values.
+"""Detects whether the training of one run diverges.
 
-Pure: no clock and no input or output; time passes when a step is observed. Parameters come from an
-evaluation on 164 real runs; what they are for: docs/concepts/training-health.md.
+The detector processes one completed step at a time. It reads no clock and does no input or output.
+Its parameters come from an evaluation on 164 real runs; docs/concepts/training-health.md explains
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Annotated, ClassVar
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.judge.divergence.aborted_share import AbortedShare
-from dfx_agent.judge.divergence.around_onset import KeptAroundOnset
+from dfx_agent.judge.divergence.around_onset import SavedAroundOnset
 from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
 from dfx_agent.judge.divergence.broken_values import NonFinite
 from dfx_agent.judge.divergence.cause_order import onset_of
@@ -23,20 +24,20 @@ from dfx_agent.judge.divergence.collapse import (
     MOVED_BY_LEARNING,
     REWARD,
     UNBELIEVABLE,
-    KeptStreak,
+    SavedStreak,
     believed,
 )
 from dfx_agent.judge.divergence.explanations import Explanations
-from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
 from dfx_agent.judge.divergence.onset import History, find_onset
-from dfx_agent.judge.divergence.reward_trend import KeptRewardTrend, RewardTrend
-from dfx_agent.judge.divergence.run_collapses import KeptCollapses, RunCollapses
-from dfx_agent.judge.divergence.score_spread import KeptSpread, ScoreSpread
+from dfx_agent.judge.divergence.reward_trend import RewardTrend, SavedRewardTrend
+from dfx_agent.judge.divergence.run_collapses import RunCollapses, SavedCollapses
+from dfx_agent.judge.divergence.saved_state import FORMAT_2, SavedState
+from dfx_agent.judge.divergence.score_spread import SavedSpread, ScoreSpread
 from dfx_agent.judge.divergence.signal import (
     CUSUM_ALARM,
     CUSUM_SLACK,
     CUSUM_Z_CAP,
-    KeptSignal,
+    SavedSignal,
     Signal,
 )
 from dfx_agent.judge.divergence.state_rows import RowMaker, StateRows
@@ -46,7 +47,7 @@ from dfx_agent.judge.divergence.symptoms import (
     SIGNALS,
     Calm,
     Direction,
-    KeptSymptom,
+    SavedSymptom,
     StepSignals,
     Symptom,
     symptoms_by_family,
@@ -61,9 +62,9 @@ from dfx_agent.snapshot import (
 )
 
 LATCH_STEPS = 128
-# and so long at least where time is known: the page of a job with steps of 2 ms has to be told
+# minimum duration of an alert, if time is known: steps of 2 ms would end it before it is sent
 LATCH_SECONDS = 120.0
-# while anything fires no baseline learns, but a change that stays is normal one day
+# baselines do not learn while an alert fires; after this many steps a lasting change is normal
 HOLD_STEPS = 32
 
 PARAMETERS = DetectorParameters(
@@ -84,38 +85,39 @@ PARAMETERS = DetectorParameters(
 
 
 @dataclass(frozen=True)
-class KeptBank(Kept):
-    """``symptoms`` in the order of ``symptoms_by_family``; ``calm``: rows by "family direction".
+class SavedBank(SavedState):
+    """Saved state of a ``SignalBank``. Format 2 may lack fields that have a default."""
 
-    ``nonfinite``: rows by place. ``latch``: row and step. What has a default may lack in format 2.
-    """
-
-    EARLIER: ClassVar = {"held": "num_held"}
+    EARLIER: ClassVar = {"held": "num_held", "beside": "explanations"}
 
     row: int
     step: int | None
-    signals: dict[str, KeptSignal]
-    symptoms: tuple[Annotated[KeptSymptom, FORMAT_2], ...]
+    signals: dict[str, Annotated[SavedSignal, FORMAT_2]]
+    symptoms: tuple[Annotated[SavedSymptom, FORMAT_2], ...]
+    """In the order of ``symptoms_by_family``."""
     calm: dict[str, int]
-    reward: Annotated[KeptRewardTrend, FORMAT_2]
+    """Number of calm rows by "family direction"."""
+    reward: Annotated[SavedRewardTrend, FORMAT_2]
     lowest: float | None
-    dead: Annotated[KeptStreak, FORMAT_2]
+    dead: Annotated[SavedStreak, FORMAT_2]
     num_held: int
     nonfinite: dict[str, tuple[int, ...]]
-    spread: Annotated[KeptSpread, FORMAT_2]
+    """Rows with NaN or Inf, by place."""
+    spread: Annotated[SavedSpread, FORMAT_2]
     latch: tuple[int, int] | None
-    beside: dict[str, Annotated[KeptAroundOnset, FORMAT_2]] = field(default_factory=dict)
+    """(row, step) at which the alert began."""
+    explanations: dict[str, Annotated[SavedAroundOnset, FORMAT_2]] = field(default_factory=dict)
     aborted: tuple[float, ...] = ()
     latch_seconds: float | None = None
-    collapses: KeptCollapses = field(default_factory=KeptCollapses)
+    collapses: SavedCollapses = field(default_factory=SavedCollapses)
     onset: OnsetRange | None = None
 
 
 class SignalBank:
-    """Everything about one run; memory is bounded, ``observe`` never raises.
+    """The divergence detector of one run. Its memory is bounded, and ``observe`` never raises.
 
-    ``critical`` freezes the baselines while it holds, else they would learn the dead state and the
-    page would clear itself.
+    While the condition ``critical`` (the alert) holds, the baselines are frozen. Otherwise they
+    would learn the collapsed state, and the alert would end by itself.
     """
 
     def __init__(self, critical: Condition = DIVERGENCE.condition) -> None:
@@ -126,8 +128,8 @@ class SignalBank:
         self._latch_seconds: float | None = None
         self._signals = [Signal(spec) for spec in SIGNALS]
         self._symptoms = symptoms_by_family()
-        self._of_family = {key: self._members(*key) for key in self._symptoms}
-        # each signal with the symptoms that it may show, and their sign
+        self._signals_by_family = {key: self._members(*key) for key in self._symptoms}
+        # each signal with the symptoms that it can activate, and their sign
         self._scored = [(signal, self._symptoms_of(signal)) for signal in self._signals]
         self._calm = {key: Calm(symptom.direction) for key, symptom in self._symptoms.items()}
         self._reward = RewardTrend()
@@ -145,25 +147,26 @@ class SignalBank:
         self._aborted = AbortedShare()
         self._latch: tuple[int, int] | None = None
         self._onset: OnsetRange | None = None
-        self._newest: SignalState | None = None
+        self._cached_state: SignalState | None = None
         self._row_maker = RowMaker(self._signals, self._symptoms.values(), self._collapsed)
-        # of this row: made once, until something changes them
+        # rows of the present step; None if they must be computed again
         self._rows: StateRows | None = None
 
     def observe(
         self, step: int, values: Mapping[str, float], seconds: float | None = None
     ) -> SignalState:
-        """Take one completed step: signal -> value (those of ``SIGNALS``, LOSS, SCORE_*).
+        """Process one completed step. Returns the state after it.
 
-        ``seconds``: when it was (Unix time), None if that is not known.
-        A step that was the newest already changes nothing. A smaller step is a restart: what came
-        at or after it is forgotten, and this first step after it is not scored.
+        ``values``: value by signal (names of ``SIGNALS``, ABORTED, SCORE_MAX, SCORE_MIN).
+        ``seconds``: Unix time of the step, None if unknown.
+        The same step again changes nothing. A smaller step is a restart of the job: this step and
+        later ones are dropped, and the first step after a restart is not scored.
         """
         self.advance(step, values, seconds)
         return self.state()
 
     def advance(self, step: int, values: Mapping[str, float], seconds: float | None = None) -> None:
-        """``observe`` without making the state, for callers that do not read it at each step."""
+        """``observe`` without building the state, for callers that do not read it at each step."""
         if step == self._step:
             return
         is_restart = self._step is not None and step < self._step
@@ -176,88 +179,90 @@ class SignalBank:
         self._spread.observe(values)
         self._aborted.observe(values)
         if isinstance(values, StepSignals) and values.changed:
-            self._learn_anew(values.changed)
+            self._restart_learning(values.changed)
         self._score(step, {} if is_restart else values)
         if not self._is_idle():
             self._update_latch(step)
             self._hold_learning()
-        self._newest = None
+        self._cached_state = None
 
     @property
-    def newest(self) -> SignalState | None:
-        """As of the newest step; None before the first."""
+    def latest_state(self) -> SignalState | None:
+        """The state after the latest step; None before the first step."""
         return None if self._step is None else self.state()
 
     def state(self) -> SignalState:
-        """As of the newest step. ValueError before the first."""
-        if self._newest is None:
+        """The state after the latest step. Raises ValueError before the first step."""
+        if self._cached_state is None:
             rows = tuple(signal.as_row() for signal in self._signals if signal.is_known)
-            self._newest = self._state(rows)
-        return self._newest
+            self._cached_state = self._state(rows)
+        return self._cached_state
 
     def state_of_run(self) -> SignalState:
-        """The same without the rows of signals."""
+        """The state without the rows of single signals."""
         return self._state(())
 
     @property
-    def known_signals(self) -> Sequence[Signal]:
-        """Those that were reported."""
-        return self._row_maker.known
+    def reported_signals(self) -> Sequence[Signal]:
+        """Signals that were reported at least once."""
+        return self._row_maker.reported
 
     def reset(self) -> None:
-        """The operator says that the present state is normal: learn it from here."""
+        """Learn the present state as normal, because an operator asked for it."""
         self._relearn()
         self._collapsed.clear()
         self._rows = None
         for signal in self._signals:
             signal.drift.clear()
-        self._newest = None
+        self._cached_state = None
 
-    def kept(self) -> KeptBank:
-        """For ``resume`` after the agent was started again."""
-        return KeptBank(
+    def save(self) -> SavedBank:
+        """Returns what ``resume`` needs after a restart of the agent."""
+        return SavedBank(
             row=self._row,
             step=self._step,
-            signals={s.spec.name: s.kept() for s in self._signals if s.is_known},
-            symptoms=tuple(symptom.kept() for symptom in self._symptoms.values()),
+            signals={
+                signal.spec.name: signal.save() for signal in self._signals if signal.is_known
+            },
+            symptoms=tuple(symptom.save() for symptom in self._symptoms.values()),
             calm={" ".join(key): calm.num_rows for key, calm in self._calm.items()},
-            reward=self._reward.kept(),
+            reward=self._reward.save(),
             lowest=self._collapsed.lowest.lowest,
-            dead=self._collapsed.dead.kept(),
+            dead=self._collapsed.dead.save(),
             num_held=self._num_held,
-            nonfinite=self._nonfinite.kept(),
-            spread=self._spread.kept(),
+            nonfinite=self._nonfinite.save(),
+            spread=self._spread.save(),
             latch=self._latch,
-            beside=self._explanations.kept(),
-            aborted=self._aborted.kept(),
+            explanations=self._explanations.save(),
+            aborted=self._aborted.save(),
             latch_seconds=self._latch_seconds,
-            collapses=self._collapsed.kept(),
+            collapses=self._collapsed.save(),
             onset=self._onset,
         )
 
-    def resume(self, kept: KeptBank) -> None:
-        """ValueError if it is of a detector with other families."""
-        self._row, self._step = kept.row, kept.step
+    def resume(self, saved: SavedBank) -> None:
+        """Continue from a saved state. Raises ValueError if the detector had other families."""
+        self._row, self._step = saved.row, saved.step
         for signal in self._signals:
-            if signal.spec.name in kept.signals:
-                signal.resume(kept.signals[signal.spec.name])
-        for symptom, known in zip(self._symptoms.values(), kept.symptoms, strict=True):
-            symptom.resume(known)
-        for key, calm in self._calm.items():  # format 2 may have one of a family
-            calm.num_rows = kept.calm.get(" ".join(key), kept.calm.get(key[0], 0))
-        self._reward.resume(kept.reward)
-        self._explanations.resume(kept.beside)
-        self._collapsed.lowest.lowest = kept.lowest
-        self._collapsed.dead.resume(kept.dead)
-        self._collapsed.resume(kept.collapses)
-        self._num_held, self._is_holding = kept.num_held, True
-        self._nonfinite.resume(kept.nonfinite)
-        self._spread.resume(kept.spread)
-        self._aborted.resume(kept.aborted)
-        self._latch, self._latch_seconds = kept.latch, kept.latch_seconds
-        self._onset, self._rows = kept.onset, None
+            if signal.spec.name in saved.signals:
+                signal.resume(saved.signals[signal.spec.name])
+        for symptom, saved_symptom in zip(self._symptoms.values(), saved.symptoms, strict=True):
+            symptom.resume(saved_symptom)
+        for key, calm in self._calm.items():  # format 2 may have one value per family
+            calm.num_rows = saved.calm.get(" ".join(key), saved.calm.get(key[0], 0))
+        self._reward.resume(saved.reward)
+        self._explanations.resume(saved.explanations)
+        self._collapsed.lowest.lowest = saved.lowest
+        self._collapsed.dead.resume(saved.dead)
+        self._collapsed.resume(saved.collapses)
+        self._num_held, self._is_holding = saved.num_held, True
+        self._nonfinite.resume(saved.nonfinite)
+        self._spread.resume(saved.spread)
+        self._aborted.resume(saved.aborted)
+        self._latch, self._latch_seconds = saved.latch, saved.latch_seconds
+        self._onset, self._rows = saved.onset, None
         self._hold_streaks(is_held=self._is_young())
-        self._newest = None
+        self._cached_state = None
 
     def _score(self, step: int, values: Mapping[str, float]) -> None:
         self._explanations.values = values
@@ -288,7 +293,7 @@ class SignalBank:
         for direction, began in alarms.items():
             key, own = (signal.spec.symptom, direction), None
             if self._onset is not None and not self._symptoms[key].is_active(self._row):
-                # moved after the page began: not before what the page is about
+                # a signal that moves after the alert began cannot be its onset
                 own = find_onset(self._histories(*key), from_step=self._onset.low_step)
             self._symptoms[key].alarm(self._row, began if own is None else own.step)
 
@@ -298,14 +303,14 @@ class SignalBank:
             self._collapsed.reward_fall.observe(step, holds=self._reward.is_down)
 
     def _is_idle(self) -> bool:
-        """Whether no baseline is frozen, and nothing fires for which one would be."""
+        """Whether no baseline is frozen, and nothing fires that would freeze one."""
         if self._latch is not None or self._num_held or self._is_holding:
             return False
         vote = self._judge()
         return not (vote.is_critical or vote.is_unstable or self._reward.fall_step is not None)
 
     def _hold_learning(self) -> None:
-        """Baselines do not learn from rows in which anything fires, for some time."""
+        """Freeze the baselines while anything fires, for at most ``HOLD_STEPS``."""
         if self._latch is not None:
             self._num_held = 0
             return
@@ -337,7 +342,7 @@ class SignalBank:
             self._relearn()
 
     def _is_young(self) -> bool:
-        """The page is on for too short a time to have been told."""
+        """Whether the alert began so recently that it may not have been sent."""
         if self._latch_seconds is None or self._seconds is None:
             return False
         return 0 <= self._seconds - self._latch_seconds < LATCH_SECONDS
@@ -361,9 +366,11 @@ class SignalBank:
         self._onset = onset_of(self._state(signals))
 
     def _find_onset(self) -> None:
-        """Of the run by all signals that moved, then of each family not before it can be."""
-        moved = {k: s for k, s in self._symptoms.items() if s.is_active(self._row)}
-        found = find_onset([h for key in moved for h in self._histories(*key)])
+        """Estimate the onset of the run from all moved signals, then that of each family."""
+        moved = {
+            key: symptom for key, symptom in self._symptoms.items() if symptom.is_active(self._row)
+        }
+        found = find_onset([history for key in moved for history in self._histories(*key)])
         self._onset = found
         if found is None:
             return
@@ -379,13 +386,13 @@ class SignalBank:
         ]
 
     def _members(self, family: str, direction: Direction) -> tuple[float, list[Signal]]:
-        """The sign of a distance in this direction, and the signals that the family is made of."""
+        """The sign of this direction, and the signals of the family."""
         of_family = [signal for signal in self._signals if signal.spec.symptom == family]
         sign = 1.0 if direction == "up" else -1.0
         return sign, [signal for signal in of_family if direction in signal.spec.directions]
 
     def _histories(self, family: str, direction: Direction) -> list[History]:
-        sign, signals = self._of_family[family, direction]
+        sign, signals = self._signals_by_family[family, direction]
         return [[(step, sign * z) for step, z in signal.history] for signal in signals]
 
     def _release_calm_families(self) -> None:
@@ -407,7 +414,7 @@ class SignalBank:
             symptom.release()
 
     def _relearn(self) -> None:
-        """The present state is the new baseline; who is dead stays dead since when it was."""
+        """Make the present state the new baseline. A dead run stays dead, with its onset."""
         self._thaw()
         for signal in self._signals:
             signal.clear()
@@ -419,7 +426,7 @@ class SignalBank:
         self._explanations.clear()
         self._num_held = 0
 
-    def _learn_anew(self, names: frozenset[str]) -> None:
+    def _restart_learning(self, names: frozenset[str]) -> None:
         for signal in self._signals:
             if signal.spec.name in names:
                 signal.clear()
@@ -429,7 +436,7 @@ class SignalBank:
             self._collapsed.lowest.lowest = None
 
     def _rewind(self, step: int) -> None:
-        """Forget what the job repeats; where nothing is left, it is a new attempt."""
+        """Drop the steps that the job repeats; if no step is left, it is a new attempt."""
         self._num_held = 0
         if self._latch is not None and self._latch[1] >= step:
             self._thaw()
@@ -444,7 +451,7 @@ class SignalBank:
             self._begin_attempt()
 
     def _begin_attempt(self) -> None:
-        """A run from its first step again, or another one in the same log."""
+        """The run starts from its first step again, or another run begins in the same log."""
         self._relearn()
         self._collapsed.clear()
         self._collapsed.lowest.lowest = None

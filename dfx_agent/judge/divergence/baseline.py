@@ -1,6 +1,6 @@
-"""What is normal for one signal: its newest completed steps, with their trend, and its start.
+"""The baseline of one signal: its recent completed steps, their trend, and the start of the run.
 
-Scores are in the signal's own scale: the logarithm for positive signals, the value for the rest.
+A score is the logarithm of a positive signal, and the value itself of any other signal.
 """
 
 from __future__ import annotations
@@ -19,61 +19,61 @@ from dfx_agent.judge.divergence.bands import (
     median_of_sorted,
     trend_of,
 )
-from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.saved_state import SavedState
 from dfx_agent.judge.divergence.symptoms import SignalSpec
 from dfx_agent.judge.divergence.value_steps import ValueSteps
 
 WINDOW_STEPS = 64
-# the newest are left out: a change must not become its own yardstick at once
+# the last rows are not used yet: a change must not be compared with itself
 GAP_STEPS = 2
 MIN_STEPS = 3
 WARM_STEPS = 12
 COLD_LOG_SCALE = 0.5
 COLD_RAW_FACTOR = 3.0
-# a deviation estimated from n rows is wide by 1 + 5 / (n - 1): the 99.9 % point of Student's t
-# against that of the normal distribution, within 10 % from 6 rows on
+# a deviation estimated from n rows is widened by 1 + 5 / (n - 1). This is the 99.9 % point of
+# Student's t relative to the normal distribution, within 10 % from 6 rows on
 FEW_ROWS_FACTOR = 5.0
 
-# values of the start, counted from 0, that the drift is measured against
+# indices of the values that represent the start of the run
 _START_FROM, _START_TO = 4, 20
 RECENT_STEPS = 8
 
 
 @dataclass(frozen=True)
-class KeptBaseline(Kept):
-    """``rows``: step and score. ``values``: the different ones of a raw signal."""
+class SavedBaseline(SavedState):
+    """Saved state of a ``Baseline``."""
 
     rows: tuple[tuple[int, float], ...]
+    """(step, score), oldest first."""
     is_frozen: bool
     values: tuple[float, ...]
+    """Distinct values of a raw signal."""
 
 
 @dataclass(frozen=True)
-class KeptDrift(Kept):
-    """``start``: step and value."""
+class SavedDrift(SavedState):
+    """Saved state of a ``Drift``."""
 
     EARLIER: ClassVar = {"num": "num_values"}
 
     num_values: int
     start: tuple[tuple[int, float], ...]
+    """(step, value) near the start of the run."""
     recent: tuple[float, ...]
 
 
 class Baseline:
-    """The newest ``WINDOW_STEPS + GAP_STEPS`` scored steps; frozen, it admits nothing.
-
-    ``is_ready``: the newest band is past the cold start.
-    """
+    """Stores the last ``WINDOW_STEPS + GAP_STEPS`` scored steps. A frozen baseline adds no rows."""
 
     def __init__(self, spec: SignalSpec) -> None:
-        self.is_ready = False
+        self.is_ready = False  # whether the last band was made of at least 12 rows
         self._spec = spec
         self._steps = ValueSteps()
         self._rows: deque[tuple[int, float]] = deque(maxlen=WINDOW_STEPS + GAP_STEPS)
         self._is_frozen = False
-        # sorted scores of the rows in use; None: made when needed
+        # sorted scores of the rows in use; None if they must be sorted again
         self._ordered: list[float] | None = None
-        self._begin = 0  # of the half of the sorted scores that is nearer to their median
+        self._begin = 0  # index of the nearer half, see median_distance
 
     def admit(self, step: int, score: float, *, is_learned: bool = True) -> None:
         if self._spec.is_raw:
@@ -89,16 +89,19 @@ class Baseline:
 
     @property
     def smallest_step(self) -> float:
-        """Between values of a raw signal; 0 if not known."""
+        """Smallest difference between two values of a raw signal; 0 if unknown."""
         return self._steps.smallest
 
     @property
     def num_rows(self) -> int:
-        """Those in use, and the newest that wait."""
+        """Rows in use, and the last two, which are not used yet."""
         return len(self._rows)
 
     def freeze(self) -> None:
-        """Stop learning; the newest rows, not in use yet, belong to what is happening now."""
+        """Stop learning.
+
+        The last rows, not in use yet, belong to the present event and are dropped.
+        """
         if self._is_frozen:
             return
         for _ in range(min(GAP_STEPS, len(self._rows))):
@@ -112,7 +115,7 @@ class Baseline:
         self._is_frozen = False
 
     def rewind(self, step: int) -> None:
-        """Forget ``step`` and what came after it: the job goes there again."""
+        """Drop ``step`` and later steps, because the job will repeat them."""
         while self._rows and self._rows[-1][0] >= step:
             self._rows.pop()
         self._ordered = None
@@ -123,7 +126,10 @@ class Baseline:
         self._is_frozen = self.is_ready = False
 
     def band(self) -> Band | None:
-        """None until enough rows are in use: 3, of a signal that starts at zero 12."""
+        """The expected range of the next score.
+
+        None until 3 rows are in use (12 for a signal that starts at zero).
+        """
         ordered, spec = self._ordered, self._spec
         if ordered is None:
             ordered = self._ordered = sorted(self._scores_in_use())
@@ -135,7 +141,7 @@ class Baseline:
         self._begin, distance = median_distance(ordered, middle, self._begin)
         spread, floor = MAD_TO_SIGMA * distance, spec.scale_floor
         if spec.is_raw:
-            # outliers are part of a reward; the median distance of one mostly the same is 0
+            # outliers are part of a reward; if most values are equal, the median distance is 0
             spread = max(spread, mean_deviation(ordered))
         if spec.is_raw or not is_ready:
             floor = self._floor(middle, num)
@@ -144,26 +150,26 @@ class Baseline:
         trend = trend_of(self._scores_in_use(), spread, floor) if has_spread else None
         return Band(middle, scale, trend, max(spread, floor))
 
-    def kept(self) -> KeptBaseline:
-        return KeptBaseline(tuple(self._rows), self._is_frozen, self._steps.kept())
+    def save(self) -> SavedBaseline:
+        return SavedBaseline(tuple(self._rows), self._is_frozen, self._steps.save())
 
-    def resume(self, kept: KeptBaseline) -> None:
-        self._rows = deque(kept.rows, self._rows.maxlen)
-        self._is_frozen = kept.is_frozen
-        self._steps.resume(kept.values)
+    def resume(self, saved: SavedBaseline) -> None:
+        self._rows = deque(saved.rows, self._rows.maxlen)
+        self._is_frozen = saved.is_frozen
+        self._steps.resume(saved.values)
         self._ordered = None
 
     def _scores_in_use(self) -> list[float]:
-        """Oldest first."""
+        """Scores of the rows in use, oldest first."""
         scores = [score for _, score in self._rows]
         return scores if self._is_frozen else scores[:-GAP_STEPS]
 
     def _floor(self, median: float, num_rows: int) -> float:
-        """The smallest scale believed; wider while there are few rows, interpolated to normal."""
+        """The smallest scale that is accepted. It is wider while there are fewer than 12 rows."""
         if not self._spec.is_raw:
             floor, cold = self._spec.scale_floor, COLD_LOG_SCALE
         else:
-            # a tenth of the median is relative already: being cold does not multiply it
+            # a tenth of the median is relative already, so few rows do not widen it
             least = max(0.1 * abs(median), self._steps.noise_at(median))
             floor = max(self._spec.scale_floor, least)
             cold = max(COLD_RAW_FACTOR * self._spec.scale_floor, least)
@@ -174,7 +180,7 @@ class Baseline:
 
 
 class Drift:
-    """The newest values against those near the start of the run (or of the attachment)."""
+    """Compares the last 8 values with values near the start of the run (or of the attachment)."""
 
     def __init__(self) -> None:
         self._num_values = 0
@@ -191,12 +197,12 @@ class Drift:
         self._recent_median = None
 
     def rewind(self, step: int) -> None:
-        """Forget the newest values, and those of the start that the job will report again."""
-        kept = [row for row in self._start if row[0] < step]
-        if len(kept) < len(self._start):
-            self._num_values = _START_FROM + len(kept)
+        """Drop the recent values, and values of the start that the job will report again."""
+        remaining = [row for row in self._start if row[0] < step]
+        if len(remaining) < len(self._start):
+            self._num_values = _START_FROM + len(remaining)
             self._start_median = None
-        self._start = kept
+        self._start = remaining
         self._recent.clear()
 
     def clear(self) -> None:
@@ -215,18 +221,18 @@ class Drift:
 
     @property
     def start_median(self) -> float | None:
-        """None until the start is complete and the newest values no longer overlap it."""
+        """None until the start is complete and the last 8 values do not overlap it."""
         if self._num_values <= _START_TO + RECENT_STEPS:
             return None
         if self._start_median is None:
             self._start_median = median_of_sorted(sorted(value for _, value in self._start))
         return self._start_median
 
-    def kept(self) -> KeptDrift:
-        return KeptDrift(self._num_values, tuple(self._start), tuple(self._recent))
+    def save(self) -> SavedDrift:
+        return SavedDrift(self._num_values, tuple(self._start), tuple(self._recent))
 
-    def resume(self, kept: KeptDrift) -> None:
-        self._num_values = kept.num_values
-        self._start = list(kept.start)
-        self._recent = deque(kept.recent, RECENT_STEPS)
+    def resume(self, saved: SavedDrift) -> None:
+        self._num_values = saved.num_values
+        self._start = list(saved.start)
+        self._recent = deque(saved.recent, RECENT_STEPS)
         self._start_median = self._recent_median = None

@@ -1,4 +1,4 @@
-"""Which family of signals left its range first: what that usually means, and what to change."""
+"""The likely cause of a divergence, by the family of signals that left its range first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from dfx_agent.snapshot import CollapseRow, OnsetRange, SignalState
 
 
 class _Meaning(NamedTuple):
-    """``cause`` is stable; ``change`` completes "roll back, then"."""
+    """What it means if one family of signals moved first."""
 
     cause: str
+    """Cause of the verdict. Users match on it, so it does not change."""
     change: str
+    """What to change; completes the sentence "Roll back to the checkpoint, then …"."""
 
 
-# docs/runbook.md names the same; from the onsets of the collapses in shared/reference
+# docs/runbook.md names the same causes; they come from the onsets of recorded collapses
 _MEANINGS = {
     "mismatch": _Meaning(
         "mismatch KL first: rollout engine and trainer disagree (weights not synchronised, "
@@ -52,20 +54,20 @@ _BLOW_UP_CHANGE = "lower the learning rate, and check the loss scale and the bat
 
 
 def cause(onset: OnsetRange) -> str:
-    """What that usually means; "" where nothing moved."""
+    """The usual cause; "" if no signal moved."""
     return _meaning(onset.first).cause if onset.first else ""
 
 
 def change(onset: OnsetRange) -> str:
-    """What to change before the run goes on from an older checkpoint."""
+    """What to change before the run continues from an older checkpoint."""
     return _meaning(onset.first or "divergence").change
 
 
 def onset_of(state: SignalState) -> OnsetRange:
-    """Since when, and what came first: as settled when the page began, else as of this step.
+    """The step at which the divergence began, and the family that moved first.
 
-    The step that all signals together point to (``state.onset``), but where a collapse by size is
-    older the first step of all that moved.
+    The onset is fixed when the alert begins. Before, it is the step that all signals together point
+    to (``state.onset``), or the first step of a collapse by size if that is earlier.
     """
     found = state.onset
     if found is not None and found.first:
@@ -82,13 +84,13 @@ def onset_of(state: SignalState) -> OnsetRange:
 
 
 def _meaning(first: str) -> _Meaning:
-    """Of a family; a loss is in none."""
-    known = _MEANINGS.get(first)
-    return known or _Meaning(_BLOW_UP.format(signal=first), _BLOW_UP_CHANGE)
+    """Meaning of a family, or of a loss, which belongs to no family."""
+    meaning = _MEANINGS.get(first)
+    return meaning or _Meaning(_BLOW_UP.format(signal=first), _BLOW_UP_CHANGE)
 
 
 def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
-    """Of what began in the same step not the reward, which follows from the others."""
+    """What moved first. Not the reward if others moved in the same step: it follows them."""
     onsets = [
         (row.onset_step, _named(state, row.symptom))
         for row in state.symptoms
@@ -100,17 +102,17 @@ def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
         for row in collapses
         if row.onset_step is not None
     ]
-    return min(onsets, key=lambda each: (each[0], each[1] == "reward"))[1] if onsets else ""
+    return min(onsets, key=lambda onset: (onset[0], onset[1] == "reward"))[1] if onsets else ""
 
 
 def _collapsed(signal: str, families: dict[str, str]) -> str:
-    """By the family of the signal; a loss is in none, and what has no signal is about length."""
+    """The family of a collapsed signal; the signal itself if it has none, as a loss."""
     family = families.get(signal, signal) if signal else "length"
     return family if family in _MEANINGS else signal
 
 
 def _named(state: SignalState, symptom: str) -> str:
-    """The family, or which KL it was where only the mismatch moved."""
-    moved = {r.signal for r in state.signals if r.symptom == symptom and (r.z or 0.0) > 2}
+    """The family, or "mismatch" if only the mismatch KL moved."""
+    moved = {row.signal for row in state.signals if row.symptom == symptom and (row.z or 0.0) > 2}
     only_mismatch = symptom == "divergence" and moved
-    return "mismatch" if only_mismatch and all("mismatch" in m for m in moved) else symptom
+    return "mismatch" if only_mismatch and all("mismatch" in name for name in moved) else symptom

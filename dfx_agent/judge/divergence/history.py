@@ -1,4 +1,4 @@
-"""Training health over steps, as rows of each signal and symptom."""
+"""Training health as time series over steps, for each signal and symptom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dfx_agent.snapshot import (
 
 
 def signal_history(states: Sequence[SignalState]) -> SignalHistory:
-    """Of the newest judged steps, oldest first."""
+    """Time series of all signals and symptoms over the last steps; ``states``: oldest first."""
     by_name = [{row.signal: row for row in state.signals} for state in states]
     names = dict.fromkeys(name for rows in by_name for name in rows)
     active = [

@@ -1,4 +1,4 @@
-"""From metrics of the catalogue to the signals of the bank, live and from log files alike."""
+"""Maps metrics of the catalogue to signals of the detector, for live runs and for log files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dfx_agent.catalogue.native import MAPPED_PREFIX
 from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.catalogue.native.meaning import Meaning, keys_by_signal, meaning_of
 from dfx_agent.judge.divergence.aborted_share import ABORTED
-from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.saved_state import SavedState
 from dfx_agent.judge.divergence.score_spread import SCORE_MAX, SCORE_MIN
 from dfx_agent.judge.divergence.symptoms import SIGNALS, StepSignals
 
-# catalogue metric and its labels without those of the rank; empty labels are not there
+# metric of the catalogue and its labels, without empty labels and labels of the rank
 Source = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -24,21 +24,21 @@ def _source(metric: str, **labels: str) -> Source:
 
 
 _TRUNCATED = _source("dfx_response_clip_ratio")
-# frameworks that tell it in other words: RLinf who ended, ROLL how many did not
+# RLinf reports the share of ended responses, ROLL the number of truncated ones
 _ENDED = _source("dfx_response_ended_ratio")
 _NUM_TRUNCATED = _source("dfx_response_clip_samples", which="total")
 _NUM_SAMPLES = _source("dfx_step_samples")
-# what the guest's hooks name by model: the policy goes before an optimizer without a name
+# metrics that the guest's hooks report per model; the policy is preferred to a model without name
 _BY_MODEL = {"loss": "dfx_loss", "grad_norm": "dfx_grad_norm"}
 _POLICY_MODELS = ("actor", "policy")
-# they say nothing of the policy, also where nobody else reports
+# these models say nothing about the policy, even if no other model reports
 _OTHER_MODELS = frozenset({"critic", "ref"})
-# reports of one model alone after which no policy is waited for any more
-LONE_STEPS = 32
-# steps in which others report and the one that speaks does not, until another speaks
-SILENT_STEPS = 32
+# if only one model has reported for this many steps, it is used as the policy
+ONLY_MODEL_STEPS = 32
+# a source that is missing for this many steps is replaced by another one
+MISSING_STEPS = 32
 
-# best first
+# sources of each signal, best first
 _SOURCES: dict[str, tuple[Source, ...]] = {
     "policy_kl": (_source("dfx_policy_kl_k1_nats"),),
     "policy_kl_k2": (_source("dfx_policy_kl_k2_nats"),),
@@ -63,7 +63,7 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
     "response_length": (
         _source("dfx_response_length_tokens", stat="mean"),
         _source("dfx_response_length_tokens", stat="mean", variant="train"),
-        # prime-rl prints no other; prompts are in it
+        # the only length of prime-rl; it includes the prompt
         _source("dfx_total_length_tokens", stat="mean", env="all"),
     ),
     "truncation": (_TRUNCATED, _source("dfx_response_clip_ratio", variant="train")),
@@ -82,13 +82,13 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
 }
 
 
-_KNOWN = frozenset(
+_ALL_SOURCES = frozenset(
     (*(source for sources in _SOURCES.values() for source in sources),
      _ENDED, _NUM_TRUNCATED, _NUM_SAMPLES)
 )  # fmt: skip
 
 
-# metrics in which a NaN or Inf is a finding -> what it is the fault of; also of other models
+# metrics in which a NaN or Inf is a finding -> place of the fault; includes other models
 _PLACES = {
     "dfx_critic_loss": "loss",
     "dfx_actor_entropy_loss": "loss",
@@ -103,30 +103,31 @@ _PLACES = {
 
 
 def broken_place(framework: str, key: str) -> str | None:
-    """Where a NaN in this native key is a finding of its own: "loss", "grad"."""
+    """The place ("loss" or "grad") in which a NaN of this native key is a finding, else None."""
     native = native_names(framework).find(key)
     return _PLACES.get(native.metric) if native else None
 
 
 class Input(NamedTuple):
-    """What a native key is to the signals: ``value = scale * native value`` of this source."""
+    """How a native key becomes a signal."""
 
     source: Source
     scale: float
+    """Value of the source = scale * native value."""
 
 
 def source_of(metric: str, labels: Mapping[str, str]) -> Source | None:
-    """Where a metric goes; None when no signal is made of it. The same for every step.
+    """The source of a signal that this metric is; None if no signal uses it.
 
-    Of several agents of one run (label ``agent``) the one that is reported last speaks for it.
+    The label ``agent`` is ignored: if several agents of a run report, the last value counts.
     """
-    told = {name: text for name, text in labels.items() if text and name != "agent"}
-    source = _source(metric, **told)
-    return source if source in _KNOWN or _signal_of_model(source) else None
+    used = {name: text for name, text in labels.items() if text and name != "agent"}
+    source = _source(metric, **used)
+    return source if source in _ALL_SOURCES or _signal_of_model(source) else None
 
 
 def _signal_of_model(source: Source) -> str | None:
-    """The signal that a model gives when it is the only one of its run."""
+    """The signal of a metric that is labelled by model only; None for critic and ref."""
     metric, labels = source
     if tuple(name for name, _ in labels) != ("model",) or labels[0][1] in _OTHER_MODELS:
         return None
@@ -135,7 +136,7 @@ def _signal_of_model(source: Source) -> str | None:
 
 @lru_cache(maxsize=4096)
 def input_of(framework: str, key: str) -> Input | None:
-    """A native key of this framework; None when no signal is made of it."""
+    """How to read this native key of a framework; None if no signal uses it."""
     native = native_names(framework).find(key)
     source = native and source_of(native.metric, native.labels)
     return Input(source, native.scale) if native and source else None
@@ -143,7 +144,7 @@ def input_of(framework: str, key: str) -> Input | None:
 
 @lru_cache(maxsize=4096)
 def signal_of(framework: str, key: str) -> str | None:
-    """The signal that a native key of this framework is read for; None if for none."""
+    """The name of the signal that uses this native key; None if no signal does."""
     found = input_of(framework, key)
     if found is None:
         return None
@@ -154,34 +155,36 @@ def signal_of(framework: str, key: str) -> str | None:
 
 
 class LiveInputs:
-    """Native keys of a live run. What no file of the catalogue names is read by meaning.
+    """Maps native keys of a live run to signals.
 
-    Only a key of which every word is understood is read so, and only for a signal that no known
-    key gives. Of several such keys the best one is read from the moment that it is reported.
+    A key that the catalogue does not list is mapped by its meaning, if every word of it is
+    understood and no listed key provides the signal. If several such keys provide one signal, the
+    best one is used as soon as it is reported.
     """
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
-        self._by_meaning: dict[str, str] = {}
+        self._listed_signals: set[str] = set()  # signals that a listed key provides
+        self._key_by_signal: dict[str, str] = {}  # keys that were mapped by meaning
 
     def find(self, framework: str, key: str) -> Input | None:
+        """How to read this native key; None if no signal uses it."""
         found = input_of(framework, key)
         if found is not None:
             if (signal := signal_of(framework, key)) is not None:
-                self._known.add(signal)
+                self._listed_signals.add(signal)
             return found
         meaning = clear_meaning(framework, key)
-        if meaning is None or meaning.signal in self._known:
+        if meaning is None or meaning.signal in self._listed_signals:
             return None
-        before = self._by_meaning.setdefault(meaning.signal, key)
+        before = self._key_by_signal.setdefault(meaning.signal, key)
         if before != key and keys_by_signal([before, key])[meaning.signal][0] == key:
-            self._by_meaning[meaning.signal] = before = key
+            self._key_by_signal[meaning.signal] = before = key
         return input_of(framework, MAPPED_PREFIX + meaning.signal) if before == key else None
 
 
 @lru_cache(maxsize=4096)
 def clear_meaning(framework: str, key: str) -> Meaning | None:
-    """What a key means that this framework's names do not know; None where words are strange."""
+    """The meaning of a key that the catalogue does not list; None if a word is not understood."""
     if native_names(framework).find(key) is not None:
         return None
     meaning = meaning_of(key)
@@ -191,30 +194,33 @@ def clear_meaning(framework: str, key: str) -> Meaning | None:
 _T = TypeVar("_T")
 
 
-class Speaker(Generic[_T]):
-    """Who speaks for one thing: the same one for as long as it does not fall silent."""
+class StickySource(Generic[_T]):
+    """The chosen source of one signal. It changes only if the source stops reporting."""
 
     def __init__(self, chosen: _T | None = None) -> None:
         self.chosen = chosen
-        self._num_silent = 0
+        self._num_missing = 0
 
     def choose(self, candidates: Sequence[_T]) -> tuple[_T | None, bool]:
-        """Who of them (best first) speaks in this step, and whether another did before."""
+        """(the source for this step, whether it has just replaced another one).
+
+        ``candidates``: sources that report in this step, best first.
+        """
         if self.chosen in candidates:
-            self._num_silent = 0
+            self._num_missing = 0
             return self.chosen, False
         if self.chosen is not None and candidates:
-            self._num_silent += 1
-        if not candidates or 0 < self._num_silent < SILENT_STEPS:
+            self._num_missing += 1
+        if not candidates or 0 < self._num_missing < MISSING_STEPS:
             return None, False
         is_other = self.chosen is not None
-        self.chosen, self._num_silent = candidates[0], 0
+        self.chosen, self._num_missing = candidates[0], 0
         return self.chosen, is_other
 
 
 @dataclass(frozen=True)
-class KeptSpeaker(Kept):
-    """The metric that speaks for a signal."""
+class SavedSource(SavedState):
+    """Saved choice: the metric that is used for a signal."""
 
     signal: str
     metric: str
@@ -222,21 +228,21 @@ class KeptSpeaker(Kept):
 
 
 class SignalInputs:
-    """Chooses the values of one run that are signals."""
+    """Chooses one metric for each signal of a run."""
 
     def __init__(self) -> None:
-        self._speakers: dict[str, Speaker[Source]] = {}
-        # by signal: a model that reports alone, and how often in a row
-        self._lone: dict[str, tuple[Source, int]] = {}
-        # what a step with the same sources is read from, where no speaker is about to change
-        self._sources: dict[Source, None] = {}
+        self._sticky_by_signal: dict[str, StickySource[Source]] = {}
+        # signal -> (the only model that reports it, for how many steps in a row)
+        self._only_model: dict[str, tuple[Source, int]] = {}
+        # sources of the last step, if a step with the same sources needs no new choice
+        self._settled_sources: dict[Source, None] = {}
         self._chosen: dict[str, Source] = {}
 
     def signals(self, values: Mapping[Source, float]) -> StepSignals:
-        """Values by signal, for the signals that this step reported."""
+        """Values by signal, for the signals that this step reports."""
         values = _with_truncation(values)
         changed: frozenset[str] = frozenset()
-        if not self._sources or values.keys() != self._sources.keys():
+        if not self._settled_sources or values.keys() != self._settled_sources.keys():
             changed = self._choose(values)
         found = StepSignals({signal: values[source] for signal, source in self._chosen.items()})
         if changed:
@@ -244,58 +250,64 @@ class SignalInputs:
         return found
 
     def _choose(self, values: Mapping[Source, float]) -> frozenset[str]:
-        """Who speaks for each signal in this step; returns the signals with another speaker."""
+        """Choose the source of each signal. Returns the signals whose source has changed."""
         self._chosen, changed, is_settled = {}, set(), True
         for signal in _SOURCES:
-            speaker = self._speakers.setdefault(signal, Speaker())
-            before = self._lone.get(signal)
+            sticky = self._sticky_by_signal.setdefault(signal, StickySource())
+            before = self._only_model.get(signal)
             candidates = self._candidates(signal, values)
-            source, is_other = speaker.choose(candidates)
+            source, is_other = sticky.choose(candidates)
             if source is not None:
                 self._chosen[signal] = source
             if is_other:
                 changed.add(signal)
             is_waiting = bool(candidates) and source is None
-            is_settled &= not (is_waiting or self._lone.get(signal) is not before)
-        self._sources = dict.fromkeys(values) if is_settled else {}
+            is_settled &= not (is_waiting or self._only_model.get(signal) is not before)
+        self._settled_sources = dict.fromkeys(values) if is_settled else {}
         return frozenset(changed)
 
     def source(self, signal: str) -> Source | None:
-        """What speaks for a signal; None before anything did."""
-        speaker = self._speakers.get(signal)
-        return None if speaker is None else speaker.chosen
+        """The chosen source of a signal; None before one was chosen."""
+        sticky = self._sticky_by_signal.get(signal)
+        return None if sticky is None else sticky.chosen
 
     def _candidates(self, signal: str, values: Mapping[Source, float]) -> list[Source]:
         found = [source for source in _SOURCES[signal] if source in values]
         chosen = self.source(signal)
         if chosen is not None and chosen in values and chosen not in found:
-            return [chosen]  # a lone model
-        lone = None if found else self._lone_model(signal, values)
-        return found if lone is None else [lone]
+            return [chosen]  # the only model
+        only_model = None if found else self._long_only_model(signal, values)
+        return found if only_model is None else [only_model]
 
-    def _lone_model(self, signal: str, values: Mapping[Source, float]) -> Source | None:
-        """The only model there is, once it has been the only one for long."""
+    def _long_only_model(self, signal: str, values: Mapping[Source, float]) -> Source | None:
+        """The only model of the run, once it has been the only one for 32 steps."""
         if signal not in _BY_MODEL:
             return None
         models = [source for source in values if _signal_of_model(source) == signal]
         if not models:
             return None
-        before, num_steps = self._lone.get(signal, (models[0], 0))
+        before, num_steps = self._only_model.get(signal, (models[0], 0))
         is_alone = models == [before]
-        self._lone[signal] = models[0], num_steps + 1 if is_alone else 0
-        return before if is_alone and num_steps + 1 >= LONE_STEPS else None
+        self._only_model[signal] = models[0], num_steps + 1 if is_alone else 0
+        return before if is_alone and num_steps + 1 >= ONLY_MODEL_STEPS else None
 
-    def kept(self) -> tuple[KeptSpeaker, ...]:
-        speakers = self._speakers.items()
-        return tuple(KeptSpeaker(signal, *s.chosen) for signal, s in speakers if s.chosen)
+    def save(self) -> tuple[SavedSource, ...]:
+        sticky_sources = self._sticky_by_signal.items()
+        return tuple(
+            SavedSource(signal, *sticky.chosen)
+            for signal, sticky in sticky_sources
+            if sticky.chosen
+        )
 
-    def resume(self, kept: Iterable[KeptSpeaker]) -> None:
-        self._speakers = {of.signal: Speaker((of.metric, of.labels)) for of in kept}
-        self._sources = {}
+    def resume(self, saved: Iterable[SavedSource]) -> None:
+        self._sticky_by_signal = {
+            choice.signal: StickySource((choice.metric, choice.labels)) for choice in saved
+        }
+        self._settled_sources = {}
 
 
 def _with_truncation(values: Mapping[Source, float]) -> Mapping[Source, float]:
-    """With the share of cut responses, where the step tells it in other words."""
+    """Add the share of truncated responses if the step reports it in another form."""
     if _TRUNCATED in values:
         return values
     if _ENDED in values:

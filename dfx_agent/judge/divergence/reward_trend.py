@@ -1,7 +1,7 @@
-"""Where the reward of a run goes: improving (it vetoes votes), or fallen far below its best.
+"""Whether the reward of a run improves, or has fallen far below its best.
 
-Counted in rows that reported a reward. The level is the running median of 3, so that one row, good
-or bad, decides nothing.
+An improving reward prevents a divergence alert. Only rows that report a reward count. The level is
+the running median of 3 rows, so that a single row decides nothing.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dfx_agent.judge.divergence.bands import median_of_sorted
-from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.saved_state import SavedState
 
 IMPROVING_Z = 2.0
 IMPROVING_MEDIAN_Z = 1.0
 IMPROVING_STEPS = 10
-# a page that is on ends by a better reward only when that lasts
+# while the alert fires, an improving reward ends it only after so many rows
 PERSISTENT_STEPS = 8
 FALLING_CHANGES = 3.0
 DRAWDOWN_CHANGES = 6.0
 DRAWDOWN_SHARE = 0.5
 DRAWDOWN_STEPS = 3
-# changes smaller than a third of what the reward's scale is floored with are not believed
+# changes below a third of these floors of the reward's scale count as noise
 _SCALE_FLOOR, _RELATIVE_FLOOR = 0.05, 0.1
 _LEVEL_ROWS = 3
 _START_ROWS = 5
 _WINDOW_ROWS = 64
-_NEWEST_CHANGES = 8
+_LATEST_CHANGES = 8
 # median of |N(0, 1)| / mean of it
 _MEAN_TO_MEDIAN = 0.8454
 
 
 @dataclass(frozen=True)
-class KeptRewardTrend(Kept):
-    """``values`` and ``levels``: step and number."""
+class SavedRewardTrend(SavedState):
+    """Saved state of a ``RewardTrend``; fields as there."""
 
     EARLIER: ClassVar = {
         "known": "is_known",
@@ -51,8 +51,10 @@ class KeptRewardTrend(Kept):
     num_rows_left: int
     num_marked: int
     values: tuple[tuple[int, float], ...]
+    """(step, reward) of the last 3 rows."""
     changes: tuple[float, ...]
     levels: tuple[tuple[int, float], ...]
+    """(step, median of 3) of the last 64 rows."""
     starts: tuple[float, ...]
     best: float | None
     num_down: int
@@ -60,7 +62,7 @@ class KeptRewardTrend(Kept):
 
 
 class RewardTrend:
-    """``is_improving`` is None until a reward was scored."""
+    """Follows the level of the reward over the rows of one run."""
 
     def __init__(self) -> None:
         self._is_known = False
@@ -76,7 +78,11 @@ class RewardTrend:
         self._fall_step: int | None = None
 
     def observe(self, step: int, value: float | None, z: float | None, smallest: float) -> None:
-        """``z`` against the plain baseline; ``smallest`` step between values, 0 if not known."""
+        """Process one row; ``value`` is None if it reported no reward.
+
+        ``z``: distance from the baseline without trend. ``smallest``: smallest difference between
+        two values, 0 if unknown.
+        """
         self._num_rows_left = max(0, self._num_rows_left - 1)
         if value is None:
             return
@@ -86,12 +92,15 @@ class RewardTrend:
             self._starts.append(value)
         self._values.append((step, value))
         if len(self._values) == _LEVEL_ROWS:
-            self._follow(step, _median([v for _, v in self._values]), smallest)
+            self._follow(step, _median([reward for _, reward in self._values]), smallest)
         if z is not None:
             self._mark(z)
 
     def is_improving(self, *, is_latched: bool) -> bool | None:
-        """While a page is on, only what has lasted counts."""
+        """Whether the reward improves; None until a reward was scored.
+
+        ``is_latched``: while the alert fires, the reward must have improved for 8 rows.
+        """
         if not self._is_known:
             return None
         if is_latched:
@@ -100,35 +109,35 @@ class RewardTrend:
 
     @property
     def is_down(self) -> bool:
-        """Whether the newest level is far below the best, for one row at least."""
+        """Whether the latest level is far below the best."""
         return self._num_down > 0
 
     @property
     def fell_step(self) -> int | None:
-        """Since when it has been below its best by more than noise, be it little."""
+        """Step since which the reward has been below its best by more than noise."""
         return self._fall_step
 
     @property
     def fall_step(self) -> int | None:
-        """Since when the reward has been falling, once it is far below its best: a drawdown."""
+        """As ``fell_step``, but None until the reward has been far below its best for 3 rows."""
         return self._fall_step if self._num_down >= DRAWDOWN_STEPS else None
 
     def clear(self) -> None:
-        """What is now is the start."""
+        """Restart: the present reward is the start of the run."""
         was_known = self._is_known
         self.__init__()  # type: ignore[misc]
         self._is_known = was_known
 
     def rewind(self, step: int) -> None:
-        """Forget ``step`` and what came after it."""
-        self._values = deque((r for r in self._values if r[0] < step), _LEVEL_ROWS)
-        self._levels = deque((r for r in self._levels if r[0] < step), _WINDOW_ROWS)
+        """Drop ``step`` and later steps, because the job repeats them."""
+        self._values = deque((row for row in self._values if row[0] < step), _LEVEL_ROWS)
+        self._levels = deque((row for row in self._levels if row[0] < step), _WINDOW_ROWS)
         self._best = max((level for _, level in self._levels), default=None)
         self._num_down = 0
         self._fall_step = None
 
-    def kept(self) -> KeptRewardTrend:
-        return KeptRewardTrend(
+    def save(self) -> SavedRewardTrend:
+        return SavedRewardTrend(
             is_known=self._is_known,
             zs=tuple(self._zs),
             num_rows_left=self._num_rows_left,
@@ -142,17 +151,17 @@ class RewardTrend:
             fall_step=self._fall_step,
         )
 
-    def resume(self, kept: KeptRewardTrend) -> None:
-        self._is_known = kept.is_known
-        self._zs = deque(kept.zs, IMPROVING_STEPS)
-        self._num_rows_left, self._num_marked = kept.num_rows_left, kept.num_marked
-        self._values = deque(kept.values, _LEVEL_ROWS)
-        self._changes = deque(kept.changes, _WINDOW_ROWS)
+    def resume(self, saved: SavedRewardTrend) -> None:
+        self._is_known = saved.is_known
+        self._zs = deque(saved.zs, IMPROVING_STEPS)
+        self._num_rows_left, self._num_marked = saved.num_rows_left, saved.num_marked
+        self._values = deque(saved.values, _LEVEL_ROWS)
+        self._changes = deque(saved.changes, _WINDOW_ROWS)
         self._ordered_changes = sorted(self._changes)
-        self._levels = deque(kept.levels, _WINDOW_ROWS)
-        self._starts = list(kept.starts)
-        self._best = kept.best
-        self._num_down, self._fall_step = kept.num_down, kept.fall_step
+        self._levels = deque(saved.levels, _WINDOW_ROWS)
+        self._starts = list(saved.starts)
+        self._best = saved.best
+        self._num_down, self._fall_step = saved.num_down, saved.fall_step
 
     def _add_change(self, change: float) -> None:
         changes, ordered = self._changes, self._ordered_changes
@@ -180,11 +189,11 @@ class RewardTrend:
         self._num_down = self._num_down + 1 if is_down and is_started else 0
 
     def _stop_improving(self, level: float, change: float) -> None:
-        """Where the reward is well below what it was in the newest rows."""
+        """End "improving" if the reward is well below its recent level."""
         highest = max(value for _, value in list(self._levels)[-2 * IMPROVING_STEPS :])
-        # the noise of a share grows with it: 64 rows of next to no success tell nothing of it
-        newest = max(change, _typical(sorted(list(self._changes)[-_NEWEST_CHANGES:])))
-        if highest - level >= FALLING_CHANGES * newest:
+        # the noise of a success rate grows with the rate, so 64 rows near 0 underestimate it
+        recent_change = max(change, _typical(sorted(list(self._changes)[-_LATEST_CHANGES:])))
+        if highest - level >= FALLING_CHANGES * recent_change:
             self._num_rows_left = self._num_marked = 0
             self._zs.clear()
 
@@ -196,15 +205,15 @@ class RewardTrend:
             self._num_rows_left = IMPROVING_STEPS
 
     def _is_high(self) -> bool:
-        """High in the newest rows, or somewhat above the baseline in more of them."""
-        newest = list(self._zs)
-        if len(newest) >= _LEVEL_ROWS and _median(newest[-_LEVEL_ROWS:]) > IMPROVING_Z:
+        """Whether z is high in the last 3 rows, or somewhat high in the last 10."""
+        zs = list(self._zs)
+        if len(zs) >= _LEVEL_ROWS and _median(zs[-_LEVEL_ROWS:]) > IMPROVING_Z:
             return True
-        return len(newest) == IMPROVING_STEPS and _median(newest) > IMPROVING_MEDIAN_Z
+        return len(zs) == IMPROVING_STEPS and _median(zs) > IMPROVING_MEDIAN_Z
 
 
 def _typical(ordered: Sequence[float]) -> float:
-    """How far a reward moves from row to row; one that mostly stays the same moves as well."""
+    """The typical change of a reward from row to row; above 0 even if most changes are 0."""
     if not ordered:
         return 0.0
     most = ordered[:-1] or ordered

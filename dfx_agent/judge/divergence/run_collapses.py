@@ -1,4 +1,4 @@
-"""States of a whole run that need no vote: spikes, a fallen entropy, dead, nothing is learned."""
+"""Detects collapses of a whole run: spikes, entropy fall, dead, not learning."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from dfx_agent.judge.divergence.collapse import (
     REWARD_FLOOR_MARGIN,
     SPIKE_WINDOW_STEPS,
     UNBELIEVABLE,
-    KeptStreak,
+    SavedStreak,
     Streak,
     is_spike,
 )
-from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.saved_state import SavedState
 from dfx_agent.judge.divergence.symptoms import SignalSpec
 
 _LEVEL_STEPS = 3
@@ -35,26 +35,28 @@ _LOG_ENTROPY_CRASH = math.log(ENTROPY_CRASH_FACTOR)
 
 
 class LowestReward:
-    """Whether the reward is where it was lowest; None until one was reported."""
+    """The lowest reward of the run so far; None before the first one."""
 
     def __init__(self) -> None:
         self.lowest: float | None = None
 
     def is_at(self, reward: float) -> bool:
+        """Update the lowest reward. Returns whether ``reward`` is within 1 % of it."""
         self.lowest = reward if self.lowest is None else min(self.lowest, reward)
         return reward <= self.lowest + REWARD_FLOOR_MARGIN * max(1.0, abs(self.lowest))
 
 
 @dataclass(frozen=True)
-class KeptSpikes(Kept):
-    """Since which report the newest spikes are counted, and the steps of the spikes."""
+class SavedSpikes(SavedState):
+    """Saved state of a ``Spikes``."""
 
     num_reports: int = 0
     spikes: tuple[tuple[int, int], ...] = ()
+    """(number of the report, step) of each spike."""
 
 
 class Spikes:
-    """Steps among the newest 64 reports of one signal that were far beyond its baseline."""
+    """Spikes among the last 64 reports of one signal."""
 
     def __init__(self) -> None:
         self._num_reports = 0
@@ -72,32 +74,32 @@ class Spikes:
         return tuple(step for _, step in self._spikes)
 
     def rewind(self, step: int) -> None:
-        self._spikes = deque(each for each in self._spikes if each[1] < step)
+        self._spikes = deque(spike for spike in self._spikes if spike[1] < step)
 
     def clear(self) -> None:
         self._spikes.clear()
 
-    def kept(self) -> KeptSpikes:
-        return KeptSpikes(self._num_reports, tuple(self._spikes))
+    def save(self) -> SavedSpikes:
+        return SavedSpikes(self._num_reports, tuple(self._spikes))
 
-    def resume(self, kept: KeptSpikes) -> None:
-        self._num_reports, self._spikes = kept.num_reports, deque(kept.spikes)
+    def resume(self, saved: SavedSpikes) -> None:
+        self._num_reports, self._spikes = saved.num_reports, deque(saved.spikes)
 
 
 @dataclass(frozen=True)
-class KeptEntropyFall(Kept):
-    """Logarithms: the newest scores, and their medians of three."""
+class SavedEntropyFall(SavedState):
+    """Saved state of an ``EntropyFall``: latest logarithms of the entropy, and medians of three."""
 
-    streak: KeptStreak = field(default_factory=KeptStreak)
+    streak: SavedStreak = field(default_factory=SavedStreak)
     scores: tuple[float, ...] = ()
     levels: tuple[float, ...] = ()
 
 
 class EntropyFall:
-    """Whether the entropy (its logarithm) fell to a fifth within 20 steps and has stayed low.
+    """Detects an entropy that fell to a fifth within 20 steps and has stayed low.
 
-    By medians of three: one row decides nothing. The reward does not speak against it: a policy
-    that repeats itself can still be rewarded, for a while.
+    Medians of three rows are compared, so that a single row decides nothing. A good reward is no
+    excuse: a policy that repeats itself can be rewarded for a while.
     """
 
     def __init__(self) -> None:
@@ -127,29 +129,28 @@ class EntropyFall:
         self._scores.clear()
         self._levels.clear()
 
-    def kept(self) -> KeptEntropyFall:
-        return KeptEntropyFall(self.streak.kept(), tuple(self._scores), tuple(self._levels))
+    def save(self) -> SavedEntropyFall:
+        return SavedEntropyFall(self.streak.save(), tuple(self._scores), tuple(self._levels))
 
-    def resume(self, kept: KeptEntropyFall) -> None:
-        self.streak.resume(kept.streak)
-        self._scores = deque(kept.scores, _LEVEL_STEPS)
-        self._levels = deque(kept.levels, ENTROPY_CRASH_WITHIN_STEPS)
+    def resume(self, saved: SavedEntropyFall) -> None:
+        self.streak.resume(saved.streak)
+        self._scores = deque(saved.scores, _LEVEL_STEPS)
+        self._levels = deque(saved.levels, ENTROPY_CRASH_WITHIN_STEPS)
 
 
 @dataclass(frozen=True)
-class KeptStillness(Kept):
-    """``reward``: the newest."""
+class SavedStillness(SavedState):
+    """Saved state of a ``Stillness``; ``reward`` is the latest one."""
 
-    streak: KeptStreak = field(default_factory=KeptStreak)
+    streak: SavedStreak = field(default_factory=SavedStreak)
     reward: float | None = None
 
 
 class Stillness:
-    """No gradient and a reward that stays at its lowest: nothing is learned.
+    """Detects a run that learns nothing: no gradient, and the reward stays at its lowest.
 
-    Loss and reference KL of exactly 0 are no gradient either, where no norm is reported and where
-    rounding leaves one of 1e-12. A reward at its best is not the lowest, unless it has never been
-    another.
+    A loss and a reference KL of exactly 0 also mean that there is no gradient. This covers runs
+    that report no norm, or a norm of 1e-12 by rounding.
     """
 
     def __init__(self) -> None:
@@ -157,7 +158,7 @@ class Stillness:
         self._reward: float | None = None
 
     def observe(self, step: int, values: Mapping[str, float], *, is_lowest: bool) -> None:
-        """A row that reports a reward."""
+        """Process a row that reports a reward."""
         is_still = _is_still(values)
         if is_still is None:
             return
@@ -166,16 +167,16 @@ class Stillness:
         self._reward = reward
         self.streak.observe(step, holds=is_still and is_same and is_lowest)
 
-    def kept(self) -> KeptStillness:
-        return KeptStillness(self.streak.kept(), self._reward)
+    def save(self) -> SavedStillness:
+        return SavedStillness(self.streak.save(), self._reward)
 
-    def resume(self, kept: KeptStillness) -> None:
-        self.streak.resume(kept.streak)
-        self._reward = kept.reward
+    def resume(self, saved: SavedStillness) -> None:
+        self.streak.resume(saved.streak)
+        self._reward = saved.reward
 
 
 def _is_still(values: Mapping[str, float]) -> bool | None:
-    """None where the row reports too little for an answer."""
+    """Whether the gradient of a row is zero; None if the row reports too little."""
     norm, loss, ref_kl = values.get(GRAD_NORM), values.get("loss"), values.get("ref_kl")
     if norm == 0:
         return True
@@ -185,17 +186,17 @@ def _is_still(values: Mapping[str, float]) -> bool | None:
 
 
 @dataclass(frozen=True)
-class KeptCollapses(Kept):
-    """``spikes``: by signal."""
+class SavedCollapses(SavedState):
+    """Saved state of a ``RunCollapses``; ``spikes`` by signal."""
 
-    fall: KeptEntropyFall = field(default_factory=KeptEntropyFall)
-    still: KeptStillness = field(default_factory=KeptStillness)
-    reward_fall: KeptStreak = field(default_factory=KeptStreak)
-    spikes: dict[str, KeptSpikes] = field(default_factory=dict)
+    fall: SavedEntropyFall = field(default_factory=SavedEntropyFall)
+    still: SavedStillness = field(default_factory=SavedStillness)
+    reward_fall: SavedStreak = field(default_factory=SavedStreak)
+    spikes: dict[str, SavedSpikes] = field(default_factory=dict)
 
 
 class RunCollapses:
-    """Of one run: spikes by signal, the fall of the entropy, whether it is dead or stands still."""
+    """The collapses of one run that need more than one signal or more than one step."""
 
     def __init__(self) -> None:
         self.dead = Streak(DEAD_STEPS)
@@ -206,7 +207,7 @@ class RunCollapses:
         self.lowest = LowestReward()
 
     def observe_signal(self, spec: SignalSpec, step: int, score: float, band: Band) -> None:
-        """A row that was scored."""
+        """Process a scored row of one signal: entropy fall and spikes."""
         if spec.name == ENTROPY:
             self.fall.observe(step, score, band)
         holds = score - band.median >= LOG_SPIKE and is_spike(spec, band, score)
@@ -214,7 +215,7 @@ class RunCollapses:
             self.spikes.setdefault(spec.name, Spikes()).observe(step, holds=holds)
 
     def observe(self, step: int, values: Mapping[str, float]) -> None:
-        """The states of the whole run; NaN compares as false."""
+        """Process one row of the run: not learning, dead. A NaN counts as "no"."""
         reward, truncation = values.get("reward"), values.get("truncation")
         if reward is None or not abs(reward) < UNBELIEVABLE:
             return
@@ -225,7 +226,7 @@ class RunCollapses:
 
     @property
     def is_any(self) -> bool:
-        """Whether any of them lasts."""
+        """Whether any collapse is active."""
         return bool(
             self.dead.num_steps
             or self.still.streak.num_steps
@@ -247,7 +248,7 @@ class RunCollapses:
             spikes.rewind(step)
 
     def relearn(self) -> None:
-        """What is now is normal; who is dead or stands still does so since when it did."""
+        """Make the present state normal; "dead" and "not learning" stay as they are."""
         self.fall.clear()
         self.reward_fall.clear()
         for spikes in self.spikes.values():
@@ -258,14 +259,16 @@ class RunCollapses:
         self.dead.clear()
         self.still.streak.clear()
 
-    def kept(self) -> KeptCollapses:
-        """All but ``lowest`` and ``dead``, which are in the bank's part by their old names."""
-        spikes = {name: each.kept() for name, each in self.spikes.items()}
-        return KeptCollapses(self.fall.kept(), self.still.kept(), self.reward_fall.kept(), spikes)
+    def save(self) -> SavedCollapses:
+        """Saved state without ``lowest`` and ``dead``, which the bank saves under its own names."""
+        saved_spikes = {name: spikes.save() for name, spikes in self.spikes.items()}
+        return SavedCollapses(
+            self.fall.save(), self.still.save(), self.reward_fall.save(), saved_spikes
+        )
 
-    def resume(self, kept: KeptCollapses) -> None:
-        self.fall.resume(kept.fall)
-        self.still.resume(kept.still)
-        self.reward_fall.resume(kept.reward_fall)
-        for name, of_signal in kept.spikes.items():
-            self.spikes.setdefault(name, Spikes()).resume(of_signal)
+    def resume(self, saved: SavedCollapses) -> None:
+        self.fall.resume(saved.fall)
+        self.still.resume(saved.still)
+        self.reward_fall.resume(saved.reward_fall)
+        for name, saved_spikes in saved.spikes.items():
+            self.spikes.setdefault(name, Spikes()).resume(saved_spikes)

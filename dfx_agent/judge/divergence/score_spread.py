@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.saved_state import SavedState
 
-# the highest and lowest score of a step; equal for many steps: nothing to learn from
+# names of the signal inputs: highest and lowest score of a step
 SCORE_MAX, SCORE_MIN = "score_max", "score_min"
 LEARNING_STEPS = 8
 
 
 @dataclass(frozen=True)
-class KeptSpread(Kept):
-    """Of one run; ``best`` score so far."""
+class SavedSpread(SavedState):
+    """Saved state of a ``ScoreSpread``."""
 
     num_identical: int | None
     num_different: int
@@ -24,13 +24,13 @@ class KeptSpread(Kept):
 
 
 class ScoreSpread:
-    """Whether the samples of a step differ in their score: without a difference nothing is learned.
+    """Counts steps in which all samples have the same score. Such a step teaches nothing.
 
-    ``num_identical`` is None until scores are reported. Where all have the best score of the run
-    the task is solved, and no signal is lost.
+    If all samples have the best score of the run, the task is solved and nothing is wrong.
     """
 
     def __init__(self) -> None:
+        # steps in a row with identical scores; None until scores are reported
         self.num_identical: int | None = None
         self.num_different = 0
         self._best: float | None = None
@@ -50,11 +50,12 @@ class ScoreSpread:
 
     @property
     def had_signal(self) -> bool:
+        """Whether scores have differed in at least 8 steps, and the task is not solved."""
         return self.num_different >= LEARNING_STEPS and not self._is_solved
 
-    def kept(self) -> KeptSpread:
-        return KeptSpread(self.num_identical, self.num_different, self._best, self._is_solved)
+    def save(self) -> SavedSpread:
+        return SavedSpread(self.num_identical, self.num_different, self._best, self._is_solved)
 
-    def resume(self, kept: KeptSpread) -> None:
-        self.num_identical, self.num_different = kept.num_identical, kept.num_different
-        self._best, self._is_solved = kept.best, kept.is_solved
+    def resume(self, saved: SavedSpread) -> None:
+        self.num_identical, self.num_different = saved.num_identical, saved.num_different
+        self._best, self._is_solved = saved.best, saved.is_solved

@@ -10,13 +10,13 @@ _BACK = "Roll back to the {checkpoint}, then {change}."
 DIVERGING = Sentence(
     "Training has been diverging since step {step}{between}: {symptoms}.",
     {"step": 40, "between": " (between steps 38 and 41)", "symptoms": _SYMPTOMS,
-     "checkpoint": "checkpoint of step 30, the newest before the divergence", "change": _CHANGE},
+     "checkpoint": "checkpoint of step 30, the latest before the divergence", "change": _CHANGE},
     action=_BACK,
 )  # fmt: skip
 WAS_DIVERGING = Sentence(
     "Training was diverging since step {step}{between}: {symptoms}.",
     {"step": 40, "between": "", "symptoms": "loss was far off its baseline until step 44",
-     "checkpoint": "newest checkpoint before step 40", "change": _CHANGE},
+     "checkpoint": "latest checkpoint before step 40", "change": _CHANGE},
     action=_BACK,
 )  # fmt: skip
 NOT_LEARNING = Sentence(

@@ -1,4 +1,4 @@
-"""One training signal of one run: robust z against its baseline, CUSUM, drift."""
+"""One training signal of one run: its distance from the baseline, CUSUM alarms, and drift."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from dfx_agent.judge.divergence.anchor import Anchor, KeptAnchor
+from dfx_agent.judge.divergence.anchor import Anchor, SavedAnchor
 from dfx_agent.judge.divergence.bands import Band
-from dfx_agent.judge.divergence.baseline import Baseline, Drift, KeptBaseline, KeptDrift
+from dfx_agent.judge.divergence.baseline import Baseline, Drift, SavedBaseline, SavedDrift
 from dfx_agent.judge.divergence.collapse import (
     BLOW_UP_STEPS,
     ENTROPY,
     JUMP_STEPS,
     LOG_FAR,
     REWARD,
-    KeptStreak,
+    SavedStreak,
     Streak,
     is_blown_up,
     is_cut_off,
 )
-from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
 from dfx_agent.judge.divergence.run_collapses import RunCollapses
+from dfx_agent.judge.divergence.saved_state import FORMAT_2, SavedState
 from dfx_agent.judge.divergence.symptoms import Direction, SignalSpec
 from dfx_agent.snapshot import SignalRow
 
@@ -31,25 +31,28 @@ CUSUM_Z_CAP = 6.0
 CUSUM_SLACK = 1.0
 CUSUM_ALARM = 8.0
 LOSS, TRUNCATION = "loss", "truncation"
-# how far back the onset of a divergence is looked for
+# rows in which the onset of a divergence is searched
 HISTORY_ROWS = 128
 
 
 @dataclass(frozen=True)
-class KeptCusum(Kept):
-    """The sum and since when it rises; that of the newest rise, and since when."""
+class SavedCusum(SavedState):
+    """Saved state of a ``Cusum``."""
 
     sum: float
     rise_step: int | None
+    """Step since which the sum has been above 0."""
     run_sum: float = 0.0
+    """Sum of the latest steps in a row that were above the slack."""
     run_step: int | None = None
+    """The first of these steps."""
 
 
 class Cusum:
-    """Page's cumulative sum in one direction.
+    """Page's cumulative sum (CUSUM) in one direction.
 
-    A change begins where the sum last was 0; but where the steps that just came in a row above the
-    slack made half of an alarm, it begins with them: before, the signal had only drifted a little.
+    A change begins at the step after the sum was last 0. If the latest steps in a row above the
+    slack made at least half of the sum, it begins with these steps: before, the signal drifted.
     """
 
     __slots__ = ("_rise_step", "_run_step", "_run_sum", "sum")
@@ -61,7 +64,7 @@ class Cusum:
         self._run_step: int | None = None
 
     def add(self, step: int, z: float) -> int | None:
-        """The step at which the change began, when this step raises the alarm."""
+        """Add one step. Returns the step at which the change began if this step raises an alarm."""
         more = min(z, CUSUM_Z_CAP) - CUSUM_SLACK
         self.sum = max(0.0, self.sum + more)
         if self.sum == 0:
@@ -84,17 +87,17 @@ class Cusum:
         self.sum = self._run_sum = 0.0
         self._rise_step = self._run_step = None
 
-    def kept(self) -> KeptCusum:
-        return KeptCusum(self.sum, self._rise_step, self._run_sum, self._run_step)
+    def save(self) -> SavedCusum:
+        return SavedCusum(self.sum, self._rise_step, self._run_sum, self._run_step)
 
-    def resume(self, kept: KeptCusum) -> None:
-        self.sum, self._rise_step = kept.sum, kept.rise_step
-        self._run_sum, self._run_step = kept.run_sum, kept.run_step
+    def resume(self, saved: SavedCusum) -> None:
+        self.sum, self._rise_step = saved.sum, saved.rise_step
+        self._run_sum, self._run_step = saved.run_sum, saved.run_step
 
 
 @dataclass(frozen=True)
-class KeptNewest(Kept):
-    """What the newest row reported."""
+class SavedRow(SavedState):
+    """The latest row of a signal."""
 
     value: float | None = None
     z: float | None = None
@@ -102,22 +105,26 @@ class KeptNewest(Kept):
 
 
 @dataclass(frozen=True)
-class KeptSignal(Kept):
-    """Of a signal that was reported at least once; only a loss has an anchor."""
+class SavedSignal(SavedState):
+    """Saved state of a ``Signal`` that was reported at least once."""
 
-    baseline: KeptBaseline
-    drift: Annotated[KeptDrift, FORMAT_2]
-    streak: Annotated[KeptStreak, FORMAT_2]
-    cusums: dict[Direction, Annotated[KeptCusum, FORMAT_2]]
-    newest: Annotated[KeptNewest, FORMAT_2] = field(default_factory=KeptNewest)
-    anchor: Annotated[KeptAnchor, FORMAT_2] = field(default_factory=KeptAnchor)
+    EARLIER: ClassVar = {"newest": "latest_row"}
+
+    baseline: SavedBaseline
+    drift: Annotated[SavedDrift, FORMAT_2]
+    streak: Annotated[SavedStreak, FORMAT_2]
+    cusums: dict[Direction, Annotated[SavedCusum, FORMAT_2]]
+    latest_row: Annotated[SavedRow, FORMAT_2] = field(default_factory=SavedRow)
+    anchor: Annotated[SavedAnchor, FORMAT_2] = field(default_factory=SavedAnchor)
+    """Empty unless the signal is a loss."""
     first_value: float | None = None
     has_varied: bool = True
     history: tuple[tuple[int, float], ...] = ()
+    """(step, z) of the last 128 scored rows."""
 
 
 class Signal:
-    """One signal of one run."""
+    """One signal of one run, for example its KL or its reward."""
 
     def __init__(self, spec: SignalSpec) -> None:
         self.spec, self.signal = spec, spec.name
@@ -130,10 +137,10 @@ class Signal:
         self.drift = Drift()
         self._up, self._down = Cusum(), Cusum()
         self.cusums: dict[Direction, Cusum] = {"up": self._up, "down": self._down}
-        # truncation: most responses cut; every other signal: a blow-up
+        # rows of a truncation, or of a blow-up of any other signal
         self.streak = Streak(JUMP_STEPS if spec.name == TRUNCATION else BLOW_UP_STEPS)
         self._anchor = Anchor(spec.least or 0.0) if spec.name == LOSS else None
-        # who knows why a far value may be harmless: asked at each row that is scored
+        # whether another signal explains a value; called for each scored row
         self.is_explained: Callable[[bool], bool] | None = None
         self.collapses = RunCollapses()  # those of the run
         self.has_varied = False
@@ -144,9 +151,9 @@ class Signal:
     def observe(
         self, step: int, value: float | None, *, is_broken: bool = False
     ) -> dict[Direction, int]:
-        """Alarms of this step: direction -> step at which the change began.
+        """Process one row. Returns its alarms: direction -> step at which the change began.
 
-        ``is_broken``: NaN or infinity was reported, which is not scored.
+        ``is_broken``: the row reported NaN or infinity, which is not scored.
         """
         self.value, self.z, self.is_broken = value, None, is_broken
         score = None if value is None else self.spec.score(value)
@@ -161,7 +168,7 @@ class Signal:
             self._anchor.observe(value)
         if band is not None:
             self._watch_size(step, score, band)
-        # what may be a collapse by its size must not widen the band it is measured with
+        # a possible collapse must not widen the band that it is compared with
         self.baseline.admit(step, score, is_learned=self.streak.num_steps == 0)
         self.drift.add(step, self.spec.value(score))
         if band is None:
@@ -170,26 +177,26 @@ class Signal:
         self.history.append((step, z))
         is_near = -CUSUM_SLACK <= z <= CUSUM_SLACK
         if is_near and not self._up.sum and not self._down.sum:
-            return {}  # a sum of 0 stays so
+            return {}  # both sums stay 0
         return self._alarms(step, z)
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be judged: 12 rows, not all of them the same."""
+        """Whether the signal can be judged: it has 12 rows that are not all equal."""
         return self.baseline.is_ready and self.has_varied
 
     @property
     def plain_z(self) -> float | None:
-        """As if there was no trend."""
+        """Distance from the baseline without its trend."""
         if self.z is None or self.value is None or self._band is None:
             return None
         score = self.spec.score(self.value)
         return None if score is None else (score - self._band.median) / self._band.scale
 
     def distance(self, sign: float) -> float:
-        """How far the newest row is off in one direction (1 up, -1 down).
+        """How far the latest row is off in one direction (1 up, -1 down).
 
-        A reward that is not lower than usual has not fallen, however far it lies below its trend.
+        A reward below its trend has not fallen if it is not below its median.
         """
         if not self._is_reward:
             return sign * (self.z or 0.0)
@@ -199,19 +206,19 @@ class Signal:
 
     @property
     def recent_median(self) -> float | None:
-        """Of the newest 8 values; None where there are fewer."""
+        """Median of the last 8 values; None if there are fewer."""
         return self.drift.recent_median
 
     @property
     def drift_ratio(self) -> float | None:
-        """That against the start of the run; None of a raw signal."""
+        """Recent median / median at the start of the run; None for a raw signal."""
         start = None if self.spec.is_raw else self.drift.start_median
         recent = None if start is None else self.drift.recent_median
         return None if recent is None or start is None else recent / start
 
     @property
     def drift_difference(self) -> float | None:
-        """The same of a raw signal, where a ratio would say nothing."""
+        """Recent median - median at the start of the run, for a raw signal; else None."""
         start = self.drift.start_median if self.spec.is_raw else None
         recent = None if start is None else self.drift.recent_median
         return None if recent is None or start is None else recent - start
@@ -254,40 +261,40 @@ class Signal:
             has_varied=self.has_varied,
         )
 
-    def kept(self) -> KeptSignal:
-        return KeptSignal(
-            self.baseline.kept(),
-            self.drift.kept(),
-            self.streak.kept(),
-            {direction: cusum.kept() for direction, cusum in self.cusums.items()},
-            KeptNewest(self.value, self.z, self.is_broken),
-            KeptAnchor() if self._anchor is None else self._anchor.kept(),
+    def save(self) -> SavedSignal:
+        return SavedSignal(
+            self.baseline.save(),
+            self.drift.save(),
+            self.streak.save(),
+            {direction: cusum.save() for direction, cusum in self.cusums.items()},
+            SavedRow(self.value, self.z, self.is_broken),
+            SavedAnchor() if self._anchor is None else self._anchor.save(),
             self._first_value,
             self.has_varied,
             tuple(self.history),
         )
 
-    def resume(self, kept: KeptSignal) -> None:
+    def resume(self, saved: SavedSignal) -> None:
         self.is_known = True
-        self.baseline.resume(kept.baseline)
+        self.baseline.resume(saved.baseline)
         self._band = self.baseline.band()
-        self.drift.resume(kept.drift)
-        self.streak.resume(kept.streak)
+        self.drift.resume(saved.drift)
+        self.streak.resume(saved.streak)
         for direction, cusum in self.cusums.items():
-            cusum.resume(kept.cusums[direction])
+            cusum.resume(saved.cusums[direction])
         if self._anchor is not None:
-            self._anchor.resume(kept.anchor)
-        self._first_value, self.has_varied = kept.first_value, kept.has_varied
-        self.history = deque(kept.history, HISTORY_ROWS)
-        newest = kept.newest
-        self.value, self.z, self.is_broken = newest.value, newest.z, newest.is_broken
+            self._anchor.resume(saved.anchor)
+        self._first_value, self.has_varied = saved.first_value, saved.has_varied
+        self.history = deque(saved.history, HISTORY_ROWS)
+        row = saved.latest_row
+        self.value, self.z, self.is_broken = row.value, row.z, row.is_broken
 
     def _watch_size(self, step: int, score: float, band: Band) -> None:
         if self.spec.name == TRUNCATION:
             self.streak.observe(step, holds=is_cut_off(band, score))
         else:
             is_left = self._anchor is not None and self._anchor.is_left
-            is_near = abs(score - band.median) < LOG_FAR  # as nearly all rows
+            is_near = abs(score - band.median) < LOG_FAR  # true for nearly all rows
             is_far = is_left or (not is_near and is_blown_up(self.spec, band, score))
             is_explained = self.is_explained is not None and self.is_explained(is_far)
             if is_far or self.streak.num_steps:

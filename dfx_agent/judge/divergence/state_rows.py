@@ -1,7 +1,7 @@
-"""Rows of a SignalState: which families moved, which collapses last.
+"""Builds the rows of a SignalState: symptoms and collapses.
 
-Most steps of a run change neither: then the rows are the objects of the step before, so that who
-reads them sees at once that nothing has changed.
+Most steps change neither. Then the rows are the same objects as in the step before, so that a
+reader can compare them by identity.
 """
 
 from __future__ import annotations
@@ -19,44 +19,49 @@ StateRows = tuple[tuple[SymptomRow, ...], tuple[CollapseRow, ...]]
 
 
 class RowMaker:
-    """Of one run; only signals that were reported have rows."""
+    """Builds the rows of one run. Signals that were never reported have no rows."""
 
     def __init__(
         self, signals: Sequence[Signal], symptoms: Iterable[Symptom], run: RunCollapses
     ) -> None:
         self._signals, self._symptoms, self._run = signals, tuple(symptoms), run
-        self.known: list[Signal] = []
-        self._unknown = list(signals)
-        self._known_symptoms: list[Symptom] = []
-        self._newest: StateRows = (), ()
-        # which collapses have rows, and those rows while nothing is collapsed
+        self.reported: list[Signal] = []
+        self._unreported = list(signals)
+        self._reported_symptoms: list[Symptom] = []
+        self._last_rows: StateRows = (), ()
+        # rows while nothing is collapsed, with the key that says which collapses have rows
         self._quiet: tuple[tuple[int, int, bool], tuple[CollapseRow, ...]] | None = None
 
     def rows(self, row: int, fell_step: int | None) -> StateRows:
-        """``fell_step``: since when the reward has been below its best."""
-        unknown = [signal for signal in self._unknown if not signal.is_known]
-        if len(unknown) != len(self._unknown):
-            self._unknown = unknown
-            self.known = [signal for signal in self._signals if signal.is_known]
-            families = {signal.spec.symptom for signal in self.known}
-            self._known_symptoms = [s for s in self._symptoms if s.name in families]
-        symptoms = tuple([symptom.as_row(row) for symptom in self._known_symptoms])
-        before = self._newest[0]
-        self._newest = before if symptoms == before else symptoms, self._collapses(fell_step)
-        return self._newest
+        """Symptom rows and collapse rows.
+
+        ``fell_step``: step since which the reward is below its best.
+        """
+        unreported = [signal for signal in self._unreported if not signal.is_known]
+        if len(unreported) != len(self._unreported):
+            self._unreported = unreported
+            self.reported = [signal for signal in self._signals if signal.is_known]
+            families = {signal.spec.symptom for signal in self.reported}
+            self._reported_symptoms = [
+                symptom for symptom in self._symptoms if symptom.name in families
+            ]
+        symptoms = tuple([symptom.as_row(row) for symptom in self._reported_symptoms])
+        before = self._last_rows[0]
+        self._last_rows = before if symptoms == before else symptoms, self._collapses(fell_step)
+        return self._last_rows
 
     def _collapses(self, fell_step: int | None) -> tuple[CollapseRow, ...]:
         run = self._run
-        if run.is_any or any(signal.streak.num_steps for signal in self.known):
-            return tuple(self._made_collapses(fell_step))
-        key = len(self.known), len(run.spikes), run.lowest.lowest is None
+        if run.is_any or any(signal.streak.num_steps for signal in self.reported):
+            return tuple(self._build_collapses(fell_step))
+        key = len(self.reported), len(run.spikes), run.lowest.lowest is None
         if self._quiet is None or self._quiet[0] != key:
-            self._quiet = key, tuple(self._made_collapses(fell_step))
+            self._quiet = key, tuple(self._build_collapses(fell_step))
         return self._quiet[1]
 
-    def _made_collapses(self, fell_step: int | None) -> Iterable[CollapseRow]:
-        run, names = self._run, {signal.spec.name for signal in self.known}
-        for signal in self.known:
+    def _build_collapses(self, fell_step: int | None) -> Iterable[CollapseRow]:
+        run, names = self._run, {signal.spec.name for signal in self.reported}
+        for signal in self.reported:
             if signal.spec.name == TRUNCATION:
                 yield _collapse("truncation", "", signal.streak)
             elif not signal.spec.is_raw:
@@ -74,13 +79,13 @@ class RowMaker:
             yield _collapse("reward_fall", REWARD, run.reward_fall, fell_step)
 
 
-# unchanged rows are the same object: made once, and equal without comparing fields
+# unchanged rows are the same object, so they compare fast
 _collapse_row = lru_cache(maxsize=1024)(CollapseRow)
 
 
 def _collapse(
     kind: CollapseKind, signal: str, streak: Streak, onset_step: int | None = None
 ) -> CollapseRow:
-    """``onset_step``: where it is known better than from the first step with the state."""
+    """``onset_step``: a better onset than the first step with the state, if there is one."""
     onset = streak.onset_step if not streak.num_steps or onset_step is None else onset_step
     return _collapse_row(kind, signal, streak.num_steps, onset, streak.last_step)

@@ -1,4 +1,7 @@
-"""Which signals are watched, in which family and direction, and the families' state over steps."""
+"""The signals of the detector, their families, and the symptoms of each family.
+
+A symptom is "this family of signals has moved in this direction".
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, Literal
 
-from dfx_agent.judge.divergence.kept import Kept
+from dfx_agent.judge.divergence.saved_state import SavedState
 from dfx_agent.snapshot import SymptomRow
 
 Direction = Literal["up", "down"]
 
 ACTIVE_STEPS = 10
-# a move that was not as far as this on two rows is over as soon as its signals are within LASTING_Z
+# a move that reached this distance on fewer than two rows ends when its signals are within
+# LASTING_Z
 FAR_Z = 6.0
 FAR_ROWS = 2
 LASTING_Z = 1.0
@@ -24,23 +28,25 @@ CALM_STEPS = 16
 
 @dataclass(frozen=True)
 class SignalSpec:
-    """How one signal is scored.
-
-    ``least`` is the materiality floor: smaller values count as this one, and scores are logarithms;
-    None scores the raw value. ``scale_floor`` is the smallest standard deviation believed, in the
-    scale of the scores. ``where`` is the place that a NaN of this signal points to.
-    ``starts_at_zero``: its first rows say nothing of those after them.
-    """
+    """How one signal is scored."""
 
     name: str
     symptom: str
+    """Family of the signal."""
     directions: tuple[Direction, ...]
+    """Directions in which a move is bad."""
     least: float | None
+    """Smaller values count as this one, and the score is a logarithm. None: the raw value."""
     scale_floor: float
+    """The smallest standard deviation that is accepted, in units of the score."""
     where: str
+    """The place that a NaN of this signal points to."""
     is_signed: bool = False
+    """Whether the value can be negative; then its size is scored."""
     is_zero_silent: bool = False
+    """Whether a value of 0 is not scored."""
     starts_at_zero: bool = False
+    """Whether the first rows of a run say nothing about later rows."""
 
     @cached_property
     def is_raw(self) -> bool:
@@ -51,7 +57,7 @@ class SignalSpec:
         return 0.0 if self.least is None else math.log(self.least)
 
     def score(self, value: float) -> float | None:
-        """None when the value says nothing: a gradient norm of 0 means that nothing was learned."""
+        """The score of a value; None if it is not scored (a gradient norm of 0)."""
         if self.is_zero_silent and value == 0:
             return None
         if self.least is None:
@@ -60,18 +66,16 @@ class SignalSpec:
         return math.log(size) if size > self.least else self._least_score
 
     def value(self, score: float) -> float:
-        """The inverse of ``score``; large scores would overflow, and are infinite."""
+        """The inverse of ``score``; infinite if the score is too large."""
         if self.least is None:
             return score
         return math.exp(score) if score < 700 else math.inf
 
 
 class StepSignals(dict[str, float]):
-    """Values of one step by signal; ``changed``: those that another metric speaks for from here.
+    """Values of one step by signal."""
 
-    Two metrics differ in level and spread: what one taught says nothing of the other.
-    """
-
+    # signals that are read from another metric from this step on: they need a new baseline
     changed: frozenset[str] = frozenset()
 
 
@@ -92,33 +96,35 @@ SIGNALS = (
     SignalSpec("reward", "reward", ("down",), None, 0.05, "reward"),
     SignalSpec("response_length", "length", _BOTH, 2.0, 0.12, "length"),
     SignalSpec("truncation", "length", _UP, None, 0.05, "length"),
-    # in no family: what a loss means differs by method, only its blowing up does not
+    # a loss is in no family: its meaning differs between methods, only a blow-up is always bad
     SignalSpec("loss", "loss", (), 0.1, 0.30, "loss", is_signed=True),
 )
 
 
-# rows that stay the same are the same object: made once, and equal without a look into them
+# unchanged rows are the same object, so they compare fast
 _row = lru_cache(maxsize=1024)(SymptomRow)
 
 
 @dataclass(frozen=True)
-class KeptSymptom(Kept):
-    """``active_to_row``: the last row on which it can be active."""
+class SavedSymptom(SavedState):
+    """Saved state of a ``Symptom``."""
 
     EARLIER: ClassVar = {"onset": "onset_step", "to": "active_to_row", "held": "is_held"}
 
     onset_step: int | None
     active_to_row: int
+    """The last row in which the symptom can be active."""
     is_held: bool
+    """Whether the symptom stays active until it is released."""
     num_far: int = 0
     latest_z: float | None = None
 
 
 class Symptom:
-    """One family in one direction, counted in rows (step reports).
+    """One family of signals that has moved in one direction.
 
-    Active for 10 rows after an alarm, but only while it is true: a small move ends when its signals
-    are back, and a reward has fallen only while it is below its baseline.
+    A symptom is active for 10 rows (step reports) after an alarm. It ends earlier if the move was
+    small and the signals are back at their baseline, or if the reward is above its baseline again.
     """
 
     def __init__(self, name: str, direction: Direction) -> None:
@@ -132,13 +138,14 @@ class Symptom:
         self._latest_z: float | None = None
 
     def observe(self, row: int, latest: float) -> None:
-        """The largest distance of its signals in this direction, after the alarms of this row."""
+        """Process the largest distance of the family's signals in this row, after its alarms."""
         if self._num_far and latest < LASTING_Z and not self.is_active(row):
             self._num_far = 0
         self._num_far += latest >= FAR_Z
         self._latest_z = latest
 
     def alarm(self, row: int, onset_step: int) -> None:
+        """Become active because a signal of the family raised an alarm in this row."""
         if not self.is_active(row) or self.onset_step is None:
             self.onset_step = onset_step
         self._active_to_row = max(self._active_to_row, row + ACTIVE_STEPS - 1)
@@ -153,7 +160,7 @@ class Symptom:
         return self._num_far >= FAR_ROWS and (z > 0 or self.name != "reward")
 
     def hold(self, row: int) -> None:
-        """Stay active, if active now, until released."""
+        """If active now, stay active until released."""
         self._is_held = self.is_active(row)
 
     def release(self) -> None:
@@ -166,7 +173,7 @@ class Symptom:
         self._num_far, self._latest_z = 0, None
 
     def rewind(self, step: int) -> None:
-        """A change at ``step`` or later has not happened any more."""
+        """Drop a change at ``step`` or later, because the job repeats these steps."""
         if self.onset_step is not None and self.onset_step >= step:
             self.clear()
 
@@ -176,30 +183,30 @@ class Symptom:
             return self._quiet_row
         return _row(self.name, self.direction, True, self.onset_step)  # noqa: FBT003
 
-    def kept(self) -> KeptSymptom:
-        return KeptSymptom(
+    def save(self) -> SavedSymptom:
+        return SavedSymptom(
             self.onset_step, self._active_to_row, self._is_held, self._num_far, self._latest_z
         )
 
-    def resume(self, kept: KeptSymptom) -> None:
-        self.onset_step = kept.onset_step
-        self._active_to_row, self._is_held = kept.active_to_row, kept.is_held
-        self._num_far, self._latest_z = kept.num_far, kept.latest_z
+    def resume(self, saved: SavedSymptom) -> None:
+        self.onset_step = saved.onset_step
+        self._active_to_row, self._is_held = saved.active_to_row, saved.is_held
+        self._num_far, self._latest_z = saved.num_far, saved.latest_z
 
 
 def symptoms_by_family() -> dict[tuple[str, Direction], Symptom]:
-    """A symptom for each family and direction."""
-    found: dict[tuple[str, Direction], Symptom] = {}
+    """One symptom for each family and direction."""
+    symptoms: dict[tuple[str, Direction], Symptom] = {}
     for spec in SIGNALS:
         for direction in spec.directions:
-            found.setdefault((spec.symptom, direction), Symptom(spec.symptom, direction))
-    return found
+            symptoms.setdefault((spec.symptom, direction), Symptom(spec.symptom, direction))
+    return symptoms
 
 
 class Calm:
-    """How long one family is not beyond its baseline in one direction: rows with z <= 2 there.
+    """Counts rows in a row in which a family is not beyond its baseline in one direction (z <= 2).
 
-    A reward above its band has not fallen, however far above it is.
+    A reward far above its band counts as calm for the direction "down".
     """
 
     def __init__(self, direction: Direction) -> None:
@@ -207,7 +214,10 @@ class Calm:
         self.num_rows = 0
 
     def observe(self, zs: Iterable[float]) -> None:
-        """Rows on which nothing was scored say nothing."""
+        """Process one row: the distances of the family's signals.
+
+        A row without scores is ignored.
+        """
         zs = list(zs)
         if zs:
             is_near = all(self._sign * z <= CALM_Z for z in zs)

@@ -1,8 +1,8 @@
-"""What the processes of a run reported for one step, made into one value per signal.
+"""Merges what the processes of a run report for one step into one value per signal.
 
-Several ranks report the same metric: their values are merged. Several roles may, or a framework and
-the guest's own hook both: then one of them speaks for the run, the same one until it falls silent.
-What was learned from it is forgotten then, so that a baseline never mixes two.
+Values of several ranks are merged. If several roles report a metric, or both the framework and a
+hook of the guest, one of them is chosen. The choice changes only if it stops reporting; then the
+baseline is dropped, so that a baseline never mixes two origins.
 """
 
 from __future__ import annotations
@@ -14,43 +14,42 @@ from typing import Annotated, NamedTuple
 
 from dfx_agent.catalogue.native import OWN_PREFIX
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.judge.divergence.inputs import KeptSpeaker, SignalInputs, Source, Speaker
-from dfx_agent.judge.divergence.kept import FORMAT_2, Kept
+from dfx_agent.judge.divergence.inputs import SavedSource, SignalInputs, Source, StickySource
+from dfx_agent.judge.divergence.saved_state import FORMAT_2, SavedState
 from dfx_agent.judge.divergence.symptoms import StepSignals
 
-# who trains the policy, or logs for the one who does; best first
+# roles that train the policy or log for it, best first
 _POLICY_ROLES = ("driver", "orchestrator", "trainer", "learner", "actor")
-# their gradient norms and losses say nothing about the policy
+# roles whose gradient norms and losses say nothing about the policy
 _OTHER_MODELS = frozenset({"critic", "ref"})
 
 
 class Origin(NamedTuple):
-    """Who reports a metric; ``is_guest``: by a hook of the guest, not by the framework."""
+    """Role that reports a metric, and how."""
 
     role: str
     is_guest: bool
+    """Whether a hook of the guest reports the metric, not the framework."""
 
     @classmethod
-    def of(cls, role: str, key: str) -> Origin:
+    def from_key(cls, role: str, key: str) -> Origin:
         return cls(role, key.startswith(OWN_PREFIX))
 
 
 class StepValues:
-    """One step: source -> origin -> rank -> value. A rank that reports again replaces its value.
-
-    ``event_seconds``: when the step was; None of a log, which tells only when it was read.
-    """
+    """Values of one step by source, origin and rank. A later value of a rank replaces the first."""
 
     def __init__(self) -> None:
-        self.newest_seconds = 0.0
+        self.latest_seconds = 0.0
+        # time of the step; None for a log, which has only the time of its reading
         self.event_seconds: float | None = None
         self._by_source: dict[Source, dict[Origin, dict[str, float]]] = {}
 
     def add(self, source: Source, origin: Origin, rank: str, value: float, seconds: float) -> None:
         self._by_source.setdefault(source, {}).setdefault(origin, {})[rank] = value
-        self.newest_seconds = max(self.newest_seconds, seconds)
+        self.latest_seconds = max(self.latest_seconds, seconds)
         if origin.role != LOG_ROLE:
-            self.event_seconds = self.newest_seconds
+            self.event_seconds = self.latest_seconds
 
     def origins(self) -> Iterator[tuple[Source, set[Origin]]]:
         for source, by_origin in self._by_source.items():
@@ -60,7 +59,7 @@ class StepValues:
         return origin in self._by_source.get(source, {})
 
     def merged(self, source: Source, origin: Origin) -> float:
-        """Over ranks: the highest of maxima, the lowest of minima, else the mean."""
+        """The value over all ranks: the highest maximum, the lowest minimum, else the mean."""
         values = list(self._by_source[source][origin].values())
         if any(map(math.isnan, values)):
             return math.nan
@@ -71,8 +70,8 @@ class StepValues:
 
 
 @dataclass(frozen=True)
-class KeptOrigin(Kept):
-    """Who speaks for one metric."""
+class SavedOrigin(SavedState):
+    """Saved choice: the origin that is used for one metric."""
 
     metric: str
     labels: tuple[tuple[str, str], ...]
@@ -81,35 +80,36 @@ class KeptOrigin(Kept):
 
 
 @dataclass(frozen=True)
-class KeptChoice(Kept):
-    """What speaks for each signal, and who for each metric."""
+class SavedChoice(SavedState):
+    """Saved state of a ``Choice``."""
 
-    inputs: tuple[Annotated[KeptSpeaker, FORMAT_2], ...]
-    origins: tuple[Annotated[KeptOrigin, FORMAT_2], ...]
+    inputs: tuple[Annotated[SavedSource, FORMAT_2], ...]
+    origins: tuple[Annotated[SavedOrigin, FORMAT_2], ...]
 
 
 class Choice:
-    """Whose values become the signals of a run; decided once for each metric."""
+    """Chooses the origin of each metric and the metric of each signal, once per run."""
 
     def __init__(self) -> None:
         self._inputs = SignalInputs()
-        self._origins: dict[Source, Speaker[Origin]] = {}
+        self._origins: dict[Source, StickySource[Origin]] = {}
         self._expected: set[tuple[Source, Origin]] = set()
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Roles that the chosen values come from, the one with most of them first."""
-        roles = [o.chosen.role for o in self._origins.values() if o.chosen is not None]
+        """Roles of the chosen origins, the one with most metrics first."""
+        origins = [origin.chosen for origin in self._origins.values()]
+        roles = [origin.role for origin in origins if origin is not None]
         return tuple(sorted(set(roles), key=lambda role: (-roles.count(role), role)))
 
     def signals(self, step: StepValues) -> StepSignals:
-        """Signal -> value; empty when nothing of the step is a signal."""
+        """Values of a step by signal; empty if the step reports no signal."""
         values: dict[Source, float] = {}
         others: set[Source] = set()
         self._expected = set()
         for source, origins in step.origins():
-            speaker = self._origins.setdefault(source, Speaker())
-            origin, is_other = speaker.choose(_best_first(origins))
+            sticky = self._origins.setdefault(source, StickySource())
+            origin, is_other = sticky.choose(_best_first(origins))
             if origin is not None:
                 self._expected.add((source, origin))
                 values[source] = step.merged(source, origin)
@@ -120,30 +120,35 @@ class Choice:
         return found
 
     def is_whole(self, step: StepValues) -> bool:
-        """Whether everything is there that the step before had."""
+        """Whether the step has every metric that the step before had."""
         return all(step.has(source, origin) for source, origin in self._expected)
 
-    def kept(self) -> KeptChoice:
-        chosen = [(source, o.chosen) for source, o in self._origins.items() if o.chosen is not None]
-        return KeptChoice(
-            self._inputs.kept(),
-            tuple(KeptOrigin(*source, origin.role, origin.is_guest) for source, origin in chosen),
+    def save(self) -> SavedChoice:
+        chosen = [
+            (source, origin.chosen)
+            for source, origin in self._origins.items()
+            if origin.chosen is not None
+        ]
+        return SavedChoice(
+            self._inputs.save(),
+            tuple(SavedOrigin(*source, origin.role, origin.is_guest) for source, origin in chosen),
         )
 
-    def resume(self, kept: KeptChoice) -> None:
-        self._inputs.resume(kept.inputs)
+    def resume(self, saved: SavedChoice) -> None:
+        self._inputs.resume(saved.inputs)
         self._origins = {
-            (of.metric, of.labels): Speaker(Origin(of.role, of.is_guest)) for of in kept.origins
+            (choice.metric, choice.labels): StickySource(Origin(choice.role, choice.is_guest))
+            for choice in saved.origins
         }
 
 
 def _best_first(origins: Iterable[Origin]) -> list[Origin]:
-    known = [origin for origin in origins if origin.role not in _OTHER_MODELS]
-    return sorted(known, key=_preference)
+    usable = [origin for origin in origins if origin.role not in _OTHER_MODELS]
+    return sorted(usable, key=_preference)
 
 
 def _preference(origin: Origin) -> tuple[bool, int, str]:
-    """The framework's own number before a hook's, then the role that trains the policy."""
+    """Sort key: the framework before a hook of the guest, then the role that trains the policy."""
     is_known = origin.role in _POLICY_ROLES
-    place = _POLICY_ROLES.index(origin.role) if is_known else len(_POLICY_ROLES)
-    return origin.is_guest, place, origin.role
+    priority = _POLICY_ROLES.index(origin.role) if is_known else len(_POLICY_ROLES)
+    return origin.is_guest, priority, origin.role

@@ -1,4 +1,4 @@
-"""The verdict about training health: what the vote says, and from which figures."""
+"""The verdict on training health, with its evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.catalogue.alerts.samples import samples_of, symptom_samples
 from dfx_agent.catalogue.alerts.thresholds import thresholds_in
 from dfx_agent.judge.divergence import sentences
-from dfx_agent.judge.divergence.broken_values import Break, sentence
+from dfx_agent.judge.divergence.broken_values import Break, broken_sentence
 from dfx_agent.judge.divergence.cause_order import cause, change, onset_of
 from dfx_agent.judge.divergence.collapse import lasting
 from dfx_agent.judge.divergence.signal import CUSUM_ALARM
@@ -32,7 +32,7 @@ _PLACES = {
     "reward": "the reward",
     "length": "the response length",
 }
-# signals whose unit or meaning is not that of their family's name
+# names of signals that the name of their family does not describe
 _OWN_WORDS = {
     "clip_fraction": "clip fraction",
     "truncation": "share of truncated responses",
@@ -50,16 +50,16 @@ _NEEDED = {
 
 _COLLAPSES = {
     "blow_up": "{signal} is far {side} its baseline{change} and stays there",
-    "spikes": "{signal} was 1000 times above its baseline on {num} of the newest 64 steps",
+    "spikes": "{signal} was 1000 times above its baseline in {num} of the last 64 steps",
     "entropy_fall": "entropy fell{change} within 20 steps",
     "truncation": "most responses are truncated, where few were",
     "dead": "nearly all responses are truncated and the reward is at its lowest",
     "not_learning": "nothing is learned",
     "reward_fall": "reward fell far below its best, to {value}, and stays there",
 }
-# falls that a symptom of the same signal says already
-_SAID_BY_SYMPTOM = {"entropy_fall", "reward_fall", "spikes"}
-# of a page that lasts longer than its reason
+# collapses that a symptom of the same signal already describes
+_COVERED_BY_SYMPTOM = {"entropy_fall", "reward_fall", "spikes"}
+# texts for an alert that lasts longer than its collapse
 _COLLAPSES_OVER = {
     **_COLLAPSES,
     "blow_up": "{signal} was far off its baseline until step {last}",
@@ -73,14 +73,14 @@ _COLLAPSES_OVER = {
 def broken_verdict(
     breaks: list[tuple[str, Break]], state: SignalState | None, role: str
 ) -> Verdict:
-    """NaN or Inf in a loss or a gradient: a finding of its own, from one value on."""
+    """The finding for NaN or Inf in a loss or a gradient; one value is enough."""
     place, first = breaks[0]
     begins = {"loss": "loss first", "grad": "gradient first"}[place]
     return Verdict(
-        "divergence", "found", role, sentence(breaks), cause=f"NaN or Inf, {begins}",
+        "divergence", "found", role, broken_sentence(breaks), cause=f"NaN or Inf, {begins}",
         ranks=tuple(sorted(first.ranks)), step=first.step, since_seconds=first.seconds,
         evidence=(
-            *(f"{b.key}: {b.value} at step {b.step}" for _, b in breaks),
+            *(f"{broken.key}: {broken.value} at step {broken.step}" for _, broken in breaks),
             *(_figures(state) if state else ()),
         ),
     )  # fmt: skip
@@ -92,9 +92,10 @@ def divergence_verdict(
     critical: Condition = DIVERGENCE.condition,
     checkpoints: Collection[int] = (),
 ) -> Verdict:
-    """Found while the page (``critical``) holds; no evidence before baselines can carry one.
+    """The verdict for one state of a run.
 
-    ``checkpoints``: steps at which the run is known to have saved one.
+    It is "found" while the condition ``critical`` holds, and "insufficient evidence" until enough
+    signals have a baseline. ``checkpoints``: steps at which the run has saved a checkpoint.
     """
     active = [row for row in state.symptoms if row.is_active]
     if critical.holds(samples_of(state)):
@@ -104,18 +105,18 @@ def divergence_verdict(
     if missing:
         lines = (*_figures(state), *_needed(state, critical))
         return Verdict("divergence", "insufficient evidence", role, missing, evidence=lines)
-    said = (
-        sentences.FEW_MOVED(symptoms=", ".join(_said(row, state) for row in active))
+    moved = (
+        sentences.FEW_MOVED(symptoms=", ".join(_moved_part(row, state) for row in active))
         if active
         else ""
     )
     veto = sentences.REWARD_IMPROVES() if active and state.is_reward_improving else ""
-    summary = joined([said or sentences.CALM(), veto])
+    summary = joined([moved or sentences.CALM(), veto])
     return Verdict("divergence", "clear", role, summary, evidence=tuple(_figures(state)))
 
 
 def unseen_verdict(role: str) -> Verdict:
-    """Of a run that trains, and reports nothing that training is judged by."""
+    """The verdict for a run that trains but reports no signal."""
     return Verdict("divergence", "insufficient evidence", role, sentences.NO_SIGNALS())
 
 
@@ -126,7 +127,7 @@ def _found(
     *,
     is_voted: bool,
 ) -> Verdict:
-    """What the page says for as long as it is on."""
+    """The verdict while the alert fires."""
     collapses = lasting(state.collapses)
     if not is_voted and [row.kind for row in collapses] == ["not_learning"]:
         return _not_learning(state, role, collapses[0])
@@ -151,27 +152,27 @@ def _found(
 
 
 def _checkpoint(checkpoints: Collection[int], low_step: int) -> str:
-    """The newest that was saved before anything can have gone wrong."""
+    """The latest checkpoint before the earliest possible onset."""
     before = [step for step in checkpoints if step < low_step]
     if not before:
-        return f"newest checkpoint before step {low_step}"
-    return f"checkpoint of step {max(before)}, the newest before the divergence"
+        return f"latest checkpoint before step {low_step}"
+    return f"checkpoint of step {max(before)}, the latest before the divergence"
 
 
 def _not_learning(state: SignalState, role: str, row: CollapseRow) -> Verdict:
     reward = next((signal for signal in state.signals if signal.signal == "reward"), None)
     value = "its lowest" if reward is None or reward.value is None else f"{reward.value:.4g}"
-    said = sentences.NOT_LEARNING(step=row.onset_step, reward=value)
+    summary = sentences.NOT_LEARNING(step=row.onset_step, reward=value)
     return Verdict(
-        "divergence", "found", role, said, cause="nothing is learned", step=row.onset_step,
+        "divergence", "found", role, summary, cause="nothing is learned", step=row.onset_step,
         evidence=tuple(_figures(state)), action=sentences.NOT_LEARNING.action,
     )  # fmt: skip
 
 
 def moved_text(state: SignalState, *, has_date: bool = False) -> str:
-    """Which signals moved, from where to where, since when; "" where none did.
+    """Lists the signals that moved, with values and onset; "" if none did.
 
-    ``has_date``: the sentence says since when; about one signal it needs no second date.
+    ``has_date``: the sentence around this text already has a date, so a single signal needs none.
     """
     active = [row for row in state.symptoms if row.is_active]
     families = {signal.signal: signal.symptom for signal in state.signals}
@@ -180,17 +181,17 @@ def moved_text(state: SignalState, *, has_date: bool = False) -> str:
     collapses = lasting(state.collapses)
     named = moved | {families.get(row.signal, row.signal or "length") for row in collapses}
     is_dated = not has_date or len(named) > 1
-    said = [_said(row, state, is_dated=is_dated) for row in active]
+    parts = [_moved_part(row, state, is_dated=is_dated) for row in active]
     for row in collapses:
-        is_said = families.get(row.signal) in moved
-        if row.kind not in _SAID_BY_SYMPTOM or not is_said:
-            # of several about one signal the first says it
-            sizes.setdefault(row.signal or row.kind, _collapsed(state, row, is_said=is_said))
-    return ", ".join([*said, *sizes.values()])
+        has_moved = families.get(row.signal) in moved
+        if row.kind not in _COVERED_BY_SYMPTOM or not has_moved:
+            # one text per signal: that of its first collapse
+            sizes.setdefault(row.signal or row.kind, _collapsed(state, row, has_moved=has_moved))
+    return ", ".join([*parts, *sizes.values()])
 
 
-def _collapsed(state: SignalState, row: CollapseRow, *, is_said: bool) -> str:
-    """``is_said``: from where to where the signal moved."""
+def _collapsed(state: SignalState, row: CollapseRow, *, has_moved: bool) -> str:
+    """Text of one collapse. ``has_moved``: another part of the sentence has the values."""
     words = _COLLAPSES_OVER if _is_over(state, row) else _COLLAPSES
     signal = next((s for s in state.signals if s.signal == row.signal), None)
     return words[row.kind].format(
@@ -199,46 +200,46 @@ def _collapsed(state: SignalState, row: CollapseRow, *, is_said: bool) -> str:
         last=row.last_step,
         num=row.num_steps,
         value="" if signal is None or signal.value is None else rounded(signal.value),
-        change="" if signal is None or is_said else _from_to(signal),
+        change="" if signal is None or has_moved else _from_to(signal),
     )
 
 
 def _is_over(state: SignalState, row: CollapseRow) -> bool:
-    """The newest step has judged it away; a step that reports nothing ends nothing."""
+    """Whether the collapse has ended: the latest step reports the signal, without the collapse."""
     if row.kind == "spikes":
         return False
-    of_kind = {"truncation": "truncation", "dead": "reward", "not_learning": "reward"}
-    name = of_kind.get(row.kind, row.signal)
+    signal_by_kind = {"truncation": "truncation", "dead": "reward", "not_learning": "reward"}
+    name = signal_by_kind.get(row.kind, row.signal)
     signal = next((s for s in state.signals if s.signal == name), None)
     is_reported = signal is not None and signal.value is not None
     return is_reported and row.last_step is not None and row.last_step < state.step
 
 
 def _side(state: SignalState, row: CollapseRow) -> str:
-    """Where the signal is now; it may have fallen since."""
+    """Whether the signal is now above or below its baseline; it may have changed sides."""
     signal = next((s for s in state.signals if s.signal == row.signal), None)
     is_low = signal is not None and signal.z is not None and signal.z < 0
     return "below" if is_low else "above"
 
 
 def _missing_evidence(state: SignalState, critical: Condition) -> str:
-    """Why the vote cannot hold whatever happens; "" when it can."""
-    known = {row.symptom for row in state.signals}
+    """Why the alert condition cannot hold with the present signals; "" if it can."""
+    reported = {row.symptom for row in state.signals}
     ready = {row.symptom for row in state.signals if row.is_baseline_ready}
-    if not can_vote(known, critical):
-        names = sorted(_WORDS[name] for name in known)
+    if not can_vote(reported, critical):
+        names = sorted(_WORDS[name] for name in reported)
         if not names:
             return sentences.NO_SIGNALS()
         are = "are" if len(names) > 1 else "is"
         return sentences.FEW_SIGNALS(signals=listed(names), are=are)
     if not can_vote(ready, critical):
-        waiting = ", ".join(sorted(_WORDS[name] for name in known - ready))
+        waiting = ", ".join(sorted(_WORDS[name] for name in reported - ready))
         return sentences.TOO_EARLY(num_steps=state.row + 1, signals=waiting)
     return ""
 
 
 def _needed(state: SignalState, critical: Condition) -> Iterator[str]:
-    """How many groups of signals the alert takes, where there are too few of them."""
+    """How many kinds of signals the alert needs, if too few are reported."""
     if not can_vote({row.symptom for row in state.signals}, critical):
         for limit in thresholds_in(critical):
             if limit.unit == "families":
@@ -246,16 +247,21 @@ def _needed(state: SignalState, critical: Condition) -> Iterator[str]:
 
 
 def can_vote(families: Iterable[str], critical: Condition) -> bool:
-    """Whether the vote would hold if all of them were active."""
+    """Whether the alert condition could hold: if all these families were active."""
     active = [SymptomRow(name, "up", is_active=True, onset_step=None) for name in families]
     return critical.holds(symptom_samples(active, improving=False))
 
 
-def _said(row: SymptomRow, state: SignalState, *, is_dated: bool = True) -> str:
-    """By the signal of the family that is farthest off now, where one is."""
+def _moved_part(row: SymptomRow, state: SignalState, *, is_dated: bool = True) -> str:
+    """Text of one symptom, as in "KL rose from 0.004 to 1.25 (since step 40)".
+
+    The values are those of the signal that is farthest from its baseline.
+    """
     sign = 1.0 if row.direction == "up" else -1.0
-    of_family = [s for s in state.signals if s.symptom == row.symptom and s.z is not None]
-    far = max(of_family, key=lambda s: sign * (s.z or 0.0), default=None)
+    family = [
+        signal for signal in state.signals if signal.symptom == row.symptom and signal.z is not None
+    ]
+    far = max(family, key=lambda signal: sign * (signal.z or 0.0), default=None)
     moved = "" if far is None or sign * (far.z or 0.0) <= 0 else _from_to(far)
     has_date = is_dated and row.onset_step is not None
     onset = f" (since step {row.onset_step})" if has_date else ""
@@ -275,36 +281,38 @@ def _from_to(signal: SignalRow) -> str:
 
 
 def _floored(signal: str, value: float) -> str:
-    """Smaller values of a signal than its floor count as the floor."""
+    """The value as text; "at most …" if it is not above the floor of the signal."""
     least = _LEAST.get(signal)
     is_least = least is not None and value <= least * (1 + 1e-9)
     return f"{'at most ' if is_least else ''}{rounded(value)}"
 
 
 def nonfinite_text(state: SignalState, since: Mapping[str, int]) -> str:
-    """Which values are NaN or infinite, and since when; ``since``: step by place."""
+    """Sentences that name the values that are NaN or infinite. ``since``: first step by place."""
     named: dict[tuple[int, int], list[str]] = {}
     for where, step in since.items():
         num = state.num_nonfinite_steps.get(where, 0)
         named.setdefault((step, num), []).extend(_broken_names(state, where))
-    return joined(_nonfinite_sentence(names, *told) for told, names in named.items())
+    return joined(
+        _nonfinite_sentence(names, step, num_steps) for (step, num_steps), names in named.items()
+    )
 
 
 def _nonfinite_sentence(names: Sequence[str], step: int, num_steps: int) -> str:
-    said = sentences.NONFINITE_ONCE if num_steps == 1 else sentences.NONFINITE
+    sentence = sentences.NONFINITE_ONCE if num_steps == 1 else sentences.NONFINITE
     signals, was = capitalized(listed(names)), "was" if len(names) == 1 else "were"
-    return said(signals=signals, was=was, step=step, num_steps=num_steps)
+    return sentence(signals=signals, was=was, step=step, num_steps=num_steps)
 
 
 def _broken_names(state: SignalState, where: str) -> list[str]:
-    """The signals of one place that are NaN on this row; the place where no signal had a number."""
+    """Names of the signals of one place that are NaN in this row, or the name of the place."""
     broken = (row.signal for row in state.signals if row.is_broken)
     names = [_word(signal) for signal in broken if _SPECS[signal].where == where]
     return [f"the {name}" for name in dict.fromkeys(names)] or [_PLACES[where]]
 
 
 def drift_text(state: SignalState, name: str) -> str:
-    """How far a signal is from where it was at the start of the run; "" where that is not known."""
+    """How far a signal has moved since the start of the run; "" if unknown."""
     row = next((signal for signal in state.signals if signal.signal == name), None)
     if row is None or row.recent_median is None or not row.drift_ratio:
         return ""
@@ -315,7 +323,7 @@ def drift_text(state: SignalState, name: str) -> str:
 
 
 def _figures(state: SignalState) -> Iterator[str]:
-    """Each signal in its own unit, against its usual range."""
+    """Evidence: each signal in its own unit, with its usual range."""
     yield from (_figure(row, state) for row in state.signals)
     if state.is_reward_improving is not None:
         yield f"the reward is {'' if state.is_reward_improving else 'not '}improving"
@@ -337,7 +345,7 @@ def _figure(row: SignalRow, state: SignalState) -> str:
 
 
 def _is_moved_by(symptom: SymptomRow, row: SignalRow) -> bool:
-    """Whether this signal is, or adds up to be, one that the symptom is about."""
+    """Whether this signal contributes to the symptom, by its distance or its CUSUM."""
     if not symptom.is_active or symptom.symptom != row.symptom or row.z is None:
         return False
     is_up = symptom.direction == "up"
@@ -351,7 +359,7 @@ def _where(row: SignalRow) -> str:
 
 
 def _usual(row: SignalRow) -> str:
-    """Where |z| is at most 2: what is smaller than the floor counts as it, a size has no sign."""
+    """The usual range of a signal as text: the values with |z| of at most 2."""
     low, high = row.baseline_low, row.baseline_high
     if low is None or high is None:
         return "its usual range is not known yet"

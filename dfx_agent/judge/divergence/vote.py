@@ -1,6 +1,6 @@
-"""Whether the page and the warning on training health hold, judged anew when something changed.
+"""Evaluates the two conditions on training health: the alert and the warning.
 
-Symptoms and collapses stay the same over most steps of a run.
+Most steps change neither symptoms nor collapses; then the last result is used.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dfx_agent.snapshot import CollapseRow, SymptomRow
 
 
 class Vote:
-    """``is_critical``: the page holds; ``is_unstable``: the warning does."""
+    """The last result: whether the alert (critical) and the warning (unstable) hold."""
 
     def __init__(self, critical: Condition) -> None:
         self.is_critical = self.is_unstable = False
         self.critical = critical
-        self._newest: tuple[object, ...] | None = None
+        self._last_inputs: tuple[object, ...] | None = None
 
     def observe(
         self,
@@ -26,10 +26,11 @@ class Vote:
         *,
         improving: bool | None,
     ) -> None:
-        told = symptoms, collapses, improving
-        if told == self._newest:
+        """Evaluate both conditions for the rows of a step."""
+        inputs = symptoms, collapses, improving
+        if inputs == self._last_inputs:
             return
-        self._newest = told
+        self._last_inputs = inputs
         samples = symptom_samples(symptoms, improving=improving, collapses=collapses)
         self.is_critical = self.critical.holds(samples)
         self.is_unstable = UNSTABLE.condition.holds(samples)

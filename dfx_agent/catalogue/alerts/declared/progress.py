@@ -46,7 +46,7 @@ STEP_STALLED = Alert(
         impact="No step ends until somebody acts; the job's own time-out may be half an hour away.",
         diagnosis="`dfx-agent diagnose` names the rank, the stage, the collective and shows the "
         "stacks; the evidence is kept in DIR/evidence (`dfx-agent report`).",
-        mitigation="Save the evidence, then restart from the newest checkpoint. The same rank or "
+        mitigation="Save the evidence, then restart from the latest checkpoint. The same rank or "
         "node again: take the node out.",
     ),
     inhibits=("DfxStageStalled", "DfxStraggler", "DfxRankImbalance"),
@@ -66,7 +66,7 @@ RANK_DIED = Alert(
         diagnosis="`dfx-agent diagnose` says which rank died first and in which stage; look for "
         "the kernel's out-of-memory killer (dmesg), an exception in the rank's log, XID errors. "
         "One that ended in order: had it fewer batches than the others, or left it the loop early?",
-        mitigation="Restart from the newest checkpoint, without the node if it was the hardware.",
+        mitigation="Restart from the latest checkpoint, without the node if it was the hardware.",
     ),
     inhibits=("DfxStepStalled", "DfxStageStalled", "DfxStraggler", "DfxRankImbalance"),
     keep_seconds=_KEEP_SECONDS,

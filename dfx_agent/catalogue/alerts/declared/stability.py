@@ -129,7 +129,7 @@ _DIVERGENCE_RUNBOOK = Runbook(
     diagnosis="Compare the onset steps of the symptoms: the earliest names the cause more often "
     "than the loudest. Read samples of one step before the earliest onset, the onset, and five "
     "steps after. Look at mismatch KL (trainer against rollout engine) and at truncation.",
-    mitigation="Keep the newest checkpoint before the earliest onset and roll back to it; lower "
+    mitigation="Keep the latest checkpoint before the earliest onset and roll back to it; lower "
     "the learning rate or the clip range; check the reward function on the samples just read. "
     "After a deliberate change, reset the baselines.",
 )
@@ -303,7 +303,7 @@ _NONFINITE_RUNBOOK = Runbook(
     "harmless; where every update is skipped nothing is learned.",
     diagnosis="Check log-probabilities first, then the loss, then gradients; look at the samples "
     'of that step (output like "!!!!" means broken weights in the rollout engine).',
-    mitigation="Stop, and restart from the newest checkpoint before it. For gradients alone: check "
+    mitigation="Stop, and restart from the latest checkpoint before it. For gradients alone: check "
     "the loss scale and the learning rate.",
 )
 NONFINITE = Alert(

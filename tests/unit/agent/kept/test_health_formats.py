@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from dfx_agent.agent.kept.baselines import FILE
+from dfx_agent.job.learned import Learned
 from dfx_agent.judge.divergence.health import RunHealth
 
 FORMAT_2 = Path(__file__).with_name("format_2.json")
@@ -16,9 +20,35 @@ def test_what_format_2_kept_is_gone_on_from():
     kept = FILE.read(FORMAT_2.read_bytes()).health
     health = RunHealth()
     health.resume(kept)
-    assert repr(health.kept()) == repr(kept)
+    assert repr(health.save()) == repr(kept)
     written = json.loads(FORMAT_2.read_text())["health"]
     assert (health.state.row, health.state.step) == (199, written["last"])
     assert kept.bank.reward.num_rows_left == written["bank"]["reward"]["left"]
     (place, first), *_ = health.broken.breaks(is_scaled=False)
     assert (place, first.step, first.ranks) == ("loss", 197, {"0"})
+
+
+# names of fields until 2026-11-27
+EARLIER = {
+    "explanations": "beside",
+    "latest": "newest",
+    "latest_row": "newest",
+    "latest_seconds": "newest_seconds",
+    "latest_step": "newest_step",
+    "processed_seconds": "taken_seconds",
+}
+
+
+def renamed(value: Any) -> Any:
+    """A document with the earlier names of its fields."""
+    if isinstance(value, dict):
+        return {EARLIER.get(name, name): renamed(part) for name, part in value.items()}
+    return [renamed(part) for part in value] if isinstance(value, list) else value
+
+
+def test_earlier_names_of_fields_are_read():
+    saved = FILE.read(FORMAT_2.read_bytes()).health
+    document = TypeAdapter(Learned).dump_python(saved, mode="json")
+    earlier = renamed(document)
+    assert earlier != document
+    assert repr(TypeAdapter(Learned).validate_python(earlier)) == repr(saved)

@@ -200,7 +200,7 @@ def test_a_nan_says_what_to_do_before_its_alert_fires_and_after():
     (first,) = observed(broken)
     (second,) = observed(broken, alerts=(alert("DfxNonFinite", "critical", "divergence"),))
     assert second.sentence == first.sentence
-    assert "restart from the newest checkpoint" in first.action
+    assert "restart from the latest checkpoint" in first.action
 
 
 def test_the_sentence_of_a_collapse_says_what_moved_first_and_the_alert_takes_it():
@@ -209,7 +209,7 @@ def test_the_sentence_of_a_collapse_says_what_moved_first_and_the_alert_takes_it
         cause="entropy first: the policy becomes noise",
     )  # fmt: skip
     (only,) = Observed()(found, alerts=(alert("DfxTrainingDivergence", "critical", "divergence"),))
-    assert "Entropy first: the policy becomes noise. Keep the newest checkpoint" in only.sentence
+    assert "Entropy first: the policy becomes noise. Keep the latest checkpoint" in only.sentence
     (straggler,) = Observed()(SLOW)
     assert "Slower at equal tokens." not in straggler.sentence, "its summary says so itself"
 

@@ -149,7 +149,7 @@ def test_what_a_problem_costs_is_not_said_of_a_run_that_has_ended():
     (incident,) = run(crash, ranks=[rank("0", "died"), rank("1", "died")], now=1100.0).incidents
     assert cost not in incident.sentence
     assert incident.cost == ""
-    assert "Restart from the newest checkpoint" in incident.sentence
+    assert "Restart from the latest checkpoint" in incident.sentence
 
 
 @pytest.mark.parametrize("states", [("detached", "detached"), ("exited", "detached")])

@@ -43,14 +43,14 @@ def test_frozen_it_is_what_it_was_before_the_newest_steps(signal, scores, later)
         baseline.admit(step, score, is_learned=signal != "reward")
         baseline.freeze()
     assert baseline.band() == before or signal == "reward"  # its scale knows the steps of values
-    assert len(baseline.kept().rows) == min(len(scores), WINDOW_STEPS + GAP_STEPS) - GAP_STEPS
+    assert len(baseline.save().rows) == min(len(scores), WINDOW_STEPS + GAP_STEPS) - GAP_STEPS
 
 
 @pytest.mark.parametrize("num_rows", range(GAP_STEPS + 1))
 def test_frozen_with_few_rows_it_has_none(num_rows):
     baseline = learned([1.0] * num_rows)
     baseline.freeze()
-    assert baseline.kept().rows == ()
+    assert baseline.save().rows == ()
 
 
 def test_thawed_it_learns_on_without_what_happened():
@@ -61,7 +61,7 @@ def test_thawed_it_learns_on_without_what_happened():
     baseline.thaw()
     for step in range(30, 40):
         baseline.admit(step, 3.0)
-    assert [score for _, score in baseline.kept().rows] == [1.0] * 18 + [3.0] * 10
+    assert [score for _, score in baseline.save().rows] == [1.0] * 18 + [3.0] * 10
 
 
 @given(SCORES)
@@ -72,7 +72,7 @@ def test_in_use_are_all_but_the_newest_two(scores):
 def test_in_use_are_64():
     baseline = learned([-100.0] * 40 + [1.0] * 34)
     assert baseline.band().median == 1.0 - 101 / 2, "31 or 33 of them would be the lesser half"
-    assert [step for step, _ in learned(range(100)).kept().rows] == list(range(34, 100))
+    assert [step for step, _ in learned(range(100)).save().rows] == list(range(34, 100))
 
 
 def test_there_is_a_band_from_the_fifth_step_on():
@@ -80,7 +80,7 @@ def test_there_is_a_band_from_the_fifth_step_on():
     assert learned([1.0] * 5).band().scale == 0.5
     baseline = learned([1.0] * 20)
     baseline.admit(20, 9.0, is_learned=False)
-    assert len(baseline.kept().rows) == 20, "a signal that is not learned from now"
+    assert len(baseline.save().rows) == 20, "a signal that is not learned from now"
 
 
 @pytest.mark.parametrize("odd_one", [-1.0, 1.0])
@@ -110,7 +110,7 @@ def test_rewound_it_is_as_if_the_later_steps_had_not_been(scores, step):
     baseline = learned(scores)
     baseline.rewind(step)
     rows = list(enumerate(scores))[-(WINDOW_STEPS + GAP_STEPS) :]
-    assert baseline.kept().rows == tuple(row for row in rows if row[0] < step)
+    assert baseline.save().rows == tuple(row for row in rows if row[0] < step)
 
 
 @given(SIGNAL, SCORES, st.booleans())
@@ -118,10 +118,10 @@ def test_loaded_it_goes_on_as_before(signal, scores, is_frozen):
     baseline, loaded = learned(scores, signal), Baseline(SPECS[signal])
     if is_frozen:
         baseline.freeze()
-    loaded.resume(through_json(baseline.kept()))
+    loaded.resume(through_json(baseline.save()))
     for each in (baseline, loaded):
         each.admit(200, 5.0)
-    assert loaded.kept() == baseline.kept()
+    assert loaded.save() == baseline.save()
     assert loaded.band() == baseline.band()
 
 
@@ -176,7 +176,7 @@ def test_a_rewind_into_the_start_takes_what_is_reported_again():
 def test_cleared_it_begins_anew():
     drift = drifted(range(40))
     drift.clear()
-    assert drift.kept() == Drift().kept()
+    assert drift.save() == Drift().save()
     for step in range(29):
         drift.add(step, step + 50.0)
     assert drift.start_median == 62.0
@@ -185,7 +185,7 @@ def test_cleared_it_begins_anew():
 @given(st.lists(st.floats(-10, 10), max_size=60), st.lists(st.floats(-10, 10), max_size=40))
 def test_a_drift_goes_on_as_before(values, later):
     drift, loaded = drifted(values), Drift()
-    loaded.resume(through_json(drift.kept()))
+    loaded.resume(through_json(drift.save()))
     for step, value in enumerate(later, start=len(values)):
         drift.add(step, value)
         loaded.add(step, value)

@@ -4,7 +4,12 @@ import math
 
 from kept_json import through_json
 
-from dfx_agent.judge.divergence.broken_values import BrokenValues, KeptBreak, Place, sentence
+from dfx_agent.judge.divergence.broken_values import (
+    BrokenValues,
+    Place,
+    SavedBreak,
+    broken_sentence,
+)
 from dfx_agent.judge.divergence.verdict import broken_verdict
 
 
@@ -14,7 +19,7 @@ def test_the_first_place_is_named_with_its_ranks():
     broken.observe("loss", "torch/loss", "1", 12, math.nan, 12.1)
     broken.observe("loss", "torch/loss", "0", 13, math.nan, 13.1)
     breaks = broken.breaks(is_scaled=False)
-    assert sentence(breaks) == (
+    assert broken_sentence(breaks) == (
         "The loss has been NaN since step 12 on rank 1. Then followed: the gradient norm (step 12)."
     )
 
@@ -22,12 +27,12 @@ def test_the_first_place_is_named_with_its_ranks():
 def test_it_is_forgotten_ten_steps_after_the_last_one():
     broken = BrokenValues()
     broken.observe("loss", "loss", "0", 5, math.inf, 1.0)
-    broken.reached(15, 1e6)
+    broken.set_progress(15, 1e6)
     assert (
-        sentence(broken.breaks(is_scaled=True))
+        broken_sentence(broken.breaks(is_scaled=True))
         == "The loss has been infinite since step 5 on rank 0."
     )
-    broken.reached(16, 1e6)
+    broken.set_progress(16, 1e6)
     assert not broken.breaks(is_scaled=True)
 
 
@@ -53,12 +58,12 @@ def test_the_next_agent_knows_since_when():
     values.observe("loss", "loss", "0", 7, math.inf, 101.0)
     values.observe("grad", "norm", "0", 15, math.nan, 110.0)
     following = BrokenValues()
-    following.resume(through_json(values.kept(), dict[Place, KeptBreak]), 15, 110.0)
+    following.resume(through_json(values.save(), dict[Place, SavedBreak]), 15, 110.0)
     following.observe("grad", "norm", "0", 16, math.nan, 111.0)
-    assert sentence(following.breaks(is_scaled=False)) == (
+    assert broken_sentence(following.breaks(is_scaled=False)) == (
         "The gradient norm has been NaN since step 6 on rank 1. Then followed: the loss (step 7)."
     )
-    following.reached(40, 1e6)
+    following.set_progress(40, 1e6)
     assert following.breaks(is_scaled=False) == []
 
 
@@ -72,7 +77,7 @@ def test_the_ranks_are_those_of_its_first_step_and_the_time_is_the_earliest():
     for rank, step, seconds in (("2", 6, 6.5), ("1", 5, 5.5), ("0", 5, 5.25), ("3", 6, 4.0)):
         broken.observe("loss", "torch/loss", rank, step, math.nan, seconds)
     assert places(broken) == [("loss", 5, 5.25, {"0", "1"})]
-    assert sentence(broken.breaks(is_scaled=False)) == (
+    assert broken_sentence(broken.breaks(is_scaled=False)) == (
         "The loss has been NaN since step 5 on ranks 0, 1."
     )
 
@@ -91,7 +96,7 @@ def test_of_one_step_the_loss_comes_first_though_it_is_told_after_the_gradient()
         broken.observe("grad", "torch/grad_norm", rank, 25, math.nan, 25.1)
     broken.observe("loss", "torch/loss", "1", 25, math.nan, 25.9)
     breaks = broken.breaks(is_scaled=False)
-    assert sentence(breaks) == (
+    assert broken_sentence(breaks) == (
         "The loss has been NaN since step 25 on rank 1. Then followed: the gradient norm (step 25)."
     )
     verdict = broken_verdict(breaks, None, "trainer")
@@ -112,20 +117,20 @@ def test_a_rewind_forgets_what_came_at_that_step_or_later_and_keeps_what_was_bef
     broken = BrokenValues()
     broken.observe("loss", "loss", "0", 5, math.nan, 5.0)
     broken.observe("grad", "grad", "0", 6, math.nan, 6.0)
-    broken.reached(40, 1e6)
+    broken.set_progress(40, 1e6)
     assert places(broken) == []
     broken.rewind(6)
     assert places(broken) == [("loss", 5, 5.0, {"0"})]
-    broken.reached(4, 1e6)
+    broken.set_progress(4, 1e6)
     assert places(broken) != [], "a rank that is behind does not bring time back"
 
 
 def test_of_steps_that_take_milliseconds_it_is_known_for_two_minutes():
     broken = BrokenValues()
     broken.observe("loss", "loss", "0", 5, math.nan, 100.0)
-    broken.reached(500, 219.0)
+    broken.set_progress(500, 219.0)
     assert broken.breaks(is_scaled=False)
-    broken.reached(501, 221.0)
+    broken.set_progress(501, 221.0)
     assert not broken.breaks(is_scaled=False)
 
 
@@ -134,5 +139,5 @@ def test_a_rank_that_lags_behind_does_not_end_it():
     broken.observe("loss", "loss", "0", 5, math.nan, 1.0)
     broken.observe("loss", "loss", "0", 14, math.nan, 2.0)
     broken.observe("loss", "loss", "1", 6, math.nan, 3.0)
-    broken.reached(24, 1e6)
+    broken.set_progress(24, 1e6)
     assert broken.breaks(is_scaled=False)

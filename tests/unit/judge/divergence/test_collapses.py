@@ -135,7 +135,7 @@ def test_they_learn_what_has_fired_for_32_steps():
     is_frozen = []
     for step in range(100, 160):
         bank.observe(step, {**healthy(rng), "entropy": 5.0, "response_length": 9000.0})
-        is_frozen.append(bank.kept().signals["entropy"].baseline.is_frozen)
+        is_frozen.append(bank.save().signals["entropy"].baseline.is_frozen)
     begin = is_frozen.index(True)
     assert is_frozen[begin : begin + HOLD_STEPS + 1] == [True] * HOLD_STEPS + [False]
 
@@ -223,9 +223,9 @@ def test_a_young_page_outlives_the_agent_and_a_clock_that_goes_back_holds_nothin
     bank, rng = trained(60)
     for step in range(60, 66):
         bank.observe(step, {**healthy(rng), "grad_norm": 1e9}, 1000.0 + step)
-    assert bank.newest.is_latched
+    assert bank.latest_state.is_latched
     other = SignalBank()
-    other.resume(through_json(bank.kept()))
+    other.resume(through_json(bank.save()))
     for each, seconds in ((bank, 1070.0), (other, 1070.0)):
         for step in range(66, 106):
             state = each.observe(step, healthy(rng), seconds)
@@ -309,8 +309,8 @@ def test_a_norm_that_blows_up_with_a_higher_loss_is_one(growth):
         state = bank.observe(step, blown)
         assert state.is_latched is (step >= 104)
     other = SignalBank()
-    other.resume(through_json(bank.kept()))
-    assert other.newest == bank.newest
+    other.resume(through_json(bank.save()))
+    assert other.latest_state == bank.latest_state
 
 
 def test_a_page_that_outlives_its_reason_says_until_when():
@@ -371,10 +371,10 @@ def test_spikes_of_one_row_are_counted_over_64_reports(signal):
         assert state.is_latched is (step >= 110), step
     verdict = divergence_verdict(state, "trainer")
     assert verdict.step == 70
-    assert "1000 times above its baseline on 3 of the newest 64 steps" in verdict.summary
+    assert "1000 times above its baseline in 3 of the last 64 steps" in verdict.summary
     other = SignalBank()
-    other.resume(through_json(bank.kept()))
-    assert other.newest == bank.newest
+    other.resume(through_json(bank.save()))
+    assert other.latest_state == bank.latest_state
 
 
 def test_spikes_that_are_rare_or_small_are_none():
@@ -455,7 +455,7 @@ def test_a_counter_that_begins_again_is_another_attempt():
     bank, rng = trained(60)
     for step in range(60, 70):
         bank.observe(step, collapsed(rng))
-    assert bank.newest.is_latched
+    assert bank.latest_state.is_latched
     for step in range(50):
         state = bank.observe(step, {**healthy(rng), "entropy": 4.0, "response_length": 90.0})
         assert not state.is_latched
@@ -470,7 +470,7 @@ def test_a_page_ends_where_the_job_goes_back_before_it():
     bank, rng = trained(60)
     for step in range(60, 70):
         bank.observe(step, collapsed(rng))
-    assert bank.newest.is_latched
+    assert bank.latest_state.is_latched
     for step in range(40, 60):
         state = bank.observe(step, healthy(rng))
         assert not state.is_latched

@@ -12,7 +12,7 @@ from kept_json import through_json
 
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.judge.divergence.health import KeptHealth, RunHealth
+from dfx_agent.judge.divergence.health import RunHealth, SavedHealth
 from dfx_agent.snapshot.document import Document
 
 
@@ -268,7 +268,7 @@ def test_what_was_learned_outlives_the_agent_and_what_it_saw_is_not_seen_twice()
     health = RunHealth()
     rank = Rank(health)
     trained(health, rank, range(1, 31))
-    kept = through_json(health.kept())
+    kept = through_json(health.save())
     row = health.state.row
     again = RunHealth()
     again.resume(kept)
@@ -290,7 +290,7 @@ def test_a_job_that_was_restarted_while_no_agent_looked_is_a_restart():
     health = RunHealth()
     trained(health, Rank(health), range(1, 31))
     again = RunHealth()
-    again.resume(through_json(health.kept()))
+    again.resume(through_json(health.save()))
     trained(again, Rank(again, created=99), range(1, 4))
     assert [step for step, _ in seen(again)] == [1, 2, 3]
 
@@ -308,7 +308,7 @@ def test_a_reset_takes_the_present_as_normal():
 @pytest.mark.parametrize("damage", [{}, {"bank": 3}, {"bank": {"row": "x"}}, [], None])
 def test_what_no_detector_kept_is_refused(damage):
     with pytest.raises(ValueError, match="validation error"):
-        Document[KeptHealth](KeptHealth).loaded(damage)
+        Document[SavedHealth](SavedHealth).loaded(damage)
 
 
 KEYS = ("actor/entropy", "actor/pg_loss", "actor/grad_norm", "critic/score/mean",
@@ -350,10 +350,10 @@ def test_an_agent_started_anew_at_any_row_comes_to_the_same(rows, interrupted_at
             each.health.close({})
         if number == interrupted_at:
             following = RunHealth()
-            following.resume(through_json(other.health.kept()))
+            following.resume(through_json(other.health.save()))
             other.health = following
         assert concluded(rank.health) == concluded(other.health)
-    assert repr(rank.health.kept()) == repr(other.health.kept())
+    assert repr(rank.health.save()) == repr(other.health.save())
 
 
 @settings(max_examples=150, deadline=None)

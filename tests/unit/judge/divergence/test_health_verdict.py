@@ -40,7 +40,7 @@ def test_it_says_what_moved_first_and_the_newest_checkpoint_before_that():
     assert verdict.step == 40
     assert verdict.summary.startswith("Training has been diverging since step 40: ")
     assert verdict.action == (
-        "Roll back to the checkpoint of step 30, the newest before the divergence, then read "
+        "Roll back to the checkpoint of step 30, the latest before the divergence, then read "
         "samples of that step, and check the response limit and the length reward."
     )
 
@@ -102,7 +102,7 @@ def test_a_moved_threshold_moves_the_verdict_and_what_it_needs():
 def figure(bank: SignalBank, **values: float) -> str:
     """What is said of the only signal after one more step."""
     ((name, value),) = values.items()
-    verdict = divergence_verdict(bank.observe((bank.newest.step + 1), {name: value}), "trainer")
+    verdict = divergence_verdict(bank.observe(bank.latest_state.step + 1, {name: value}), "trainer")
     (line,) = [line for line in verdict.evidence if line.startswith(f"{name}: ")]
     return line
 
@@ -150,8 +150,8 @@ def test_the_next_agent_shows_the_newest_values_until_a_step_closes():
     bank = steady("loss", 1.0)
     state = bank.observe(40, {"loss": 1.1})
     following = SignalBank()
-    following.resume(through_json(bank.kept()))
-    (known,), (row,) = following.newest.signals, state.signals
+    following.resume(through_json(bank.save()))
+    (known,), (row,) = following.latest_state.signals, state.signals
     assert (known.value, known.z, known.is_broken) == (row.value, row.z, False)
 
 

@@ -99,7 +99,7 @@ def test_cause_and_onset_of_a_page_stay_as_they_were_found(is_restarted):
     for step, values in _collapse_while_entropy_declines():
         state = bank.observe(step, values)
         if is_restarted and step == 80:
-            kept = bank.kept()
+            kept = bank.save()
             bank = SignalBank()
             bank.resume(kept)
         if state.is_latched:

@@ -141,7 +141,7 @@ def test_a_coarse_reward_may_fall_by_its_own_steps():
 def test_cleared_what_is_now_is_the_start():
     trend = of_values(rising_then(0.1, 0.1, 0.1, 0.1))
     trend.clear()
-    assert trend.kept() == RewardTrend().kept()
+    assert trend.save() == RewardTrend().save()
     known = scored(9, 9, 9)
     known.clear()
     assert is_improving(known) is False
@@ -152,20 +152,20 @@ def test_a_restart_takes_the_fall_back(step):
     trend = of_values(rising_then(0.1, 0.1, 0.1, 0.1))
     trend.rewind(step)
     assert trend.fall_step is None
-    kept = trend.kept()
+    kept = trend.save()
     assert all(row[0] < step for row in (*kept.values, *kept.levels))
     assert len(kept.levels) == step - 2
     assert kept.best == pytest.approx(0.9)
     trend.rewind(0)
-    assert (trend.kept().values, trend.kept().best) == ((), None)
+    assert (trend.save().values, trend.save().best) == ((), None)
 
 
 @given(ROWS, ROWS)
 def test_loaded_it_goes_on_as_before(rows, later):
     trend, loaded = followed(rows), RewardTrend()
-    loaded.resume(through_json(trend.kept()))
-    assert repr(loaded.kept()) == repr(trend.kept())
+    loaded.resume(through_json(trend.save()))
+    assert repr(loaded.save()) == repr(trend.save())
     for each in (trend, loaded):
         followed(later, each, first=len(rows))
-    assert repr(loaded.kept()) == repr(trend.kept())
+    assert repr(loaded.save()) == repr(trend.save())
     assert (is_improving(loaded), loaded.fall_step) == (is_improving(trend), trend.fall_step)

@@ -8,7 +8,12 @@ from dfx_agent.alerting.evaluator import Evaluator
 from dfx_agent.catalogue.native import load
 from dfx_agent.judge.divergence.aborted_share import ABORTED, NUM_STEPS, AbortedShare
 from dfx_agent.judge.divergence.bank import SignalBank
-from dfx_agent.judge.divergence.inputs import LONE_STEPS, SILENT_STEPS, SignalInputs, input_of
+from dfx_agent.judge.divergence.inputs import (
+    MISSING_STEPS,
+    ONLY_MODEL_STEPS,
+    SignalInputs,
+    input_of,
+)
 from dfx_agent.judge.divergence.symptoms import StepSignals
 
 
@@ -109,11 +114,11 @@ def test_two_models_never_mix_and_the_policy_goes_before_an_optimizer_without_a_
 def test_a_model_without_a_known_name_counts_once_it_has_long_been_the_only_one():
     inputs = SignalInputs()
     source, other = (input_of("", f"torch/optimizer_{i}/loss").source for i in (2, 3))
-    for _ in range(2 * LONE_STEPS):
+    for _ in range(2 * ONLY_MODEL_STEPS):
         assert inputs.signals({source: 1.0, other: 2.0}) == {}
-    found = [inputs.signals({source: 1.0}) for _ in range(2 * LONE_STEPS)]
+    found = [inputs.signals({source: 1.0}) for _ in range(2 * ONLY_MODEL_STEPS)]
     begin = found.index({"loss": 1.0})
-    assert LONE_STEPS - 1 <= begin <= LONE_STEPS
+    assert ONLY_MODEL_STEPS - 1 <= begin <= ONLY_MODEL_STEPS
     assert found[begin:] == [{"loss": 1.0}] * len(found[begin:])
     assert inputs.signals({input_of("", "torch/loss").source: 5.0}) == {}
 
@@ -136,9 +141,9 @@ def test_another_metric_speaks_where_the_first_one_falls_silent():
     score, reward = input_of("verl", "critic/score/mean"), input_of("verl", "critic/rewards/mean")
     inputs = SignalInputs()
     inputs.signals({score.source: 1.0})
-    found = [inputs.signals({reward.source: 2.0}) for _ in range(SILENT_STEPS + 1)]
+    found = [inputs.signals({reward.source: 2.0}) for _ in range(MISSING_STEPS + 1)]
     told = [step.get("reward") for step in found]
-    assert told == [None] * (SILENT_STEPS - 1) + [2.0] * 2
+    assert told == [None] * (MISSING_STEPS - 1) + [2.0] * 2
     assert [sorted(step.changed) for step in found[-3:]] == [[], ["reward"], []]
 
 
@@ -146,7 +151,7 @@ def test_a_metric_that_pauses_while_none_reports_speaks_on():
     score, reward = input_of("verl", "critic/score/mean"), input_of("verl", "critic/rewards/mean")
     inputs = SignalInputs()
     inputs.signals({score.source: 1.0})
-    for _ in range(2 * SILENT_STEPS):
+    for _ in range(2 * MISSING_STEPS):
         assert not inputs.signals({})
     assert inputs.signals({score.source: 1.0, reward.source: 2.0}) == {"reward": 1.0}
 
@@ -187,5 +192,5 @@ def test_the_share_needs_its_steps_and_survives_a_restart():
     assert share.recent_median is None
     share.observe({ABORTED: 0.5})
     again = AbortedShare()
-    again.resume(share.kept())
+    again.resume(share.save())
     assert share.recent_median == again.recent_median == 0.5

@@ -215,10 +215,10 @@ def test_what_was_counted_for_a_family_goes_on_for_both_directions():
     bank, rng = trained(100)
     for step in range(100, 110):
         bank.observe(step, collapsed(rng))
-    kept = replace(bank.kept(), calm={"entropy": 7, "reward": 3})
+    kept = replace(bank.save(), calm={"entropy": 7, "reward": 3})
     again = SignalBank()
     again.resume(kept)
-    assert again.kept().calm == {
+    assert again.save().calm == {
         "divergence up": 0, "grad_norm up": 0, "entropy up": 7, "entropy down": 7,
         "reward down": 3, "length up": 0, "length down": 0,
     }  # fmt: skip
@@ -267,9 +267,9 @@ def test_the_operator_can_say_that_this_is_normal():
 
 def test_what_is_normal_from_now_is_what_drift_is_measured_from():
     bank, rng = trained(80)
-    assert signal(bank.newest, "entropy").drift_ratio is not None
+    assert signal(bank.latest_state, "entropy").drift_ratio is not None
     bank.reset()
-    assert signal(bank.newest, "entropy").drift_ratio is None
+    assert signal(bank.latest_state, "entropy").drift_ratio is None
     for step in range(80, 109):
         state = bank.observe(step, {**healthy(rng), "entropy": 0.8})
     assert signal(state, "entropy").drift_ratio == pytest.approx(1.0)
@@ -362,7 +362,7 @@ def test_a_solved_task_loses_no_signal():
     assert solved[-1].num_identical_score_steps == 20
     assert not solved[-1].had_score_signal
     other = SignalBank()
-    other.resume(through_json(bank.kept()))
+    other.resume(through_json(bank.save()))
     for one in (bank, other):
         failed = [one.observe(s, {"score_max": 0.0, "score_min": 0.0}) for s in range(40, 50)]
         assert all(state.had_score_signal for state in failed)
@@ -376,7 +376,7 @@ def test_a_bank_goes_on_where_another_ended():
         rows = [healthy(rng) if i < 100 else collapsed(rng) for i in range(160)]
         for step in range(num_before):
             bank.observe(step, rows[step])
-        other.resume(through_json(bank.kept()))
+        other.resume(through_json(bank.save()))
         for step in range(num_before, 160):
             assert bank.observe(step, rows[step]) == other.observe(step, rows[step])
         assert bank.observe(160, rows[0]).is_latched
@@ -418,7 +418,7 @@ def test_nothing_makes_it_raise_and_what_it_says_is_finite(rows):
             assert 0 <= row.cusum_up <= 8
             assert 0 <= row.cusum_down <= 8
     other = SignalBank()
-    other.resume(through_json(bank.kept()))
+    other.resume(through_json(bank.save()))
     assert other.observe(99, {"entropy": 1.0}) == bank.observe(99, {"entropy": 1.0})
 
 
@@ -447,10 +447,10 @@ def test_a_constant_series_with_one_outlier_never_alarms(level, name, outlier):
 
 def test_memory_is_bounded():
     bank, rng = trained(300)
-    size = len(repr(bank.kept()))
+    size = len(repr(bank.save()))
     for step in range(300, 3000):
         bank.observe(step, {**healthy(rng), "loss": math.nan, "score_max": 1.0, "score_min": 0.0})
-    assert len(repr(bank.kept())) < size * 1.1
+    assert len(repr(bank.save())) < size * 1.1
 
 
 def test_a_reward_above_its_usual_value_has_not_fallen_however_far_below_its_trend():

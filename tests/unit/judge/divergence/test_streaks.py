@@ -55,11 +55,11 @@ def test_it_ends_after_sixteen_steps_without_once_it_lasted(states, num_steps, o
     found = streak(3, states)
     assert (found.num_steps, found.onset_step) == (num_steps, onset)
     loaded = Streak(3)
-    loaded.resume(through_json(found.kept()))
-    assert loaded.kept() == found.kept()
+    loaded.resume(through_json(found.save()))
+    assert loaded.save() == found.save()
     for each in (found, loaded):
         each.observe(99, holds=False)
-    assert loaded.kept() == found.kept()
+    assert loaded.save() == found.save()
 
 
 @pytest.mark.parametrize(("step", "is_kept"), [(1, False), (2, False), (3, True)])

@@ -43,8 +43,8 @@ def test_loaded_it_goes_on_as_before(values, more):
     loaded.add(7.7)
     for value in values:
         steps.add(value / 4)
-    loaded.resume(steps.kept())
+    loaded.resume(steps.save())
     assert loaded.smallest == steps.smallest
     for each in (steps, loaded):
         each.add(more / 8)
-    assert (loaded.smallest, loaded.kept()) == (steps.smallest, steps.kept())
+    assert (loaded.smallest, loaded.save()) == (steps.smallest, steps.save())

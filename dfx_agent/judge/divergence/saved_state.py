@@ -1,8 +1,8 @@
-"""What parts of the detector have learned, as the next agent takes it: frozen dataclasses.
+"""Base class of the saved state of the detector's parts, which are frozen dataclasses.
 
-Format 2 of the files (before 2026-11-22) had no names for most of it: a part was a row of values
-in the order of its fields, or had other names (``EARLIER``). ``Annotated[part, FORMAT_2]`` reads
-both.
+Format 2 of the files (before 2026-11-22) stored most parts as a list of values in the order of
+their fields. Some fields had other names (``EARLIER``). ``Annotated[part, FORMAT_2]`` reads both
+formats.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 
-class Kept:
-    """Base of a part. ``EARLIER``: the name in format 2 -> that of the field, where they differ."""
+class SavedState:
+    """Saved state of one part of the detector."""
 
     EARLIER: ClassVar[Mapping[str, str]] = {}
+    """Earlier name of a field -> its present name."""
 
 
 class _Format2:
@@ -31,12 +32,12 @@ FORMAT_2 = _Format2()
 
 
 def _named(part: Any, given: Any) -> Any:
-    """What format 2 wrote, by the names of the fields; what it did not write has its default."""
+    """Values by field name. A field that format 2 did not write has its default."""
     if isinstance(given, dict):
         return {part.EARLIER.get(name, name): value for name, value in given.items()}
     if not isinstance(given, list):
         return given
     names = [field.name for field in fields(part)]
     if len(given) > len(names):
-        raise ValueError(f"{len(given)} values, known are {len(names)}")
+        raise ValueError(f"{len(given)} values for {len(names)} fields")
     return dict(zip(names, given, strict=False))
