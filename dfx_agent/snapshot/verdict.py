@@ -17,6 +17,17 @@ VerdictState = Literal["found", "clear", "insufficient evidence"]
 
 
 @dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What is not certain yet, and blames nobody."""
+
+    ranks: tuple[str, ...]
+    since_seconds: float
+    """Unix time at which the ranks last moved."""
+    limit_seconds: float
+    """How long after ``since_seconds`` the verdict becomes "found"."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the agent concludes about one role of a run, and from what.
 
@@ -37,6 +48,8 @@ class Verdict:
     lost_seconds: float | None = None
     evidence: tuple[str, ...] = ()
     action: str = ""
+    suspicion: Suspicion | None = None
+    """Of an unsure verdict: whom it may find, and when."""
 
     @property
     def subject(self) -> str:
@@ -107,6 +120,8 @@ class Incident:
     evidence: tuple[str, ...]
     end_seconds: float | None = None
     """Unix time at which it was over; None while it lasts."""
+    runbook: str = ""
+    """Anchor of its section in the runbook; "" where the runbook has none."""
     is_until_run_end: bool = False
     """Whether it was not over when the run ended."""
 

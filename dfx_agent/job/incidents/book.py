@@ -27,6 +27,7 @@ from dfx_agent.job.incidents.words import (
     cost_of,
     lasting_seconds,
     origin_of,
+    runbook_of,
     sentence_of,
 )
 from dfx_agent.snapshot import (
@@ -348,6 +349,7 @@ def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
         sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, told),
         alerts=tuple(dict.fromkeys(row.alert for row in subject.alerts)),
         evidence=(*(about.evidence if about else ()), *dict.fromkeys(lines)),
+        runbook=runbook_of(subject.kind, cause, alert),
     )
 
 

@@ -43,6 +43,12 @@ def action_of(kind: str, cause: str, alert: str) -> str:
     return "" if found is None else _first_sentence(found.runbook.mitigation)
 
 
+def runbook_of(kind: str, cause: str, alert: str) -> str:
+    """Anchor of the section of the runbook that is about it; "" where there is none."""
+    found = _alert_on(kind, cause, alert)
+    return "" if found is None else found.name.lower()
+
+
 def lasting_seconds(kind: str) -> float:
     """How long a condition has to hold before an alert of this name or verdict fires."""
     named = (a.for_seconds for a in ALERTS if kind in {a.name, verdict_kind(a)})

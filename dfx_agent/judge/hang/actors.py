@@ -130,4 +130,5 @@ def _not_sure(role: Role, rank: RankFacts, excuse: Excuse) -> Verdict:
         duration=seconds_text(rank.quiet_seconds),
         limit=f"{excuse.limit_seconds:.0f} s",
     )
-    return role.verdict("insufficient evidence", summary, evidence=(excuse.reason,))
+    limit = excuse.limit_seconds
+    return role.suspicion(rank, rank.quiet_seconds, limit, summary, (excuse.reason,))

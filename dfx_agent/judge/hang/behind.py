@@ -133,7 +133,7 @@ def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Wait
     if excuse.is_learned:
         return role.verdict("clear", sentences.STILL_AT_WORK(**known), evidence=lines)
     sentence = sentences.SHUTTING_DOWN if rank.is_ending else sentences.NOT_SURE
-    return role.verdict("insufficient evidence", sentence(**known), evidence=lines)
+    return role.suspicion(rank, seconds, excuse.limit_seconds, sentence(**known), lines)
 
 
 class RemoteWait(NamedTuple):

@@ -18,7 +18,7 @@ from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.judge.hang import limits, sentences
 from dfx_agent.judge.hang.limits import Excuse
 from dfx_agent.judge.words import flight_lines, stack_lines
-from dfx_agent.snapshot import Verdict, VerdictState
+from dfx_agent.snapshot import Suspicion, Verdict, VerdictState
 
 ENOUGH_READINGS = 3
 _HELD_UP_SECONDS = 5.0  # a calm agent reads once a second
@@ -174,6 +174,19 @@ class Role:
     def verdict(self, state: VerdictState, summary: str, evidence: tuple[str, ...] = ()) -> Verdict:
         cause = LONG_WAIT if state == "insufficient evidence" else ""
         return Verdict("hang", state, self.name, summary, cause=cause, evidence=evidence)
+
+    def suspicion(
+        self,
+        rank: RankFacts,
+        seconds: float,
+        limit_seconds: float,
+        summary: str,
+        evidence: tuple[str, ...],
+    ) -> Verdict:
+        """Not certain yet: ``rank`` has not moved for ``seconds`` of the ``limit_seconds``."""
+        since_seconds = rank.epoch_seconds(self.now_ns - int(seconds * 1e9))
+        verdict = self.verdict("insufficient evidence", summary, evidence)
+        return replace(verdict, suspicion=Suspicion((rank.label,), since_seconds, limit_seconds))
 
 
 def _without_begin(arrival: Arrival) -> tuple[str, str, int | None, int | None]:

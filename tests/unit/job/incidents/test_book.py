@@ -13,6 +13,7 @@ from dfx_agent.job.incidents.book import IncidentBook, StepTimes, _begin, _Subje
 from dfx_agent.job.incidents.conclude import standing_of
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.snapshot import AlertRow, SignalState, SymptomRow, Verdict
+from dfx_agent.web import runbook
 
 SLOW = Verdict(
     "straggler", "found", "actor", "rank 1 makes the others wait", ranks=("1",), stage="forward",
@@ -201,6 +202,7 @@ def test_a_nan_says_what_to_do_before_its_alert_fires_and_after():
     (second,) = observed(broken, alerts=(alert("DfxNonFinite", "critical", "divergence"),))
     assert second.sentence == first.sentence
     assert "restart from the latest checkpoint" in first.action
+    assert f'id="{first.runbook}"' in runbook.page()
 
 
 def test_the_sentence_of_a_collapse_says_what_moved_first_and_the_alert_takes_it():

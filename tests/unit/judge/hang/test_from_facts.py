@@ -11,7 +11,7 @@ from dfx_agent.facts.flight import FlightRecord, GroupKey, RecordedGroup
 from dfx_agent.facts.rank import Arrival, Joining, RankFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.judge.hang.judge import HangJudge
-from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot import Suspicion, Verdict
 from dfx_agent.snapshot.faults import Faults
 
 SECOND = 10**9
@@ -96,6 +96,8 @@ def test_the_first_long_time_outside_all_stages_is_not_known_to_be_a_hang(stacks
         assert (early.state, early.cause) == ("insufficient evidence", "long wait")
         assert f"for rank 1, which {words}" in early.summary
         assert f"It is called a hang after {limit} s." in early.summary
+        suspicion = Suspicion(("1",), NOW / 1e9 - seconds, limit)
+        assert (early.ranks, early.suspicion) == ((), suspicion), "nobody is blamed yet"
     late = after(limit + 1)
     assert (late.state, late.cause, late.ranks) == ("found", "stuck", ("1",))
 
