@@ -51,7 +51,7 @@ def test_what_fires_is_listed_and_goes_when_it_ends(open_page):
         assert texts(page, "#alert-list strong") == [
             "DfxA (critical)", "Alerts do not reach webhook host:1",
         ]  # fmt: skip
-        page.click("#alert-list button")
+        page.click("#alert-list .toggle >> nth=0")
         assert texts(page, "#alert-list .evidence p") == [
             f"reward down since step 5 {HOSTILE}", "What it means.", "Where to look.",
             "What to do.",

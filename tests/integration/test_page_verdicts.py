@@ -45,19 +45,20 @@ def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts
         assert levels(page) == ["bad", "warn", "quiet"]
         lines = texts(page, LINES)
         assert lines[0].startswith("✕")
-        assert "Run `kill -CONT 7` to resume it." in lines[0]
+        assert "Do: Run kill -CONT 7 to resume it." in lines[0]
         assert "Rank 2 did not arrive in all_reduce@0 #1234; it is in rollout" in lines[0]
         now = time.time()
-        lasted = re.search(r"rank did not arrive · since step 45 · for (\d+\.\d) s", lines[0])
+        lasted = re.search(r"since step 45, (\d+\.\d) s · No step ends", lines[0])
         assert 20 <= float(lasted[1]) < now - told.since_seconds + 0.1
-        assert "slower at equal tokens · 0.51 s lost per step" in lines[1]
+        assert "slower than its peers at equal tokens" in lines[1]
+        assert "0.51 s of each step (8." in lines[1]
         assert "Crash: clear. Straggler: insufficient evidence." in lines[2]
         colors = [
             line.evaluate("node => getComputedStyle(node).borderLeftColor")
             for line in page.locator(LINES).all()
         ]
         assert len(set(colors)) == 3
-        page.locator(f"{LINES} >> nth=0 >> button").click()
+        page.locator(f"{LINES} >> nth=0 >> .toggle").click()
         page.screenshot(path=artifacts / "page-verdict-hang.png", full_page=True)
 
 
@@ -69,19 +70,19 @@ def test_a_verdict_opens_its_evidence_and_keeps_it_open(open_page):
         page.wait_for_selector(LINES)
         line = page.locator(LINES).first
         assert not line.locator(".evidence").is_visible()
-        page.locator(f"{LINES} >> nth=0 >> button").focus()
+        page.locator(f"{LINES} >> nth=0 >> .toggle").focus()
         page.keyboard.press("Enter")
         sentence, *evidence = line.locator(".evidence p").all_inner_texts()
         assert sentence == source.snapshot().runs[0].incidents[0].sentence
         assert evidence == list(STRAGGLER.evidence)
-        assert line.locator("button").get_attribute("aria-expanded") == "true"
+        assert line.locator(".toggle").get_attribute("aria-expanded") == "true"
         worse = replace(STRAGGLER, lost_seconds=0.77, evidence=("0.77 s in the newest step",))
         source.verdicts = (hang(time.time()), worse, *CLEAR[1:2])  # a new line comes before it
-        moved = page.locator(LINES, has_text="0.77 s lost per step")
+        moved = page.locator(LINES, has_text="0.77 s of each step")
         moved.wait_for()
         assert moved.locator(".evidence p").all_inner_texts()[1:] == ["0.77 s in the newest step"]
         assert not page.locator(f"{LINES} >> nth=0 >> .evidence").is_visible(), "its own was not"
-        moved.locator("button").click()
+        moved.locator(".toggle").click()
         assert not moved.locator(".evidence").is_visible()
 
 
@@ -94,7 +95,7 @@ def test_what_is_clear_or_undecided_is_said_in_one_quiet_line(open_page):
         assert page.inner_text(f"{LINES} .detail") == (
             "No problem found. Checked: hang, crash. Straggler: 3 of 8 steps needed so far."
         )
-        page.click(f"{LINES} button")
+        page.click(f"{LINES} .toggle")
         evidence = texts(page, f"{LINES} .evidence p")
         assert "Straggler: insufficient evidence (3 of 8 steps needed so far)" in evidence
         assert "the verdict needs 8" in " ".join(evidence)
@@ -107,7 +108,7 @@ def test_a_verdict_without_evidence_opens_its_sentence(open_page):
     with serve(source) as server:
         page = open_page(server.url)
         page.wait_for_selector(LINES)
-        page.locator(f"{LINES} button:visible").click()
+        page.locator(f"{LINES} .toggle:visible").click()
         told = source.snapshot().runs[0].incidents[0].sentence
         assert texts(page, f"{LINES} .evidence p") == [told]
 
@@ -358,7 +359,7 @@ def test_names_from_the_job_are_text(open_page):
     with serve(source) as server:
         page = open_page(server.url)
         wait_for_charts(page)
-        for button in page.locator(f"{LINES} button:visible").all():
+        for button in page.locator(f"{LINES} .toggle:visible").all():
             button.click()
         page.locator("#collective-rows .split").first.hover()
         assert HOSTILE in page.inner_text(".tooltip")
@@ -389,7 +390,7 @@ def test_nothing_moves_while_values_change(open_page, size):
         clock = page.inner_text(f"{LINES} .detail >> nth=0")
         for change in range(6):
             source.verdicts = (wide, replace(STRAGGLER, lost_seconds=0.5 + change), *CLEAR[1:])
-            page.wait_for_selector(f"text={0.5 + change:.2f} s lost per step")
+            page.wait_for_selector(f"text={0.5 + change:.2f} s of each step")
             assert page.evaluate(PLACES) == before
         assert page.inner_text(f"{LINES} .detail >> nth=0") != clock
         assert overflow_px(page) == 0

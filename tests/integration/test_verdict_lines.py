@@ -13,7 +13,8 @@ JUDGE = """async () => {
     dropped_ranks: [], standing: { state: "clear", reason: "" } };
   const found = { id: "1", kind: "straggler", state: "found", severity: "warning", role: "actor",
     summary: "rank 0 is slow", sentence: "Rank 0 is slow.", ranks: ["0"], stage: "", cause: "",
-    step: null, since_seconds: 60, lost_seconds: null, alerts: [], evidence: [] };
+    action: "", cost: "", step: null, since_seconds: 60, lost_seconds: null, alerts: [],
+    evidence: [] };
   const crash = { ...found, id: "2", kind: "crash", severity: "critical", summary: "OOM" };
   const clear = { kind: "hang", state: "clear", role: "actor", summary: "", evidence: [] };
   const unsure = { ...clear, kind: "straggler", state: "insufficient evidence" };
@@ -67,7 +68,8 @@ def test_the_worst_comes_first(module_page, changes, expected):
     ("changes", "expected"),
     [
         ("Object.assign(found, { cause: 'more tokens', step: 7, lost_seconds: 0.5 })",
-         "more tokens · 0.50 s lost per step · since step 7 · for 40.0 s"),
+         "since step 7, 40.0 s · 0.50 s of each step"),
+        ("found.cost = 'Every rank waits.'", "for 40.0 s · Every rank waits"),
         ("found.since_seconds = 90", "for 10.0 s"),
         ("run.places.push({ ...rank, role: 'critic' })", "actor · for 40.0 s"),
         ("run.incidents = []; run.verdicts = [unsure]; run.standing = missing",

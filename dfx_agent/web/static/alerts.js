@@ -3,7 +3,7 @@
 
 import { reconcile, setHidden } from "./element.js";
 import { getJson } from "./feed.js";
-import { VerdictRow } from "./verdict_strip.js";
+import { VerdictRow } from "./verdict_row.js";
 
 const ASK_MS = 2000;
 const LEVELS = { critical: "bad", warning: "warn", info: "quiet", none: "quiet" };

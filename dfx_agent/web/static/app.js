@@ -1,17 +1,19 @@
 // The page: takes snapshots from the feed and hands them to the parts; ticks clocks in between.
 
+import { Address, rankKey } from "./address.js";
 import { AlertList } from "./alerts.js";
 import { Charts } from "./charts.js";
 import { CollectivePanel } from "./collectives.js";
 import { DevicePanel } from "./devices.js";
-import { setHidden, setText } from "./element.js";
+import { element, setHidden, setText } from "./element.js";
 import { EnginePanel } from "./engines.js";
 import { EventLoopPanel } from "./event_loops.js";
 import { Feed } from "./feed.js";
 import { count, duration } from "./format.js";
-import { Header } from "./header.js";
+import { Header, stepNow } from "./header.js";
 import { HealthPanel } from "./health.js";
 import { Histories } from "./histories.js";
+import { chatText } from "./incident_lines.js";
 import { JobGrid } from "./job.js";
 import { Legend } from "./legend.js";
 import { MemoryPanel } from "./memory.js";
@@ -20,9 +22,11 @@ import { PipelinePanel } from "./pipeline.js";
 import { RankTable } from "./ranks.js";
 import { ScalarTable } from "./scalars.js";
 import { StepBars } from "./steps.js";
+import { showTab } from "./tab.js";
 import { onThemeChange } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { VerdictStrip } from "./verdict_strip.js";
+import { Views } from "./views.js";
 
 const TICK_MS = 100;
 const VERDICT_MS = 1000;
@@ -30,9 +34,13 @@ const MAX_OPENED = 8;
 
 class Page {
   constructor() {
-    this.picked = new URLSearchParams(location.hash.slice(1)).get("run");
+    this.address = new Address(() => this.follow());
+    this.views = new Views();
     this.header = new Header((name) => this.pick(name));
-    this.verdicts = new VerdictStrip();
+    this.verdicts = new VerdictStrip({
+      show: (target) => this.showTarget(target),
+      copy: (incident) => this.copy(incident),
+    });
     this.alerts = new AlertList();
     this.job = new JobGrid((key) => this.open(key));
     this.opened = new Set();
@@ -56,7 +64,8 @@ class Page {
     });
     this.timeline = new Timeline();
     this.judgedMs = 0;
-    this.feed.look(this.picked, []);
+    this.marked = this.address.now.rank;
+    this.feed.look(this.address.now.run, this.marked.includes("/") ? [this.marked] : []);
     onThemeChange(() => this.repaint());
     document.addEventListener(
       "visibilitychange",
@@ -67,10 +76,43 @@ class Page {
   }
 
   pick(name) {
-    this.picked = name;
-    history.replaceState(null, "", `#${new URLSearchParams({ run: name })}`);
+    this.address.set({ run: name, rank: "", step: "" });
+    this.marked = "";
     this.opened.clear();
     this.feed.look(name, []);
+  }
+
+  /** The reader followed a link to another view, rank or run, or went back. */
+  follow() {
+    const { run, rank } = this.address.now;
+    if (run && run !== this.run?.run) this.feed.look(run, []);
+    this.marked = rank;
+    if (this.feed.snapshot) this.show(this.feed.snapshot);
+  }
+
+  /** A rank ("ROLE/RANK") is scrolled to and marked in every panel, or a view is opened. */
+  showTarget({ rank, view }) {
+    if (view) this.address.set({ view });
+    else this.markRank(rank);
+    this.show(this.feed.snapshot);
+    const card = document.getElementById(view ?? "");
+    card?.scrollIntoView({ block: "start", behavior: "smooth" });
+  }
+
+  markRank(key) {
+    const isShown = this.run.ranks.some((rank) => `${rank.role}/${rank.rank}` === key);
+    if (!isShown && !this.opened.has(key)) this.open(key);
+    const hasTable = ["overview", "ranks"].includes(this.address.now.view);
+    this.address.set({ rank: key, ...(hasTable ? {} : { view: "ranks" }) });
+    this.marked = key;
+    this.ranks.reveal(key);
+  }
+
+  async copy(incident) {
+    const [rank] = incident.ranks;
+    const place = rank === undefined ? {} : { rank: `${incident.role}/${rank}` };
+    const address = this.address.link({ run: this.run.run, ...place });
+    return copyText(chatText(this.run, incident, address));
   }
 
   /** A rank is shown in full, or no longer; "ROLE/RANK". */
@@ -98,6 +140,7 @@ class Page {
     );
     this.judge();
     this.alerts.update(run);
+    setHidden(this.views.nav, !run);
     if (!run || document.hidden) return;
     this.job.update(run, this.opened);
     this.ranks.update(snapshot, run, this.opened);
@@ -115,11 +158,24 @@ class Page {
     this.histories.update(run);
     const charted = this.charts.update(run, this.histories);
     this.scalars.update(run, this.histories, charted);
+    this.views.update(this.address.now, run.incidents);
+    this.markRows(run);
+  }
+
+  /** Rows that name a rank in `data-rank` are marked where it is the one that is shown. */
+  markRows(run) {
+    const key = rankKey(run.places, this.marked);
+    this.timeline.mark(key);
+    for (const node of document.querySelectorAll("[data-rank]")) {
+      node.classList.toggle("marked", key !== "" && /** @type {HTMLElement} */ (node).dataset.rank === key);
+    }
   }
 
   judge() {
     this.judgedMs = performance.now();
-    if (this.feed.snapshot) this.verdicts.update(this.feed, this.run, this.alerts.firing);
+    if (!this.feed.snapshot) return;
+    this.verdicts.update(this.feed, this.run, this.alerts.firing);
+    showTab(this.verdicts.lines, this.run, this.run ? stepNow(this.run) : null);
   }
 
   tick() {
@@ -141,6 +197,21 @@ class Page {
     this.legend.repaint();
     this.steps.repaint();
     this.timeline.isDirty = true;
+  }
+}
+
+/** Whether it is on the clipboard now; without HTTPS browsers refuse the modern way. */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = element("textarea", "sr-only", { value: text });
+    document.body.append(area);
+    area.select();
+    const isCopied = document.execCommand("copy");
+    area.remove();
+    return isCopied;
   }
 }
 

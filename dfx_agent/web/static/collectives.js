@@ -114,6 +114,7 @@ class CollectiveLine {
 
   update(rank, sum, scale, showsRole) {
     this.rank = rank;
+    this.node.dataset.rank = `${rank.role}/${rank.rank}`;
     this.sum = sum;
     setText(this.name, showsRole ? `${rank.role} ${rank.rank}` : rank.rank);
     this.node.classList.toggle("gone", rank.state !== "live");

@@ -14,6 +14,20 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** The same; what is between backticks is set as code. */
+export function setCodeText(node, text) {
+  if (node.dataset.text === text) return;
+  node.dataset.text = text;
+  const parts = text.split("`");
+  // an odd one out opens nothing
+  const isPaired = parts.length % 2 === 1;
+  node.replaceChildren(
+    ...(isPaired
+      ? parts.map((part, index) => (index % 2 ? element("code", "", { textContent: part }) : part))
+      : [text]),
+  );
+}
+
 export function setHidden(node, hidden) {
   if (node.hidden !== hidden) node.hidden = hidden;
 }

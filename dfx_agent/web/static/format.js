@@ -54,6 +54,12 @@ export function finePercent(share) {
   return `${Number((100 * share).toPrecision(2))} %`;
 }
 
+/** Hours of work, two digits: 0.0821 -> "0.082", 8.64 -> "8.6", 1234 -> "1,200". */
+export function hours(n) {
+  const rounded = Number(n.toPrecision(2));
+  return rounded < 100 ? String(rounded) : count(rounded);
+}
+
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** 65712345600 -> "61.2 GiB", three digits; absent is "–". */

@@ -30,6 +30,12 @@ export function paceText(steps, isRunning, now, lateSeconds) {
   return `${pace < 999.5 ? pace.toPrecision(3) : count(pace)} /min`;
 }
 
+/** The newest step that a rank is in, or that has closed; null before the first. */
+export function stepNow(run) {
+  const running = run.places.map((rank) => rank.step).filter((step) => step !== null);
+  return running.length ? Math.max(...running) : (leadSteps(run).at(-1)?.step ?? null);
+}
+
 export class Header {
   constructor(onPick) {
     this.select = /** @type {HTMLSelectElement} */ (byId("run-select"));
@@ -42,15 +48,13 @@ export class Header {
     setHidden(byId("facts"), !run);
     if (!run) {
       setText(byId("run-origin"), "");
-      document.title = "dfx-agent";
       return;
     }
     const origin = [run.framework, `attempt ${run.attempt}`].filter(Boolean).join(" · ");
     setText(byId("run-origin"), origin);
     const steps = leadSteps(run);
     const last = steps.at(-1);
-    const running = run.places.map((rank) => rank.step).filter((step) => step !== null);
-    const step = running.length ? Math.max(...running) : (last?.step ?? null);
+    const step = stepNow(run);
     setText(byId("fact-step"), step === null ? "–" : String(step));
     setText(byId("fact-step-time"), last ? duration(last.end_seconds - last.begin_seconds) : "–");
     const numLive = run.num_living;
@@ -62,7 +66,6 @@ export class Header {
       run.places.some((rank) => rank.state === "died"),
     );
     setText(byId("fact-bubble"), percent(last?.bubble_ratio ?? null));
-    document.title = step === null ? run.run : `step ${step} · ${run.run}`;
   }
 
   updateRuns(runs, run) {

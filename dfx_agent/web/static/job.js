@@ -182,7 +182,7 @@ class NodeLine {
 class Cell {
   constructor(key) {
     this.node = element("button", "cell", { type: "button", tabIndex: -1 });
-    this.node.dataset.key = key;
+    this.node.dataset.key = this.node.dataset.rank = key;
     this.place = null;
     this.wasOpen = null;
   }

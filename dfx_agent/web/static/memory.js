@@ -80,6 +80,7 @@ class MemoryLine {
     const { rank, device, isFirst } = line;
     this.rank = rank;
     this.device = device;
+    this.node.dataset.rank = `${rank.role}/${rank.rank}`;
     const host = rank.host_memory;
     const name = showsRole ? `${rank.role} ${rank.rank}` : rank.rank;
     setText(this.name, isFirst ? name : device.device);

@@ -36,10 +36,11 @@ export class RankTable {
       const row = this.rows.get(keys[index]);
       row.update(rank, scale, snapshot.time_seconds, showsRole);
       const key = `${rank.role}/${rank.rank}`;
+      if (row.node.dataset.rank !== key) row.node.dataset.rank = key;
       row.node.classList.toggle("opened", opened.has(key));
       if (key !== this.awaited) return;
       this.awaited = null;
-      row.node.scrollIntoView({ block: "nearest" });
+      row.node.scrollIntoView({ block: "center" });
     });
     setText(document.getElementById("ranks-scale"), `Last step · 0 to ${duration(scale)}`);
     const numLost = run.ranks.reduce((sum, rank) => sum + rank.num_lost_records, 0);

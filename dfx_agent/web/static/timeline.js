@@ -32,6 +32,7 @@ export class Timeline {
     });
     this.isDirty = true;
     this.cursor = null;
+    this.marked = "";
     this.canvas.addEventListener("mousemove", (event) => this.point(event));
     this.canvas.addEventListener("mouseleave", () => this.unpoint());
     this.canvas.addEventListener("blur", () => this.unpoint());
@@ -90,14 +91,10 @@ export class Timeline {
     const colors = themeColors();
     lanes.forEach((lane, index) => {
       const y = TOP_PX + index * laneHeight;
-      drawText(
-        context,
-        this.labelOf(lane),
-        view.left - 8,
-        y + laneHeight / 2,
-        colors.quiet,
-        "right",
-      );
+      const isMarked = lane.key === this.marked;
+      const color = isMarked ? colors.accent : colors.quiet;
+      drawText(context, this.labelOf(lane), view.left - 8, y + laneHeight / 2, color, "right");
+      if (isMarked) drawLine(context, 2, y + 2, 2, y + laneHeight - 2, colors.accent, 3);
     });
     context.save();
     context.beginPath();
@@ -110,6 +107,12 @@ export class Timeline {
     this.paintCursor(context, colors);
     this.paintDeaths(context, colors);
     this.say();
+  }
+
+  /** The lane of this rank ("ROLE/RANK", "" for none) stands out. */
+  mark(key) {
+    if (key !== this.marked) this.isDirty = true;
+    this.marked = key;
   }
 
   labelOf(lane) {

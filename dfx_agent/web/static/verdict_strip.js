@@ -1,31 +1,34 @@
 // The banner: one line per verdict; a line with evidence opens.
 
-import { element, reconcile, setHidden, setText } from "./element.js";
+import { setHidden, setText, reconcile } from "./element.js";
+import { IncidentMemory } from "./incident_memory.js";
+import { VerdictRow } from "./verdict_row.js";
 import { verdictsOf } from "./verdicts.js";
-
-const SIGNS = { bad: "✕", warn: "▲", note: "i", good: "✓", quiet: "·" };
 
 /** Updated in place, so that ticking seconds neither rebuild the list nor close what is open. */
 export class VerdictStrip {
-  constructor() {
+  /** `actions` are what the buttons of a line do: {show(target), copy(incident)}. */
+  constructor(actions) {
     this.node = document.getElementById("verdicts");
     this.list = document.getElementById("verdict-list");
     this.summary = document.getElementById("verdicts-summary");
+    this.actions = actions;
     this.rows = new Map();
+    this.memory = new IncidentMemory();
+    this.lines = [];
   }
 
   update(feed, run, alerts) {
-    const isLost = feed.state === "lost";
-    const lines = isLost
-      ? [unreachable(feed.snapshot)]
-      : verdictsOf(feed.snapshot, run, feed.nowSeconds(), alerts);
+    const now = feed.nowSeconds();
+    const doubtful = run ? this.memory.doubtful(run, now) : [];
+    this.lines =
+      feed.state === "lost"
+        ? [unreachable(feed.snapshot)]
+        : verdictsOf(feed.snapshot, run, now, alerts, doubtful);
+    const { lines } = this;
     setHidden(this.node, !lines.length);
-    reconcile(
-      this.list,
-      this.rows,
-      lines.map((line) => line.key),
-      () => new VerdictRow(),
-    );
+    const keys = lines.map((line) => line.key);
+    reconcile(this.list, this.rows, keys, () => new VerdictRow(this.actions));
     for (const line of lines) this.rows.get(line.key).update(line);
     const numProblems = lines.filter((line) => ["bad", "warn"].includes(line.level)).length;
     const standing = run && run.standing.state !== "clear" ? run.standing.state : "no problem seen";
@@ -44,48 +47,4 @@ function unreachable(snapshot) {
     detail: `Everything below is as it was at ${at}. The job is not affected; this page reconnects by itself.`,
     evidence: [],
   };
-}
-
-export class VerdictRow {
-  constructor() {
-    this.sign = element("span", "sign");
-    this.sign.setAttribute("aria-hidden", "true");
-    this.title = element("strong");
-    this.detail = element("span", "detail");
-    this.toggle = element("button", "toggle", { type: "button", hidden: true });
-    this.toggle.addEventListener("click", () => this.open(!this.isOpen));
-    this.evidence = element("div", "evidence", { hidden: true });
-    this.link = element("a", "", { hidden: true });
-    const says = element("p", "", {}, this.title, " ", this.detail, " ", this.link);
-    const head = element("div", "verdict", {}, this.sign, says, this.toggle);
-    this.node = element("li", "", {}, head, this.evidence);
-    this.lines = new Map();
-    this.open(false);
-  }
-
-  update(line) {
-    if (this.node.dataset.level !== line.level) this.node.dataset.level = line.level;
-    if (line.incident) {
-      this.node.dataset.incident = line.incident.id;
-      this.node.dataset.since = line.incident.since_seconds;
-    }
-    setText(this.sign, SIGNS[line.level]);
-    setText(this.title, line.title);
-    setText(this.detail, line.detail);
-    setHidden(this.link, !line.link);
-    if (line.link && this.link.href !== line.link.href) this.link.href = line.link.href;
-    setText(this.link, line.link?.text ?? "");
-    setHidden(this.toggle, !line.evidence.length);
-    const keys = line.evidence.map((_, index) => index);
-    reconcile(this.evidence, this.lines, keys, () => ({ node: element("p") }));
-    line.evidence.forEach((text, index) => setText(this.lines.get(index).node, text));
-    setHidden(this.evidence, !this.isOpen || !line.evidence.length);
-  }
-
-  open(isOpen) {
-    this.isOpen = isOpen;
-    this.toggle.setAttribute("aria-expanded", String(isOpen));
-    setText(this.toggle, isOpen ? "Hide evidence" : "Evidence");
-    setHidden(this.evidence, !isOpen);
-  }
 }

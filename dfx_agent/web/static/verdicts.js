@@ -3,23 +3,30 @@
 // anything is green is the run's standing, which the agent alone decides.
 
 import { deviceNotes } from "./devices.js";
-import { count, duration, elapsed, isLiving, rankList } from "./format.js";
+import { count, isLiving, rankList } from "./format.js";
+import {
+  bottleneckLine,
+  incidentLines,
+  isInformation,
+  pastLines,
+  sentence,
+  suspicionLines,
+} from "./incident_lines.js";
 
 const MAX_LINES = 8;
-const INCIDENT_LEVELS = { critical: "bad", warning: "warn", info: "note" };
 const [LOST, EARLIER, DROPPED] = [0, 1, 2]; // in `lost` of a place
-const LEVELS = ["bad", "warn", "note", "good"];
+const LEVELS = ["bad", "warn", "unsure", "note", "good"];
 
 /**
- * Lines {key, level, title, detail, evidence, incident}, worst first; pure. A level is "bad", "warn",
- * "note", "good" (the run is clear) or "quiet" (what else was judged, or why it could not be).
- * `now` is the agent's clock; `alerts` are those that fire, for their runbook; without a run only
- * the agent itself is judged.
+ * Lines {key, level, title, detail, action, evidence, incident}, worst first; pure. A level is "bad",
+ * "warn", "unsure" (a suspicion), "note", "good" (the run is clear) or "quiet" (what else was judged,
+ * or why it could not be). `now` is the agent's clock; `alerts` are those that fire, for their
+ * runbook; `doubtful` incidents are shown greyed; without a run only the agent itself is judged.
  */
-export function verdictsOf(snapshot, run, now, alerts) {
+export function verdictsOf(snapshot, run, now, alerts, doubtful = []) {
   if (!run) return keyed([...agentLines(snapshot.agent, now), ...finishedLines(snapshot)]);
-  const lines = run.incidents.map((incident) => incidentLine(run, incident, now, alerts));
-  lines.push(...pastLines(run));
+  const lines = incidentLines(run, now, alerts, doubtful);
+  lines.push(...suspicionLines(run, now), ...pastLines(run, doubtful));
   const part = partLines(run, snapshot.agent.hub);
   lines.push(...deaths(run), ...nonFinite(run), ...losses(run));
   lines.push(...agentLines(snapshot.agent, now), ...endings(run));
@@ -31,6 +38,8 @@ export function verdictsOf(snapshot, run, now, alerts) {
   }
   const hasProblem = lines.some((line) => line.level !== "note");
   lines.push(...restLines(run, snapshot.agent, hasProblem));
+  const bottleneck = hasProblem ? null : bottleneckLine(run);
+  if (bottleneck) lines.push(bottleneck);
   const origin = run.step_origin
     ? [{ key: "steps", level: "note", title: run.step_origin }]
     : [];
@@ -67,58 +76,6 @@ function keyed(lines) {
   });
 }
 
-function incidentLine(run, incident, now, alerts) {
-  const fires = alerts.filter((row) => row.run === run.run && row.incident === incident.id);
-  return {
-    key: incident.id,
-    incident,
-    level: INCIDENT_LEVELS[incident.severity] ?? "warn",
-    title: sentence(incident.summary),
-    detail: incidentDetail(run, incident, now),
-    evidence: [incident.sentence, ...incident.evidence, ...fires.flatMap(runbookLines)],
-  };
-}
-
-function incidentDetail(run, incident, now) {
-  const roles = new Set(run.places.map((rank) => rank.role));
-  const { cause, step, lost_seconds: lost, since_seconds: since } = incident;
-  const parts = [
-    roles.size > 1 ? incident.role : "",
-    cause,
-    lost === null ? "" : `${duration(lost)} lost per step`,
-    step === null ? "" : `since step ${step}`,
-    // nothing lasts on in a job that is over
-    run.places.some(isLiving)
-      ? `for ${elapsed(now - since)}`
-      : `began at ${new Date(since * 1000).toLocaleTimeString()}`,
-    ...incident.alerts,
-  ];
-  return [incident.action, parts.filter(Boolean).join(" · ")].filter(Boolean).join(" ");
-}
-
-/** What is over: as bad as it was where it lasted until the run ended, a note otherwise. */
-function pastLines(run) {
-  return (run.past_incidents ?? []).map((incident) => ({
-    key: incident.id,
-    incident,
-    level: incident.is_until_run_end ? (INCIDENT_LEVELS[incident.severity] ?? "warn") : "note",
-    title: sentence(incident.summary),
-    detail: pastDetail(incident),
-    evidence: [incident.sentence, ...incident.evidence],
-  }));
-}
-
-function pastDetail(incident) {
-  const [begin, end] = [incident.since_seconds, incident.end_seconds].map((seconds) =>
-    new Date(seconds * 1000).toLocaleTimeString("en-GB"),
-  );
-  const step = incident.step === null ? "" : ` (step ${incident.step})`;
-  if (!incident.is_until_run_end) {
-    return `From ${begin}${step}, over since ${end}.`;
-  }
-  return `From ${begin}${step}, until the run ended at ${end}. ${incident.action}`.trim();
-}
-
 /** Runs of an earlier agent of this folder: nothing of them is left but what was concluded. */
 function finishedLines(snapshot) {
   return (snapshot.finished ?? []).map((run) => ({
@@ -128,11 +85,6 @@ function finishedLines(snapshot) {
     detail: run.standing.reason,
     evidence: run.past_incidents.map((incident) => incident.sentence),
   }));
-}
-
-function runbookLines(row) {
-  const head = `${row.alert} (${row.severity}): ${row.summary}`;
-  return [head, row.meaning, row.diagnosis, row.mitigation];
 }
 
 /** Ranks that died and of which no incident speaks: after a hang, say. */
@@ -169,13 +121,16 @@ function restLines(run, agent, hasProblem) {
     `${sources} for loss and damage.`;
   const isUnsure = run.standing.state === "insufficient evidence";
   const why = isUnsure && !hasProblem ? sentence(run.standing.reason) : "";
+  const noted = run.incidents.filter(isInformation).map((incident) => incident.sentence);
   return [
     {
       key: "rest",
       level: isClear ? "good" : "quiet",
       title: isClear ? "No problem found" : isUnsure ? "Not everything can be judged" : "Otherwise",
       detail: why || restWords(rest) || checked,
-      evidence: rest.length ? [...rest.flatMap((verdict) => restEvidence(run, verdict)), checked] : [],
+      evidence: rest.length
+        ? [...noted, ...rest.flatMap((verdict) => restEvidence(run, verdict)), checked]
+        : noted,
     },
   ];
 }
@@ -366,8 +321,4 @@ function nameOf(run, ranks) {
   const roles = new Set(run.places.map((rank) => rank.role));
   const list = rankList(ranks.map((rank) => rank.rank));
   return roles.size > 1 ? `${ranks[0].role} ${list}` : list;
-}
-
-function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
 }

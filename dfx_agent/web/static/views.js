@@ -1,0 +1,60 @@
+// Which cards a view shows, and what leads on the overview. A card names its views in `data-views`,
+// and in `data-leads` the kind of incident that brings it to the top.
+
+import { VIEWS, hashOf } from "./address.js";
+import { element, setHidden, setText } from "./element.js";
+
+/** What a view without any card says: what is missing, and how to get it. */
+const EMPTY = {
+  timeline: "No rank has sent a span yet. Stages appear with the first step of the job.",
+  ranks: "No rank has appeared yet.",
+  pipeline:
+    "No pipeline is known: this job has one role and no rollout engine. " +
+    "Queues and policy lag appear when the framework or dfx.queue() reports them.",
+  memory:
+    "No rank reports memory. It comes from torch in the job's processes and from the driver of the devices.",
+  health:
+    "No metric of training has been reported. The framework's own logger is read, or call dfx.scalar(name, value).",
+  data: "No batch has been checked. The ledger of batches is filled by the framework's adapter, or by dfx.ledger(boundary, batch).",
+};
+
+export class Views {
+  constructor() {
+    this.nav = document.getElementById("views");
+    this.empty = document.getElementById("view-empty");
+    this.cards = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("[data-views]")]);
+    this.links = new Map(
+      VIEWS.map(([name, text]) => [name, element("a", "", { textContent: text })]),
+    );
+    this.nav.replaceChildren(...this.links.values());
+    this.shown = "";
+  }
+
+  /** `incidents` decide what leads; cards of other views are not laid out. */
+  update(address, incidents) {
+    for (const [name, link] of this.links) {
+      const href = hashOf({ ...address, view: name });
+      if (link.getAttribute("href") !== href) link.setAttribute("href", href);
+      if (name === address.view) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    const lead = address.view === "overview" ? (leadOf(incidents) ?? "") : "";
+    const shown = `${address.view} ${lead}`;
+    if (shown !== this.shown) {
+      this.shown = shown;
+      for (const card of this.cards) {
+        card.classList.toggle("elsewhere", !card.dataset.views.split(" ").includes(address.view));
+        card.classList.toggle("leads", lead !== "" && card.dataset.leads === lead);
+      }
+      document.body.dataset.view = address.view;
+    }
+    const isEmpty = this.cards.every((card) => card.hidden || card.classList.contains("elsewhere"));
+    setHidden(this.empty, !isEmpty);
+    setText(this.empty, isEmpty ? (EMPTY[address.view] ?? "") : "");
+  }
+}
+
+/** The kind of the worst incident; they come worst first. Pure. */
+export function leadOf(incidents) {
+  return incidents.find((incident) => incident.state !== "noted")?.kind;
+}
