@@ -8,10 +8,10 @@ import sys
 import time
 
 from dfx_agent.agent import config as configuration
-from dfx_agent.assembly.attachment import Place, said_of, wait_until_left
 from dfx_agent.attach import refusals
 from dfx_agent.attach.discover import Job
 from dfx_agent.base.errors import AttachError
+from dfx_agent.commands.attach.attachment import Place, said_of, wait_until_left
 
 HELP = "take the guest out of a job that was attached to: every patch restored, segments closed"
 EXAMPLE = "dfx-agent detach --pid 4711"

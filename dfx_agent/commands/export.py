@@ -15,9 +15,9 @@ from dfx_agent import __version__
 from dfx_agent.agent import config as configuration
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.assembly.client import AskedAgent, NoAnswerError, named, of_folder, token_in
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.commands import add_observing_arguments
+from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, named, of_folder, token_in
 from dfx_agent.exporters.perfetto import trace
 from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import TimelineRow

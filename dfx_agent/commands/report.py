@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dfx_agent.assembly.observed import observe
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.commands import add_observing_arguments
+from dfx_agent.commands.ps.observed import observe
 from dfx_agent.exporters.evidence_page import of_incident, of_run
 from dfx_agent.snapshot import IncidentEvidence
 from dfx_agent.snapshot.document import Document, reason

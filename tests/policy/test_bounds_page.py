@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent.assembly import node_timelines, span_segments, span_traces
 from dfx_agent.base import text
 from dfx_agent.catalogue.native import time_series
+from dfx_agent.commands.hub import node_timelines
+from dfx_agent.commands.serve import span_segments, span_traces
 from dfx_agent.exporters.otel import session
 from dfx_agent.facts import bounds
 from dfx_agent.job import folds

@@ -28,7 +28,6 @@ NOT_YET: set[str] = {
     "deploy",
     "dfx_agent/agent",
     "dfx_agent/alerting",
-    "dfx_agent/assembly",
     "dfx_agent/attach",
     "dfx_agent/base",
     "dfx_agent/catalogue",

@@ -22,7 +22,7 @@ from dfx_agent.base.errors import UsageError
 from dfx_agent.commands.demo import faults
 
 if TYPE_CHECKING:
-    from dfx_agent.assembly.service import Service
+    from dfx_agent.commands.serve.service import Service
 
 HELP = "train a small model with GRPO on this machine's CPU and watch it live"
 EXAMPLE = "dfx-agent demo --ranks 4 --fault straggler:2:1.5"
@@ -32,7 +32,7 @@ CPU_TFLOPS = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dfx_agent.assembly.options import add_service_arguments
+    from dfx_agent.commands.serve.options import add_service_arguments
 
     add_service_arguments(parser)
     parser.add_argument(
@@ -55,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Exit code of the training. The page stays until Ctrl-C, unless that ended the training."""
-    from dfx_agent.assembly.options import load_config
-    from dfx_agent.assembly.service import Service
     from dfx_agent.attach.spawn import Job, block_signals, environment
+    from dfx_agent.commands.serve.options import load_config
+    from dfx_agent.commands.serve.service import Service
 
     _check(args)
     if importlib.util.find_spec("torch") is None:

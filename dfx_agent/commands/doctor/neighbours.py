@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from dfx_agent.agent.config import AUTO, Config
-from dfx_agent.assembly.client import NoAnswerError, of_folder
 from dfx_agent.base.lean_httpx import httpx
 from dfx_agent.commands.doctor.finding import Finding
+from dfx_agent.commands.ps.agent_client import NoAnswerError, of_folder
 from dfx_agent.snapshot import RunRow, Snapshot
 
 DEFAULT_PROMETHEUS = "http://127.0.0.1:9090"

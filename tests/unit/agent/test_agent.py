@@ -17,8 +17,8 @@ from job_scene import Job, rank_row, run_row, write_at
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.assembly import diagnosis
-from dfx_agent.assembly.observed import Observed
+from dfx_agent.commands.diagnose import diagnosis_text
+from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.wire import Identity, layout
 from dfx_agent.wire.records import (
     COUNTED,
@@ -470,7 +470,7 @@ def test_steps_that_count_from_an_attach_are_called_so_once(dfx_dir, agent, kind
         Job(dfx_dir, rank).point(kind, "", 0.0, 2)
     run_row(agent)
     seen = Observed("segments", str(dfx_dir), agent.snapshot())
-    said = diagnosis.text(seen, None).count("Steps are counted from the attach")
+    said = diagnosis_text.text(seen, None).count("Steps are counted from the attach")
     assert said == (kind != STEP)
 
 
@@ -480,7 +480,7 @@ def test_a_process_that_cannot_be_asked_is_not_called_live(dfx_dir, agent):
     run = run_row(agent)
     far = tuple(replace(row, state="unknown") if row.rank in "12" else row for row in run.ranks)
     snapshot = replace(agent.snapshot(), runs=(replace(run, ranks=far),))
-    text = diagnosis.text(Observed("segments", str(dfx_dir), snapshot), None)
+    text = diagnosis_text.text(Observed("segments", str(dfx_dir), snapshot), None)
     assert "run r: 2 of 4 processes live, the state of 2 is unknown, from segments" in text
 
 

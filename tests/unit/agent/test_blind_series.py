@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.live import LiveAlerts
-from dfx_agent.assembly import diagnosis
-from dfx_agent.assembly.observed import Observed
 from dfx_agent.catalogue.alerts.declared.observation import AGENT_BLIND
 from dfx_agent.commands import build_parser, diagnose
+from dfx_agent.commands.diagnose import diagnosis_text
+from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Track
@@ -135,7 +135,7 @@ def test_diagnose_asked_for_one_run_is_blind_for_that_alone(
     strange(monkeypatch)
     read(agent, jobs)
     seen = Observed("an agent", "", agent.snapshot())
-    monkeypatch.setattr("dfx_agent.assembly.observed._asked", lambda *_: seen)
+    monkeypatch.setattr("dfx_agent.commands.ps.observed._asked", lambda *_: seen)
     assert asked("--json", *words) == code
     said = json.loads(capsys.readouterr().out)
     if code:
@@ -150,7 +150,7 @@ def test_json_has_no_number_that_json_does_not_know(agent, jobs, monkeypatch, ca
     verdict = Verdict("straggler", "clear", "trainer", "none", lost_seconds=float("nan"))
     runs = tuple(replace(run, verdicts=(verdict,)) for run in snapshot.runs)
     seen = Observed("an agent", "", Snapshot(0.0, snapshot.agent, runs))
-    monkeypatch.setattr("dfx_agent.assembly.observed._asked", lambda *_: seen)
+    monkeypatch.setattr("dfx_agent.commands.ps.observed._asked", lambda *_: seen)
     assert asked("--json") == 0
     out = capsys.readouterr().out
     said = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
@@ -172,4 +172,4 @@ def test_words_lead_with_what_is_blind(agent, jobs, monkeypatch):
     strange(monkeypatch)
     read(agent, jobs)
     seen = Observed("an agent", "", agent.snapshot())
-    assert diagnosis.text(seen, None).startswith("blind since ")
+    assert diagnosis_text.text(seen, None).startswith("blind since ")

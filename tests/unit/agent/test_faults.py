@@ -16,8 +16,8 @@ from dfx_agent.agent import watchdog
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.live import LiveAlerts
-from dfx_agent.assembly import diagnosis
-from dfx_agent.assembly.observed import Observed
+from dfx_agent.commands.diagnose import diagnosis_text
+from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.judge.hang import judge as hangs
 from dfx_agent.judge.straggler import judge as stragglers
@@ -149,8 +149,8 @@ def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, mo
     assert answer.json()["detail"].startswith("blind since ")
     assert "crash (trainer) of run good" in answer.json()["detail"]
     seen = Observed("an agent", str(dfx_dir), Document(Snapshot).loaded(document))
-    assert diagnosis.exit_code(seen, None) == 2
-    assert diagnosis.text(seen, None).startswith("blind since ")
+    assert diagnosis_text.exit_code(seen, None) == 2
+    assert diagnosis_text.text(seen, None).startswith("blind since ")
 
 
 def test_one_run_whose_alerts_fail_costs_the_others_nothing(agent, jobs, monkeypatch):

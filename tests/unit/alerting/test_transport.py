@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dfx_agent.alerting.transport import DeliveryError, Endpoint
-from dfx_agent.assembly.client import NoAnswerError, named
+from dfx_agent.commands.ps.agent_client import NoAnswerError, named
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -75,5 +75,5 @@ def test_what_cannot_be_asked_is_a_failed_delivery_in_one_line(url, monkeypatch)
 
 
 def test_an_agent_that_delivers_nothing_does_not_load_the_http_client():
-    code = "import sys, dfx_agent.assembly.service; sys.exit('httpx' in sys.modules)"
+    code = "import sys, dfx_agent.commands.serve.service; sys.exit('httpx' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

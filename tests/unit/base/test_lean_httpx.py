@@ -9,7 +9,7 @@ import pytest
 
 ASKS = {
     "engines": "from dfx_agent.node.engines.scrape import client; client()",
-    "client": "from dfx_agent.assembly.client import AskedAgent; AskedAgent('http://localhost:1')._client()",
+    "client": "from dfx_agent.commands.ps.agent_client import AskedAgent; AskedAgent('http://localhost:1')._client()",
 }
 
 

@@ -11,8 +11,8 @@ from alert_scene import AGENT
 from prometheus_page import rank_row
 
 from dfx_agent.agent.kept import evidence
-from dfx_agent.assembly import diagnosis
-from dfx_agent.assembly.observed import Observed
+from dfx_agent.commands.diagnose import diagnosis_text
+from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.snapshot import (
     Bottleneck,
     EngineNote,
@@ -43,7 +43,7 @@ def test_evidence_of_who_saw_the_end_is_shown_where_what_is_left_does_not_tell(
     file = tmp_path / "nightly-20261122T125058-crash.json"
     monkeypatch.setattr(evidence, "newest", lambda _directory, _run="", _kind="": [file])
     told = seen(str(tmp_path), state="insufficient evidence", rank_state=rank_state)
-    lines = diagnosis.text(told, None).splitlines()
+    lines = diagnosis_text.text(told, None).splitlines()
     shown = [number for number, line in enumerate(lines) if f"--evidence {file}" in line]
     assert shown == ([1] if is_shown else []), "before what is left to see"
 
@@ -53,7 +53,7 @@ def test_json_says_a_number_that_is_none_as_the_api_does():
     told = seen("/dfx", state="found", rank_state="live")
     (run,) = told.runs
     told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, verdicts=(found,)),)))
-    text = diagnosis.DOCUMENT.dumped(diagnosis.diagnosis(told, None))
+    text = diagnosis_text.DOCUMENT.dumped(diagnosis_text.diagnosis(told, None))
     document = json.loads(text)
     assert set(document) == {"source", "blind", "runs", "finished"}
     told_of = {"run", "standing", "incidents", "verdicts", "engine_notes", "bottleneck"}
@@ -68,9 +68,9 @@ def test_an_engine_that_stands_out_is_said_and_is_no_verdict():
     (run,) = told.runs
     run = replace(run, engines=EnginePool((), notes=(note,)))
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    text = diagnosis.text(told, None)
+    text = diagnosis_text.text(told, None)
     assert "  engine: replica 1 has 40 requests waiting" in text.splitlines()
-    assert diagnosis.exit_code(told, None) == 0
+    assert diagnosis_text.exit_code(told, None) == 0
 
 
 def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault():
@@ -82,13 +82,13 @@ def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault(
     (run,) = told.runs
     run = replace(run, bottleneck=bottleneck)
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    text = diagnosis.text(told, None)
+    text = diagnosis_text.text(told, None)
     lines = text.splitlines()
     at = lines.index("  pipeline: tool-bound, steps 3 to 7 of trainer")
     assert lines[at + 1 : at + 4] == [
         "    ranks wait", "    because: a tool call takes 0.6 s", "    2 times",
     ]  # fmt: skip
-    assert diagnosis.exit_code(told, None) == 0
+    assert diagnosis_text.exit_code(told, None) == 0
 
 
 def test_where_a_step_goes_is_said_for_a_job_whose_roles_take_turns():
@@ -101,7 +101,7 @@ def test_where_a_step_goes_is_said_for_a_job_whose_roles_take_turns():
     (run,) = told.runs
     run = replace(run, bottleneck=bottleneck)
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    lines = diagnosis.text(told, None).splitlines()
+    lines = diagnosis_text.text(told, None).splitlines()
     at = lines.index(f"  step: {step}")
     assert lines[at + 1 : at + 3] == ["    The largest part is rollout.", "    Left out."]
 
@@ -116,7 +116,7 @@ def test_what_glibc_keeps_is_said_once(is_in_verdict):
     verdict = Verdict("memory", "clear", rank.role, "", ranks=blamed)
     run = replace(run, ranks=(rank,), verdicts=(verdict,))
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    text = diagnosis.text(told, None)
+    text = diagnosis_text.text(told, None)
     said = "malloc_trim(0) would give back" in " ".join(text.split())
     assert said is not is_in_verdict
 
@@ -131,7 +131,7 @@ def test_what_the_devices_did_in_each_stage_is_said():
     )
     rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
     told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, ranks=(rank,)),)))
-    text = diagnosis.text(told, None)
+    text = diagnosis_text.text(told, None)
     text = " ".join(text.split())
     assert (
         "(GPU 3): actor_update: SM active 62%, tensor cores 41%, 70.0 GiB, 655 W; "
@@ -145,6 +145,6 @@ def test_of_many_stages_the_longest_are_said_in_their_order():
     (run,) = told.runs
     stages = tuple(StageDevice(f"own_{n}", 1, 1.0 + (n != 3), 0.5) for n in range(7))
     rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
-    text = "\n".join(diagnosis._devices_lines(replace(run, ranks=(rank,))))
+    text = "\n".join(diagnosis_text._devices_lines(replace(run, ranks=(rank,))))
     named = [word for word in text.split() if word.startswith("own_")]
     assert named == ["own_0:", "own_1:", "own_2:", "own_4:", "own_5:", "own_6:"]

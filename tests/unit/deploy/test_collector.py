@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dfx_agent.assembly.options import HUB_PORT
+from dfx_agent.commands.serve.options import HUB_PORT
 from dfx_agent.facts.envelope import LOGS_PATH
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "collector"

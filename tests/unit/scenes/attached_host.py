@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import dfx_agent
-from dfx_agent.assembly.attachment import Guest
 from dfx_agent.attach.bring import Answer, Order
 from dfx_agent.attach.processes import ProcessTable
+from dfx_agent.commands.attach.attachment import Guest
 from dfx_agent.wire import SegmentReader
 
 # Executes what it is told, in its main thread, and answers the value of the last expression.

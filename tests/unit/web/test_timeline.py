@@ -8,7 +8,7 @@ import httpx
 import pytest
 from scripted_source import RUN, ScriptedSource
 
-from dfx_agent.assembly.client import AskedAgent
+from dfx_agent.commands.ps.agent_client import AskedAgent
 from dfx_agent.web import timeline as timeline_module
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener

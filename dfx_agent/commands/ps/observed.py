@@ -17,9 +17,9 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
-from dfx_agent.assembly.client import AskedAgent, NoAnswerError, named, of_folder, token_in
 from dfx_agent.base.errors import UsageError
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
+from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, named, of_folder, token_in
 from dfx_agent.exporters.prometheus.exporter import run_samples
 from dfx_agent.snapshot import RunRow, RunVerdicts, Snapshot
 from dfx_agent.wire import SegmentError

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-from rich.table import Table
-
-from dfx_agent.assembly.observed import (
+from dfx_agent.base.errors import DfxError
+from dfx_agent.commands import add_observing_arguments
+from dfx_agent.commands.ps.observed import (
     Observed,
     UnusableFolderError,
     observe,
 )
-from dfx_agent.base.errors import DfxError
-from dfx_agent.commands import add_observing_arguments
 from dfx_agent.snapshot import RankRow, RunRow, Snapshot
 from dfx_agent.snapshot.document import Document
 
@@ -43,6 +40,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _print_table(seen: Observed) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(markup=False)  # names are not ours: "[bold]" stays as it is
     for problem in seen.snapshot.agent.problems:
         console.print(problem.line, highlight=False)

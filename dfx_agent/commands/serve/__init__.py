@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 
-from dfx_agent.assembly.options import add_service_arguments, load_config
-from dfx_agent.assembly.service import Service
 from dfx_agent.attach.spawn import block_signals
+from dfx_agent.commands.serve.options import add_service_arguments, load_config
 
 HELP = "serve the page and /metrics for every observed process of this machine"
 EXAMPLE = "dfx-agent serve --listen 127.0.0.1:9931"
@@ -19,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Until SIGINT or SIGTERM."""
+    from dfx_agent.commands.serve.service import Service
+
     config = load_config(args)
     block_signals()
     service = Service(config)

@@ -18,7 +18,13 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dfx_agent.assembly.attachment import (
+from dfx_agent.attach import preflight, refusals
+from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_interpreter
+from dfx_agent.attach.discover import Job, Member
+from dfx_agent.attach.inject import Helpers
+from dfx_agent.attach.spawn import block_signals
+from dfx_agent.base.errors import AttachError, UsageError
+from dfx_agent.commands.attach.attachment import (
     LEFTOVERS,
     Departure,
     Guest,
@@ -26,20 +32,14 @@ from dfx_agent.assembly.attachment import (
     said_of,
     wait_until_left,
 )
-from dfx_agent.assembly.options import (
+from dfx_agent.commands.serve.options import (
     add_budget_argument,
     add_service_arguments,
     budget_of,
     listener_of,
     load_config,
 )
-from dfx_agent.assembly.shutdown import told_to_end
-from dfx_agent.attach import preflight, refusals
-from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_interpreter
-from dfx_agent.attach.discover import Job, Member
-from dfx_agent.attach.inject import Helpers
-from dfx_agent.attach.spawn import block_signals
-from dfx_agent.base.errors import AttachError, UsageError
+from dfx_agent.commands.serve.shutdown import told_to_end
 from dfx_agent.node.segments.lock import FolderLock, take
 from dfx_agent.node.segments.owned_files import create_for, open_observed
 from dfx_agent.shim.attached import agent_is_there
@@ -47,7 +47,7 @@ from dfx_agent.wire import default_directory
 
 if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
-    from dfx_agent.assembly.service import Service
+    from dfx_agent.commands.serve.service import Service
     from dfx_agent.web.listener import Listener
 
 HELP = "bring the guest into a running job, all of its processes on this machine, and serve"
@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
     if not members:
         raise refusals.not_python(args.pid, job.program)
     if args.check:
-        from dfx_agent.assembly.preflight_table import print_table
+        from dfx_agent.commands.attach.preflight_table import print_table
 
         return print_table(members, args.method)
     if args.method == _PASSIVE:
@@ -203,20 +203,20 @@ def _may_be_refused(config: Config) -> bool:
 
 
 def _service(config: Config, listener: Listener) -> Service:
-    from dfx_agent.assembly.service import Service
+    from dfx_agent.commands.serve.service import Service
 
     return Service(config, listener)
 
 
 def _load_what_serves() -> None:
-    for name in ("assembly.service", "web.app", "web.server"):
+    for name in ("commands.serve.service", "web.app", "web.server"):
         import_module(f"dfx_agent.{name}")
 
 
 def _watch_from_outside(args: argparse.Namespace, job: Job, config: Config) -> int:
-    from dfx_agent.assembly import passive  # most attaches do without it
+    from dfx_agent.commands.attach import passive_job  # most attaches do without it
 
-    return passive.serve(job, args.run, config, _say, _pause)
+    return passive_job.serve(job, args.run, config, _say, _pause)
 
 
 class _Attachments:

@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dfx_agent.agent.config import AUTO, Config
-from dfx_agent.assembly.options import HUB_PORT
-from dfx_agent.assembly.rendezvous import rendezvous_of
 from dfx_agent.base.errors import ConfigError, ListenError
+from dfx_agent.commands.run.launch import rendezvous_of
+from dfx_agent.commands.serve.options import HUB_PORT
 
 if TYPE_CHECKING:
-    from dfx_agent.assembly.hub import Hub
+    from dfx_agent.commands.hub.hub_service import Hub
 
 
 def hub_of(config: Config, targets_file: str | None = None) -> Hub:
     """A hub, not started."""
-    from dfx_agent.assembly.hub import Hub
+    from dfx_agent.commands.hub.hub_service import Hub
 
     return Hub(config, targets_file)
 

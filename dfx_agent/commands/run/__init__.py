@@ -11,25 +11,25 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dfx_agent.assembly.options import (
+from dfx_agent.attach.spawn import Job, block_signals, environment
+from dfx_agent.base.errors import DfxError, ListenError, UsageError
+from dfx_agent.commands.run.launch import launch_of
+from dfx_agent.commands.serve.options import (
     add_budget_argument,
     add_service_arguments,
     budget_of,
     listener_of,
     load_config,
 )
-from dfx_agent.assembly.rendezvous import launch_of
-from dfx_agent.attach.spawn import Job, block_signals, environment
-from dfx_agent.base.errors import DfxError, ListenError, UsageError
 from dfx_agent.web.listener import parse_listen
 from dfx_agent.wire import SegmentError
 
 # What serves is imported in _observe: a dependency that is missing or broken must not stop the job.
 if TYPE_CHECKING:
     from dfx_agent.agent.config import Config
-    from dfx_agent.assembly.hub import Hub
-    from dfx_agent.assembly.service import Service
-    from dfx_agent.assembly.starting import StartingRanks
+    from dfx_agent.commands.hub.hub_service import Hub
+    from dfx_agent.commands.run.starting import StartingRanks
+    from dfx_agent.commands.serve.service import Service
     from dfx_agent.facts.seat import Launch
 
 HELP = "start CMD with the guest in it and in every Python child; exit code is CMD's"
@@ -90,14 +90,14 @@ def _settled(config: Config, command: Sequence[str]) -> tuple[Config, Hub | None
     """With the hub found, and begun where it is beside this node."""
     if config.hub is None:
         return config, None
-    from dfx_agent.assembly.auto_hub import settled
+    from dfx_agent.commands.hub.auto_hub import settled
 
     return settled(config, command, _say)
 
 
 def _serve(config: Config, launch: Launch | None) -> Service:
     """Where the address is taken, on another port of the same host, and it is said."""
-    from dfx_agent.assembly.service import Service
+    from dfx_agent.commands.serve.service import Service
 
     try:
         return _started(Service(config, launch=launch))
@@ -120,7 +120,7 @@ def _started(service: Service) -> Service:
 
 def _watch_starting(service: Service, run: str, pid: int) -> StartingRanks:
     """Show ranks that have written nothing yet."""
-    from dfx_agent.assembly.starting import StartingRanks
+    from dfx_agent.commands.run.starting import StartingRanks
 
     starting = StartingRanks(service.agent, run, pid)
     starting.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 PROGRAM = """
 import signal, sys
-from dfx_agent.assembly.shutdown import told_to_end
+from dfx_agent.commands.serve.shutdown import told_to_end
 signals = {signal.SIGINT, signal.SIGTERM}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 print("waits", flush=True)

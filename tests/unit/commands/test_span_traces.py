@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.assembly import span_traces
-from dfx_agent.assembly.span_traces import SpanTraces, Teller, teller_of
+from dfx_agent.commands.serve import span_traces
+from dfx_agent.commands.serve.span_traces import SpanTraces, Teller, teller_of
 from dfx_agent.web.otlp.told_span import ToldSpan
 
 TRACE = b"t" * 16

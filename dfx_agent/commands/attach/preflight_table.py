@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from dfx_agent.assembly.passive import sees
 from dfx_agent.attach import passive, preflight
 from dfx_agent.attach.discover import Member
 from dfx_agent.attach.preflight import Preflight, Route
 from dfx_agent.base.errors import AttachError
+from dfx_agent.commands.attach.passive_job import sees
 
 
 def print_table(members: Iterable[Member], method: str) -> int:

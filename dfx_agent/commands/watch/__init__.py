@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from dfx_agent.agent.config import Config
-from dfx_agent.assembly.followed_log import FollowedLog
-from dfx_agent.assembly.options import add_service_arguments, load_config
-from dfx_agent.assembly.service import Service
-from dfx_agent.assembly.shutdown import told_to_end
 from dfx_agent.attach.spawn import block_signals
 from dfx_agent.base.errors import UsageError
 from dfx_agent.commands.backtest import add_format_arguments, key_map_of
+from dfx_agent.commands.serve.options import add_service_arguments, load_config
+from dfx_agent.commands.serve.service import Service
+from dfx_agent.commands.serve.shutdown import told_to_end
+from dfx_agent.commands.watch.followed_log import FollowedLog
 
 HELP = "follow logs of jobs that cannot be attached to"
 EXAMPLE = """dfx-agent watch /mnt/cluster/run7/metrics.jsonl

@@ -56,16 +56,16 @@ def execute(args: argparse.Namespace) -> int:
 
 def _observe(args: argparse.Namespace) -> int:
     """The long way: with the whole package, from segments where no agent answers."""
-    from dfx_agent.assembly import diagnosis
-    from dfx_agent.assembly.observed import observe
+    from dfx_agent.commands.diagnose import diagnosis_text
+    from dfx_agent.commands.ps.observed import observe
 
     seconds = _WATCH_SECONDS if args.watch is None else args.watch
-    seen = observe(args, seconds, diagnosis.finds_something, asks_again=args.watch is not None)
+    seen = observe(args, seconds, diagnosis_text.finds_something, asks_again=args.watch is not None)
     if args.json:
-        print(diagnosis.DOCUMENT.dumped(diagnosis.diagnosis(seen, args.run)).decode())
+        print(diagnosis_text.DOCUMENT.dumped(diagnosis_text.diagnosis(seen, args.run)).decode())
     else:
-        print(diagnosis.text(seen, args.run), end="")
-    return diagnosis.exit_code(seen, args.run)
+        print(diagnosis_text.text(seen, args.run), end="")
+    return diagnosis_text.exit_code(seen, args.run)
 
 
 class Answer(NamedTuple):

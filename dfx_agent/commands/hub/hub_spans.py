@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dfx_agent.agent.config import Config
-from dfx_agent.assembly.span_segments import SpanSegments
 from dfx_agent.base.log import OncePerPlace
+from dfx_agent.commands.serve.span_segments import SpanSegments
 from dfx_agent.facts.document import dumped
 from dfx_agent.facts.envelope import TELL_SECONDS
 from dfx_agent.job.folds import JobFolds

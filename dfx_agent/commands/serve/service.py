@@ -15,14 +15,14 @@ from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.alerting import notification
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
-from dfx_agent.assembly import diagnosis
-from dfx_agent.assembly.delivery import receivers
-from dfx_agent.assembly.options import listener_of, read_hub_token, read_token
-from dfx_agent.assembly.own_memory import OwnMemory
-from dfx_agent.assembly.shutdown import Scrapes, wait_for_scrape
-from dfx_agent.assembly.span_segments import SpanSegments
 from dfx_agent.base.errors import ConfigError
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
+from dfx_agent.commands.diagnose import diagnosis_text
+from dfx_agent.commands.serve.delivery import receivers
+from dfx_agent.commands.serve.options import listener_of, read_hub_token, read_token
+from dfx_agent.commands.serve.own_memory import OwnMemory
+from dfx_agent.commands.serve.shutdown import Scrapes, wait_for_scrape
+from dfx_agent.commands.serve.span_segments import SpanSegments
 from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
 from dfx_agent.exporters.otel.push import OtlpPush
@@ -99,7 +99,10 @@ class Service:
         sources = self.agent, self.alerts, self.trackers, self.otlp
         exporter = PrometheusExporter(*sources)
         render = self._scrapes.watched(exporter.render)
-        added = route(self._spans), diagnosis.route(self.agent.snapshot, self._config.directory)
+        added = (
+            route(self._spans),
+            diagnosis_text.route(self.agent.snapshot, self._config.directory),
+        )
         app = create_app(self.agent, render, self._access(), self.alerts, added)
         self._server = Server(app, self._listener)
         self.agent.announce(self._listener.local_url, self._certificate)

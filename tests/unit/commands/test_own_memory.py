@@ -10,7 +10,7 @@ import pytest
 
 JOB = """
 import threading, time
-from dfx_agent.assembly.own_memory import OwnMemory
+from dfx_agent.commands.serve.own_memory import OwnMemory
 
 def resident_bytes():
     with open("/proc/self/statm") as file:

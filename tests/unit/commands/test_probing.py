@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import pytest
 from nodes_scene import Node
 
-from dfx_agent.assembly import probing
-from dfx_agent.assembly.probing import Probing
+from dfx_agent.commands.hub import probing
+from dfx_agent.commands.hub.probing import Probing
 from dfx_agent.facts.document import dumped
 from dfx_agent.job import folds
 from dfx_agent.job.folds import JobFolds

@@ -13,18 +13,18 @@ from dfx_agent.agent.config import Config
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.alerting.notification import Receiver
-from dfx_agent.assembly import diagnosis
-from dfx_agent.assembly.delivery import receivers
-from dfx_agent.assembly.garbage import collect_rarely
-from dfx_agent.assembly.hub_spans import NODE as SPANS_NODE
-from dfx_agent.assembly.hub_spans import HubSpans
-from dfx_agent.assembly.node_timelines import NodeTimelines
-from dfx_agent.assembly.options import listener_of, read_token
-from dfx_agent.assembly.probing import Probing
-from dfx_agent.assembly.shutdown import wait_for_nodes
 from dfx_agent.base.errors import ConfigError
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
+from dfx_agent.commands.diagnose import diagnosis_text
+from dfx_agent.commands.hub.garbage import collect_rarely
+from dfx_agent.commands.hub.hub_spans import NODE as SPANS_NODE
+from dfx_agent.commands.hub.hub_spans import HubSpans
+from dfx_agent.commands.hub.node_timelines import NodeTimelines
+from dfx_agent.commands.hub.probing import Probing
+from dfx_agent.commands.serve.delivery import receivers
+from dfx_agent.commands.serve.options import listener_of, read_token
+from dfx_agent.commands.serve.shutdown import wait_for_nodes
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.snapshot import (
@@ -95,7 +95,7 @@ class Hub:
             endpoint.route(self.intake),
             traces.route(self._spans),
             targets.route(self.intake, is_local=self._is_local),
-            diagnosis.route(self._source.snapshot, ""),
+            diagnosis_text.route(self._source.snapshot, ""),
         )
         render = PrometheusExporter(self._source, self._alerts).render
         app = create_app(self._source, render, self._access, self._alerts, routes)

@@ -11,7 +11,7 @@ import pytest
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.assembly.starting import StartingRanks
+from dfx_agent.commands.run.starting import StartingRanks
 from dfx_agent.snapshot import RunRow
 
 RANK = (

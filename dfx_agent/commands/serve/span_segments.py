@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dfx_agent.assembly.span_traces import RankSteps, SpanTraces, Stage, Teller
 from dfx_agent.base.log import OncePerPlace
+from dfx_agent.commands.serve.span_traces import RankSteps, SpanTraces, Stage, Teller
 from dfx_agent.snapshot import RankRow, RunRow, SpansRow
 from dfx_agent.web.otlp.told_span import ToldSpan
 from dfx_agent.wire import Identity, SegmentError, SegmentWriter, layout

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.assembly.followed_log import FollowedLog
-from dfx_agent.assembly.service import Service
 from dfx_agent.attach import passive
 from dfx_agent.attach.discover import Job, Member
 from dfx_agent.base.text import whole_number
+from dfx_agent.commands.serve.service import Service
+from dfx_agent.commands.watch.followed_log import FollowedLog
 from dfx_agent.ingest.reader import open_logs
 from dfx_agent.ingest.run import UnreadableLogError
 from dfx_agent.node.passive import OutsideProcess

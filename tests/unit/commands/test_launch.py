@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from dfx_agent.assembly.rendezvous import Rendezvous, launch_of, rendezvous_of
+from dfx_agent.commands.run.launch import Rendezvous, launch_of, rendezvous_of
 
 TORCHRUN = ["torchrun", "--nnodes", "2"]
 

@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from dfx_agent.agent.kept.findings import findings
-from dfx_agent.assembly.observed import Observed
 from dfx_agent.base.text import seconds_text
+from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.judge.memory.judge import heap_text
 from dfx_agent.snapshot import (
     Blindness,

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from dfx_agent.assembly.client import AskedAgent, NoAnswerError
+from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError
 
 
 class Refusing(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 from job_scene import Job
 
 from dfx_agent.agent.config import Config
-from dfx_agent.assembly.service import Service
+from dfx_agent.commands.serve.service import Service
 from dfx_agent.node.process import Process
 
 SLOW_READING_SECONDS = 0.5

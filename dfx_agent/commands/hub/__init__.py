@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import signal
 
-from dfx_agent.assembly.auto_hub import hub_of
-from dfx_agent.assembly.options import (
+from dfx_agent.attach.spawn import block_signals
+from dfx_agent.commands.hub.auto_hub import hub_of
+from dfx_agent.commands.serve.options import (
     HUB_LISTEN,
     add_delivery_arguments,
     add_server_arguments,
     load_hub_config,
 )
-from dfx_agent.attach.spawn import block_signals
 
 HELP = "be the hub of a job on several nodes, which their agents join"
 EXAMPLE = """dfx-agent hub --token-file ~/dfx-token

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent.assembly import followed_log as _followed_log
-from dfx_agent.assembly.followed_log import FollowedLog
+from dfx_agent.commands.watch import followed_log as _followed_log
+from dfx_agent.commands.watch.followed_log import FollowedLog
 
 
 def lines(*steps: int, shift: float = 0.0) -> str:
