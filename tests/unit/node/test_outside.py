@@ -38,9 +38,10 @@ def outside(pid: int, identity: Identity = TRAINER) -> OutsideProcess:
 
 
 def until_state(process: OutsideProcess, letter: str) -> None:
-    deadline, now_ns = time.monotonic() + 20, time.monotonic_ns()
-    while process.row().outside.state != letter:
-        assert time.monotonic() < deadline
+    """In this state, and a tick of processor time was counted: a runnable process may have none."""
+    deadline, now_ns = time.monotonic() + 60, time.monotonic_ns()
+    while (seen := process.row().outside).state != letter or not seen.cpu_seconds:
+        assert time.monotonic() < deadline, seen
         time.sleep(0.02)
         now_ns += 2 * _SECOND
         process.look(now_ns)
