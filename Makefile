@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-gpu test-frameworks test-oldest check policy page generate docs bench clean
+.PHONY: help demo test test-all test-gpu test-frameworks test-oldest check policy page generate docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -33,9 +33,13 @@ help: ## this list
 demo: $(VENV)/.demo ## train a tiny GRPO model on 4 ranks and watch it in the browser (ARGS="--ranks 2")
 	$(BIN)/dfx-agent demo $(ARGS)
 
-test: $(VENV)/.test ## run every test; installs what they need, also from Debian (ARGS="-k ring")
+test: $(VENV)/.test ## run what is pure, and a smoke test of each capability (ARGS="tests/unit/wire -k ring")
 	@sh tests/install_servers.sh
-	$(BIN)/pytest $(WORKERS) $(ARGS)
+	$(BIN)/pytest $(WORKERS) --durations 20 -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.test ## run every test (ARGS="-m slow": only what `make test` leaves out)
+	@sh tests/install_servers.sh
+	$(BIN)/pytest $(WORKERS) --durations 20 $(ARGS)
 
 test-frameworks: $(FRAMEWORKS)/.test ## run the tests against real RL frameworks, in an environment of their own
 	$(FRAMEWORKS)/bin/pytest -W default tests/frameworks $(ARGS)

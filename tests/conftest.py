@@ -127,6 +127,18 @@ THEN = ("test_hooks.py", "test_attach.py", "test_page_scripted.py", "test_page_v
 TURNS = [*TRAINING, *THEN]
 
 
+def is_slow(item: pytest.Item) -> bool:
+    """True if `make test` leaves the test to `make test-all`.
+
+    A test of tests/integration starts processes or servers: one is slow unless it is marked
+    ``smoke``. A test elsewhere is slow only if it is marked so.
+    """
+    if "integration" in item.path.parts[len(ROOT.parts) :]:
+        return item.get_closest_marker("smoke") is None
+    return item.get_closest_marker("slow") is not None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by ``-m``
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The guest's tests first, then what takes long; each worker of pytest-xdist keeps this order.
 
@@ -140,6 +152,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return TURNS.index(item.path.name) if item.path.name in TURNS else len(TURNS)
 
     items.sort(key=turn)
+    for item in items:
+        if is_slow(item):
+            item.add_marker(pytest.mark.slow)
     is_thorough = config.getoption("hypothesis_profile", None) == THOROUGH
     _prepare_properties(items, TIMES if is_thorough else 1)
 

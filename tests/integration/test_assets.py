@@ -51,6 +51,7 @@ def expression(folder, name):
     return next(rule["expr"] for rule in alerts(folder) if rule["alert"] == name)
 
 
+@pytest.mark.smoke
 def test_everything_is_written_and_prometheus_and_alertmanager_take_it(
     run_cli, tmp_path, promtool_binary, alertmanager_binary
 ):

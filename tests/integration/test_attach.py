@@ -35,7 +35,6 @@ NUM_RANKS = 2
 INTERPRETERS = interpreters()
 JOB = str(HERE / "jobs" / "unobserved_ddp.py")
 
-
 # Starts two ranks, and at SIGUSR1 two others in their place, with the next port.
 RESTARTING = """
 import os, signal, subprocess, sys, time
@@ -183,6 +182,7 @@ def missing(text: str) -> list[tuple[str, ...]]:
     return [wanted for wanted in SHOWN if not has_samples(text, *wanted)]
 
 
+@pytest.mark.smoke
 def test_a_plain_job_is_seen_within_seconds_and_left_as_it_was(job, dfx_dir, tmp_path) -> None:
     assert job.changed() == [[], []]
     with attached(job.launcher.pid, tmp_path) as agent:

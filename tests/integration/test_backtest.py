@@ -72,6 +72,7 @@ def good(tmp_path: Path) -> Path:
     return as_csv(tmp_path / "good.csv.gz", steps(collapse=False))
 
 
+@pytest.mark.smoke
 def test_json_says_when_it_would_have_paged(run_cli, bad: Path, good: Path):
     done = run_cli("backtest", "--json", str(bad), str(good))
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from dfx_agent.wire import Identity, SegmentWriter
 VERBS = ("demo", "ps", "run", "serve")
 OK = [sys.executable, "-c", "import sys; print('job ran'); sys.exit(5)"]
 
-pytestmark = pytest.mark.usefixtures("dfx_dir")
+pytestmark = [pytest.mark.usefixtures("dfx_dir"), pytest.mark.smoke]
 
 
 def cli(*args, env=None, cwd=None):

@@ -265,6 +265,7 @@ def test_retries_wait_longer_and_longer_and_not_in_step():
 # -------------------------------------------------------------------------------------- whole agent
 
 
+@pytest.mark.smoke
 def test_serve_delivers_a_collapse_and_shows_it(dfx_dir, tmp_path):
     """A real job whose reward and length fall, a real ``serve``: webhook, /api, /metrics."""
     port = unused_port()

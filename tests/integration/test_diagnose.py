@@ -159,6 +159,7 @@ def test_a_long_checkpoint_is_no_hang_and_a_stopped_rank_is_one_until_it_goes_on
         assert [rank.errors for rank in scene.ranks] == [""] * NUM_RANKS
 
 
+@pytest.mark.smoke
 def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_killed(
     dfx_dir, tmp_path
 ):

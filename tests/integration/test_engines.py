@@ -43,6 +43,7 @@ def engines(agent):
     ]
 
 
+@pytest.mark.smoke
 def test_they_are_replicas_of_the_run_in_the_order_of_their_addresses(agent):
     (run,) = agent.snapshot()["runs"]
     rows = run["engines"]["replicas"]
@@ -57,6 +58,7 @@ def test_they_are_replicas_of_the_run_in_the_order_of_their_addresses(agent):
     }  # fmt: skip
 
 
+@pytest.mark.smoke
 def test_metrics_have_each_replica_and_its_histograms(agent):
     text = agent.get("/metrics")
     for replica, waiting in (("0", "0.0"), ("1", "40.0")):

@@ -24,6 +24,7 @@ def names_of(file):
     return [e["name"] for e in document["traceEvents"] if e["ph"] == "X"]
 
 
+@pytest.mark.smoke
 def test_from_the_agent_that_follows_the_folder(job, run_cli, tmp_path):
     with serving(tmp_path, unused_port()) as agent:
         until(lambda: (agent.ranks()["0"]["step"] or 0) > 4, "steps are seen")

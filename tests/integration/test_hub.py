@@ -177,6 +177,7 @@ scrape_configs:
         assert len(json.loads(file.read_text())) == 2
 
 
+@pytest.mark.smoke
 def test_one_page_for_a_rank_that_dies_on_a_node(alertmanager_binary, tmp_path):
     port, manager_port = unused_port(), unused_port()
     url = f"http://127.0.0.1:{manager_port}"
@@ -200,6 +201,7 @@ def test_one_page_for_a_rank_that_dies_on_a_node(alertmanager_binary, tmp_path):
         assert len(manager.alerts()) == 1
 
 
+@pytest.mark.smoke
 def test_the_hub_is_found_where_the_ranks_meet(tmp_path):
     """Two nodes as they would be started, both here: the first one is the hub as well."""
     port = unused_port()

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from importlib.util import find_spec
 
+import pytest
+
 WALK = """
 import importlib, json, pkgutil, dfx_agent
 
@@ -26,6 +28,7 @@ print(json.dumps([len(names), failed]))
 IN_A_JOB = {"dfx_agent.attach.preload_sitecustomize"}
 
 
+@pytest.mark.smoke
 def test_every_module_can_be_imported() -> None:
     with tempfile.TemporaryDirectory() as elsewhere:
         ended = subprocess.run(

@@ -100,6 +100,7 @@ def test_the_series_of_a_scrape_arrive_under_names_with_dots(receiver, dfx_dir, 
     assert receiver.headers["authorization"] == "Bearer abc"
 
 
+@pytest.mark.smoke
 def test_each_step_is_one_trace_of_ranks_and_their_pieces(receiver, dfx_dir, tmp_path):
     with pushed_to(receiver, tmp_path) as agent:
         until(lambda: len(by_step(receiver.spans)) == NUM_STEPS, "all steps")

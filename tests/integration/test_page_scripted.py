@@ -52,6 +52,7 @@ def test_page_shows_the_run_at_every_size(open_page, artifacts, size, scheme):
         assert background == {"dark": "rgb(14, 17, 22)", "light": "rgb(243, 245, 248)"}[scheme]
 
 
+@pytest.mark.smoke
 def test_figures_are_those_of_the_source(open_page):
     source = standing_still()
     with serve(source) as server:
@@ -75,6 +76,7 @@ def test_figures_are_those_of_the_source(open_page):
         assert float(shown) == pytest.approx(entropy, rel=1e-3)
 
 
+@pytest.mark.smoke
 def test_a_change_comes_to_the_open_page(open_page):
     source = ScriptedSource()
     with serve(source) as server:
@@ -102,6 +104,7 @@ def test_clocks_tick_between_snapshots(open_page):
             assert read_again_at - read_at - 0.4 < after - before < ended - began + 0.4
 
 
+@pytest.mark.smoke
 def test_names_from_the_job_are_text(open_page, artifacts, monkeypatch):
     monkeypatch.setitem(SCALARS, f"my/{HOSTILE}", (None, {}, HOSTILE, lambda s, n: 1.0))
     reward = ("dfx_reward", {"stat": "mean"}, "reward", lambda s, n: 0.5)
@@ -180,6 +183,7 @@ def test_page_says_what_to_type_until_a_run_appears(open_page, artifacts):
         assert not page.locator("#empty").is_visible()
 
 
+@pytest.mark.smoke
 def test_lost_agent_is_told_and_found_again(open_page, artifacts):
     with serve(ScriptedSource()) as server:
         port = int(server.url.rpartition(":")[2])
@@ -218,6 +222,7 @@ def test_run_is_chosen_and_kept(open_page):
         assert page.input_value("#run-select") == "exp/7 %41"
 
 
+@pytest.mark.smoke
 def test_token_opens_the_page_and_leaves_the_address(open_page):
     with serve(ScriptedSource(), token="s3cret") as server:
         page = open_page(f"{server.url}/?token=s3cret#x", allows_errors=True)
@@ -269,6 +274,7 @@ def test_sixteen_ranks_are_updated_in_place(open_page):
         assert page.evaluate("window.added") == 0
 
 
+@pytest.mark.smoke
 def test_numbers_read_well(module_page):
     got = module_page.evaluate(
         """async () => {

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 from live_processes import TORCHRUN, job_environment, running, until, unused_port
 
+pytestmark = pytest.mark.smoke
 JOB = str(Path(__file__).parent / "jobs" / "plain_ddp.py")
 RANKS = ["0", "1"]
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 
 from dfx_agent.catalogue.spec import by_name
 
+pytestmark = pytest.mark.smoke
 RANKS = ["0", "1", "2", "3"]
 STAGES = {
     "rollout", "reward", "old_logprob", "ref_logprob", "advantage", "forward", "backward",

@@ -136,6 +136,7 @@ def test_job_reads_the_terminal(bare_python):
         terminal.close()
 
 
+@pytest.mark.smoke
 def test_stdin_and_stdout_are_the_jobs_byte_for_byte():
     ended = run("cat", input="one\ntwo\n\n")
     assert (ended.returncode, ended.stdout) == (0, "one\ntwo\n\n")
@@ -176,6 +177,7 @@ def test_guest_is_in_every_python_of_the_job(bare_python, free_port):
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
 
 
+@pytest.mark.smoke
 def test_guest_is_in_torchrun_workers(tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(
@@ -320,6 +322,7 @@ def test_installed_guest_under_run_starts_once(installed_python):
     assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
 
 
+@pytest.mark.smoke
 def test_a_crash_that_was_found_is_told_when_the_job_is_over(dfx_dir):
     job = f"{RECORD}dfx.set_step(3)\nos.kill(os.getpid(), 9)"
     env = job_environment(RANK="0", WORLD_SIZE="1")

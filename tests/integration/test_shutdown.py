@@ -79,6 +79,7 @@ def test_an_orderly_end_is_told_and_alerts_nobody(scene, tmp_path):
     assert prometheus.query(ABOUT_AGENTS) == []
 
 
+@pytest.mark.smoke
 def test_a_lost_node_is_missed(scene, tmp_path):
     prometheus = scene[0]
     with observed_job(scene, tmp_path) as (agent, _):

@@ -42,6 +42,7 @@ def test_a_stopped_rank_on_the_second_node(tmp_path):
         assert told(one["crash"])[:2] == told(hub["crash"])[:2] == ("clear", ())
 
 
+@pytest.mark.smoke
 def test_a_rank_that_is_killed_on_the_second_node(tmp_path):
     with two_nodes(tmp_path, "none", 1) as nodes:
         run_in(nodes)

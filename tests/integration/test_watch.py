@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from live_processes import (
     DFX_AGENT,
     LiveAgent,
@@ -45,6 +46,7 @@ def series(agent: LiveAgent, name: str) -> list[tuple[dict[str, str], float]]:
     return [(sample.labels, sample.value) for sample in samples if sample.name == name]
 
 
+@pytest.mark.smoke
 def test_a_growing_log_is_followed(tmp_path: Path):
     log = tmp_path / "metrics.jsonl"
     log.write_text("".join(row(step) for step in range(5)))
