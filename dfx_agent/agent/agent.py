@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from dfx_agent import __version__
@@ -24,7 +24,7 @@ from dfx_agent.agent.kept.evidence import Evidence
 from dfx_agent.agent.kept.incidents import IncidentsFile
 from dfx_agent.agent.kept.snapshots import AllocatorSnapshots
 from dfx_agent.agent.kept.totals import TotalsFile
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.base.errors import BlindError
@@ -34,6 +34,7 @@ from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import Launch
 from dfx_agent.hub.sending import Teller
+from dfx_agent.job.job import NUM_STEPS
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.node.devices.registry import found as device_readers
 from dfx_agent.node.ended import KEEP_RUNS
@@ -80,7 +81,7 @@ class Agent:
         self._incidents_file = IncidentsFile(config.directory)
         (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
         self._critical = divergence.condition
-        self._runs: dict[str, RunFold] = {}
+        self._runs: dict[str, LocalRun] = {}
         self._ended: dict[str, float] = {}  # segment -> when it may be removed, monotonic
         self._num_dropped_runs = self._num_dropped_records = self._num_dropped_lost = 0
         self._faults = Faults()
@@ -178,12 +179,12 @@ class Agent:
         """
         with self._held():
             fold = self._runs[run]
-            known = fold.store.keys()
+            known = fold.job.fold.curves.keys()
         return (self._history(fold, key) for key in (keys or known) if key in known)
 
-    def _history(self, fold: RunFold, key: str) -> ScalarHistory:
+    def _history(self, fold: LocalRun, key: str) -> ScalarHistory:
         with self._held():
-            return view.history(fold, key)
+            return fold.job.fold.curves.history(fold.framework, key)
 
     def timeline(
         self, run: str, num_steps: int, ranks: Collection[tuple[str, str]] = ()
@@ -198,13 +199,13 @@ class Agent:
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
         """Closed steps of every role that are kept, by begin. KeyError on an unknown run."""
         with self._held():
-            rows = self._runs[run].newest_rows()
+            rows = self._runs[run].job.rows.newest_steps(NUM_STEPS)
         return tuple(row for row in rows if after_step is None or row.step > after_step)
 
-    def step_scalars(self, run: str, after_step: int | None) -> dict[int, dict[str, float]]:
+    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, dict[str, float]]:
         """Step -> native key -> mean over ranks. KeyError on an unknown run."""
         with self._held():
-            return self._runs[run].store.after(after_step)
+            return self._runs[run].job.fold.curves.after(after_step)
 
     def report(self, run: str, part: str, message: str) -> None:
         """Something beside the agent failed: counted, and shown with its own problems."""
@@ -315,7 +316,7 @@ class Agent:
         with self._faults.guard("keeping", what="incidents"):
             self._incidents_file.keep(self._runs.values(), is_last=is_last)
 
-    def _poll_run(self, fold: RunFold) -> None:
+    def _poll_run(self, fold: LocalRun) -> None:
         """Each of its processes and judgements by itself: none takes the others with it."""
         guard, run = self._faults.guard, fold.run
         begin_ns = time.monotonic_ns()  # a loaded host may hold this reading up: judge as of now
@@ -329,7 +330,7 @@ class Agent:
         with guard("keeping", run, "incidents"):
             self._incidents_file.resume(fold)
         with guard("judgement", run, "run"):
-            fold.close_steps(begin_ns)
+            fold.judge_reading(begin_ns)
         if self._folder.reaps:
             with guard("keeping", run, "evidence"):
                 self._evidence.observe(fold)
@@ -391,11 +392,11 @@ class Agent:
             fold.add(replaced, *replaced.finish(replaced.liveness()))
             self._ended[replaced.follower.path] = 0.0
 
-    def _fold(self, run: str) -> RunFold:
+    def _fold(self, run: str) -> LocalRun:
         fold = self._runs.get(run)
         if fold is None:
             peaks, models = self._config.peak_tflops, self._config.model_config
-            fold = self._runs[run] = RunFold(run, self._critical, self._faults, peaks, models)
+            fold = self._runs[run] = LocalRun(run, self._critical, self._faults, peaks, models)
             fold.judge.health = self._health_files.restore(run, fold.judge.health)
             fold.job.alerts = None if self._awaits_alerts else ()
             fold.teller = None if self._teller is None else Teller()
@@ -409,7 +410,7 @@ class Agent:
             if not fold.processes and not fold.outside:
                 self._forget(run)
 
-    def _read(self, fold: RunFold, process: Process) -> None:
+    def _read(self, fold: LocalRun, process: Process) -> None:
         state = process.liveness()
         if state in ("live", "unknown"):
             process.state = state

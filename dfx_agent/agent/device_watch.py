@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.node.device_stages import Figures, Sample, merged
@@ -56,7 +56,7 @@ class DeviceWatch:
         for reader in self._readers:
             reader.stop()
 
-    def look(self, now: float, runs: Iterable[RunFold]) -> None:
+    def look(self, now: float, runs: Iterable[LocalRun]) -> None:
         """Take what is new; ``now`` is monotonic."""
         is_due = now >= self._due
         if is_due:
@@ -92,7 +92,7 @@ class DeviceWatch:
                     raise DeviceProblemError("; ".join(problems[device]))
         self._with_problems = set(problems)
 
-    def _share(self, runs: Iterable[RunFold], fresh: Sequence[Reading]) -> None:
+    def _share(self, runs: Iterable[LocalRun], fresh: Sequence[Reading]) -> None:
         rows = [row for row in self.rows if row.is_accelerator]
         sights = {}
         for fold in runs:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.work_rows import work_row
-from dfx_agent.catalogue.native.time_series import scalar_history
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.job.job import NUM_STEPS, STAGES, Measured
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.node.engines.pool import pool_of
 from dfx_agent.node.memory.gauges import device_rows, held_rows
@@ -25,7 +23,6 @@ from dfx_agent.snapshot import (
     RankRow,
     RunRow,
     RunVerdicts,
-    ScalarHistory,
     Snapshot,
     SpanKind,
     StageStamp,
@@ -37,43 +34,18 @@ from dfx_agent.snapshot.faults import not_green, unclear
 from dfx_agent.wire.layout import UNKNOWN
 from dfx_agent.wire.records import STAGE, WAIT
 
-_SNAPSHOT_STEPS = 8
 _SPAN_KINDS: dict[int, SpanKind] = {STAGE: "stage", WAIT: "wait"}
 
 
-def run_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
+def run_row(run: LocalRun, engines: Sequence[EngineFacts] = ()) -> RunRow:
     """One run as it is now."""
-    row = _run_row(fold, engines)
-    fold.concluded = RunVerdicts.of(row)
+    rows = run.job.rows
+    row = rows.run(run.verdicts(), tuple(_rank_rows(run)))
+    pool = pool_of(engines, run.idle_check.observe(engines, row.scalars))
+    row = replace(row, engines=pool, part=run.part(), dropped_ranks=run.dropped.rows())
+    row = run.job.concluded(row, engines)
+    run.concluded = RunVerdicts.of(row)
     return row
-
-
-def _run_row(fold: RunFold, engines: Sequence[EngineFacts]) -> RunRow:
-    ordered = sorted(fold.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
-    verdicts = fold.verdicts()
-    scalars = fold.scalar_rows.of_run(fold.processes.values(), fold.store, fold.framework)
-    row = RunRow(
-        run=fold.run,
-        framework=fold.framework,
-        attempt=fold.attempt,
-        begin_seconds=fold.begin_seconds,
-        ranks=tuple(_rank_rows(fold, [process for _, process in ordered])),
-        steps=fold.newest_rows(_SNAPSHOT_STEPS),
-        scalars=scalars,
-        num_stale_scalars=fold.store.num_stale,
-        verdicts=verdicts,
-        dropped_ranks=fold.dropped.rows(),
-        engines=pool_of(engines, fold.idle_check.observe(engines, scalars)),
-        part=fold.part(),
-    )
-    measured = Measured(
-        now_seconds=time.time(),
-        steps=fold.newest_rows(NUM_STEPS),
-        stage_seconds=fold.tracks.stage_seconds(STAGES),
-        seats=[process.seat for process in fold.processes.values()],
-        engines=engines,
-    )
-    return fold.job.concluded(row, measured)
 
 
 def num_records(run: RunRow) -> int:
@@ -86,13 +58,13 @@ def num_lost_records(run: RunRow) -> int:
     return sum(row.num_lost_records for rows in (run.ranks, run.dropped_ranks) for row in rows)
 
 
-def guarded_row(fold: RunFold, engines: Sequence[EngineFacts] = ()) -> RunRow:
+def guarded_row(run: LocalRun, engines: Sequence[EngineFacts] = ()) -> RunRow:
     """The same; of a run that cannot be shown what is wrong with it."""
-    with fold.faults.guard("rendering", fold.run, "row"):
-        return run_row(fold, engines)
+    with run.faults.guard("rendering", run.run, "row"):
+        return run_row(run, engines)
     return RunRow(
-        run=fold.run, framework="", attempt=0, begin_seconds=0.0, ranks=(), steps=(), scalars=(),
-        faults=fold.faults.rows(fold.run), blind=fold.faults.blindness_of(fold.run),
+        run=run.run, framework="", attempt=0, begin_seconds=0.0, ranks=(), steps=(), scalars=(),
+        faults=run.faults.rows(run.run), blind=run.faults.blindness_of(run.run),
     )  # fmt: skip
 
 
@@ -116,11 +88,11 @@ def with_blindness(snapshot: Snapshot, blind: Blindness | None, *, is_old: bool)
 
 
 def timeline_rows(
-    fold: RunFold, num_steps: int, ranks: Collection[tuple[str, str]] = ()
+    run: LocalRun, num_steps: int, ranks: Collection[tuple[str, str]] = ()
 ) -> tuple[TimelineRow, ...]:
     """Each process' newest closed steps and the one it is in; of all without ``ranks``."""
     rows = []
-    for process in fold.processes.values():
+    for process in run.processes.values():
         role = process.follower.identity.role
         if role == LOG_ROLE or (ranks and (role, process.label) not in ranks):
             continue
@@ -133,24 +105,20 @@ def timeline_rows(
     return tuple(sorted(rows, key=lambda r: (r.role, rank_order(r.rank), r.begin_seconds)))
 
 
-def history(fold: RunFold, key: str) -> ScalarHistory:
-    """One native key over steps, in the unit of its metric. KeyError for an unknown key."""
-    return scalar_history(fold.framework, fold.store, key)
-
-
-def _rank_rows(fold: RunFold, processes: Iterable[Process]) -> Iterator[RankRow]:
+def _rank_rows(run: LocalRun) -> Iterator[RankRow]:
     """Of those that can be shown; of the others the run says what is wrong."""
-    places = fold.places()
-    for process in processes:
-        with fold.faults.guard("rendering", fold.run, f"rank {process.label}"):
-            place = places.get(process.filed_as.role, {}).get(process.label, {})
-            yield replace(_measured(fold, process, _rank_row(fold, process)), place=place)
-    for outside in fold.outside:
-        with fold.faults.guard("rendering", fold.run, f"rank {outside.label}"):
+    places = run.job.rows.places()
+    ordered = sorted(run.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
+    for (role, label), process in ordered:
+        with run.faults.guard("rendering", run.run, f"rank {label}"):
+            place = places.get(role, {}).get(label, {})
+            yield replace(_measured(run, process, _rank_row(run, process)), place=place)
+    for outside in run.outside:
+        with run.faults.guard("rendering", run.run, f"rank {outside.label}"):
             yield outside.row()
 
 
-def _rank_row(fold: RunFold, process: Process) -> RankRow:
+def _rank_row(run: LocalRun, process: Process) -> RankRow:
     identity, preamble = process.follower.identity, process.follower.preamble
     totals = process.totals()
     is_log = identity.role == LOG_ROLE
@@ -171,14 +139,14 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         last_event_seconds=seconds(event) if event else None,
         step=process.step,
         step_begin_seconds=seconds(current.begin_ns) if current else None,
-        inflight=_open_spans(process),
+        inflight=_open_spans(process, run.facts.now_ns),
         totals=TimeSplit() if is_log else totals.split.as_seconds(),
         current=current.split.as_seconds() if current else TimeSplit(),
         last=process.windows[-1].window.split.as_seconds() if process.windows else None,
         tokens_total=totals.tokens,
         queue_depth=dict(process.queues),
         policy_version=process.policy_version,
-        scalars=fold.scalar_rows.of_rank(process, fold.framework_of(process)),
+        scalars=run.scalar_rows.of_rank(process, run.framework_of(process)),
         stamps=_stamps(process),
         num_records=totals.num_records,
         num_lost_records=totals.num_lost,
@@ -187,19 +155,19 @@ def _rank_row(fold: RunFold, process: Process) -> RankRow:
         num_earlier_records=totals.num_earlier,
         counters_total=totals.counters,
         source="passive" if is_log else "guest",
-        is_suspended=fold.tracks.is_suspended(process),
+        is_suspended=run.tracks.is_suspended(process),
     )
 
 
-def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
+def _measured(run: LocalRun, process: Process, row: RankRow) -> RankRow:
     """With what is measured beside its steps."""
     last = process.windows[-1].window if process.windows else None
     return replace(
         row,
         gauges=dict(process.gauges),
-        collectives=fold.collectives.rows(process),
-        groups=fold.collectives.group_rows(process),
-        ledger=fold.judge.ledger.rows(process.filed_as.role, process.label),
+        collectives=run.collectives.rows(process),
+        groups=run.collectives.group_rows(process),
+        ledger=run.judge.ledger.rows(process.filed_as.role, process.label),
         devices=device_rows(process.gauges),
         device_names=process.devices.names,
         device_bytes=dict(process.devices.own_bytes),
@@ -208,7 +176,7 @@ def _measured(fold: RunFold, process: Process, row: RankRow) -> RankRow:
         held=held_rows(process.gauges),
         beside_allocator=process.memory.beside_allocator,
         event_loop=process.loop.row(time.monotonic_ns(), last, process.inflight),
-        work=work_row(process, fold.peaks, fold.model_configs),
+        work=work_row(process, run.peaks, run.model_configs),
     )
 
 
@@ -228,8 +196,8 @@ def _host_memory(process: Process) -> HostMemory | None:
     )
 
 
-def _open_spans(process: Process) -> tuple[OpenSpan, ...]:
-    now = time.monotonic_ns() if process.is_living else process.last_event_ns or 0
+def _open_spans(process: Process, read_ns: int) -> tuple[OpenSpan, ...]:
+    now = read_ns if process.is_living else process.last_event_ns or 0
     ordered = sorted(process.inflight, key=lambda event: event.span)
     return tuple(_open_span(process, event, now) for event in ordered)
 

@@ -12,14 +12,15 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.snapshot import DroppedRanks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """Of the processes that the agent of ``node`` sees, as of Unix time ``now_seconds``.
 
-    ``seats``: who is seen. ``ranks``: by role, where each is now; empty for a role in which nobody
-    has been quiet, and missing for one of which that is not known. ``quiet_seconds``: how long
+    ``seats``: who is seen. ``ranks``: by role, where each is now; missing for a role
+    of which that is not known. Of a log only the step that it reports. ``quiet_seconds``: how long
     nothing has moved in the whole run. ``steps`` and ``memory``: the newest that are kept.
     ``scalars``, ``updates``, ``batches``: what came since the facts before; ``progress``: how far
     those are that show batches. ``reported``: by devices of the node, the newest.
@@ -59,3 +60,9 @@ class RunFacts:
     reported: tuple[Reported, ...] = ()
     launch: Launch | None = None
     called: str = ""
+    attempt: int = 0
+    """How often a rank of it was started before, at most."""
+    begin_seconds: float | None = None
+    """When the first of those began that are in no seat, Unix time; None for none."""
+    dropped: tuple[DroppedRanks, ...] = ()
+    """Processes that ended long ago and are not in ``seats`` any more."""

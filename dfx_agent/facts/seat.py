@@ -49,6 +49,8 @@ class Seat:
     num_lost_records: int = 0
     counts_from_attach: bool = False
     """Whether its step numbers count from an attach: the job has not said any."""
+    is_late: bool = False
+    """Whether only its spans are known, and late: it is shown and not judged."""
 
     @property
     def id(self) -> ProcessId:
@@ -59,6 +61,11 @@ class Seat:
     def is_living(self) -> bool:
         """Whether it may still go on: nobody has seen it end."""
         return self.state in {"live", "unknown"}
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it is a process of the job whose state is known as it changes."""
+        return self.role != LOG_ROLE and not self.is_late and self.state != "detached"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,10 @@ class NodeRun:
         """Its processes, as they were told last."""
         return tuple(self._seats.values())
 
+    def memory_facts(self) -> Mapping[ProcessId, MemoryFacts]:
+        """What its living processes hold."""
+        return self.memory
+
     def attempt(self, process: ProcessId) -> int:
         """How often its place was taken before; 0 of one that is not there any more."""
         seat = self._seats.get(process)

@@ -17,6 +17,7 @@ from dfx_agent.facts.layout import NOT_TOLD, Layout
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.short_steps import mean_step
@@ -60,7 +61,7 @@ class Told(Generic[_Item]):
 
 
 class Teller:
-    """One run. ``add_*`` while it is read; the others take what a hub is to know, and forget it."""
+    """One run. ``add`` what each reading brings; the others return what a hub is to know, once."""
 
     def __init__(self) -> None:
         self._steps: defaultdict[str, Told[Step]] = defaultdict(partial(Told, _KEEP_STEPS))
@@ -72,30 +73,29 @@ class Teller:
         self._chunks: dict[str, StepChunks] = {}
         self._layouts: dict[str, Layout] = {}
 
-    def add_steps(self, role: str, steps: Iterable[Step]) -> None:
-        whole = self._chunks.setdefault(role, StepChunks()).told(steps)
-        self._steps[role].add(map(rounding.step, whole))
-
-    def add_scalars(self, told: ToldScalars) -> None:
-        self._scalars.add([rounding.scalars(told)])
-
-    def add_batches(self, crossed: LedgerNews) -> None:
-        self._batches.add([rounding.batches(crossed)])
+    def add(self, facts: RunFacts) -> None:
+        """What one reading of the run brought."""
+        for told in facts.steps:
+            whole = self._chunks.setdefault(told.role, StepChunks()).told(told.steps)
+            self._steps[told.role].add(map(rounding.step, whole))
+        self._scalars.add(map(rounding.scalars, facts.scalars))
+        self._batches.add(map(rounding.batches, facts.batches))
 
     def has_news(self, seats: Iterable[Seat]) -> bool:
         """Whether a step was closed, or a seat is another one, since it was told."""
         is_stepped = any(steps.has_news for steps in self._steps.values())
         return is_stepped or {seat.id: seat for seat in seats} != self._seats
 
-    def steps(self, role: str, *, is_full: bool) -> tuple[Step, ...]:
-        return self._steps[role].news(is_full=is_full)
-
     def role(self, facts: RoleSteps, *, is_full: bool) -> RoleSteps:
-        """Its layout only where that is news."""
+        """With the steps that are news, and its layout where that is."""
         known = self._layouts.get(facts.role)
         self._layouts[facts.role] = facts.layout
         coverage = facts.coverage_ratio
-        whole = replace(facts, coverage_ratio=None if coverage is None else round(coverage, 3))
+        whole = replace(
+            facts,
+            steps=self._steps[facts.role].news(is_full=is_full),
+            coverage_ratio=None if coverage is None else round(coverage, 3),
+        )
         is_told = not is_full and known == facts.layout
         return replace(whole, layout=NOT_TOLD) if is_told else whole
 

@@ -1,22 +1,21 @@
-"""Numbers that the processes of a job report, over its steps: those that nodes tell."""
+"""Numbers that the processes of a job report, over its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dfx_agent.catalogue.native.time_series import ScalarStore, scalar_history, scalar_row
 from dfx_agent.facts.scalars import ToldScalars
+from dfx_agent.facts.seat import ProcessId
 from dfx_agent.snapshot import ScalarHistory, ScalarRow
-
-# nodes tell one after the other what came in seconds: their ranks are that many steps apart
-_RECENT_STEPS = 32
 
 
 class JobCurves:
-    """``add`` what nodes tell; rows are made anew when a value has come."""
+    """``add`` what nodes report; rows are made again when a value has come."""
 
-    def __init__(self) -> None:
-        self._store = ScalarStore(_RECENT_STEPS)
+    def __init__(self, num_recent_steps: int) -> None:
+        """``num_recent_steps``: by how many steps ranks may be apart when their values arrive."""
+        self._store = ScalarStore(num_recent_steps)
         self._newest: dict[str, float] = {}  # key -> Unix time
         self._rows: tuple[str, tuple[ScalarRow, ...]] | None = None
 
@@ -25,16 +24,25 @@ class JobCurves:
         """Values of steps long past, which are in no curve."""
         return self._store.num_stale
 
-    def add(self, told: ToldScalars, attempt: int) -> None:
-        """``attempt``: how often the place of this process was taken before."""
-        place = f"{told.process.role}/{told.process.label}"
-        self._rows = None
-        for scalar in told.scalars:
+    def add(self, reported: Iterable[tuple[ToldScalars, int]]) -> None:
+        """In the order of events: many steps of one rank may arrive before those of another.
+
+        With each: how often the place of its process was taken before.
+        """
+        values = [
+            (scalar.time_ns + told.epoch_offset_ns, scalar, _place(told.process), attempt)
+            for told, attempt in reported
+            for scalar in told.scalars
+        ]
+        self._rows = None if values else self._rows
+        for unix_ns, scalar, place, attempt in sorted(values, key=lambda value: value[0]):
             self._store.add(scalar.key, place, attempt, scalar.step, scalar.value)
-            if not self._store.has(scalar.key):
-                continue
-            seconds = told.epoch_seconds(scalar)
-            self._newest[scalar.key] = max(seconds, self._newest.get(scalar.key, 0.0))
+            if self._store.has(scalar.key):
+                self._newest[scalar.key] = max(unix_ns / 1e9, self._newest.get(scalar.key, 0.0))
+
+    def let_go(self, process: ProcessId) -> None:
+        """It ended long ago: its values stay in the means."""
+        self._store.let_go(_place(process))
 
     def rows(self, framework: str) -> tuple[ScalarRow, ...]:
         """Over ranks, at the newest step of each key; ``framework``: whose names they are."""
@@ -42,15 +50,29 @@ class JobCurves:
             self._rows = framework, tuple(self._of_keys(framework))
         return self._rows[1]
 
+    def keys(self) -> list[str]:
+        """All native keys that have a history."""
+        return self._store.keys()
+
+    def history(self, framework: str, key: str) -> ScalarHistory:
+        """One native key over steps, in the unit of its metric. KeyError for an unknown key."""
+        return scalar_history(framework, self._store, key)
+
     def histories(self, framework: str, keys: Sequence[str]) -> list[ScalarHistory]:
         """Of the ``keys`` that are known, all for none."""
         known = self._store.keys()
-        return [
-            scalar_history(framework, self._store, key) for key in (keys or known) if key in known
-        ]
+        return [self.history(framework, key) for key in (keys or known) if key in known]
+
+    def after(self, step: int | None) -> Mapping[int, dict[str, float]]:
+        """Step -> native key -> mean over ranks, of the steps after ``step``; of all for None."""
+        return self._store.after(step)
 
     def _of_keys(self, framework: str) -> Iterable[ScalarRow]:
         for key, seconds in self._newest.items():
             latest = self._store.latest(key)
             if latest is not None:
                 yield scalar_row(framework, key, latest[0], seconds, latest[1])
+
+
+def _place(process: ProcessId) -> str:
+    return f"{process.role}/{process.label}"

@@ -25,9 +25,8 @@ from dfx_agent.hub.rank_labels import Places
 from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.evidence import Evidence
 from dfx_agent.job.judging import JobJudge
-from dfx_agent.job.lost_node import Peers
 from dfx_agent.job.rendezvous import Launched
-from dfx_agent.job.roster import SILENT_SECONDS, Presence, Reach, has_progressed
+from dfx_agent.job.roster import SILENT_SECONDS, Reach
 from dfx_agent.job.steps import JobSteps
 from dfx_agent.snapshot.faults import Faults
 
@@ -35,10 +34,9 @@ _Reached = dict[str, dict[str, int | None]]  # by role and label
 
 # which of two ranks on two nodes died first is known no better than how long a document takes
 _ORDER_NS = 500 * 10**6
-_MOVING_NS = 10 * 10**9
-# a node reports at least as often: it may have lived so long after its last report
-_REPORTED_NS = 5 * 10**9
 _NEWEST_STAGES = 16
+# nodes report one after the other what came in seconds: their ranks are that many steps apart
+_RECENT_STEPS = 32
 _STANDS_AFTER_NS = 10 * 10**9
 
 
@@ -55,15 +53,19 @@ class JobFold:
         run: str = "",
         critical: Condition = DIVERGENCE.condition,
         faults: Faults | None = None,
+        num_recent_steps: int = _RECENT_STEPS,
     ) -> None:
-        """``name`` as its nodes call it, ``run`` as it is called beside another one of that."""
+        """``name`` as its nodes call it, ``run`` as it is called beside another one of that.
+
+        ``num_recent_steps``: by how many steps ranks may be apart when their numbers arrive.
+        """
         self.name = name
         self.run = run or name
         self.judge = JobJudge(self.run, faults or Faults(), critical)
         self.nodes: dict[str, NodeRun] = {}
         self.places = Places()
         self.steps: dict[str, JobSteps] = {}
-        self.curves = JobCurves()
+        self.curves = JobCurves(num_recent_steps)
         self.reach: dict[str, Reach] = {}
         self.idle_nodes: frozenset[str] = frozenset()
         self.launched: tuple[Launched, ...] = ()
@@ -83,15 +85,28 @@ class JobFold:
         if len(roles | self.steps.keys()) > MAX_ROLES:
             raise ValueError(f"more than {MAX_ROLES} roles in one job")
         self.at(here_ns, here_seconds)
-        known = self.nodes.get(node)
-        if known is None:
-            known = self.nodes[node] = NodeRun(node, clock, facts)
-        may_grow = known.take(facts, here_ns)
-        for role in self.places.take(node, known.seats, self.is_heard):
+        known = self.nodes.get(node) or NodeRun(node, clock, facts)
+        self.update(known, facts)
+        return not known.is_behind
+
+    def update(self, node: NodeRun, facts: RunFacts) -> None:
+        """What this node of the job reports, as of now."""
+        self.nodes[node.node] = node
+        before = {(seat.role, seat.label): seat for seat in node.seats}
+        may_grow = node.take(facts, self.here_ns)
+        for role in self.places.take(node.node, node.seats, self.is_heard):
             self._steps_of(role).begin_anew()
         if may_grow:
-            self._grow(known)
-        return not known.is_behind
+            self._grow(node)
+        for place in before.keys() - {(seat.role, seat.label) for seat in node.seats}:
+            self._remove(self.places.process(node.node, before[place].id))
+
+    def _remove(self, process: ProcessId) -> None:
+        """It ended long ago, and nobody has its place."""
+        self.judge.ledger.let_go(process, ())
+        self.curves.let_go(process)
+        if process.role in self.steps:
+            self.steps[process.role].remove(process.label)
 
     def at(self, here_ns: int, here_seconds: float) -> None:
         """What time it is on this host, monotonic and Unix."""
@@ -140,11 +155,12 @@ class JobFold:
                 elif seat.is_living:
                     yield node, replace(seat, label=label)
 
-    def ranks(self) -> dict[str, list[RankFacts]]:
+    def ranks(self) -> dict[str, list[RankFacts] | None]:
         """Role -> its ranks on nodes that are heard, as of ``now_ns``, in order.
 
         Those of a node that has said goodbye too, where they had ended. Empty for a role in which
-        all of them get on, as of when each was told of.
+        all of them get on, as of when each was told of. None for one of which a node cannot read
+        the ranks.
         """
         found: dict[str, list[RankFacts]] = {}
         now_ns = self.now_ns
@@ -153,12 +169,22 @@ class JobFold:
         for node, ranks in told:
             shift, name = self.shift(node), node.node if len(self.nodes) > 1 else ""
             for (role, label), rank in ranks.items():
+                if role == LOG_ROLE:
+                    continue
                 known = found.setdefault(role, [])
                 called = self.places.label(node.node, role, label)
                 if role in standing and (called == label or rank.is_living):
                     here = node.here((role, label), shift)
                     known.append(self._as_of(here, now_ns, called, name))
-        return {role: _of_newest_attempt(_outlived(ranks)) for role, ranks in found.items()}
+        ranks_by_role = {role: _of_newest_attempt(_outlived(r)) for role, r in found.items()}
+        return {**ranks_by_role, **dict.fromkeys(self._unread_roles())}
+
+    def _unread_roles(self) -> list[str]:
+        return [
+            seat.role
+            for node, seat in self.seats()
+            if seat.is_judged and seat.role not in node.facts.ranks
+        ]
 
     def _is_known(self, node: NodeRun) -> bool:
         return node.has_left or self.is_heard(node.node)
@@ -170,13 +196,6 @@ class JobFold:
             {role for (role, _), rank in known if rank.step is not None},
             {role for (role, _), rank in known if rank.has_groups},
         )
-
-    def silent_roles(self, node: str) -> set[str]:
-        """Of a node that is not heard: roles of its living processes."""
-        known = self.nodes[node]
-        if self.is_heard(node):
-            return set()
-        return {s.role for s in known.seats if s.label in set(self._own_labels(known))}
 
     def stage_seconds(self, names: Collection[str]) -> dict[tuple[str, str], dict[str, float]]:
         """(role, rank) -> how long each of these stages lasts: the median of its newest."""
@@ -206,16 +225,18 @@ class JobFold:
             {rank: state for t in told for rank, state in t.devices.items()},
         )
 
-    def evidence(self, roles: Collection[str]) -> Evidence:
-        """What judges are given now. ``roles``: those of which ranks are available."""
-        seats = [seat for _, seat in self.seats() if seat.role != LOG_ROLE]
-        living = {seat.role for seat in seats if seat.is_living}
+    def evidence(self) -> Evidence:
+        """What judges are given now."""
+        roles = {role for node in self.heard for role, _ in node.ranks if role != LOG_ROLE}
+        roles |= {*self._unread_roles()}
+        seats = [seat for _, seat in self.seats() if seat.is_judged]
+        living = {seat.role for _, seat in self.seats() if seat.is_living}
         stepping, grouped = self.counts_steps()
         return Evidence(
             now_seconds=self.here_seconds,
-            step_clock_seconds=self.here_seconds,
+            step_clock_seconds=max(map(self._clock_of_steps, self.heard), default=0.0),
             seats=seats,
-            steps={role: partial(self.role_steps, role) for role in (roles if self.heard else ())},
+            steps={role: partial(self.role_steps, role) for role in sorted(roles)},
             spans={
                 role: spans
                 for role, steps in self.steps.items()
@@ -227,6 +248,11 @@ class JobFold:
             reported=self.reported(),
             checkpoints={step for steps in self.steps.values() for step in steps.checkpoints},
         )
+
+    def _clock_of_steps(self, node: NodeRun) -> float:
+        """Unix time now, on the clock of this node's processes as they began."""
+        facts, shift = node.facts, self.shift(node)
+        return facts.now_seconds + shift.seconds + (self.here_ns - node.as_of_ns) / 1e9
 
     def layout(self, role: str) -> Layout:
         """As all nodes that are heard tell it; put together anew where one tells another."""
@@ -278,7 +304,7 @@ class JobFold:
         return tuple(
             replace(facts, process=self.places.process(node.node, facts.process))
             for node in self.heard
-            for facts in node.memory.values()
+            for facts in node.memory_facts().values()
         )
 
     def reported(self) -> list[Reported]:
@@ -302,70 +328,6 @@ class JobFold:
         num = {role: sum(s.role == role for s in known) for role in {s.role for s in known}}
         return all(seat.world_size <= num[seat.role] for seat in known)
 
-    def presences(self) -> list[Presence]:
-        """Each node of the job, and what is known of it while it is silent."""
-        elsewhere: dict[str, int] = {}
-        moved_ns = met_ns = 0
-        for node in self.heard:
-            for rank in node.ranks.values():
-                moved_ns = max(moved_ns, self.shift(node).ns + rank.moved_ns)
-                met_ns = max(
-                    [met_ns, *(self.shift(node).ns + ns for ns in rank.group_moved_ns.values())]
-                )
-                for group, number in rank.reached.items():
-                    elsewhere[group] = max(number, elsewhere.get(group, -1))
-        return [self._presence(node, elsewhere, moved_ns, met_ns) for node in self.nodes.values()]
-
-    def _presence(
-        self, node: NodeRun, elsewhere: Mapping[str, int], moved_ns: int, met_ns: int
-    ) -> Presence:
-        """When ranks of connected nodes last moved, and last took part in a collective."""
-        has_met = has_progressed(_reached(node), elsewhere)
-        return Presence(
-            node.node,
-            node.silent_seconds(self.here_ns),
-            tuple(self._own_labels(node)),
-            has_left=node.has_left,
-            takes_part=has_met and self.here_ns - moved_ns < _MOVING_NS,
-            has_progressed=bool(has_met) and met_ns - node.heard_ns > _REPORTED_NS,
-            reach=self.reach.get(node.node),
-        )
-
-    def lost_labels(self, node: str) -> dict[str, tuple[str, ...]]:
-        """Role -> ranks that were alive in the last report of this node, as the job calls them."""
-        known = self.nodes[node]
-        own = set(self._own_labels(known))
-        roles = dict.fromkeys(seat.role for seat in known.seats if seat.role != LOG_ROLE)
-        found = {
-            role: tuple(
-                sorted(
-                    (s.label for s in known.seats if s.role == role and s.label in own),
-                    key=lambda label: (len(label), label),
-                )
-            )
-            for role in roles
-        }
-        return {role: labels for role, labels in found.items() if labels}
-
-    def blocked_peers(self) -> Peers:
-        """Ranks of connected nodes that wait in a collective, and for how long the first has."""
-        waiting: dict[str, int] = {}
-        for node in self.heard:
-            shift_ns = self.shift(node).ns
-            for (role, label), rank in node.ranks.items():
-                if rank.is_living and rank.arrivals:
-                    begin_ns = min(arrival.begin_ns for arrival in rank.arrivals) + shift_ns
-                    waiting[self.places.label(node.node, role, label)] = begin_ns
-        since_ns = min(waiting.values(), default=self.here_ns)
-        return Peers(tuple(waiting), (self.here_ns - since_ns) / 1e9)
-
-    def _own_labels(self, node: NodeRun) -> Iterator[str]:
-        """Of its living processes, whose places nobody else has by now."""
-        for seat in node.seats:
-            is_own = self.places.owner(seat.role, seat.label) == node.node
-            if seat.is_living and is_own and seat.role != LOG_ROLE:
-                yield seat.label
-
     def _grow(self, known: NodeRun) -> None:
         node, facts, shift = known.node, known.facts, self.shift(known)
         for told in facts.steps:
@@ -373,17 +335,23 @@ class JobFold:
             label = partial(self.places.label, node, told.role)
             for step in told.steps:
                 steps.add(node, step, shift, label)
-        for scalars in facts.scalars:
-            fresh = self._fresh_scalars(node, scalars, is_full=facts.is_full)
-            if fresh.scalars:
-                here = shift.scalars(fresh)
-                self.judge.health.add(here)
-                self.curves.add(here, known.attempt(scalars.process))
-        for news in facts.batches:
-            if self._is_fresh(node, news):
-                self.judge.ledger.add(
-                    replace(news, process=self.places.process(node, news.process))
-                )
+        guard = self.judge.faults.guard
+        fresh = [self._fresh_scalars(node, told, is_full=facts.is_full) for told in facts.scalars]
+        here = [
+            (shift.scalars(told), known.attempt(old.process))
+            for told, old in zip(fresh, facts.scalars, strict=True)
+            if told.scalars
+        ]
+        with guard("judgement", self.run, "reported numbers"):
+            for scalars, _ in here:
+                self.judge.health.add(scalars)
+        with guard("judgement", self.run, "scalars"):
+            self.curves.add(here)
+        with guard("judgement", self.run, "reported batches"):
+            for news in facts.batches:
+                if self._is_fresh(node, news) or not facts.is_full:
+                    process = self.places.process(node, news.process)
+                    self.judge.ledger.add(replace(news, process=process))
 
     def _fresh_scalars(self, node: str, told: ToldScalars, *, is_full: bool) -> ToldScalars:
         """Those that did not come in an earlier document."""
@@ -420,6 +388,8 @@ class JobFold:
 
     def _as_of(self, rank: RankFacts, now_ns: int, label: str, node: str) -> RankFacts:
         """As it is called in the job. What it did later than that is not held against others."""
+        if (rank.label, rank.node, rank.now_ns) == (label, node, now_ns):
+            return rank
         return replace(
             rank,
             label=label,
@@ -429,10 +399,6 @@ class JobFold:
             moved_ns=min(rank.moved_ns, now_ns),
             others_moved_ns=min(rank.others_moved_ns, now_ns),
         )
-
-
-def _reached(node: NodeRun) -> list[Mapping[str, int]]:
-    return [rank.reached for rank in node.ranks.values() if rank.is_living]
 
 
 def _told_by(node: NodeRun) -> Mapping[tuple[str, str], RankFacts]:

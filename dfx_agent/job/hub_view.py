@@ -10,6 +10,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.lost_node import Peers, is_lost, lost_verdict, with_lost_nodes
+from dfx_agent.job.presences import blocked_peers, lost_labels, presences, silent_roles
 from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
 from dfx_agent.job.roster import missing_text
 from dfx_agent.judge.part_of_job import HERE_ONLY, PART_OF_JOB
@@ -25,7 +26,7 @@ class HubView:
 
     def __init__(self, fold: JobFold, ranks: Mapping[str, Sequence[RankFacts]]) -> None:
         self._fold, self._ranks = fold, ranks
-        self._presences = fold.presences()
+        self._presences = presences(fold)
         self._unsure = self._reasons()
         self._seats = [seat for _, seat in fold.seats() if seat.role != LOG_ROLE]
 
@@ -58,10 +59,10 @@ class HubView:
     def _lost(self) -> Iterable[Verdict]:
         """Nodes that are lost with ranks; not if no node is connected: then the hub is cut off."""
         fold = self._fold
-        peers = fold.blocked_peers() if fold.heard else Peers()
+        peers = blocked_peers(fold) if fold.heard else Peers()
         for presence in self._presences if fold.heard else ():
             if is_lost(presence, peers):
-                labels_by_role = fold.lost_labels(presence.node)
+                labels_by_role = lost_labels(fold, presence.node)
                 for role, labels in labels_by_role.items():
                     yield lost_verdict(role, presence, labels, peers, fold.here_seconds)
 
@@ -71,7 +72,9 @@ class HubView:
         everybody = [s for _, s in fold.seats(of_heard=False) if s.role != LOG_ROLE]
         roles = {seat.role for seat in everybody}
         for role in roles:
-            silent = [str(each) for each in self._presences if role in fold.silent_roles(each.node)]
+            silent = [
+                str(each) for each in self._presences if role in silent_roles(fold, each.node)
+            ]
             claimed = (
                 f"{labels_text([label])} is claimed by "
                 f"{' and '.join(sorted({fold.places.owner(of, label), *heard}))}"

@@ -2,57 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from dfx_agent.facts.seat import Seat
+from dfx_agent.job.evidence import View
+from dfx_agent.job.fold import JobFold
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.job.incidents.conclude import Judged, conclude
-from dfx_agent.job.judging import JobJudge
+from dfx_agent.job.rows import JobRows
 from dfx_agent.job.step_rows import sustained_ratios
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.judge.part_of_job import step_origin_text
-from dfx_agent.snapshot import AlertRow, Bottleneck, EngineFacts, RunRow, StepRow
+from dfx_agent.snapshot import AlertRow, Bottleneck, EngineFacts, RunRow, StepRow, Verdict
 from dfx_agent.snapshot.faults import sighted
 
-__all__ = ["NUM_STEPS", "STAGES", "Job", "Measured"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What is concluded from besides the row of a run."""
-
-    now_seconds: float
-    """Unix time."""
-    steps: Sequence[StepRow]
-    """The latest ``NUM_STEPS`` completed steps of every role."""
-    stage_seconds: Mapping[tuple[str, str], Mapping[str, float]]
-    """(role, rank) -> how long each of ``STAGES`` usually lasts."""
-    seats: Collection[Seat]
-    """All processes of the job that are shown, logs too."""
-    engines: Sequence[EngineFacts] = ()
-    doubts: Collection[str] = field(default=())
-    """Why nothing may be clear."""
+__all__ = ["NUM_STEPS", "Job"]
 
 
 class Job:
-    """``alerts`` are those that fire now; None before they were first evaluated."""
+    """``fold`` holds what its nodes report, ``judge`` what is concluded from that.
 
-    def __init__(self, judge: JobJudge) -> None:
-        self.judge = judge
-        self.incidents = IncidentBook(judge.run)
+    ``alerts`` are those that fire now; None before they were first evaluated.
+    """
+
+    def __init__(self, fold: JobFold) -> None:
+        self.fold, self.judge = fold, fold.judge
+        self.rows = JobRows(fold)
+        self.incidents = IncidentBook(fold.run)
         self.alerts: tuple[AlertRow, ...] | None = ()
         self._bottleneck = BottleneckJudge()
 
-    def concluded(self, row: RunRow, measured: Measured) -> RunRow:
-        """``row``, which has its verdicts, with all that follows from them."""
-        judge, run = self.judge, self.judge.run
-        signals, steps = judge.health.state, measured.steps
+    def verdicts(self, view: View) -> tuple[Verdict, ...]:
+        """What is concluded as of now, as ``view`` may say it."""
+        return self.judge.verdicts(self.fold.evidence(), view)
+
+    def concluded(
+        self, row: RunRow, engines: Sequence[EngineFacts] = (), doubts: Collection[str] = ()
+    ) -> RunRow:
+        """``row``, which has its verdicts, with all that follows from them.
+
+        ``doubts``: why nothing may be clear.
+        """
+        fold, judge, run = self.fold, self.judge, self.fold.run
+        signals, steps = judge.health.state, self.rows.newest_steps(NUM_STEPS)
         judged = Judged(
             row.verdicts, self.alerts, signals, _step_times(row, steps), row.ranks, bool(steps)
         )
-        concluded = conclude(self.incidents, judged, measured.now_seconds, measured.doubts)
+        concluded = conclude(self.incidents, judged, fold.here_seconds, doubts)
         faults = judge.faults.rows(run)
         row = replace(
             row,
@@ -61,22 +59,29 @@ class Job:
             ledger=judge.ledger.state(),
             faults=faults,
             judged_seconds=judge.faults.judged_seconds(run),
-            step_origin=step_origin_text(measured.seats),
+            step_origin=step_origin_text(_everybody(fold)),
             sustained_tokens_ratio=sustained_ratios(steps),
             blind=judge.faults.blindness_of(run),
             **vars(concluded),
         )
         standing = sighted(concluded.standing, faults)
-        return replace(row, standing=standing, bottleneck=self._waits_for(row, measured))
+        return replace(row, standing=standing, bottleneck=self._waits_for(row, steps, engines))
 
-    def _waits_for(self, row: RunRow, measured: Measured) -> Bottleneck | None:
-        with self.judge.faults.guard("judgement", self.judge.run, "bottleneck"):
+    def _waits_for(
+        self, row: RunRow, steps: Sequence[StepRow], engines: Sequence[EngineFacts]
+    ) -> Bottleneck | None:
+        fold = self.fold
+        with self.judge.faults.guard("judgement", fold.run, "bottleneck"):
             facts = pipeline_facts(
-                measured.steps, row.ranks, measured.engines, row.scalars, row.verdicts,
-                measured.stage_seconds, measured.now_seconds,
+                steps, row.ranks, engines, row.scalars, row.verdicts,
+                fold.stage_seconds(STAGES), fold.here_seconds,
             )  # fmt: skip
             return self._bottleneck.verdict(facts)
         return None
+
+
+def _everybody(fold: JobFold) -> list[Seat]:
+    return [seat for _, seat in fold.seats(of_heard=False)]
 
 
 def _step_times(row: RunRow, steps: Iterable[StepRow]) -> StepTimes:

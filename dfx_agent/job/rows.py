@@ -19,6 +19,7 @@ from dfx_agent.job.step_rows import rank_order
 from dfx_agent.job.steps import latest_rows
 from dfx_agent.snapshot import (
     DeviceMemory,
+    DroppedRanks,
     HostMemory,
     OpenSpan,
     RankRow,
@@ -41,39 +42,46 @@ class JobRows:
         self._memory: dict[str, MemoryRows] = {}  # by node
         self._places: dict[str, RankPlaces] = {}  # by role
 
-    def run(self, verdicts: tuple[Verdict, ...]) -> RunRow:
+    def run(self, verdicts: tuple[Verdict, ...], ranks: tuple[RankRow, ...]) -> RunRow:
         """``verdicts`` and what they are about, as of now."""
         fold = self._fold
-        seats, steps = list(fold.seats(of_heard=False)), self.newest_steps(_NUM_STEPS)
-        begins = [_begin(fold, node, seat) for node, seat in seats]
+        seats = list(fold.seats(of_heard=False))
+        begins = [seat.created_ns / 1e9 + fold.shift(node).seconds for node, seat in seats]
         begins += [each.since_seconds for each in fold.launched]
-        newest = {(row.role, cell.rank): cell.split for row in steps for cell in row.cells}
+        begins += filter(None, (_first_begin(fold, node) for node in fold.nodes.values()))
+        attempts = [seat.attempt for _, seat in seats]
+        attempts += [node.facts.attempt for node in fold.nodes.values()]
         return RunRow(
             run=fold.run,
             framework=fold.framework,
-            attempt=max((seat.attempt for _, seat in seats), default=0),
+            attempt=max(attempts, default=0),
             begin_seconds=min(begins, default=0.0),
-            ranks=tuple(sorted(self._ranks(seats, newest), key=_order)),
-            steps=steps,
+            ranks=ranks,
+            steps=self.newest_steps(_NUM_STEPS),
             scalars=fold.curves.rows(fold.framework),
             num_stale_scalars=fold.curves.num_stale,
             verdicts=verdicts,
+            dropped_ranks=_dropped(fold.nodes.values()),
         )
 
     def newest_steps(self, num_steps: int) -> tuple[StepRow, ...]:
         """Steps of every role that are shown, oldest first."""
         return latest_rows(self._fold.steps.values(), num_steps)
 
-    def _ranks(
-        self, seats: Iterable[tuple[NodeRun, Seat]], newest: Mapping[tuple[str, str], TimeSplit]
-    ) -> Iterator[RankRow]:
+    def ranks(self) -> tuple[RankRow, ...]:
+        """One row of each process, as far as facts tell."""
+        steps = self.newest_steps(_NUM_STEPS)
+        newest = {(row.role, cell.rank): cell.split for row in steps for cell in row.cells}
+        return tuple(sorted(self._rows(newest), key=_order))
+
+    def _rows(self, newest: Mapping[tuple[str, str], TimeSplit]) -> Iterator[RankRow]:
         fold = self._fold
         memory = {
             node.node: self._memory.setdefault(node.node, MemoryRows()).of(node.memory)
             for node in fold.nodes.values()
         }
-        places = self._rank_places()
-        for node, seat in seats:
+        places = self.places()
+        for node, seat in fold.seats(of_heard=False):
             own = fold.places.own_label(node.node, seat.label)
             told = _Told(
                 node.ranks.get((seat.role, own)),
@@ -83,8 +91,8 @@ class JobRows:
             )
             yield _rank_row(fold, node, seat, told)
 
-    def _rank_places(self) -> dict[str, Places]:
-        """By role; of a node that is not heard none."""
+    def places(self) -> dict[str, Places]:
+        """Role -> where its ranks stand in the layout; of a node that is not heard none."""
         fold, labels = self._fold, dict[str, list[str]]()
         for _, seat in fold.seats():
             labels.setdefault(seat.role, []).append(seat.label)
@@ -120,7 +128,7 @@ def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
         pid=seat.pid,
         attempt=seat.attempt,
         state="unknown" if is_unknown else seat.state,
-        begin_seconds=_begin(fold, node, seat),
+        begin_seconds=seat.created_ns / 1e9 + apart_seconds,
         last_event_seconds=_last_event(known, apart_seconds),
         step=known.step if known else None,
         step_begin_seconds=_step_begin(known, apart_seconds),
@@ -173,8 +181,24 @@ def _last_event(rank: RankFacts | None, apart_seconds: float) -> float | None:
     return rank.epoch_seconds(rank.last_event_ns) + apart_seconds
 
 
-def _begin(fold: JobFold, node: NodeRun, seat: Seat) -> float:
-    return seat.created_ns / 1e9 + fold.shift(node).seconds
+def _first_begin(fold: JobFold, node: NodeRun) -> float | None:
+    """When the first process of this node began, also of one that ended long ago."""
+    begin = node.facts.begin_seconds
+    return None if begin is None else begin + fold.shift(node).seconds
+
+
+def _dropped(nodes: Iterable[NodeRun]) -> tuple[DroppedRanks, ...]:
+    """Processes that ended long ago, by role."""
+    found: dict[str, DroppedRanks] = {}
+    for row in (row for node in nodes for row in node.facts.dropped):
+        known = found.get(row.role, DroppedRanks(row.role, 0, 0, 0))
+        found[row.role] = DroppedRanks(
+            row.role,
+            known.num_ranks + row.num_ranks,
+            known.num_records + row.num_records,
+            known.num_lost_records + row.num_lost_records,
+        )
+    return tuple(found.values())
 
 
 def _order(row: RankRow) -> tuple[str, tuple[int, str]]:

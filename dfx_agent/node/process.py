@@ -155,6 +155,7 @@ class Process:
             pid=self.pid, created_ns=self.follower.preamble.created_epoch_ns,
             num_lost_records=self.follower.num_lost,
             counts_from_attach=bool(self.step_flags & FROM_ATTACH),
+            is_late=self.follower.is_told_late,
         )  # fmt: skip
 
     @property

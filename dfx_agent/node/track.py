@@ -151,7 +151,6 @@ class Track:
             num_steps=len(windows),
             step_durations=tuple(self.step_durations),
             stages=tuple(self.stages),
-            open_spans=tuple(e.name for e in sorted(process.inflight, key=lambda e: e.span)),
             arrivals=tuple(self.arrivals),
             is_blocked=self.is_blocked,
             asks_since_ns=self.asks_since_ns,
@@ -165,10 +164,23 @@ class Track:
             stacks=stacks,
             flight=self.recorded(),
             joining=self._joins.look(process.pid) if self._may_join(now_ns) else None,
+            **self._reported(),
             **self._usual(now_ns),
             **self._from_kernel(now_ns),
         )
         return facts if self.gone_ns is None else self._with_ending(facts)
+
+    def _reported(self) -> dict[str, Any]:
+        """Fields of RankFacts that its newest records say."""
+        process = self.process
+        opened = sorted(process.inflight, key=lambda event: event.span)
+        return {
+            "open_spans": tuple(event.name for event in opened),
+            "opened_ns": tuple(event.begin_ns for event in opened),
+            "told_step": process.told_step,
+            "num_records": process.follower.num_read,
+            "queue_depth": dict(process.queues),
+        }
 
     def _usual(self, now_ns: int) -> dict[str, Any]:
         """Fields of RankFacts: how long this rank has taken so far, in ns and seconds."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from statistics import median
+from collections.abc import Iterator, Mapping
 
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import Ending, Track
 from dfx_agent.snapshot.faults import Faults, facts_of
 
-_NEWEST = 16
-
 
 class Tracks:
-    """``observe`` after each reading; then ``facts`` as often as somebody asks.
+    """``observe`` after each reading; then ``facts``.
 
     ``now_ns``: as of which they were observed, monotonic.
     """
@@ -53,17 +50,6 @@ class Tracks:
         track = self._tracks.get(process)
         return track is not None and track.is_suspended
 
-    def stage_seconds(self, names: Collection[str]) -> dict[tuple[str, str], dict[str, float]]:
-        """(role, rank) -> how long each of these stages lasts: the median of its newest."""
-        return {
-            (process.filed_as.role, process.label): {
-                name: median(list(known)[-_NEWEST:]) / 1e9
-                for name, known in track.durations.items()
-                if name in names and known
-            }
-            for process, track in self._tracks.items()
-        }
-
     def quiet_seconds(self, now_ns: int) -> float:
         """How long nothing has moved anywhere in the run."""
         living = [t.still_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
@@ -78,32 +64,19 @@ class Tracks:
             if process.is_living
         )
 
-    def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...] | None]:
-        """Role -> its ranks, in order; () where all of them get on.
+    def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
+        """Role -> its ranks, in order; without a role one of whose ranks cannot be read.
 
-        None where one of them fails: who waits for it is not known either.
+        Who waits for that rank is not known either.
         """
-        known: dict[str, tuple[RankFacts, ...] | None] = dict.fromkeys(self._roles)
-        for role, tracks in self._roles.items():
-            with self._faults.guard("judgement", self._run, facts_of(role)):
-                known[role] = self._of_role(tracks, now_ns)
-        return known
-
-    def all_facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
-        """The same, also of a role in which all get on; without one of which it is not known."""
         known: dict[str, tuple[RankFacts, ...]] = {}
         for role, tracks in self._roles.items():
             with self._faults.guard("judgement", self._run, facts_of(role)):
                 known[role] = self._ranks(tracks, now_ns)
         return known
 
-    def _of_role(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
-        if not any(track.may_stand(now_ns) for track in tracks):
-            return ()
-        return self._ranks(tracks, now_ns)
-
     def _ranks(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
-        # a hub asks for all ranks: that must not show the node's own judge more than it sees alone
+        # stacks and states are read only where a judge has to look
         looks_closer = any(track.may_stand(now_ns) for track in tracks)
         attempt = max(track.process.attempt for track in tracks)
         # what an earlier attempt left behind is not missed by this one

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dfx_agent import __version__
 from dfx_agent.agent import render as view
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.stacks import ProcessStacks, ThreadStack, merge
 from dfx_agent.node.segments.flight import read_flight
@@ -114,7 +114,7 @@ class Evidence:
         self._queue: queue.SimpleQueue[Incident | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def observe(self, fold: RunFold) -> None:
+    def observe(self, fold: LocalRun) -> None:
         """After each reading of a run."""
         verdicts = [v for v in fold.judge.waits if v.state == "found"]
         found: dict[tuple[str, str, str], Verdict] = {
@@ -141,7 +141,7 @@ class Evidence:
             self._queue.put(None)
             self._thread.join(_CLOSE_SECONDS)
 
-    def _begin(self, key: tuple[str, str, str], fold: RunFold, verdict: Verdict) -> None:
+    def _begin(self, key: tuple[str, str, str], fold: LocalRun, verdict: Verdict) -> None:
         now_ns = time.monotonic_ns()
         places = [Place.of(t.process.follower.identity.role, t, now_ns) for t in fold.tracks]
         places.sort(key=lambda place: (place.role, len(place.rank), place.rank))

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.agent.kept.totals import key_of
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.job.incidents.book import KeptIncident
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import Incident, RunVerdicts, SegmentProblem
@@ -71,7 +71,7 @@ class IncidentsFile:
         message = f"{self._file.problem}: incidents begin anew with each agent"
         return SegmentProblem(NAME, "incidents", message)
 
-    def resume(self, fold: RunFold) -> None:
+    def resume(self, fold: LocalRun) -> None:
         """Give the run what was open in it; once, at its first reading."""
         if fold.run not in self._found:
             return
@@ -90,7 +90,7 @@ class IncidentsFile:
             if key in present and not present[key].is_living:
                 fold.tracks.resume(present[key], ending)
 
-    def keep(self, folds: Iterable[RunFold], *, is_last: bool = False) -> None:
+    def keep(self, folds: Iterable[LocalRun], *, is_last: bool = False) -> None:
         """Write what is open, every ``EVERY_SECONDS`` and only what has changed."""
         now = time.monotonic()
         if not is_last and now - self._kept_seconds < EVERY_SECONDS:
@@ -113,11 +113,11 @@ class IncidentsFile:
             self._kept = told
             self._file.save(File(1, dict(rows), told[1]))
 
-    def without_ended_before(self, runs: Mapping[str, RunFold]) -> dict[str, RunFold]:
+    def without_ended_before(self, runs: Mapping[str, LocalRun]) -> dict[str, LocalRun]:
         """The runs without those of which ``finished`` shows how they ended."""
         return {run: fold for run, fold in runs.items() if not self._has_ended_before(fold)}
 
-    def _has_ended_before(self, fold: RunFold) -> bool:
+    def _has_ended_before(self, fold: LocalRun) -> bool:
         """Whether an earlier agent saw these very processes end, and only some files remain.
 
         The files of ranks that ended in order are removed: the others alone look like a part of a
@@ -144,12 +144,12 @@ def _loaded(rows: Iterable[Any]) -> dict[str, RunVerdicts]:
     return found
 
 
-def _is_told(fold: RunFold) -> bool:
+def _is_told(fold: LocalRun) -> bool:
     book = fold.job.incidents
     return bool(book.kept() or book.past.kept() or any(track.ending for track in fold.tracks))
 
 
-def _entry(fold: RunFold) -> KeptRun:
+def _entry(fold: LocalRun) -> KeptRun:
     tracks = fold.tracks
     return KeptRun(
         tuple(key_of(p.follower.preamble) for p in fold.processes.values()),

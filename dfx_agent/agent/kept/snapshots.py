@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 
 from dfx_agent.agent.kept.evidence import FOLDER
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.owned_files import open_state
 from dfx_agent.snapshot import Verdict
@@ -35,7 +35,7 @@ class AllocatorSnapshots:
         # by the verdict's cause, where it will be; the newest is the last
         self._asked: dict[Process, dict[str, str]] = {}
 
-    def observe(self, fold: RunFold) -> None:
+    def observe(self, fold: LocalRun) -> None:
         """After each reading of a run."""
         for verdict in fold.judge.memory:
             for process in self._wanted(fold, verdict):
@@ -45,7 +45,7 @@ class AllocatorSnapshots:
                 self._keep(process)
         self._asked = {p: told for p, told in self._asked.items() if p.is_living}
 
-    def _wanted(self, fold: RunFold, verdict: Verdict) -> Iterable[Process]:
+    def _wanted(self, fold: LocalRun, verdict: Verdict) -> Iterable[Process]:
         if verdict.state != "found" or verdict.cause == _ON_HOST:
             return ()
         keys = ((verdict.role, label) for label in verdict.ranks[:_MOST_RANKS])
@@ -57,7 +57,7 @@ class AllocatorSnapshots:
     def _knows(self, process: Process, verdict: Verdict) -> bool:
         return verdict.cause in self._asked.get(process, {})
 
-    def _ask(self, fold: RunFold, process: Process, verdict: Verdict) -> None:
+    def _ask(self, fold: LocalRun, process: Process, verdict: Verdict) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S")
         words = (fold.run, stamp, verdict.kind, verdict.cause, verdict.role, process.label)
         name = _UNSAFE.sub("_", "-".join(words))[-_MOST_LETTERS:] + ".pickle"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.node.collectives.matching import MAX_BOOKS
 from dfx_agent.node.collectives.waits import NUM_COUNTS
 from dfx_agent.node.process import Process
@@ -129,7 +129,7 @@ class TotalsFile:
             self._note("use", error)
             return None
 
-    def keep(self, folds: Iterable[RunFold], *, is_last: bool = False) -> None:
+    def keep(self, folds: Iterable[LocalRun], *, is_last: bool = False) -> None:
         """Write those of the processes that live, every ``EVERY_SECONDS``.
 
         Sooner where what came since then fills much of a ring: what an agent that is killed has not

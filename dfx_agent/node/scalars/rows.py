@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from dfx_agent.catalogue.native.time_series import ScalarStore, scalar_row
+from dfx_agent.catalogue.native.time_series import scalar_row
 from dfx_agent.node.process import Process
 from dfx_agent.snapshot import Moments, ScalarRow
 
@@ -12,11 +10,10 @@ _Rows = tuple[ScalarRow, ...]
 
 
 class ScalarRows:
-    """Rows of one run, made when a value has come since they were made last."""
+    """Rows of the ranks of one run, made when a value has come since they were made last."""
 
     def __init__(self) -> None:
         self._of_ranks: dict[tuple[str, str], tuple[tuple[str, int], _Rows]] = {}
-        self._of_run: tuple[tuple[str, tuple[int, ...]], _Rows] = ("", ()), ()
 
     def of_rank(self, process: Process, framework: str) -> _Rows:
         """The newest value of each key; ``framework``: whose names its keys are."""
@@ -30,13 +27,6 @@ class ScalarRows:
     def let_go(self, role: str, label: str) -> None:
         self._of_ranks.pop((role, label), None)
 
-    def of_run(self, processes: Collection[Process], store: ScalarStore, framework: str) -> _Rows:
-        """Over ranks, at the newest step of each key."""
-        version = framework, tuple(process.scalars_version for process in processes)
-        if self._of_run[0] != version:
-            self._of_run = version, _run_rows(processes, store, framework)
-        return self._of_run[1]
-
 
 def _rank_rows(process: Process, framework: str) -> _Rows:
     seconds = process.follower.epoch_seconds
@@ -44,17 +34,3 @@ def _rank_rows(process: Process, framework: str) -> _Rows:
         scalar_row(framework, s.key, s.step, seconds(s.time_ns), Moments.of(s.value))
         for s in process.scalars.values()
     )
-
-
-def _run_rows(processes: Collection[Process], store: ScalarStore, framework: str) -> _Rows:
-    times: dict[str, float] = {}
-    for process in processes:
-        for key, scalar in process.scalars.items():
-            stamp = process.follower.epoch_seconds(scalar.time_ns)
-            times[key] = max(times.get(key, 0.0), stamp)
-    rows = []
-    for key, stamp in times.items():
-        latest = store.latest(key)
-        if latest is not None:
-            rows.append(scalar_row(framework, key, latest[0], stamp, latest[1]))
-    return tuple(rows)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from guard_scene import Job, raising, read
+from guard_scene import Job, judge_everybody, raising, read
 from prometheus_client.parser import text_string_to_metric_families
 
 from dfx_agent.agent.agent import Agent
@@ -19,7 +19,6 @@ from dfx_agent.commands.diagnose import diagnosis_text
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.node.process import Process
-from dfx_agent.node.track import Track
 from dfx_agent.snapshot import FaultRow, Snapshot, Standing, Verdict
 from dfx_agent.snapshot.faults import sighted
 
@@ -97,7 +96,7 @@ def test_the_age_of_a_judgement_grows_while_its_judge_fails(agent, jobs, monkeyp
     read(agent, jobs)
     assert series(agent)["judged_age_seconds", "bad"] == 0
     monkeypatch.setattr("dfx_agent.judge.hang.judge.crash_verdict", raising)
-    monkeypatch.setattr(Track, "may_stand", lambda *_: True)
+    judge_everybody(monkeypatch)
     clock[0] += 50
     read(agent, jobs)
     assert series(agent)["judged_age_seconds", "bad"] == 50

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from guard_scene import Job, raising, read
+from guard_scene import Job, judge_everybody, raising, read
 
 from dfx_agent.agent import render as view
 from dfx_agent.agent import watchdog
@@ -22,7 +22,6 @@ from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.judge.hang import judge as hangs
 from dfx_agent.judge.straggler import judge as stragglers
 from dfx_agent.node.process import Process
-from dfx_agent.node.track import Track
 from dfx_agent.node.tracks import Tracks
 from dfx_agent.snapshot import RunRow, Snapshot
 from dfx_agent.snapshot.document import Document
@@ -89,7 +88,7 @@ def test_a_verdict_that_cannot_be_judged_says_so_and_the_others_stand(
     agent, jobs, monkeypatch, kind, place, name
 ):
     monkeypatch.setattr(place, name, raising)
-    monkeypatch.setattr(Track, "may_stand", lambda *_: True)  # who gets on is not judged closer
+    judge_everybody(monkeypatch)
     run = read(agent, jobs)["good"]
     (verdict,) = (v for v in run.verdicts if v.kind == kind)
     assert verdict.state == "insufficient evidence"
@@ -139,7 +138,7 @@ def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, mo
         read(agent, jobs)
         assert httpx.get(server.url + "/readyz", timeout=60).status_code == 200
         monkeypatch.setattr(hangs, "crash_verdict", raising)
-        monkeypatch.setattr(Track, "may_stand", lambda *_: True)
+        judge_everybody(monkeypatch)
         read(agent, jobs)
         answer = httpx.get(server.url + "/readyz", timeout=60)
         document = httpx.get(server.url + "/api/v1/snapshot", timeout=60).json()
@@ -168,7 +167,7 @@ def test_one_run_whose_alerts_fail_costs_the_others_nothing(agent, jobs, monkeyp
 def test_a_fault_is_logged_with_its_traceback_once(agent, jobs, monkeypatch, caplog):
     monkeypatch.setattr(logging.getLogger("dfx_agent"), "propagate", True)
     monkeypatch.setattr(hangs, "crash_verdict", raising)
-    monkeypatch.setattr(Track, "may_stand", lambda *_: True)
+    judge_everybody(monkeypatch)
     read(agent, jobs, 5)
     errors = [r for r in caplog.records if r.levelno >= logging.ERROR]
     assert len(errors) == 2  # one for each run

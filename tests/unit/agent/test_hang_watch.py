@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from guard_scene import Job, raising, read
+from guard_scene import Job, judge_everybody, raising, read
 from hang_scene import Watch
 
 from dfx_agent.agent.agent import Agent
@@ -39,7 +39,7 @@ def strange_rank_of_rollout(method: Callable) -> Callable:
 
 @pytest.mark.parametrize("method", ["facts", "may_stand"])
 def test_a_rank_of_which_no_facts_can_be_told(agent, jobs, monkeypatch, method):
-    monkeypatch.setattr(Track, "may_stand", lambda *_: True)  # who gets on is not looked at
+    judge_everybody(monkeypatch)
     monkeypatch.setattr(Track, method, strange_rank_of_rollout(getattr(Track, method)))
     run = read(agent, jobs)["r"]
     assert [v.state for v in of_role(run, "trainer")] == ["clear", "clear"]
@@ -56,7 +56,7 @@ def test_a_rank_of_which_no_facts_can_be_told(agent, jobs, monkeypatch, method):
 
 def test_ranks_that_no_judge_can_take_cost_their_role(agent, jobs, monkeypatch):
     role = hangs.Role
-    monkeypatch.setattr(Track, "may_stand", lambda *_: True)
+    judge_everybody(monkeypatch)
     monkeypatch.setattr(
         hangs, "Role", lambda name, *a: raising() if name == "rollout" else role(name, *a)
     )
@@ -68,7 +68,7 @@ def test_ranks_that_no_judge_can_take_cost_their_role(agent, jobs, monkeypatch):
 def test_the_watch_and_its_judge_count_into_the_same_faults(jobs, agent, monkeypatch):
     watch = Watch()
     monkeypatch.setattr(hangs, "Role", raising)
-    monkeypatch.setattr(Track, "may_stand", lambda *_: True)
+    judge_everybody(monkeypatch)
     agent.poll()
     watch.observe(agent._runs["r"].processes, 1)
     assert {row.what for row in watch.judge.faults.rows("r")} >= {

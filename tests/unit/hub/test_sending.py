@@ -15,7 +15,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
-from dfx_agent.facts.steps import RankStep, Step
+from dfx_agent.facts.steps import RankStep, RoleSteps, Step
 from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.hub.sending import Teller, Told, _joined, _with_batches, _with_scalars, newer
@@ -128,9 +128,10 @@ def test_a_step_that_closed_and_who_is_there_is_news():
     assert not teller.has_news([seat])
     assert teller.has_news([replace(seat, state="dead")])
     ranks = {"0": RankStep(1.0, 0.0, {}, None)}
-    teller.add_steps("trainer", [Step(3, 0.0, 0, ranks)])
+    steps = RoleSteps("trainer", (Step(3, 0.0, 0, ranks),), None, 1, 1)
+    teller.add(RunFacts(run="r", node="", now_seconds=0.0, steps=(steps,)))
     assert teller.has_news([seat])
-    teller.steps("trainer", is_full=False)
+    teller.role(steps, is_full=False)
     assert not teller.has_news([seat])
 
 

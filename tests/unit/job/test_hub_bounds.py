@@ -102,8 +102,8 @@ def of_role(part, role):
 
 def test_names_of_numbers_beyond_the_bound_are_counted(monkeypatch):
     monkeypatch.setattr(time_series, "MAX_KEYS", 2)
-    curves = JobCurves()
+    curves = JobCurves(8)
     numbers = tuple(ScalarRecord(f"loss/{number}", 1.0, 1, 1) for number in range(5))
-    curves.add(ToldScalars(ProcessId("trainer", "0", 1), "verl", numbers, 0), 0)
+    curves.add([(ToldScalars(ProcessId("trainer", "0", 1), "verl", numbers, 0), 0)])
     assert [row.key for row in curves.rows("verl")] == ["loss/0", "loss/1"]
     assert curves.num_stale == 3

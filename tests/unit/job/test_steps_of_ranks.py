@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.facts.steps import SUPERSEDED_BY, RankStep, Step
 from dfx_agent.hub.clocks import OWN_CLOCKS
 from dfx_agent.job.steps import JobSteps
@@ -125,4 +125,6 @@ def test_a_process_that_ended_long_ago_leaves_the_rows():
 
 
 def test_a_run_without_anybody_is_in_its_first_attempt():
-    assert RunFold("r").attempt == 0
+    run = LocalRun("r")
+    run.judge_reading(1)
+    assert run.job.rows.run((), ()).attempt == 0

@@ -20,12 +20,14 @@ from pathlib import Path
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.run import RunFold
+from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.run_facts import RunTeller
 from dfx_agent.facts.document import dumped, loaded
+from dfx_agent.facts.run import RunFacts
 from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.judging import JobJudge
+from dfx_agent.job.own_node import OwnNode
 from dfx_agent.node.process import Process
 from dfx_agent.node.tracks import Tracks
 from dfx_agent.snapshot import Verdict
@@ -192,20 +194,36 @@ class Watch:
     def __init__(self) -> None:
         faults = Faults()
         self.tracks, self.judge = Tracks(faults, "r"), JobJudge("r", faults)
+        self.facts = RunFacts(run="r", node="", now_seconds=0.0)
+        self._fold, self._node = JobFold("r", faults=faults), OwnNode(self.facts)
 
     def observe(
         self, processes: Mapping[tuple[str, str], Process], now_ns: int
     ) -> tuple[Verdict, ...]:
         read_seconds = time.monotonic()
         self.tracks.observe(processes, now_ns)
-        facts, quiet_seconds = self.tracks.facts(now_ns), self.tracks.quiet_seconds(now_ns)
-        return self.judge.judge_waits(facts, quiet_seconds, read_seconds)
+        self.facts = replace(
+            self.facts,
+            now_seconds=time.time(),
+            now_ns=now_ns,
+            seats=tuple(process.seat for process in processes.values()),
+            ranks=self.tracks.facts(now_ns),
+            quiet_seconds=self.tracks.quiet_seconds(now_ns),
+        )
+        self._fold.at(now_ns, time.time())
+        self._fold.update(self._node, self.facts)
+        return self.judge.judge_waits(self._fold.ranks(), self.facts.quiet_seconds, read_seconds)
 
-    def watched(self, fold: RunFold) -> RunFold:
+    def watched(self, run: LocalRun) -> LocalRun:
         """A copy of the run as it is judged here."""
-        fold = copy.copy(fold)
-        fold.tracks, fold.judge = self.tracks, self.judge
-        return fold
+        run = copy.copy(run)
+        run.tracks, run.job = self.tracks, copy.copy(run.job)
+        run.job.judge = self.judge
+        known = self.facts
+        run.facts = replace(
+            run.facts, now_ns=known.now_ns, ranks=known.ranks, quiet_seconds=known.quiet_seconds
+        )
+        return run
 
 
 class Scene:

@@ -58,7 +58,7 @@ def test_a_reading_that_takes_long_is_judged_as_of_its_begin(stuck, monkeypatch)
 def readings(scene: Scene, monkeypatch, gap_seconds: float) -> list[str]:
     """States of the verdict at readings this far apart, all of them after its limit."""
     begin, numbers = time.monotonic(), itertools.count(1)
-    clock = SimpleNamespace(monotonic=lambda: begin + next(numbers) * gap_seconds)
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: begin + next(numbers) * gap_seconds)
     monkeypatch.setattr(hang_scene, "time", clock)
     states = []
     for _ in range(4):

@@ -1,0 +1,270 @@
+"""One run on this node: its processes, the facts that each reading brings, and the job of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+
+from dfx_agent.agent.config_flops import ConfigFlops
+from dfx_agent.agent.peak_flops import Peaks
+from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
+from dfx_agent.facts.devices import Reported
+from dfx_agent.facts.ledger import LedgerNews
+from dfx_agent.facts.memory import MemoryFacts
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.seat import LOG_ROLE, Seat
+from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.hub.sending import Teller
+from dfx_agent.job.fold import JobFold
+from dfx_agent.job.job import Job
+from dfx_agent.job.judged_scalars import sent_scalars
+from dfx_agent.job.judging import SIGNALS, STEPS, WAITS, JobJudge
+from dfx_agent.job.node_view import NodeView
+from dfx_agent.job.own_node import OwnNode
+from dfx_agent.node.collectives.matching import Collectives
+from dfx_agent.node.collectives.step_groups import StepGroups
+from dfx_agent.node.crossings import Crossings
+from dfx_agent.node.ended import DroppedProcesses, surplus
+from dfx_agent.node.engines.discovery import SERVING_ROLES
+from dfx_agent.node.engines.pool import IdleCheck
+from dfx_agent.node.memory_facts import MemoryReader
+from dfx_agent.node.passive import OutsideProcess, verdicts
+from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.scalars.rows import ScalarRows
+from dfx_agent.node.steps import StepWatch
+from dfx_agent.node.tracks import Tracks
+from dfx_agent.node.updates import update_counts
+from dfx_agent.snapshot import RunVerdicts, Verdict
+from dfx_agent.snapshot.faults import Faults
+
+# by how many steps ranks may be apart: one reading brings all that is new of each of them
+_RECENT_STEPS = 8
+
+
+class LocalRun:
+    """One run by name. ``add`` what is read of each process, then ``judge``."""
+
+    def __init__(
+        self,
+        run: str,
+        critical: Condition = DIVERGENCE.condition,
+        faults: Faults | None = None,
+        peak_tflops: Mapping[str, float] | None = None,
+        model_configs: Mapping[str, ConfigFlops] | None = None,
+    ) -> None:
+        self.run = run
+        self.peaks, self.model_configs = Peaks(peak_tflops), model_configs or {}
+        self.faults = faults or Faults()
+        self.processes: dict[tuple[str, str], Process] = {}
+        self.dropped = DroppedProcesses()
+        self.outside: tuple[OutsideProcess, ...] = ()
+        self.reported: tuple[Reported, ...] = ()  # by devices of this machine
+        self.collectives, self.crossings = Collectives(), Crossings()
+        self.tracks = Tracks(self.faults, run)
+        self.job = Job(JobFold(run, run, critical, self.faults, _RECENT_STEPS))
+        self.facts = RunFacts(run=run, node="", now_seconds=0.0)  # of the latest reading
+        self.concluded: RunVerdicts | None = None  # when it was last rendered
+        self.idle_check = IdleCheck()
+        self.scalar_rows = ScalarRows()
+        self.teller: Teller | None = None  # what a hub is told, where there is one
+        self._memory = MemoryReader()
+        self._node = OwnNode(self.facts, self.memory)
+        self._scalars: list[ToldScalars] = []  # since the latest reading
+        self._batches: list[LedgerNews] = []
+        self._watches: dict[str, StepWatch] = {}  # by role
+        self._groups: dict[Process, StepGroups] = {}
+
+    @property
+    def judge(self) -> JobJudge:
+        return self.job.judge
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it lives."""
+        return not self.outside and not any(p.is_living for p in self.processes.values())
+
+    @property
+    def newest_ns(self) -> int:
+        """When it last told something, on the guest's monotonic clock; 0 when it has nobody."""
+        events = (p.last_event_ns or p.follower.begin_ns for p in self.processes.values())
+        return max(events, default=0)
+
+    @property
+    def framework(self) -> str:
+        names = (p.follower.identity.framework for p in self.processes.values())
+        return next((name for name in names if name), self.dropped.framework)
+
+    def roles_by_pid(self) -> dict[int, str]:
+        """Of the processes that live; safe in any thread."""
+        living = {p.pid: role for (role, _), p in list(self.processes.items()) if p.is_living}
+        return living | {outside.pid: outside.identity.role for outside in self.outside}
+
+    def serving_ranks_by_pid(self) -> dict[int, int]:
+        """Of the living processes that serve rollouts; safe in any thread."""
+        return {
+            p.pid: p.follower.identity.rank
+            for (role, _), p in list(self.processes.items())
+            if role in SERVING_ROLES and p.is_living and p.follower.identity.rank >= 0
+        }
+
+    def framework_of(self, process: Process) -> str:
+        """Whose names its keys are: a process that names no framework speaks as its run does."""
+        return process.follower.identity.framework or self.framework
+
+    def adopt(self, process: Process) -> Process | None:
+        """Give a new process its place; returns the dead one whose place it takes."""
+        identity = process.follower.identity
+        pid = process.follower.preamble.pid
+        process.label = str(identity.rank) if identity.rank >= 0 else f"p{pid}"
+        before = self.processes.get((identity.role, process.label))
+        if before is not None and before.follower_lives() and not before.became(process):
+            process.label += f".{pid}"
+            before = self.processes.get((identity.role, process.label))
+        process.filed_as = identity
+        if before is not None:
+            process.succeed(before)
+        else:
+            self.dropped.give_to(process)
+        self.processes[identity.role, process.label] = process
+        return before
+
+    def release(self, process: Process) -> None:
+        """It belongs elsewhere: take it out of this run."""
+        self.processes = {key: p for key, p in self.processes.items() if p is not process}
+
+    def let_go_ended(self) -> None:
+        """Keep the newest of the processes that have ended, and count the others."""
+        for process in surplus(self.processes.values()):
+            self._let_go(process)
+
+    def _let_go(self, process: Process) -> None:
+        role, label = process.filed_as.role, process.label
+        self.release(process)
+        self.dropped.add(process)
+        self.collectives.let_go(process)
+        given_up = self.crossings.let_go(process)
+        if given_up:
+            num_lost = process.follower.num_lost
+            self._batches.append(LedgerNews(process.id, num_lost, given_up=given_up))
+        self.scalar_rows.let_go(role, label)
+        self._groups.pop(process, None)
+        if role in self._watches:
+            self._watches[role].let_go(process)
+
+    def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
+        """What one reading of a process brought."""
+        if scalars:  # a run without a framework is asked in all its processes
+            framework, offset_ns = self.framework_of(process), process.follower.epoch_offset_ns
+            self._scalars.append(ToldScalars(process.id, framework, tuple(scalars), offset_ns))
+        self.collectives.add(process)
+        crossed = self.crossings.news(process)
+        if crossed is not None:
+            self._batches.append(crossed)
+        if self.teller is not None:
+            self._groups.setdefault(process, StepGroups()).add(process, steps)
+        self._watches.setdefault(process.filed_as.role, StepWatch()).add(process, steps)
+
+    def judge_reading(self, begin_ns: int) -> None:
+        """All processes were read since ``begin_ns``: judge what that brought."""
+        guard, run, is_observed = self.faults.guard, self.run, False
+        with guard("judgement", run, WAITS):
+            self.tracks.observe(self._judged(), begin_ns)
+            is_observed = True
+        self.facts = facts = self._facts_as_of(begin_ns)
+        if self.teller is not None:
+            sent = filter(None, map(sent_scalars, facts.scalars))
+            self.teller.add(replace(facts, scalars=tuple(sent)))
+        fold, read_seconds = self.job.fold, time.monotonic()
+        fold.at(time.monotonic_ns(), time.time())
+        fold.update(self._node, facts)
+        fold.close()
+        if is_observed:
+            self.judge.judge_waits(fold.ranks(), facts.quiet_seconds, read_seconds)
+
+    def _facts_as_of(self, now_ns: int) -> RunFacts:
+        """What this reading brought: it is passed on once."""
+        guard, run, processes = self.faults.guard, self.run, self.processes.values()
+        scalars, self._scalars = tuple(self._scalars), []
+        batches, self._batches = tuple(self._batches), []
+        steps = tuple[RoleSteps, ...]()
+        with guard("judgement", run, STEPS):
+            self.collectives.settle()
+            steps = tuple(map(self._role_steps, self._watches))
+        facts = RunFacts(
+            run=run, node="", now_seconds=self._unix_seconds(now_ns), now_ns=now_ns, is_full=False,
+            framework=self.framework, steps=steps, scalars=scalars, batches=batches,
+            quiet_seconds=self.tracks.quiet_seconds(now_ns),
+            ranks=self._ranks(now_ns),
+            seats=tuple(process.seat for process in processes),
+            progress=tuple(self.crossings.progress(processes)),
+            reported=self.reported,
+            attempt=max(self.dropped.attempt, *(p.attempt for p in processes), 0),
+            begin_seconds=self._begin_seconds,
+            dropped=self.dropped.rows(),
+        )  # fmt: skip
+        with guard("judgement", run, SIGNALS):
+            return replace(facts, updates=tuple(update_counts(processes)))
+        return facts
+
+    def _unix_seconds(self, at_ns: int) -> float:
+        """On the clock of the processes as they began: a change of the wall clock moves it not."""
+        living = [p.follower for p in self.processes.values() if p.is_living]
+        return max((follower.epoch_seconds(at_ns) for follower in living), default=time.time())
+
+    @property
+    def _begin_seconds(self) -> float | None:
+        """When the first process began that is in no seat."""
+        begins = [outside.begin_seconds for outside in self.outside]
+        first = min([*begins, self.dropped.begin_seconds])
+        return first if isfinite(first) else None
+
+    def _ranks(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
+        logs = [p for (role, _), p in self.processes.items() if role == LOG_ROLE]
+        return {**self.tracks.facts(now_ns), **({LOG_ROLE: tuple(map(_log, logs))} if logs else {})}
+
+    def _role_steps(self, role: str) -> RoleSteps:
+        """What this reading closed of one role, and how its ranks are laid out."""
+        watch = self._watches[role]
+        ranks = [process for (r, _), process in self.processes.items() if r == role]
+        closed = watch.close([p for p in ranks if p.is_living], self.collectives)
+        if not ranks:
+            return RoleSteps(role, tuple(closed), None, 0, -1)
+        return replace(watch.facts(role, ranks, self.collectives), steps=tuple(closed))
+
+    def memory(self) -> tuple[MemoryFacts, ...]:
+        """What its living processes hold."""
+        return self._memory.facts(self._judged().values())
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What is concluded now of the processes of this node."""
+        self.job.fold.at(time.monotonic_ns(), time.time())
+        return self.job.verdicts(NodeView(self._seats(), verdicts(self.outside)))
+
+    def part(self) -> str:
+        """What part of its job is seen here, in words; "" for all of it."""
+        return NodeView(self._seats()).part
+
+    def _seats(self) -> list[Seat]:
+        return [process.seat for process in self._judged().values()]
+
+    def _judged(self) -> dict[tuple[str, str], Process]:
+        return {key: p for key, p in self.processes.items() if p.seat.is_judged}
+
+    def told(self) -> Teller:
+        """From now on what a hub is to know is kept for it."""
+        if self.teller is None:
+            self.teller = Teller()
+        return self.teller
+
+
+def _log(process: Process) -> RankFacts:
+    """Of what follows a log, only the step that it reports."""
+    return RankFacts(
+        label=process.label, pid=process.pid, state=process.state,
+        begin_ns=process.follower.begin_ns, told_step=process.told_step,
+    )  # fmt: skip

@@ -1,0 +1,44 @@
+"""The node of this agent as one node of a job: its facts are values, whole and on our clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from dfx_agent.facts.memory import MemoryFacts
+from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.seat import ProcessId
+from dfx_agent.hub.clocks import OWN_CLOCKS, NodeClock, Shift
+from dfx_agent.hub.node_facts import NodeRun
+
+
+class OwnNode(NodeRun):
+    """``take`` what each reading brought: what grows is new, all the rest is complete."""
+
+    def __init__(
+        self, facts: RunFacts, read_memory: Callable[[], Iterable[MemoryFacts]] = tuple
+    ) -> None:
+        """``read_memory``: of its living processes; called only where memory is judged."""
+        super().__init__(facts.node, NodeClock(), facts)
+        self._read_memory = read_memory
+
+    def take(self, facts: RunFacts, received_ns: int) -> bool:
+        self.facts, self.heard_ns, self.is_behind = facts, received_ns, False
+        self._seats = {seat.id: seat for seat in facts.seats}
+        self.ranks = {
+            (role, rank.label): rank for role, ranks in facts.ranks.items() for rank in ranks
+        }
+        self.layouts = {steps.role: steps.layout for steps in facts.steps}
+        return True
+
+    def silent_seconds(self, *_: object) -> float:
+        return 0.0
+
+    def memory_facts(self) -> Mapping[ProcessId, MemoryFacts]:
+        return {facts.process: facts for facts in self._read_memory()}
+
+    def shift(self, *_: object) -> Shift:
+        return OWN_CLOCKS
+
+    def here(self, place: tuple[str, str], *_: object) -> RankFacts:
+        return self.ranks[place]
