@@ -13,7 +13,7 @@ from dfx_agent.job.lost_node import Peers, is_lost, lost_verdict, with_lost_node
 from dfx_agent.job.presences import blocked_peers, lost_labels, presences, silent_roles
 from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
 from dfx_agent.job.roster import missing_text
-from dfx_agent.judge.part_of_job import HERE_ONLY, PART_OF_JOB
+from dfx_agent.judge.part_of_job import PART_OF_JOB, THIS_NODE_ONLY
 from dfx_agent.judge.words import labels_text, places_text
 from dfx_agent.snapshot import Verdict
 from dfx_agent.snapshot.faults import unclear
@@ -110,7 +110,7 @@ class HubView:
 def _with_reason(verdict: Verdict, reason: str) -> Verdict:
     """What is not seen of a role, where it is not clear for that alone."""
     if verdict.cause == PART_OF_JOB and not reason:
-        return replace(verdict, summary=verdict.summary.removeprefix(HERE_ONLY))
+        return replace(verdict, summary=verdict.summary.removeprefix(THIS_NODE_ONLY))
     if not reason or verdict.kind not in _OF_RANKS or verdict.state == "found":
         return verdict
     if verdict.state == "clear":

@@ -1,8 +1,11 @@
-"""Makes the verdicts of one run consistent: the one that explains others is the finding.
+"""Makes the verdicts of one run consistent: a finding can explain other verdicts.
 
-Each judge sees its own facts. A job that is stuck still has the steps of before, from which a
-straggler is found; ranks of one role wait for a rank of another, and their own judge cannot name
-it. Node and hub call ``reconciled`` before anything is shown, counted or alerted on.
+Each judge uses only its own facts. Two examples of what it cannot know:
+
+- A stuck job still has steps from before, so a straggler is found in them.
+- Ranks of one role wait for a rank of another role, which their judge cannot name.
+
+Node and hub call ``reconciled`` before verdicts are shown, counted or used by alerts.
 """
 
 from __future__ import annotations
@@ -20,29 +23,32 @@ EXPLAINED = "explained by another finding"
 STUCK = "the job is stuck"
 
 _STOPPING = ("crash", "hang")
-# without a new step for so long, and so many times what one takes, old steps say nothing of now
+# after so many seconds, and so many usual steps, without a new step, old steps are not compared
 _STILL_SECONDS, _STILL_STEPS = 30.0, 10.0
 
 
 class Pace(NamedTuple):
-    """Completed steps of one role that lives; Unix seconds, and seconds of a usual step."""
+    """Recent completed steps of one living role."""
 
     latest_begin_seconds: float
+    """Unix time at which the latest completed step began."""
     still_seconds: float
+    """Time since the latest step ended."""
     usual_seconds: float
+    """Median duration of a step."""
 
     @property
     def is_still(self) -> bool:
-        """Whether no step was completed for so long that steps of before say nothing of now."""
+        """Whether no step was completed for so long that old steps are not compared."""
         return self.still_seconds >= max(_STILL_SECONDS, _STILL_STEPS * self.usual_seconds)
 
 
 def paces(
     steps: Mapping[str, Sequence[tuple[float, float]]], now_seconds: float
 ) -> dict[str, Pace]:
-    """Role -> pace. ``steps``: (begin, end) of the latest steps of each role that lives.
+    """The pace of each living role. ``steps``: (begin, end) of its latest steps.
 
-    ``now_seconds`` is on the clock of the steps, which a change of the wall clock does not move.
+    ``now_seconds`` uses the clock of the steps, which does not follow changes of the wall clock.
     """
     return {
         role: Pace(
@@ -56,17 +62,32 @@ def paces(
 
 
 def reconciled(verdicts: Iterable[Verdict], paces: Mapping[str, Pace]) -> tuple[Verdict, ...]:
-    """``paces``: of the roles that live and have completed steps."""
+    """Verdicts in which one finding explains the others.
+
+    ``paces``: of living roles with completed steps.
+    """
     verdicts = tuple(verdicts)
-    found = [v for kind in _STOPPING for v in verdicts if v.kind == kind and v.state == "found"]
-    cause = min((v for v in found if v.ranks), key=_begin, default=None)
-    told = [_explained(verdict, cause) for verdict in verdicts]
-    told = [_of_now(verdict, found, paces.get(verdict.role)) for verdict in told]
+    found = [
+        verdict
+        for kind in _STOPPING
+        for verdict in verdicts
+        if verdict.kind == kind and verdict.state == "found"
+    ]
+    cause = min((verdict for verdict in found if verdict.ranks), key=_begin, default=None)
+    explained = [_explained(verdict, cause) for verdict in verdicts]
+    current = [_without_old_steps(verdict, found, paces.get(verdict.role)) for verdict in explained]
     if not found:
-        return tuple(told)
-    before = [v.summary for v in verdicts if v.kind == "straggler" and v.state == "found"]
+        return tuple(current)
+    before = [
+        verdict.summary
+        for verdict in verdicts
+        if verdict.kind == "straggler" and verdict.state == "found"
+    ]
     first = min(found, key=_begin)
-    return tuple(_with_before(v, before) if _is_same(v, first) else v for v in told)
+    return tuple(
+        _with_before(verdict, before) if _is_same(verdict, first) else verdict
+        for verdict in current
+    )
 
 
 def _begin(verdict: Verdict) -> float:
@@ -78,19 +99,19 @@ def _is_same(verdict: Verdict, other: Verdict) -> bool:
 
 
 def _explained(verdict: Verdict, cause: Verdict | None) -> Verdict:
-    """Ranks whose wait nobody can name wait for what another verdict names."""
+    """If a hang verdict cannot name a rank, the ranks wait for those of the finding ``cause``."""
     is_open = verdict.kind == "hang" and verdict.state != "clear" and not verdict.ranks
     if cause is None or not is_open:
         return verdict
-    said = sentences.EXPLAINED(cause=full_sentence(cause.summary))
+    summary = sentences.EXPLAINED(cause=full_sentence(cause.summary))
     evidence = (verdict.summary, *verdict.evidence)
     return replace(
-        verdict, state="insufficient evidence", summary=said, cause=EXPLAINED, evidence=evidence
+        verdict, state="insufficient evidence", summary=summary, cause=EXPLAINED, evidence=evidence
     )
 
 
-def _of_now(verdict: Verdict, found: Sequence[Verdict], pace: Pace | None) -> Verdict:
-    """Nothing that is judged by steps of before is said of a job that makes none now."""
+def _without_old_steps(verdict: Verdict, found: Sequence[Verdict], pace: Pace | None) -> Verdict:
+    """Withdraws a verdict that is based on old steps of a job that completes none now."""
     is_stuck = any(_has_stopped(cause, pace) for cause in found)
     is_still = pace is not None and pace.is_still
     if verdict.kind == "straggler" and (is_stuck or is_still):
@@ -102,19 +123,19 @@ def _of_now(verdict: Verdict, found: Sequence[Verdict], pace: Pace | None) -> Ve
 
 
 def _has_stopped(cause: Verdict, pace: Pace | None) -> bool:
-    """Whether this finding stopped the role: a step that began after it says otherwise."""
+    """Whether this finding stopped the role: no completed step began after it."""
     return pace is None or pace.latest_begin_seconds <= _begin(cause)
 
 
 def _of_before(verdict: Verdict, still: Pace | None) -> Verdict:
     is_found = verdict.state == "found"
-    said = sentences.STUCK_NOW(before=full_sentence(verdict.summary)) if is_found else ""
+    summary = sentences.STUCK_NOW(before=full_sentence(verdict.summary)) if is_found else ""
     if still and not is_found:
-        said = _no_step(still)
+        summary = _no_step(still)
     return replace(
         verdict,
         state="insufficient evidence",
-        summary=said or sentences.STUCK_NO_STEPS(),
+        summary=summary or sentences.STUCK_NO_STEPS(),
         cause=STUCK,
         ranks=(),
         lost_seconds=None,

@@ -1,4 +1,4 @@
-"""What devices reported, as in "XID 79", beside a hang or a crash."""
+"""Adds errors that devices reported, as "XID 79", to hang and crash verdicts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _BEFORE_SECONDS = 300.0  # a collective times out minutes after the device has g
 _MOST_LINES = 4
 
 
-def with_reported(verdicts: Iterable[Verdict], told: Sequence[Reported]) -> tuple[Verdict, ...]:
-    """The same; a hang or crash that was found names what devices said about that time."""
-    return tuple(_with(verdict, told) if told else verdict for verdict in verdicts)
+def with_reported(verdicts: Iterable[Verdict], events: Sequence[Reported]) -> tuple[Verdict, ...]:
+    """Verdicts with the device errors from about the time of each hang or crash found."""
+    return tuple(_with(verdict, events) if events else verdict for verdict in verdicts)
 
 
-def _with(verdict: Verdict, told: Sequence[Reported]) -> Verdict:
+def _with(verdict: Verdict, events: Sequence[Reported]) -> Verdict:
     if verdict.kind not in _KINDS or verdict.state != "found":
         return verdict
     since = (verdict.since_seconds or 0.0) - _BEFORE_SECONDS
-    near = [event for event in told if event.time_seconds >= since]
+    near = [event for event in events if event.time_seconds >= since]
     if not near:
         return verdict
     blamed = {(verdict.role, rank) for rank in verdict.ranks}
     of_blamed = [event for event in near if blamed & set(event.ranks)]
     named = of_blamed[:1] or ([] if verdict.ranks else near[:1])
     lines = [_line(event) for event in dict.fromkeys((*of_blamed, *near))][:_MOST_LINES]
-    events = [sentences.DEVICE_REPORTED(event=_name(event)) for event in named]
-    summary = joined([verdict.summary, *events])
+    texts = [sentences.DEVICE_REPORTED(event=_name(event)) for event in named]
+    summary = joined([verdict.summary, *texts])
     return replace(verdict, summary=summary, evidence=(*lines, *verdict.evidence))
 
 

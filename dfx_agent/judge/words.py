@@ -1,4 +1,4 @@
-"""Ranks, waits and stacks in words, for the sentences and the evidence of verdicts."""
+"""Texts about ranks, waits and stacks, for the sentences and the evidence of verdicts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dfx_agent.facts.rank import Arrival, RankFacts, Waiter
 from dfx_agent.facts.stacks import merge
 from dfx_agent.judge.unfinished import unfinished_lines
 
-# cause of a verdict that does not blame anybody for what the host did
+# cause of a verdict that blames no rank, because the host was overloaded
 BUSY_HOST = "busy host"
 
 _MAX_RANKS = 8
 _MAX_OUTLIERS = 4
-_MAX_PLACES = 4
+_MAX_CALLS = 4
 _STACK_FRAMES = 6
 _PROCESS = re.compile(r"p(\d+)(?:\.\d+)?")  # the label of a process without a rank
 
@@ -28,19 +28,19 @@ def uncapitalized(text: str) -> str:
 def ranks_text(ranks: Iterable[RankFacts]) -> str:
     """As in "rank 2", "ranks 0, 1, 3", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more".
 
-    Of a job on several nodes with their names.
+    Names of nodes are added if the job runs on several nodes.
     """
     return places_text({rank.label: rank.node for rank in ranks})
 
 
 def named(ranks: Iterable[RankFacts]) -> Callable[[Iterable[str]], str]:
-    """The same for labels of these ranks."""
+    """A function that returns the same text for labels of these ranks."""
     nodes = {rank.label: rank.node for rank in ranks}
     return lambda labels: places_text({label: nodes.get(label, "") for label in labels})
 
 
 def places_text(nodes: Mapping[str, str]) -> str:
-    """Label -> node, "" where there is but one: as in "ranks 2, 3 on node-b"."""
+    """As in "ranks 2, 3 on node-b". ``nodes``: node by label, "" if the job has only one."""
     named = sorted(set(nodes.values()) - {""})
     if not named:
         return labels_text(nodes)
@@ -49,7 +49,7 @@ def places_text(nodes: Mapping[str, str]) -> str:
 
 
 def labels_text(labels: Iterable[str]) -> str:
-    """The same for labels, each named once; processes without a rank as in "process 4711"."""
+    """As in "ranks 0, 1, 3", or "process 4711" for a process without a rank."""
     ordered = sorted(set(labels), key=lambda label: (len(label), label))
     pids = [found[1] for label in ordered if (found := _PROCESS.fullmatch(label))]
     if pids and len(pids) == len(ordered):
@@ -63,9 +63,9 @@ def percent(ratio: float) -> str:
 
 
 def absent_text(noun: str, present: Collection[int], num_expected: int) -> str:
-    """Which of 0 to ``num_expected - 1`` are not ``present``: as in "ranks 4, 5"; "" if none is.
+    """The numbers below ``num_expected`` that are not present, as in "ranks 4, 5"; "" if none.
 
-    ``num_expected`` is whatever a job reports: absent numbers are counted, and few are listed.
+    A job may report any ``num_expected``: at most 8 numbers are listed, the rest is counted.
     """
     num_absent = num_expected - sum(0 <= number < num_expected for number in set(present))
     if num_absent <= 0:
@@ -87,29 +87,33 @@ def have_text(ranks: Sequence[RankFacts]) -> str:
 
 
 def calls_text(waiters: Sequence[Waiter]) -> str:
-    """The same as ``waits_text`` for a headline: without sequence numbers."""
+    """As ``waits_text``, but without sequence numbers, for a headline."""
     return waits_text(waiters, lambda arrival: arrival.call)
 
 
 def waits_text(waiters: Sequence[Waiter], name: Callable[[Arrival], str] = str) -> str:
     """As in "ranks 0, 1 wait in all_reduce@0 #57, rank 2 waits in all_gather@tp #9".
 
-    A rank in several collectives is named in its first one; in several sends and receives, in each.
+    A rank that waits in several collectives is named with the first one. A rank that waits in
+    several sends and receives is named with each.
     """
     has_peers = any(waiter.arrival.peer is not None for waiter in waiters)
-    told = waiters if has_peers else _first_waits(waiters)
-    names = {w.arrival[1:3]: name(w.arrival) for w in told if w.arrival.operation}
-    places: dict[str, list[RankFacts]] = {}
-    for rank, arrival in told:
-        # whose device alone waits is in the operation that others are in under this number
-        where = name(arrival)
-        where = where if arrival.operation else names.get(arrival[1:3], where)
-        places.setdefault(where, []).append(rank)
+    shown = waiters if has_peers else _first_waits(waiters)
+    names = {
+        waiter.arrival[1:3]: name(waiter.arrival) for waiter in shown if waiter.arrival.operation
+    }
+    ranks_by_call: dict[str, list[RankFacts]] = {}
+    for rank, arrival in shown:
+        # if only the device of a rank waits, other ranks know the operation of this number
+        call = name(arrival)
+        call = call if arrival.operation else names.get(arrival[1:3], call)
+        ranks_by_call.setdefault(call, []).append(rank)
     named = [
-        f"{ranks_text(ranks)} {'wait' if len(set(ranks)) > 1 else 'waits'} in {where}"
-        for where, ranks in list(places.items())[:_MAX_PLACES]
+        f"{ranks_text(ranks)} {'wait' if len(set(ranks)) > 1 else 'waits'} in {call}"
+        for call, ranks in list(ranks_by_call.items())[:_MAX_CALLS]
     ]
-    more = [f"{len(places) - _MAX_PLACES} waits more"] if len(places) > _MAX_PLACES else []
+    num_more = len(ranks_by_call) - _MAX_CALLS
+    more = [f"{num_more} more waits"] if num_more > 0 else []
     return ", ".join(named + more)
 
 
@@ -121,14 +125,16 @@ def _first_waits(waiters: Iterable[Waiter]) -> list[Waiter]:
 
 
 def behind_lines(rank: RankFacts, waiters: Sequence[Waiter]) -> list[str]:
-    """How far a rank is in the groups that the others wait in."""
+    """Evidence: the last collective of a rank in each group that other ranks wait in."""
     lines = []
     for group, sequence in dict.fromkeys(
-        (w.arrival.group, w.arrival.sequence) for w in waiters if w.arrival.sequence is not None
+        (waiter.arrival.group, waiter.arrival.sequence)
+        for waiter in waiters
+        if waiter.arrival.sequence is not None
     ):
         reached = rank.reached.get(group)
         if reached is None and rank.flight:
-            continue  # no hook saw this group: the lines of the flight recorder say it
+            continue  # no hook saw this group; the flight recorder lines contain it
         own = "none" if reached is None else f"#{reached}"
         lines.append(
             f"{ranks_text([rank])}: last collective of group {group} is {own}, "
@@ -138,22 +144,26 @@ def behind_lines(rank: RankFacts, waiters: Sequence[Waiter]) -> list[str]:
 
 
 def flight_lines(ranks: Sequence[RankFacts]) -> list[str]:
-    """Who has issued the collective that holds the job up, and who has not."""
-    known = {rank.label: rank.flight for rank in ranks if rank.flight is not None}
-    return unfinished_lines(known, named(ranks), ranks[0].now_seconds) if known else []
+    """Evidence: which ranks have issued the unfinished collectives, and which have not."""
+    flight_by_label = {rank.label: rank.flight for rank in ranks if rank.flight is not None}
+    if not flight_by_label:
+        return []
+    return unfinished_lines(flight_by_label, named(ranks), ranks[0].now_seconds)
 
 
 def stack_lines(ranks: Iterable[RankFacts]) -> list[str]:
-    """Where main threads stand: what most share, then the outliers; innermost call last."""
-    known = list(ranks)
-    taken = {rank.label: rank.stacks for rank in known}
-    merged = merge({label: stacks for label, stacks in taken.items() if stacks is not None})
-    ranks_named = named(known)
+    """Evidence: stacks of the main threads, the most common one first; innermost call last."""
+    ranks = list(ranks)
+    stacks_by_label = {rank.label: rank.stacks for rank in ranks}
+    merged = merge(
+        {label: stacks for label, stacks in stacks_by_label.items() if stacks is not None}
+    )
+    named_text = named(ranks)
     lines = [
-        f"stack of {ranks_named(group.ranks)} (of {len(taken)}): {group.innermost(_STACK_FRAMES)}"
+        f"stack of {named_text(group.ranks)} (of {len(ranks)}): {group.innermost(_STACK_FRAMES)}"
         for group in merged[: 1 + _MAX_OUTLIERS]
     ]
-    without = [label for label, stacks in taken.items() if stacks is None]
+    without = [label for label, stacks in stacks_by_label.items() if stacks is None]
     if without:
-        lines.append(f"no stacks of {ranks_named(without)}")
+        lines.append(f"no stacks of {named_text(without)}")
     return lines

@@ -181,7 +181,7 @@ def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_ki
         if records_gloo():
             (line,) = (line for line in evidence if line.startswith("flight recorder: "))
             assert "all_reduce@0 #" in line
-            assert "; not by rank 1, whose last is " in line
+            assert "; not by rank 1, last call " in line
         for rank in scene.ranks:
             rank.popen.kill()
         until(lambda: scene.evidence()[0]["outcome"] == "job ended", "the end in the evidence")

@@ -79,7 +79,7 @@ def says(*words):
 def test_a_node_says_that_it_sees_a_part(job):
     the_hub, agents = job
     (run,) = agents[1].snapshot()["runs"]
-    assert run["part"] == "Of this node only: 1 of 2 ranks are seen here."
+    assert run["part"] == "Of this node only: 1 of 2 ranks are observed."
     assert the_hub.snapshot()["runs"][0]["part"] == ""
     said = says("diagnose", "--url", agents[1].url)
     assert f"The hub {the_hub.url} judges the whole job." in said

@@ -96,7 +96,7 @@ def test_the_collective_that_a_rank_has_not_issued_is_named(dfx_dir, tmp_path):
         verdict = hang_verdict(agent, "Rank 0 waits in all_reduce for rank 1")
         (line,) = (line for line in verdict["evidence"] if line.startswith("flight recorder"))
         assert "all_reduce@0 #4 [8] float32 issued by rank 0" in line
-        assert "not by rank 1, whose last is all_reduce@0 #3 [8] float32" in line
+        assert "not by rank 1, last call all_reduce@0 #3 [8] float32" in line
 
 
 def headline_of(text: str) -> str:

@@ -6,7 +6,7 @@ import "./dom.js";
 const { verdictsOf } = await import("../../dfx_agent/web/static/verdicts.js");
 const { unaskedWords } = await import("../../dfx_agent/web/static/timeline.js");
 
-const PART = "of this node only: 2 of 4 ranks are seen here";
+const PART = "of this node only: 2 of 4 ranks are observed";
 const run = (changes) => ({
   run: "r", part: "", places: [], incidents: [], scalars: [], verdicts: [], dropped_ranks: [],
   num_stale_scalars: 0, standing: { state: "clear", reason: "" }, ...changes,
@@ -20,7 +20,7 @@ const first = (part, hub) => verdictsOf({ agent: agent(hub) }, run({ part }), 0,
 test("a node that sees a part says so first, and leads to the hub that judges the whole", () => {
   const hub = { url: "http://h:9932", state: "joined", message: "" };
   const line = first(PART, hub);
-  assert.equal(line.title, "Of this node only: 2 of 4 ranks are seen here");
+  assert.equal(line.title, "Of this node only: 2 of 4 ranks are observed");
   assert.deepEqual(line.link, { href: "http://h:9932/#run=r", text: "Open its page" });
   const lost = first(PART, { ...hub, state: "lost", message: "Connection refused" });
   assert.equal(lost.link, undefined);
@@ -43,7 +43,7 @@ test("what the agent cannot store, and a full folder, are no refused segments", 
 });
 
 test("where steps are counted from is said once", () => {
-  const step_origin = "Steps are counted from the attach.";
+  const step_origin = "Steps are counted from the moment of attaching.";
   const lines = verdictsOf({ agent: agent(null) }, run({ step_origin }), 0, []);
   assert.deepEqual(lines.filter((line) => line.title === step_origin).length, 1);
 });

@@ -33,28 +33,28 @@ _PID = re.compile(r"\bpid: (\d+)\b")
 
 
 def no_crash(
-    role: str, ranks: Sequence[RankFacts], everybody: Sequence[RankFacts]
+    role: str, ranks: Sequence[RankFacts], all_ranks: Sequence[RankFacts]
 ) -> Verdict | None:
     """Why the ends of these ranks, all of a role, are no crash of theirs; None for any other end.
 
     Not sure where all of them ended alike and no driver was ever seen.
     """
     died = [rank for rank in ranks if rank.gone_ns is not None]
-    drivers = [rank for rank in everybody if rank.gone_ns is not None and not rank.is_ray_worker]
+    drivers = [rank for rank in all_ranks if rank.gone_ns is not None and not rank.is_ray_worker]
     if not died:
         return None
     if all(_is_ended_by_ray(rank, drivers) for rank in died):
         return _ended_by_ray(role, died, drivers)
-    if all(rank.is_ray_worker for rank in everybody):
-        return _with_unseen_driver(role, died, everybody)
-    return _lost_actor(role, died, everybody)
+    if all(rank.is_ray_worker for rank in all_ranks):
+        return _with_unseen_driver(role, died, all_ranks)
+    return _lost_actor(role, died, all_ranks)
 
 
 def not_ended_by_ray(
-    ranks: Sequence[RankFacts], everybody: Sequence[RankFacts]
+    ranks: Sequence[RankFacts], all_ranks: Sequence[RankFacts]
 ) -> Sequence[RankFacts]:
     """Ranks of which a crash verdict is to be made; all of them where none is left."""
-    drivers = [rank for rank in everybody if rank.gone_ns is not None and not rank.is_ray_worker]
+    drivers = [rank for rank in all_ranks if rank.gone_ns is not None and not rank.is_ray_worker]
     return [rank for rank in ranks if not _is_ended_by_ray(rank, drivers)] or ranks
 
 
@@ -68,24 +68,24 @@ def _ended_by_ray(role: str, died: Sequence[RankFacts], drivers: Sequence[RankFa
 
 
 def _with_unseen_driver(
-    role: str, died: Sequence[RankFacts], everybody: Sequence[RankFacts]
+    role: str, died: Sequence[RankFacts], all_ranks: Sequence[RankFacts]
 ) -> Verdict | None:
     is_by_ray = all(_may_be_by_ray(rank.exit_status) and not rank.was_oom_killed for rank in died)
     first_ns = min(rank.gone_ns or rank.now_ns for rank in died)
-    is_together = all(rank.gone_ns and (rank.alive_ns or 0) <= first_ns for rank in everybody)
-    if not is_by_ray or not is_together or len(everybody) == 1:
+    is_together = all(rank.gone_ns and (rank.alive_ns or 0) <= first_ns for rank in all_ranks)
+    if not is_by_ray or not is_together or len(all_ranks) == 1:
         return None
     summary = ENDED_WITH_RAY(ranks=capitalized(ranks_text(died)))
     return Verdict("crash", "insufficient evidence", role, summary)
 
 
 def _lost_actor(
-    role: str, died: Sequence[RankFacts], everybody: Sequence[RankFacts]
+    role: str, died: Sequence[RankFacts], all_ranks: Sequence[RankFacts]
 ) -> Verdict | None:
     """Clear where these are drivers that failed since an actor, which crashed, was gone."""
     if any(rank.is_ray_worker or not _has_lost_somebody(rank) for rank in died):
         return None
-    own = not_ended_by_ray(everybody, everybody)
+    own = not_ended_by_ray(all_ranks, all_ranks)
     actors = [rank for rank in own if rank.is_ray_worker and has_crashed(rank, own)]
     if not actors:
         return None

@@ -1,8 +1,9 @@
-"""Who is waited for: at fault, still at work, or itself waiting for a server.
+"""Judges the ranks that others wait for: at fault, still at work, or waiting for a server.
 
-That a rank waits for a server's answer is seen by the guest, or by its main thread's stack.
-A trainer fetches rollouts over HTTP, ZeroMQ or gRPC; a server that answers no more stops it without
-any peer that waits. How long a step takes says how long such an answer may take: it lies in one.
+The guest or the stack of the main thread shows that a rank waits for the answer of a server.
+A trainer fetches rollouts over HTTP, ZeroMQ or gRPC. If the server stops answering, the trainer is
+blocked, although no other rank waits for it. An answer arrives within a step, so the usual duration
+of a step limits how long an answer may take.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dfx_agent.judge.words import (
 )
 from dfx_agent.snapshot import Verdict
 
-SUSPENDED_SECONDS = 8.0  # a debugger or a profiler stops a process for a moment
+SUSPENDED_SECONDS = 8.0  # a debugger or a profiler stops a process for a shorter time
 FLOOR_SECONDS = 120.0
 LONG_FLOOR_SECONDS = 600.0
 
@@ -40,7 +41,7 @@ _TIMES_MEDIAN, _TIMES_LONGEST = 10, 4
 
 
 def missed(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
-    """For whom the others wait; a server that does not answer explains who is stuck."""
+    """The verdict on ranks that other ranks wait for. ``excuses``: those that have not arrived."""
     idle = [rank for rank in excuses if is_idle(rank) and excuses[rank].fault != limits.STOPPED]
     excuses = {rank: excuse for rank, excuse in excuses.items() if rank not in idle}
     if not excuses:
@@ -49,12 +50,12 @@ def missed(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter
     server = None if faults - {limits.STUCK} else unanswered(role, waiters)
     if server is not None:
         return server
-    judge = _left_behind if faults else _at_work
+    judge = _at_fault if faults else _at_work
     return judge(role, excuses, waiters)
 
 
-def _left_behind(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
-    """Those at fault; a stopped rank explains a stuck one, never the other way round."""
+def _at_fault(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
+    """The finding on ranks at fault. A stopped rank explains a stuck one, but not vice versa."""
     faults = {excuse.fault for excuse in excuses.values()}
     cause = next(fault for fault in limits.FAULTS if fault in faults)
     ranks = [rank for rank, excuse in excuses.items() if excuse.fault == cause]
@@ -71,22 +72,22 @@ def _left_behind(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[
 
 
 def _waiting_for(ranks: list[RankFacts], role: Role, waiters: list[Waiter]) -> list[Waiter]:
-    """Who is not to blame; who has come just now, where nobody else waits for long."""
+    """Waiters that are not at fault, or ranks that have just arrived if there are none."""
     others = [waiter for waiter in waiters if waiter.rank not in ranks]
     living = (rank for rank in role.living if rank not in ranks)
     return others or [Waiter(rank, arrival) for rank in living for arrival in rank.arrivals]
 
 
 def _fault_text(cause: str, ranks: list[RankFacts]) -> str:
-    """What is known of who is at fault; of a closed segment only that its process is there."""
+    """The headline about the ranks at fault."""
     first = ranks[0]
-    who = capitalized(ranks_text(ranks))
+    names = capitalized(ranks_text(ranks))
     have = capitalized(have_text(ranks))
     duration = seconds_text(first.idle_seconds)
     if cause == limits.LEFT and any(rank.is_ending for rank in ranks):
-        return sentences.NOT_ENDING(ranks=who, duration=seconds_text(first.ending_seconds))
+        return sentences.NOT_ENDING(ranks=names, duration=seconds_text(first.ending_seconds))
     if cause == limits.LEFT:
-        return sentences.LEFT(ranks=who, duration=duration, place=place_text(first))
+        return sentences.LEFT(ranks=names, duration=duration, place=place_text(first))
     if cause == limits.STOPPED:
         duration = seconds_text(suspended_seconds(first))
         return sentences.SUSPENDED(ranks=have, duration=duration, place=where_text(first))
@@ -94,7 +95,7 @@ def _fault_text(cause: str, ranks: list[RankFacts]) -> str:
 
 
 def unanswered(role: Role, waiters: list[Waiter]) -> Verdict | None:
-    """A server that answers no more, whether others wait for its client or not."""
+    """The finding on ranks whose server does not answer, whether other ranks wait or not."""
     waits = overdue(role.living)
     if not waits:
         return None
@@ -112,17 +113,17 @@ def unanswered(role: Role, waiters: list[Waiter]) -> Verdict | None:
 
 
 def _for_actors(role: Role, wait: RemoteWait) -> Verdict:
-    """Who waits for actors is not to blame; which one it is, is judged among the actors."""
+    """A rank that waits for actors is not to blame; the actors are judged separately."""
     return role.verdict("insufficient evidence", str(wait), evidence=(wait.reason,))
 
 
 def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Waiter]) -> Verdict:
-    rank, excuse = min(excuses.items(), key=lambda known: known[1].is_learned)
+    rank, excuse = min(excuses.items(), key=lambda item: item[1].is_learned)
     lines = (
         excuse.reason, waits_text(waiters), *flight_lines(role.ranks), *stack_lines(role.ranks)
     )  # fmt: skip
     seconds = rank.ending_seconds if rank.is_ending else rank.quiet_seconds
-    known = {
+    fields = {
         "waiting": capitalized(calls_text(waiters)),
         "ranks": ranks_text([rank]),
         "does": does_text(rank),
@@ -131,24 +132,29 @@ def _at_work(role: Role, excuses: Mapping[RankFacts, Excuse], waiters: list[Wait
         "limit": f"{excuse.limit_seconds:.0f} s",
     }
     if excuse.is_learned:
-        return role.verdict("clear", sentences.STILL_AT_WORK(**known), evidence=lines)
+        return role.verdict("clear", sentences.STILL_AT_WORK(**fields), evidence=lines)
     sentence = sentences.SHUTTING_DOWN if rank.is_ending else sentences.NOT_SURE
-    return role.suspicion(rank, seconds, excuse.limit_seconds, sentence(**known), lines)
+    return role.suspicion(rank, seconds, excuse.limit_seconds, sentence(**fields), lines)
 
 
 class RemoteWait(NamedTuple):
-    """A rank that waits for an answer longer than it may."""
+    """A rank that has waited too long for an answer."""
 
     rank: RankFacts
     answer: str
+    """What it waits for, as in "an HTTP answer"."""
     seconds: float
-    usual_seconds: float  # of a step
+    """How long it has waited."""
+    usual_seconds: float
+    """Usual duration of a step."""
     place: Frame | None
+    """The line of the job's code that waits."""
     reason: str
+    """Evidence: why this is too long."""
 
     @property
     def is_for_actors(self) -> bool:
-        """Whether Ray's actors are to answer: they are processes of the job."""
+        """Whether the rank waits for Ray actors, which are processes of the job."""
         return self.answer == RAY_OBJECT
 
     def __str__(self) -> str:
@@ -162,7 +168,7 @@ class RemoteWait(NamedTuple):
 
 
 def overdue(ranks: Sequence[RankFacts]) -> list[RemoteWait]:
-    """Those of a role, the longest wait first."""
+    """Waits of ranks of one role that have lasted too long, the longest first."""
     found = [wait for rank in ranks if (wait := _overdue(rank, ranks)) is not None]
     return sorted(found, key=lambda wait: -wait.seconds)
 
@@ -190,7 +196,7 @@ def _overdue(rank: RankFacts, ranks: Sequence[RankFacts]) -> RemoteWait | None:
 
 
 def _seconds(rank: RankFacts) -> float:
-    """Since it asked; where nobody saw that, since it moved."""
+    """Time since the request was sent, or since the last record if that is unknown."""
     asks_since_ns = rank.asks_since_ns
     quiet_seconds = rank.quiet_seconds
     if asks_since_ns is None:
@@ -199,13 +205,13 @@ def _seconds(rank: RankFacts) -> float:
 
 
 def _answer(rank: RankFacts, stacks: ProcessStacks | None) -> str:
-    """What it waits for; "" for no server. Only the stack tells which client it is."""
-    seen = client_of(stacks) if stacks is not None else ""
-    return seen or ("a server's answer" if rank.asks_since_ns is not None else "")
+    """What the rank waits for; "" if it waits for no server. The stack names the client."""
+    client = client_of(stacks) if stacks is not None else ""
+    return client or ("a server's answer" if rank.asks_since_ns is not None else "")
 
 
 def suspended(role: Role) -> list[RankFacts]:
-    """Living ranks that have been in state T for a while, whether anybody waits for them or not."""
+    """Living ranks that have been suspended (state T), whether other ranks wait or not."""
     return [rank for rank in role.living if rank.is_stopped and _is_long(rank)]
 
 
@@ -215,13 +221,15 @@ def _is_long(rank: RankFacts) -> bool:
 
 
 def suspended_seconds(rank: RankFacts) -> float:
-    """Since it was seen suspended, and not since its last record, which may be much older."""
-    known = rank.stopped_seconds
-    return rank.quiet_seconds if known is None else min(known, rank.quiet_seconds)
+    """Time since the rank was first found suspended. Its last record may be much older."""
+    stopped_seconds = rank.stopped_seconds
+    if stopped_seconds is None:
+        return rank.quiet_seconds
+    return min(stopped_seconds, rank.quiet_seconds)
 
 
 def suspended_verdict(role: Role, ranks: list[RankFacts], waiters: list[Waiter]) -> Verdict:
-    """Found: who is suspended, since when, and how to resume it."""
+    """The finding on suspended ranks, with the command that resumes them."""
     seconds = max(map(suspended_seconds, ranks))
     others = [waiter for waiter in waiters if waiter.rank not in ranks]
     summary = sentences.SUSPENDED(
@@ -234,7 +242,7 @@ def suspended_verdict(role: Role, ranks: list[RankFacts], waiters: list[Waiter])
         summary += " " + sentences.THEY_WAIT(waiting=capitalized(calls_text(others)), age=age)
     command = " ".join(["kill -CONT", *(str(rank.pid) for rank in ranks)])
     lines = [
-        f"pid {rank.pid} is stopped (state T); continue it: kill -CONT {rank.pid}"
+        f"pid {rank.pid} is stopped (state T); resume it with kill -CONT {rank.pid}"
         for rank in ranks[:4]
     ]
     lines += [waits_text(others)] if others else []

@@ -1,4 +1,4 @@
-"""How long a rank may be quiet before it is to blame, learned from what its role has done."""
+"""How long a rank may be quiet before it is at fault, learned from earlier durations."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ from dfx_agent.judge.straggler.busy_host import LEAST_SHARE
 
 FLOOR_SECONDS = 10.0
 NO_STACKS_FLOOR_SECONDS = 13.0
-UNTOLD_FLOOR_SECONDS = 60.0
-OWN_WAIT_FLOOR_SECONDS = 300.0  # a child process, a queue, a copy, a retry: uploads take minutes
+UNMARKED_FLOOR_SECONDS = 60.0
+OWN_WAIT_FLOOR_SECONDS = 300.0  # waits for a child process, a queue, a copy or an upload
 FIRST_FLOOR_SECONDS = 300.0
 LONG_FLOOR_SECONDS = 600.0
-SLEEPING_FLOOR_SECONDS = 45.0  # in a rollout: one slow tool or environment takes longer than usual
+SLEEPING_FLOOR_SECONDS = 45.0  # asleep in a rollout: a tool or an environment can be slow
 
 STOPPED, LEFT, STUCK = "stopped", "left", "stuck"
 FAULTS = {STOPPED: "stopped", LEFT: "ended, and had been", STUCK: "stuck"}
 
-_STACKS_DUE_SECONDS = 15.0  # a quiet guest has written them by then: they may show a checkpoint
+_STACKS_DUE_SECONDS = 15.0  # after this time a quiet guest has written its stacks
 _FIRST_STEPS, _FIRST_DURATIONS = 2, 3
 _LONG_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test|checkpoint|ckpt|save)", re.IGNORECASE)
-# these compute; a checkpoint may sleep on a slow disk for long
+# stages that compute; a checkpoint may sleep for a long time on a slow disk
 _COMPUTING_STAGE = re.compile(r"_*(rollout|generat|valid|eval|test)", re.IGNORECASE)
 _ENOUGH_DURATIONS = 8
 _REMEMBERED_SECONDS = 3600.0
 
 
 class Excuse(NamedTuple):
-    """Whether a rank that has not arrived may still be at work.
-
-    ``fault`` is one of ``FAULTS``, worst first; "" while it is within ``limit_seconds``.
-    ``is_learned``: whether the limit is by what was seen, or by the kind of stage. Outside all
-    stages only twice what was seen is.
-    """
+    """Whether a rank that has not arrived may still be at work."""
 
     fault: str
+    """One of ``FAULTS`` (worst first); "" while the rank is within its limit."""
     limit_seconds: float
+    """How long the rank may be quiet."""
     reason: str
+    """Evidence: where the limit comes from."""
     is_learned: bool = True
+    """Whether the limit comes from earlier durations or from the kind of stage.
+
+    Outside all stages only twice the longest earlier gap counts as learned.
+    """
 
 
 class Habits:
-    """What the ranks of a role have taken so far; each thing is asked of all of them once."""
+    """Earlier durations of all ranks of a role, computed once."""
 
     def __init__(self, ranks: Sequence[RankFacts]) -> None:
         self._ranks = ranks
@@ -57,25 +59,28 @@ class Habits:
 
     @cached_property
     def gap_seconds(self) -> float:
+        """The longest time that any rank was outside all stages, or waited."""
         return max(rank.longest_gap_seconds for rank in self._ranks)
 
     @cached_property
     def num_steps(self) -> int | None:
-        """Of the rank that has passed most; None where nobody counts steps."""
+        """Steps of the rank that has completed most; None if no rank counts steps."""
         if all(rank.step is None for rank in self._ranks):
             return None
         return max(rank.num_steps for rank in self._ranks)
 
     def durations(self, stage: str) -> list[float]:
-        """Seconds, in order."""
+        """Durations of a stage in seconds, ascending."""
         if stage not in self._stages:
-            known = [ns for rank in self._ranks for ns in rank.stage_durations.get(stage, ())]
-            self._stages[stage] = [ns / 1e9 for ns in sorted(known)]
+            durations_ns = [
+                ns for rank in self._ranks for ns in rank.stage_durations.get(stage, ())
+            ]
+            self._stages[stage] = [ns / 1e9 for ns in sorted(durations_ns)]
         return self._stages[stage]
 
 
 def excuse(rank: RankFacts, habits: Habits) -> Excuse:
-    """Judge one rank by its state and by what all of its role have taken so far."""
+    """Judge one rank by its state and by the earlier durations of its role."""
     if not rank.is_living:
         return _ended(rank)
     stacks, is_stopped = rank.stacks, rank.is_stopped
@@ -83,33 +88,33 @@ def excuse(rank: RankFacts, habits: Habits) -> Excuse:
     if is_stopped and quiet >= FLOOR_SECONDS:
         pid = rank.pid
         return Excuse(
-            STOPPED, 0.0, f"pid {pid} is stopped (state T); continue it: kill -CONT {pid}"
+            STOPPED, 0.0, f"pid {pid} is stopped (state T); resume it with kill -CONT {pid}"
         )
     is_long = _is_long(rank)
     idle_seconds = rank.idle_seconds
-    stands = stacks is not None and not is_long and not rank.is_at_work
+    is_blocked = stacks is not None and not is_long and not rank.is_at_work
     gap_seconds = habits.gap_seconds
-    if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap_seconds) and stands:
+    if quiet < idle_seconds >= max(LONG_FLOOR_SECONDS, 2 * gap_seconds) and is_blocked:
         ago = f"has issued no collective for {age_text(idle_seconds)}"
         return Excuse(STUCK, LONG_FLOOR_SECONDS, f"{ago}, by torch's flight recorder")
     gap_seconds = gap_seconds if rank.stage == IDLE else 0.0
     excuse = _within(rank, habits, gap_seconds, is_long=is_long)
     excuse = _by_processor_time(excuse, rank.processor_share)
-    excuse = _beside_others(excuse, rank)
+    excuse = _with_active_threads(excuse, rank)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
 
 
-def _beside_others(excuse: Excuse, rank: RankFacts) -> Excuse:
-    """Another thread goes on: who trains may leave the work to it, for a while."""
+def _with_active_threads(excuse: Excuse, rank: RankFacts) -> Excuse:
+    """Raise the limit if another thread of the process is active: it may do the work."""
     if not rank.others_moved_ns or rank.now_ns - rank.others_moved_ns >= FLOOR_SECONDS * 1e9:
         return excuse
-    limit = max(excuse.limit_seconds, UNTOLD_FLOOR_SECONDS)
-    reason = f"{excuse.reason}; another thread of it goes on: {limit:.0f} s"
+    limit = max(excuse.limit_seconds, UNMARKED_FLOOR_SECONDS)
+    reason = f"{excuse.reason}; another thread of it is active: {limit:.0f} s"
     return excuse._replace(limit_seconds=limit, reason=reason, is_learned=False)
 
 
 def _is_long(rank: RankFacts) -> bool:
-    """Whether it saves, validates, generates or compiles, or asks a server."""
+    """Whether the rank saves, validates, generates, compiles or waits for a server."""
     if any(map(_LONG_STAGE.match, rank.stages)) or rank.asks_since_ns is not None:
         return True
     stacks = rank.stacks
@@ -117,22 +122,22 @@ def _is_long(rank: RankFacts) -> bool:
         return False
     if stacks.is_in_long_code() or client_of(stacks):
         return True
-    # what called a function that sleeps does not work: `rollout` that is blocked in a `read`
+    # the caller of a blocking function is not at work, as `rollout` that is blocked in `read`
     return stacks.is_named_long_inside() if rank.is_idle else stacks.is_named_long()
 
 
-def _long_floor(rank: RankFacts, num_known: int) -> float:
-    """A function's name is a guess: it outweighs by little what its stage has always taken."""
+def _long_floor(rank: RankFacts, num_durations: int) -> float:
+    """The floor for long work. The name of a function is weaker evidence than known durations."""
     stacks, by_stage = rank.stacks, any(map(_LONG_STAGE.match, rank.stages))
-    is_known = rank.stage != IDLE and num_known >= _ENOUGH_DURATIONS and not by_stage
+    is_known = rank.stage != IDLE and num_durations >= _ENOUGH_DURATIONS and not by_stage
     if not is_known or stacks is None or rank.asks_since_ns is not None:
         return LONG_FLOOR_SECONDS
     is_sure = stacks.is_in_long_code() or client_of(stacks)
-    return LONG_FLOOR_SECONDS if is_sure else UNTOLD_FLOOR_SECONDS
+    return LONG_FLOOR_SECONDS if is_sure else UNMARKED_FLOOR_SECONDS
 
 
 def _ended(rank: RankFacts) -> Excuse:
-    """A closed segment is no end yet: the exit handlers of an exception close it too."""
+    """The excuse of an ended rank. A closed segment alone is no end: exit handlers close it too."""
     if rank.is_ending:
         fault = LEFT if rank.ending_seconds >= ENDING_SECONDS else ""
         ago = age_text(rank.ending_seconds)
@@ -144,11 +149,11 @@ def _ended(rank: RankFacts) -> Excuse:
 
 
 def _by_processor_time(excuse: Excuse, share: float) -> Excuse:
-    """Who computes and gets less than half of a processor needs that much longer."""
+    """Raise the limit of a rank that computes but gets less than half of a CPU."""
     if share >= LEAST_SHARE:
         return excuse
     limit = excuse.limit_seconds / share
-    got = f"its main thread computes and got {share:.2g} of a processor: {limit:.0f} s"
+    got = f"its main thread computes and got {share:.2g} of a CPU: {limit:.0f} s"
     return excuse._replace(limit_seconds=limit, reason=f"{excuse.reason}; {got}")
 
 
@@ -159,14 +164,14 @@ def _within(
     *,
     is_long: bool,
 ) -> Excuse:
-    """How long this rank may be quiet where it stands, where such gaps have been seen."""
+    """How long this rank may be quiet in its present stage."""
     stage = rank.stage
     durations = habits.durations(stage)
     is_first = _is_first(stage, len(durations), habits.num_steps)
     is_known = bool(_COMPUTING_STAGE.match(stage)) and len(durations) >= _ENOUGH_DURATIONS
     sleeps = is_known and rank.is_idle
     at_work = stage == IDLE and rank.is_at_work
-    asks = rank.asks_since_ns is not None  # how long its server may take is judged by another limit
+    asks = rank.asks_since_ns is not None  # the answer of a server has its own limit
     if sleeps:
         floor = SLEEPING_FLOOR_SECONDS
     elif is_long:
@@ -179,47 +184,47 @@ def _within(
     is_learned = not asks and (is_long or (is_usual and not is_first))
     if gap_seconds:
         limit = max(floor, 2 * gap_seconds)
-        known = f"ranks were quiet or waited for up to {gap_seconds:.3g} s {_watched_text(rank)}"
-        reason = f"outside all stages: {known}, may be quiet for {limit:.0f} s{since}"
+        observed = f"ranks were quiet or waited for up to {gap_seconds:.3g} s {_watched_text(rank)}"
+        reason = f"outside all stages: {observed}, may be quiet for {limit:.0f} s{since}"
         return Excuse("", limit, reason, is_learned)
     typical = median(durations) if durations else 0.0
     longest = durations[-1] if durations else 0.0
     limit = max(floor, (10 if is_first or sleeps else 5) * typical, (4 if sleeps else 2) * longest)
-    known = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
+    observed = f"{typical:.3g} s (median of {len(durations)}, longest {longest:.3g} s)"
     name = "code outside all stages" if stage == IDLE else stage
-    usual = f"{name} takes {known}" if durations else f"{name} has not been seen to end"
+    usual = f"{name} takes {observed}" if durations else f"{name} has not ended before"
     since = " and it has slept since" if sleeps else since
     reason = f"{usual}, may be quiet for {limit:.0f} s{since}"
     return Excuse("", limit, reason, is_learned)
 
 
 def _watched_text(rank: RankFacts) -> str:
-    """When ``longest_gap_seconds`` was measured: within an hour at most."""
+    """The period in which ``longest_gap_seconds`` was measured, at most an hour."""
     seconds = (rank.now_ns - rank.begin_ns) / 1e9
     return "in the last hour" if seconds >= _REMEMBERED_SECONDS else "so far"
 
 
 def _floor(rank: RankFacts) -> float:
-    """Of a job that runs, doing nothing that is known as long."""
+    """The floor for a running job that does nothing known to take long."""
     if rank.stage == IDLE:
-        return OWN_WAIT_FLOOR_SECONDS if own_wait(rank) else UNTOLD_FLOOR_SECONDS
+        return OWN_WAIT_FLOOR_SECONDS if own_wait(rank) else UNMARKED_FLOOR_SECONDS
     return NO_STACKS_FLOOR_SECONDS if rank.stacks is None else FLOOR_SECONDS
 
 
 def own_wait(rank: RankFacts) -> str:
-    """What it waits for outside the job, by its stack, as in "a child process"; "" if unknown."""
+    """What the rank waits for outside the job, as in "a child process"; "" if unknown."""
     return own_wait_of(rank.stacks) if rank.stacks is not None else ""
 
 
 def _first_floor(rank: RankFacts, *, at_work: bool) -> float:
     if rank.seconds_before_guest < FIRST_FLOOR_SECONDS:
         return FIRST_FLOOR_SECONDS
-    # attached to: it has compiled and warmed up before we came
-    return LONG_FLOOR_SECONDS if at_work else UNTOLD_FLOOR_SECONDS
+    # the guest was attached later: compilation and warm-up are over
+    return LONG_FLOOR_SECONDS if at_work else UNMARKED_FLOOR_SECONDS
 
 
 def _is_first(stage: str, num_durations: int, num_steps: int | None) -> bool:
-    """Whether what is normal is not known yet: it may compile, or warm up."""
+    """Whether usual durations are unknown, because the job may still compile or warm up."""
     if num_steps is not None:
         return num_steps < _FIRST_STEPS or (stage != IDLE and not num_durations)
     return num_durations < _FIRST_DURATIONS

@@ -1,4 +1,4 @@
-"""What the hang verdict can say. One constant per sentence; the docs list all of them."""
+"""Sentences of the hang verdict, one constant each. The docs list all of them."""
 
 from dfx_agent.base.text import Sentence
 

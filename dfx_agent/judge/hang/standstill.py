@@ -1,7 +1,7 @@
-"""A run in which nothing moves anywhere, and no rank waits for another one.
+"""Judges a run in which nothing moves, although no rank waits for another one.
 
-A notebook between two cells and a debugger stand for as long as their person thinks: what waits for
-one is told, and nobody is paged. Where others wait for such a rank it is a hang like any other.
+A notebook between two cells, or a debugger, waits for a person. This is reported, but it is no
+finding. If other ranks wait for such a rank, it is an ordinary hang.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_PROGRESS_STEPS = 10
 _SILENT_SECONDS = 60.0
 _LONG_STEP_SECONDS, _ENOUGH_STEPS = 60.0, 3
 
-# of pdb, of code.interact and of what is built on them, innermost; of IPython, anywhere
+# innermost frames of pdb and code.interact; IPython is found in any frame
 _PROMPT = re.compile(r"/(cmd\.py cmdloop|code\.py raw_input|_pyrepl/\w+\.py \w+)$")
 _TERMINAL = re.compile(r"/prompt_toolkit/")
 _NOTEBOOK = re.compile(r"/(ipykernel|xpython|IPython/terminal)/")
@@ -35,7 +35,7 @@ def standstill(
     quiet_seconds: float,
     is_at_fault: Callable[[RankFacts], bool],
 ) -> tuple[VerdictState, str]:
-    """(state, summary) of a role whose processes have not moved for so long."""
+    """(state, summary) of a role whose processes have not moved for ``quiet_seconds``."""
     steps = [ns for rank in living for ns in rank.step_durations]
     calm = _long_step(living) or ("clear", sentences.NOBODY_WAITS())
     if not living or quiet_seconds < NO_PROGRESS_SECONDS:
@@ -57,7 +57,7 @@ def standstill(
 
 
 def _long_step(living: Sequence[RankFacts]) -> tuple[VerdictState, str] | None:
-    """A step that lasts much longer than every one before is not clear, whatever holds it up."""
+    """(state, summary) if the present step lasts much longer than all earlier ones, else None."""
     steps = [ns / 1e9 for rank in living for ns in rank.step_durations]
     longest = [rank for rank in living if rank.step_seconds is not None]
     if len(steps) < _ENOUGH_STEPS or not longest:
@@ -75,8 +75,10 @@ def _long_step(living: Sequence[RankFacts]) -> tuple[VerdictState, str] | None:
 
 
 def silent_alone(living: Sequence[RankFacts]) -> list[RankFacts]:
-    """Of processes that nobody waits for, as in a sweep: those quiet beyond their own habit."""
-    alone = [r for r in living if r.world_size == 1 and not r.reached and not r.arrivals]
+    """Independent processes (as in a sweep) that have been quiet for unusually long."""
+    alone = [
+        rank for rank in living if rank.world_size == 1 and not rank.reached and not rank.arrivals
+    ]
     if len(alone) < 2:
         return []
     return [rank for rank in alone if _is_silent(rank) and not waits_for_a_person(rank.stacks)]
@@ -90,7 +92,7 @@ def _is_silent(rank: RankFacts) -> bool:
 
 
 def silent_text(ranks: Sequence[RankFacts]) -> str:
-    """Who has not moved, and for how long the first of them has not."""
+    """The sentence about independent processes that have not moved."""
     first = max(ranks, key=lambda rank: rank.quiet_seconds)
     return sentences.SILENT_ALONE(
         ranks=capitalized(have_text(ranks)),
@@ -101,12 +103,12 @@ def silent_text(ranks: Sequence[RankFacts]) -> str:
 
 
 def waits_for_a_person(stacks: ProcessStacks | None) -> bool:
-    """Whether its main thread is a notebook's between two cells, or stands at a prompt."""
+    """Whether the main thread waits at a prompt, or in a notebook between two cells."""
     frames = stacks.main.frames if stacks and stacks.main else ()
     if not frames:
         return False
-    newest = frames[-1]
-    if _PROMPT.search(f"{newest.file} {newest.function}"):
+    innermost = frames[-1]
+    if _PROMPT.search(f"{innermost.file} {innermost.function}"):
         return True
     if any(_TERMINAL.search(frame.file) for frame in frames):
         return True

@@ -1,41 +1,37 @@
-"""Whether a role hangs and who is to blame.
+"""Judges whether a role hangs, and which ranks are at fault.
 
-The sign of a hang is a rank that waits in a collective or barrier for 10 s while another one has
-not arrived, and that one is stopped, or quiet beyond what its stage normally takes, or gone. Who
-works within its limit is not to blame, however long the others wait: limits are learned per stage,
-``max(floor, 5 x median, 2 x longest of the last 64)``, with these floors:
+A role hangs if a rank has waited in a collective for 10 s, and a rank that has not arrived is
+stopped, ended, or quiet for longer than its limit. A rank within its limit is never blamed, however
+long the others wait. The limit of a stage is ``max(floor, 5 x median, 2 x longest)`` of its last
+64 durations. Floors:
 
-    10 s    a stage of a running job, with stacks since its last move; 13 s while there are none
-    60 s    outside every stage: it may save or evaluate, untold; 300 s where its stack shows a wait
-            outside the job; 600 s where it computes or polls since before its guest came. What
-            was not seen before is "insufficient evidence" meanwhile
-    300 s   the first two steps, a stage never seen before (10 x median): compilation, warm-up;
-            60 s in a process that was older than that when its guest came
-            twice the longest that any rank was outside stages, or waited, in the last hour
-    600 s   rollout, validation, checkpoint, compilation: by stage or by what the stack shows; but
-            45 s, 10 x median, 4 x longest in a rollout or validation in which the process sleeps
+    10 s    a stage of a running job; 13 s until there are stacks
+    45 s    a rollout or validation in which the process sleeps (10 x median, 4 x longest)
+    60 s    outside all stages, or twice the longest such gap of the last hour. Until such a gap
+            has been observed, the verdict is "insufficient evidence"
+    300 s   outside all stages, if the stack shows a wait outside the job
+    300 s   the first two steps, or the first time of a stage (10 x median): compilation, warm-up;
+            60 s in a process that was older than that when it was attached
+    600 s   rollout, validation, checkpoint, compilation, by the stage or by the stack
+    600 s   outside all stages, if it has computed or polled since before it was attached
 
-Everybody in one collective for 30 s, or in collectives that do not match, is a hang too; so are
-ranks that wait for each other in sends or receives for 30 s, and both ends of one that does not
-finish; and a whole run in which nothing has moved for 120 s and 10 steps. A send or receive waits
-for the one rank that it names: who is stuck behind a chain of them is at its end.
+These are hangs too:
 
-A rank whose stack shows that it waits for a server's answer (HTTP, gRPC, ZeroMQ, Ray) is named
-after 120 s, 10 steps and 4 times the longest one, whether others wait for it or not; after 600 s
-where it validates, saves or generates.
+- all ranks have been in one collective for 30 s, or in collectives that do not match.
+- ranks wait for each other in sends and receives for 30 s, or one of these does not finish. A
+  chain of sends and receives ends at the rank that is blamed.
+- nothing has moved in the whole run for 120 s and 10 steps.
+- a rank has waited for the answer of a server (HTTP, gRPC, ZeroMQ, Ray) for 120 s, 10 steps and
+  4 times the longest step; 600 s if it validates, saves or generates.
 
-A rank whose main thread frees its process group with the GIL held while gloo's own thread asks for
-it does not end.
+Torch's flight recorder also shows collectives that no hook has recorded: calls from C++, and jobs
+that hung before they were attached. There a rank is blamed if it has issued nothing for 600 s, does
+not move, and its stack shows no rollout, validation or checkpoint.
 
-Torch's flight recorder, which guests write when they stand still, shows different collectives under
-one number also where no hook saw them: in C++, and in a job that hung before the guest came. There
-a rank that has issued nothing for 600 s, stands still, and whose stack shows no rollout, validation
-or checkpoint, is to blame at once.
-
-That deadlock is torch's own, with or without a guest (docs/decisions/hang.md):
-the main thread joins gloo's loop in a destructor, that loop frees tensors and asks for the GIL
-every 5 ms. Nothing else has this shape for long: a job that saves, evaluates or sleeps joins no
-thread of gloo, and a guest can write stacks meanwhile, which it cannot while the GIL is held.
+A rank "does not end" if its main thread frees its process group with the GIL held, while gloo's
+thread waits for the GIL. This deadlock is a bug of torch (docs/decisions/hang.md): the main thread
+joins gloo's loop in a destructor, and the loop frees tensors, for which it requests the GIL every
+5 ms. No other state looks like this for long.
 """
 
 from __future__ import annotations
@@ -58,17 +54,17 @@ from dfx_agent.judge.words import named, ranks_text, stack_lines
 from dfx_agent.snapshot import Verdict
 
 DOES_NOT_END = "does not end"
-QUIET_SECONDS = 15.0  # by then a guest would have written stacks
+QUIET_SECONDS = 15.0  # after this time a guest would have written stacks
 
 _SEEN_SECONDS = 5.0
-_GLOO_LOOP = "pt_gloo"  # pt_gloo_runloop: torch names its thread so
-_ASKS_PER_SECOND = 20.0  # who waits for the GIL wakes up every 5 ms
+_GLOO_LOOP = "pt_gloo"  # torch calls the thread pt_gloo_runloop
+_ASKS_PER_SECOND = 20.0  # a thread that waits for the GIL wakes up every 5 ms
 _LATE_RECORDS_SECONDS = WAITING_SECONDS + 10.0
 
 
 def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
-    """``quiet_seconds``: how long nothing has moved in the whole run."""
-    waiters = [*role.waiters(), *role.silent_waiters()]
+    """The hang verdict of a role. ``quiet_seconds``: how long nothing has moved in the run."""
+    waiters = [*role.waiters(), *role.device_waiters()]
     records = recorded(role)
     absent = role.absent(waiters)
     stopped = suspended(role)
@@ -77,12 +73,16 @@ def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
     if not waiters:
         waiters, absent = waiters_of(role, records)
     has_died = any(has_crashed(rank, role.ranks) for rank in role.ranks)
-    differing = [one for one in records if len(one.kinds) > 1 and is_complete(role, one)]
+    differing = [
+        collective
+        for collective in records
+        if len(collective.kinds) > 1 and is_complete(role, collective)
+    ]
     if differing and not has_died:
         return different(role, differing[0])
     if not waiters:
         return (
-            held_by_actor(role, role.everybody, quiet_seconds)
+            held_by_actor(role, role.all_ranks, quiet_seconds)
             or unanswered(role, [])
             or _no_progress(role, quiet_seconds)
         )
@@ -95,16 +95,16 @@ def hang_verdict(role: Role, quiet_seconds: float) -> Verdict:
 
 
 def does_not_end(role: Role, unended: list[Unended]) -> Verdict:
-    """Ranks that cannot leave; the others have ended, or wait for them."""
-    ranks, first = [each.rank for each in unended], unended[0]
-    lines = [each.reason for each in unended[:4]]
+    """The finding on ranks that cannot exit. The other ranks have ended, or wait for them."""
+    ranks, first = [stuck.rank for stuck in unended], unended[0]
+    lines = [stuck.reason for stuck in unended[:4]]
     since_ns = role.now_ns - int(first.seconds * 1e9)
     found = role.found(DOES_NOT_END, str(first), ranks, lines, since_ns)
     return replace(found, action=first.action)
 
 
 def _no_progress(role: Role, quiet_seconds: float) -> Verdict:
-    """A run in which nothing moves anywhere, outside rollout, validation and checkpoint."""
+    """The verdict if no rank waits for another one."""
     state, summary = standstill(
         role.living, quiet_seconds, lambda rank: bool(role.excuse(rank).fault)
     )
@@ -119,19 +119,21 @@ def _no_progress(role: Role, quiet_seconds: float) -> Verdict:
 
 
 def recorded(role: Role) -> list[Unfinished]:
-    """What quiet ranks wait in for 10 s by torch's flight recorder, the oldest first."""
+    """Collectives that quiet ranks have waited in for 10 s by the flight recorder, oldest first."""
     quiet = [rank for rank in role.living if rank.quiet_seconds >= WAITING_SECONDS]
-    recorded = {rank.label: rank.flight for rank in quiet}
-    known = {label: record for label, record in recorded.items() if record is not None}
-    found = first_unfinished(known)
-    return [one for one in found if _seconds_since(role, one) >= WAITING_SECONDS]
+    records = {rank.label: rank.flight for rank in quiet if rank.flight is not None}
+    return [
+        collective
+        for collective in first_unfinished(records)
+        if _seconds_since(role, collective) >= WAITING_SECONDS
+    ]
 
 
 def is_complete(role: Role, unfinished: Unfinished) -> bool:
-    """Whether the records of all ranks are there, or were waited for in vain.
+    """Whether the records of all ranks have arrived, or are overdue.
 
-    Ranks write them when they have stood still for some time, so not all at one instant: who is
-    the odd one among the first two is not known.
+    Ranks write their records at different times. The first two records do not show which of two
+    ranks differs from the others.
     """
     recorded = {*unfinished.issued, *unfinished.missing}
     is_whole = all(rank.label in recorded for rank in role.living)
@@ -144,34 +146,40 @@ def _seconds_since(role: Role, unfinished: Unfinished) -> float:
 
 
 def waiters_of(role: Role, found: list[Unfinished]) -> tuple[list[Waiter], list[RankFacts]]:
-    """(who waits, for whom) where no hook saw it: the job hung before the guest came."""
-    one = next((one for one in found if one.missing), None)
-    if one is None:
+    """(waiting ranks, missing ranks) from the flight recorder, for a job that was attached late."""
+    collective = next((collective for collective in found if collective.missing), None)
+    if collective is None:
         return [], []
-    begin_ns = role.now_ns - int(_seconds_since(role, one) * 1e9)
+    begin_ns = role.now_ns - int(_seconds_since(role, collective) * 1e9)
     by_label = {rank.label: rank for rank in role.living}
     waiters = [
-        Waiter(by_label[label], Arrival(entry.operation, one.group, one.sequence, begin_ns))
-        for label, entry in one.issued.items()
+        Waiter(
+            by_label[label],
+            Arrival(entry.operation, collective.group, collective.sequence, begin_ns),
+        )
+        for label, entry in collective.issued.items()
         if entry is not None and not entry.is_finished
     ]
-    return waiters, [by_label[label] for label in one.missing]
+    return waiters, [by_label[label] for label in collective.missing]
 
 
 def different(role: Role, unfinished: Unfinished) -> Verdict:
-    """To blame are those in the collective that the fewest are in; all of them on a tie."""
-    places = unfinished.places()
-    fewest = min(len(labels) for labels, _ in places)
-    odd = {label for labels, _ in places if len(labels) == fewest for label in labels}
+    """The finding if ranks issued different collectives with one sequence number.
+
+    Ranks with the rarest call are blamed, or all ranks on a tie.
+    """
+    calls = unfinished.calls()
+    fewest = min(len(labels) for labels, _ in calls)
+    odd = {label for labels, _ in calls if len(labels) == fewest for label in labels}
     ranks_named = named(role.ranks)
-    exact = [f"{ranks_named(labels)} called {what}" for labels, what in places]
+    exact = [f"{ranks_named(labels)} called {call}" for labels, call in calls]
     short = [text.partition("@")[0] for text in exact]
-    names = {what.partition("@")[0] for _, what in places}
-    calls = " while ".join(short if len(names) == len(places) else exact)
+    names = {call.partition("@")[0] for _, call in calls}
+    text = " while ".join(short if len(names) == len(calls) else exact)
     seconds = _seconds_since(role, unfinished)
     return role.found(
         "mismatched collectives",
-        sentences.MISMATCHED(age=age_text(seconds), calls=calls),
+        sentences.MISMATCHED(age=age_text(seconds), calls=text),
         [rank for rank in role.ranks if rank.label in odd],
         exact,
         role.now_ns - int(seconds * 1e9),
@@ -179,14 +187,14 @@ def different(role: Role, unfinished: Unfinished) -> Verdict:
 
 
 class Unended(NamedTuple):
-    """A rank in that deadlock."""
+    """A rank that cannot exit because of the deadlock with gloo's thread."""
 
     rank: RankFacts
     joining: Joining
 
     @property
     def seconds(self) -> float:
-        """Since it last moved."""
+        """Time since the rank last moved."""
         return self.rank.quiet_seconds
 
     def __str__(self) -> str:
@@ -196,11 +204,12 @@ class Unended(NamedTuple):
 
     @property
     def action(self) -> str:
-        """What ends it."""
+        """The command that ends the process."""
         return sentences.DOES_NOT_END.action_text(command=f"kill -9 {self.rank.pid}")
 
     @property
     def reason(self) -> str:
+        """Evidence of the deadlock."""
         loop, _, asks_per_second = self.joining
         return (
             f"pid {self.rank.pid}: its main thread waits for {loop} to end and holds Python's "
@@ -210,9 +219,13 @@ class Unended(NamedTuple):
 
 
 def unended(ranks: Iterable[RankFacts]) -> list[Unended]:
-    """Those of a role, the longest first."""
-    found = [Unended(r, r.joining) for r in ranks if r.joining is not None and _does_not_end(r)]
-    return sorted(found, key=lambda each: -each.seconds)
+    """Ranks that cannot exit, the longest first."""
+    found = [
+        Unended(rank, rank.joining)
+        for rank in ranks
+        if rank.joining is not None and _does_not_end(rank)
+    ]
+    return sorted(found, key=lambda stuck: -stuck.seconds)
 
 
 def _does_not_end(rank: RankFacts) -> bool:

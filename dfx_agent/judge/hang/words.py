@@ -1,4 +1,4 @@
-"""Where a rank is, in the words of a headline."""
+"""Texts about where a rank is, for headlines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def place_text(rank: RankFacts) -> str:
 
 
 def where_text(rank: RankFacts) -> str:
-    """The same behind a comma; "" of a rank of which nothing marked is open."""
+    """``place_text`` after a comma; "" if the rank is in no stage, span or collective."""
     is_known = rank.stages or rank.open_spans or rank.arrivals
     return f", {place_text(rank)}" if is_known else ""
 
 
 def does_text(rank: RankFacts) -> str:
-    """What a rank has done meanwhile, in front of ``place_text``: "has computed or polled"."""
+    """Verb in front of ``place_text``, as in "has computed or polled"."""
     awaited = limits.own_wait(rank)
     if awaited and not rank.place.startswith("waiting"):
         return f"has waited for {awaited}"

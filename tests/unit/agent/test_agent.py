@@ -470,7 +470,7 @@ def test_steps_that_count_from_an_attach_are_called_so_once(dfx_dir, agent, kind
         Job(dfx_dir, rank).point(kind, "", 0.0, 2)
     run_row(agent)
     seen = Observed("segments", str(dfx_dir), agent.snapshot())
-    said = diagnosis_text.text(seen, None).count("Steps are counted from the attach")
+    said = diagnosis_text.text(seen, None).count("Steps are counted from the moment of attaching")
     assert said == (kind != STEP)
 
 

@@ -22,7 +22,7 @@ def judged(seats, kind="hang", state="clear", role="trainer"):
     return verdict
 
 
-HERE_ONLY = "Of this node only: "
+THIS_NODE_ONLY = "Of this node only: "
 HALF = [seat(rank, 8) for rank in range(4)]
 
 
@@ -30,7 +30,7 @@ HALF = [seat(rank, 8) for rank in range(4)]
 def test_where_half_of_the_ranks_is_seen_nothing_about_all_of_them_is_clear(kind):
     verdict = judged(HALF, kind)
     assert (verdict.state, verdict.cause) == ("insufficient evidence", "part of the job")
-    assert verdict.summary == HERE_ONLY + "4 of 8 ranks are seen here."
+    assert verdict.summary == THIS_NODE_ONLY + "4 of 8 ranks are observed."
     assert verdict.evidence == ("of these: all is well",)
 
 
@@ -60,15 +60,18 @@ def test_a_role_that_is_seen_whole_stays_clear(seats):
 
 def test_ranks_that_have_not_come_yet_are_missing_and_two_with_one_number_are_one():
     assert (
-        judged([seat(r, 4) for r in range(3)]).summary == HERE_ONLY + "3 of 4 ranks are seen here."
+        judged([seat(r, 4) for r in range(3)]).summary
+        == THIS_NODE_ONLY + "3 of 4 ranks are observed."
     )
-    assert judged([seat(0, 2), seat(0, 2)]).summary == HERE_ONLY + "1 of 2 ranks are seen here."
+    assert judged([seat(0, 2), seat(0, 2)]).summary == THIS_NODE_ONLY + "1 of 2 ranks are observed."
     critic = [seat(0, 2), seat(1, 2), seat(0, 8, "critic")]
-    assert judged(critic, role="critic").summary == HERE_ONLY + "1 of 8 ranks are seen here."
+    assert judged(critic, role="critic").summary == THIS_NODE_ONLY + "1 of 8 ranks are observed."
 
 
 def test_a_rank_that_does_not_know_its_number_is_one_more():
-    assert judged([seat(0, 4), seat(-1, 4)]).summary == HERE_ONLY + "2 of 4 ranks are seen here."
+    assert (
+        judged([seat(0, 4), seat(-1, 4)]).summary == THIS_NODE_ONLY + "2 of 4 ranks are observed."
+    )
     assert judged([seat(0, 2), seat(-1, 2)]).state == "clear"
 
 
@@ -77,7 +80,7 @@ def test_a_crash_of_a_part_says_that_another_node_may_have_died_first():
     seats = [seat(rank, 4) for rank in range(2)]
     (verdict,) = crashes_of_this_node([found], seats)
     assert verdict.summary == (
-        "Of this node only (2 of 4 ranks are seen here): rank 1 failed with exit code 1."
+        "Of this node only (2 of 4 ranks are observed): rank 1 failed with exit code 1."
     )
     assert "other nodes first" in verdict.action
     assert crashes_of_this_node([found], [seat(rank, 2) for rank in range(2)]) == (found,)

@@ -33,7 +33,7 @@ def test_a_straggler_of_before_is_no_finding_in_a_job_that_is_stuck():
     slow, hang = told["straggler", "trainer"], told["hang", "trainer"]
     assert (slow.state, slow.ranks, slow.lost_seconds) == ("insufficient evidence", (), None)
     assert slow.summary == (
-        "The job is stuck, so that steps are not compared. Before that: "
+        "The job is stuck, so its steps are not compared. Before that: "
         "Rank 1 costs 0.05 s of every step."
     )
     assert hang.evidence == ("before that: Rank 1 costs 0.05 s of every step.",)
@@ -47,12 +47,12 @@ def test_nothing_is_clear_by_steps_of_long_ago():
     hang = told["hang", "trainer"]
     assert (hang.state, hang.cause) == ("insufficient evidence", STUCK)
     assert hang.summary == (
-        "No step has been completed for 87 s, and one takes 0.1 s. "
+        "No step has been completed for 87 s; a step usually takes 0.1 s. "
         "Rank 0 waits for 11 s of at most 300 s."
     )
     calm = replace(SLOW, state="clear", summary="No rank is late.")
     (only,) = reconciled([calm], still)
-    assert only.summary == "No step has been completed for 87 s, and one takes 0.1 s."
+    assert only.summary == "No step has been completed for 87 s; a step usually takes 0.1 s."
 
 
 def test_another_role_and_a_job_that_makes_steps_are_as_they_were():

@@ -334,7 +334,7 @@ def test_a_rank_that_did_not_come_is_named_by_the_recorder(scene, monkeypatch):
     assert (verdict.ranks, verdict.cause) == (("1",), "stuck")
     (line,) = (line for line in verdict.evidence if line.startswith("flight recorder"))
     assert "all_reduce@0 #2 [8] float32 issued by ranks 0, 2, 3" in line
-    assert "not by rank 1, whose last is all_reduce@0 #1 [8] float32" in line
+    assert "not by rank 1, last call all_reduce@0 #1 [8] float32" in line
 
 
 @pytest.mark.parametrize(

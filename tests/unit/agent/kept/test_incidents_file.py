@@ -167,7 +167,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_is_left_of_a_job_that_has_ended_is_not_taken_for_a_part_of_a_job(dfx_dir):
-    """Files of ranks that ended in order are removed: "1 of 2 ranks are seen here" was said."""
+    """Files of ranks that ended in order are removed: "1 of 2 ranks are observed" was said."""
     for rank in "01":
         subprocess.run([sys.executable, "-c", RANK_THAT_DIES, str(dfx_dir), rank], check=False)
     first = Agent(Config(str(dfx_dir)))

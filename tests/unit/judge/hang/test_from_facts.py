@@ -160,7 +160,7 @@ def test_a_helper_that_goes_on_does_not_hide_who_trains_for_ever():
         return judged(waits(0), rank(1, seconds, stacks=stack("f"), **helped))
 
     assert after(14).state == "insufficient evidence"
-    assert "another thread of it goes on: 60 s" in after(14).evidence[0]
+    assert "another thread of it is active: 60 s" in after(14).evidence[0]
     assert after(61).ranks == ("1",)
     own_group, other_group = {"0": NOW - SECOND}, {"5": NOW - SECOND}
     assert after(61, group_moved_ns=own_group).state != "found"  # what the others wait in goes on

@@ -57,5 +57,5 @@ def test_devices_that_wait_in_uneven_groups_alone_are_waiters():
         replace(rank(0, 9), reached={"0": 9, "tp": 4}),
         replace(rank(1, 8), reached={"0": 8, "tp": 4}),
     ]
-    found = Role("trainer", ranks).silent_waiters()
+    found = Role("trainer", ranks).device_waiters()
     assert [(w.rank.label, w.arrival.group, w.arrival.sequence) for w in found] == [("0", "0", 9)]

@@ -124,7 +124,7 @@ def test_the_missing_collective_is_named_with_what_the_others_did_last():
     assert (unfinished.group, unfinished.sequence, list(unfinished.missing)) == ("0", 42, ["1"])
     (line,) = unfinished_lines(known, labels_text, time.time())
     assert line.startswith("flight recorder: all_reduce@0 #42 [8] float32 issued by rank 0, first ")
-    assert "; not by rank 1, whose last is broadcast@0 #41 [8] float32, issued " in line
+    assert "; not by rank 1, last call broadcast@0 #41 [8] float32, issued " in line
 
 
 def test_it_is_said_how_long_ago_it_was_issued(monkeypatch):
@@ -143,7 +143,7 @@ def test_a_member_that_never_used_the_group_is_missing():
     (unfinished,) = first_unfinished(known)
     assert dict(unfinished.missing) == {"1": None}
     assert (
-        "rank 1, whose last is nothing on record"
+        "rank 1, last call nothing on record"
         in unfinished_lines(known, labels_text, time.time())[0]
     )
 

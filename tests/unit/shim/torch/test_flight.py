@@ -209,7 +209,7 @@ def test_ranks_that_hang_in_hccl_are_found_by_its_recorder(torch, tmp_path, monk
         records[str(rank)] = written(tmp_path)
     (found,) = first_unfinished(records)
     assert (found.sequence, list(found.issued), list(found.missing)) == (2, ["0", "1"], ["2"])
-    ((labels, what),) = found.places()
+    ((labels, what),) = found.calls()
     assert (labels, what) == (["0", "1"], "collective@0 #2 [8] float32")
 
 
