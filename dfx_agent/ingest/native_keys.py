@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dfx_agent.catalogue.native import MAPPED_PREFIX, Native, frameworks, is_own, load
 from dfx_agent.catalogue.native.meaning import keys_by_signal, meaning_of
+from dfx_agent.catalogue.native.signal_sources import input_of, signal_of
 from dfx_agent.ingest.framework_spelling import (
     best_framework,
     is_of_one_framework,
@@ -30,7 +31,6 @@ from dfx_agent.ingest.impossible_values import (
 from dfx_agent.ingest.key_map import NO_MAP, KeyMap
 from dfx_agent.ingest.nan_cells import nan_lines
 from dfx_agent.ingest.run import MAX_KEYS, Notes, Record, Row
-from dfx_agent.judge.divergence.inputs import input_of, signal_of
 
 _NUM_KEYS_TOLD = 8
 # the framework is told from so much of the beginning, and for as long as no key is known

@@ -7,9 +7,10 @@ from functools import lru_cache
 from math import isfinite
 
 from dfx_agent.catalogue.native import load as native_names
+from dfx_agent.catalogue.native.signal_sources import clear_meaning, input_of
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.judge.bottleneck.causes import TOLD_METRICS
-from dfx_agent.judge.divergence.inputs import broken_place, clear_meaning, input_of
+from dfx_agent.judge.divergence.inputs import broken_place
 
 # all ranks have the same one
 _DRAWN, _FIRST = frozenset({"dfx_learning_rate"}), frozenset({"0"})

@@ -14,6 +14,7 @@ from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared import alerts_with
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE, FAMILIES
 from dfx_agent.catalogue.native import load
+from dfx_agent.catalogue.native.signal_sources import Input, input_of
 from dfx_agent.commands.backtest.audit import Audit
 from dfx_agent.commands.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
 from dfx_agent.commands.backtest.plot import Curves
@@ -23,7 +24,7 @@ from dfx_agent.ingest.run import Row, Run
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.baseline import WARM_STEPS
 from dfx_agent.judge.divergence.collapse import NOT_LEARNING_STEPS, SIZED
-from dfx_agent.judge.divergence.inputs import Input, SignalInputs, input_of
+from dfx_agent.judge.divergence.inputs import SignalInputs
 from dfx_agent.judge.divergence.signal import Signal
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.judge.divergence.verdict import can_vote

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from statistics import median_low
 
-# name of the signal input: aborted samples / all samples of a step, 0 to 1
-ABORTED = "aborted"
+from dfx_agent.catalogue.native.signal_sources import ABORTED
+
 NUM_STEPS = 8
 
 

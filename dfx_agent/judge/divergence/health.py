@@ -21,12 +21,13 @@ from typing import Annotated, ClassVar
 
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
+from dfx_agent.catalogue.native.signal_sources import Source, input_of
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId
 from dfx_agent.facts.steps import MAX_OPEN_STEPS, SUPERSEDED_BY
 from dfx_agent.judge.divergence.bank import SavedBank, SignalBank
 from dfx_agent.judge.divergence.broken_values import BrokenValues, Place, SavedBreak
-from dfx_agent.judge.divergence.inputs import LiveInputs, Source, broken_place, input_of
+from dfx_agent.judge.divergence.inputs import LiveInputs, broken_place
 from dfx_agent.judge.divergence.saved_state import FORMAT_2, SavedState
 from dfx_agent.judge.divergence.values import Choice, Origin, SavedChoice, StepValues
 from dfx_agent.snapshot import SignalState

@@ -1,92 +1,35 @@
-"""Maps metrics of the catalogue to signals of the detector, for live runs and for log files."""
+"""Chooses the values of a run that the detector reads as signals, live and from log files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from dfx_agent.catalogue.native import MAPPED_PREFIX
 from dfx_agent.catalogue.native import load as native_names
-from dfx_agent.catalogue.native.meaning import Meaning, keys_by_signal, meaning_of
-from dfx_agent.judge.divergence.aborted_share import ABORTED
+from dfx_agent.catalogue.native.meaning import keys_by_signal
+from dfx_agent.catalogue.native.signal_sources import (
+    ENDED,
+    MODEL_METRICS,
+    NUM_SAMPLES,
+    NUM_TRUNCATED,
+    SOURCES,
+    TRUNCATED,
+    Input,
+    Source,
+    clear_meaning,
+    input_of,
+    signal_of,
+    signal_of_model,
+)
 from dfx_agent.judge.divergence.saved_state import SavedState
-from dfx_agent.judge.divergence.score_spread import SCORE_MAX, SCORE_MIN
 from dfx_agent.judge.divergence.symptoms import SIGNALS, StepSignals
 
-# metric of the catalogue and its labels, without empty labels and labels of the rank
-Source = tuple[str, tuple[tuple[str, str], ...]]
-
-
-def _source(metric: str, **labels: str) -> Source:
-    return metric, tuple(sorted(labels.items()))
-
-
-_TRUNCATED = _source("dfx_response_clip_ratio")
-# RLinf reports the share of ended responses, ROLL the number of truncated ones
-_ENDED = _source("dfx_response_ended_ratio")
-_NUM_TRUNCATED = _source("dfx_response_clip_samples", which="total")
-_NUM_SAMPLES = _source("dfx_step_samples")
-# metrics that the guest's hooks report per model; the policy is preferred to a model without name
-_BY_MODEL = {"loss": "dfx_loss", "grad_norm": "dfx_grad_norm"}
-_POLICY_MODELS = ("actor", "policy")
-# these models say nothing about the policy, even if no other model reports
-_OTHER_MODELS = frozenset({"critic", "ref"})
 # if only one model has reported for this many steps, it is used as the policy
 ONLY_MODEL_STEPS = 32
 # a source that is missing for this many steps is replaced by another one
 MISSING_STEPS = 32
-
-# sources of each signal, best first
-_SOURCES: dict[str, tuple[Source, ...]] = {
-    "policy_kl": (_source("dfx_policy_kl_k1_nats"),),
-    "policy_kl_k2": (_source("dfx_policy_kl_k2_nats"),),
-    "ref_kl": (_source("dfx_ref_kl_nats"),),
-    "ref_kl_reward": (_source("dfx_ref_kl_nats", variant="reward"),),
-    "mismatch_kl": (_source("dfx_mismatch_kl_k1_nats"),),
-    "mismatch_kl_k3": (_source("dfx_mismatch_kl_k3_nats"),),
-    "mismatch_logp": (_source("dfx_rollout_train_logp_absdiff_nats", stat="mean"),),
-    "clip_fraction": (_source("dfx_clip_fraction"),),
-    "grad_norm": (
-        _source("dfx_actor_grad_norm"),
-        *(_source("dfx_grad_norm", model=model) for model in _POLICY_MODELS),
-        _source("dfx_grad_norm"),
-    ),
-    "entropy": (_source("dfx_actor_entropy_nats"),),
-    # the score has no KL penalty in it: a rising KL must not count twice
-    "reward": (
-        _source("dfx_score", stat="mean"),
-        _source("dfx_reward", stat="mean"),
-        _source("dfx_reward", stat="mean", variant="train"),  # OpenRLHF's, of the samples trained
-    ),
-    "response_length": (
-        _source("dfx_response_length_tokens", stat="mean"),
-        _source("dfx_response_length_tokens", stat="mean", variant="train"),
-        # the only length of prime-rl; it includes the prompt
-        _source("dfx_total_length_tokens", stat="mean", env="all"),
-    ),
-    "truncation": (_TRUNCATED, _source("dfx_response_clip_ratio", variant="train")),
-    ABORTED: tuple(
-        _source("dfx_aborted_ratio", **why)
-        for why in ({}, {"why": "has_error"}, {"why": "empty_response"}, {"why": "cancelled"})
-    ),
-    "loss": (
-        _source("dfx_actor_loss", term="pg"),
-        _source("dfx_actor_loss", term="total"),
-        *(_source("dfx_loss", model=model) for model in _POLICY_MODELS),
-        _source("dfx_loss"),
-    ),
-    SCORE_MAX: (_source("dfx_score", stat="max"),),
-    SCORE_MIN: (_source("dfx_score", stat="min"),),
-}
-
-
-_ALL_SOURCES = frozenset(
-    (*(source for sources in _SOURCES.values() for source in sources),
-     _ENDED, _NUM_TRUNCATED, _NUM_SAMPLES)
-)  # fmt: skip
-
 
 # metrics in which a NaN or Inf is a finding -> place of the fault; includes other models
 _PLACES = {
@@ -96,7 +39,7 @@ _PLACES = {
     **{
         source[0]: spec.where
         for spec in SIGNALS
-        for source in _SOURCES[spec.name]
+        for source in SOURCES[spec.name]
         if spec.where in {"loss", "grad"}
     },
 }
@@ -106,52 +49,6 @@ def broken_place(framework: str, key: str) -> str | None:
     """The place ("loss" or "grad") in which a NaN of this native key is a finding, else None."""
     native = native_names(framework).find(key)
     return _PLACES.get(native.metric) if native else None
-
-
-class Input(NamedTuple):
-    """How a native key becomes a signal."""
-
-    source: Source
-    scale: float
-    """Value of the source = scale * native value."""
-
-
-def source_of(metric: str, labels: Mapping[str, str]) -> Source | None:
-    """The source of a signal that this metric is; None if no signal uses it.
-
-    The label ``agent`` is ignored: if several agents of a run report, the last value counts.
-    """
-    used = {name: text for name, text in labels.items() if text and name != "agent"}
-    source = _source(metric, **used)
-    return source if source in _ALL_SOURCES or _signal_of_model(source) else None
-
-
-def _signal_of_model(source: Source) -> str | None:
-    """The signal of a metric that is labelled by model only; None for critic and ref."""
-    metric, labels = source
-    if tuple(name for name, _ in labels) != ("model",) or labels[0][1] in _OTHER_MODELS:
-        return None
-    return next((signal for signal, name in _BY_MODEL.items() if name == metric), None)
-
-
-@lru_cache(maxsize=4096)
-def input_of(framework: str, key: str) -> Input | None:
-    """How to read this native key of a framework; None if no signal uses it."""
-    native = native_names(framework).find(key)
-    source = native and source_of(native.metric, native.labels)
-    return Input(source, native.scale) if native and source else None
-
-
-@lru_cache(maxsize=4096)
-def signal_of(framework: str, key: str) -> str | None:
-    """The name of the signal that uses this native key; None if no signal does."""
-    found = input_of(framework, key)
-    if found is None:
-        return None
-    if found.source in {_ENDED, _NUM_TRUNCATED}:
-        return "truncation"
-    names = (signal for signal, sources in _SOURCES.items() if found.source in sources)
-    return next(names, None) or _signal_of_model(found.source)
 
 
 class LiveInputs:
@@ -180,15 +77,6 @@ class LiveInputs:
         if before != key and keys_by_signal([before, key])[meaning.signal][0] == key:
             self._key_by_signal[meaning.signal] = before = key
         return input_of(framework, MAPPED_PREFIX + meaning.signal) if before == key else None
-
-
-@lru_cache(maxsize=4096)
-def clear_meaning(framework: str, key: str) -> Meaning | None:
-    """The meaning of a key that the catalogue does not list; None if a word is not understood."""
-    if native_names(framework).find(key) is not None:
-        return None
-    meaning = meaning_of(key)
-    return meaning if meaning is not None and meaning.is_clear else None
 
 
 _T = TypeVar("_T")
@@ -252,7 +140,7 @@ class SignalInputs:
     def _choose(self, values: Mapping[Source, float]) -> frozenset[str]:
         """Choose the source of each signal. Returns the signals whose source has changed."""
         self._chosen, changed, is_settled = {}, set(), True
-        for signal in _SOURCES:
+        for signal in SOURCES:
             sticky = self._sticky_by_signal.setdefault(signal, StickySource())
             before = self._only_model.get(signal)
             candidates = self._candidates(signal, values)
@@ -272,7 +160,7 @@ class SignalInputs:
         return None if sticky is None else sticky.chosen
 
     def _candidates(self, signal: str, values: Mapping[Source, float]) -> list[Source]:
-        found = [source for source in _SOURCES[signal] if source in values]
+        found = [source for source in SOURCES[signal] if source in values]
         chosen = self.source(signal)
         if chosen is not None and chosen in values and chosen not in found:
             return [chosen]  # the only model
@@ -281,9 +169,9 @@ class SignalInputs:
 
     def _long_only_model(self, signal: str, values: Mapping[Source, float]) -> Source | None:
         """The only model of the run, once it has been the only one for 32 steps."""
-        if signal not in _BY_MODEL:
+        if signal not in MODEL_METRICS:
             return None
-        models = [source for source in values if _signal_of_model(source) == signal]
+        models = [source for source in values if signal_of_model(source) == signal]
         if not models:
             return None
         before, num_steps = self._only_model.get(signal, (models[0], 0))
@@ -308,10 +196,10 @@ class SignalInputs:
 
 def _with_truncation(values: Mapping[Source, float]) -> Mapping[Source, float]:
     """Add the share of truncated responses if the step reports it in another form."""
-    if _TRUNCATED in values:
+    if TRUNCATED in values:
         return values
-    if _ENDED in values:
-        return {**values, _TRUNCATED: 1.0 - values[_ENDED]}
-    if _NUM_TRUNCATED in values and values.get(_NUM_SAMPLES, 0.0) > 0.0:
-        return {**values, _TRUNCATED: values[_NUM_TRUNCATED] / values[_NUM_SAMPLES]}
+    if ENDED in values:
+        return {**values, TRUNCATED: 1.0 - values[ENDED]}
+    if NUM_TRUNCATED in values and values.get(NUM_SAMPLES, 0.0) > 0.0:
+        return {**values, TRUNCATED: values[NUM_TRUNCATED] / values[NUM_SAMPLES]}
     return values

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dfx_agent.catalogue.native.signal_sources import SCORE_MAX, SCORE_MIN
 from dfx_agent.judge.divergence.saved_state import SavedState
 
-# names of the signal inputs: highest and lowest score of a step
-SCORE_MAX, SCORE_MIN = "score_max", "score_min"
 LEARNING_STEPS = 8
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from dfx_agent.catalogue.native import OWN_PREFIX
+from dfx_agent.catalogue.native.signal_sources import Source
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.judge.divergence.inputs import SavedSource, SignalInputs, Source, StickySource
+from dfx_agent.judge.divergence.inputs import SavedSource, SignalInputs, StickySource
 from dfx_agent.judge.divergence.saved_state import FORMAT_2, SavedState
 from dfx_agent.judge.divergence.symptoms import StepSignals
 

@@ -6,9 +6,10 @@ import shlex
 import pytest
 
 from dfx_agent.catalogue.native.meaning import meaning_of
+from dfx_agent.catalogue.native.signal_sources import input_of
 from dfx_agent.ingest.key_map import NO_MAP, parse
 from dfx_agent.ingest.reader import open_logs, read
-from dfx_agent.judge.divergence.inputs import LiveInputs, input_of
+from dfx_agent.judge.divergence.inputs import LiveInputs
 
 SIGNALS = {
     "reward": "reward_mean mean_reward rewards/reward/mean train/avg_score episode_return rew "

@@ -6,13 +6,13 @@ import pytest
 
 from dfx_agent.alerting.evaluator import Evaluator
 from dfx_agent.catalogue.native import load
-from dfx_agent.judge.divergence.aborted_share import ABORTED, NUM_STEPS, AbortedShare
+from dfx_agent.catalogue.native.signal_sources import ABORTED, input_of
+from dfx_agent.judge.divergence.aborted_share import NUM_STEPS, AbortedShare
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.inputs import (
     MISSING_STEPS,
     ONLY_MODEL_STEPS,
     SignalInputs,
-    input_of,
 )
 from dfx_agent.judge.divergence.symptoms import StepSignals
 
