@@ -13,7 +13,7 @@ FRAMEWORKS := .venv-frameworks
 OLDEST := .venv-oldest
 GPU := .venv-gpu
 # What needs the agent's dependencies; no torch, which most of the guest's tests (and a demo) need.
-CORE := $(addprefix tests/unit/,web exporters facts alerting ingest catalogue attach deploy agent/test_config.py) \
+CORE := $(addprefix tests/unit/,web exporters facts alerting node/logs catalogue attach deploy agent/test_config.py) \
 	$(addprefix tests/integration/,test_cli.py test_assets.py test_backtest.py test_imports.py)
 INPUTS := pyproject.toml constraints.txt dfx_agent/attach/dfx_agent.pth
 # Python compiles what is imported; pip would compile all, which is half of its time.

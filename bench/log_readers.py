@@ -19,7 +19,7 @@ _SIGNALS = (
 # a process of its own: its peak memory is that of the reading
 _READ = """
 import resource, sys, time
-from dfx_agent.ingest.reader import open_logs
+from dfx_agent.node.logs.reader import open_logs
 begin = time.process_time()
 num_rows = sum(1 for log in open_logs(sys.argv[1]) for _ in log.rows())
 seconds = time.process_time() - begin

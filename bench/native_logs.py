@@ -19,8 +19,8 @@ from statistics import median
 from bench.real_runs import DEFAULT_DATA, EARLY_ROWS, delay_rows, pages
 from dfx_agent.commands.backtest.error_rates import poisson, wilson
 from dfx_agent.commands.backtest.replay import SignalRows, SignalValues, replay
-from dfx_agent.ingest.reader import open_logs
-from dfx_agent.ingest.run import UnreadableLogError
+from dfx_agent.node.logs.reader import open_logs
+from dfx_agent.node.logs.run import UnreadableLogError
 
 HELD_OUT = """Held out are the repositories whose name has a SHA-256 that begins with a byte
 divisible by 3. Two rules were settled after a look at one of them (a Gemma notebook that plays

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dfx_agent.commands.backtest import signal_rows
 from dfx_agent.commands.backtest.episodes import Episode
-from dfx_agent.ingest.reader import read
+from dfx_agent.node.logs.reader import read
 
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # a page is late, and not a find, after so many rows

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from dfx_agent.ingest.reader import open_logs, read
-from dfx_agent.ingest.run import UnreadableLogError
+from dfx_agent.node.logs.reader import open_logs, read
+from dfx_agent.node.logs.run import UnreadableLogError
 
 NUM_ROWS = 2_500
 

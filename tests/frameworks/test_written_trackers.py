@@ -12,8 +12,8 @@ from live_processes import until
 
 from dfx_agent.base.errors import ConfigError, TrackerError
 from dfx_agent.exporters.trackers.writing import open_trackers
-from dfx_agent.ingest.run import Notes
-from dfx_agent.ingest.tensorboard import read_tensorboard
+from dfx_agent.node.logs.run import Notes
+from dfx_agent.node.logs.tensorboard import read_tensorboard
 
 # several times as many values as one step of a real job, so that records span blocks
 WIDE = {f"wide/{i}": float(i) for i in range(400)}

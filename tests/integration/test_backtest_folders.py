@@ -82,7 +82,7 @@ def test_a_folder_below_which_event_files_may_lie_is_named(tmp_path: Path):
     """`watch` gives the reader a folder that was not walked before."""
     shut = tmp_path / "shut"
     shut.mkdir(mode=0)
-    program = "import sys; from dfx_agent.ingest.reader import read; read(sys.argv[1])"
+    program = "import sys; from dfx_agent.node.logs.reader import read; read(sys.argv[1])"
     done = subprocess.run(
         [*without_root_rights(), sys.executable, "-c", program, str(tmp_path)],
         check=False, capture_output=True, text=True, timeout=60,

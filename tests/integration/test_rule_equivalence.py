@@ -22,8 +22,8 @@ from dfx_agent.catalogue.alerts.promql import promql
 from dfx_agent.commands.backtest import signal_rows
 from dfx_agent.commands.backtest.episodes import STEP_CLOCKED
 from dfx_agent.exporters.prometheus.exporter import run_samples
-from dfx_agent.ingest.reader import read
 from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.node.logs.reader import read
 from dfx_agent.snapshot import RunRow
 
 ROOT = Path(__file__).resolve().parents[2]

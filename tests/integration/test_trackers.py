@@ -8,7 +8,7 @@ import pytest
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
-from dfx_agent.ingest.reader import open_logs
+from dfx_agent.node.logs.reader import open_logs
 
 NUM_STEPS = 6
 JOB = f"""

@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "dfx_agent"
 ROOMS = ("agent", "judge", "node")
-# of node, what reads the kernel, drivers and engines: never the folder
-OUTSIDE = ("host", "devices", "engines")
+# of node, what reads the kernel, drivers, engines and logs that people name: never the folder
+OUTSIDE = ("host", "devices", "engines", "logs")
 # by descriptor of the folder, without following links or waiting for pipes
 OWNER = "owned_files.py"
 # the settings: files that the operator names

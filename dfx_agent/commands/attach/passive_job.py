@@ -22,8 +22,8 @@ from dfx_agent.attach.discover import Job, Member
 from dfx_agent.base.text import whole_number
 from dfx_agent.commands.serve.service import Service
 from dfx_agent.commands.watch.followed_log import FollowedLog
-from dfx_agent.ingest.reader import open_logs
-from dfx_agent.ingest.run import UnreadableLogError
+from dfx_agent.node.logs.reader import open_logs
+from dfx_agent.node.logs.run import UnreadableLogError
 from dfx_agent.node.passive import OutsideProcess
 from dfx_agent.node.segments.stacks import dump_with_py_spy, py_spy, stage_of
 from dfx_agent.wire import Identity

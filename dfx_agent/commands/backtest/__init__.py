@@ -16,10 +16,10 @@ from dfx_agent.commands.backtest.error_rates import labels_of, markdown, rates_a
 from dfx_agent.commands.backtest.found_logs import Found, find_logs
 from dfx_agent.commands.backtest.plot import render
 from dfx_agent.commands.backtest.replay import Report, Thresholds, replay, replay_log, signal_rows
-from dfx_agent.ingest.key_map import KeyMap
-from dfx_agent.ingest.key_map import parse as parse_map
-from dfx_agent.ingest.reader import AUTO, READERS, open_logs
-from dfx_agent.ingest.run import NotALogError, UnreadableLogError
+from dfx_agent.node.logs.key_map import KeyMap
+from dfx_agent.node.logs.key_map import parse as parse_map
+from dfx_agent.node.logs.reader import AUTO, READERS, open_logs
+from dfx_agent.node.logs.run import NotALogError, UnreadableLogError
 
 __all__ = ["replay", "signal_rows"]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dfx_agent.ingest.folders import check_readable, told, why_no_file, why_no_steps, why_unread
-from dfx_agent.ingest.mlflow_folder import is_run_folder
-from dfx_agent.ingest.tensorboard import is_of_folder
+from dfx_agent.node.logs.folders import check_readable, told, why_no_file, why_no_steps, why_unread
+from dfx_agent.node.logs.mlflow_folder import is_run_folder
+from dfx_agent.node.logs.tensorboard import is_of_folder
 
 # never logs of training, and large: not even opened
 _OTHER_ENDINGS = frozenset(

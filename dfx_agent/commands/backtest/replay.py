@@ -19,8 +19,6 @@ from dfx_agent.commands.backtest.audit import Audit
 from dfx_agent.commands.backtest.episodes import STEP_CLOCKED, Episode, EpisodeFinder
 from dfx_agent.commands.backtest.plot import Curves
 from dfx_agent.commands.backtest.unreported_tail import UnreportedTail
-from dfx_agent.ingest.reader import Log
-from dfx_agent.ingest.run import Row, Run
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.baseline import WARM_STEPS
 from dfx_agent.judge.divergence.collapse import NOT_LEARNING_STEPS, SIZED
@@ -28,6 +26,8 @@ from dfx_agent.judge.divergence.inputs import SignalInputs
 from dfx_agent.judge.divergence.signal import Signal
 from dfx_agent.judge.divergence.symptoms import SIGNALS
 from dfx_agent.judge.divergence.verdict import can_vote
+from dfx_agent.node.logs.reader import Log
+from dfx_agent.node.logs.run import Row, Run
 from dfx_agent.snapshot import SignalState
 
 # key -> value, of those that differ from the catalogue

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.ingest.key_map import NO_MAP, KeyMap
-from dfx_agent.ingest.reader import AUTO, Log, open_logs
-from dfx_agent.ingest.run import Row, UnreadableLogError
+from dfx_agent.node.logs.key_map import NO_MAP, KeyMap
+from dfx_agent.node.logs.reader import AUTO, Log, open_logs
+from dfx_agent.node.logs.run import Row, UnreadableLogError
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.wire import Identity
 

@@ -6,7 +6,7 @@ import pytest
 
 from dfx_agent.commands.backtest.replay import replay_log
 from dfx_agent.commands.backtest.report import lines
-from dfx_agent.ingest.reader import open_logs
+from dfx_agent.node.logs.reader import open_logs
 
 
 @pytest.mark.parametrize("line", ["{}", '{"step": 3}', '{"text": "hello"}'])

@@ -16,7 +16,7 @@ from dfx_agent.exporters.trackers import jsonl, stdout
 from dfx_agent.exporters.trackers import writing as trackers
 from dfx_agent.exporters.trackers.tracker import file_name
 from dfx_agent.exporters.trackers.writing import Trackers, TrackerThread, open_trackers
-from dfx_agent.ingest.reader import read as read_log
+from dfx_agent.node.logs.reader import read as read_log
 from dfx_agent.snapshot import AgentRow, RankRow, RunRow, Snapshot, StepCell, StepRow, TimeSplit
 
 AGENT = AgentRow("0", 1, "n", 0.0, 1, 0.0, 1, 5, 0, 0, 0, None, ())
