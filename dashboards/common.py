@@ -67,6 +67,7 @@ class Board:
             .with_variable(listed("run", "Run", f"label_values({_name(RUN_INFO)}, run)"))
         )
         self._positions: list[dm.GridPos] = []
+        self._folded: dashboard.Row | None = None
         self._y = 0
 
     def with_role(self) -> Board:
@@ -135,10 +136,24 @@ class Board:
         return self
 
     def row(self, title: str) -> Board:
+        self._end_folded()
         self._builder.with_row(dashboard.Row(title))
         self._positions.append(dm.GridPos(h=1, w=NUM_COLUMNS, x=0, y=self._y))
         self._y += 1
         return self
+
+    def folded(self, title: str) -> Board:
+        """A row whose lines are hidden, and ask nothing of Prometheus, until somebody opens it."""
+        self._end_folded()
+        self._folded = dashboard.Row(title).collapsed(True)
+        self._positions.append(dm.GridPos(h=1, w=NUM_COLUMNS, x=0, y=self._y))
+        self._y += 1
+        return self
+
+    def _end_folded(self) -> None:
+        if self._folded is not None:
+            self._builder.with_row(self._folded)
+            self._folded = None
 
     def line(self, height: int, *panels: tuple[int, Any]) -> Board:
         """(width, panel) from left to right; ValueError unless they fill the line."""
@@ -146,7 +161,7 @@ class Board:
             raise ValueError(f"{self.uid}: a line at {self._y} is not {NUM_COLUMNS} columns wide")
         x = 0
         for width, panel in panels:
-            self._builder.with_panel(panel)
+            (self._folded or self._builder).with_panel(panel)
             self._positions.append(dm.GridPos(h=height, w=width, x=x, y=self._y))
             x += width
         self._y += height
@@ -154,10 +169,12 @@ class Board:
 
     def build(self) -> dm.Dashboard:
         """The model; the SDK itself gives no ids."""
+        self._end_folded()
         model = self._builder.build()
-        for number, (panel, where) in enumerate(
-            zip(model.panels or [], self._positions, strict=True), start=1
-        ):
+        panels: list[Any] = []
+        for panel in model.panels or []:
+            panels += [panel, *(getattr(panel, "panels", None) or [])]
+        for number, (panel, where) in enumerate(zip(panels, self._positions, strict=True), start=1):
             panel.id_val, panel.grid_pos = number, where
         return model
 

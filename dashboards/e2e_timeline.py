@@ -84,8 +84,10 @@ def board() -> Board:
     )  # fmt: skip
     made.row("How fast")
     made.line(8, (8, step_trend()), (8, tokens()), (8, bubble()))
-    made.line(8, (8, framework_stages()), (8, tokens_per_gpu()), (8, queues()))
-    made.line(8, (24, mfu()))
+    made.line(8, (12, tokens_per_gpu()), (12, queues()))
+    made.line(8, (12, mfu()), (12, samples()))
+    made.folded("More: speed as the framework reports it")
+    made.line(8, (24, framework_stages()))
     return made
 
 
@@ -325,6 +327,18 @@ def tokens() -> Any:
     return panel.with_target(
         query(by("kind", "sum", rate(of_role(per_rank.RANK_TOKENS))), "{{kind}}")
     )
+
+
+def samples() -> Any:
+    panel = lines(
+        "Samples per second",
+        "Samples of a step / its wall time: as the framework tells them, else as the shape ledger "
+        "or the model sees them. The number to compare two settings by; when it falls and tokens "
+        "per second do not, answers became longer.",
+        "short",
+    )
+    rates = by("node", "max", of_run(performance.SAMPLES_RATE))
+    return panel.with_target(query(rates, "{{node}}")).min(0)
 
 
 def bubble() -> Any:

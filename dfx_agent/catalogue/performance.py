@@ -1,6 +1,7 @@
 """How long steps and stages take, and when they ran."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from statistics import fmean
 
 from dfx_agent.catalogue.spec import PER_NODE, PER_RANK, Metric, native
 from dfx_agent.snapshot import RankRow, RunRow, StepRow
@@ -9,18 +10,47 @@ _STEP_SAMPLES = "dfx_step_samples"
 
 
 def samples_per_second(run: RunRow) -> float | None:
-    """Of the newest step whose samples are told and whose end is known; None without such a one.
+    """Of the newest step whose samples are told, else of the shape ledger, else of the models.
 
-    Samples are those of the whole step (every framework tells its batch), so ranks that tell them
-    too do not add up. Of several roles the one that took longest sets the time.
+    Samples that are told or in the ledger are those of the whole step, so ranks do not add up.
+    Of several roles the one that took longest sets the time; of a step that is not shown (not over
+    yet, or long ago where steps are short) it is the mean of those that are.
     """
+    step, num_samples = _told_samples(run)
+    if num_samples is None and run.ledger is not None:
+        step, num_samples = run.ledger.step, run.ledger.num_samples
+    if step is None or num_samples is None:
+        return max(map(_forward_samples_per_second(run), _newest(run)), default=0.0) or None
+    rows = [row for row in run.steps if row.step == step] or run.steps
+    by_role: dict[str, list[float]] = {}
+    for row in rows:
+        by_role.setdefault(row.role, []).append(row.end_seconds - row.begin_seconds)
+    seconds = max(map(fmean, by_role.values()), default=0.0)
+    return num_samples / seconds if seconds > 0.0 else None
+
+
+def _told_samples(run: RunRow) -> tuple[int | None, float | None]:
+    """Step, and samples of it."""
     for row in run.scalars:
-        if row.metric == _STEP_SAMPLES and not any(row.labels.values()):
-            took = [s.end_seconds - s.begin_seconds for s in run.steps if s.step == row.step]
-            seconds = max(took, default=0.0)
-            if seconds > 0.0 and row.moments.count:
-                return row.moments.sum / row.moments.count / seconds
-    return None
+        if row.metric == _STEP_SAMPLES and not any(row.labels.values()) and row.moments.count:
+            return row.step, row.moments.sum / row.moments.count
+    return None, None
+
+
+def _forward_samples_per_second(run: RunRow) -> Callable[[StepRow], float]:
+    """Of ranks that have samples of their own: what is split by tensor or pipeline has the same."""
+    followers = {
+        (rank.role, rank.rank)
+        for rank in run.ranks
+        if any(number for axis, number in rank.place.items() if axis != "data")
+    }
+
+    def of_step(row: StepRow) -> float:
+        cells = (cell for cell in row.cells if (row.role, cell.rank) not in followers)
+        seconds = row.end_seconds - row.begin_seconds
+        return sum(cell.num_samples or 0.0 for cell in cells) / seconds if seconds > 0.0 else 0.0
+
+    return of_step
 
 
 def _newest(run: RunRow) -> Iterable[StepRow]:
@@ -78,8 +108,9 @@ STEP_TOKENS_RATE = Metric(
 )  # fmt: skip
 SAMPLES_RATE = Metric(
     "dfx_samples_per_second", "gauge", "", PER_NODE,
-    "Samples of the newest step that the job tells them of / the wall time of that step.",
-    "derived",
+    "Samples of the newest step whose samples are known / its wall time: as the framework tells "
+    "them, else of the first boundary of the shape ledger, else rows that trained forward passes "
+    "took in (each pass counts).", "derived",
     of="run", value=samples_per_second,
 )  # fmt: skip
 STAGE_START = Metric(

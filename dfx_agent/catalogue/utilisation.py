@@ -8,8 +8,8 @@ from dfx_agent.snapshot import RankRow, RunRow, WorkRow
 # what the guest counts: "flops/<way>/<type of numbers>/<stage>"
 COUNTER = "flops/"
 # and "passes/<tokens or pairs>/<stage>", which become FLOPs with a model's config.json
-# "code/": stack samples, which the pipeline verdict reads
-COUNTERS = (COUNTER, "passes/", "code/")
+# "code/": stack samples, which the pipeline verdict reads; samples become samples per second
+COUNTERS = (COUNTER, "passes/", "code/", "forward/samples")
 
 
 def _mfu_by_stage(rank: RankRow) -> dict[tuple[str, ...], float]:

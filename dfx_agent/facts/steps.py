@@ -58,6 +58,8 @@ class RankStep:
     """Where its time went, by stage of each wait. Only on its own node: it is not sent."""
     tokens: Mapping[str, float] | None = None
     """``num_tokens`` by kind; the same."""
+    num_samples: float | None = None
+    """Rows that trained forward passes took in; the same."""
 
     @property
     def work_seconds(self) -> float:

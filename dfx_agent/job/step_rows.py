@@ -84,7 +84,7 @@ def _cell(label: str, of: RankStep) -> StepCell:
     tokens = of.tokens
     if tokens is None:
         tokens = {} if of.num_tokens is None else {"all": of.num_tokens}
-    return StepCell(label, split_of(of), tokens)
+    return StepCell(label, split_of(of), tokens, of.num_samples)
 
 
 def sustained_ratios(rows: Iterable[StepRow]) -> dict[str, float]:

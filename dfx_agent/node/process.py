@@ -70,16 +70,14 @@ _WIDE = COLLECTIVES | LOOP_KINDS | {DEVICE_TIME, LEDGER}  # kinds that use every
 
 @dataclass
 class ClosedStep:
-    """A step this process has passed; ``busy_seconds``: processor time of its thread.
-
-    ``processor``: the same as the kernel counts it, with the time in which it had to wait for one.
-    """
+    """A step this process has passed."""
 
     window: Window
     tokens: dict[str, float] = field(default_factory=dict)
     num_forward_tokens: float | None = None
-    busy_seconds: float | None = None
-    processor: SchedTimes | None = None
+    busy_seconds: float | None = None  # CPU time of its thread
+    num_samples: float | None = None  # rows of forward passes for training
+    processor: SchedTimes | None = None  # the same by the kernel, and how long it waited for a CPU
     groups: Mapping[str, GroupTime] = field(default_factory=dict)
     work: ClosedWork | None = None
 
@@ -470,6 +468,7 @@ class Process:
         elif kind == COUNT:
             self.counters[name] = self.counters.get(name, 0.0) + value
             self._work.add(name, value, step)
+            self._step_counts.add_count(step, name, value)
         elif kind == GAUGE:
             self.gauges[name] = value
         elif kind == GROUP:

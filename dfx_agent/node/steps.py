@@ -110,5 +110,5 @@ def rank_step(closed: ClosedStep, transfer_seconds: float) -> RankStep:
     forward, busy = closed.num_forward_tokens, closed.busy_seconds
     return RankStep(
         split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor,
-        closed.groups, split, tokens,
+        closed.groups, split, tokens, closed.num_samples,
     )  # fmt: skip

@@ -41,6 +41,7 @@ from dfx_agent.wire.layout import (
 )
 from dfx_agent.wire.records import (
     COUNT,
+    FORWARD_SAMPLES,
     GAUGE,
     GROUP,
     KIND_MASK,
@@ -73,6 +74,9 @@ class _Thread(threading.local):
 
 class Recorder:
     """One segment and the state to fill it."""
+
+    # rows of forward passes for training since the step began, counted as ``work`` is
+    num_samples = 0
 
     def __init__(self, directory: str, identity: Identity) -> None:
         num_records = variables.RING_RECORDS.value()
@@ -208,7 +212,7 @@ class Recorder:
             if self._deferred.takes(step) or not 0 <= step <= _LARGEST_STEP:
                 self.count_error()
                 return
-            if self.work:
+            if self.work or self.num_samples:
                 self._tell_work()
             now = _now()
             self.emit(now, now, _thread_time(), step, 0, 0, self.thread_id(), kind, 0)
@@ -348,6 +352,10 @@ class Recorder:
                 self._work_told[key] = total
                 name_id = self._names.get(key[0]) or self._name_id(key[0])
                 self.emit(now, now, amount, self.process_step, 0, 0, 0, COUNT, name_id)
+        if self.num_samples:
+            num_samples, self.num_samples = float(self.num_samples), 0
+            name_id = self._names.get(FORWARD_SAMPLES) or self._name_id(FORWARD_SAMPLES)
+            self.emit(now, now, num_samples, self.process_step, 0, 0, 0, COUNT, name_id)
 
     def _name_id(self, name: str) -> int:
         """0 when the table is full, or when a signal handler interrupts the naming of another."""

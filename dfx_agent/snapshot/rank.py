@@ -228,3 +228,7 @@ class LedgerState:
     num_skipped_steps: int
     num_incomplete_crossings: int
     mismatches: tuple[LedgerMismatches, ...]
+    step: int | None = None
+    """The newest judged step."""
+    num_samples: int | None = None
+    """Samples at the first boundary of that step, all ranks, replicas once."""

@@ -21,6 +21,8 @@ class StepCell:
     rank: str
     split: TimeSplit
     tokens: Mapping[str, float]
+    num_samples: float | None = None
+    """Rows that trained forward passes took in; None where none were counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ COUNT = 11  # value is added to the counter of this name
 GAUGE = 12  # value replaces the gauge of this name
 # Name of the TOKENS that the guest counts: inputs of forward passes for training, with padding.
 FORWARD_TOKENS = "forward"
+# Name of the COUNT of samples in forward passes for training: rows of a model's first input.
+FORWARD_SAMPLES = "forward/samples"
 # name of a wait for a server's answer in the main thread
 REMOTE_WAIT = "remote"
 # name of a wait for the next batch of torch's DataLoader

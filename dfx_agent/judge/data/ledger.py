@@ -22,6 +22,7 @@ from dfx_agent.judge.data.checks import (
     Rank,
     compared,
     merge_into,
+    total,
     wrong_here,
 )
 from dfx_agent.judge.data.verdict import Mismatch, data_verdict
@@ -80,6 +81,7 @@ class RunLedger:
         self._unsure: dict[_Habit, Mismatch] = {}
         self._order: list[str] = []
         self._newest_step: int | None = None
+        self._num_samples: int | None = None  # of that step
         self.num_judged = 0
         self.num_skipped = 0
         self.num_incomplete = 0
@@ -141,7 +143,8 @@ class RunLedger:
         if not self._newest:
             return None
         rows = [LedgerMismatches(*key, count) for key, count in sorted(self._counts.items())]
-        return LedgerState(self.num_judged, self.num_skipped, self.num_incomplete, tuple(rows))
+        counts = self.num_judged, self.num_skipped, self.num_incomplete
+        return LedgerState(*counts, tuple(rows), self._newest_step, self._num_samples)
 
     def rows(self, role: str, label: str) -> tuple[LedgerRow, ...]:
         """The boundaries of one rank, as they were crossed."""
@@ -201,6 +204,7 @@ class RunLedger:
         self._newest_step = step
         order = sorted(crossed, key=lambda name: min(c.begin_ns for c in crossed[name].values()))
         self._order = order
+        self._num_samples = _num_samples(crossed[order[0]])
         unfinished: set[tuple[Rank, str]] = set()
         for boundary in order:
             self._judge_boundary(step, boundary, crossed[boundary], unfinished)
@@ -244,6 +248,15 @@ class RunLedger:
     def _found(self, mismatch: Mismatch) -> None:
         self._counts[mismatch.boundary, mismatch.difference.kind] += 1
         self._mismatches.append(mismatch)
+
+
+def _num_samples(crossed: Mapping[Rank, Crossed]) -> int | None:
+    """At one boundary, of the role that shows most of them: roles show the same samples."""
+    roles: dict[str, list[Crossed]] = {}
+    for (role, _), of_rank in crossed.items():
+        roles.setdefault(role, []).append(of_rank)
+    most = max(total(ranks).get(("num_rows", ""), 0.0) for ranks in roles.values())
+    return int(most) or None
 
 
 def _is_left_out(crossing: Crossing) -> bool:

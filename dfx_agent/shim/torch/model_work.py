@@ -222,7 +222,7 @@ class _BeforePass:
         num_tokens, length = float(prod(shape)), shape[-1] if len(shape) else 1
         at = _cache_at(args, kwargs)
         context = float(length)
-        if num_tokens == length > 1 and _says_where_rows_begin(kwargs):
+        if num_tokens == length > 1 and says_where_rows_begin(kwargs):
             at, context = None, _longest_row(kwargs)
         dtype = self._dtype
         if is_autocast:
@@ -275,7 +275,7 @@ def _spared(kwargs: dict[str, Any], num_tokens: float, length: int) -> float:
     return num_tokens * (length - kept) / length
 
 
-def _says_where_rows_begin(kwargs: dict[str, Any]) -> bool:
+def says_where_rows_begin(kwargs: dict[str, Any]) -> bool:
     if any(kwargs.get(name) is not None for name in ("cu_seq_lens_q", "cu_seqlens")):
         return True
     return kwargs.get("position_ids") is not None and kwargs.get("attention_mask") is None

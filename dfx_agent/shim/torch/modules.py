@@ -312,14 +312,10 @@ class _BeforeForward(_Hook):
             if key in _opened:  # torch calls no hook after a KeyboardInterrupt
                 _close(key, RuntimeError)
             if self._is_trained():
-                if self._num_looks and not _opened:  # of a model inside another the outer counts
-                    self._num_looks -= 1
-                    # token ids are the first whole numbers
-                    for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
-                        if getattr(value, "dtype", None) in self._token_types:
-                            step_hooks.count_tokens(FORWARD_TOKENS, value.numel())
-                            self._num_looks = _MAX_LOOKS
-                            break
+                if not _opened:  # of a model inside another the outer counts
+                    step_hooks.count_samples(args, kwargs)
+                    if self._num_looks:
+                        self._count_tokens(args, kwargs)
                 _opened[key] = step_hooks.begin_stage("forward")
                 if not self._switch.is_on:  # taken back meanwhile
                     _close(key, None)
@@ -327,6 +323,15 @@ class _BeforeForward(_Hook):
                 meter.spent_ns += clock() - begin
         except Exception:  # noqa: BLE001 (never into the job)
             _opened.pop(key, None)
+
+    def _count_tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Token ids are the first whole numbers."""
+        self._num_looks -= 1
+        for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
+            if getattr(value, "dtype", None) in self._token_types:
+                step_hooks.count_tokens(FORWARD_TOKENS, value.numel())
+                self._num_looks = _MAX_LOOKS
+                break
 
 
 class _AfterForward(_Hook):

@@ -144,6 +144,18 @@ def count_tokens(kind: str, num_tokens: int) -> None:
         recorder.current.write(TOKENS, kind, num_tokens)
 
 
+def count_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Rows of what a trained forward pass takes in; none where one row may hold many samples."""
+    given = kwargs.get("input_ids")
+    if given is None:
+        given = args[0] if args else next(iter(kwargs.values()), None)
+    shape, writer = getattr(given, "shape", None), recorder.current
+    if not shape or writer is None or not seen.has_details:
+        return
+    if shape[0] > 1 or not model_work.says_where_rows_begin(kwargs):
+        writer.num_samples += shape[0]
+
+
 def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
     """Tell the rate or norm of the model that ``optimizer`` trains; None: the first one's."""
     writer = recorder.current

@@ -352,6 +352,17 @@ def check_tokens_of_forwards_that_are_trained_on():
     assert stages(rows).count("forward") == 3
 
 
+def check_samples_of_forwards_that_are_trained_on():
+    model = small()
+    modules.follow([model])
+    known = recorder.current.num_samples
+    for num_rows in (2, 6):
+        model(torch.ones(num_rows, WIDTH, device=DEVICE)).mean().backward()
+    with torch.no_grad():
+        model(x())
+    assert recorder.current.num_samples - known == 8
+
+
 def check_a_forward_that_raises():
     model = small()
     modules.follow([model])

@@ -1,14 +1,25 @@
-"""Samples per second: told samples over the time of their step, and nothing guessed."""
+"""Samples per second: samples of a step over its time, by who knows them best."""
+
+from dataclasses import replace
 
 import pytest
+from prometheus_page import rank_row
 
 from dfx_agent.catalogue.performance import samples_per_second
 from dfx_agent.exporters.prometheus.exporter import run_samples
-from dfx_agent.snapshot import Moments, RunRow, ScalarRow, StepRow
+from dfx_agent.snapshot import (
+    LedgerState,
+    Moments,
+    RunRow,
+    ScalarRow,
+    StepCell,
+    StepRow,
+    TimeSplit,
+)
 
 
-def step(number, seconds, role="trainer"):
-    return StepRow(number, role, 100.0, 100.0 + seconds, (), None, ())
+def step(number, seconds, role="trainer", cells=()):
+    return StepRow(number, role, 100.0, 100.0 + seconds, (), None, cells)
 
 
 def told(number, samples=64.0, metric="dfx_step_samples", ranks=1, **labels):
@@ -33,7 +44,6 @@ def test_the_slowest_role_sets_the_time():
     ("scalars", "steps"),
     [
         ([], [step(7, 4.0)]),
-        ([told(8)], [step(7, 4.0)]),  # its step is not over
         ([told(None)], [step(7, 4.0)]),
         ([told(7, metric="dfx_step_groups")], [step(7, 4.0)]),
         ([told(7, variant="rollouter")], [step(7, 4.0)]),
@@ -43,6 +53,40 @@ def test_the_slowest_role_sets_the_time():
 )
 def test_what_is_not_told_has_no_rate(scalars, steps):
     assert rate(scalars, steps) is None
+
+
+def test_of_a_step_that_is_not_shown_the_time_is_the_mean_of_those_that_are():
+    """Where steps last less than a reading, the newest told one is never among the closed."""
+    assert rate([told(8)], [step(6, 2.0), step(7, 6.0)]) == 16.0
+    assert rate([told(99)], [step(7, 0.2), step(7, 0.4, "rollout")]) == pytest.approx(160)
+
+
+def with_ledger(number, num_samples, steps, scalars=()):
+    ledger = LedgerState(1, 0, 0, (), number, num_samples)
+    run = RunRow("r", "", 0, 1.0, (), tuple(steps), tuple(scalars), ledger=ledger)
+    return samples_per_second(run)
+
+
+def test_what_is_told_goes_before_the_ledger_and_that_before_the_models():
+    rows = [step(7, 4.0, cells=cells(96.0))]
+    assert with_ledger(7, 32, rows, [told(7)]) == 16.0
+    assert with_ledger(7, 32, rows) == 8.0
+    assert with_ledger(None, None, rows) == 24.0
+
+
+def cells(*counts):
+    return tuple(StepCell(str(rank), TimeSplit(), {}, n) for rank, n in enumerate(counts))
+
+
+def test_rows_of_the_models_add_up_over_ranks_that_have_samples_of_their_own():
+    rows = (step(7, 4.0, cells=cells(8.0, 24.0, None)),)
+    run = RunRow("r", "", 0, 1.0, (), rows, ())
+    assert samples_per_second(run) == 8.0
+    ranks = (
+        rank_row(role="trainer", rank="0", place={"data": 1, "tensor": 0}),
+        rank_row(role="trainer", rank="1", place={"data": 1, "tensor": 1}),
+    )
+    assert samples_per_second(replace(run, ranks=ranks)) == 2.0
 
 
 def test_it_is_exported():

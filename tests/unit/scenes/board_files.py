@@ -26,7 +26,13 @@ class Query:
 
 
 def panels(board: dict) -> list[dict]:
-    """Without rows."""
+    """Without rows, with those inside folded rows."""
+    rows = (row for row in board["panels"] if row["type"] == "row")
+    return [*visible(board), *(panel for row in rows for panel in row.get("panels") or ())]
+
+
+def visible(board: dict) -> list[dict]:
+    """Without rows and what is folded in them: what a browser asks for when the board opens."""
     return [panel for panel in board["panels"] if panel["type"] != "row"]
 
 

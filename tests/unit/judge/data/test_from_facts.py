@@ -204,3 +204,14 @@ def test_a_rank_that_was_let_go_keeps_its_totals():
     assert job.ledger.num_incomplete == 1
     job.passes(1)
     assert job.ledger.rows("actor", "0")[0].num_crossings == 4
+
+
+def test_samples_of_a_step_are_counted_at_its_first_boundary_and_replicas_once():
+    job = Job()
+    job.passes(6)
+    state = job.ledger.state()
+    assert (state.step, state.num_samples) == (4, 2 * int(NUM_ROWS))
+    replicas = Job()
+    replicas.news = lambda _number, rank, changes: Job.news(replicas, 0, rank, changes)
+    replicas.passes(6)
+    assert replicas.ledger.state().num_samples == int(NUM_ROWS)

@@ -25,15 +25,24 @@ def test_tokens_of_forward_passes_stand_alone_where_nobody_tells_any():
     counts.add_tokens(1, "forward", 64.0)
     counts.add_tokens(2, "forward", 64.0)
     counts.add_tokens(2, "response", 10.0)
-    assert counts.take(1) == ({"forward": 128.0}, 128.0, None)
-    assert counts.take(2) == ({"response": 10.0}, 64.0, None)
-    assert counts.take(3) == ({}, None, None)
+    assert counts.take(1) == ({"forward": 128.0}, 128.0, None, None)
+    assert counts.take(2) == ({"response": 10.0}, 64.0, None, None)
+    assert counts.take(3) == ({}, None, None, None)
+
+
+def test_samples_of_a_step_add_up_and_are_absent_where_none_were_counted():
+    counts = StepCounts()
+    counts.add_count(1, "forward/samples", 8.0)
+    counts.add_count(1, "forward/samples", 4.0)
+    counts.add_count(1, "flops/forward", 9.0)
+    assert [counts.take(step)[3] for step in (1, 2)] == [12.0, None]
 
 
 def test_steps_that_are_never_closed_are_forgotten():
     counts = StepCounts()
     for step in range(1000):
         counts.add_tokens(step, "response", 1.0)
+        counts.add_count(step, "forward/samples", 1.0)
         counts.begin_step(step, 7, 1.0 + step)
     counts.take(1000)
-    assert (len(counts._tokens), len(counts._busy)) == (16, 16)
+    assert (len(counts._tokens), len(counts._samples), len(counts._busy)) == (16, 16, 16)
