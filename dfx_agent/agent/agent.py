@@ -354,7 +354,7 @@ class Agent:
         is_watched = now - self._looked_seconds < _LOOKED_SECONDS
         if not (is_soon and self._is_calm) or is_watched or self._folder.has_changed():
             return False
-        return all(p.follower_lives() for p in self._living())
+        return all(p.is_alive_now() for p in self._living())
 
     def _living(self) -> list[Process]:
         processes = [p for fold in self._runs.values() for p in fold.processes.values()]
@@ -404,7 +404,7 @@ class Agent:
 
     def _refile(self) -> None:
         for run, fold in list(self._runs.items()):
-            for process in [p for p in fold.processes.values() if p.is_misfiled]:
+            for process in [p for p in fold.processes.values() if p.has_new_identity]:
                 fold.release(process)
                 self._adopt(process)
             if not fold.processes and not fold.outside:

@@ -129,7 +129,7 @@ class DeviceWatch:
         pid = process.follower.pid or 0 if self._sees_host_pids else 0
         return Sight(
             pid, environment_values(process.pid, VARIABLES), is_in_container(process.pid), used,
-            process.filed_as.local_rank, told,
+            process.registered_as.local_rank, told,
         )  # fmt: skip
 
     def _reported(
@@ -154,7 +154,7 @@ class DeviceWatch:
 
 def _lived_just_now(process: Process) -> bool:
     """A device that fails takes its processes with it before anybody has read its event."""
-    return process.is_living or time.monotonic_ns() - process.lived_ns < _JUST_NOW_NS
+    return process.is_living or time.monotonic_ns() - process.last_alive_ns < _JUST_NOW_NS
 
 
 def _own_bytes(sight: Sight, rows: Iterable[DeviceRow]) -> dict[str, float]:

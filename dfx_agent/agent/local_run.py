@@ -28,10 +28,10 @@ from dfx_agent.job.node_view import NodeView
 from dfx_agent.job.own_node import OwnNode
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.collectives.step_groups import StepGroups
-from dfx_agent.node.crossings import Crossings
 from dfx_agent.node.ended import DroppedProcesses, surplus
 from dfx_agent.node.engines.discovery import SERVING_ROLES
 from dfx_agent.node.engines.pool import IdleCheck
+from dfx_agent.node.ledger_batches import LedgerAssembler
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import ClosedStep, Process
@@ -64,7 +64,7 @@ class LocalRun:
         self.dropped = DroppedProcesses()
         self.outside: tuple[OutsideProcess, ...] = ()
         self.reported: tuple[Reported, ...] = ()  # by devices of this machine
-        self.collectives, self.crossings = Collectives(), Crossings()
+        self.collectives, self.ledger_batches = Collectives(), LedgerAssembler()
         self.tracks = Tracks(self.faults, run)
         self.job = Job(JobFold(run, run, critical, self.faults, _RECENT_STEPS))
         self.facts = RunFacts(run=run, node="", now_seconds=0.0)  # of the latest reading
@@ -122,14 +122,14 @@ class LocalRun:
         pid = process.follower.preamble.pid
         process.label = str(identity.rank) if identity.rank >= 0 else f"p{pid}"
         before = self.processes.get((identity.role, process.label))
-        if before is not None and before.follower_lives() and not before.became(process):
+        if before is not None and before.is_alive_now() and not before.is_same_process(process):
             process.label += f".{pid}"
             before = self.processes.get((identity.role, process.label))
-        process.filed_as = identity
+        process.registered_as = identity
         if before is not None:
-            process.succeed(before)
+            process.replace_process(before)
         else:
-            self.dropped.give_to(process)
+            self.dropped.restore(process)
         self.processes[identity.role, process.label] = process
         return before
 
@@ -143,18 +143,18 @@ class LocalRun:
             self._let_go(process)
 
     def _let_go(self, process: Process) -> None:
-        role, label = process.filed_as.role, process.label
+        role, label = process.registered_as.role, process.label
         self.release(process)
         self.dropped.add(process)
-        self.collectives.let_go(process)
-        given_up = self.crossings.let_go(process)
+        self.collectives.remove_process(process)
+        given_up = self.ledger_batches.remove_process(process)
         if given_up:
             num_lost = process.follower.num_lost
             self._batches.append(LedgerNews(process.id, num_lost, given_up=given_up))
-        self.scalar_rows.let_go(role, label)
+        self.scalar_rows.remove_rank(role, label)
         self._groups.pop(process, None)
         if role in self._watches:
-            self._watches[role].let_go(process)
+            self._watches[role].remove_process(process)
 
     def add(self, process: Process, scalars: list[ScalarRecord], steps: list[ClosedStep]) -> None:
         """What one reading of a process brought."""
@@ -162,12 +162,12 @@ class LocalRun:
             framework, offset_ns = self.framework_of(process), process.follower.epoch_offset_ns
             self._scalars.append(ToldScalars(process.id, framework, tuple(scalars), offset_ns))
         self.collectives.add(process)
-        crossed = self.crossings.news(process)
+        crossed = self.ledger_batches.poll(process)
         if crossed is not None:
             self._batches.append(crossed)
         if self.teller is not None:
             self._groups.setdefault(process, StepGroups()).add(process, steps)
-        self._watches.setdefault(process.filed_as.role, StepWatch()).add(process, steps)
+        self._watches.setdefault(process.registered_as.role, StepWatch()).add(process, steps)
 
     def judge_reading(self, begin_ns: int) -> None:
         """All processes were read since ``begin_ns``: judge what that brought."""
@@ -201,7 +201,7 @@ class LocalRun:
             quiet_seconds=self.tracks.quiet_seconds(now_ns),
             ranks=self._ranks(now_ns),
             seats=tuple(process.seat for process in processes),
-            progress=tuple(self.crossings.progress(processes)),
+            progress=tuple(self.ledger_batches.progress(processes)),
             reported=self.reported,
             attempt=max(self.dropped.attempt, *(p.attempt for p in processes), 0),
             begin_seconds=self._begin_seconds,
@@ -266,5 +266,5 @@ def _log(process: Process) -> RankFacts:
     """Of what follows a log, only the step that it reports."""
     return RankFacts(
         label=process.label, pid=process.pid, state=process.state,
-        begin_ns=process.follower.begin_ns, told_step=process.told_step,
+        begin_ns=process.follower.begin_ns, told_step=process.latest_step,
     )  # fmt: skip

@@ -87,7 +87,7 @@ class RunTeller:
 
     def _has_news(self, fold: LocalRun) -> bool:
         seats = map(self._seat, fold.processes.values())
-        return fold.told().has_news(seats) or fold.tracks.anybody_stands(
+        return fold.told().has_news(seats) or fold.tracks.has_stalled_process(
             fold.tracks.now_ns, _STANDS_NS
         )
 

@@ -38,7 +38,9 @@ def work_row(
         reasons = "; ".join(f"{model.name}: {model.reason}" for model in models if model.reason)
         return _uncounted(device, models, reasons) if reasons else None
     closed = newest[-1]
-    work, used = _with_configs(closed.work or ClosedWork(), process.filed_as.role, configs or {})
+    work, used = _with_configs(
+        closed.work or ClosedWork(), process.registered_as.role, configs or {}
+    )
     models += tuple(
         ModelRow(c.name, c.num_parameters, c.num_trained, c.num_attentions) for c in used
     )

@@ -1,8 +1,7 @@
-"""Ended processes of a run: the newest are kept, the others are counted.
+"""Decides which exited processes of a run stay in memory, and counts the ones that are dropped.
 
-A living run may have any number of short-lived processes, each of which costs 50 to 110 KiB. Of
-those that are let go only the totals are kept, and not for ever: the next attempt of a rank goes
-on counting from them.
+A long run may start any number of short-lived processes, and each costs 50 to 110 KiB. Of a dropped
+process only the totals are stored, for a while: the next attempt of the rank continues them.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from dfx_agent.node.time.totals import Totals
 from dfx_agent.snapshot import DroppedRanks
 
 KEEP_PROCESSES = 64
-# ranks of the world that the job tells, those on one node: verdicts are about them
+# ranks within the job's world size, on one node: verdicts are about these
 KEEP_RANKS = 256
 KEEP_RUNS = 32
 
 
 class DroppedProcesses:
-    """What is known of the processes of one run that were let go."""
+    """Counters of the processes of one run that were dropped."""
 
     def __init__(self) -> None:
         self.attempt = 0
@@ -35,7 +34,7 @@ class DroppedProcesses:
         self._totals: BoundedDict[tuple[str, str], tuple[int, Totals]] = BoundedDict()
 
     def add(self, process: Process) -> None:
-        role, totals, follower = process.filed_as.role, process.totals(), process.follower
+        role, totals, follower = process.registered_as.role, process.totals(), process.follower
         self.attempt = max(self.attempt, process.attempt)
         self.begin_seconds = min(self.begin_seconds, follower.preamble.created_epoch_ns / 1e9)
         self.framework = self.framework or follower.identity.framework
@@ -44,15 +43,15 @@ class DroppedProcesses:
         self._num_lost[role] += totals.num_lost
         self._totals.put((role, process.label), (process.attempt, totals))
 
-    def give_to(self, process: Process) -> None:
-        """A process comes in the place of one of them: its totals are shown again, in its own."""
-        role = process.filed_as.role
-        known = self._totals.pop((role, process.label))
-        if known is not None:
-            attempt, totals = known
+    def restore(self, process: Process) -> None:
+        """Continue the totals of a dropped process in its successor, if there was one."""
+        role = process.registered_as.role
+        stored = self._totals.pop((role, process.label))
+        if stored is not None:
+            attempt, totals = stored
             self._num_records[role] -= totals.num_records
             self._num_lost[role] -= totals.num_lost
-            process.go_on(attempt, totals)
+            process.continue_from(attempt, totals)
 
     def rows(self) -> tuple[DroppedRanks, ...]:
         return tuple(
@@ -62,20 +61,20 @@ class DroppedProcesses:
 
 
 def surplus(processes: Iterable[Process]) -> list[Process]:
-    """Who is to be let go: ended, and longer ago than those that are kept of its kind.
+    """Processes to drop: per kind, all exited processes but the last to exit.
 
-    Orderly ends do not push out deaths, nor helpers the ranks: a crash stays to be seen.
+    Normal exits do not displace crashes, and helper processes do not displace ranks.
     """
     kinds: dict[tuple[str, bool], list[Process]] = {}
     for process in processes:
         if not process.is_living:
             kinds.setdefault((process.state, _is_of_world(process)), []).append(process)
-    found: list[Process] = []
+    dropped: list[Process] = []
     for (_, is_of_world), ended in kinds.items():
-        num_kept = KEEP_RANKS if is_of_world else KEEP_PROCESSES
-        if len(ended) > num_kept:
-            found += sorted(ended, key=_newest_ns)[:-num_kept]
-    return found
+        num_retained = KEEP_RANKS if is_of_world else KEEP_PROCESSES
+        if len(ended) > num_retained:
+            dropped += sorted(ended, key=_last_ns)[:-num_retained]
+    return dropped
 
 
 def _is_of_world(process: Process) -> bool:
@@ -83,5 +82,5 @@ def _is_of_world(process: Process) -> bool:
     return 0 <= identity.rank < identity.world_size and process.label == str(identity.rank)
 
 
-def _newest_ns(process: Process) -> int:
+def _last_ns(process: Process) -> int:
     return process.last_event_ns or process.follower.begin_ns

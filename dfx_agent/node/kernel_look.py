@@ -1,7 +1,7 @@
-"""What the kernel says of a process that may stand: does it compute, poll, sleep, or is it stopped.
+"""What the kernel reports about a process that makes no progress.
 
-Asked of those that are quiet. ``moved_ns`` is when it last did anything that shows, on the host's
-monotonic clock.
+Does it compute, poll or sleep, or is it stopped? ``moved_ns`` is the time of its last progress, on
+the host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ _LOOK_EVERY_NS = 10**9
 _IDLE_SECONDS, _IDLE_SHARE = 5.0, 0.02
 _SEEN_SECONDS, _WORK_SHARE = 4.0, 0.5
 _LEAST_SHARE = 0.02
-# who computes keeps a processor until it is taken away; who polls gives it back in microseconds
+# a computing thread runs until it is preempted; a polling thread yields within microseconds
 _SHORTEST_TURN_NS = 500_000
-_POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # waking up once or twice is no loop
+_POLLS_PER_SECOND, _FEWEST_POLLS = 0.5, 5  # one or two wake-ups are no polling loop
 
 
 class _MainThread(NamedTuple):
-    """What the main thread of a process has done by then, since it began."""
+    """Counters of a main thread since it started, read at one instant."""
 
     time_ns: int
     cpu_seconds: float
-    delayed_seconds: float  # runnable without a processor; 0 where the kernel does not count
+    delayed_seconds: float  # runnable without a CPU; 0 if the kernel does not count it
     num_waits: int
     threads: Mapping[int, ThreadTimes] = MappingProxyType({})
 
 
 class KernelLook:
-    """Of one process."""
+    """State and CPU time of one process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self.is_stopped = False
-        self._stopped_ns = self._ran_ns = 0  # first and last look at it that found it so
+        # first check that found it stopped, last check that found it running
+        self._stopped_ns = self._ran_ns = 0
         self._looked_ns = 0
         self._is_sleeping = False
         self._cpu_ticks = 0
-        self._cpu_base = (0, 0)  # when, and clock ticks used by then
-        # first and last look since it moved
+        self._cpu_base = (0, 0)  # time, and clock ticks used by then
+        # first and last check since its last progress
         self._main_thread = _MainThread(0, 0.0, 0.0, 0), _MainThread(0, 0.0, 0.0, 0)
 
     def look_at_state(self, now_ns: int, moved_ns: int) -> None:
-        """Whether it is stopped or sleeps, and how much it computed; once a second at most."""
+        """Check whether it is stopped or asleep and how much it computed; once a second at most."""
         if self._looked_ns and now_ns - self._looked_ns < _LOOK_EVERY_NS:
             return
         self._looked_ns = now_ns
@@ -66,49 +67,51 @@ class KernelLook:
             self._cpu_base = now_ns, ticks
 
     def is_stopped_since(self, moved_ns: int) -> bool:
-        """Whether it was stopped at the last look, and has not moved since."""
+        """Whether the last check found it stopped, and it has made no progress since."""
         return self.is_stopped and self._looked_ns > moved_ns
 
     def stopped_seconds(self, now_ns: int, moved_ns: int) -> float | None:
-        """Since when it is stopped, where it was seen running after it moved; else None."""
+        """For how long it has been stopped; None unless it was seen running after its progress."""
         if not self.is_stopped or self._ran_ns <= moved_ns:
             return None
         return max(0, now_ns - self._stopped_ns) / 1e9
 
     def is_idle(self, now_ns: int) -> bool:
-        """Whether it has slept since it last moved: no computing, no polling, no disk."""
+        """Whether it has slept since its last progress: no computing, no polling, no disk I/O."""
         begin_ns, ticks = self._cpu_base
         elapsed = (now_ns - begin_ns) / 1e9
         used = (self._cpu_ticks - ticks) * SECONDS_PER_TICK
         return self._is_sleeping and elapsed >= _IDLE_SECONDS and used <= _IDLE_SHARE * elapsed
 
     def is_at_work(self, moved_ns: int) -> bool:
-        """Whether its main thread has computed or polled since it last moved: it does not stand."""
+        """Whether its main thread has computed or polled since its last progress."""
         seconds, ran, delayed, num_waits = self._since(moved_ns)
         if seconds < _SEEN_SECONDS:
             return False
-        # who could run and was not let has computed too, as far as the host is concerned
+        # a thread that was runnable without a CPU counts as computing
         has_computed = ran + delayed >= _WORK_SHARE * seconds
         return has_computed or num_waits >= max(_FEWEST_POLLS, _POLLS_PER_SECOND * seconds)
 
     def processor_share(self, moved_ns: int) -> float:
-        """What it got of a processor while it computed, since it last moved; 0 to 1.
+        """Share of the time that its threads were runnable in which they had a CPU, 0 to 1.
 
-        Of its main thread, or of one that computes for it and that it may wait for: whichever got
-        less. 1 as well where none wanted to for half of the time: it waits for something else. On a
-        loaded host threads that poll stand in line for long too, and have nothing to compute.
+        The main thread counts, and threads that compute while the main thread may wait for them;
+        the smallest share is returned. The result is 1 if no thread was runnable for half of the
+        time. Polling threads do not count: on a busy host they queue for a CPU but compute nothing.
         """
         seconds, ran, delayed, _ = self._since(moved_ns)
         if seconds < _SEEN_SECONDS:
             return 1.0
         wanted = [(ran, delayed)]
-        wanted += [(t.ran_ns / 1e9, t.delayed_ns / 1e9) for t in self._computing_threads()]
+        wanted += [
+            (times.ran_ns / 1e9, times.delayed_ns / 1e9) for times in self._computing_threads()
+        ]
         least = _WORK_SHARE * seconds
         shares = [ran / (ran + delayed) for ran, delayed in wanted if ran + delayed >= least]
         return max(_LEAST_SHARE, min(shares, default=1.0))
 
     def _computing_threads(self) -> list[ThreadTimes]:
-        """Between the first look and the last, without the main thread."""
+        """Times of the computing threads between first and last check, without the main thread."""
         first, last = (look.threads for look in self._main_thread)
         nothing = ThreadTimes(0, 0, 0)
         others = [
@@ -116,10 +119,12 @@ class KernelLook:
             for thread, times in last.items()
             if thread != self._process.pid
         ]
-        return [t for t in others if t.ran_ns >= _SHORTEST_TURN_NS * max(1, t.num_turns)]
+        return [
+            times for times in others if times.ran_ns >= _SHORTEST_TURN_NS * max(1, times.num_turns)
+        ]
 
     def _since(self, moved_ns: int) -> tuple[float, float, float, int]:
-        """(seconds, ran, delayed, number of waits) from the first look since it moved; else 0."""
+        """(seconds, ran, delayed, number of waits) since the first check after its progress."""
         first, last = self._main_thread
         if first.time_ns <= moved_ns:
             return 0.0, 0.0, 0.0, 0
@@ -131,7 +136,7 @@ class KernelLook:
         )
 
     def look_at_main_thread(self, moved_ns: int) -> None:
-        """Of a process that is quiet; once a second at most."""
+        """Read the counters of the main thread; once a second at most."""
         first, last = self._main_thread
         is_due = time.monotonic_ns() - last.time_ns >= _LOOK_EVERY_NS
         if is_due and self._process.state == "live":
@@ -141,7 +146,7 @@ class KernelLook:
 
 
 def _main_thread(pid: int) -> _MainThread | None:
-    """None where the kernel does not say."""
+    """Counters read now; None if the kernel does not report them."""
     thread = f"/proc/{pid}/task/{pid}/"
     fields, waits = stat_fields(thread + "stat"), num_waits(thread + "status")
     if len(fields) <= SYSTEM_TICKS or waits is None:
@@ -154,7 +159,7 @@ def _main_thread(pid: int) -> _MainThread | None:
 
 
 def _state(process: Process) -> tuple[str, int]:
-    """(kernel's letter: R, S, D, T, ..., clock ticks used); "?" when it does not say."""
+    """(state letter R, S, D, T, …, clock ticks used); "?" if the kernel does not report it."""
     fields = stat_fields(f"/proc/{process.pid}/stat")
     if len(fields) <= SYSTEM_TICKS:
         return "?", 0

@@ -1,4 +1,4 @@
-"""The layout of a role, from what each of its ranks here has told."""
+"""Parallel layout of one role, from the layouts that its ranks on this node reported."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dfx_agent.node.process import Process
 
 
 class LayoutWatch:
-    """The same value until somebody tells something new."""
+    """Caches the layout of one role; a new value is built only when a rank reports a change."""
 
     def __init__(self) -> None:
-        self._told: list[tuple[str, int]] = []
+        self._versions: list[tuple[str, int]] = []
         self._layout = NOT_TOLD
 
     def layout(self, ranks: Collection[Process]) -> Layout:
-        """Groups by name, in which ranks are numbered over the whole job."""
+        """The current layout. Groups list ranks of the whole job, not only of this node."""
         versions = [(process.label, process.follower.layout.version) for process in ranks]
-        if versions != self._told:
-            self._told = versions
+        if versions != self._versions:
+            self._versions = versions
             groups: dict[str, ProcessGroup] = {}
             for process in ranks:
                 groups |= process.follower.layout.groups
@@ -29,11 +29,11 @@ class LayoutWatch:
 
 
 def _place(process: Process) -> Place:
-    told, who = process.follower.layout, process.follower.identity
+    layout, identity = process.follower.layout, process.follower.identity
     return Place(
-        who.rank,
-        who.host,
-        {axis: index for axis, (index, _) in told.places.items()},
-        {axis: size for axis, (_, size) in told.places.items()},
-        told.peers,
+        identity.rank,
+        identity.host,
+        {axis: index for axis, (index, _) in layout.places.items()},
+        {axis: size for axis, (_, size) in layout.places.items()},
+        layout.peers,
     )

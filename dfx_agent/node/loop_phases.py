@@ -1,7 +1,7 @@
-"""Where a step of a process with an event loop went, phase by phase, and how late its loop was.
+"""Time of one step of a process with an event loop, by phase, and how long each blocked the loop.
 
-A phase is a stage, without the stages inside it; several at once each have the time. How long the
-loop was late in one is told where all spans of the step are still known.
+A phase is a stage without the stages nested in it. Concurrent phases each count the full time. The
+blocked time is given only if all spans of the step are still stored.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _KEEP_SPANS = 8192
 _MAX_PHASES, _MAX_HOLDERS = 64, 8
 
 
-class NewestSpans:
-    """The newest 8192 spans of one process; complete from ``since_ns`` on."""
+class RecentSpans:
+    """The latest 8192 spans of one process; none is missing from ``since_ns`` on."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.since_ns = 0
 
-    def take(self, spans: Mapping[int, Row], odd: Mapping[int, Row]) -> None:
-        """What a reading brought, in the order of their ends."""
+    def add(self, spans: Mapping[int, Row], odd: Mapping[int, Row]) -> None:
+        """Add the spans of one poll, in the order of their ends."""
         rows = [*self.rows, *spans.values()]
         rows += (row for span, row in odd.items() if span not in spans)
         if len(rows) > _KEEP_SPANS:
@@ -37,19 +37,19 @@ class NewestSpans:
         self.rows = rows[-_KEEP_SPANS:]
 
     def within(self, window: Window, opened: Iterable[SpanEvent]) -> list[Row] | None:
-        """Those of a step, cut at its ends; None where some of them are not known any more."""
+        """Spans of one step, cut at its bounds; None if some of them are no longer stored."""
         if self.since_ns > window.begin_ns:
             return None
-        known = {row[1]: row for row in self.rows}
+        by_span = {row[1]: row for row in self.rows}
         for event in opened:
-            if event.kind in (STAGE, WAIT) and event.span not in known:
+            if event.kind in (STAGE, WAIT) and event.span not in by_span:
                 begin_ns, span, parent, kind = event.begin_ns, event.span, event.parent, event.kind
-                known[span] = begin_ns, span, STILL_OPEN, parent, kind, event.name
-        return cut_to(window, known.values())
+                by_span[span] = begin_ns, span, STILL_OPEN, parent, kind, event.name
+        return cut_to(window, by_span.values())
 
 
 def cut_to(window: Window, rows: Iterable[Row]) -> list[Row]:
-    """What of spans lies in a step that is over, in the order of their begins."""
+    """The parts of spans that lie in a finished step, in the order of their begins."""
     first_ns, last_ns = window.begin_ns, window.end_ns or window.begin_ns
     cut = (
         (max(begin, first_ns), span, min(end, last_ns), parent if parent < span else 0, kind, name)
@@ -59,7 +59,7 @@ def cut_to(window: Window, rows: Iterable[Row]) -> list[Row]:
 
 
 class _Held(NamedTuple):
-    """A stretch of one phase, of which the loop was held for ``seconds``."""
+    """An interval within one phase in which the loop was blocked for ``seconds``."""
 
     phase: str
     holder: str
@@ -69,7 +69,7 @@ class _Held(NamedTuple):
 def loop_step(
     window: Window, spans: Sequence[Row] | None, held: Iterable[LoopHeld]
 ) -> LoopStep | None:
-    """Of a step that is over; None for one without a number or an end."""
+    """Phases of a finished step; None for a step without a number or an end."""
     if window.step is None or window.end_ns is None:
         return None
     wall = _wall_seconds(window.split)
@@ -82,12 +82,13 @@ def loop_step(
 
 
 def holders(held: Iterable[tuple[str, float]]) -> tuple[LoopHolder, ...]:
-    """Of (name, seconds), who held longest first; eight at most."""
-    seconds: defaultdict[str, list[float]] = defaultdict(list)
-    for name, each in held:
-        seconds[name].append(each)
+    """Blockers from (name, seconds), longest total first; eight at most."""
+    seconds_by_name: defaultdict[str, list[float]] = defaultdict(list)
+    for name, seconds in held:
+        seconds_by_name[name].append(seconds)
     found = [
-        LoopHolder(name, sum(all_of), len(all_of), max(all_of)) for name, all_of in seconds.items()
+        LoopHolder(name, sum(times), len(times), max(times))
+        for name, times in seconds_by_name.items()
     ]
     return tuple(sorted(found, key=lambda holder: -holder.seconds)[:_MAX_HOLDERS])
 
@@ -95,12 +96,12 @@ def holders(held: Iterable[tuple[str, float]]) -> tuple[LoopHolder, ...]:
 def _phase(name: str, seconds: float, parts: Sequence[_Held] | None) -> LoopPhase:
     if parts is None:
         return LoopPhase(name, seconds, None, ())
-    own = [(part.holder, part.seconds) for part in parts if part.phase == name]
-    return LoopPhase(name, seconds, sum(each for _, each in own), holders(own))
+    holds = [(part.holder, part.seconds) for part in parts if part.phase == name]
+    return LoopPhase(name, seconds, sum(hold_seconds for _, hold_seconds in holds), holders(holds))
 
 
 def _wall_seconds(split: Split) -> dict[str, float]:
-    """Seconds of each stage, its waits with it; "" is outside all stages."""
+    """Seconds in each stage, including its waits; "" is the time outside all stages."""
     wall: defaultdict[str, int] = defaultdict(int)
     for stage, value_ns in split.stages_ns.items():
         wall[stage] += value_ns
@@ -116,19 +117,19 @@ def _held_in(window: Window, spans: Sequence[Row], held: Iterable[LoopHeld]) -> 
     reached = nested(spans, begin_ns, end_ns, stages, stretches)
     if reached < end_ns:
         concurrent(spans, reached, end_ns, stages, stretches)
-    return [part for each in held for part in _parts(each, begin_ns, stretches)]
+    return [part for hold in held for part in _parts(hold, begin_ns, stretches)]
 
 
 def _parts(held: LoopHeld, begin_ns: int, stretches: Stretches) -> Iterable[_Held]:
-    """One holder's time by phase; of all its time the same share is its own."""
+    """Split one hold by phase. Each part gets the same share of its time as the whole hold."""
     owners, ends = stretches
     share = held.seconds / max(1, held.end_ns - held.begin_ns)
     now_ns = max(held.begin_ns, begin_ns)
-    for place in range(bisect_right(ends, now_ns), len(ends)):
-        until_ns = min(held.end_ns, ends[place])
+    for index in range(bisect_right(ends, now_ns), len(ends)):
+        until_ns = min(held.end_ns, ends[index])
         if until_ns <= now_ns:
             return
-        for phase in _phases(owners[place]):
+        for phase in _phases(owners[index]):
             yield _Held(phase, held.name, (until_ns - now_ns) * share)
         now_ns = until_ns
 

@@ -1,4 +1,4 @@
-"""What the judge of memory is given of each process: its use, and the limits that it meets."""
+"""Builds the facts for the memory judge: memory use of each process, and the limits that apply."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from dfx_agent.snapshot import DeviceMemory
 
 _LOOK_EVERY_SECONDS = 1.0
 _HOST = ""
-# an eighth of the least that is told as a leak: whose memory has not changed by that much over the
-# steps that are kept needs no limits, and files of the kernel stay unread
+# an eighth of the smallest leak that is reported; limits are not read for a process whose memory
+# changed by less over the stored steps
 _LEAST_CHANGE_BYTES = 4 * 2**20
 _OFFLOAD = "offload"
 
 
 class MemoryReader:
-    """Of one machine; ``facts`` when somebody asks."""
+    """Reads memory facts of the processes on this machine."""
 
     def __init__(self) -> None:
         self._limits = MemoryLimits()
 
     def facts(self, processes: Iterable[Process]) -> tuple[MemoryFacts, ...]:
-        """Of those that live, in their order."""
-        return tuple(self._of(process) for process in processes if process.is_living)
+        """Facts of each live process, in the given order."""
+        return tuple(self._process_facts(process) for process in processes if process.is_living)
 
-    def _of(self, process: Process) -> MemoryFacts:
+    def _process_facts(self, process: Process) -> MemoryFacts:
         memory = process.memory
         windows = [step.window for step in process.windows]
-        lengths = [w.end_ns - w.begin_ns for w in windows if w.end_ns is not None]
+        lengths = [
+            window.end_ns - window.begin_ns for window in windows if window.end_ns is not None
+        ]
         samples = tuple(memory.trend.samples)
         sparse = tuple(map(tuple, memory.trend.sparse_samples.values()))
         has_changed = any(map(_has_changed, (samples, *sparse)))
@@ -43,67 +45,69 @@ class MemoryReader:
             name.startswith(HELD) for name in process.gauges
         )
         rows = device_rows(process.gauges)
-        beside = memory.beside_allocator if len(rows) == 1 else None
+        outside = memory.beside_allocator if len(rows) == 1 else None
         return MemoryFacts(
             process=process.id,
             step=process.step,
             step_seconds=max(1, median(lengths)) / 1e9 if lengths else None,
             samples=samples,
             sparse_samples=sparse,
-            limits=self._limits.of(memory.groups) if has_changed else (),
+            limits=self._limits.read(memory.groups) if has_changed else (),
             devices=tuple(
                 DeviceUse(
-                    r.device,
-                    r.limit_bytes,
-                    r.reserved_bytes,
-                    memory.unused(r.device),
-                    memory.kept(r.device) if offloads else (),
-                    memory.allocated(r.device),
-                    _peak(r),
-                    beside.now_bytes if beside else None,
-                    memory.allocated_before(r.device),
+                    row.device,
+                    row.limit_bytes,
+                    row.reserved_bytes,
+                    memory.unused(row.device),
+                    memory.unused_while_offloaded(row.device) if offloads else (),
+                    memory.allocated(row.device),
+                    _peak(row),
+                    outside.now_bytes if outside else None,
+                    memory.allocated_before(row.device),
                 )
-                for r in rows
+                for row in rows
             ),
             heap=memory.heap.now,
         )
 
 
 def _peak(row: DeviceMemory) -> float | None:
-    told = [*row.stage_peak_bytes.values(), row.allocated_bytes]
-    return max((num_bytes for num_bytes in told if num_bytes is not None), default=None)
+    reported = [*row.stage_peak_bytes.values(), row.allocated_bytes]
+    return max((num_bytes for num_bytes in reported if num_bytes is not None), default=None)
 
 
 def _has_changed(samples: Samples) -> bool:
-    known = [num_bytes for _, num_bytes in samples]
-    return bool(known) and max(known) - min(known) >= _LEAST_CHANGE_BYTES
+    values = [num_bytes for _, num_bytes in samples]
+    return bool(values) and max(values) - min(values) >= _LEAST_CHANGE_BYTES
 
 
 class MemoryLimits:
-    """All limits of this machine that somebody asked for."""
+    """Memory limits of this machine, read at most once a second."""
 
     def __init__(self) -> None:
         self._node = socket.gethostname()
-        self._known: dict[str, MemoryLimit | None] = {}
+        self._limit_by_path: dict[str, MemoryLimit | None] = {}
         self._read_at = 0.0
 
-    def of(self, groups: Iterable[MemoryGroup]) -> tuple[MemoryLimit, ...]:
-        """Those of the groups, in their order, then the host's; without those that have none."""
+    def read(self, groups: Iterable[MemoryGroup]) -> tuple[MemoryLimit, ...]:
+        """Limits of the groups, in the given order, then of the host; without unlimited ones."""
         now = time.monotonic()
         if now - self._read_at >= _LOOK_EVERY_SECONDS:
             self._read_at = now
-            self._known.clear()
-        known = self._known
-        found = []
+            self._limit_by_path.clear()
+        limit_by_path = self._limit_by_path
+        limits = []
         for group in groups:
-            if group.path not in known:
-                known[group.path] = self._read(group.path, group.limit_bytes(), group.used_bytes())
-            found.append(known[group.path])
-        if _HOST not in known:
+            if group.path not in limit_by_path:
+                limit_by_path[group.path] = self._read(
+                    group.path, group.limit_bytes(), group.used_bytes()
+                )
+            limits.append(limit_by_path[group.path])
+        if _HOST not in limit_by_path:
             free, total = available_bytes(), total_bytes()
             used = None if free is None or total is None else total - free
-            known[_HOST] = self._read(_HOST, total, used)
-        return tuple(limit for limit in (*found, known[_HOST]) if limit is not None)
+            limit_by_path[_HOST] = self._read(_HOST, total, used)
+        return tuple(limit for limit in (*limits, limit_by_path[_HOST]) if limit is not None)
 
     def _read(self, path: str, limit: int | None, used: int | None) -> MemoryLimit | None:
         if limit is None or used is None:

@@ -1,7 +1,7 @@
-"""A process of a job that has no guest, as ``/proc`` and now and then its stack show it.
+"""A process of a job that has no guest, observed through ``/proc`` and sampled stacks.
 
-It has a state, processor time, memory and threads; it has no steps, stages or waits, and none are
-made up. What its logs say comes as a rank of the role "log".
+It has a state, CPU time, memory and threads, but no steps, stages or waits. Values from its log
+files appear as a rank of the role "log".
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _LOOK_EVERY_NS = 10**9
 
 
 class OutsideProcess:
-    """One process, named by pid and start time. ``look`` on the reading thread, stacks on any."""
+    """One process, identified by pid and start time.
+
+    Call ``look`` on the reader thread; ``add_stack`` may be called on any thread.
+    """
 
     def __init__(
         self, identity: Identity, pid: int, start_ticks: int, *, is_starting: bool = False
@@ -63,7 +66,7 @@ class OutsideProcess:
         self._memory = process_bytes(self.pid)
 
     def add_stack(self, stage: str | None) -> None:
-        """Where the main thread stood: "" no frame is known, None it could not be read."""
+        """Add a stack sample: the stage of the main thread, "" if unknown, None if unreadable."""
         if stage is None:
             self._num_failed_samples += 1
             return
@@ -75,8 +78,8 @@ class OutsideProcess:
         return RankRow(
             role=identity.role,
             rank=self.label,
-            local_rank=_known(identity.local_rank),
-            world_size=_known(identity.world_size),
+            local_rank=_value_or_none(identity.local_rank),
+            world_size=_value_or_none(identity.world_size),
             node=identity.host,
             pid=self.pid,
             attempt=identity.attempt,
@@ -108,7 +111,7 @@ class OutsideProcess:
         )
 
     def _rank_state(self) -> RankState:
-        """How it ended cannot be told: its parent alone knows the exit status."""
+        """An exit status is never known: only the parent process receives it."""
         return "live" if self.is_living else "exited"
 
     def _look(self) -> OutsideLook:
@@ -131,7 +134,10 @@ class OutsideProcess:
 
 
 def placed(processes: Iterable[OutsideProcess]) -> tuple[OutsideProcess, ...]:
-    """One for each role and rank: who is gone gives way to who came later, two alive both stay."""
+    """One process per role and rank: a later process replaces an exited one.
+
+    If two live processes have the same rank, both stay and the label of the later one gets its pid.
+    """
     by_place: dict[tuple[str, str], OutsideProcess] = {}
     for process in sorted(processes, key=lambda process: process.start_ticks):
         before = by_place.get((process.identity.role, process.label))
@@ -142,7 +148,7 @@ def placed(processes: Iterable[OutsideProcess]) -> tuple[OutsideProcess, ...]:
 
 
 def verdicts(processes: Iterable[OutsideProcess]) -> tuple[Verdict, ...]:
-    """That nothing can be concluded: whom the others wait for does not show from outside."""
+    """Verdicts that nothing can be concluded: waits for other ranks are invisible from outside."""
     living = [process for process in processes if process.is_living]
     roles = Counter(process.identity.role for process in living if not process.is_starting)
     return *_starting([process for process in living if process.is_starting]), *(
@@ -157,7 +163,7 @@ def verdicts(processes: Iterable[OutsideProcess]) -> tuple[Verdict, ...]:
 
 
 def _starting(processes: list[OutsideProcess]) -> tuple[Verdict, ...]:
-    """Ranks that have written nothing yet, since the first of them began."""
+    """A verdict about ranks that have written no record yet."""
     if not processes:
         return ()
     first = min(processes, key=lambda process: process.start_ticks)
@@ -171,7 +177,7 @@ def _starting(processes: list[OutsideProcess]) -> tuple[Verdict, ...]:
 
 
 def _thread_states(pid: int) -> list[str]:
-    """The kernel's letter for each thread."""
+    """The kernel's state letter of each thread."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -180,5 +186,5 @@ def _thread_states(pid: int) -> list[str]:
     return [found[0] for found in fields if found]
 
 
-def _known(value: int) -> int | None:
+def _value_or_none(value: int) -> int | None:
     return None if value == UNKNOWN else value

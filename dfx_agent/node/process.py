@@ -1,4 +1,7 @@
-"""What one process' records say: spans into the time account, the rest into plain state."""
+"""One training process as the agent sees it: decodes its records and stores the resulting state.
+
+Spans go to the time account. Other records become plain attributes: counters, gauges, scalars.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from dfx_agent.node.segments.records import (
     MOST,
     Collective,
     DeviceTime,
-    Group,
+    GroupCounts,
     LedgerRecord,
     LoopHeld,
     LoopLag,
@@ -31,11 +34,11 @@ from dfx_agent.node.segments.records import (
 )
 from dfx_agent.node.thread_moves import ThreadMoves
 from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window, as_accounted
-from dfx_agent.node.time.counts import StepCounts, as_told
+from dfx_agent.node.time.counts import StepCounts, reported_tokens
 from dfx_agent.node.time.span_book import SpanBook
 from dfx_agent.node.time.stamps import Stamp, Stamps
 from dfx_agent.node.time.sweep import Row
-from dfx_agent.node.time.totals import CollectiveCounts, KeptTotals, Totals, num_up_to
+from dfx_agent.node.time.totals import CollectiveCounts, StoredTotals, Totals, num_up_to
 from dfx_agent.node.time.work import ClosedWork, WorkAccount
 from dfx_agent.wire.records import (
     COLLECTIVES,
@@ -70,22 +73,25 @@ _WIDE = COLLECTIVES | LOOP_KINDS | {DEVICE_TIME, LEDGER}  # kinds that use every
 
 @dataclass
 class ClosedStep:
-    """A step this process has passed."""
+    """A step that one process has finished."""
 
     window: Window
+    # tokens of the step by kind, for example "prompt"
     tokens: dict[str, float] = field(default_factory=dict)
     num_forward_tokens: float | None = None
-    busy_seconds: float | None = None  # CPU time of its thread
+    # CPU time of the training thread, measured by the guest
+    busy_seconds: float | None = None
     num_samples: float | None = None  # rows of forward passes for training
-    processor: SchedTimes | None = None  # the same by the kernel, and how long it waited for a CPU
+    # CPU time and time spent runnable without a CPU, as the kernel counts them
+    processor: SchedTimes | None = None
     groups: Mapping[str, GroupTime] = field(default_factory=dict)
     work: ClosedWork | None = None
 
 
 class Process:
-    """One training process, from its first record to its end."""
+    """One training process, from its first record to its exit."""
 
-    # the first so many of collectives and device_times an earlier agent counted, with this result
+    # how many of `collectives` and `device_times` an earlier agent has counted already
     num_counted = 0, 0
     earlier_collectives: tuple[CollectiveCounts, ...] = ()
 
@@ -93,108 +99,113 @@ class Process:
         self.follower = follower
         self.attempt = follower.identity.attempt
         self.label = ""
-        self.filed_as = follower.identity
+        self.registered_as = follower.identity
         self.state: Liveness = "live"
-        self.looked_ns = self.lived_ns = 0  # when we looked whether it lives; the same, and it did
+        self.liveness_checked_ns = self.last_alive_ns = (
+            0  # last liveness check; last check that found it alive
+        )
         self.account: TimeAccount | None = None
         self._num_earlier = self.num_strange = self.step_flags = 0
         self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
         self.tokens, self.queues = dict[str, float](), dict[str, float]()
         self.policy_version: int | None = None
-        # by the newest record; ``step`` is one reading behind
-        self.told_step: int | None = None
+        # step of the latest record; ``step`` is one poll behind
+        self.latest_step: int | None = None
         self.scalars: dict[str, ScalarRecord] = {}
-        self.scalars_version = next(_versions)  # another one, of no other process, when one came
+        # changes with every new scalar; no two processes ever share a version
+        self.scalars_version = next(_versions)
         self.inflight: list[SpanEvent] = []
         self._stamps = Stamps()
-        self.ring_share = 1.0  # of its ring that the last reading brought
+        self.ring_share = 1.0  # how much of the ring the last poll filled, 0 to 1
         self.last_event_ns: int | None = None
         self._step_counts, self._work = StepCounts(), WorkAccount()
         self._processor = ProcessorTimes()
-        # of the newest reading, and of the one before; the first reading without news accounts yet
+        # time of the latest poll and of the one before, which is accounted up to now
         self._before_ns = self._due_ns = self._next_look_ns = 0
         self._is_settled = False
-        self.num_readings_with_news = 0
+        self.num_polls_with_records = 0
         self._carried = Totals()
-        self._kept: KeptTotals | None = None
+        self._stored: StoredTotals | None = None
         self.counters, self.gauges = dict[str, float](), dict[str, float]()
-        self.groups: dict[str, Group] = {}
-        self.collectives: list[Collective] = []  # of the last reading
-        self.device_times: list[DeviceTime] = []  # of the last reading
-        self.ledger: list[LedgerRecord] = []  # of the last reading
+        self.groups: dict[str, GroupCounts] = {}
+        self.collectives: list[Collective] = []  # of the last poll
+        self.device_times: list[DeviceTime] = []  # of the last poll
+        self.ledger: list[LedgerRecord] = []  # of the last poll
         self._spans = SpanBook()
         self.memory, self.devices = ProcessMemory(), DeviceStages()
         self.thread_moves = ThreadMoves()
         self.loop = LoopAccount()
 
     @property
-    def is_misfiled(self) -> bool:
-        """Preloaded, it was seen as its environment said; then its own code called init."""
-        was, now = self.filed_as, self.follower.identity
+    def has_new_identity(self) -> bool:
+        """Whether init() changed run, role or rank after the agent had registered the process."""
+        was, now = self.registered_as, self.follower.identity
         return (was.run, was.role, was.rank) != (now.run, now.role, now.rank)
 
     @property
     def is_living(self) -> bool:
+        """Whether the last poll found the process running; "unknown" counts as running."""
         return self.state in ("live", "unknown")
 
     @property
     def id(self) -> ProcessId:
-        """Which process it is, of those that had or have its place."""
+        """Identifies this process among all processes that had the same role and label."""
         created_ns = self.follower.preamble.created_epoch_ns
-        return ProcessId(self.filed_as.role, self.label, created_ns)
+        return ProcessId(self.registered_as.role, self.label, created_ns)
 
     @property
     def seat(self) -> Seat:
-        """Its place in the job, as it is filed."""
-        known = self.filed_as
+        """Where this process belongs in the job: role, rank, node and attempt."""
+        identity = self.registered_as
         return Seat(
-            role=known.role, label=self.label, rank=known.rank, local_rank=known.local_rank,
-            world_size=known.world_size, node=known.host, attempt=self.attempt, state=self.state,
-            pid=self.pid, created_ns=self.follower.preamble.created_epoch_ns,
+            role=identity.role, label=self.label, rank=identity.rank,
+            local_rank=identity.local_rank, world_size=identity.world_size, node=identity.host,
+            attempt=self.attempt, state=self.state, pid=self.pid,
+            created_ns=self.follower.preamble.created_epoch_ns,
             num_lost_records=self.follower.num_lost,
             counts_from_attach=bool(self.step_flags & FROM_ATTACH),
-            is_late=self.follower.is_told_late,
+            is_late=self.follower.is_written_by_agent,
         )  # fmt: skip
 
     @property
     def stamps(self) -> Mapping[tuple[str, int], Stamp]:
-        """(stage, slot) -> when it last began and ended; see Stamps."""
+        """(stage, slot) -> when the stage last began and ended; see Stamps."""
         return self._stamps.by_slot
 
     @property
     def step(self) -> int | None:
-        """The step it is in; None before the first ``set_step``."""
+        """The current step; None before the first ``set_step``."""
         return self.account.current.step if self.account else None
 
     def liveness(self) -> Liveness:
-        """Asked now; when is remembered."""
-        self.looked_ns = time.monotonic_ns()
+        """Check now whether it is alive, and store the time of the check."""
+        self.liveness_checked_ns = time.monotonic_ns()
         state = self.follower.liveness()
         if state in ("live", "unknown"):
-            self.lived_ns = self.looked_ns
+            self.last_alive_ns = self.liveness_checked_ns
         return state
 
-    def follower_lives(self) -> bool:
-        """Asked now, not at the last reading: a successor may appear before the death is seen."""
+    def is_alive_now(self) -> bool:
+        """Check now whether it is alive; a successor may appear before the next poll."""
         return self.is_living and self.liveness() in ("live", "unknown")
 
-    def is_there(self) -> bool:
-        """Asked now: whether it lives, or has closed its segment and is still ending."""
-        return self.follower_lives() or (self.state == "exited" and self.follower.still_runs())
+    def is_alive_or_exiting(self) -> bool:
+        """Check now whether it is alive, or is still exiting after it closed its segment."""
+        return self.is_alive_now() or (self.state == "exited" and self.follower.still_runs())
 
-    def became(self, other: Process) -> bool:
-        """Whether ``other`` is this very process after an exec, which closes no segment."""
+    def is_same_process(self, other: Process) -> bool:
+        """Whether ``other`` is the same OS process after an exec, which closes no segment."""
         mine, its = self.follower.preamble, other.follower.preamble
         same = (mine.boot_id, mine.pid_namespace, mine.pid, mine.start_ticks)
         return same == (its.boot_id, its.pid_namespace, its.pid, its.start_ticks)
 
     def totals(self) -> Totals:
-        """Everything since the rank was first seen, earlier attempts included."""
+        """Counters since the rank was first seen, including earlier attempts."""
         self.catch_up()
         account, follower = self.account, self.follower
         totals = Totals(
             account.totals() if account else Split(),
-            as_told(self.tokens),
+            reported_tokens(self.tokens),
             dict(self.counters),
             follower.num_read,
             follower.num_lost - self._num_earlier,
@@ -205,58 +216,58 @@ class Process:
         totals.merge(self._carried)
         return totals
 
-    def succeed(self, other: Process) -> None:
-        """Take over the place of a process that is gone: counters of the rank go on."""
+    def replace_process(self, other: Process) -> None:
+        """Replace an exited process of the same rank, and continue its counters."""
         self.label = other.label
-        self.go_on(other.attempt, other.totals())
+        self.continue_from(other.attempt, other.totals())
 
-    def go_on(self, attempt: int, totals: Totals) -> None:
-        """What was known of the rank before."""
+    def continue_from(self, attempt: int, totals: Totals) -> None:
+        """Continue the counters of an earlier attempt of this rank."""
         self.attempt = max(self.attempt, attempt + 1)
         self._carried = totals
 
-    def resume(self, kept: KeptTotals) -> None:
-        """Go on from what another agent knew, once our first reading has come as far as it did."""
-        self._kept, self.earlier_collectives = kept, kept.collectives
+    def resume(self, stored: StoredTotals) -> None:
+        """Continue from the totals of an earlier agent; they apply at the first poll."""
+        self._stored, self.earlier_collectives = stored, stored.collectives
 
-    def to_keep(self, collectives: tuple[CollectiveCounts, ...]) -> KeptTotals | None:
-        """For the next agent, with those of its rank; None before the first reading."""
-        if self.account is None or self._kept is not None:
-            return self._kept
+    def stored_totals(self, collectives: tuple[CollectiveCounts, ...]) -> StoredTotals | None:
+        """Totals for the next agent; None before the first poll."""
+        if self.account is None or self._stored is not None:
+            return self._stored
         totals = self.totals()
-        totals.num_guest_drops = self._carried.num_guest_drops  # the segment itself knows its own
-        return KeptTotals(self.follower.position, self.account.watermark_ns, totals, collectives)
+        totals.num_guest_drops = self._carried.num_guest_drops  # the segment stores the rest
+        return StoredTotals(self.follower.position, self.account.watermark_ns, totals, collectives)
 
     def poll(self, *, is_last: bool = False) -> tuple[list[ScalarRecord], list[ClosedStep]]:
-        """Read what is new: (scalars, steps this process has passed since the last call)."""
+        """Read new records. Returns (scalars, steps finished since the last poll)."""
         if self._is_settled and not is_last and self.follower.is_quiet():
-            self._stand_still(time.monotonic_ns())
+            self._skip_poll(time.monotonic_ns())
             return [], []
-        kept, self._kept, self.num_counted = self._kept, None, (0, 0)
-        batch = self.follower.poll(is_last=is_last, up_to=kept.position if kept else 0)
-        if self.account is None and kept is None:
+        stored, self._stored, self.num_counted = self._stored, None, (0, 0)
+        batch = self.follower.poll(is_last=is_last, up_to=stored.position if stored else 0)
+        if self.account is None and stored is None:
             self._num_earlier = self.follower.num_overwritten
         self.ring_share = len(batch.packed) / (RECORD.size * self.follower.preamble.num_records)
-        if kept is None:
-            scalars = self._take(batch)
+        if stored is None:
+            scalars = self._read_batch(batch)
             account = self._account(batch)
             account.note_open(map(as_accounted, self.inflight))
         else:
-            scalars = self._take_again(batch, kept)
+            scalars = self._read_again(batch, stored)
             account = self._account(batch)
-        self.devices.advance(account, self._before_ns)  # spans begun before that are known
+        self.devices.advance(account, self._before_ns)  # all spans that began earlier are read
         self._due_ns, self._before_ns = self._before_ns, batch.time_ns
         self._is_settled = not batch.packed
-        self.num_readings_with_news += 1
+        self.num_polls_with_records += 1
         if self.state == "live":
             self._processor.look(batch.time_ns, self.pid, self._training_thread())
         closed = self._closed_steps(account)
-        if self.state == "live":  # else the pid may be somebody else's, or of another namespace
+        if self.state == "live":  # else the pid may belong to another process or namespace
             self._sample_memory(batch.time_ns, closed)
         return scalars, closed
 
-    def _stand_still(self, now_ns: int) -> None:
-        """A reading without news: time goes on, and is accounted when somebody asks for it."""
+    def _skip_poll(self, now_ns: int) -> None:
+        """Handle a poll without new records; the elapsed time is accounted when it is needed."""
         self._due_ns, self._before_ns = self._before_ns, now_ns
         if self.collectives or self.device_times or self.ledger:
             self.collectives, self.device_times, self.ledger = [], [], []
@@ -268,42 +279,42 @@ class Process:
             self.memory.sample(now_ns, self.pid, None, self.inflight, is_step_over=False)
 
     def catch_up(self) -> None:
-        """Account the time of readings without news: up to one reading ago, as ever."""
+        """Account time that polls without new records have skipped, up to the previous poll."""
         if self.account is not None:
             self.devices.advance(self.account, self._due_ns)
 
-    def _take_again(self, batch: Batch, kept: KeptTotals) -> list[ScalarRecord]:
-        """Our first reading, of which another agent has counted all up to ``kept``.
+    def _read_again(self, batch: Batch, stored: StoredTotals) -> list[ScalarRecord]:
+        """First poll after another agent has read this process up to ``stored.position``.
 
-        It is taken for what it tells of the newest steps; what it adds to the counters up to there
-        is taken off again. Time is compared at one instant, counts at one record.
+        Records up to that position are read again, because the latest steps need them. Their
+        contribution to the counters is subtracted: by time for durations, by record for counts.
         """
-        num_known = num_up_to(kept.position, batch.packed) * RECORD.size
+        num_known = num_up_to(stored.position, batch.packed) * RECORD.size
         account = self._account(batch)  # begins at the oldest record
-        scalars = self._take(replace(batch, packed=batch.packed[:num_known]))
+        scalars = self._read_batch(replace(batch, packed=batch.packed[:num_known]))
         before = self.totals()
         before.num_records = num_known // RECORD.size
-        before.num_lost = min(self.follower.num_lost, kept.position - before.num_records)
-        of_reading = self.collectives, self.device_times, self.ledger
-        scalars += self._take(replace(batch, packed=batch.packed[num_known:]))
-        self.collectives[:0], self.device_times[:0], self.ledger[:0] = of_reading
-        self.num_counted = len(of_reading[0]), len(of_reading[1])
+        before.num_lost = min(self.follower.num_lost, stored.position - before.num_records)
+        earlier = self.collectives, self.device_times, self.ledger
+        scalars += self._read_batch(replace(batch, packed=batch.packed[num_known:]))
+        self.collectives[:0], self.device_times[:0], self.ledger[:0] = earlier
+        self.num_counted = len(earlier[0]), len(earlier[1])
         account.note_open(map(as_accounted, self.inflight))
-        account.advance(min(kept.until_ns, batch.time_ns))
+        account.advance(min(stored.until_ns, batch.time_ns))
         before.split = account.totals()
         before.split.merge(self._carried.split)
         before.num_guest_drops = self._carried.num_guest_drops
-        self._carried.merge(kept.totals)
+        self._carried.merge(stored.totals)
         self._carried.merge(before, -1)
         return scalars
 
     def finish(self, state: Liveness) -> tuple[list[ScalarRecord], list[ClosedStep]]:
-        """The process is gone: read to the end and close its account."""
+        """The process has exited: read its last records and close the time account."""
         self.state = state
         scalars, closed = self.poll(is_last=True)
         self.follower.finish()
         account = self._account(Batch(self._before_ns, [], bytearray()))
-        # a step that hooks count ends with its optimizer, or with an exception
+        # a step counted by hooks ends with its optimizer step, or with an exception
         has_step = not self.step_flags & COUNTED or self.follower.failure is not None
         end_ns = self.last_event_ns or account.watermark_ns
         account.finish(end_ns, orderly=state == "exited", has_step=has_step)
@@ -311,11 +322,11 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """As it is seen from here, where it is; else as it sees itself."""
+        """The pid in this namespace if it is visible, else the pid that the process sees."""
         return self.follower.pid or self.follower.preamble.pid
 
     def _training_thread(self) -> int:
-        """As it is seen from here: of other threads of a container only the inner id is known."""
+        """Thread id in this namespace; of a container only the main thread's id is known here."""
         thread, is_outside = self._step_counts.thread, self.pid != self.follower.preamble.pid
         return thread if thread and not is_outside else self.pid
 
@@ -334,16 +345,16 @@ class Process:
             self.account = TimeAccount(min(begin, batch.time_ns))
         return self.account
 
-    def _take(self, batch: Batch) -> list[ScalarRecord]:
+    def _read_batch(self, batch: Batch) -> list[ScalarRecord]:
         account = self._account(batch)
         future, watermark = batch.time_ns + _FUTURE_NS, account.watermark_ns
         spans: dict[int, Row] = {}
         odd: dict[int, Row] = {}
         ended: defaultdict[str, list[Row]] = defaultdict(list)
-        others: list[tuple[int, str]] = []  # where the record is, and its name
+        others: list[tuple[int, str]] = []  # offset of the record, and its name
         names, name = self.follower.names, self.follower.name
         last, at = self.last_event_ns or 0, -RECORD.size
-        stage, wait, size = STAGE, WAIT, RECORD.size  # a local name is faster
+        stage, wait, size = STAGE, WAIT, RECORD.size  # local names are faster
         for t0, t1, span, parent, flagged, name_id in SPAN_FIELDS.iter_unpack(batch.packed):
             at += size
             if (
@@ -371,28 +382,29 @@ class Process:
                 ended[text].append(row)
         account.add_new(spans)
         account.add(odd)
-        for text, rows in self._work.noted(ended).items():
+        self._work.note_stages(ended)
+        for text, rows in ended.items():
             self._stamps.end(text, rows)
-        scalars = self._take_others(account, batch.packed, others)
-        self.loop.take_spans(spans, odd)
+        scalars = self._read_others(account, batch.packed, others)
+        self.loop.add_spans(spans, odd)
         self._spans.note(spans, odd)
         self.last_event_ns = last or None
         self._note_inflight([e for e in batch.inflight if e.begin_ns <= future], batch.packed)
         return scalars
 
-    def _take_others(
+    def _read_others(
         self, account: TimeAccount, packed: bytearray, places: list[tuple[int, str]]
     ) -> list[ScalarRecord]:
-        """Records that are no spans: (where, name), in their order; returns the scalars."""
+        """Read records that are no spans, given as (offset, name). Returns the scalars."""
         scalars: list[ScalarRecord] = []
         self.collectives, self.device_times, self.ledger = [], [], []
-        unpack_from, tokens, told_step = RECORD.unpack_from, self.tokens, self.told_step
+        unpack_from, tokens, latest_step = RECORD.unpack_from, self.tokens, self.latest_step
         for at, text in places:
             _, t0, t1, value, step, span, parent, thread, flagged, _, _ = unpack_from(packed, at)
             kind = flagged & KIND_MASK
             if kind == SCALAR:
                 number = None if step == NO_STEP else step
-                scalars.append(ScalarRecord(text, value, number, t0, told_step))
+                scalars.append(ScalarRecord(text, value, number, t0, latest_step))
             elif kind == TOKENS and 0.0 <= value <= MOST:
                 tokens[text] = tokens.get(text, 0.0) + value
                 self._step_counts.add_tokens(step, text, value)
@@ -401,12 +413,12 @@ class Process:
             elif kind == STEP:
                 account.begin_step(t0, step)
                 self._step_counts.begin_step(step, thread, value)
-                self.told_step = told_step = step
+                self.latest_step = latest_step = step
                 self.step_flags = flagged & ~KIND_MASK
             elif kind in _WIDE:
-                self._take_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
+                self._read_wide(flagged, text, (t0, t1, value, step, span, parent), thread)
             else:
-                self._take_count(kind, text, value, step)
+                self._read_count(kind, text, value, step)
         if scalars:
             self.scalars |= {scalar[0]: scalar for scalar in scalars}
             self.scalars_version = next(_versions)
@@ -415,50 +427,50 @@ class Process:
     def _note_inflight(self, events: list[SpanEvent], packed: bytearray) -> None:
         events = [event for event in events if event.span]
         self.inflight = events
-        self.thread_moves.take(packed, events, self._step_counts.thread)
+        self.thread_moves.read_records(packed, events, self._step_counts.thread)
         for event in events:
             self._spans.note_open(event)
             if event.kind == STAGE:
                 self._stamps.begin(event.span, event.name, event.begin_ns)
 
-    def _take_wide(self, flagged: int, text: str, fields: SixFields, thread: int) -> None:
-        told = wide_record(flagged, text, fields, thread)
-        if told is None:
+    def _read_wide(self, flagged: int, text: str, fields: SixFields, thread: int) -> None:
+        record = wide_record(flagged, text, fields, thread)
+        if record is None:
             self.num_strange += 1
-        elif isinstance(told, LedgerRecord):
-            self.ledger.append(told)
-        elif isinstance(told, DeviceTime):
-            self.device_times.append(told)
-        elif isinstance(told, LoopLag):
-            self.loop.take_lag(told)
-        elif isinstance(told, LoopHeld):
-            self.loop.take_held(told)
+        elif isinstance(record, LedgerRecord):
+            self.ledger.append(record)
+        elif isinstance(record, DeviceTime):
+            self.device_times.append(record)
+        elif isinstance(record, LoopLag):
+            self.loop.add_lag(record)
+        elif isinstance(record, LoopHeld):
+            self.loop.add_held(record)
         else:
-            self.thread_moves.note_collective(told, thread)
-            self._note_collective(told)
+            self.thread_moves.note_collective(record, thread)
+            self._note_collective(record)
 
-    def _note_collective(self, told: Collective) -> None:
-        if told.num_bytes < 0:
+    def _note_collective(self, record: Collective) -> None:
+        if record.num_bytes < 0:
             self.num_strange += 1
-            told = told._replace(num_bytes=0.0)
-        self.collectives.append(told)
-        if told.span and (told.is_blocking or told.is_wait) and self.account:
-            row = told.begin_ns, told.span, told.end_ns, told.parent, WAIT, "collective"
-            self.account.add({told.span: row})
+            record = record._replace(num_bytes=0.0)
+        self.collectives.append(record)
+        if record.span and (record.is_blocking or record.is_wait) and self.account:
+            row = record.begin_ns, record.span, record.end_ns, record.parent, WAIT, "collective"
+            self.account.add({record.span: row})
 
     def stage_of(self, parent: int) -> str:
-        """The innermost stage around a span; "" when there was none or it is not known any more."""
+        """The innermost stage around a span; "" if there is none or it is no longer stored."""
         return self._spans.stage_of(parent)
 
-    def _take_group(self, name: str, enqueued: int, completed: float) -> None:
-        known = self.groups.get(name)
+    def _update_group(self, name: str, enqueued: int, completed: float) -> None:
+        group = self.groups.get(name)
         num_completed = int(completed) if completed >= 0 else None
-        if known is None or enqueued < known.num_enqueued:
-            self.groups[name] = Group(enqueued, enqueued, num_completed)
+        if group is None or enqueued < group.num_enqueued:
+            self.groups[name] = GroupCounts(enqueued, enqueued, num_completed)
         else:
-            known.num_enqueued, known.num_completed = enqueued, num_completed
+            group.num_enqueued, group.num_completed = enqueued, num_completed
 
-    def _take_count(self, kind: int, name: str, value: float, step: int) -> None:
+    def _read_count(self, kind: int, name: str, value: float, step: int) -> None:
         if not isfinite(value):
             self.num_strange += 1
         elif kind == POLICY_VERSION:
@@ -472,7 +484,7 @@ class Process:
         elif kind == GAUGE:
             self.gauges[name] = value
         elif kind == GROUP:
-            self._take_group(name, step, value)
+            self._update_group(name, step, value)
         else:
             self.num_strange += 1
 
@@ -481,10 +493,10 @@ class Process:
         for window in account.finished:
             self._stamps.end_step(window)
             if window.step is not None:
-                counts = self._step_counts.take(window.step)
+                counts = self._step_counts.pop(window.step)
                 end_ns = window.begin_ns if window.end_ns is None else window.end_ns
                 had = self._processor.between(window.begin_ns, end_ns)
-                work = self._work.take(window.step, window.begin_ns, end_ns)
+                work = self._work.pop(window.step, window.begin_ns, end_ns)
                 closed.append(ClosedStep(window, *counts, had, work=work))
         account.finished.clear()
         self.windows.extend(closed)

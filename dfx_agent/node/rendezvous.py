@@ -1,4 +1,4 @@
-"""Where a process meets the other ranks of its job, as its launcher told it."""
+"""Rendezvous address of a process: where it meets the other ranks of its job."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dfx_agent.wire.segment import boot_id
 
 
 def rendezvous_of(pid: int) -> str:
-    """As in "10.0.0.1:29500"; "" where its environment does not say it, or may not be read.
+    """For example "10.0.0.1:29500"; "" if the environment has no address or is not readable.
 
-    A loopback address is one of its network namespace: two hosts may both have it.
+    A loopback address is only valid in its network namespace, so the namespace is added to it.
     """
     host, port = (environment_value(pid, name) for name in ("MASTER_ADDR", "MASTER_PORT"))
     if not host or not port:
@@ -21,7 +21,7 @@ def rendezvous_of(pid: int) -> str:
 
 
 def _network_of(pid: int) -> str:
-    """Which network namespace, of which boot."""
+    """Identifies the network namespace and the boot."""
     try:
         return f"{boot_id().hex()[:8]}/{os.readlink(f'/proc/{pid}/ns/net')}"
     except OSError:

@@ -1,4 +1,4 @@
-"""Sentences about processes of a job that this node sees without a guest in them."""
+"""Sentences about processes that this node can see but that have no guest."""
 
 from __future__ import annotations
 

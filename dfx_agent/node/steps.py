@@ -1,8 +1,8 @@
-"""Steps of one role on this node as they close: what each rank worked and waited in them.
+"""Finished steps of one role on this node: work and waiting time of each rank.
 
-A step is returned when every living rank has passed it: collectives are matched by then. Of one
-that is superseded, what ranks have passed of it is returned one reading later, and the others'
-part when they pass it.
+A step is returned when every live rank has finished it, because its collectives are matched by
+then. If ranks are already two steps further, the finished parts are returned one poll later; the
+other ranks' parts follow when they finish the step.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from dfx_agent.node.process import ClosedStep, Process
 
 
 class StepWatch:
-    """The steps of one role, as they close."""
+    """Collects the steps of one role and returns each when it is finished."""
 
     def __init__(self) -> None:
-        self._overdue: set[int] = set()  # superseded at the reading before
+        self._overdue: set[int] = set()  # steps that later steps had superseded at the last poll
         self._open: dict[int, dict[Process, ClosedStep]] = {}
-        self._known: dict[str, Process] = {}
+        self._process_by_label: dict[str, Process] = {}
         self._layout = LayoutWatch()
 
     def add(self, process: Process, closed: Iterable[ClosedStep]) -> bool:
-        """Steps that one process has passed. False: it took another one's place."""
-        before = self._known.setdefault(process.label, process)
-        if before is not process:  # a restart: the others begin anew too
-            self._known = {process.label: process}
+        """Add finished steps of one process. False if it replaced another process of the rank."""
+        before = self._process_by_label.setdefault(process.label, process)
+        if before is not process:  # after a restart the other ranks restart too
+            self._process_by_label = {process.label: process}
             self._open.clear()
             self._overdue.clear()
         for step in closed:
@@ -47,30 +47,30 @@ class StepWatch:
                 self._open.setdefault(step.window.step, {})[process] = step
         return before is process
 
-    def let_go(self, process: Process) -> None:
-        """It ended long ago."""
-        if self._known.get(process.label) is process:
-            del self._known[process.label]
+    def remove_process(self, process: Process) -> None:
+        """Drop an exited process and its unfinished steps."""
+        if self._process_by_label.get(process.label) is process:
+            del self._process_by_label[process.label]
         for closed in self._open.values():
             closed.pop(process, None)
         self._open = {number: closed for number, closed in self._open.items() if closed}
 
     def close(self, living: Collection[Process], collectives: Collectives) -> list[Step]:
-        """Take the steps that all of ``living`` have passed, at the end of the job all ranks."""
-        awaited, taken = living or self._known.values(), []
+        """Remove and return the steps that all ``living`` ranks, or all exited ones, finished."""
+        awaited, finished = living or self._process_by_label.values(), []
         for number, closed in sorted(self._open.items()):
             if number in self._overdue or all(process in closed for process in awaited):
-                taken.append(_step(number, self._open.pop(number), collectives))
-        newest = max((p.step for p in living if p.step is not None), default=-1)
+                finished.append(_step(number, self._open.pop(number), collectives))
+        latest = max((p.step for p in living if p.step is not None), default=-1)
         self._overdue = {
-            number for number in self._open if not living or newest >= number + SUPERSEDED_BY
+            number for number in self._open if not living or latest >= number + SUPERSEDED_BY
         }
         for number in sorted(self._open)[:-MAX_OPEN_STEPS]:
             del self._open[number]
-        return taken
+        return finished
 
     def facts(self, role: str, ranks: Collection[Process], collectives: Collectives) -> RoleSteps:
-        """Without its steps; ``ranks`` are those of the role that are seen, at least one."""
+        """Facts about the role, without its steps. ``ranks``: its known ranks, at least one."""
         ratios = [collectives.coverage_ratio(process) for process in ranks]
         coverage = min((ratio for ratio in ratios if ratio is not None), default=None)
         world_size = max(process.follower.identity.world_size for process in ranks)
@@ -78,7 +78,7 @@ class StepWatch:
         return RoleSteps(role, (), coverage, len(ranks), world_size, self.layout(ranks), states)
 
     def layout(self, ranks: Collection[Process]) -> Layout:
-        """As these ranks have told it; the same value until somebody tells something new."""
+        """The layout that these ranks reported; the same object until one reports a change."""
         return self._layout.layout(ranks)
 
 
@@ -87,7 +87,7 @@ def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collec
     for process, step in closed.items():
         window = step.window
         end_ns = window.begin_ns if window.end_ns is None else window.end_ns
-        transfer_ns = collectives.take_transfer_ns(process, window.begin_ns, end_ns)
+        transfer_ns = collectives.pop_transfer_ns(process, window.begin_ns, end_ns)
         ranks[process.label] = rank_step(step, transfer_ns / 1e9)
     begin = min(p.follower.epoch_seconds(s.window.begin_ns) for p, s in closed.items())
     end = max(p.follower.epoch_seconds(s.window.end_ns or 0) for p, s in closed.items())
@@ -96,17 +96,17 @@ def _step(number: int, closed: Mapping[Process, ClosedStep], collectives: Collec
 
 
 def rank_step(closed: ClosedStep, transfer_seconds: float) -> RankStep:
-    """``transfer_seconds``: of its collectives that were matched with those of its peers."""
+    """``transfer_seconds``: time in collectives that were matched with those of other ranks."""
     split, tokens = closed.window.split.as_seconds(), closed.tokens
     waits = {kind: sum(stages.values()) for kind, stages in split.wait_seconds.items()}
     blocked = sum(seconds for kind, seconds in waits.items() if kind in PEER_WAITS)
-    # collectives in threads beside a stage are matched too, but nobody waits in them
+    # collectives in threads next to a stage are matched too, but no training thread waits in them
     transfer = min(transfer_seconds, blocked)
     parts: dict[Part, float] = {IDLE: split.idle_seconds, TRANSFER: transfer}
     parts |= {("stage", stage): seconds for stage, seconds in split.stage_seconds.items()}
     parts |= {("wait", kind): s for kind, s in waits.items() if kind not in PEER_WAITS}
     num_tokens = sum(tokens.values()) if tokens else None
-    waited = round(blocked - transfer, 9)  # clocks tell nanoseconds
+    waited = round(blocked - transfer, 9)  # clocks have nanosecond resolution
     forward, busy = closed.num_forward_tokens, closed.busy_seconds
     return RankStep(
         split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor,

@@ -1,7 +1,7 @@
-"""What one process has done lately, as far as a hang shows in it.
+"""Recent activity of one process, as far as hang detection needs it.
 
-When it last moved, how long its stages take, and how far it is in every process group. All times
-are nanoseconds of the host's monotonic clock, which ranks on one host share.
+That is: when the process last made progress, how long its stages take, and which collective it has
+reached in each process group. Times are nanoseconds of the host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from dfx_agent.wire.segment import FLIGHT_SUFFIX
 _KEEP_DURATIONS = 64
 _KEEP_GAPS, _SHORTEST_GAP_NS, _REMEMBER_GAPS_NS = 256, 10**9, 3600 * 10**9
 _KEEP_OPERATIONS = 256
-_NEWEST_COLLECTIVES = 512
+_MAX_COLLECTIVES = 512
 _LOOK_EVERY_NS = 10**9
 _QUIET_SECONDS = 2.0
-# who has moved or come to wait since then is nobody's fault yet
-_STANDS_AFTER_NS = 10 * 10**9
+# a process that has been still or waiting for less than this is no suspect yet
+_SUSPECT_AFTER_NS = 10 * 10**9
 
 
 class Ending(NamedTuple):
-    """How a process ended: when it was missed, and had last been known to go on; what was said."""
+    """How a process ended."""
 
-    gone_ns: int
-    is_outlived: bool | None
+    gone_ns: int  # when the agent noticed that it was gone
+    is_outlived: bool | None  # whether another rank was still alive then
     exit_status: ExitStatus | None
     was_oom_killed: bool
-    alive_ns: int | None = None
+    alive_ns: int | None = None  # its last sign of life
     is_ray_worker: bool = False
     was_ended_by_ray: bool = False
 
 
 class Track:
-    """One process over time; ``observe`` after each reading."""
+    """Progress of one process; call ``observe`` after each poll."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -63,12 +63,12 @@ class Track:
         self.there_ns: int | None = None
         self.is_ending = False
         self.is_outlived: bool | None = None
-        self.num_still = 0  # readings in a row in which it had not moved
+        self.num_still = 0  # consecutive polls without progress
         self.exit_status: ExitStatus | None = None
         self._operations: dict[tuple[str, int], str] = {}
         self.group_moved_ns: dict[str, int] = {}
         self._enqueued: dict[str, int] = {}
-        self._newest_end_ns = 0
+        self._last_end_ns = 0
         self._num_learned = 0
         self._spans: frozenset[int] = frozenset()
         self._was_idle = False
@@ -83,7 +83,7 @@ class Track:
 
     @property
     def arrivals(self) -> list[Arrival]:
-        """What it waits for its peers in, now."""
+        """Collectives and waits for peers in which the process is blocked now."""
         events = self.process.inflight
         parents = {event.parent for event in events if event.kind in COLLECTIVES}
         found = [_arrival(event) for event in events if event.kind in COLLECTIVES]
@@ -93,30 +93,30 @@ class Track:
 
     @property
     def asks_since_ns(self) -> int | None:
-        """Since when it waits for the answer of a server; None where it does not, or nobody saw."""
+        """Since when the process has waited for a server's answer; None if no such wait is open."""
         return min((e.begin_ns for e in self.process.inflight if _is_remote(e)), default=None)
 
     @property
     def stages(self) -> list[str]:
-        """Open stages, the one that began last at the end."""
+        """Open stages, outermost first."""
         events = [event for event in self.process.inflight if event.kind == STAGE]
         return [event.name for event in sorted(events, key=lambda e: (e.begin_ns, e.span))]
 
     @property
     def seconds_before_guest(self) -> float:
-        """How old the process was when its guest came, as in an attach to a job that runs."""
+        """Age of the process when its guest was loaded; large after an attach."""
         follower = self.process.follower
         return follower.begin_ns / 1e9 - follower.preamble.start_ticks * SECONDS_PER_TICK
 
     @property
     def step_durations(self) -> list[int]:
-        """Nanoseconds of the newest steps it has passed."""
+        """Durations of the latest finished steps, in nanoseconds."""
         windows = [step.window for step in self.process.windows]
         return [w.end_ns - w.begin_ns for w in windows if w.end_ns is not None]
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it does nothing but wait for its peers: no stage is open beside that."""
+        """Whether the process only waits for peers: no innermost open span is a stage."""
         events = self.process.inflight
         parents = {event.parent for event in events}
         works = any(event.kind == STAGE and event.span not in parents for event in events)
@@ -125,7 +125,7 @@ class Track:
         return bool(self.arrivals) and waits and not works
 
     def facts(self, now_ns: int, *, looks_closer: bool = True) -> RankFacts:
-        """All that is known of it as of ``now_ns``; ``looks_closer`` reads its stacks and state."""
+        """Everything known at ``now_ns``; with ``looks_closer`` also stacks and kernel state."""
         process, windows = self.process, self.process.windows
         follower, stacks, is_stopped = process.follower, None, self._kernel.is_stopped
         if looks_closer:
@@ -141,7 +141,7 @@ class Track:
             now_ns=now_ns,
             now_seconds=follower.epoch_seconds(now_ns),
             begin_ns=follower.begin_ns,
-            moved_ns=min(self.moved_ns, now_ns),  # records may be younger than the reading's clock
+            moved_ns=min(self.moved_ns, now_ns),  # records may be newer than the clock value
             others_moved_ns=min(process.thread_moves.others_ns, now_ns),
             group_moved_ns=dict(self.group_moved_ns),
             last_event_ns=process.last_event_ns,
@@ -177,13 +177,13 @@ class Track:
         return {
             "open_spans": tuple(event.name for event in opened),
             "opened_ns": tuple(event.begin_ns for event in opened),
-            "told_step": process.told_step,
+            "told_step": process.latest_step,
             "num_records": process.follower.num_read,
             "queue_depth": dict(process.queues),
         }
 
     def _usual(self, now_ns: int) -> dict[str, Any]:
-        """Fields of RankFacts: how long this rank has taken so far, in ns and seconds."""
+        """Fields of RankFacts: usual durations of this rank, in nanoseconds and seconds."""
         return {
             "stage_durations": {stage: tuple(ns) for stage, ns in self.durations.items()},
             "collective_durations": {k: tuple(ns) for k, ns in self.collective_durations.items()},
@@ -191,7 +191,7 @@ class Track:
         }
 
     def _from_kernel(self, now_ns: int) -> dict[str, Any]:
-        """Fields of RankFacts that follow from the kernel's view of the process."""
+        """Fields of RankFacts that come from the kernel."""
         kernel = self._kernel
         return {
             "stopped_seconds": kernel.stopped_seconds(now_ns, self.moved_ns),
@@ -215,9 +215,9 @@ class Track:
             thread_failure=self.process.follower.thread_failure,
         )
 
-    def may_stand(self, now_ns: int) -> bool:
-        """Whether a judge has to look: it is gone, quiet, or waits, and not just since now."""
-        before_ns = now_ns - _STANDS_AFTER_NS
+    def needs_check(self, now_ns: int) -> bool:
+        """Whether a judge must check the process: it is gone, or still or waiting for 10 s."""
+        before_ns = now_ns - _SUSPECT_AFTER_NS
         if not self.process.is_living or self.moved_ns <= before_ns:
             return True
         if not self.process.inflight:
@@ -228,16 +228,16 @@ class Track:
         )
 
     def _may_join(self, now_ns: int) -> bool:
-        is_quiet = self.moved_ns <= now_ns - _STANDS_AFTER_NS
+        is_quiet = self.moved_ns <= now_ns - _SUSPECT_AFTER_NS
         return is_quiet and self.process.state == "live" and not self.arrivals
 
     def observe(self, now_ns: int) -> None:
-        """Take in what the last reading brought."""
+        """Update from the records of the last poll."""
         process = self.process
         if process.is_living or self.gone_ns is None:
             before_ns = self.moved_ns
-            if process.num_readings_with_news != self._num_learned:
-                self._num_learned = process.num_readings_with_news
+            if process.num_polls_with_records != self._num_learned:
+                self._num_learned = process.num_polls_with_records
                 self._learn_stages()
                 self._learn_collectives()
                 self._note_move()
@@ -255,7 +255,7 @@ class Track:
 
     @property
     def ending(self) -> Ending | None:
-        """None of one that lives."""
+        """How the process ended; None while it is alive."""
         if self.gone_ns is None:
             return None
         return Ending(
@@ -269,7 +269,7 @@ class Track:
         )
 
     def resume(self, ending: Ending) -> None:
-        """It ended before this agent came; another one saw it."""
+        """Restore the ending that an earlier agent recorded."""
         self.gone_ns, self.is_outlived, self.exit_status = ending[:3]
         self.alive_ns = self.alive_ns if ending.alive_ns is None else ending.alive_ns
         self.process.memory.was_oom_killed = ending.was_oom_killed
@@ -278,17 +278,17 @@ class Track:
             self.process.state = "exited"
 
     def _note_gone(self, now_ns: int) -> None:
-        """Event time: it ended after its last sign of life, and before it was looked for."""
+        """The process ended after its last sign of life and before this check."""
         process = self.process
-        self.gone_ns = max(now_ns, process.looked_ns)
-        signs_ns = process.follower.begin_ns, process.last_event_ns or 0, process.lived_ns
+        self.gone_ns = max(now_ns, process.liveness_checked_ns)
+        signs_ns = process.follower.begin_ns, process.last_event_ns or 0, process.last_alive_ns
         self.alive_ns = min(self.gone_ns, max(signs_ns))
         failure = process.follower.failure
         if failure is not None and process.follower.begin_ns < failure.time_ns < self.alive_ns:
-            self.alive_ns = failure.time_ns  # its end began there, however long it took
+            self.alive_ns = failure.time_ns  # exiting began with the exception
 
     def _ask_how_it_ended(self) -> None:
-        """One that closed its segment may take a while to end."""
+        """Read the exit status. A process that closed its segment may still be exiting."""
         asked_ns = time.monotonic_ns()
         self.is_ending = self.process.state == "exited" and self.process.follower.still_runs()
         if self.is_ending:
@@ -299,26 +299,26 @@ class Track:
         self._ray.note_end()
 
     def longest_gap_seconds(self, now_ns: int) -> float:
-        """How long it was quiet outside stages, or waited for others, at most in the last hour.
+        """Longest time without progress outside stages, or waiting for peers, in the last hour.
 
-        For the time before the guest came, as torch's flight recorder still knows it.
+        Torch's flight recorder adds the time before the guest was loaded.
         """
-        newest = [gap for end_ns, gap in self._gaps if end_ns > now_ns - _REMEMBER_GAPS_NS]
+        gaps = [gap for end_ns, gap in self._gaps if end_ns > now_ns - _REMEMBER_GAPS_NS]
         record = self.recorded()
-        return max(*newest, record.longest_gap_ns if record else 0, 0) / 1e9
+        return max(*gaps, record.longest_gap_ns if record else 0, 0) / 1e9
 
     def quiet_seconds(self, now_ns: int) -> float:
-        """Since a thread of it that trains has moved."""
+        """Seconds since a training thread made progress."""
         return max(0, now_ns - self.moved_ns) / 1e9
 
     def still_seconds(self, now_ns: int) -> float:
-        """Since any thread of it has moved."""
-        newest_ns = max(self.moved_ns, self.process.thread_moves.others_ns)
-        return max(0, now_ns - newest_ns) / 1e9
+        """Seconds since any thread made progress."""
+        last_moved_ns = max(self.moved_ns, self.process.thread_moves.others_ns)
+        return max(0, now_ns - last_moved_ns) / 1e9
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the kernel says so now (state T)."""
+        """Whether the kernel reports the process as stopped (state T)."""
         return self.process.state == "live" and self._kernel.is_stopped_since(self.moved_ns)
 
     def _step_seconds(self, now_ns: int) -> float | None:
@@ -328,7 +328,7 @@ class Track:
         return max(0, now_ns - account.current.begin_ns) / 1e9
 
     def look_closer(self, now_ns: int) -> tuple[ProcessStacks | None, bool]:
-        """(stacks written since it last moved, whether it is stopped); once a second at most."""
+        """(stacks written since the last progress, is stopped), read once a second at most."""
         if now_ns - self._looked_ns >= _LOOK_EVERY_NS:
             self._looked_ns = now_ns
             self._stacks = self._read_stacks()
@@ -340,9 +340,9 @@ class Track:
         return read_stacks(follower.path, self.moved_ns, follower.folder)
 
     def recorded(self) -> FlightRecord | None:
-        """The flight recorder as it was written since it last moved."""
+        """The flight recorder's file, if it was written since the last progress."""
         follower = self.process.follower
-        status = follower.status_beside(FLIGHT_SUFFIX)
+        status = follower.sibling_status(FLIGHT_SUFFIX)
         if status is None:
             return None
         file = status.st_ino, status.st_mtime_ns
@@ -352,41 +352,41 @@ class Track:
         return None if record is None or record.time_ns < self.moved_ns else record
 
     def _learn_stages(self) -> None:
-        before = self._newest_end_ns
+        before = self._last_end_ns
         ended = [
             (stage, stamp.end_ns, stamp.begin_ns)
             for (stage, _), stamp in self.process.stamps.items()
             if stamp.end_ns is not None and stamp.end_ns > before
         ]
         for stage, end_ns, begin_ns in ended:
-            known = self.durations.get(stage)
-            if known is None:
-                known = self.durations[stage] = deque(maxlen=_KEEP_DURATIONS)
-            known.append(end_ns - begin_ns)
-            self._newest_end_ns = max(self._newest_end_ns, end_ns)
+            durations = self.durations.get(stage)
+            if durations is None:
+                durations = self.durations[stage] = deque(maxlen=_KEEP_DURATIONS)
+            durations.append(end_ns - begin_ns)
+            self._last_end_ns = max(self._last_end_ns, end_ns)
 
     def _learn_collectives(self) -> None:
-        has_helpers = self.process.thread_moves.has_helpers  # which collectives are theirs then
+        has_helpers = self.process.thread_moves.has_helpers  # helper threads run collectives too
         for name, group in self.process.groups.items():
             before = self._enqueued.get(name)
             if before != group.num_enqueued:
                 self._enqueued[name] = self.reached[name] = group.num_enqueued
-                if before is not None:  # collectives that nobody records are a sign of life too
+                if before is not None:  # a collective without a record is a sign of life too
                     at_ns = self.process.last_event_ns or 0
                     self._note_move_in(name, at_ns, is_life=not has_helpers)
-        for done in self.process.collectives[-_NEWEST_COLLECTIVES:]:
+        for done in self.process.collectives[-_MAX_COLLECTIVES:]:
             self._note_move_in(done.group, done.end_ns, is_life=not has_helpers)
             if done.sequence is not None:
                 self._reach(done.operation, done.group, done.sequence)
             if done.is_blocking:
                 key = f"{done.operation}@{done.group}"
-                known = self.collective_durations.setdefault(key, deque(maxlen=_KEEP_DURATIONS))
-                known.append(done.end_ns - done.begin_ns)
-                if known[-1] >= _SHORTEST_GAP_NS:  # somebody else was late for so long
-                    self._gaps.append((done.end_ns, known[-1]))
-        for a in self.arrivals:
-            if a.sequence is not None and a.operation != DDP_GRADIENTS:
-                self._reach(a.operation, a.group, a.sequence)
+                durations = self.collective_durations.setdefault(key, deque(maxlen=_KEEP_DURATIONS))
+                durations.append(done.end_ns - done.begin_ns)
+                if durations[-1] >= _SHORTEST_GAP_NS:  # a peer was late by this time
+                    self._gaps.append((done.end_ns, durations[-1]))
+        for arrival in self.arrivals:
+            if arrival.sequence is not None and arrival.operation != DDP_GRADIENTS:
+                self._reach(arrival.operation, arrival.group, arrival.sequence)
 
     def _note_move_in(self, group: str, at_ns: int, *, is_life: bool) -> None:
         self.group_moved_ns[group] = max(at_ns, self.group_moved_ns.get(group, 0))
@@ -402,7 +402,7 @@ class Track:
 
     def _note_move(self) -> None:
         process = self.process
-        # who asks a server again and again need not go on
+        # repeated requests to a server are no progress
         opened = [event for event in process.inflight if not _is_remote(event)]
         spans = frozenset(event.span for event in opened)
         num_tokens = sum(process.tokens.values())
@@ -412,7 +412,7 @@ class Track:
         if process.thread_moves.has_helpers:
             self.moved_ns = max(self.moved_ns, process.thread_moves.moved_ns, step_ns)
         else:
-            self.moved_ns = max(self.moved_ns, self._newest_end_ns, step_ns, *begins)
+            self.moved_ns = max(self.moved_ns, self._last_end_ns, step_ns, *begins)
             if has_counted or not self._spans <= spans:
                 self.moved_ns = max(self.moved_ns, process.last_event_ns or 0)
         self._spans, self._num_tokens = spans, num_tokens

@@ -1,4 +1,4 @@
-"""All processes of one run over time, and the facts of those that a judge has to look at."""
+"""Recent activity of all processes of one run, and the facts about ranks that a judge needs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from dfx_agent.snapshot.faults import Faults, facts_of
 
 
 class Tracks:
-    """``observe`` after each reading; then ``facts``.
-
-    ``now_ns``: as of which they were observed, monotonic.
-    """
+    """Call ``observe`` after each poll; ``facts`` may be called at any time."""
 
     def __init__(self, faults: Faults, run: str) -> None:
-        self.now_ns = 0
+        self.now_ns = 0  # monotonic time of the last ``observe``
         self._faults, self._run = faults, run
         self._tracks: dict[Process, Track] = {}
         self._roles: dict[str, list[Track]] = {}
@@ -26,10 +23,12 @@ class Tracks:
         return iter(self._tracks.values())
 
     def observe(self, processes: Mapping[tuple[str, str], Process], now_ns: int) -> None:
-        """Take in what the last reading brought. ``processes`` by (role, label)."""
+        """Update from the last poll. ``processes``: by (role, label)."""
         self.now_ns = now_ns
         present = set(processes.values())
-        self._tracks = {p: t for p, t in self._tracks.items() if p in present}
+        self._tracks = {
+            process: track for process, track in self._tracks.items() if process in present
+        }
         self._roles = {}
         for (role, _), process in processes.items():
             track = self._tracks.get(process)
@@ -40,51 +39,62 @@ class Tracks:
             self._roles.setdefault(role, []).append(track)
 
     def resume(self, process: Process, ending: Ending) -> None:
-        """How a process ended that an agent of before has seen end."""
+        """Restore how a process ended, as an earlier agent recorded it."""
         track = self._tracks.setdefault(process, Track(process))
         track.observe(ending.gone_ns)
         track.resume(ending)
 
     def is_suspended(self, process: Process) -> bool:
-        """Whether the kernel says that it is stopped (state T)."""
+        """Whether the kernel reports the process as stopped (state T)."""
         track = self._tracks.get(process)
         return track is not None and track.is_suspended
 
     def quiet_seconds(self, now_ns: int) -> float:
-        """How long nothing has moved anywhere in the run."""
-        living = [t.still_seconds(now_ns) for t in self._tracks.values() if t.process.is_living]
+        """Seconds since any process of the run made progress; 0 if none is alive."""
+        living = [
+            track.still_seconds(now_ns)
+            for track in self._tracks.values()
+            if track.process.is_living
+        ]
         return min(living, default=0.0)
 
-    def anybody_stands(self, now_ns: int, for_ns: int) -> bool:
-        """Whether a living process has been quiet, or has waited for its peers, for so long."""
+    def has_stalled_process(self, now_ns: int, for_ns: int) -> bool:
+        """Whether a live process has made no progress, or waited for peers, for ``for_ns``."""
         since_ns = now_ns - for_ns
         return any(
-            track.moved_ns <= since_ns or any(a.begin_ns <= since_ns for a in track.arrivals)
+            track.moved_ns <= since_ns
+            or any(arrival.begin_ns <= since_ns for arrival in track.arrivals)
             for process, track in self._tracks.items()
             if process.is_living
         )
 
     def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
-        """Role -> its ranks, in order; without a role one of whose ranks cannot be read.
+        """Role -> its ranks, sorted; without a role if reading one of its ranks failed.
 
-        Who waits for that rank is not known either.
+        The ranks that wait for the unreadable rank are unknown too.
         """
-        known: dict[str, tuple[RankFacts, ...]] = {}
+        facts_by_role: dict[str, tuple[RankFacts, ...]] = {}
         for role, tracks in self._roles.items():
             with self._faults.guard("judgement", self._run, facts_of(role)):
-                known[role] = self._ranks(tracks, now_ns)
-        return known
+                facts_by_role[role] = self._ranks(tracks, now_ns)
+        return facts_by_role
 
     def _ranks(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
-        # stacks and states are read only where a judge has to look
-        looks_closer = any(track.may_stand(now_ns) for track in tracks)
+        # stacks and states are read only if a judge needs to check
+        looks_closer = any(track.needs_check(now_ns) for track in tracks)
         attempt = max(track.process.attempt for track in tracks)
-        # what an earlier attempt left behind is not missed by this one
-        known = [t for t in tracks if t.process.is_living or t.process.attempt == attempt]
-        for track in known:
+        # processes that an earlier attempt left behind do not belong to this attempt
+        current = [
+            track for track in tracks if track.process.is_living or track.process.attempt == attempt
+        ]
+        for track in current:
             if track.gone_ns is not None and track.is_outlived is None:
-                # all are asked: who is still there now is known to have gone later
-                there = [o for o in known if o is not track and o.process.is_there()]
-                track.is_outlived = bool(there)
-        ranks = [track.facts(now_ns, looks_closer=looks_closer) for track in known]
+                # a rank that is still alive now has outlived this one
+                alive = [
+                    peer
+                    for peer in current
+                    if peer is not track and peer.process.is_alive_or_exiting()
+                ]
+                track.is_outlived = bool(alive)
+        ranks = [track.facts(now_ns, looks_closer=looks_closer) for track in current]
         return tuple(sorted(ranks, key=lambda rank: (len(rank.label), rank.label)))

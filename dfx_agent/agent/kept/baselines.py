@@ -142,7 +142,7 @@ class HealthFiles:
 
     def _remove_old(self) -> None:
         folder = self._held()
-        for place, (seconds, name) in enumerate(folder.newest(".json")):
+        for place, (seconds, name) in enumerate(folder.list_latest_first(".json")):
             if place >= MAX_FILES or time.time() - seconds > KEEP_SECONDS:
                 folder.remove(name)
 

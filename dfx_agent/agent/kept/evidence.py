@@ -171,7 +171,7 @@ class Evidence:
         with self._held() as folder:
             incident.name = incident.name or _new_name(folder, incident)
             folder.write(incident.name, DOCUMENT.dumped(_document(incident), indent=1))
-            for _, name in folder.newest(".json")[MAX_FILES:]:
+            for _, name in folder.list_latest_first(".json")[MAX_FILES:]:
                 folder.remove(name)
 
     def _note(self, incident: Incident, error: Exception) -> None:
@@ -191,7 +191,7 @@ def newest(directory: str, run: str = "", kind: str = "") -> list[Path]:
     path = Path(state_directory(directory), FOLDER)
     try:
         with closing(open_existing(str(path))) as folder:
-            found = folder.newest(".json")
+            found = folder.list_latest_first(".json")
     except OSError:
         return []
     return [

@@ -41,7 +41,7 @@ class AllocatorSnapshots:
             for process in self._wanted(fold, verdict):
                 self._ask(fold, process, verdict)
         for process in [p for p in self._asked if p in fold.processes.values()]:
-            if process.follower.status_beside(SNAPSHOT_SUFFIX) is not None:
+            if process.follower.sibling_status(SNAPSHOT_SUFFIX) is not None:
                 self._keep(process)
         self._asked = {p: told for p, told in self._asked.items() if p.is_living}
 
@@ -75,7 +75,7 @@ class AllocatorSnapshots:
             kept = state.own_folder(FOLDER)
         with closing(kept):
             folder.hand_over(_beside(process, SNAPSHOT_SUFFIX), kept, name)
-            for _, old in kept.newest(".pickle")[MAX_FILES:]:
+            for _, old in kept.list_latest_first(".pickle")[MAX_FILES:]:
                 kept.remove(old)
 
 

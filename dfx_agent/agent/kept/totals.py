@@ -21,7 +21,7 @@ from dfx_agent.node.collectives.waits import NUM_COUNTS
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.owned_files import open_existing, open_state, state_directory
 from dfx_agent.node.time.account import Split
-from dfx_agent.node.time.totals import CollectiveCounts, KeptTotals, Totals
+from dfx_agent.node.time.totals import CollectiveCounts, StoredTotals, Totals
 from dfx_agent.snapshot import SegmentProblem
 from dfx_agent.snapshot.document import Document, reason
 from dfx_agent.wire import SegmentError
@@ -43,7 +43,7 @@ CountsRow = tuple[
 
 @dataclass(frozen=True)
 class Entry:
-    """``KeptTotals`` as JSON has it. ``waits_ns`` are (kind, stage, ns), ``numbers`` as below."""
+    """``StoredTotals`` as JSON has it. ``waits_ns`` are (kind, stage, ns), ``numbers`` as below."""
 
     position: Count
     until_ns: Count
@@ -51,13 +51,13 @@ class Entry:
     collectives: Annotated[tuple[CountsRow, ...], Field(max_length=MAX_BOOKS)] = ()
 
     @classmethod
-    def of(cls, kept: KeptTotals) -> Entry:
+    def of(cls, kept: StoredTotals) -> Entry:
         totals = TotalsRow.of(kept.totals)
         return cls(kept.position, kept.until_ns, totals, kept.collectives)
 
-    def kept(self) -> KeptTotals:
+    def kept(self) -> StoredTotals:
         collectives = tuple(CollectiveCounts(*row) for row in self.collectives)
-        return KeptTotals(self.position, self.until_ns, self.totals.totals(), collectives)
+        return StoredTotals(self.position, self.until_ns, self.totals.totals(), collectives)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class TotalsFile:
         """What cannot be stored now, else what could not be used at the start."""
         return self._problems.get("keep") or self._problems.get("use")
 
-    def of(self, process: Process) -> KeptTotals | None:
+    def of(self, process: Process) -> StoredTotals | None:
         """What an earlier agent knew of this very process."""
         entry = self._kept.pop(key_of(process.follower.preamble), None)
         if entry is None:
@@ -143,7 +143,7 @@ class TotalsFile:
         self._kept_seconds = now
         self._positions = {p: p.follower.position for p in living}
         rows = {
-            key_of(p.follower.preamble): p.to_keep(tuple(fold.collectives.books(p)))
+            key_of(p.follower.preamble): p.stored_totals(tuple(fold.collectives.books(p)))
             for p, fold in living.items()
         }
         entries = {key: Entry.of(kept) for key, kept in rows.items() if kept is not None}

@@ -40,7 +40,7 @@ from dfx_agent.commands.serve.options import (
     load_config,
 )
 from dfx_agent.commands.serve.shutdown import told_to_end
-from dfx_agent.node.segments.lock import FolderLock, take
+from dfx_agent.node.segments.lock import FolderLock, acquire
 from dfx_agent.node.segments.owned_files import create_for, open_observed
 from dfx_agent.shim.attached import agent_is_there
 from dfx_agent.wire import default_directory
@@ -187,7 +187,7 @@ def _held(directory: str, *, is_needed: bool) -> Iterator[None]:
     lock = None
     if is_needed:
         with closing(open_observed(directory)) as folder:
-            lock = take(folder)
+            lock = acquire(folder)
     try:
         yield
     finally:

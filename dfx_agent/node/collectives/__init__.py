@@ -1,1 +1,1 @@
-"""Collectives of several ranks, matched with each other."""
+"""Matching of collectives across the ranks of one node."""

@@ -1,9 +1,9 @@
-"""Collectives matched over the ranks of one run on this node, by role, group and sequence.
+"""Matches the collectives of all ranks of one run on this node, by role, group and sequence number.
 
-The same collective has the same number on every rank of its group; who belongs to a group is
-learned from who reports it, so a group that spans nodes works with the ranks of this one. Time
-whose peers are not known (no number, a single rank here, lost records, a death, collectives that
-do not match) is "unmatched", never guessed.
+A collective has the same sequence number on every rank of its group. The members of a group are
+the ranks that report collectives in it, so for a group that spans nodes only local ranks count.
+Time is "unmatched" if the peers are unknown: without a sequence number, with a single local rank,
+after lost records or a crash, or if the collectives differ.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dfx_agent.base.bounded_dict import BoundedDict
-from dfx_agent.node.collectives.coverage import Coverage
+from dfx_agent.node.collectives.coverage import GroupCoverage
 from dfx_agent.node.collectives.waits import Book, DeviceSlot, Slot
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.records import Collective, DeviceTime
@@ -20,7 +20,7 @@ from dfx_agent.snapshot import CollectiveTime, GroupRow
 from dfx_agent.wire.records import COLLECTIVES
 
 _OTHER = "other"
-_DEFAULT_GROUP = "0"  # the one of all ranks has its own rows, however many others came first
+_DEFAULT_GROUP = "0"  # the group of all ranks; it always gets rows of its own
 MAX_BOOKS = 1024
 _MAX_TITLES = 64
 _MAX_PENDING = 16384
@@ -31,7 +31,7 @@ _NOBODY_YET = -1  # a mask that no slot ever fills
 
 
 class _Group:
-    """The ranks of one process group on this node, as masks, and its collectives under way."""
+    """The local ranks of one process group, as bit masks, and its pending collectives."""
 
     __slots__ = ("expected", "members", "num_readings", "slots")
 
@@ -41,9 +41,9 @@ class _Group:
         self.expected = _NOBODY_YET
 
     def book_if_complete(self, sequence: int, slot: Slot) -> None:
-        """Book what is known when all have arrived, let the slot go when all are through.
+        """Account the collective when all ranks have arrived; drop it when all have left.
 
-        One rank alone is never all: those that it waits for are on other nodes.
+        A single local rank never completes a collective: its peers are on other nodes.
         """
         arrived, expected = slot.arrived, self.expected
         if arrived & expected == expected and arrived & (arrived - 1):
@@ -53,9 +53,9 @@ class _Group:
                 del self.slots[sequence]
 
     def learn(self, living: int) -> None:
-        """One more reading: who is ``living`` of its members must arrive.
+        """Update the expected members after a poll; ``living``: mask of the live ranks.
 
-        At first nobody knows them all: a rank may have been read before it had come so far.
+        The first polls are skipped, because some ranks may not have reached the group yet.
         """
         self.num_readings += 1
         if self.num_readings < _NUM_READINGS_TO_LEARN or self.expected == self.members & living:
@@ -64,8 +64,8 @@ class _Group:
         for sequence, slot in list(self.slots.items()):
             self.book_if_complete(sequence, slot)
 
-    def forget(self, bit: int) -> None:
-        """This rank is gone, and another one may come to have its bit."""
+    def remove_rank(self, bit: int) -> None:
+        """Remove an exited rank; its bit may be assigned to another rank."""
         slots = self.slots.items()
         self.give_up([n for n, slot in slots if (slot.arrived | slot.through) & bit])
         self.members &= ~bit
@@ -77,28 +77,28 @@ class _Group:
             self.slots.pop(sequence).give_up()
 
 
-class _Rank:
-    """One rank of one role, over its restarts."""
+class _MatchedRank:
+    """One rank of one role, including its restarts."""
 
     def __init__(self, process: Process, bit: int) -> None:
         self.process = process
         self.bit = bit
-        self.groups: dict[str, tuple[_Group, Coverage]] = {}
+        self.groups: dict[str, tuple[_Group, GroupCoverage]] = {}
         self.books: dict[tuple[str, str], Book] = {}
-        self.books_by_parent: dict[tuple[str, int], Book] = {}  # within one reading
-        self.transfers: list[tuple[int, int]] = []  # begin_ns, ns; as they come
-        self._transfers: list[tuple[int, int]] = []  # the first to begin last
+        self.books_by_parent: dict[tuple[str, int], Book] = {}  # within one poll
+        self.transfers: list[tuple[int, int]] = []  # begin_ns, ns; in order of arrival
+        self._transfers: list[tuple[int, int]] = []  # the last to begin is first
 
     def bound_transfers(self) -> None:
-        """Merge neighbours: a step of that many collectives can bear it."""
+        """Join neighbouring transfers when there are too many; the error is small then."""
         if len(self.transfers) + len(self._transfers) > _MAX_TRANSFERS:
             rows = sorted((*self.transfers, *self._transfers))
             pairs = zip(rows[::2], [*rows[1::2], (0, 0)], strict=False)
             self.transfers[:] = [(begin, one + other) for (begin, one), (_, other) in pairs]
             self._transfers.clear()
 
-    def take_transfers(self, begin_ns: int, end_ns: int) -> int:
-        """Nanoseconds of those begun in that time; what began before it is let go."""
+    def pop_transfers(self, begin_ns: int, end_ns: int) -> int:
+        """Nanoseconds of the transfers that began in this interval; earlier ones are dropped."""
         if self.transfers:
             self._transfers = sorted((*self._transfers, *self.transfers), reverse=True)
             self.transfers.clear()
@@ -108,17 +108,17 @@ class _Rank:
             total += ns if begin >= begin_ns else 0
         return total
 
-    def forget_transfers(self) -> None:
+    def clear_transfers(self) -> None:
         self.transfers.clear()
         self._transfers.clear()
 
 
 class Collectives:
-    """All collectives of one run on this node. ``add`` every process' reading, then ``settle``."""
+    """All collectives of one run on this node; call ``add`` for every process, then ``settle``."""
 
     def __init__(self) -> None:
         self.num_misaligned = 0
-        self._ranks: dict[tuple[str, str], _Rank] = {}
+        self._ranks: dict[tuple[str, str], _MatchedRank] = {}
         self._dropped: BoundedDict[tuple[str, str], dict[tuple[str, str], Book]] = BoundedDict()
         self._groups: dict[tuple[str, str], _Group] = {}
         self._titles: set[str] = set()
@@ -126,31 +126,31 @@ class Collectives:
         self._next_sweep_ns = 0
 
     def add(self, process: Process) -> None:
-        """The collectives of this process' last reading. The agent's hot path."""
+        """Add the collectives of the last poll of this process. This is the agent's hot path."""
         rank = self._rank_of(process)
         self._now_ns = now_ns = max(self._now_ns, process.last_event_ns or 0)
         records, device_times = process.collectives, process.device_times
         num_counted, num_device_counted = process.num_counted
         if num_counted or num_device_counted:
-            counted = Book(rank.transfers)  # of an earlier agent's time: in no row
+            counted = Book(rank.transfers)  # counted by an earlier agent: not shown in any row
             self._add(rank, records[:num_counted], counted)
             self._add_device_times(rank, device_times[:num_device_counted], counted)
             records, device_times = records[num_counted:], device_times[num_device_counted:]
         self._add(rank, records, None)
         self._add_device_times(rank, device_times, None)
-        for name, known in process.groups.items():
+        for name, counts in process.groups.items():
             _, coverage = rank.groups.get(name) or self._join(rank, name)
-            coverage.report(known.num_enqueued, now_ns)
+            coverage.report(counts.num_enqueued, now_ns)
         rank.books_by_parent.clear()
         rank.bound_transfers()
 
     def books(self, process: Process) -> Iterator[CollectiveCounts]:
-        """What ``rows`` counts, for the next agent."""
+        """The counts of ``rows``, to be stored for the next agent."""
         rank = self._ranks.get(_key(process))
         for (group, stage), book in rank.books.items() if rank is not None else ():
             yield CollectiveCounts(group, stage, book.counts())
 
-    def _add(self, rank: _Rank, records: Iterable[Collective], counted: Book | None) -> None:
+    def _add(self, rank: _MatchedRank, records: Iterable[Collective], counted: Book | None) -> None:
         groups, books, match, bit = rank.groups, rank.books_by_parent, self._match, rank.bit
         for record in records:
             operation, name, sequence, begin, end, size, _, parent, blocks, is_wait, failed = record
@@ -167,29 +167,30 @@ class Collectives:
                 match(group, bit, book, sequence, record)
 
     def _add_device_times(
-        self, rank: _Rank, reported: Iterable[DeviceTime], counted: Book | None
+        self, rank: _MatchedRank, reported: Iterable[DeviceTime], counted: Book | None
     ) -> None:
         books = rank.books_by_parent
-        for told in reported:
-            key = told.group, told.parent
-            self._match_device(rank, told, counted or books.get(key) or self._book(rank, *key))
+        for device_time in reported:
+            key = device_time.group, device_time.parent
+            book = counted or books.get(key) or self._book(rank, *key)
+            self._match_device(rank, device_time, book)
 
-    def let_go(self, process: Process) -> None:
-        """It ended long ago: another rank may have its bit."""
+    def remove_process(self, process: Process) -> None:
+        """Drop an exited process; its bit may be assigned to another rank."""
         rank = self._ranks.pop(_key(process), None)
         if rank is None:
             return
-        role = process.filed_as.role
+        role = process.registered_as.role
         for (other, _), group in self._groups.items():
             if other == role:
-                group.forget(rank.bit)
+                group.remove_rank(rank.bit)
         self._groups = {key: group for key, group in self._groups.items() if group.members}
         if rank.books:
-            rank.forget_transfers()
+            rank.clear_transfers()
             self._dropped.put(_key(process), rank.books)
 
     def settle(self) -> None:
-        """All ranks were read: learn who belongs to which group, let go what stays incomplete."""
+        """Call when all ranks were polled: update group members, drop stale collectives."""
         living: dict[str, int] = {}
         for key, rank in self._ranks.items():
             if rank.process.is_living and _key(rank.process) == key:
@@ -202,33 +203,33 @@ class Collectives:
         self._bound_pending()
 
     def rows(self, process: Process) -> tuple[CollectiveTime, ...]:
-        """Seconds of this rank by group and stage since it was first seen, restarts included."""
+        """Seconds of this rank by group and stage since it was first seen, including restarts."""
         rank = self._ranks.get(_key(process))
         if rank is None:
             return ()
         return tuple(row for key, book in sorted(rank.books.items()) for row in book.rows(*key))
 
     def group_rows(self, process: Process) -> tuple[GroupRow, ...]:
-        """The groups of this rank as its guest counts them, the first 64 names of the run."""
+        """Groups of this rank as its guest counts them; only the first 64 names of the run."""
         return tuple(
             GroupRow(
-                name, known.num_enqueued, known.num_completed, num / advance if advance else None
+                name, counts.num_enqueued, counts.num_completed, num / advance if advance else None
             )
-            for name, known in sorted(process.groups.items())
+            for name, counts in sorted(process.groups.items())
             if self._title(name) == name
             for num, advance in [self._counts(process, name)]
         )
 
     def coverage_ratio(self, process: Process) -> float | None:
-        """Collectives recorded / counted by the groups, over all groups; None before any moved."""
+        """Recorded / counted collectives over all groups; None before any was counted."""
         counts = [self._counts(process, name) for name in process.groups]
         advance = sum(advance for _, advance in counts)
         return sum(num for num, _ in counts) / advance if advance else None
 
-    def take_transfer_ns(self, process: Process, begin_ns: int, end_ns: int) -> int:
-        """Transfer of this rank in collectives begun in that time; what is before is let go."""
+    def pop_transfer_ns(self, process: Process, begin_ns: int, end_ns: int) -> int:
+        """Transfer time of collectives that began in this interval; earlier ones are dropped."""
         rank = self._ranks.get(_key(process))
-        return 0 if rank is None else rank.take_transfers(begin_ns, end_ns)
+        return 0 if rank is None else rank.pop_transfers(begin_ns, end_ns)
 
     def _match(
         self, group: _Group, bit: int, book: Book, sequence: int, record: Collective
@@ -236,12 +237,12 @@ class Collectives:
         operation, _, _, begin, end, _, _, _, blocks, is_wait, failed = record
         slots = group.slots
         slot = slots.get(sequence)
-        if slot is not None and slot.arrived & bit and _is_of_an_earlier_group(slot, record):
+        if slot is not None and slot.arrived & bit and _is_of_earlier_group(slot, record):
             group.give_up([sequence])
             slot = None
         if slot is None:
             slot = slots[sequence] = Slot(operation)
-        slot.newest_ns = end
+        slot.last_record_ns = end
         if not is_wait:
             if begin > slot.last_arrival_ns:  # noqa: PLR1730 (max() costs more)
                 slot.last_arrival_ns = begin
@@ -256,25 +257,25 @@ class Collectives:
         if slot.arrived & group.expected == group.expected:
             group.book_if_complete(sequence, slot)
 
-    def _match_device(self, rank: _Rank, told: DeviceTime, book: Book) -> None:
-        """In a group of its own: only some collectives are told of, and by ranks that can."""
-        title = f"{told.group}@device"  # a group's own name has no "@"
+    def _match_device(self, rank: _MatchedRank, device_time: DeviceTime, book: Book) -> None:
+        """Device times are matched in a group of their own: not every collective has one."""
+        title = f"{device_time.group}@device"  # a group's own name has no "@"
         group, _ = rank.groups.get(title) or self._join(rank, title)
         book.num_on_device += 1
-        slot = group.slots.get(told.sequence)
-        if slot is not None and slot.arrived & rank.bit:  # of an earlier group of that name
-            group.give_up([told.sequence])
+        slot = group.slots.get(device_time.sequence)
+        if slot is not None and slot.arrived & rank.bit:  # from an earlier group of that name
+            group.give_up([device_time.sequence])
             slot = None
         if not isinstance(slot, DeviceSlot):
-            slot = group.slots[told.sequence] = DeviceSlot(told.operation)
-        slot.add(rank.bit, book, told, self._now_ns)
-        group.book_if_complete(told.sequence, slot)
+            slot = group.slots[device_time.sequence] = DeviceSlot(device_time.operation)
+        slot.add(rank.bit, book, device_time, self._now_ns)
+        group.book_if_complete(device_time.sequence, slot)
 
-    def _rank_of(self, process: Process) -> _Rank:
+    def _rank_of(self, process: Process) -> _MatchedRank:
         key = _key(process)
         rank = self._ranks.get(key)
         if rank is None:
-            rank = self._ranks[key] = _Rank(process, self._free_bit())
+            rank = self._ranks[key] = _MatchedRank(process, self._free_bit())
             rank.books = self._dropped.pop(key) or {}
             for book in rank.books.values():
                 book.transfers = rank.transfers
@@ -285,41 +286,43 @@ class Collectives:
             self._resume(rank, process)
         return rank
 
-    def _resume(self, rank: _Rank, process: Process) -> None:
-        """Go on from what another agent has counted of this rank."""
+    def _resume(self, rank: _MatchedRank, process: Process) -> None:
+        """Continue the counts that an earlier agent stored for this rank."""
         rank.books = {
-            (self._title(group), stage): Book.of(counts, rank.transfers)
+            (self._title(group), stage): Book.from_counts(counts, rank.transfers)
             for group, stage, counts in process.earlier_collectives
         }
         process.earlier_collectives = ()
 
     def _free_bit(self) -> int:
-        """The lowest that no rank has."""
-        taken = sum(rank.bit for rank in self._ranks.values())
-        return ~taken & (taken + 1)
+        """The lowest bit that no rank has."""
+        used = sum(rank.bit for rank in self._ranks.values())
+        return ~used & (used + 1)
 
-    def _restart(self, rank: _Rank) -> None:
-        """A rank began anew: numbers of the attempt before must not meet those of this one."""
-        role, begin_ns = rank.process.filed_as.role, rank.process.follower.begin_ns
+    def _restart(self, rank: _MatchedRank) -> None:
+        """After a restart: drop pending collectives of the earlier attempt."""
+        role, begin_ns = rank.process.registered_as.role, rank.process.follower.begin_ns
         for (other, _), group in self._groups.items():
             if other == role:
-                group.give_up([n for n, slot in group.slots.items() if slot.newest_ns < begin_ns])
+                group.give_up(
+                    [n for n, slot in group.slots.items() if slot.last_record_ns < begin_ns]
+                )
                 group.members &= ~rank.bit
                 group.num_readings, group.expected = 0, _NOBODY_YET
         rank.groups.clear()
 
-    def _join(self, rank: _Rank, name: str) -> tuple[_Group, Coverage]:
-        key = rank.process.filed_as.role, name
+    def _join(self, rank: _MatchedRank, name: str) -> tuple[_Group, GroupCoverage]:
+        key = rank.process.registered_as.role, name
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group()
         group.members |= rank.bit
         if group.expected != _NOBODY_YET:
             group.expected |= rank.bit
-        seat = rank.groups[name] = group, Coverage()
-        return seat
+        rank.groups[name] = group, GroupCoverage()
+        return rank.groups[name]
 
-    def _book(self, rank: _Rank, name: str, parent: int) -> Book:
+    def _book(self, rank: _MatchedRank, name: str, parent: int) -> Book:
         key = self._title(name), rank.process.stage_of(parent)
         if key not in rank.books and len(rank.books) >= MAX_BOOKS - 1:
             key = _OTHER, ""
@@ -338,25 +341,27 @@ class Collectives:
 
     def _counts(self, process: Process, name: str) -> tuple[int, int]:
         rank = self._ranks.get(_key(process))
-        seat = rank.groups.get(name) if rank else None
-        if seat is None:
+        membership = rank.groups.get(name) if rank else None
+        if membership is None:
             return 0, 0
         is_in_flight = any(
             event.kind in COLLECTIVES and event.name.endswith(f"@{name}")
             for event in process.inflight
         )
-        return seat[1].counts(process.groups[name].first_enqueued, is_in_flight=is_in_flight)
+        _, coverage = membership
+        return coverage.counts(process.groups[name].first_enqueued, is_in_flight=is_in_flight)
 
     def _sweep(self, *, is_over: bool) -> None:
-        """Give up what has been blocked for too long.
+        """Drop collectives that have blocked a rank for too long.
 
-        Work that was only issued costs nothing, and its rank may wait for it much later.
+        Asynchronous work stays: it blocks nobody, and its rank may wait for it much later.
         """
         for group in self._groups.values():
             old = [
                 sequence
                 for sequence, slot in group.slots.items()
-                if is_over or (slot.blocked and slot.newest_ns + slot.patience_ns < self._now_ns)
+                if is_over
+                or (slot.blocked and slot.last_record_ns + slot.patience_ns < self._now_ns)
             ]
             group.give_up(old)
 
@@ -370,9 +375,9 @@ class Collectives:
 
 
 def _key(process: Process) -> tuple[str, str]:
-    return process.filed_as.role, process.label
+    return process.registered_as.role, process.label
 
 
-def _is_of_an_earlier_group(slot: Slot, record: Collective) -> bool:
-    """A rank that comes again: a new group of the same name counts from the beginning."""
-    return not record.is_wait and record.begin_ns - slot.newest_ns > slot.patience_ns
+def _is_of_earlier_group(slot: Slot, record: Collective) -> bool:
+    """Whether the slot is left from an earlier group of this name, whose numbers began at 0 too."""
+    return not record.is_wait and record.begin_ns - slot.last_record_ns > slot.patience_ns

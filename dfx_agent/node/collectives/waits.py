@@ -1,9 +1,9 @@
-"""One collective over the ranks of a node: who waited for peers how long, and what was transfer.
+"""Splits the time of one collective into waiting for peers and transfer, per rank of a node.
 
-A collective can begin when the last rank has arrived: what a rank was blocked before that it waited
-for peers, the rest was transfer. A rank arrives when it calls; of asynchronous work only the later
-wait blocks. Processes on one host share a monotonic clock, so arrivals compare directly. Where they
-do not, how long a collective took each rank says it: docs/concepts/waits-and-collectives.md.
+A collective can begin when the last rank has arrived. Before that a rank waits for peers, after it
+data is transferred. A rank arrives when it calls the collective; of asynchronous work only the
+later wait blocks. Processes on one host share a monotonic clock, so arrivals are comparable.
+Without a common clock the durations are compared: docs/concepts/waits-and-collectives.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dfx_agent.node.segments.records import DeviceTime
 from dfx_agent.snapshot import CollectiveTime
 from dfx_agent.wire.records import DDP_GRADIENTS
 
-# Nobody leaves these before everybody has arrived; the root of a broadcast may.
+# No rank leaves these before all ranks have arrived; the root of a broadcast may.
 SYNCHRONISING = frozenset(
     {
         DDP_GRADIENTS,
@@ -35,21 +35,18 @@ SYNCHRONISING = frozenset(
 
 
 def waits_by_duration(durations_ns: Sequence[int]) -> list[int]:
-    """How long each rank waited for peers in one collective, from its durations alone.
+    """How long each rank waited for peers in one collective, computed from durations alone.
 
-    For arrivals that cannot be compared: clocks of several hosts, a container with a time namespace
-    of its own, durations told by a device. The rank that was in it shortest is taken to have come
-    last; what it took was transfer.
+    For arrivals that are not comparable: clocks of several hosts, a container with its own time
+    namespace, durations measured by a device. The rank with the shortest duration is assumed to
+    have arrived last, and its duration is the transfer time.
     """
     shortest = min(durations_ns, default=0)
     return [duration - shortest for duration in durations_ns]
 
 
 class Book:
-    """Nanoseconds of one rank in one group and stage. Counters: they only grow.
-
-    ``transfers`` are (begin, transfer) of all books of the rank.
-    """
+    """Nanoseconds of one rank in one group and stage. All values are counters."""
 
     __slots__ = (
         "device_peers_ns",
@@ -73,22 +70,22 @@ class Book:
         self.peers_by_duration_ns = self.transfer_by_duration_ns = 0
         self.num_on_device = 0
         self.device_peers_ns = self.device_transfer_ns = self.device_unmatched_ns = 0
-        self.transfers = transfers
+        self.transfers = transfers  # (begin, transfer) of all books of the rank
 
     def counts(self) -> tuple[float, ...]:
-        """All of them in one order, for ``of``."""
+        """All counters, in the order that ``from_counts`` expects."""
         return tuple(getattr(self, name) for name in _COUNTS)
 
     @classmethod
-    def of(cls, counts: Sequence[float], transfers: list[tuple[int, int]]) -> Book:
-        """A book that goes on from what an earlier agent has counted."""
+    def from_counts(cls, counts: Sequence[float], transfers: list[tuple[int, int]]) -> Book:
+        """A book that continues the counts of an earlier agent."""
         book = cls(transfers)
         for name, count in zip(_COUNTS, counts, strict=True):
             setattr(book, name, count)
         return book
 
     def rows(self, group: str, stage: str) -> list[CollectiveTime]:
-        """By method; the row of "arrival" has the number of collectives of it and "duration"."""
+        """One row per method. The row "arrival" also counts the collectives of "duration"."""
         times = self.peers_ns / 1e9, self.transfer_ns / 1e9, self.unmatched_ns / 1e9
         number = self.num_collectives, self.num_bytes
         rows = [CollectiveTime(group, stage, "arrival", *number, *times)]
@@ -107,39 +104,35 @@ NUM_COUNTS = len(_COUNTS)
 
 
 class Slot:
-    """One collective under way. The masks have the bits of ranks that arrived, are through.
-
-    ``blocked`` are (book, begin, end) of host time that is not booked yet. After ``patience_ns``
-    without news, what is blocked is given up.
-    """
+    """One pending collective. ``arrived`` and ``through`` are bit masks of ranks."""
 
     __slots__ = (
         "arrived",
         "blocked",
         "is_misaligned",
         "last_arrival_ns",
-        "newest_ns",
+        "last_record_ns",
         "operation",
         "through",
     )
-    patience_ns = 10 * 10**9
+    patience_ns = 10 * 10**9  # blocked time is dropped after this time without a new record
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
         self.arrived = self.through = 0
-        self.last_arrival_ns = self.newest_ns = 0
-        self.blocked: list[tuple[Book, int, int]] = []
+        self.last_arrival_ns = self.last_record_ns = 0
+        self.blocked: list[tuple[Book, int, int]] = []  # (book, begin, end), not accounted yet
         self.is_misaligned = False
 
     def book(self) -> None:
-        """Everybody has arrived: tell waiting from transfer."""
+        """All ranks have arrived: split the blocked time into waiting and transfer."""
         last, blocked = self.last_arrival_ns, self.blocked
         if self.is_misaligned:
             self.give_up()
             return
         self.blocked = []
         if self.operation in SYNCHRONISING and any(end < last for _, _, end in blocked):
-            _book_by_duration(blocked)  # left before the last came: not the same clock
+            _book_by_duration(blocked)  # a rank left before the last arrival: clocks differ
             return
         for book, begin, end in blocked:
             if last <= begin:
@@ -153,43 +146,43 @@ class Slot:
                 book.peers_ns += end - begin
 
     def give_up(self) -> None:
-        """Who was waited for will not be known."""
+        """Account the blocked time as unmatched, because the peers are unknown."""
         for book, begin, end in self.blocked:
             book.unmatched_ns += end - begin
         self.blocked = []
 
 
 class DeviceSlot(Slot):
-    """One collective under way; ``blocked`` are (book, stood, duration) of the ranks so far."""
+    """One pending collective on devices. ``blocked``: (book, stalled, duration) of the ranks."""
 
     __slots__ = ()
-    patience_ns = 600 * 10**9  # events are read in set_step: the ranks tell of it a step apart
+    patience_ns = 600 * 10**9  # events are read in set_step: ranks may report one step apart
 
-    def add(self, bit: int, book: Book, told: DeviceTime, now_ns: int) -> None:
-        self.newest_ns = now_ns
+    def add(self, bit: int, book: Book, device_time: DeviceTime, now_ns: int) -> None:
+        self.last_record_ns = now_ns
         self.arrived |= bit
         self.through |= bit
-        self.is_misaligned |= told.operation != self.operation
-        self.blocked.append((book, told.stood_ns, told.duration_ns))
+        self.is_misaligned |= device_time.operation != self.operation
+        self.blocked.append((book, device_time.stood_ns, device_time.duration_ns))
 
     def book(self) -> None:
-        """All have told: what one stood longer than the shortest was in it, peers were not there.
+        """All ranks have reported: the time beyond the shortest duration was waiting for peers.
 
-        A stream that came to the wait later stood for less, of the end alone: transfer first.
+        A stream that began to stall later only stalled for the end: transfer is subtracted first.
         """
         if self.is_misaligned or self.operation not in SYNCHRONISING:
             self.give_up()
             return
         blocked, self.blocked = self.blocked, []
         waits = waits_by_duration([duration for _, _, duration in blocked])
-        for (book, stood, duration), wait in zip(blocked, waits, strict=True):
-            transfer = min(stood, duration - wait)
+        for (book, stalled_ns, duration), wait in zip(blocked, waits, strict=True):
+            transfer = min(stalled_ns, duration - wait)
             book.device_transfer_ns += transfer
-            book.device_peers_ns += stood - transfer
+            book.device_peers_ns += stalled_ns - transfer
 
     def give_up(self) -> None:
-        for book, stood, _ in self.blocked:
-            book.device_unmatched_ns += stood
+        for book, stalled_ns, _ in self.blocked:
+            book.device_unmatched_ns += stalled_ns
         self.blocked = []
 
 

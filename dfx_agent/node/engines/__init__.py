@@ -1,1 +1,1 @@
-"""Rollout engines: finds the vLLM and SGLang servers of a job and reads what they say."""
+"""Rollout engines: finds the vLLM and SGLang servers of a job and reads their metrics."""

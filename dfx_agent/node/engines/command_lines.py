@@ -1,4 +1,4 @@
-"""Where a command line says that its process serves /metrics."""
+"""Finds out from a command line where its process serves /metrics."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _ANY = {"", "0.0.0.0", "::", "localhost", "[::]"}  # noqa: S104 (what others lis
 _VLLM_PORT, _SGLANG_PORT = 8000, 30000
 _VLLM_MODULES = ("vllm.entrypoints.", "vllm/entrypoints/")
 _SGLANG_MODULES = ("sglang.launch_server", "sglang/launch_server", "sglang.srt.entrypoints.")
-# Ray tells the metrics of its workers at an agent of each node
+# Ray exports the metrics of its workers through an agent on each node
 _RAY_AGENT = "dashboard/agent.py"
-# what servers of engines and their actors call their processes
+# process titles of engine servers and their Ray actors
 _TITLES = ("VLLM::APIServer", "ray::vLLM", "ray::SGLang")
-# and those that compute for them: they listen for their peers (gloo, NCCL, ZeroMQ), not for HTTP
+# and of their workers, which listen for their peers (gloo, NCCL, ZeroMQ), not for HTTP
 _WORKER_TITLES = ("VLLM::", "sglang::")
-# servers of examples/async_rl, which listen on a socket that is given to them
+# servers of examples/async_rl, which inherit their listening socket
 _DEMO = "examples.async_rl.server"
-# options of the interpreter that take the next word
+# interpreter options that use the next word as their value
 _WITH_VALUE = frozenset({"-W", "-X"})
 
 
 class Served(NamedTuple):
-    """``pd``: "prefill" or "decode" where the two are apart."""
+    """Address of a metrics endpoint. ``pd``: "prefill" or "decode" if the two are separate."""
 
     host: str
     port: int
@@ -38,17 +38,17 @@ class Served(NamedTuple):
 
 
 def is_engine(argv: Sequence[str]) -> bool:
-    """Whether it is one by its title or its program, wherever it listens."""
+    """Whether title or program are those of an engine, wherever it listens."""
     return bool(argv) and (argv[0].startswith(_TITLES) or _program(argv)[0] == _DEMO)
 
 
 def is_worker(argv: Sequence[str]) -> bool:
-    """Whether it computes for an engine's server: a stranger's bytes may break its collectives."""
+    """Whether it computes for an engine's server: unexpected bytes may break its collectives."""
     return bool(argv) and argv[0].startswith(_WORKER_TITLES) and not is_engine(argv)
 
 
 def served_by(argv: Sequence[str]) -> Served | None:
-    """None for a process that is no engine's server, or has no port to ask at."""
+    """None for a process that is no engine server, or whose port is unknown."""
     default = _default_port(argv)
     if default is None:
         return None
@@ -65,7 +65,7 @@ def served_by(argv: Sequence[str]) -> Served | None:
 
 
 def _default_port(argv: Sequence[str]) -> int | None:
-    """0 where the command line itself must name it."""
+    """0 if the command line itself must name the port."""
     program, following = _program(argv)
     name = os.path.basename(program)
     if program.endswith(_RAY_AGENT):
@@ -78,7 +78,7 @@ def _default_port(argv: Sequence[str]) -> int | None:
 
 
 def _program(argv: Sequence[str]) -> tuple[str, str]:
-    """What runs (a program, a script, a module) and the word behind it."""
+    """The program, script or module that runs, and the next word."""
     words = [*argv, "", ""]
     i = 0
     if os.path.basename(words[0]).startswith("python"):
@@ -92,13 +92,13 @@ def _program(argv: Sequence[str]) -> tuple[str, str]:
 
 
 def _is_one_of(program: str, modules: tuple[str, ...]) -> bool:
-    """As the module of ``-m``, or as a script's path."""
+    """Whether the program is a module given to ``-m``, or the path of a script."""
     is_path = program.endswith(".py")
     return any(program.startswith(m) or (is_path and m in program) for m in modules)
 
 
 def _option(argv: Sequence[str], name: str) -> str:
-    """Of ``--port 80`` and ``--port=80``; the last counts, "" without one."""
+    """Value of ``--port 80`` or ``--port=80``; the last one counts, "" if there is none."""
     found = ""
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
         if word == name:
@@ -109,5 +109,5 @@ def _option(argv: Sequence[str], name: str) -> str:
 
 
 def _number(text: str) -> int:
-    """0 for what is no port."""
+    """0 if the text is no port."""
     return whole_number(text, 65535) or 0

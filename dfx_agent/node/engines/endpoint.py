@@ -1,4 +1,4 @@
-"""One endpoint that engines speak at: what it answered, and in which state it is."""
+"""One metrics endpoint of engines: its latest values and its state."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from dfx_agent.base.text import whole_number
-from dfx_agent.node.engines.exposition import MAX_UNKNOWN_NAMES, PartKey, Reading
+from dfx_agent.node.engines.exposition import MAX_UNKNOWN_NAMES, EngineReading, PartKey
 from dfx_agent.node.engines.history import History
 from dfx_agent.snapshot import EngineFacts, EngineOrigin, EngineState
 
-# a router or Ray's agent may speak for many
+# a router or Ray's agent may report many engines
 MAX_PARTS = 256
 
 
 @dataclass(frozen=True)
-class Found:
-    """Where an engine of a run is, and how we know. ``pd``: prefill or decode, where told."""
+class FoundEngine:
+    """Where an engine of a run is, and how it was found. ``pd``: prefill or decode, if known."""
 
     url: str
     run: str
@@ -32,14 +32,14 @@ class Found:
         return parts.hostname or "", parts.port or 80, self.url
 
 
-class Endpoint:
-    """``now`` is Unix time, ``at`` the monotonic clock, both in seconds."""
+class EngineEndpoint:
+    """State of one endpoint. ``now``: Unix time, ``at``: monotonic clock; both in seconds."""
 
-    def __init__(self, found: Found, now: float) -> None:
+    def __init__(self, found: FoundEngine, now: float) -> None:
         self.found = found
         self.state: EngineState = "awaited"
         self.since_seconds = now
-        self.reason = "nobody has answered yet"
+        self.reason = "it has not answered yet"
         self._read_seconds: float | None = None
         self._engine = ""
         self._num_readings = self._num_failed = 0
@@ -49,17 +49,17 @@ class Endpoint:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Those that it speaks for, in a fixed order; one of no name before the first reading."""
+        """Workers that it reports, sorted; one without a name before the first reading."""
         return tuple(sorted({key.worker for key in self._histories})) or ("",)
 
-    def meet(self, found: Found) -> None:
-        """It was found in a job, maybe in another process than before."""
+    def update_origin(self, found: FoundEngine) -> None:
+        """Discovery has found it again, maybe in another process."""
         origin = self.found.origin if self.found.origin == "configured" else found.origin
         self.found = replace(found, origin=origin)
 
-    def add(self, reading: Reading, at: float) -> None:
-        """It answered."""
-        self._become("up", "", time.time())
+    def add(self, reading: EngineReading, at: float) -> None:
+        """Add the values of one answer."""
+        self._set_state("up", "", time.time())
         started, self._start_seconds = self._start_seconds, reading.start_seconds
         is_restart = None not in {started, reading.start_seconds} and (
             started != reading.start_seconds
@@ -76,25 +76,25 @@ class Endpoint:
             history.add(part, at, is_restart=is_restart)
 
     def fail(self, state: EngineState, reason: str) -> None:
-        """It did not; "gone" of one that has never answered is still "awaited"."""
+        """It did not answer; an endpoint that never answered stays "awaited" instead of "gone"."""
         self._num_failed += 1
         if state == "gone" and not self._num_readings:
             state = "awaited"
-        self._become(state, reason, time.time())
+        self._set_state(state, reason, time.time())
 
-    def _become(self, state: EngineState, reason: str, now: float) -> None:
+    def _set_state(self, state: EngineState, reason: str, now: float) -> None:
         if state != self.state:
             self.state, self.since_seconds = state, now
         self.reason = reason
 
     def facts(self, numbers: Mapping[str, int]) -> Iterator[EngineFacts]:
-        """``numbers``: worker -> the number of its replica."""
+        """``numbers``: worker -> number of its replica."""
         ordered = sorted(self._histories.items(), key=lambda item: _order(item[0]))
         for key, history in ordered or [(PartKey(), History())]:
-            yield self._of(key, history, str(numbers[key.worker]))
+            yield self._part_facts(key, history, str(numbers[key.worker]))
 
-    def _of(self, key: PartKey, history: History, replica: str) -> EngineFacts:
-        newest = history.newest
+    def _part_facts(self, key: PartKey, history: History, replica: str) -> EngineFacts:
+        latest = history.latest
         return EngineFacts(
             replica=replica,
             dp_rank=key.dp_rank if self._num_ranks(key.worker) > 1 else "",
@@ -102,8 +102,8 @@ class Endpoint:
             state=self.state,
             since_seconds=self.since_seconds,
             engine=self._engine,
-            model=newest.model,
-            pd=newest.pd if newest.pd in {"prefill", "decode"} else self.found.pd,
+            model=latest.model,
+            pd=latest.pd if latest.pd in {"prefill", "decode"} else self.found.pd,
             worker=key.worker,
             pid=self.found.pid,
             origin=self.found.origin,
@@ -113,13 +113,13 @@ class Endpoint:
             busy_ratio=history.busy_ratio(),
             busy_seconds=history.busy_seconds,
             observed_seconds=history.observed_seconds,
-            sleep_state=newest.sleep_state,
-            gauges=newest.gauges,
+            sleep_state=latest.sleep_state,
+            gauges=latest.gauges,
             totals=dict(history.totals.counters),
             rates=history.rates(),
             histograms=dict(history.totals.histograms),
             latencies=history.latencies(),
-            weight_load_seconds=newest.weight_load_seconds,
+            weight_load_seconds=latest.weight_load_seconds,
             num_readings=self._num_readings,
             num_failed_readings=self._num_failed,
             num_restarts=history.num_restarts,

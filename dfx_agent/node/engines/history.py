@@ -1,7 +1,7 @@
-"""One part of an engine over time: what it counted, and how busy it was in the latest window.
+"""Values of one engine part over time: its counters, and its busy time in the latest window.
 
-Engines count from their own start. A value that is lower than the one before, or another start of
-the process, means a new start: what it says then is its increase, as Prometheus takes it.
+Engines count from their own start. A counter that decreases, or a changed start time of the
+process, means a restart: the new value is then the increase, as in Prometheus.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dfx_agent.node.engines.exposition import Part
+from dfx_agent.node.engines.exposition import EnginePart
 from dfx_agent.snapshot import Histogram, Latency
 
 WINDOW_SECONDS = 60.0
-# a reading stands for the time around it, but not for longer
-_STANDS_SECONDS = 15.0
+# a reading counts for the time around it, but at most for this long
+_MAX_READING_SECONDS = 15.0
 _MAX_READINGS = 64
 
 
@@ -29,20 +29,20 @@ class _Moment:
 
 
 class History:
-    """``at`` everywhere is on the monotonic clock, in seconds."""
+    """All times ``at`` are monotonic, in seconds."""
 
     def __init__(self) -> None:
-        self.totals = Totals()
-        self.newest = Part()
+        self.totals = EngineTotals()
+        self.latest = EnginePart()
         self.num_restarts = 0
         self.busy_seconds = self.observed_seconds = 0.0
         self._moments: deque[_Moment] = deque(maxlen=_MAX_READINGS)
 
-    def add(self, part: Part, at: float, *, is_restart: bool = False) -> None:
-        is_known = bool(self._moments)
-        has_begun_anew = self.totals.add(part.counters, part.histograms, is_restart=is_restart)
-        self.num_restarts += has_begun_anew and is_known
-        self.newest = part
+    def add(self, part: EnginePart, at: float, *, is_restart: bool = False) -> None:
+        is_first = not self._moments
+        has_restarted = self.totals.add(part.counters, part.histograms, is_restart=is_restart)
+        self.num_restarts += has_restarted and not is_first
+        self.latest = part
         running = part.gauges.get("running_requests")
         moment = _Moment(
             at,
@@ -64,7 +64,7 @@ class History:
         return seconds or None
 
     def rates(self) -> dict[str, float]:
-        """Increase a second over the window of what was counted at both its ends."""
+        """Increase per second over the window, of counters that both ends of it have."""
         seconds = self.window_seconds
         if seconds is None:
             return {}
@@ -78,10 +78,10 @@ class History:
         found = {
             name: latency(difference(last[name], first[name])) for name in last if name in first
         }
-        return {name: told for name, told in found.items() if told is not None}
+        return {name: value for name, value in found.items() if value is not None}
 
     def busy_ratio(self) -> float | None:
-        """Between 0 and 1; None before two readings, and without anything to tell it by."""
+        """Between 0 and 1; None before two readings, and if the engine does not report it."""
         moments = list(self._moments)
         pairs = [_between(a, b) for a, b in pairwise(moments)]
         observed = sum(seconds for _, seconds in pairs)
@@ -89,24 +89,24 @@ class History:
 
 
 def _between(before: _Moment, after: _Moment) -> tuple[float, float]:
-    """(seconds in which requests ran, seconds of which that is known) between two readings."""
+    """(seconds with running requests, seconds for which that is known) between two readings."""
     seconds = after.at - before.at
     idle, idle_before = (moment.counters.get("idle_seconds") for moment in (after, before))
     if idle is not None and idle_before is not None:
         return min(seconds, max(0.0, seconds - (idle - idle_before))), seconds
-    half = min(seconds, _STANDS_SECONDS) / 2
-    known = [moment.is_running for moment in (before, after) if moment.is_running is not None]
-    return half * sum(known), half * len(known)
+    half = min(seconds, _MAX_READING_SECONDS) / 2
+    states = [moment.is_running for moment in (before, after) if moment.is_running is not None]
+    return half * sum(states), half * len(states)
 
 
 @dataclass
-class Totals:
-    """Of one part of an engine: ``counters`` and ``histograms`` never fall."""
+class EngineTotals:
+    """Counters and histograms of one engine part, continued over restarts: they never decrease."""
 
     counters: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
-    _told_counters: Mapping[str, float] = field(default_factory=dict)
-    _told_histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    _last_counters: Mapping[str, float] = field(default_factory=dict)
+    _last_histograms: Mapping[str, Histogram] = field(default_factory=dict)
 
     def add(
         self,
@@ -115,39 +115,39 @@ class Totals:
         *,
         is_restart: bool = False,
     ) -> bool:
-        """What it says now; returns whether it began anew since the last time."""
+        """Add the engine's current values. Returns whether it has restarted since the last call."""
         is_restart = is_restart or self._has_fallen(counters, histograms)
         for name, value in counters.items():
-            before = 0.0 if is_restart else self._told_counters.get(name, 0.0)
+            before = 0.0 if is_restart else self._last_counters.get(name, 0.0)
             self.counters[name] = self.counters.get(name, 0.0) + value - before
-        for name, told in histograms.items():
-            last = None if is_restart else self._told_histograms.get(name)
-            self.histograms[name] = _grown(self.histograms.get(name), told, last)
-        self._told_counters = {**({} if is_restart else self._told_counters), **counters}
-        self._told_histograms = {**({} if is_restart else self._told_histograms), **histograms}
+        for name, histogram in histograms.items():
+            last = None if is_restart else self._last_histograms.get(name)
+            self.histograms[name] = _grown(self.histograms.get(name), histogram, last)
+        self._last_counters = {**({} if is_restart else self._last_counters), **counters}
+        self._last_histograms = {**({} if is_restart else self._last_histograms), **histograms}
         return is_restart
 
     def _has_fallen(
         self, counters: Mapping[str, float], histograms: Mapping[str, Histogram]
     ) -> bool:
-        fell = any(value < self._told_counters.get(name, 0.0) for name, value in counters.items())
+        fell = any(value < self._last_counters.get(name, 0.0) for name, value in counters.items())
         return fell or any(
-            name in self._told_histograms and not _goes_on(self._told_histograms[name], told)
-            for name, told in histograms.items()
+            name in self._last_histograms and not _has_grown(self._last_histograms[name], histogram)
+            for name, histogram in histograms.items()
         )
 
 
-def _goes_on(before: Histogram, now: Histogram) -> bool:
+def _has_grown(before: Histogram, now: Histogram) -> bool:
     return before.bounds == now.bounds and all(
         old <= new for old, new in zip(before.counts, now.counts, strict=True)
     )
 
 
-def _grown(total: Histogram | None, told: Histogram, last: Histogram | None) -> Histogram:
-    """``last`` is what it told before, None after a start. Other bounds begin a new total."""
-    if total is None or total.bounds != told.bounds:
-        return told
-    grown = told if last is None else difference(told, last)
+def _grown(total: Histogram | None, now: Histogram, last: Histogram | None) -> Histogram:
+    """Add the increase since ``last``, None after a restart. New bounds reset the total."""
+    if total is None or total.bounds != now.bounds:
+        return now
+    grown = now if last is None else difference(now, last)
     return Histogram(
         total.bounds,
         tuple(a + b for a, b in zip(total.counts, grown.counts, strict=True)),
@@ -156,7 +156,7 @@ def _grown(total: Histogram | None, told: Histogram, last: Histogram | None) -> 
 
 
 def difference(now: Histogram, before: Histogram | None) -> Histogram:
-    """What was observed between two states of one total; all of it where the bounds differ."""
+    """Observations between two states of one total; all of them if the bounds differ."""
     if before is None or before.bounds != now.bounds:
         return now
     return Histogram(
@@ -167,7 +167,7 @@ def difference(now: Histogram, before: Histogram | None) -> Histogram:
 
 
 def latency(window: Histogram) -> Latency | None:
-    """None where nothing was observed."""
+    """None if there were no observations."""
     if window.num <= 0:
         return None
     mean = window.sum / window.num

@@ -1,4 +1,4 @@
-"""One GET of /metrics, bounded in time and bytes, past every proxy."""
+"""One GET of /metrics, limited in time and size, without any proxy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4 * 1024 * 1024
 ANSWER_SECONDS = 1.0
-# no connection is kept: a server that is told to end would wait for it
+# no connection stays open: a server that shuts down would wait for it
 _HEADERS = {"Accept": "text/plain", "Accept-Encoding": "identity", "Connection": "close"}
 
 
 class NoReadingError(Exception):
-    """Nothing was read; ``state`` is what that says of the engine."""
+    """Nothing was read; ``state`` is the resulting state of the engine."""
 
     def __init__(self, state: EngineState, reason: str) -> None:
         super().__init__(reason)
@@ -27,7 +27,7 @@ class NoReadingError(Exception):
 
 
 def client(seconds: float = ANSWER_SECONDS) -> httpx.AsyncClient:
-    """Asks the address itself: what the environment says of proxies is not for it."""
+    """Connects directly: proxy variables of the environment do not apply."""
     from dfx_agent.base.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
     return httpx.AsyncClient(
@@ -36,7 +36,7 @@ def client(seconds: float = ANSWER_SECONDS) -> httpx.AsyncClient:
 
 
 async def ask(client: httpx.AsyncClient, url: str, seconds: float) -> str:
-    """The whole text. NoReadingError where there is none."""
+    """The whole text. Raises NoReadingError if there is none."""
     from dfx_agent.base.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
     try:
@@ -44,9 +44,9 @@ async def ask(client: httpx.AsyncClient, url: str, seconds: float) -> str:
     except (asyncio.TimeoutError, httpx.TimeoutException):
         raise NoReadingError("slow", f"no whole answer within {seconds:g} s") from None
     except httpx.ConnectError as error:
-        raise NoReadingError("gone", _line("nobody answers", error)) from None
+        raise NoReadingError("gone", _line("no answer", error)) from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        raise NoReadingError("garbage", _line("the answer broke off", error)) from None
+        raise NoReadingError("garbage", _line("the answer was cut off", error)) from None
 
 
 async def _text(client: httpx.AsyncClient, url: str) -> str:
@@ -54,7 +54,7 @@ async def _text(client: httpx.AsyncClient, url: str) -> str:
         if answer.status_code != 200:
             raise NoReadingError("garbage", f"HTTP status {answer.status_code}")
         if answer.headers.get("content-encoding", "identity") != "identity":
-            raise NoReadingError("garbage", "a compressed answer that nobody asked for")
+            raise NoReadingError("garbage", "an unexpected compressed answer")
         body = bytearray()
         async for piece in answer.aiter_raw():
             body += piece

@@ -1,8 +1,8 @@
-"""A thread that finds the engines of all jobs and reads them, beside the agent's own reading.
+"""A thread that finds the engines of all jobs and reads them, in parallel with the agent's polls.
 
-Every engine is read by itself: one that is slow, gone or says garbage costs the others nothing, and
-the agent's reading never waits for any. It reads every 2 s, or as rarely as every 5 s where that
-would take more than 1 % of a core; it looks for new engines every 5 s, and rarer where that would.
+Each engine is read independently: a slow, missing or broken one delays no other, and the agent
+never waits for any. Engines are read every 2 s, and searched every 5 s. Both intervals are longer
+if they would use more than 1 % of a core, the first up to 5 s.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from dfx_agent.node.engines import scrape
 from dfx_agent.node.engines.discovery import Discovery, Jobs
-from dfx_agent.node.engines.endpoint import Endpoint, Found
-from dfx_agent.node.engines.exposition import NotMetricsError, Reading, parsed
+from dfx_agent.node.engines.endpoint import EngineEndpoint, FoundEngine
+from dfx_agent.node.engines.exposition import EngineReading, NotMetricsError, parse_metrics
 from dfx_agent.node.engines.scrape import NoReadingError
 from dfx_agent.snapshot import EngineFacts
 from dfx_agent.snapshot.faults import Faults
@@ -33,16 +33,16 @@ _READ_SECONDS = 2.0
 _SLOWEST_READ_SECONDS = 5.0
 _LOOK_SECONDS = 5.0
 _MAX_CORE_SHARE = 0.01
-_FORGET_SECONDS = 600.0
+_DROP_AFTER_SECONDS = 600.0
 _STOP_SECONDS = 5.0
-# a round ends within half of it: one that does not stands, maybe in a stuck process' /proc
-_STANDS_SECONDS = 30.0
+# a round takes less than half of this; a longer one hangs, maybe in /proc of a stuck process
+_STALLED_SECONDS = 30.0
 
 
 class EngineWatch:
-    """``jobs`` says which processes belong to which run now; ``configured`` are URLs.
+    """``jobs`` returns the processes of each run; ``configured`` are URLs of engines.
 
-    ``ranks``: run -> pid -> rank of those that serve, which is the number of their replica.
+    ``ranks``: run -> pid -> rank of serving processes; the rank becomes the replica's number.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class EngineWatch:
         self._faults = faults or Faults()
         self._discovery = Discovery() if finds else None
         self._answer_seconds = answer_seconds
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints: dict[str, EngineEndpoint] = {}
         self._numbers: dict[str, dict[tuple[str, str], int]] = {}
         self._facts: dict[str, tuple[EngineFacts, ...]] = {}
         self._client: httpx.AsyncClient | None = None
@@ -74,21 +74,21 @@ class EngineWatch:
 
     def stop(self) -> None:
         self._is_stopped.set()
-        with suppress(RuntimeError):  # its loop has ended meanwhile
+        with suppress(RuntimeError):  # its event loop may have ended
             self._wakes()
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
 
     def facts(self, run: str) -> tuple[EngineFacts, ...]:
-        """As of the newest reading, by replica and rank; waits for nothing.
+        """Facts of the latest reading, by replica and rank; never blocks.
 
-        While our own reading stands, no engine is up: nobody knows.
+        If the reading itself is stalled, no engine is reported as up.
         """
         facts = self._facts.get(run, ())
         seconds = time.monotonic() - self._published
-        if seconds < _STANDS_SECONDS:
+        if seconds < _STALLED_SECONDS:
             return facts
-        reason = f"the agent itself has read no engine for {seconds:.0f} s"
+        reason = f"the agent has read no engine for {seconds:.0f} s"
         since = time.time() - seconds
         return tuple(
             replace(row, state="slow", reason=reason, since_seconds=since)
@@ -125,12 +125,13 @@ class EngineWatch:
                 await self._client.aclose()
 
     async def read_once(self) -> None:
-        """Look for engines where that is due, read all that are known, and publish."""
+        """Search for engines if that is due, read all known engines, and publish the facts."""
         jobs = self._jobs()
         with self._faults.guard("engines", what="looking for engines"):
             await self._look(jobs)
         self._drop(jobs)
-        await asyncio.gather(*(self._read(one) for one in list(self._endpoints.values())))
+        endpoints = list(self._endpoints.values())
+        await asyncio.gather(*(self._read(endpoint) for endpoint in endpoints))
         self._publish()
 
     async def _look(self, jobs: Jobs) -> None:
@@ -146,55 +147,55 @@ class EngineWatch:
         await asyncio.gather(*(self._probe(found) for found in maybe))
 
     def _join_configured(self, jobs: Jobs) -> None:
-        """To the run of the most processes (one is followed, as a rule), until another has it."""
+        """Add configured engines to the largest run, until discovery finds their run."""
         if not jobs:
             return
         run = max(sorted(jobs), key=lambda name: len(jobs[name]))
         for url in self._configured:
             if url not in self._endpoints:
-                self._join(Found(url, run, "configured"))
+                self._join(FoundEngine(url, run, "configured"))
 
-    def _join(self, found: Found) -> Endpoint | None:
-        known = self._endpoints.get(found.url)
-        if known is not None:
-            known.meet(found)
-            return known
+    def _join(self, found: FoundEngine) -> EngineEndpoint | None:
+        endpoint = self._endpoints.get(found.url)
+        if endpoint is not None:
+            endpoint.update_origin(found)
+            return endpoint
         if len(self._endpoints) >= MAX_ENDPOINTS:
             return None
-        endpoint = self._endpoints[found.url] = Endpoint(found, time.time())
+        endpoint = self._endpoints[found.url] = EngineEndpoint(found, time.time())
         return endpoint
 
-    async def _probe(self, found: Found) -> None:
+    async def _probe(self, found: FoundEngine) -> None:
         try:
-            reading = await self._asked(found.url)
+            reading = await self._fetch(found.url)
         except (NoReadingError, NotMetricsError):
             if self._discovery is not None:
-                self._discovery.was_in_vain(found, time.monotonic())
+                self._discovery.note_failure(found, time.monotonic())
             return
         endpoint = self._join(found)
         if endpoint is not None:
             endpoint.add(reading, time.monotonic())
 
-    async def _read(self, endpoint: Endpoint) -> None:
+    async def _read(self, endpoint: EngineEndpoint) -> None:
         try:
-            endpoint.add(await self._asked(endpoint.found.url), time.monotonic())
+            endpoint.add(await self._fetch(endpoint.found.url), time.monotonic())
         except NoReadingError as error:
             endpoint.fail(error.state, str(error))
         except NotMetricsError as error:
             endpoint.fail("garbage", str(error))
-        except Exception as error:  # noqa: BLE001 (of one engine: told as its state)
+        except Exception as error:  # noqa: BLE001 (becomes the state of this engine alone)
             endpoint.fail("garbage", f"{type(error).__name__}: {error}"[:200])
 
-    async def _asked(self, url: str) -> Reading:
+    async def _fetch(self, url: str) -> EngineReading:
         if self._client is None:
             self._client = scrape.client(self._answer_seconds)
-        return parsed(await scrape.ask(self._client, url, self._answer_seconds))
+        return parse_metrics(await scrape.ask(self._client, url, self._answer_seconds))
 
     def _drop(self, jobs: Jobs) -> None:
-        """Engines of runs that are gone, and those that have not answered for long."""
+        """Drop engines of ended runs, and engines that have not answered for 10 minutes."""
         now = time.time()
         for url, endpoint in list(self._endpoints.items()):
-            is_old = endpoint.state != "up" and now - endpoint.since_seconds > _FORGET_SECONDS
+            is_old = endpoint.state != "up" and now - endpoint.since_seconds > _DROP_AFTER_SECONDS
             is_found = endpoint.found.origin != "configured"
             if endpoint.found.run not in jobs or (is_old and is_found):
                 del self._endpoints[url]
@@ -202,14 +203,15 @@ class EngineWatch:
             del self._numbers[run]
 
     def _publish(self) -> None:
-        by_run: dict[str, list[Endpoint]] = {}
-        for endpoint in sorted(self._endpoints.values(), key=lambda one: one.found.order):
+        by_run: dict[str, list[EngineEndpoint]] = {}
+        endpoints = sorted(self._endpoints.values(), key=lambda endpoint: endpoint.found.order)
+        for endpoint in endpoints:
             by_run.setdefault(endpoint.found.run, []).append(endpoint)
         self._published = time.monotonic()
-        self._facts = {run: tuple(self._of_run(run, ends)) for run, ends in by_run.items()}
+        self._facts = {run: tuple(self._run_facts(run, ends)) for run, ends in by_run.items()}
 
-    def _of_run(self, run: str, endpoints: Iterable[Endpoint]) -> list[EngineFacts]:
-        """By replica: numbers are the rank, else go by address, and stay with who has them."""
+    def _run_facts(self, run: str, endpoints: Iterable[EngineEndpoint]) -> list[EngineFacts]:
+        """Facts by replica. Its number is the rank, else the next free one, and never changes."""
         numbers, ranks = self._numbers.setdefault(run, {}), self._ranks(run)
         rows: list[EngineFacts] = []
         for endpoint in endpoints:
@@ -220,8 +222,8 @@ class EngineWatch:
             first = numbers.pop((url, ""), None) if endpoint.workers != ("",) else None
             for worker in endpoint.workers:
                 if (url, worker) not in numbers:
-                    taken = {first} | set(numbers.values())
-                    number = next(n for n in range(len(taken) + 1) if n not in taken)
+                    used = {first} | set(numbers.values())
+                    number = next(n for n in range(len(used) + 1) if n not in used)
                     numbers[url, worker] = number if first is None else first
                     first = None
             rows += endpoint.facts({worker: numbers[url, worker] for worker in endpoint.workers})
@@ -230,6 +232,6 @@ class EngineWatch:
 
 
 def metrics_url(url: str) -> str:
-    """An engine is known by its address; a router may have its metrics elsewhere."""
+    """URL of the metrics. An engine has them at /metrics; a router's URL has its own path."""
     scheme, _, rest = url.partition("://")
     return url if rest.partition("/")[2] else f"{scheme}://{rest.rstrip('/')}/metrics"

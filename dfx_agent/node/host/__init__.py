@@ -1,1 +1,1 @@
-"""What the kernel says of a process."""
+"""Readers of /proc and of other kernel files about processes."""

@@ -1,7 +1,7 @@
-"""Memory control groups of a process, version 2 and 1: limit, use, and the OOM killer's count.
+"""Memory control groups of a process, version 2 and 1: limit, use, and number of OOM kills.
 
-A thin read of ``/proc/PID/cgroup`` and of the files of the group and those above it. What cannot
-be read is None: in a container the groups above its own are not there.
+Reads ``/proc/PID/cgroup`` and the files of the group and its parents. Unreadable values are None:
+in a container the parents of its own group are not visible.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import os
 from dataclasses import dataclass
 
 MOUNT = "/sys/fs/cgroup"
-_UNLIMITED_BYTES = 1 << 60  # version 1 says a number near 2^63 rounded to pages
+_UNLIMITED_BYTES = 1 << 60  # version 1 reports a number near 2^63, rounded to pages
 
 
 @dataclass(frozen=True)
 class MemoryGroup:
-    """One memory control group, by its directory; ``is_v2`` says which files it has."""
+    """One memory control group. ``path``: its directory; ``is_v2`` decides which files it has."""
 
     path: str
     is_v2: bool
 
     def limit_bytes(self) -> int | None:
-        """None when there is none."""
+        """None if the group has no limit."""
         text = _read(self.path, "memory.max" if self.is_v2 else "memory.limit_in_bytes").strip()
         return int(text) if text.isdecimal() and int(text) < _UNLIMITED_BYTES else None
 
     def used_bytes(self) -> int | None:
-        """What counts against the limit without file pages that the kernel can drop at once."""
+        """Memory that counts against the limit, without file pages that can be dropped at once."""
         name = "memory.current" if self.is_v2 else "memory.usage_in_bytes"
         text = _read(self.path, name).strip()
         if not text.isdecimal():
@@ -36,13 +36,13 @@ class MemoryGroup:
         return max(0, int(text) - droppable)
 
     def num_oom_kills(self) -> int | None:
-        """Processes in it that the kernel's OOM killer has ended since it was made."""
+        """Number of its processes that the OOM killer has killed since the group was created."""
         name = "memory.events" if self.is_v2 else "memory.oom_control"
         return parse_counts(_read(self.path, name)).get("oom_kill")
 
 
 def memory_groups(pid: int, mount: str = MOUNT) -> tuple[MemoryGroup, ...]:
-    """The process's own group and those above it, innermost first; empty where none is seen."""
+    """The process's own group and its parents, innermost first; empty if none is visible."""
     found = parse_cgroup(_read(f"/proc/{pid}", "cgroup"))
     if found is None:
         return ()
@@ -59,9 +59,9 @@ def memory_groups(pid: int, mount: str = MOUNT) -> tuple[MemoryGroup, ...]:
 
 
 def processor_quota(pid: int, mount: str = MOUNT) -> tuple[float | None, float | None]:
-    """(processors that the tightest group allows, seconds in which it held its threads back).
+    """(CPUs that the tightest group allows, seconds for which the group was throttled).
 
-    Version 2 alone; None where there is no quota.
+    Version 2 only; None if there is no quota.
     """
     found = parse_cgroup(_read(f"/proc/{pid}", "cgroup"), "cpu")
     if found is None or not found[1]:
@@ -82,7 +82,7 @@ def _quota(text: str) -> float | None:
 
 
 def parse_cgroup(text: str, controller: str = "memory") -> tuple[str, bool] | None:
-    """(path of the group that limits memory, whether it is version 2) of ``/proc/PID/cgroup``."""
+    """(path of the group of this controller, whether it is version 2) from ``/proc/PID/cgroup``."""
     rows = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
     for _, controllers, path in rows:
         if controller in controllers.split(","):
@@ -94,7 +94,7 @@ def parse_cgroup(text: str, controller: str = "memory") -> tuple[str, bool] | No
 
 
 def parse_counts(text: str) -> dict[str, int]:
-    """Lines of a name and a number, as in ``memory.stat``; others are left out."""
+    """Parse lines of a name and a number, as in ``memory.stat``; other lines are skipped."""
     rows = (line.split() for line in text.splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
 

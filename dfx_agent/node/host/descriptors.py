@@ -1,7 +1,7 @@
-"""How many descriptors the agent keeps open for the ranks it follows: never the last ones.
+"""Limits how many file descriptors the agent holds open for the ranks that it follows.
 
-An agent may be given a few hundred, of which the server and its connections need some. Ranks beyond
-the share are read by opening their file each time, which costs 10 us more of a look.
+An agent may have only a few hundred descriptors, and its server needs some of them. For ranks
+beyond the limit the file is opened for each poll, which costs 10 µs more.
 """
 
 from __future__ import annotations
@@ -9,29 +9,30 @@ from __future__ import annotations
 import resource
 import threading
 
-_MAX_KEPT = 1024
+_MAX_OPEN = 1024
 
 
 class Allowance:
-    """At most ``num_allowed`` at one time, over all threads."""
+    """At most ``num_allowed`` descriptors at a time, over all threads."""
 
     def __init__(self, num_allowed: int) -> None:
         self._num_free = num_allowed
         self._lock = threading.Lock()
 
     def take(self, num: int) -> bool:
-        """All of them, or none."""
+        """Reserve ``num`` descriptors. Returns False, and reserves none, if fewer are free."""
         with self._lock:
             is_granted = num <= self._num_free
             self._num_free -= num if is_granted else 0
         return is_granted
 
     def give_back(self, num: int) -> None:
+        """Return reserved descriptors."""
         with self._lock:
             self._num_free += num
 
 
-def of_this_process() -> Allowance:
-    """Half of the soft limit, at most 1,024."""
+def process_allowance() -> Allowance:
+    """Half of this process's soft limit, at most 1,024."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Allowance(_MAX_KEPT if soft == resource.RLIM_INFINITY else min(_MAX_KEPT, soft // 2))
+    return Allowance(_MAX_OPEN if soft == resource.RLIM_INFINITY else min(_MAX_OPEN, soft // 2))

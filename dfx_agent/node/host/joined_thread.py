@@ -1,8 +1,8 @@
-"""Which thread of its process a main thread joins, and for how long.
+"""Finds the thread that a main thread waits for in ``join``, and for how long it has waited.
 
-In ``pthread_join`` it sleeps in a futex whose value is the id of the thread that is joined (glibc,
-nptl/pthread_join). ``/proc/PID/task/TID/syscall`` says so to who may trace the process: proc(5),
-futex(2).
+``pthread_join`` sleeps in a futex whose value is the id of the joined thread (glibc,
+nptl/pthread_join). ``/proc/PID/task/TID/syscall`` shows this value to a user who may trace the
+process: proc(5), futex(2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SLEEPS = "S (sleeping)"
 
 
 class Joined(NamedTuple):
-    """A main thread that sleeps until ``thread`` ends, and how often both have woken up by now."""
+    """A main thread that sleeps until ``thread`` ends, and how often both threads have waited."""
 
     thread: int
     name: str
@@ -29,7 +29,7 @@ class Joined(NamedTuple):
 
 
 def joined_by_main(pid: int) -> Joined | None:
-    """None where the main thread does something else, or the kernel does not say."""
+    """None if the main thread does something else, or the kernel does not report it."""
     main = f"/proc/{pid}/task/{pid}"
     words, waits = _read(f"{main}/syscall").split(), num_waits(f"{main}/status")
     if len(words) <= _VALUE or waits is None or _state(main) != _SLEEPS:
@@ -53,7 +53,7 @@ def _state(path: str) -> str:
 
 
 def _inner_id(path: str) -> int:
-    """As the process itself numbers it, in its own pid namespace; 0 where it is gone."""
+    """The thread's id in the process's own pid namespace; 0 if the thread is gone."""
     ids = _line(path, "NSpid:").split()
     return int(ids[-1]) if ids else 0
 
@@ -71,26 +71,26 @@ def _read(path: str) -> str:
         return ""
 
 
-class _Look(NamedTuple):
+class _JoinSample(NamedTuple):
     seconds: float
     joined: Joined
 
 
 class JoinWatch:
-    """Of one process; ``look`` while it is quiet, at most once a second at the kernel."""
+    """Joins of one process; ``look`` reads from the kernel at most once a second."""
 
     def __init__(self) -> None:
-        self._first: _Look | None = None
-        self._last: _Look | None = None
+        self._first: _JoinSample | None = None
+        self._last: _JoinSample | None = None
         self._looked_seconds = -_LOOK_EVERY_SECONDS
 
     def look(self, pid: int) -> Joining | None:
-        """None where it joins nothing; anew where the main thread has woken up."""
+        """None if nothing is joined; the time restarts when the main thread has woken up."""
         now = time.monotonic()
         if now - self._looked_seconds >= _LOOK_EVERY_SECONDS:
             self._looked_seconds = now
             joined = joined_by_main(pid)
-            self._last = None if joined is None else _Look(now, joined)
+            self._last = None if joined is None else _JoinSample(now, joined)
             if joined is None or self._first is None or self._first.joined[:3] != joined[:3]:
                 self._first = self._last
         return self._joining()

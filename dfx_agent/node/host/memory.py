@@ -1,7 +1,7 @@
-"""Anonymous host memory of a process, and its robust growth per step.
+"""Anonymous host memory of a process, and a robust estimate of its growth per step.
 
-Anonymous pages are what a leak grows: resident memory as a whole also counts file pages, which the
-kernel takes and gives back as it likes.
+A leak grows anonymous pages. Resident memory also counts file pages, which the kernel adds and
+drops at will.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 _ANONYMOUS, _RESIDENT, _VIRTUAL = "\nRssAnon:", "\nVmRSS:", "\nVmSize:"
 _ARENA_ALIGNMENT = 64 * 2**20  # glibc's HEAP_MAX_SIZE
 _PIECE_BYTES, _MOST_PIECES = 2 * 2**20, 512
-_ENTRY_BYTES = 8  # of /proc/PID/pagemap; the topmost bit of the last one: present
+_ENTRY_BYTES = 8  # of /proc/PID/pagemap; the highest bit of the last byte: page is present
 _IS_PRESENT = bytes(byte >> 7 for byte in range(256))
 _BYTES_PER_KB = 1024
 _KEEP_STEPS = 64
@@ -25,15 +25,15 @@ _MIN_STEPS = 8
 
 
 class ProcessBytes(NamedTuple):
-    """What a process has; None is what the kernel does not tell."""
+    """Memory of a process; None if the kernel does not report the value."""
 
     anonymous: int | None = None
-    resident: int | None = None  # with pages of files
-    virtual: int | None = None  # all that is mapped
+    resident: int | None = None  # including file pages
+    virtual: int | None = None  # all mapped memory
 
 
 def process_bytes(pid: int) -> ProcessBytes:
-    """Nothing is known when the process is gone or may not be read."""
+    """All None if the process is gone or not readable."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as status:
             return parse_status(status.read().decode("utf-8", "replace"))
@@ -42,7 +42,7 @@ def process_bytes(pid: int) -> ProcessBytes:
 
 
 def parse_status(status: str) -> ProcessBytes:
-    """Of the text of ``/proc/PID/status``; a zombie's has none of them."""
+    """Parse the text of ``/proc/PID/status``; a zombie has none of the values."""
     return ProcessBytes(*(_of_status(status, f) for f in (_ANONYMOUS, _RESIDENT, _VIRTUAL)))
 
 
@@ -52,9 +52,9 @@ def _of_status(status: str, field: str) -> int | None:
 
 
 def glibc_arena_bytes(pid: int) -> int | None:
-    """Resident bytes of the arenas of glibc's malloc; None where the mappings may not be read.
+    """Resident bytes of the arenas of glibc's malloc; None if the mappings are not readable.
 
-    Of arenas of more than 1 GiB in all, 512 pieces of 2 MiB are looked at, evenly spread.
+    Of arenas over 1 GiB in total only 512 evenly spread pieces of 2 MiB are read.
     """
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
@@ -66,9 +66,9 @@ def glibc_arena_bytes(pid: int) -> int | None:
 
 
 def parse_arenas(lines: Iterable[str]) -> list[tuple[int, int]]:
-    """Begin and end of each, of ``/proc/PID/maps``.
+    """Begin and end of each arena listed in ``/proc/PID/maps``.
 
-    The main arena is the heap; each other one begins at a multiple of 64 MiB.
+    The main arena is the heap; every other arena begins at a multiple of 64 MiB.
     """
     found = []
     for line in lines:
@@ -83,7 +83,7 @@ def parse_arenas(lines: Iterable[str]) -> list[tuple[int, int]]:
 
 
 def _resident_bytes(pagemap: int, areas: Sequence[tuple[int, int]]) -> int:
-    """The kernel says it page by page, and holds the process up for 2 MiB at a time at most."""
+    """Count present pages, in pieces of 2 MiB, because the kernel blocks the process meanwhile."""
     pieces = [
         (at, min(at + _PIECE_BYTES, end))
         for begin, end in areas
@@ -100,17 +100,17 @@ def _resident_bytes(pagemap: int, areas: Sequence[tuple[int, int]]) -> int:
 
 
 def num_host_oom_kills() -> int | None:
-    """Processes that the OOM killer has ended since the boot; None before Linux 4.13."""
+    """Processes that the OOM killer has killed since the boot; None before Linux 4.13."""
     return _host_counts("/proc/vmstat").get("oom_kill")
 
 
 def num_major_faults() -> int | None:
-    """Pages that had to be read from a disk since the boot, of all processes."""
+    """Pages that all processes had to read from disk since the boot."""
     return _host_counts("/proc/vmstat").get("pgmajfault")
 
 
 def available_bytes() -> int | None:
-    """What the host could still give out without swapping; None where it does not say."""
+    """Memory that the host can still allocate without swapping; None if not reported."""
     return _host_counts("/proc/meminfo").get("MemAvailable")
 
 
@@ -127,7 +127,7 @@ def _host_counts(path: str) -> dict[str, int]:
 
 
 def parse_host_counts(text: str) -> dict[str, int]:
-    """Names and numbers of ``/proc/vmstat`` or ``/proc/meminfo``, the latter's in bytes."""
+    """Names and numbers of ``/proc/vmstat`` or ``/proc/meminfo``; kB are converted to bytes."""
     rows = (line.split() for line in text.splitlines())
     return {
         row[0].rstrip(":"): int(row[1]) * (_BYTES_PER_KB if row[2:] == ["kB"] else 1)
@@ -137,17 +137,15 @@ def parse_host_counts(text: str) -> dict[str, int]:
 
 
 class MemoryTrend:
-    """Growth over the newest 64 steps: the median slope of all pairs of them (Theil-Sen).
+    """Growth over the latest 64 steps: the median slope over all pairs of steps (Theil-Sen).
 
-    One odd step, a checkpoint or a validation, does not move it. Call ``add`` when a step ends;
-    the slope is worked out when it is asked for, at most once per step.
-
-    ``samples`` are (step, bytes); ``sparse_samples``: 64 of every second, fourth and
-    eighth step.
+    A single unusual step, such as a checkpoint or a validation, does not change it. Call ``add``
+    when a step ends. The slope is computed when it is read, at most once per step.
     """
 
     def __init__(self) -> None:
-        self.samples: deque[tuple[int, float]] = deque(maxlen=_KEEP_STEPS)
+        self.samples: deque[tuple[int, float]] = deque(maxlen=_KEEP_STEPS)  # (step, bytes)
+        # the same for every second, fourth and eighth step
         self.sparse_samples: dict[int, deque[tuple[int, float]]] = {
             stride: deque(maxlen=_KEEP_STEPS) for stride in _STRIDES
         }
@@ -156,7 +154,7 @@ class MemoryTrend:
         self._is_stale = False
 
     def add(self, step: int, num_bytes: float) -> None:
-        """A step that was seen before begins the trend anew: the job was restarted or rewound."""
+        """Add a step. A step seen before clears the trend, because the job was restarted."""
         if self.samples and step <= self.samples[-1][0]:
             self.samples.clear()
             for sparse in self.sparse_samples.values():
@@ -169,7 +167,7 @@ class MemoryTrend:
         self._is_stale = True
 
     def slope_bytes_per_step(self) -> float | None:
-        """None below 8 steps."""
+        """None with fewer than 8 steps."""
         if self._is_stale:
             self._is_stale = False
             self._slope = _theil_sen(self.samples) if len(self.samples) >= _MIN_STEPS else None

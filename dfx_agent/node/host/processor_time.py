@@ -1,10 +1,9 @@
-"""Processor time: of one thread, of the thread that trains over its steps, of the whole machine.
+"""CPU time of one thread, of the training thread in each step, and of the whole machine.
 
-The kernel counts since a thread began. ``/proc/PID/task/TID/schedstat`` has nanoseconds on a
-processor, nanoseconds runnable without one (somebody else had it), and how often it was given one.
-It is asked at each reading, and what lies between two readings is shared out evenly: right for
-steps longer than a reading, and for many short ones.
-Source: Documentation/scheduler/sched-stats.rst.
+``/proc/PID/task/TID/schedstat`` counts since the thread started: nanoseconds on a CPU, nanoseconds
+runnable without a CPU, and how often the thread got a CPU. It is read at each poll, and values
+between two polls are interpolated. That is accurate for steps longer than a poll interval, and on
+average for many short ones. Source: Documentation/scheduler/sched-stats.rst.
 """
 
 from __future__ import annotations
@@ -18,30 +17,30 @@ from dfx_agent.facts.processor import SchedTimes, ThreadTimes
 from dfx_agent.node.host.processes import MINOR_FAULTS, SYSTEM_TICKS, stat_fields
 
 _RESOURCES = ("cpu", "memory", "io")
-_IDLE_FIELDS = 3, 4  # idle and iowait, behind the name
-_NUM_FIELDS = 8  # guest time is in user time already
+_IDLE_FIELDS = 3, 4  # idle and iowait, after the name
+_NUM_FIELDS = 8  # user time already includes guest time
 _MOST_SAMPLES = 512
-_SLACK_NS = 2 * 10**9  # before the first and after the last reading as next to it
+_SLACK_NS = 2 * 10**9  # extrapolate by this much before the first and after the last sample
 
 
 class _Sample(NamedTuple):
     time_ns: int
     ran_ns: int
     delayed_ns: int
-    crowd_ns: float  # the sum of threads for each processor over time
+    crowd_ns: float  # integral of runnable threads per CPU over time
     system_ns: int
     num_faults: int
 
 
 class ProcessorTimes:
-    """What the kernel said of one thread, as far back as steps may need it."""
+    """Samples of one thread's CPU time, as far back as open steps need them."""
 
     def __init__(self) -> None:
         self._samples: list[_Sample] = []
         self._thread = 0, 0
 
     def look(self, now_ns: int, pid: int, thread: int) -> None:
-        """Ask the kernel now; another thread than before begins anew."""
+        """Read the counters now. Samples are cleared if the thread has changed."""
         times = thread_times(pid, thread)
         if times is not None:
             times = times._replace(crowd=threads_per_processor())
@@ -56,11 +55,11 @@ class ProcessorTimes:
         crowd_ns = before.crowd_ns + (times.crowd or 0.0) * (now_ns - before.time_ns)
         ran_ns, delayed_ns, _, system_ns, num_faults = times
         samples.append(_Sample(now_ns, ran_ns, delayed_ns, crowd_ns, system_ns, num_faults))
-        if len(samples) > _MOST_SAMPLES:  # long steps need less
+        if len(samples) > _MOST_SAMPLES:  # long steps need fewer samples
             del samples[1 : _MOST_SAMPLES // 2 : 2]
 
     def between(self, begin_ns: int, end_ns: int) -> SchedTimes | None:
-        """What it had and was refused from ``begin_ns`` to ``end_ns``; None where nobody looked."""
+        """CPU time from ``begin_ns`` to ``end_ns``; None if there are no samples of that time."""
         begin, end = self._at(begin_ns), self._at(end_ns)
         if begin is None or end is None:
             return None
@@ -71,7 +70,7 @@ class ProcessorTimes:
         return SchedTimes(ran, delayed, of_time, system, faults)
 
     def _at(self, time_ns: int) -> tuple[int, ...] | None:
-        """The counters at that time, as in a sample."""
+        """The counters at that time, interpolated."""
         samples = self._samples
         if len(samples) < 2:
             return None
@@ -84,23 +83,23 @@ class ProcessorTimes:
 
 
 def times_by_thread(pid: int) -> dict[int, ThreadTimes]:
-    """Of all threads that it has now, as far as the kernel counts."""
+    """Times of all current threads of a process, as far as the kernel counts them."""
     try:
         threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return {}
-    known = {thread: _fields(pid, thread) for thread in threads}
+    fields_by_thread = {thread: _fields(pid, thread) for thread in threads}
     return {
         thread: ThreadTimes(*map(int, fields[:3]))
-        for thread, fields in known.items()
+        for thread, fields in fields_by_thread.items()
         if len(fields) >= 3 and all(field.isdigit() for field in fields[:3])
     }
 
 
 def threads_per_processor() -> float | None:
-    """Threads of this host that run or want to, for each of its processors; None if untold.
+    """Runnable threads of this host per CPU; None if not reported.
 
-    The fourth field of /proc/loadavg, without the thread that asks. Source: man 5 proc_loadavg.
+    The fourth field of /proc/loadavg, without the reading thread. Source: man 5 proc_loadavg.
     """
     try:
         with open("/proc/loadavg", "rb", buffering=0) as file:
@@ -111,7 +110,7 @@ def threads_per_processor() -> float | None:
 
 
 def thread_times(pid: int, thread: int) -> SchedTimes | None:
-    """None when the thread is gone, or the kernel does not count."""
+    """None if the thread is gone, or the kernel does not count."""
     times = parse_schedstat(b" ".join(_fields(pid, thread)))
     fields = stat_fields(f"/proc/{pid}/task/{thread}/stat")
     if times is None or len(fields) <= SYSTEM_TICKS:
@@ -121,7 +120,7 @@ def thread_times(pid: int, thread: int) -> SchedTimes | None:
 
 
 def _fields(pid: int, thread: int) -> list[bytes]:
-    """Of its ``schedstat``; [] when it is gone."""
+    """Fields of the thread's ``schedstat``; [] if the thread is gone."""
     try:
         with open(f"/proc/{pid}/task/{thread}/schedstat", "rb", buffering=0) as file:
             return file.read(128).split()
@@ -130,7 +129,7 @@ def _fields(pid: int, thread: int) -> list[bytes]:
 
 
 def parse_schedstat(line: bytes) -> SchedTimes | None:
-    """Of the text of a ``schedstat``; a kernel that does not count writes zeros."""
+    """Parse the text of a ``schedstat`` file; a kernel that does not count writes zeros."""
     fields = line.split()
     if len(fields) < 2 or not (fields[0].isdigit() and fields[1].isdigit()):
         return None
@@ -139,7 +138,7 @@ def parse_schedstat(line: bytes) -> SchedTimes | None:
 
 
 def busy_ticks(path: str = "/proc/stat") -> tuple[int, int] | None:
-    """(busy, all) ticks of all processors since the boot."""
+    """(busy, total) ticks of all CPUs since the boot."""
     try:
         with open(path, "rb") as file:
             name, *fields = file.readline().split()
@@ -152,7 +151,7 @@ def busy_ticks(path: str = "/proc/stat") -> tuple[int, int] | None:
 
 
 def stalled_ratios(root: str = "/proc/pressure") -> dict[str, dict[str, float]]:
-    """Resource -> "some" or "full" -> share of the last 10 s; empty where the kernel has no PSI."""
+    """Resource -> "some" or "full" -> share of the last 10 s; empty if the kernel has no PSI."""
     found: dict[str, dict[str, float]] = {}
     for resource in _RESOURCES:
         try:

@@ -1,7 +1,7 @@
-"""Workers of Ray on this machine, and whether Ray itself ended one of them.
+"""Detects Ray workers on this machine, and whether Ray itself ended a worker.
 
 A worker writes "exit_type=INTENDED_SYSTEM_EXIT" or "INTENDED_USER_EXIT" to its own log before it
-ends for ``ray.kill``, ``exit_actor``, a handle that is gone, or an owner that has ended (Ray 2.60).
+ends because of ``ray.kill``, ``exit_actor``, a deleted handle, or an exited owner (Ray 2.60).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TAIL_BYTES = 64 * 1024
 
 
 class RayWorker:
-    """One process, looked at while it runs."""
+    """One process; created while the process runs."""
 
     def __init__(self, pid: int, *, is_living: bool) -> None:
         self.is_one = is_living and _has_name_of_ray(pid)
@@ -23,11 +23,11 @@ class RayWorker:
         self._log = _log_of(pid) if self.is_one else ""
 
     def resume(self, *, is_one: bool, was_ended_by_ray: bool) -> None:
-        """What an agent of before has seen."""
+        """Restore what an earlier agent recorded."""
         self.is_one, self.was_ended_by_ray = is_one, was_ended_by_ray
 
     def note_end(self) -> None:
-        """Its process has ended: read why, once, where its log can be read."""
+        """After the process has ended: read the reason from its log, once."""
         if self._log:
             self.was_ended_by_ray, self._log = _INTENDED in _tail(self._log), ""
 
@@ -42,7 +42,7 @@ def _has_name_of_ray(pid: int) -> bool:
 
 
 def _log_of(pid: int) -> str:
-    """The log that the worker holds open; "" where it is not to be seen."""
+    """The log that the worker has open; "" if it is not visible."""
     folder = f"/proc/{pid}/fd"
     with suppress(OSError):
         for number in os.listdir(folder):

@@ -1,6 +1,6 @@
-"""TCP sockets of this machine's processes, by ``/proc/net/tcp`` and ``/proc/PID/fd``: proc(5).
+"""TCP sockets of this machine's processes, from ``/proc/net/tcp`` and ``/proc/PID/fd``: proc(5).
 
-Of our own network namespace: what listens in another cannot be asked from here.
+Only sockets in our own network namespace, because others cannot be reached from here.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 _ESTABLISHED, _LISTEN = "01", "0A"
 _MAX_FILES = 4096
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (what is listened on, by others)
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (addresses that others listen on)
 
 
 class Address(NamedTuple):
-    """As somebody on this machine reaches it."""
+    """An address as reached from this machine."""
 
     host: str
     port: int
 
 
 class Sockets(NamedTuple):
-    """Inode of the socket -> where it listens; and -> (its own end, the end it is connected to)."""
+    """Sockets by inode: listening address, and (local, remote) address of connections."""
 
     listening: dict[int, Address]
     connected: dict[int, tuple[Address, Address]]
@@ -45,14 +45,14 @@ def _add(found: Sockets, fields: list[str]) -> None:
     with suppress(ValueError, IndexError):
         state, inode = fields[3], int(fields[9])
         if state == _LISTEN:
-            own = _address(fields[1])
-            found.listening[inode] = Address(_ANY.get(own.host, own.host), own.port)
+            local = _address(fields[1])
+            found.listening[inode] = Address(_ANY.get(local.host, local.host), local.port)
         elif state == _ESTABLISHED:
             found.connected[inode] = _address(fields[1]), _address(fields[2])
 
 
 def _address(text: str) -> Address:
-    """Of "0100007F:1F90": words of the address are in the order of the machine's bytes."""
+    """Parse "0100007F:1F90": the words of the address have the byte order of the machine."""
     host, _, port = text.partition(":")
     raw = bytes.fromhex(host)
     if sys.byteorder == "little":
@@ -62,8 +62,8 @@ def _address(text: str) -> Address:
     return Address(str(mapped or address), int(port, 16))
 
 
-def inodes_of(pid: int) -> Iterable[int]:
-    """Of the sockets that a process has open; none of a stranger's."""
+def socket_inodes(pid: int) -> Iterable[int]:
+    """Inodes of the sockets that a process has open; none if the process is not readable."""
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)[:_MAX_FILES]

@@ -1,1 +1,1 @@
-"""What a process uses of its host and its devices."""
+"""Host and device memory of one process."""

@@ -1,4 +1,4 @@
-"""The guest's gauges "memory/<field>@<device>" as rows of contract 2."""
+"""Converts the guest's gauges named "memory/<field>@<device>" to Snapshot rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FIELDS = frozenset(
 HELD = "memory/at/"
 _HELD_FIELDS = frozenset({"allocated_bytes", "reserved_bytes", "resident_bytes", "virtual_bytes"})
 _PARTS_BEFORE_STAGE = 3
-# beginnings of what is told of each stage
-_OF_STAGES = {
+# prefixes of fields that exist once per stage
+_STAGE_FIELDS = {
     "stage_peak_bytes/": "stage_peak_bytes",
     "stage/allocated_bytes/": "stage_allocated_bytes",
     "stage/reserved_bytes/": "stage_reserved_bytes",
@@ -26,7 +26,7 @@ _OF_STAGES = {
 
 
 def device_rows(gauges: Mapping[str, float]) -> tuple[DeviceMemory, ...]:
-    """One row per device that a gauge names, cuda:2 before cuda:10; what was not sent is None."""
+    """One row per device that a gauge names, cuda:2 before cuda:10; a missing value is None."""
     rows: dict[str, dict[str, Any]] = {}
     for name, value in gauges.items():
         if name.startswith(_PREFIX):
@@ -39,14 +39,14 @@ def device_rows(gauges: Mapping[str, float]) -> tuple[DeviceMemory, ...]:
 
 
 def _add_stage(rows: dict[str, dict[str, Any]], device: str, field: str, value: float) -> None:
-    for begin, kept in _OF_STAGES.items():
-        if field.startswith(begin):
-            stages = rows.setdefault(device, {}).setdefault(kept, {})
-            stages[field[len(begin) :]] = value
+    for prefix, row_field in _STAGE_FIELDS.items():
+        if field.startswith(prefix):
+            stages = rows.setdefault(device, {}).setdefault(row_field, {})
+            stages[field[len(prefix) :]] = value
 
 
 def held_rows(gauges: Mapping[str, float]) -> tuple[HeldMemory, ...]:
-    """One per stage, point and device, in the order in which they were first told."""
+    """One row per stage, point in time and device, in the order of the guest's gauges."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for name, value in gauges.items():
         if name.startswith(HELD):

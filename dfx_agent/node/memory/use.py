@@ -1,4 +1,4 @@
-"""Memory of one process: what it has, how it grows, and what the OOM killer did in its group."""
+"""Memory of one process: current use, growth, and kills by the OOM killer in its control group."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _ROLLOUT, _BEFORE_ONLOAD = "rollout", "start/offload"
 
 
 class ProcessMemory:
-    """Sampled at the end of steps, and once a second; None is what the kernel does not tell."""
+    """Sampled at the end of each step and once a second; None if the kernel reports no value."""
 
     def __init__(self) -> None:
         self.bytes = ProcessBytes()
-        self.stage_bytes: dict[str, ProcessBytes] = {}  # when each was last sampled
+        self.stage_bytes: dict[str, ProcessBytes] = {}  # latest sample in each stage
         self.trend = MemoryTrend()
         self.heap = ProcessHeap()
         self.beside_allocator: BesideAllocator | None = None
         self._reserved: list[float | None] = []
         self._gaps: dict[str, MemoryTrend] = {}
         self._allocated: dict[str, MemoryTrend] = {}
-        self._kept: dict[str, MemoryTrend] = {}
+        self._unused_offloaded: dict[str, MemoryTrend] = {}
         self.groups: tuple[MemoryGroup, ...] = ()
         self.was_oom_killed = False
         self._num_oom_kills: int | None = None
@@ -63,7 +63,7 @@ class ProcessMemory:
         *,
         is_step_over: bool,
     ) -> None:
-        """``step`` is the newest that is over, None for one without a number."""
+        """Read the memory now. ``step``: the latest finished step, None if it has no number."""
         if is_step_over or now_ns >= self._next_ns:
             self.bytes = process_bytes(pid)
         if now_ns >= self._next_ns:
@@ -76,7 +76,7 @@ class ProcessMemory:
             self.trend.add(step, self.anonymous_bytes)
 
     def _note_stage(self, open_now: Iterable[SpanEvent]) -> None:
-        """To the stage that was opened last, as the guest does with the allocator's figures."""
+        """Assign the sample to the stage that began last, as the guest does for device memory."""
         stages = [event for event in open_now if event.kind == STAGE]
         if not stages or self.bytes.resident is None:
             return
@@ -85,12 +85,12 @@ class ProcessMemory:
             self.stage_bytes[name] = self.bytes
 
     def sample_devices(self, step: int, gauges: Mapping[str, float]) -> None:
-        """At the end of a step: what the allocator of each device holds and does not use."""
+        """At the end of a step: memory that each device's allocator reserved but does not use."""
         held = held_rows(gauges)
         for row in device_rows(gauges):
             self._add(self._gaps, row.device, step, row.reserved_bytes, row.allocated_bytes)
             self._add(self._allocated, row.device, step, row.allocated_bytes, 0.0)
-            self._add(self._kept, row.device, step, *_while_offloaded(row, held))
+            self._add(self._unused_offloaded, row.device, step, *_while_offloaded(row, held))
 
     @staticmethod
     def _add(
@@ -100,19 +100,19 @@ class ProcessMemory:
             gaps.setdefault(device, MemoryTrend()).add(step, held - used)
 
     def unused(self, device: str) -> Samples:
-        """(step, bytes that its allocator held and did not use) of the newest 64 steps."""
+        """(step, bytes that the allocator reserved but did not use) of the latest 64 steps."""
         return _samples(self._gaps, device)
 
-    def kept(self, device: str) -> Samples:
-        """The same while its states were off the device, in each step."""
-        return _samples(self._kept, device)
+    def unused_while_offloaded(self, device: str) -> Samples:
+        """Like ``unused``, measured in each step while the model states were off the device."""
+        return _samples(self._unused_offloaded, device)
 
     def allocated(self, device: str) -> Samples:
-        """(step, bytes of tensors) of the newest 64 steps."""
+        """(step, bytes of tensors) of the latest 64 steps."""
         return _samples(self._allocated, device)
 
     def allocated_before(self, device: str) -> float | None:
-        """The most of that before, in the newest 512 steps."""
+        """Highest value of ``allocated`` before those 64 steps, over the latest 512 steps."""
         trend = self._allocated.get(device)
         if trend is None or not trend.samples:
             return None
@@ -120,29 +120,30 @@ class ProcessMemory:
         return highest_before(trend.samples[0][0], *sparse)
 
     def note_driver(self, own_bytes: Mapping[str, float], gauges: Mapping[str, float]) -> None:
-        """What the driver says that it has on its devices; counts where the allocator is steady.
+        """Memory on the devices that the driver reports for this process.
 
-        Both are asked about once a second, and not at the same time.
+        Driver and allocator are read about once a second at different times, so a value counts only
+        if the allocator's value did not change.
         """
         reserved = [row.reserved_bytes for row in device_rows(gauges)]
         before, self._reserved = self._reserved, reserved
         if not own_bytes or reserved != before or len(own_bytes) != len(reserved):
             return
         if None not in reserved:
-            beside = max(0.0, sum(own_bytes.values()) - sum(filter(None, reserved)))
-            known = self.beside_allocator
-            least = beside if known is None else min(beside, known.least_bytes)
-            self.beside_allocator = BesideAllocator(beside, least)
+            other_bytes = max(0.0, sum(own_bytes.values()) - sum(filter(None, reserved)))
+            previous = self.beside_allocator
+            least = other_bytes if previous is None else min(other_bytes, previous.least_bytes)
+            self.beside_allocator = BesideAllocator(other_bytes, least)
 
     def note_end(self, status: ExitStatus | None) -> None:
-        """It is gone: whether the OOM killer has struck in its group since the look before."""
+        """After the exit: check whether the OOM killer acted in the group since the last sample."""
         if status is None or status.signal != signal.SIGKILL or self._num_oom_kills is None:
             return
         now = self._count_oom_kills()
         self.was_oom_killed = now is not None and now > self._num_oom_kills
 
     def _count_oom_kills(self) -> int | None:
-        """Of its control group, which counts its own victims; else of the host."""
+        """Count of the control group, which counts only its own kills; else of the host."""
         return self.groups[0].num_oom_kills() if self.groups else num_host_oom_kills()
 
 
@@ -154,42 +155,42 @@ def _samples(trends: Mapping[str, MemoryTrend], device: str) -> Samples:
 def _while_offloaded(
     row: DeviceMemory, held: Iterable[HeldMemory]
 ) -> tuple[float | None, float | None]:
-    """Reserved and allocated: in its rollout; of who has none, right before its states come back.
+    """(reserved, allocated) during rollout; without rollout, just before states are loaded back.
 
-    Of several stages that bring states, the one before which the least was unused.
+    If several stages load states, the one with the least unused memory before it is used.
     """
     if _ROLLOUT in row.stage_reserved_bytes:
         return row.stage_reserved_bytes[_ROLLOUT], row.stage_allocated_bytes.get(_ROLLOUT)
-    told = [
-        (h.reserved_bytes, h.allocated_bytes)
-        for h in held
-        if (h.point, h.device) == (_BEFORE_ONLOAD, row.device)
-        and h.reserved_bytes is not None
-        and h.allocated_bytes is not None
+    pairs = [
+        (row_held.reserved_bytes, row_held.allocated_bytes)
+        for row_held in held
+        if (row_held.point, row_held.device) == (_BEFORE_ONLOAD, row.device)
+        and row_held.reserved_bytes is not None
+        and row_held.allocated_bytes is not None
     ]
-    return min(told, key=lambda pair: pair[0] - pair[1], default=(None, None))
+    return min(pairs, key=lambda pair: pair[0] - pair[1], default=(None, None))
 
 
 class ProcessHeap:
-    """Of one process; ``now`` is None where the guest does not say anything (any more)."""
+    """Heap of one process; ``now`` is None if the guest does not report it or has stopped to."""
 
     def __init__(self) -> None:
         self.now: GlibcHeap | None = None
-        self._known: tuple[float | None, ...] = ()
+        self._last_values: tuple[float | None, ...] = ()
         self._next_ns = 0
 
     def look(self, now_ns: int, pid: int, gauges: Mapping[str, float]) -> None:
-        """Where the guest has said something new: what it says is true for a moment only."""
+        """Update if the guest reported new values; they are only valid for a moment."""
         if _FREE not in gauges:
             return
         if _GIVEN_UP in gauges:
             self.now = None
             return
-        known = tuple(gauges.get(name) for name in (_USED, _MAPPED, _FREE, _PIECES))
-        if known == self._known or now_ns < self._next_ns:
+        values = tuple(gauges.get(name) for name in (_USED, _MAPPED, _FREE, _PIECES))
+        if values == self._last_values or now_ns < self._next_ns:
             return
-        self._known, self._next_ns = known, now_ns + _LOOK_EVERY_NS
-        used, mapped, free, num_pieces = (value or 0.0 for value in known)
+        self._last_values, self._next_ns = values, now_ns + _LOOK_EVERY_NS
+        used, mapped, free, num_pieces = (value or 0.0 for value in values)
         resident = glibc_arena_bytes(pid) if free >= _MUCH_BYTES else used + free
         self.now = heap_of(used, mapped, free, num_pieces, resident)
 
@@ -197,9 +198,9 @@ class ProcessHeap:
 def heap_of(
     used: float, mapped: float, free: float, num_pieces: float, resident: float | None
 ) -> GlibcHeap:
-    """In bytes; ``resident`` of the arenas, None where that is not known.
+    """All values in bytes. ``resident``: memory of the arenas, None if unknown.
 
-    Of each free piece a page is taken off: it begins and ends within one.
+    One page is subtracted per free piece, because a piece begins and ends within a page.
     """
     if resident is None:
         return GlibcHeap(used + mapped, None, None)

@@ -1,1 +1,1 @@
-"""Numbers that jobs report, by step."""
+"""Scalars that jobs report, by step."""

@@ -1,4 +1,7 @@
-"""Scalars as rows of a Snapshot. They change once a step, a snapshot is asked for more often."""
+"""Builds Snapshot rows from scalars.
+
+Scalars change once a step but Snapshots are built more often, so the rows are cached.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,29 @@ _Rows = tuple[ScalarRow, ...]
 
 
 class ScalarRows:
-    """Rows of the ranks of one run, made when a value has come since they were made last."""
+    """Rows of the ranks of one run, rebuilt when a new value has arrived."""
 
     def __init__(self) -> None:
-        self._of_ranks: dict[tuple[str, str], tuple[tuple[str, int], _Rows]] = {}
+        self._by_rank: dict[tuple[str, str], tuple[tuple[str, int], _Rows]] = {}
 
-    def of_rank(self, process: Process, framework: str) -> _Rows:
-        """The newest value of each key; ``framework``: whose names its keys are."""
-        place = process.filed_as.role, process.label
+    def rank_rows(self, process: Process, framework: str) -> _Rows:
+        """The latest value of each key. ``framework``: the framework that defines the keys."""
+        rank_key = process.registered_as.role, process.label
         version = framework, process.scalars_version
-        known = self._of_ranks.get(place)
-        if known is None or known[0] != version:
-            known = self._of_ranks[place] = version, _rank_rows(process, framework)
-        return known[1]
+        cached = self._by_rank.get(rank_key)
+        if cached is None or cached[0] != version:
+            cached = self._by_rank[rank_key] = version, _rank_rows(process, framework)
+        return cached[1]
 
-    def let_go(self, role: str, label: str) -> None:
-        self._of_ranks.pop((role, label), None)
+    def remove_rank(self, role: str, label: str) -> None:
+        self._by_rank.pop((role, label), None)
 
 
 def _rank_rows(process: Process, framework: str) -> _Rows:
     seconds = process.follower.epoch_seconds
     return tuple(
-        scalar_row(framework, s.key, s.step, seconds(s.time_ns), Moments.of(s.value))
-        for s in process.scalars.values()
+        scalar_row(
+            framework, scalar.key, scalar.step, seconds(scalar.time_ns), Moments.of(scalar.value)
+        )
+        for scalar in process.scalars.values()
     )

@@ -1,1 +1,1 @@
-"""Files of guests: segments and what lies beside them, each read as its owner wrote it."""
+"""Segments of guests and the files next to them."""

@@ -1,6 +1,6 @@
-"""What guests wrote of torch's flight recorder, beside their segments: the last collectives.
+"""Reads dumps of torch's flight recorder, which guests wrote next to their segments.
 
-The files are a stranger's: sizes are bounded, and what does not read is left out whole.
+The files cannot be trusted: sizes are bounded, and a file that does not parse is ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dfx_agent.wire.segment import FLIGHT_SUFFIX, SUFFIX
 _MAX_GROUPS, _MAX_ENTRIES, _MAX_MEMBERS = 64, 64, 256
 _MAX_TENSORS, _MAX_DIMENSIONS, _MAX_TEXT = 16, 16, 100
 _MAX_NUMBER = 1 << 63
-# as backends name the same thing: all_gather into a list and into one tensor match
+# backends name operations differently: all_gather into a list and into one tensor must match
 _OPERATIONS = {
     "_all_gather_base": "all_gather",
     "_reduce_scatter_base": "reduce_scatter",
@@ -45,14 +45,14 @@ _DTYPES = {
 def read_flight(
     segment: str, since_ns: int, folder: HeldFolder | None = None
 ) -> FlightRecord | None:
-    """What the guest of this segment wrote after ``since_ns``; None when there is nothing."""
+    """The dump that the guest of this segment wrote after ``since_ns``; None if there is none."""
     text = read_text(segment.removesuffix(SUFFIX) + FLIGHT_SUFFIX, folder)
     record = parse(text) if text else None
     return None if record is None or record.time_ns < since_ns else record
 
 
 def parse(text: str) -> FlightRecord | None:
-    """The guest's file; None when it is not one."""
+    """Parse the guest's file; None if it is no such file."""
     try:
         document = json.loads(text)
         if document["format"] != 1:
@@ -86,7 +86,7 @@ def _entry(row: Sequence[Any]) -> Entry:
         _number(num_elements),
         tuple(_DTYPES.get(_text(dtype), _text(dtype)) for dtype in dtypes[:_MAX_TENSORS]),
         _number(created_ns),
-        # gloo's state stays "scheduled": what is over shows as retired only
+        # gloo's state stays "scheduled": only is_retired shows that it is complete
         is_retired is True or state == "completed",
         is_p2p is True,
     )

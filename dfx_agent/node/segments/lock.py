@@ -1,7 +1,7 @@
-"""The lock file of a folder of segments: who holds it, and where to ask it.
+"""The lock file of a segment folder: which agent holds it, and the agent's address.
 
-Three lines: pid, URL for this machine, certificate that an https URL shows (its path). It says
-something only while the lock is held: what a dead agent has left stays in the file.
+The file has three lines: pid, URL for this machine, path of the certificate of an https URL. They
+are valid only while the lock is held: the file of a dead agent stays.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from dfx_agent.wire.segment import NotRegularError, open_regular
 
 LOCK_NAME = "agent.lock"
 MAX_BYTES = 8192
-# agents before this format read the first 20 bytes, and know only the pid
+# agents before this format read the first 20 bytes, and only the pid
 _PID_WIDTH = 19
 
 
 class Holder(NamedTuple):
-    """``url`` is "" before the agent serves, ``certificate`` without TLS."""
+    """The agent that holds the lock."""
 
     pid: int
-    url: str = ""
-    certificate: str = ""
+    url: str = ""  # "" before the agent serves
+    certificate: str = ""  # "" without TLS
 
 
-def written(holder: Holder) -> bytes:
+def format_holder(holder: Holder) -> bytes:
     return f"{holder.pid:<{_PID_WIDTH}}\n{holder.url}\n{holder.certificate}\n".encode()
 
 
-def parsed(data: bytes) -> Holder | None:
-    """None when there is no pid in it."""
+def parse_holder(data: bytes) -> Holder | None:
+    """None if the data contain no pid."""
     lines = data.decode(errors="replace").split("\n")
     pid, url, certificate, *_ = *lines, "", "", ""
     return Holder(int(pid), url, certificate) if pid.strip().isdecimal() else None
 
 
 class FolderLock:
-    """Held until it is closed, or until its process ends."""
+    """An acquired lock; released by ``close`` or when the process exits."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def announce(self, url: str, certificate: str) -> None:
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, written(Holder(os.getpid(), url, certificate)), 0)
+        os.pwrite(self._fd, format_holder(Holder(os.getpid(), url, certificate)), 0)
 
     def close(self) -> None:
         os.close(self._fd)
 
 
-def take(folder: HeldFolder) -> FolderLock | Holder | None:
-    """The lock, else who holds it; None when that cannot be told now.
+def acquire(folder: HeldFolder) -> FolderLock | Holder | None:
+    """The lock, or the agent that holds it; None if that is unknown at the moment.
 
-    OSError when something else lies in its place.
+    Raises OSError if the name is used by something that is no regular file.
     """
     if folder.is_own:
         with suppress(FileExistsError):
@@ -77,7 +77,7 @@ def _locked(folder: HeldFolder) -> FolderLock | Holder | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        holder = parsed(os.pread(fd, MAX_BYTES, 0))
+        holder = parse_holder(os.pread(fd, MAX_BYTES, 0))
         os.close(fd)
         return holder
     named = folder.status(LOCK_NAME)
@@ -88,9 +88,9 @@ def _locked(folder: HeldFolder) -> FolderLock | Holder | None:
 
 
 def _replaced(folder: HeldFolder) -> FolderLock | Holder | None:
-    """In a folder of somebody else nothing that lies there is written to.
+    """Acquire the lock in a folder of another user, where no existing file may be written to.
 
-    A free lock makes way for one that we make, and that the guests of its owner may look at.
+    A lock file that no agent holds is replaced by a new one, which the folder's owner can read.
     """
     before = _locked(folder) if folder.status(LOCK_NAME) is not None else None
     if isinstance(before, Holder):
@@ -109,12 +109,13 @@ def _replaced(folder: HeldFolder) -> FolderLock | Holder | None:
 
 
 def holder_of(directory: str) -> tuple[Holder | None, bool]:
-    """(what the lock says, whether it was written by us): for those who look from outside."""
+    """(holder named in the lock file, whether this user wrote it), for readers without the lock."""
     try:
         fd = open_regular(os.path.join(directory, LOCK_NAME))
     except OSError:
         return None, False
     try:
-        return parsed(os.pread(fd, MAX_BYTES, 0)), os.fstat(fd).st_uid == os.getuid()
+        data, owner = os.pread(fd, MAX_BYTES, 0), os.fstat(fd).st_uid
+        return parse_holder(data), owner == os.getuid()
     finally:
         os.close(fd)

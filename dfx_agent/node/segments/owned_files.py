@@ -1,8 +1,8 @@
-"""Folders by descriptor: those of others are read with suspicion, those of ours hold our state.
+"""Folders accessed by descriptor: segment folders, and folders for the agent's own state.
 
-Root's agent may look into a folder that somebody else owns and fills. There it opens regular files
-only, follows no link, waits for no pipe, and keeps nothing: its state is in root's own folder. What
-a path leads to may change at any moment, so everything goes by the descriptor of the folder.
+An agent of root may read a folder that another user owns and fills. There it only opens regular
+files, follows no link, waits for no pipe, and stores nothing: its state is in root's own folder. A
+path may be changed at any moment, so all access uses the descriptor of the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OTHER_ROOT = re.compile(r"(/proc/\d+/root)(/.*)")
 
 
 class HeldFolder:
-    """A folder that is open. ``is_own``: nobody else can change what is in it."""
+    """An open folder. ``is_own``: no other user can change its content."""
 
     def __init__(self, path: str, fd: int, *, is_own: bool) -> None:
         self.path = path
@@ -51,56 +51,56 @@ class HeldFolder:
         return os.listdir(self.fd)
 
     def status(self, name: str) -> os.stat_result | None:
-        """Of a link, not of what it leads to; None when it cannot be told."""
+        """Status of a file, without following a link; None if it is not available."""
         try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except OSError:
             return None
 
     def read(self, name: str, max_bytes: int = MAX_BYTES) -> bytes:
-        """At most ``max_bytes`` of a regular file, OSError when it is none."""
+        """At most ``max_bytes`` of a regular file. Raises OSError for anything else."""
         return _read(open_regular(name, self.fd), max_bytes)
 
     def read_text(self, name: str, max_bytes: int) -> str:
-        """The same as text; empty when it cannot be read."""
+        """At most ``max_bytes`` of a regular file as text; "" if it cannot be read."""
         try:
             return self.read(name, max_bytes).decode("utf-8", "replace")
         except OSError:
             return ""
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file in one go, readable by nobody else. OSError, also in others' folders."""
+        """Replace a file atomically, readable only by us. OSError in other users' folders too."""
         if not self.is_own:
-            raise PermissionError(f"{self.path} belongs to uid {self.uid}: nothing is kept there")
+            raise PermissionError(f"{self.path} belongs to uid {self.uid}: nothing is stored there")
         unfinished = f"{name}.{os.urandom(4).hex()}{_UNFINISHED}"
         try:
-            self.create(unfinished, data)  # a full file system leaves the part that had room
+            self.create(unfinished, data)  # a full file system leaves an incomplete file
             os.rename(unfinished, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError:
             self.remove(unfinished)
             raise
 
     def hand_over(self, name: str, to: HeldFolder, new_name: str) -> None:
-        """Move a file into another folder of ours. OSError, also from or into others' folders."""
+        """Move a file into another own folder. OSError if either folder is not our own."""
         if not (self.is_own and to.is_own):
             raise PermissionError(f"{self.path} and {to.path} are not both ours")
         os.rename(name, new_name, src_dir_fd=self.fd, dst_dir_fd=to.fd)
 
     def create(self, name: str, data: bytes = b"") -> None:
-        """A file that was not there, under no link: of any folder it changes nothing else."""
+        """Create a new file; fails if the name exists, and follows no link."""
         with os.fdopen(self.open_new(name), "wb") as file:
             file.write(data)
 
     def open_new(self, name: str) -> int:
-        """A descriptor of a file that was not there. OSError."""
+        """Descriptor of a new file. Raises OSError if the name exists."""
         return os.open(name, _CREATE, 0o600, dir_fd=self.fd)
 
     def remove(self, name: str) -> None:
         with suppress(OSError):
             os.unlink(name, dir_fd=self.fd)
 
-    def newest(self, suffix: str) -> list[tuple[float, str]]:
-        """(when it changed, in Unix seconds; name), the newest first; our half-written ones go."""
+    def list_latest_first(self, suffix: str) -> list[tuple[float, str]]:
+        """(Unix time of the last change, name), latest first; removes our incomplete files."""
         found = []
         for name in self.names():
             status = self.status(name)
@@ -114,7 +114,7 @@ class HeldFolder:
         return sorted(found, reverse=True)
 
     def own_folder(self, name: str) -> HeldFolder:
-        """A folder of ours inside, created with mode 0700. SegmentError when it is not ours."""
+        """A subfolder with mode 0700, created if needed. SegmentError if it is not our own."""
         path = os.path.join(self.path, name)
         try:
             with suppress(FileExistsError):
@@ -129,9 +129,9 @@ _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def open_observed(path: str) -> HeldFolder:
-    """The folder of segments: ours, created where there is none, or for root one of a user.
+    """Open a segment folder: our own, created if needed, or for root that of another user.
 
-    SegmentError when others may write to it, or when it has a user's name and another owner.
+    Raises SegmentError if others may write to it, or if its name and its owner do not match.
     """
     if not _is_of_others(path):
         return HeldFolder(path, open_own_directory(path), is_own=True)
@@ -144,18 +144,18 @@ def open_observed(path: str) -> HeldFolder:
 
 
 def open_existing(path: str) -> HeldFolder:
-    """For those who look once: a folder to read in. OSError when there is none."""
+    """Open a folder for a single read. OSError if there is none."""
     return HeldFolder(path, _open_directory(path), is_own=False)
 
 
 def open_state(path: str) -> HeldFolder:
-    """Where the agent of the segments in ``path`` keeps what it must not forget: ours alone."""
+    """Open the folder for the state of the agent that reads ``path``; always our own."""
     state = state_directory(path)
     return HeldFolder(state, open_own_directory(state), is_own=True)
 
 
 def state_directory(path: str) -> str:
-    """``path`` itself where it is ours; for a folder of somebody else one in our own."""
+    """``path`` itself if it is our own; else a folder within our own folder."""
     if not _is_of_others(path):
         return path
     digest = hashlib.sha256(os.path.abspath(path).encode("utf-8", "surrogateescape")).hexdigest()
@@ -163,19 +163,19 @@ def state_directory(path: str) -> str:
 
 
 def read_file(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """For those who look once: at most ``max_bytes`` of a regular file. OSError when it is none."""
+    """At most ``max_bytes`` of a regular file. Raises OSError for anything else."""
     return _read(open_regular(os.fspath(path)), max_bytes)
 
 
 def create_for(path: str, uid: int) -> None:
-    """Create a user's folder of segments for him, where there is none. Root only. OSError."""
+    """Create a segment folder for user ``uid``, if there is none. Root only. Raises OSError."""
     parent, name = os.path.split(os.path.normpath(path))
     around = _open_directory(parent)
     try:
         os.mkdir(name, 0o700, dir_fd=around)
         fd = os.open(name, DIRECTORY_FLAGS, dir_fd=around)
         try:
-            if os.fstat(fd).st_uid == os.getuid():  # else somebody was faster, and has what is his
+            if os.fstat(fd).st_uid == os.getuid():  # else the user has created it meanwhile
                 os.fchown(fd, uid, -1)
         finally:
             os.close(fd)
@@ -186,7 +186,7 @@ def create_for(path: str, uid: int) -> None:
 
 
 def _is_of_others(path: str) -> bool:
-    """Only root may look at what others own; another root's files may be anything."""
+    """Whether root looks at another user's folder or at another mount namespace."""
     if os.getuid() != 0:
         return False
     if _OTHER_ROOT.fullmatch(os.path.normpath(path)):
@@ -198,7 +198,7 @@ def _is_of_others(path: str) -> bool:
 
 
 def _open_directory(path: str) -> int:
-    """Of a process in another mount namespace part by part: a link there leads into ours."""
+    """Open a directory. In another mount namespace each part is opened by itself: no links."""
     path = os.path.normpath(path)
     other = _OTHER_ROOT.fullmatch(path)
     if other is None:

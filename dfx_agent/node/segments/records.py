@@ -1,6 +1,7 @@
-"""What records of a guest say beside spans: one shape and one parse for each kind.
+"""Parses the guest's records that are no spans.
 
-A record may be anybody's bytes: what makes no sense is None, and counted by who reads it.
+The bytes of a segment cannot be trusted: a record that makes no sense is returned as None, and the
+caller counts it.
 """
 
 from __future__ import annotations
@@ -22,84 +23,69 @@ from dfx_agent.wire.records import (
 # t0, t1, value, step, span, parent
 SixFields = tuple[int, int, float, int, int, int]
 
-# what is counted goes up, by no more than this at once: no sum of it leaves the finite numbers
+# largest value accepted for a counter: no sum of such values becomes infinite
 MOST = 2.0**63
 
 
 class Collective(NamedTuple):
-    """One collective, or one wait for one, as one rank's host saw it.
-
-    ``sequence`` is the group's number, None when it is unknown. ``is_blocking``: at ``end_ns`` the
-    collective was over; otherwise it had only been issued, or (``is_wait``) was waited for later.
-    ``span`` is 0 when the time belongs to the explicit wait around it.
-    """
+    """One collective, or one wait for a collective, as the host of one rank recorded it."""
 
     operation: str
     group: str
-    sequence: int | None
+    sequence: int | None  # sequence number in the group, None if unknown
     begin_ns: int
     end_ns: int
     num_bytes: float
-    span: int
+    span: int  # 0 if the time belongs to the explicit wait around it
     parent: int
-    is_blocking: bool
-    is_wait: bool
+    is_blocking: bool  # True: completed at end_ns; False: only issued by then
+    is_wait: bool  # a later wait for asynchronous work
     has_failed: bool
 
 
 @dataclass
-class Group:
-    """A process group as its rank last reported it; ``first_enqueued`` when it was first seen."""
+class GroupCounts:
+    """A process group's counters as its rank last reported them."""
 
-    first_enqueued: int
+    first_enqueued: int  # num_enqueued when the group was first seen
     num_enqueued: int
     num_completed: int | None
 
 
 class LedgerRecord(NamedTuple):
-    """One number about a batch; ``name`` is "boundary/column", ``field`` as in LEDGER_FIELDS.
+    """One number about a batch that crossed a worker boundary."""
 
-    ``crossing`` numbers the batches of a process, each has ``num_records``.
-    """
-
-    name: str
-    field: int
+    name: str  # "boundary/column"
+    field: int  # index into LEDGER_FIELDS
     value: float
     step: int
-    crossing: int
-    num_records: int
+    crossing: int  # number of the batch within the process
+    num_records: int  # records of this batch
     time_ns: int
 
 
 class DeviceTime(NamedTuple):
-    """One collective as one rank's device saw it.
-
-    ``duration_ns`` since the stream of this rank arrived, ``stood_ns`` of that a stream stood for
-    it: all where the host did nothing between issue and wait.
-    """
+    """One collective as the device of one rank measured it."""
 
     operation: str
     group: str
     sequence: int
     parent: int
-    duration_ns: int
-    stood_ns: int
+    duration_ns: int  # since this rank's stream arrived
+    stood_ns: int  # time of that in which a stream stalled
 
 
 class LoopLag(NamedTuple):
-    """An answer of an event loop, and how long it took.
-
-    With ``held_by`` there is none by ``end_ns``.
-    """
+    """Lag of an event loop in answering one probe."""
 
     end_ns: int
     seconds: float
     step: int
-    held_by: str = ""
+    held_by: str = ""  # code that still blocks the loop at end_ns; "" if the loop has answered
 
 
 class LoopHeld(NamedTuple):
-    """Who kept an event loop from answering, for so much of the time from begin to end."""
+    """Code that blocked an event loop for ``seconds`` of the time between begin and end."""
 
     name: str
     begin_ns: int
@@ -111,7 +97,7 @@ WideRecord = Collective | LedgerRecord | DeviceTime | LoopLag | LoopHeld
 
 
 def wide_record(flagged: int, text: str, fields: SixFields, thread: int) -> WideRecord | None:
-    """Of a kind that uses every field. A collective of strange size has -1 bytes."""
+    """Parse a record that uses every field. A collective with an invalid size gets -1 bytes."""
     kind = flagged & KIND_MASK
     if kind == LEDGER:
         return _ledger_record(text, fields, thread)
@@ -122,7 +108,7 @@ def wide_record(flagged: int, text: str, fields: SixFields, thread: int) -> Wide
 
 def _ledger_record(text: str, fields: SixFields, thread: int) -> LedgerRecord | None:
     t0, _, value, step, crossing, num_records = fields
-    if not abs(value) <= MOST:  # NaN is not either: no count and no checksum
+    if not abs(value) <= MOST:  # also rejects NaN, which is no count and no checksum
         return None
     return LedgerRecord(text, thread, value, step, crossing, num_records, t0)
 
@@ -140,7 +126,7 @@ def _collective(flagged: int, text: str, fields: SixFields) -> Collective:
 
 def _loop_record(flagged: int, text: str, fields: SixFields) -> LoopLag | LoopHeld | None:
     t0, t1, seconds, step, _, _ = fields
-    if not 0.0 <= seconds <= (t1 - t0) / 1e9 + 1e-6:  # NaN is not either
+    if not 0.0 <= seconds <= (t1 - t0) / 1e9 + 1e-6:  # also rejects NaN
         return None
     if flagged & KIND_MASK != LOOP_LAG:
         return LoopHeld(text, t0, t1, seconds)
@@ -148,10 +134,10 @@ def _loop_record(flagged: int, text: str, fields: SixFields) -> LoopLag | LoopHe
 
 
 def device_time(name: str, fields: SixFields) -> DeviceTime | None:
-    """From a record's name and (t0, t1, value, step, span, parent); None when it makes no sense."""
+    """Parse (t0, t1, value, step, span, parent); None if the values make no sense."""
     t0, t1, stood_seconds, sequence, _, parent = fields
     duration_ns = t1 - t0
-    if sequence < 0 or not 0 <= stood_seconds * 1e9 <= duration_ns + 1e3:  # NaN is not either
+    if sequence < 0 or not 0 <= stood_seconds * 1e9 <= duration_ns + 1e3:  # also rejects NaN
         return None
     operation, _, group = name.rpartition("@")
     stood_ns = min(round(stood_seconds * 1e9), duration_ns)

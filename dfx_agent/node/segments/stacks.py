@@ -1,9 +1,8 @@
-"""Stacks that guests wrote beside their segments, and where the ranks of a job stand together.
+"""Reads stack dumps that guests wrote next to their segments, and finds the stage of a stack.
 
-The files are a stranger's: sizes are bounded, and what does not read is left out.
-
-Frames of libraries that everybody uses show the stage of a stack, others show nothing. A sample
-says what the main thread does at one instant. It is no time, and never becomes one.
+The files cannot be trusted: sizes are bounded, and lines that do not parse are skipped. The stage
+is recognized by frames of well-known libraries. A sample shows what the main thread does at one
+instant; it is never converted to a duration.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from dfx_agent.node.segments.owned_files import HeldFolder, read_file
 from dfx_agent.wire.segment import STACKS_SUFFIX, SUFFIX
 
 _COLLECTIVE = r"_?(all_|reduce|broadcast|barrier|gather|scatter|send|recv|irecv|isend|wait)"
-# (stage, path, function): the first that any frame fits. Generation runs forward, backward may run
-# a collective: so what is around comes before what is inside it, but for collectives.
+# (stage, path, function): the first row that matches any frame counts. Generation contains forward,
+# and backward may contain a collective: outer stages come first, except for collectives.
 _KNOWN = tuple(
     (stage, re.compile(path), re.compile(function))
     for stage, path, function in (
@@ -42,7 +41,7 @@ _KNOWN = tuple(
 _MAX_BYTES = 256 * 1024
 _MAX_THREADS, _MAX_FRAMES = 200, 64
 _OUR_THREADS = frozenset({"dfx-watch"})
-# of the guest in the job: preloaded or installed, or brought in by attach
+# files of the guest in the job: preloaded, installed, or injected by attach
 _OUR_FILES = re.compile(r"(^|/)dfx_agent/(shim|wire)/|^<attached>/|^<dfx-agent>$")
 _PY_SPY_SECONDS = 10.0
 _HEAD = re.compile(r"dfx-stacks 1 (\d{1,10}) (\d{1,19}) 0x([0-9a-f]{1,16})$")
@@ -54,9 +53,9 @@ _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$')
 def read_stacks(
     segment: str, since_ns: int, folder: HeldFolder | None = None
 ) -> ProcessStacks | None:
-    """What the guest of this segment wrote after ``since_ns``; None when there is nothing.
+    """Stacks that the guest of this segment wrote after ``since_ns``; None if there are none.
 
-    ``folder`` is the one that the segment is in, where it is held.
+    ``folder``: the folder of the segment, if it is open.
     """
     text = read_text(segment.removesuffix(SUFFIX) + STACKS_SUFFIX, folder)
     stacks = parse(text) if text else None
@@ -66,7 +65,7 @@ def read_stacks(
 
 
 def parse(text: str) -> ProcessStacks | None:
-    """The guest's file: a head of ours, then faulthandler's dump. None when it is not one."""
+    """Parse the guest's file: our header, then faulthandler's dump. None if it is no such file."""
     lines = text.splitlines()
     head = _HEAD.match(lines[0]) if lines else None
     if head is None:
@@ -92,19 +91,19 @@ def parse(text: str) -> ProcessStacks | None:
 
 
 def _is_ours(file: str) -> bool:
-    """A wrapper of the guest around what the job calls: the job stands in what is called."""
+    """Whether the file is a wrapper of the guest, which is never what the job is doing."""
     return _OUR_FILES.search(file) is not None
 
 
 def py_spy() -> str | None:
-    """The program, on PATH or beside this interpreter; None when it is not installed."""
+    """Path of py-spy, on PATH or next to this interpreter; None if it is not installed."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
 
 
 def dump_with_py_spy(pid: int) -> ProcessStacks | None:
-    """Ask py-spy, if it is installed: reads a process that is stopped too. None when it cannot.
+    """Dump stacks with py-spy, also of a stopped process. None if py-spy is missing or fails.
 
-    Takes up to 10 s: never on the reading thread. ``--nonblocking`` does not pause the process.
+    Takes up to 10 s, so never call it on the reader thread. The process is not paused.
     """
     program = py_spy()
     if program is None:
@@ -124,10 +123,14 @@ def _from_py_spy(threads: Iterable[dict[str, Any]], pid: int) -> ProcessStacks |
     for thread in threads:
         native_id = int(thread.get("os_thread_id") or 0)
         frames = [
-            # py-spy says Tensor.backward where faulthandler says backward: one place is one stack
-            Frame(str(f["filename"]), int(f.get("line") or 0), str(f["name"]).rpartition(".")[2])
-            for f in thread["frames"][:_MAX_FRAMES]
-            if not _is_ours(str(f["filename"]))
+            # py-spy reports Tensor.backward, faulthandler backward: use the same name
+            Frame(
+                str(frame["filename"]),
+                int(frame.get("line") or 0),
+                str(frame["name"]).rpartition(".")[2],
+            )
+            for frame in thread["frames"][:_MAX_FRAMES]
+            if not _is_ours(str(frame["filename"]))
         ]
         is_main = native_id == pid or thread.get("thread_name") == "MainThread"
         name = str(thread.get("thread_name") or "")
@@ -137,7 +140,7 @@ def _from_py_spy(threads: Iterable[dict[str, Any]], pid: int) -> ProcessStacks |
 
 
 def read_text(path: str, folder: HeldFolder | None = None) -> str:
-    """At most 256 KiB of a regular file; "" when it cannot be read."""
+    """At most 256 KiB of a regular file; "" if it cannot be read."""
     if folder is not None:
         return folder.read_text(os.path.basename(path), _MAX_BYTES)
     try:
@@ -147,7 +150,7 @@ def read_text(path: str, folder: HeldFolder | None = None) -> str:
 
 
 def stage_of(stacks: ProcessStacks) -> str:
-    """Where the main thread stands, "" when no frame of it is known."""
+    """The stage that the main thread is in; "" if no frame is recognized."""
     frames = stacks.main.frames if stacks.main else ()
     return _stage(frames)
 

@@ -1,1 +1,1 @@
-"""Where the time of a step went."""
+"""Accounting of a process's time by stage and wait."""

@@ -1,12 +1,14 @@
-"""Where one process' time went, accounted exactly once, in event time, up to a watermark.
+"""Accounts the time of one process: every instant counts exactly once, up to a watermark.
 
-At every instant the open spans without an open child are the leaves. Any stage among the leaves
-makes the instant active, for each of these stages once; else the wait that began last has it; else
-it is idle. So ``wall = active + waits + idle`` holds by construction, nested spans contribute
-their exclusive time and concurrent ones (tasks, threads) never count double.
+A leaf is an open span without an open child. An instant belongs
 
-Spans arrive as records when they end and from the in-flight table while they are open, so that a
-ten-minute rollout moves the counters while it runs.
+- to the stages among the leaves, if there are any, once for each of them,
+- else to the wait that began last,
+- else it is idle.
+
+So ``wall = active + waits + idle`` always holds. Nested spans contribute their exclusive time, and
+concurrent spans (tasks, threads) never count twice. A span is read from its record when it has
+ended, and from the in-flight table while it is open, so a ten-minute rollout counts while it runs.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ _FEW_ROWS = 16
 
 
 class SpanEvent(NamedTuple):
-    """A span as the guest saw it; ``end_ns`` is None while it is open.
+    """A span as the guest recorded it.
 
-    A collective is one too, named "op@group", its ``step`` is the group's sequence number; its
-    time belongs to the wait around it unless it ``is_accounted``.
+    A collective is a span too. Its ``name`` is "operation@group", and its ``step`` is the sequence
+    number in the group.
     """
 
     span: int
@@ -51,14 +53,14 @@ class SpanEvent(NamedTuple):
     kind: int
     name: str
     begin_ns: int
-    end_ns: int | None
+    end_ns: int | None  # None while it is open
     step: int = NO_STEP
-    is_accounted: bool = True
+    is_accounted: bool = True  # False: the time belongs to the wait around it
     thread: int = 0  # native id, 0 unknown
 
 
 def as_accounted(event: SpanEvent) -> SpanEvent:
-    """A collective is a wait of the kind "collective" to the time account."""
+    """Convert a collective to a wait of kind "collective"; other spans are returned unchanged."""
     if event.kind in COLLECTIVES:
         return event._replace(kind=WAIT, name="collective")
     return event
@@ -66,7 +68,7 @@ def as_accounted(event: SpanEvent) -> SpanEvent:
 
 @dataclass(slots=True)
 class Split:
-    """Nanoseconds of one window; becomes a TimeSplit."""
+    """Nanoseconds of one step by stage and wait; ``as_seconds`` converts it to a TimeSplit."""
 
     active_ns: int = 0
     idle_ns: int = 0
@@ -84,7 +86,7 @@ class Split:
             self.waits_ns[owner.name, owner.stage] += length_ns
 
     def add_sums(self, sums: Sums, length_ns: int) -> None:
-        """``length_ns`` of time; what ``sums`` does not have is idle."""
+        """Add ``length_ns`` of time. The part that is not in ``sums`` is idle."""
         active_ns = sum(sums.stages_ns.values())
         self.active_ns += active_ns
         self.idle_ns += length_ns - active_ns - sum(sums.waits_ns.values())
@@ -114,9 +116,9 @@ class Split:
 
 @dataclass(slots=True)
 class Window:
-    """One step of one process. ``step`` is None before the first ``set_step``."""
+    """One step of one process."""
 
-    step: int | None
+    step: int | None  # None before the first ``set_step``
     begin_ns: int
     end_ns: int | None = None
     split: Split = field(default_factory=Split)
@@ -124,11 +126,11 @@ class Window:
 
     @property
     def pieces(self) -> list[PieceNs]:
-        """The first 256 stretches, without a gap."""
+        """The first 256 time slices, without a gap."""
         return self.first_pieces.rows(self.begin_ns)
 
     def book(self, begin_ns: int, stretches: Stretches) -> None:
-        """Time that follows what was booked before."""
+        """Add time directly after what has been added before."""
         owners, ends = stretches
         for owner, end_ns in zip(owners, ends, strict=True):
             owner.spent_ns += end_ns - begin_ns
@@ -140,37 +142,37 @@ class Window:
 
 
 class _Ending:
-    """Spans in the order of their ends, of which some lie across the instant that is looked at.
+    """Spans in the order of their ends; some of them cross the instant that is accounted.
 
-    Whoever fell behind has thousands of spans and hundreds of such instants: each span is looked at
-    when it begins, and where it is cut.
+    A slow reader has thousands of spans and hundreds of such instants. So each span is visited only
+    when it begins and where it is cut.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = sorted(rows, key=_END)
-        self._places: list[int] | None = None  # the last to begin first
+        self._indexes: list[int] | None = None  # the last span to begin is first
         self._begun: list[int] = []
 
     def cut(self, until_ns: int, end: int) -> list[Row]:
-        """What began before this time and ends after it, from place ``end`` on; it begins here now.
+        """Spans from index ``end`` on that cross ``until_ns``; their begin is then set to it.
 
-        The rows are as they were before.
+        The returned rows are unchanged.
         """
         rows = self.rows
-        if self._places is None:
-            places = range(end, len(rows))
-            self._places = sorted(places, key=lambda place: rows[place][0], reverse=True)
-        while self._places and rows[self._places[-1]][0] < until_ns:
-            self._begun.append(self._places.pop())
-        self._begun = [place for place in self._begun if place >= end]
-        across = [rows[place] for place in self._begun]
-        for place in self._begun:
-            rows[place] = (until_ns, *rows[place][1:])
+        if self._indexes is None:
+            indexes = range(end, len(rows))
+            self._indexes = sorted(indexes, key=lambda index: rows[index][0], reverse=True)
+        while self._indexes and rows[self._indexes[-1]][0] < until_ns:
+            self._begun.append(self._indexes.pop())
+        self._begun = [index for index in self._begun if index >= end]
+        across = [rows[index] for index in self._begun]
+        for index in self._begun:
+            rows[index] = (until_ns, *rows[index][1:])
         return across
 
 
 class TimeAccount:
-    """Feed spans, steps and open spans; ``advance`` accounts up to a point of event time."""
+    """Add spans, steps and open spans; ``advance`` then accounts up to a point in event time."""
 
     def __init__(self, begin_ns: int) -> None:
         self.watermark_ns = begin_ns
@@ -180,7 +182,7 @@ class TimeAccount:
         self.num_vanished = 0
         self._before = Split()
         self._owners = Owners()
-        # by span: what is not wholly accounted yet, what came since the last time, what is open
+        # by span id: partly accounted, new since the last ``advance``, open
         self._ended: dict[int, Row] = {}
         self._fresh: dict[int, Row] = {}
         self._open: dict[int, Row] = {}
@@ -188,17 +190,17 @@ class TimeAccount:
         self._missing: dict[int, int] = {}
 
     def totals(self) -> Split:
-        """Everything accounted so far."""
+        """All time accounted so far."""
         total = Split()
         total.merge(self._before)
         total.merge(self.current.split)
         return total
 
     def add_new(self, rows: dict[int, Row]) -> None:
-        """Spans that have ended, by number, in the order of their records, none of them odd.
+        """Add ended spans by id, in the order of their records.
 
-        Odd are those that begin before the watermark, that have no time, or whose parent has a
-        larger number: ``add`` takes them.
+        Every span must begin after the watermark, have a positive length and a parent with a
+        smaller id; ``add`` accepts all others.
         """
         self._fresh = self._fresh | rows if self._fresh else rows.copy()
         if self._open:
@@ -206,25 +208,25 @@ class TimeAccount:
                 del self._open[span]
 
     def add(self, rows: Mapping[int, Row]) -> None:
-        """Any spans that have ended, by number.
+        """Add ended spans by id, without restrictions.
 
-        What lies before the watermark and was not known open is late.
+        A span before the watermark that was not known to be open counts as late.
         """
         watermark = self.watermark_ns
         for begin, span, end, parent, kind, name in rows.values():
             if begin < min(watermark, end) and span and not self._knows(span):
                 self.num_late += 1
-            for known in (self._open, self._ended, self._fresh):
-                known.pop(span, None)
+            for rows_by_span in (self._open, self._ended, self._fresh):
+                rows_by_span.pop(span, None)
             if span and end > max(begin, watermark):
-                above = parent if parent < span else 0  # ids grow; else it would be a cycle
+                above = parent if parent < span else 0  # ids grow; a larger parent makes a cycle
                 self._fresh[span] = (max(begin, watermark), span, end, above, kind, name)
 
     def begin_step(self, time_ns: int, step: int) -> None:
         self._steps.append((max(time_ns, self.watermark_ns), step))
 
     def note_open(self, spans: Iterable[SpanEvent]) -> None:
-        """What is open now. A span that was open and left no record is closed after 3 calls."""
+        """Set the open spans. A span that vanishes without a record is dropped after 3 calls."""
         seen = set()
         for event in spans:
             span, parent = event.span, event.parent
@@ -240,7 +242,7 @@ class TimeAccount:
                 del self._open[span]
 
     def advance(self, until_ns: int) -> None:
-        """Account everything up to ``until_ns``; never goes back."""
+        """Account all time up to ``until_ns``; does nothing if that is before the watermark."""
         if until_ns <= self.watermark_ns:
             return
         fresh, self._fresh = self._fresh, {}
@@ -260,9 +262,9 @@ class TimeAccount:
         self._ended.update((row[1], row) for row in ending.rows[done:])
 
     def finish(self, end_ns: int, *, orderly: bool, has_step: bool = True) -> None:
-        """The process is gone; an orderly end closes its last step, a death leaves it open.
+        """The process has exited. A normal exit closes its last step, a crash leaves it open.
 
-        Without ``has_step`` an orderly end came between two steps.
+        With ``has_step`` false, the normal exit happened between two steps.
         """
         self.advance(max(end_ns, self.watermark_ns))
         if orderly and not has_step:
@@ -280,9 +282,9 @@ class TimeAccount:
         self.current = Window(step, time_ns)
 
     def _reach(self, until_ns: int, ending: _Ending, done: int) -> int:
-        """Account what is from place ``done`` on up to this time; returns the place of the rest.
+        """Account up to ``until_ns`` from row ``done`` on; returns the first row not accounted.
 
-        The single stretches are looked at only while somebody wants them.
+        Single time slices are recorded only until the step's list of pieces is full.
         """
         rows = ending.rows
         end = bisect_right(rows, until_ns, done, key=_END)
@@ -297,9 +299,9 @@ class TimeAccount:
         return end
 
     def _account(self, until_ns: int, ending: _Ending, first: int, end: int) -> None:
-        """Account the rows from ``first`` up to ``end``, which end before this time.
+        """Account the rows from ``first`` to ``end``, which end before ``until_ns``.
 
-        Spans that go on are cut: they end here now, and begin here next time.
+        Spans that continue are cut: this part ends at ``until_ns``, the rest begins there.
         """
         begin_ns = self.watermark_ns
         if until_ns <= begin_ns:
@@ -310,18 +312,18 @@ class TimeAccount:
             (max(begin, begin_ns), span, until_ns, parent, kind, name)
             for begin, span, _, parent, kind, name in across
         ]
-        cut.sort(reverse=True)  # the innermost one is the first to end
+        cut.sort(reverse=True)  # the innermost span ends first
         self._book([*ending.rows[first:end], *cut], until_ns)
         self.watermark_ns = until_ns
 
     def _book(self, rows: list[Row], until_ns: int) -> None:
-        """``rows`` lie between the watermark and ``until_ns``, in the order of their ends."""
+        """Add ``rows``, which lie between watermark and ``until_ns``, in the order of ends."""
         begin_ns, window = self.watermark_ns, self.current
         if window.first_pieces.num_omitted:
             sums = sums_if_nested(rows, begin_ns)
             if sums is not None:
                 window.split.add_sums(sums, until_ns - begin_ns)
-                window.first_pieces.num_omitted += sums.num_ends + (sums.newest_ns < until_ns)
+                window.first_pieces.num_omitted += sums.num_ends + (sums.last_ns < until_ns)
                 return
         rows.sort()
         stretches = Stretches([], [])

@@ -1,8 +1,7 @@
-"""What one process counts within a step besides time: tokens, samples, its thread's CPU time.
+"""Tokens, samples and CPU time of one process in each step.
 
-The thread that begins the steps is the one that trains. Its processor time is its work without the
-moments in which the host gave the processor to somebody else: where many processes share a host it
-varies by some percent where the wall time of the same work varies by tens
+The thread that begins the steps is the training thread. On a host that many processes share, its
+CPU time varies by a few percent while the wall time of the same work varies by tens of percent
 (docs/decisions/straggler.md).
 """
 
@@ -16,13 +15,14 @@ Tokens = dict[str, float]
 
 
 class StepCounts:
-    """Of the steps that are not closed yet, by number; ``thread`` began the newest, 0 unknown."""
+    """Counts of the steps that have not been returned yet, by step number."""
 
     def __init__(self) -> None:
         self._tokens: dict[int, Tokens] = {}
         self._samples: dict[int, float] = {}
         self._busy: dict[int, float] = {}
-        self._step, self.thread, self._busy_before = NO_STEP, 0, 0.0
+        self._step, self._busy_before = NO_STEP, 0.0
+        self.thread = 0  # the thread that began the latest step, 0 if unknown
 
     def add_tokens(self, step: int, kind: str, count: float) -> None:
         tokens = self._tokens.setdefault(step, {})
@@ -34,24 +34,24 @@ class StepCounts:
             self._samples[step] = self._samples.get(step, 0.0) + count
 
     def begin_step(self, step: int, thread: int, busy_seconds: float) -> None:
-        """``busy_seconds`` of processor time the thread has had so far, 0.0 unknown."""
+        """``busy_seconds``: CPU time of the thread so far, 0.0 if unknown."""
         if thread == self.thread and busy_seconds > self._busy_before > 0.0:
             self._busy[self._step] = busy_seconds - self._busy_before
         self._step, self.thread, self._busy_before = step, thread, busy_seconds
 
-    def take(self, step: int) -> tuple[Tokens, float | None, float | None, float | None]:
-        """Tokens by kind; tokens of forward passes for training, CPU seconds, and samples.
+    def pop(self, step: int) -> tuple[Tokens, float | None, float | None, float | None]:
+        """(tokens by kind, tokens of forward passes for training, CPU seconds, samples).
 
-        None where unknown.
+        None if unknown.
         """
         tokens, busy_seconds = self._tokens.pop(step, {}), self._busy.pop(step, None)
         num_samples = self._samples.pop(step, None)
-        for kept in (self._tokens, self._samples, self._busy):
-            for old in sorted(kept)[:-_KEEP_STEPS]:
-                del kept[old]
-        return as_told(tokens), tokens.get(FORWARD_TOKENS), busy_seconds, num_samples
+        for by_step in (self._tokens, self._samples, self._busy):
+            for old_step in sorted(by_step)[:-_KEEP_STEPS]:
+                del by_step[old_step]
+        return reported_tokens(tokens), tokens.get(FORWARD_TOKENS), busy_seconds, num_samples
 
 
-def as_told(tokens: Tokens) -> Tokens:
-    """Forward passes take in the same tokens again: theirs count where nobody tells any."""
-    return {kind: n for kind, n in tokens.items() if kind != FORWARD_TOKENS} or dict(tokens)
+def reported_tokens(tokens: Tokens) -> Tokens:
+    """Tokens without those of forward passes, which repeat them; all if there are no others."""
+    return {k: n for k, n in tokens.items() if k != FORWARD_TOKENS} or dict(tokens)

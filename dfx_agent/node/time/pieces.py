@@ -1,4 +1,4 @@
-"""The stretches that a step begins with, for timelines; 16 bytes each: a node has thousands."""
+"""The first time slices of a step, for timelines, in 16 bytes each: a node stores thousands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_PIECES = 256
 
 @dataclass(slots=True)
 class PieceNs:
-    """A stretch of one process' time on its monotonic clock."""
+    """A time slice of one process, on its monotonic clock."""
 
     kind: PieceKind
     name: str
@@ -23,15 +23,12 @@ class PieceNs:
 
 
 class Pieces:
-    """Stretches of one step without a gap; neighbours that look alike are one piece.
-
-    ``num_omitted``: stretches after the 256th piece.
-    """
+    """The first 256 time slices of one step, without a gap; equal neighbours are joined."""
 
     __slots__ = ("_ends", "_owners", "num_omitted")
 
     def __init__(self) -> None:
-        self.num_omitted = 0
+        self.num_omitted = 0  # time slices after the 256th piece
         self._owners: list[Owner] = []
         self._ends = array("Q")
 
@@ -40,16 +37,16 @@ class Pieces:
 
     @property
     def num_free(self) -> int:
-        """How many more pieces there is room for."""
+        """How many more pieces fit."""
         return _MAX_PIECES - len(self._ends)
 
     def extend(self, stretches: Stretches) -> None:
-        """What follows in time."""
-        num_taken = 0 if self.num_omitted else self._fill(stretches)
-        self.num_omitted += len(stretches.ends) - num_taken
+        """Add time slices directly after the last one."""
+        num_added = 0 if self.num_omitted else self._fill(stretches)
+        self.num_omitted += len(stretches.ends) - num_added
 
     def rows(self, begin_ns: int) -> list[PieceNs]:
-        """Oldest first; the first one began at ``begin_ns``."""
+        """All pieces, oldest first; the first one began at ``begin_ns``."""
         found = []
         for owner, end_ns in zip(self._owners, self._ends, strict=True):
             found.append(PieceNs(_word(owner.kind), owner.name, begin_ns, end_ns))
@@ -57,7 +54,7 @@ class Pieces:
         return found
 
     def idle(self, begin_ns: int, shortest_ns: int) -> list[tuple[int, int]]:
-        """(begin, end) of pieces in which nothing was open, of this length at least."""
+        """(begin, end) of idle pieces that have at least this length."""
         ends = zip(self._owners, [begin_ns, *self._ends], self._ends, strict=False)
         return [
             (begin, end)
@@ -66,18 +63,18 @@ class Pieces:
         ]
 
     def _fill(self, stretches: Stretches) -> int:
-        """How many of the stretches had room."""
+        """Add as many time slices as fit. Returns how many were added."""
         owners, ends = self._owners, self._ends
-        newest = owners[-1] if owners else None
-        for num_taken, (owner, end_ns) in enumerate(zip(*stretches, strict=True)):
-            if newest and owner.name == newest.name and owner.kind == newest.kind:
+        last = owners[-1] if owners else None
+        for num_added, (owner, end_ns) in enumerate(zip(*stretches, strict=True)):
+            if last and owner.name == last.name and owner.kind == last.kind:
                 ends[-1] = end_ns
             elif len(ends) == _MAX_PIECES:
-                return num_taken
+                return num_added
             else:
                 owners.append(owner)
                 ends.append(end_ns)
-                newest = owner
+                last = owner
         return len(stretches.ends)
 
 

@@ -1,4 +1,4 @@
-"""Spans of the newest readings by number: which stage is around a collective."""
+"""Recent spans of a process by id, to find the stage around a collective."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ _KEEP_SPANS = 128
 
 
 class SpanBook:
-    """Of one process: its last 128 spans or more, and those that are open."""
+    """The last 128 spans of one process or more, and its open spans."""
 
     def __init__(self) -> None:
-        # of the newest readings, and of those before
-        self._newest: dict[int, Row] = {}
+        # of the latest polls, and of the polls before
+        self._recent: dict[int, Row] = {}
         self._older: dict[int, Row] = {}
 
     def note(self, spans: dict[int, Row], odd: dict[int, Row]) -> None:
-        """What a reading brought; ``spans`` is taken over."""
-        if len(self._newest) + len(spans) >= _KEEP_SPANS:
-            self._older, self._newest = self._newest, spans
+        """Add the spans of one poll. The book owns ``spans`` afterwards."""
+        if len(self._recent) + len(spans) >= _KEEP_SPANS:
+            self._older, self._recent = self._recent, spans
         else:
-            self._newest |= spans
-        self._newest |= odd
+            self._recent |= spans
+        self._recent |= odd
 
     def note_open(self, event: SpanEvent) -> None:
-        """One that has not ended yet."""
+        """Add an open span."""
         span, begin_ns = event.span, event.begin_ns
-        self._newest[span] = begin_ns, span, STILL_OPEN, event.parent, event.kind, event.name
+        self._recent[span] = begin_ns, span, STILL_OPEN, event.parent, event.kind, event.name
 
     def stage_of(self, parent: int) -> str:
-        """The innermost stage around a span; "" when there was none or it is not known any more."""
+        """The innermost stage around a span; "" if there is none or it is no longer stored."""
         while parent:
-            row = self._newest.get(parent) or self._older.get(parent)
+            row = self._recent.get(parent) or self._older.get(parent)
             if row is None:
                 return ""
             _, span, _, above, kind, name = row

@@ -1,10 +1,11 @@
-"""Who has which stretch of one process' time: sums in order of ends, sweeps in order of begins.
+"""Assigns each time slice of a process to a stage, a wait or idle time.
 
-``sums_if_nested`` is the fastest way, for what one thread does while nobody asks for the single
-stretches: a span's own time is its length without its children's. ``nested`` gives stretches for
-the same: every span begins inside the innermost open one and ends before it. It stops at the first
-span that does not; ``concurrent`` then goes on, for tasks and threads. All give the same answer
-wherever they can answer.
+- ``sums_if_nested`` is the fastest: it only sums, for a single thread whose spans nest. The
+  exclusive time of a span is its length without its children.
+- ``nested`` also returns the slices, for spans that nest. It stops at the first span that does not.
+- ``concurrent`` handles all spans, including those of tasks and threads.
+
+Where two of them apply, they give the same result.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from dfx_agent.wire.records import STAGE, WAIT
 
-IDLE = 0
+IDLE = 0  # kind of an Owner, next to STAGE and WAIT
 STILL_OPEN = 1 << 63
 
 # begin_ns, span, end_ns (STILL_OPEN while open), parent, kind, name; parent < span
@@ -24,11 +25,7 @@ Row = tuple[int, int, int, int, int, str]
 
 
 class Owner:
-    """Who has a stretch of time: a stage, a wait within a stage, or nobody (idle).
-
-    ``others`` are further stages at the same time; ``waits`` are those in its innermost stage.
-    ``spent_ns`` adds up while stretches are booked: a dict by names would take twice the time.
-    """
+    """What a time slice is spent on: a stage, a wait within a stage, or nothing (idle)."""
 
     __slots__ = ("kind", "name", "others", "spent_ns", "stage", "waits")
 
@@ -37,14 +34,16 @@ class Owner:
     ) -> None:
         self.kind = kind
         self.name = name
+        # waits in the innermost stage, by kind
         self.waits = _Waits(name if kind == STAGE else "") if waits is None else waits
         self.stage = self.waits.stage
-        self.others = others
+        self.others = others  # further stages at the same time
+        # summed up here because a dict by names would take twice the time
         self.spent_ns = 0
 
 
 class _Waits(dict[str, Owner]):
-    """Waits by kind, within one stage ("" outside all)."""
+    """Waits by kind, within one stage ("" is outside all stages)."""
 
     def __init__(self, stage: str) -> None:
         super().__init__()
@@ -56,7 +55,7 @@ class _Waits(dict[str, Owner]):
 
 
 class Owners(dict[str, Owner]):
-    """Stages by name; ``idle`` has the time that nobody has."""
+    """Stages by name; ``idle`` owns the remaining time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,47 +67,45 @@ class Owners(dict[str, Owner]):
 
 
 class Stretches(NamedTuple):
-    """Time without a gap: ``owners[i]`` has it up to ``ends[i]``."""
+    """Time slices without a gap: ``owners[i]`` owns the time up to ``ends[i]``."""
 
     owners: list[Owner]
     ends: list[int]
 
 
 class Sums(NamedTuple):
-    """Exclusive time by stage and by (kind of wait, stage around it).
-
-    ``num_ends``: how many stretches end up to ``newest_ns``, where the last span ended.
-    """
+    """Exclusive time by stage and wait."""
 
     stages_ns: dict[str, int]
-    waits_ns: dict[tuple[str, str], int]
-    num_ends: int
-    newest_ns: int
+    waits_ns: dict[tuple[str, str], int]  # (kind of wait, stage around it) -> ns
+    num_ends: int  # number of time slices
+    last_ns: int  # end of the last span
 
 
-_Inner = list[tuple[str, int]]  # waits by kind whose stage is not known yet
+_Inner = list[tuple[str, int]]  # waits by kind whose stage has not been reached yet
 
 
 def sums_if_nested(rows: Sequence[Row], begin_ns: int) -> Sums | None:  # noqa: C901, PLR0912 (hot)
-    """``rows`` from ``begin_ns`` on in the order of their ends; None where spans do not nest.
+    """Sum ``rows`` from ``begin_ns`` on, in the order of their ends; None if spans do not nest.
 
-    Children end before their parent. Those that have ended wait for it on a stack: the parent,
-    how long they were, when the first began, what had ended before it, their waits without a stage.
+    Children end before their parent, so ended children wait for their parent on a stack. An entry
+    has the parent, the children's length, the begin of the first child, the end before that, and
+    waits whose stage is not reached yet.
     """
     stages: defaultdict[str, int] = defaultdict(int)
     waits: defaultdict[tuple[str, str], int] = defaultdict(int)
     stack: list[tuple[int, int, int, int, _Inner | None]] = []
     around, covered, first, before, inner = -1, 0, 0, 0, None
-    num_met, newest, is_stage = 0, begin_ns, STAGE  # a local name is faster
+    num_met, last_end, is_stage = 0, begin_ns, STAGE  # local names are faster
     for begin, span, end, parent, kind, name in rows:
         if span != around:
-            if begin <= newest:
-                if begin < newest:
+            if begin <= last_end:
+                if begin < last_end:
                     return None
                 num_met += 1
             if parent != around:
                 stack.append((around, covered, first, before, inner))
-                around, covered, first, before, inner = parent, end - begin, begin, newest, None
+                around, covered, first, before, inner = parent, end - begin, begin, last_end, None
             else:
                 covered += end - begin
             if kind == is_stage:
@@ -126,7 +123,7 @@ def sums_if_nested(rows: Sequence[Row], begin_ns: int) -> Sums | None:  # noqa: 
                 if begin > first:
                     return None
                 num_met += 1
-            num_met += end == newest
+            num_met += end == last_end
             length, earlier, under = end - begin, before, inner
             if kind == is_stage:
                 stages[name] += length - covered
@@ -144,20 +141,20 @@ def sums_if_nested(rows: Sequence[Row], begin_ns: int) -> Sums | None:  # noqa: 
                 covered += length
                 if under is not None:
                     inner = under if inner is None else inner + under
-        newest = end
+        last_end = end
     for outer in (inner, *(frame[4] for frame in stack)):
         for wait, wait_ns in outer or ():
             waits[wait, ""] += wait_ns
-    return Sums(stages, waits, 2 * len(rows) - num_met, newest)
+    return Sums(stages, waits, 2 * len(rows) - num_met, last_end)
 
 
-_Frame = tuple[int, int, Owner]  # end_ns, span, who has the time while it is the innermost one
+_Frame = tuple[int, int, Owner]  # end_ns, span, owner of the time outside its children
 
 
 def nested(
     rows: Sequence[Row], begin_ns: int, until_ns: int, stages: Owners, out: Stretches
 ) -> int:
-    """Give away time up to the first concurrent span, else to ``until_ns``; returns how far."""
+    """Assign time up to the first concurrent span, else to ``until_ns``; returns that time."""
     own, end_at = out.owners.append, out.ends.append
     stack: list[_Frame] = []
     now, top_end, top_span, owner = begin_ns, STILL_OPEN, 0, stages.idle
@@ -194,7 +191,7 @@ def nested(
 def concurrent(
     rows: Sequence[Row], begin_ns: int, until_ns: int, stages: Owners, out: Stretches
 ) -> None:
-    """Give away the time from ``begin_ns`` to ``until_ns`` whatever the spans look like."""
+    """Assign the time from ``begin_ns`` to ``until_ns``, for spans of any shape."""
     events = []
     for row in rows:
         begin, span, end, *_ = row
@@ -221,7 +218,7 @@ def concurrent(
 
 
 class _OpenSpans:
-    """What is open at one instant; the leaves are those without an open child."""
+    """The spans that are open at one instant; a leaf is one without an open child."""
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
@@ -229,7 +226,7 @@ class _OpenSpans:
         self._num_children: dict[int, int] = {}
         self._leaves: set[int] = set()
         self._num_leaves_of_stage: dict[str, int] = {}
-        # newest first; a span that is no leaf any more is dropped when it comes to the top
+        # latest first; a span that is no leaf any more is dropped when it reaches the top
         self._stages: list[int] = []
         self._waits: list[int] = []
 
@@ -255,14 +252,14 @@ class _OpenSpans:
                 self._add_leaf(self._open[parent])
 
     def owner(self) -> Owner:
-        """Stages among the leaves have the time, else the newest wait, else it is idle."""
+        """The stages among the leaves, else the wait that began last, else idle."""
         if self._num_leaves_of_stage:
-            name = self._newest(self._stages)[5]
+            name = self._latest(self._stages)[5]
             others = tuple(other for other in self._num_leaves_of_stage if other != name)
             owner = self._owners[name]
             return Owner(STAGE, name, owner.waits, others) if others else owner
         if self._leaves:
-            row = self._newest(self._waits)
+            row = self._latest(self._waits)
             stage = self._stage_above(row)
             return (self._owners[stage] if stage else self._owners.idle).waits[row[5]]
         return self._owners.idle
@@ -284,7 +281,7 @@ class _OpenSpans:
             if not count[name]:
                 del count[name]
 
-    def _newest(self, heap: list[int]) -> Row:
+    def _latest(self, heap: list[int]) -> Row:
         while -heap[0] not in self._leaves:
             heappop(heap)
         return self._open[-heap[0]]

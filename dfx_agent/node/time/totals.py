@@ -1,4 +1,4 @@
-"""Counters of one rank, and what is kept of them for the agent that comes after this one."""
+"""Counters of one rank, and the part of them that is stored for the next agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dfx_agent.wire.records import RECORD
 
 @dataclass
 class Totals:
-    """They never go back while the rank is known, over restarts of its process and of the agent."""
+    """Counters that never decrease, also when the process or the agent restarts."""
 
     split: Split = field(default_factory=Split)
     tokens: dict[str, float] = field(default_factory=dict)
@@ -22,10 +22,10 @@ class Totals:
     num_lost: int = 0
     num_late: int = 0
     num_guest_drops: int = 0
-    num_earlier: int = 0  # overwritten before the first reading
+    num_earlier: int = 0  # records that were overwritten before the first poll
 
     def merge(self, other: Totals, sign: int = 1) -> None:
-        """Add ``other``, or take it away with ``sign`` -1."""
+        """Add ``other``, or subtract it with ``sign`` -1."""
         mine, its = self.split, other.split
         mine.active_ns += sign * its.active_ns
         mine.idle_ns += sign * its.idle_ns
@@ -44,29 +44,24 @@ class Totals:
 
 
 class CollectiveCounts(NamedTuple):
-    """Counts of one rank in the collectives of one group and stage, in the order of a Book."""
+    """Counts of one rank in the collectives of one group and stage."""
 
     group: str
     stage: str
-    counts: tuple[float, ...]
+    counts: tuple[float, ...]  # in the order of ``Book.counts``
 
 
 @dataclass(frozen=True)
-class KeptTotals:
-    """Of a process that another agent has read.
+class StoredTotals:
+    """Totals of a process at the moment when its agent stopped reading it."""
 
-    ``position`` is the newest record in them, ``until_ns`` (guest's monotonic clock) the time up to
-    which they account for it. ``totals.num_guest_drops`` is that of earlier processes of the rank.
-    ``collectives`` are those of its rank.
-    """
-
-    position: int
-    until_ns: int
-    totals: Totals
-    collectives: tuple[CollectiveCounts, ...] = ()
+    position: int  # number of the last record that is included
+    until_ns: int  # time up to which durations are included, on the guest's monotonic clock
+    totals: Totals  # its num_guest_drops is that of earlier processes of the rank
+    collectives: tuple[CollectiveCounts, ...] = ()  # of the rank
 
 
 def num_up_to(position: int, packed: bytearray) -> int:
-    """How many of these records, in their order, are numbered ``position`` at most."""
+    """How many of these consecutive records have a number up to ``position``."""
     numbers = memoryview(packed).cast("Q")[:: RECORD.size // WORD.size].tolist()
     return bisect_right(numbers, position)

@@ -1,4 +1,4 @@
-"""Model FLOPs of one process by step and stage, beside how long its outermost stages took."""
+"""Model FLOPs of one process by step and stage, and the durations of its outermost stages."""
 
 from __future__ import annotations
 
@@ -16,80 +16,78 @@ _KEEP_SPANS = 4096
 
 
 class Work(NamedTuple):
-    """What FLOPs are of; ``way`` is forward or backward, ``stage`` "" outside all."""
+    """Key of a FLOP count."""
 
-    way: str
+    way: str  # forward or backward
     dtype: str
-    stage: str
+    stage: str  # "" outside all stages
 
 
 class Passes(NamedTuple):
-    """What went through a model; ``pairs``: each token with each one that it attends to."""
+    """What was passed through a model."""
 
     tokens: float = 0.0
-    pairs: float = 0.0
+    pairs: float = 0.0  # pairs of a token and a token that it attends to
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedWork:
-    """Of one step. ``stage_seconds``: time in which an outermost stage of this name was open.
-
-    ``passes``: by stage, where an adapter tells it; of models that no hook is on, too.
-    """
+    """FLOPs and durations of one step."""
 
     flops: Mapping[Work, float] = field(default_factory=dict)
+    # time in which an outermost stage of this name was open
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    # by stage, if an adapter reports it; also for models without a hook
     passes: Mapping[str, Passes] = field(default_factory=dict)
 
 
 class WorkAccount:
-    """Of the steps that are not closed yet."""
+    """FLOPs of the steps that have not been returned yet."""
 
     def __init__(self) -> None:
         self._flops: dict[int, dict[Work, float]] = {}
         self._passes: dict[int, dict[str, Passes]] = {}
         self._spans: dict[str, deque[tuple[int, int]]] = {}
-        self._is_told = False
+        self._is_reported = False
 
     def add(self, name: str, amount: float, step: int) -> None:
-        """A count of the guest; passed over where it is none of FLOPs."""
+        """Add a count of the guest; counts that are not about FLOPs are ignored."""
         if name.startswith(_PASSES):
             self._add_passes(name[len(_PASSES) :], amount, step)
         if not name.startswith(_FLOPS):
             return
         way, dtype, stage = [*name[len(_FLOPS) :].split("/", 2), "", ""][:3]
-        self._is_told = True
+        self._is_reported = True
         flops = self._flops.setdefault(step, {})
         key = Work(way, dtype, stage)
         if key in flops or len(flops) < _KEEP_STAGES:
             flops[key] = flops.get(key, 0.0) + amount
 
     def _add_passes(self, name: str, amount: float, step: int) -> None:
-        of, _, stage = name.partition("/")
-        self._is_told = True
+        field_name, _, stage = name.partition("/")
+        self._is_reported = True
         passes = self._passes.setdefault(step, {})
-        known = passes.get(stage, Passes())
-        if of in Passes._fields and (stage in passes or len(passes) < _KEEP_STAGES):
-            passes[stage] = known._replace(**{of: getattr(known, of) + amount})
+        counts = passes.get(stage, Passes())
+        if field_name in Passes._fields and (stage in passes or len(passes) < _KEEP_STAGES):
+            passes[stage] = counts._replace(**{field_name: getattr(counts, field_name) + amount})
 
-    def noted(self, ended: Mapping[str, list[Row]]) -> Mapping[str, list[Row]]:
-        """Stages that have ended, by name, as given; those inside others count with them."""
-        for name, rows in ended.items() if self._is_told else ():
+    def note_stages(self, ended: Mapping[str, list[Row]]) -> None:
+        """Add ended spans by stage name; only outermost spans count."""
+        for name, rows in ended.items() if self._is_reported else ():
             outermost = [(row[0], row[2]) for row in rows if not row[3]]
             if outermost and (name in self._spans or len(self._spans) < _KEEP_STAGES):
                 self._spans.setdefault(name, deque(maxlen=_KEEP_SPANS)).extend(outermost)
-        return ended
 
-    def take(self, step: int, begin_ns: int, end_ns: int) -> ClosedWork | None:
-        """What is known of a step that is over; None where nothing was counted in it."""
+    def pop(self, step: int, begin_ns: int, end_ns: int) -> ClosedWork | None:
+        """Remove and return the work of a finished step; None if nothing was counted in it."""
         flops, passes = self._flops.pop(step, None), self._passes.pop(step, None)
-        for kept in (self._flops, self._passes):
-            for old in sorted(kept)[:-_KEEP_STEPS]:
-                del kept[old]
+        for by_step in (self._flops, self._passes):
+            for old_step in sorted(by_step)[:-_KEEP_STEPS]:
+                del by_step[old_step]
         seconds = {}
         for name, spans in self._spans.items():
-            if taken := _covered_ns(spans, begin_ns, end_ns):
-                seconds[name] = taken / 1e9
+            if covered_ns := _covered_ns(spans, begin_ns, end_ns):
+                seconds[name] = covered_ns / 1e9
             while spans and spans[0][1] <= end_ns:
                 spans.popleft()
         if flops is None and passes is None:
@@ -98,7 +96,7 @@ class WorkAccount:
 
 
 def _covered_ns(spans: deque[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
-    """Of a window; what threads did at the same time counts once."""
+    """Nanoseconds of the interval in which any span was open; overlaps count once."""
     covered, reached = 0, begin_ns
     for begin, end in sorted(spans):
         first, last = max(begin, reached), min(end, end_ns)

@@ -38,7 +38,7 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> None:
     poll = Process.poll
 
     def other(process: Process, **kwargs: bool) -> object:
-        return raising() if process.filed_as.run == "bad" else poll(process, **kwargs)
+        return raising() if process.registered_as.run == "bad" else poll(process, **kwargs)
 
     monkeypatch.setattr(Process, "poll", other)
 

@@ -32,8 +32,8 @@ def gone(ago_ns: int) -> Any:
     """A process that used the GPU and has ended so long ago."""
     devices = DeviceStages()
     devices.use((GPU,), {})
-    lived_ns = time.monotonic_ns() - ago_ns
-    return SimpleNamespace(is_living=False, lived_ns=lived_ns, devices=devices)
+    last_alive_ns = time.monotonic_ns() - ago_ns
+    return SimpleNamespace(is_living=False, last_alive_ns=last_alive_ns, devices=devices)
 
 
 @pytest.mark.parametrize(

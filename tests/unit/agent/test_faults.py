@@ -58,7 +58,7 @@ def only_of(run: str, function: Callable, of: Callable[[object], str]) -> Callab
 def test_a_process_that_cannot_be_read_costs_itself_and_nothing_is_clear_there(
     agent, jobs, monkeypatch
 ):
-    poll = only_of("bad", Process.poll, lambda p: p.filed_as.run if p.label == "1" else "")
+    poll = only_of("bad", Process.poll, lambda p: p.registered_as.run if p.label == "1" else "")
     monkeypatch.setattr(Process, "poll", poll)
     runs = read(agent, jobs)
     assert states(runs["good"])["hang"] == "clear"

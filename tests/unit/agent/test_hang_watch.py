@@ -31,13 +31,13 @@ def of_role(run: RunRow, role: str) -> list[Verdict]:
 
 def strange_rank_of_rollout(method: Callable) -> Callable:
     def strange(track: Track, *args: object, **kwargs: object) -> object:
-        is_strange = (track.process.filed_as.role, track.process.label) == ("rollout", "0")
+        is_strange = (track.process.registered_as.role, track.process.label) == ("rollout", "0")
         return raising() if is_strange else method(track, *args, **kwargs)
 
     return strange
 
 
-@pytest.mark.parametrize("method", ["facts", "may_stand"])
+@pytest.mark.parametrize("method", ["facts", "needs_check"])
 def test_a_rank_of_which_no_facts_can_be_told(agent, jobs, monkeypatch, method):
     judge_everybody(monkeypatch)
     monkeypatch.setattr(Track, method, strange_rank_of_rollout(getattr(Track, method)))

@@ -44,7 +44,7 @@ def process(
     return SimpleNamespace(
         follower=SimpleNamespace(layout=layout),
         windows=[ClosedStep(window, work=work)],
-        filed_as=SimpleNamespace(role="actor"),
+        registered_as=SimpleNamespace(role="actor"),
         devices=SimpleNamespace(model=driver),
     )
 

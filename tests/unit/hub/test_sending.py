@@ -146,8 +146,8 @@ def test_who_stands_is_news(dfx_dir):
         scene.agent.poll()
         (fold,) = scene.agent._runs.values()
         tracks, now_ns = fold.tracks, fold.tracks.now_ns
-        assert not tracks.anybody_stands(now_ns, 6 * 10**9)
-        assert tracks.anybody_stands(now_ns + 7 * 10**9, 6 * 10**9)
+        assert not tracks.has_stalled_process(now_ns, 6 * 10**9)
+        assert tracks.has_stalled_process(now_ns + 7 * 10**9, 6 * 10**9)
 
 
 def test_readings_of_one_process_are_told_as_one():

@@ -14,9 +14,9 @@ def process(label: str, num_records: int, num_lost: int, role: str = "worker", *
     preamble = SimpleNamespace(created_epoch_ns=5 * 10**9)
     taken = []
     return SimpleNamespace(
-        filed_as=SimpleNamespace(role=role), label=label, attempt=2, totals=lambda: totals,
+        registered_as=SimpleNamespace(role=role), label=label, attempt=2, totals=lambda: totals,
         follower=SimpleNamespace(preamble=preamble, identity=Identity(framework="verl")),
-        go_on=lambda attempt, totals: taken.append((attempt, totals)), taken=taken, **known,
+        continue_from=lambda attempt, totals: taken.append((attempt, totals)), taken=taken, **known,
     )  # fmt: skip
 
 
@@ -33,11 +33,11 @@ def test_records_and_lost_ones_by_role_and_a_successor_takes_its_own():
     assert rows(dropped) == {"worker": (2, 30, 7), "actor": (1, 5, 1)}
     assert (dropped.attempt, dropped.begin_seconds, dropped.framework) == (2, 5.0, "verl")
     successor = process("1", 0, 0)
-    dropped.give_to(successor)
+    dropped.restore(successor)
     ((attempt, totals),) = successor.taken
     assert (attempt, totals.num_records, totals.num_lost) == (2, 20, 4)
     assert rows(dropped) == {"worker": (2, 10, 3), "actor": (1, 5, 1)}
-    dropped.give_to(process("1", 0, 0))
+    dropped.restore(process("1", 0, 0))
     assert rows(dropped)["worker"] == (2, 10, 3), "only once"
 
 

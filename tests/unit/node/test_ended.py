@@ -197,7 +197,7 @@ def test_the_bit_of_a_dropped_rank_is_given_to_the_next():
     run = Run(3).known()
     gone = run.ranks.pop(1)
     gone.is_living = False
-    run.collectives.let_go(gone)
+    run.collectives.remove_process(gone)
     run.ranks.append(type(gone)("9"))
     run.known()
     masks = [rank.bit for rank in run.collectives._ranks.values()]

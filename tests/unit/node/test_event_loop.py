@@ -40,13 +40,13 @@ def test_quantiles_are_in_order_and_of_what_came(lags: list[float]):
 def test_only_the_newest_minute_is_told():
     account = LoopAccount()
     assert account.row(100 * S) is None
-    account.take_lag(LoopLag(10 * S, 5.0, 0))
-    account.take_held(LoopHeld("old", 5 * S, 10 * S, 5.0))
+    account.add_lag(LoopLag(10 * S, 5.0, 0))
+    account.add_held(LoopHeld("old", 5 * S, 10 * S, 5.0))
     for second in range(60, 100):
-        account.take_lag(LoopLag(second * S, 0.0, 1))
-    account.take_lag(LoopLag(100 * S, 2.0, 1))
+        account.add_lag(LoopLag(second * S, 0.0, 1))
+    account.add_lag(LoopLag(100 * S, 2.0, 1))
     for seconds in (1.5, 0.5):
-        account.take_held(LoopHeld("new", 98 * S, 100 * S, seconds))
+        account.add_held(LoopHeld("new", 98 * S, 100 * S, seconds))
     row = account.row(100 * S)
     assert row is not None
     assert (row.late_seconds, row.window.num_samples) == (2.0, 41)
@@ -69,16 +69,16 @@ def test_a_record_that_cannot_be_is_none():
 
 def test_a_loop_that_never_answers_is_told_as_long_as_it_is_held():
     account = LoopAccount()
-    account.take_lag(LoopLag(10 * S, 0.0, 1))
-    account.take_lag(LoopLag(100 * S, 90.0, 1, "step > parse"))
-    account.take_lag(LoopLag(110 * S, 100.0, 1, "step > parse"))
+    account.add_lag(LoopLag(10 * S, 0.0, 1))
+    account.add_lag(LoopLag(100 * S, 90.0, 1, "step > parse"))
+    account.add_lag(LoopLag(110 * S, 100.0, 1, "step > parse"))
     row = account.row(110 * S)
     assert row is not None
     assert (row.window.num_samples, row.window.max_seconds) == (1, 100.0)
     assert [(h.name, h.seconds) for h in row.holders] == [("step > parse", 100.0)]
     assert (row.unanswered_seconds, row.unanswered_holder) == (100.0, "step > parse")
-    account.take_lag(LoopLag(111 * S, 101.0, 1))
-    account.take_held(LoopHeld("step > parse", 10 * S, 111 * S, 101.0))
+    account.add_lag(LoopLag(111 * S, 101.0, 1))
+    account.add_held(LoopHeld("step > parse", 10 * S, 111 * S, 101.0))
     row = account.row(111 * S)
     assert row is not None
     assert (row.window.num_samples, row.late_seconds) == (1, 60.0)  # of the minute

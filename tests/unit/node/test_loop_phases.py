@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.node.loop_phases import _KEEP_SPANS, NewestSpans, loop_step
+from dfx_agent.node.loop_phases import _KEEP_SPANS, RecentSpans, loop_step
 from dfx_agent.node.segments.records import LoopHeld
 from dfx_agent.node.time.account import SpanEvent, TimeAccount
 from dfx_agent.wire.records import STAGE, WAIT
@@ -22,8 +22,8 @@ def step_of(rows, held, opened=(), end=10 * S):
     account.begin_step(end, 4)
     account.advance(end)
     (window,) = (each for each in account.finished if each.step == 3)
-    spans = NewestSpans()
-    spans.take({row[1]: row for row in rows}, {})
+    spans = RecentSpans()
+    spans.add({row[1]: row for row in rows}, {})
     return loop_step(window, spans.within(window, opened), held)
 
 

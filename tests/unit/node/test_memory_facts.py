@@ -172,7 +172,7 @@ def test_a_process_meets_its_groups_that_have_a_limit_and_the_host(host, tmp_pat
     own = group(tmp_path / "own", "max", 1)
     pod = group(tmp_path / "pod", str(16 * GIB), 8)
     full = group(tmp_path / "full", str(GIB), 2)
-    known = [limit[1:] for limit in MemoryLimits().of((own, pod, full))]
+    known = [limit[1:] for limit in MemoryLimits().read((own, pod, full))]
     assert known == [
         (pod.path, 16 * GIB, 8 * GIB), (full.path, GIB, 0), ("", 1000 * GIB, 900 * GIB)
     ]  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_process_meets_its_groups_that_have_a_limit_and_the_host(host, tmp_pat
 
 def test_a_host_that_does_not_say_has_no_limit(monkeypatch):
     monkeypatch.setattr(reading, "available_bytes", lambda: None)
-    assert MemoryLimits().of(()) == ()
+    assert MemoryLimits().read(()) == ()
 
 
 def test_what_is_free_is_read_again_after_a_second(host, monkeypatch):
@@ -190,7 +190,7 @@ def test_what_is_free_is_read_again_after_a_second(host, monkeypatch):
 
     def free(available_gib: int) -> int:
         monkeypatch.setattr(reading, "available_bytes", lambda: available_gib * GIB)
-        (limit,) = limits.of(())
+        (limit,) = limits.read(())
         return limit.free_bytes // GIB
 
     assert (free(10), free(9)) == (10, 10)

@@ -15,7 +15,7 @@ def record(end_ns: int, thread: int, kind: int = STAGE) -> bytes:
 
 
 def read(moves: ThreadMoves, *records: bytes, opened: tuple[SpanEvent, ...] = ()) -> None:
-    moves.take(bytearray(b"".join(records)), opened, TRAINER)
+    moves.read_records(bytearray(b"".join(records)), opened, TRAINER)
 
 
 def in_stage(begin_ns: int) -> SpanEvent:
@@ -47,7 +47,7 @@ def test_a_thread_of_autograd_moves_for_the_one_that_waits_for_it():
 def test_who_begins_a_step_trains_whichever_thread_it_is():
     moves = ThreadMoves()
     for thread in (TRAINER, HELPER, TRAINER, HELPER, TRAINER):
-        moves.take(bytearray(record(10, thread, STEP) + record(20, thread)), (), thread)
+        moves.read_records(bytearray(record(10, thread, STEP) + record(20, thread)), (), thread)
     assert not moves.has_helpers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dfx_agent.node.collectives.matching import Collectives
-from dfx_agent.node.segments.records import Collective, DeviceTime, Group
+from dfx_agent.node.segments.records import Collective, DeviceTime, GroupCounts
 from dfx_agent.node.time.totals import CollectiveCounts
 from dfx_agent.wire import Identity
 
@@ -29,7 +29,7 @@ class Rank:
 
     label: str
     follower: Follower = field(default_factory=Follower)
-    filed_as: Identity = field(default_factory=lambda: Identity(run="r", role="trainer"))
+    registered_as: Identity = field(default_factory=lambda: Identity(run="r", role="trainer"))
     is_living: bool = True
     last_event_ns: int = 0
     step: int | None = None
@@ -37,7 +37,7 @@ class Rank:
     device_times: list[DeviceTime] = field(default_factory=list)
     num_counted: tuple[int, int] = (0, 0)
     earlier_collectives: tuple[CollectiveCounts, ...] = ()
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, GroupCounts] = field(default_factory=dict)
     inflight: list = field(default_factory=list)
     stages: dict[int, str] = field(default_factory=dict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.node.segments.told_layout import ToldLayout
+from dfx_agent.node.segments.reported_layout import ReportedLayout
 from dfx_agent.wire import Identity, SegmentReader, SegmentWriter, job_description
 from dfx_agent.wire.layout import MAX_NAME_BYTES
 
@@ -19,8 +19,8 @@ RANKS = st.sets(st.integers(0, 20_000), min_size=1, max_size=64)
 
 
 def taken(*texts):
-    layout = ToldLayout()
-    layout.take(texts)
+    layout = ReportedLayout()
+    layout.read(texts)
     return layout
 
 
@@ -81,7 +81,7 @@ def test_a_group_that_does_not_fit_says_how_many_are_in_it():
 def test_a_group_that_is_told_again_is_the_new_one():
     layout = taken(*job_description.format_group("g", "", [n * n for n in range(90)]))
     version = layout.version
-    layout.take(job_description.format_group("g", "dp", range(4)))
+    layout.read(job_description.format_group("g", "dp", range(4)))
     assert layout.version > version
     assert layout.groups["g"].is_whole
     assert layout.groups["g"].description == "dp"
@@ -94,15 +94,15 @@ def test_places_and_peers_come_back():
     )
     assert layout.places == {"pipeline": (1, 4), "tensor": (0, 2)}
     assert layout.peers == (3, 9)
-    layout.take([job_description.format_missing_groups(7)])
+    layout.read([job_description.format_missing_groups(7)])
     assert layout.num_untold == 7
 
 
 @given(st.lists(st.text(alphabet=st.sampled_from("|groupeaslcnt0123456789-/,=x"))))
 def test_strange_texts_are_passed_over(texts):
-    layout = ToldLayout()
-    layout.take([job_description.MARK + text for text in texts])
-    layout.take(
+    layout = ReportedLayout()
+    layout.read([job_description.MARK + text for text in texts])
+    layout.read(
         [
             job_description.SEPARATOR.join(["\x02peers", *texts]),
             job_description.SEPARATOR.join(["\x02group", *texts]),

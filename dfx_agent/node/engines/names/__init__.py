@@ -1,10 +1,10 @@
-"""What engines call their metrics, one YAML file each: our name -> theirs, the newest first.
+"""Names of engine metrics, one YAML file per engine: our name -> its names, latest first.
 
-Ours are the catalogue's without ``dfx_engine_``. Theirs stand without the engine's prefix and
-without ``_total``, ``_bucket``, ``_sum`` and ``_count``. ``{n: NAME, where: {LABEL: VALUE}}`` takes
-a part of the series. Of several names that are told at once the first counts. ``known`` are names
-that are told and not shown, with ``*`` at their end for all that begin so: any further name is
-counted as unknown, and named. Ray's agent writes ``ray_vllm_x`` for ``vllm:x``.
+Our names are the catalogue's without ``dfx_engine_``. The engine's names have no prefix and no
+``_total``, ``_bucket``, ``_sum`` or ``_count``. ``{n: NAME, where: {LABEL: VALUE}}`` selects some
+of the series. If an engine exports several of the names at once, the first one counts. ``known``
+lists names that are exported but not shown, with ``*`` at the end for a prefix. Any other name is
+counted and listed as unknown. Ray's agent writes ``ray_vllm_x`` for ``vllm:x``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import yaml
 
 ENGINES = ("vllm", "sglang")
-# what Prometheus' clients put behind a name, longest first
+# suffixes that Prometheus clients add to a name, longest first
 _SUFFIXES = ("_created", "_bucket", "_count", "_total", "_sum")
 
 
 @dataclass(frozen=True)
-class Taken:
-    """One native name: ``priority`` is 0 for the newest of those that mean the same."""
+class NameMapping:
+    """Maps one native name to our metric. ``priority``: 0 for the latest of equivalent names."""
 
     metric: str
     priority: int
@@ -32,29 +32,29 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Names:
-    """Of one engine. ``labels``: our word -> its label."""
+class EngineNames:
+    """Metric names of one engine. ``labels``: our word -> the engine's label."""
 
     engine: str
     prefixes: tuple[str, ...]
     labels: Mapping[str, str]
-    taken: Mapping[str, tuple[Taken, ...]]
-    known: frozenset[str]
-    known_heads: tuple[str, ...]
+    mappings: Mapping[str, tuple[NameMapping, ...]]
+    hidden: frozenset[str]
+    hidden_prefixes: tuple[str, ...]
 
     def base(self, sample: str) -> str | None:
-        """The name without prefix and suffix; None for somebody else's sample."""
+        """The name without prefix and suffix; None for a sample that is not from this engine."""
         for prefix in self.prefixes:
             if sample.startswith(prefix):
                 name = sample[len(prefix) :]
-                return name if name in self.taken else self._without_suffix(name)
+                return name if name in self.mappings else self._without_suffix(name)
         return None
 
     def knows(self, base: str) -> bool:
-        return base in self.taken or base in self.known or base.startswith(self.known_heads)
+        return base in self.mappings or base in self.hidden or base.startswith(self.hidden_prefixes)
 
     def _without_suffix(self, name: str) -> str:
-        if name in self.known:
+        if name in self.hidden:
             return name
         for suffix in _SUFFIXES:
             if name.endswith(suffix):
@@ -63,27 +63,27 @@ class Names:
 
 
 @cache
-def all_names() -> tuple[Names, ...]:
-    """Of every engine that has a file here."""
-    return tuple(_loaded(engine) for engine in ENGINES)
+def all_names() -> tuple[EngineNames, ...]:
+    """Names of every engine that has a file in this folder."""
+    return tuple(_load(engine) for engine in ENGINES)
 
 
-def _loaded(engine: str) -> Names:
+def _load(engine: str) -> EngineNames:
     text = files(__package__).joinpath(f"{engine}.yaml").read_text(encoding="utf-8")
     data = yaml.safe_load(text)
-    taken: dict[str, list[Taken]] = {}
+    mappings: dict[str, list[NameMapping]] = {}
     for metric, natives in data["metrics"].items():
         for priority, native in enumerate(natives):
             name, where = _native(native)
-            taken.setdefault(name, []).append(Taken(metric, priority, where))
+            mappings.setdefault(name, []).append(NameMapping(metric, priority, where))
     prefix = data["prefix"]
-    return Names(
+    return EngineNames(
         engine=engine,
         prefixes=(f"{prefix}:", f"ray_{prefix}_", f"ray_{prefix}:"),
         labels=data["labels"],
-        taken={name: tuple(entries) for name, entries in taken.items()},
-        known=frozenset(name for name in data["known"] if not name.endswith("*")),
-        known_heads=tuple(name[:-1] for name in data["known"] if name.endswith("*")),
+        mappings={name: tuple(entries) for name, entries in mappings.items()},
+        hidden=frozenset(name for name in data["known"] if not name.endswith("*")),
+        hidden_prefixes=tuple(name[:-1] for name in data["known"] if name.endswith("*")),
     )
 
 

@@ -29,7 +29,7 @@ class Run:
             return self.held.status(label + suffix)
 
         follower = SimpleNamespace(
-            path=str(self.folder / f"{label}.seg"), folder=self.held, status_beside=status
+            path=str(self.folder / f"{label}.seg"), folder=self.held, sibling_status=status
         )
         return Process(label, follower)
 

@@ -11,7 +11,7 @@ from matched_scene import SECOND, Follower, Rank, Run
 
 from dfx_agent.node.collectives import matching as module
 from dfx_agent.node.collectives.waits import waits_by_duration
-from dfx_agent.node.segments.records import Group
+from dfx_agent.node.segments.records import GroupCounts
 from dfx_agent.snapshot import CollectiveTime
 from dfx_agent.wire.records import COLLECTIVE
 
@@ -240,10 +240,10 @@ def test_transfer_is_told_by_step_and_a_flood_of_it_is_merged(three, monkeypatch
         three.read()
     rank = three.ranks[0]
     assert len(three.collectives._ranks["trainer", "0"].transfers) <= 64
-    first = three.collectives.take_transfer_ns(rank, 0, 510)
+    first = three.collectives.pop_transfer_ns(rank, 0, 510)
     assert first == pytest.approx(200, abs=8)
-    assert first + three.collectives.take_transfer_ns(rank, 510, 2000) == 400
-    assert three.collectives.take_transfer_ns(rank, 0, 5000) == 0
+    assert first + three.collectives.pop_transfer_ns(rank, 510, 2000) == 400
+    assert three.collectives.pop_transfer_ns(rank, 0, 5000) == 0
 
 
 class TestCoverage:
@@ -260,7 +260,7 @@ class TestCoverage:
         rank.last_event_ns = second * SECOND
         known = rank.groups.get("0")
         if known is None or enqueued < known.num_enqueued:
-            rank.groups["0"] = Group(enqueued, enqueued, None)
+            rank.groups["0"] = GroupCounts(enqueued, enqueued, None)
         else:
             known.num_enqueued = enqueued
         run.read()
@@ -394,7 +394,7 @@ def test_however_readings_cut_the_records_the_split_is_that_of_the_definition(se
             peers[index] += last - begin
         now = last + 10
     for rank, calls in zip(run.ranks, todo, strict=True):
-        rank.groups["0"] = Group(0, 0, None)
+        rank.groups["0"] = GroupCounts(0, 0, None)
         assert calls
     while any(todo):
         for rank, calls in zip(run.ranks, todo, strict=True):

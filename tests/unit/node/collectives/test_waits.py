@@ -73,7 +73,7 @@ def on_devices(operation: str, *told: tuple[str, int, int]) -> list[Book]:
         fields.update(operation=name, group="0", duration_ns=duration, stood_ns=stood)
         slot.add(1 << rank, books[-1], DeviceTime(**fields), 7 + rank)
     mask = (1 << len(told)) - 1
-    assert (slot.arrived, slot.through, slot.newest_ns) == (mask, mask, 6 + len(told))
+    assert (slot.arrived, slot.through, slot.last_record_ns) == (mask, mask, 6 + len(told))
     slot.book()
     assert slot.blocked == []
     return books

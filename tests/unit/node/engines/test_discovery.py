@@ -13,9 +13,9 @@ import scripted_engine
 from scripted_engine import ScriptedEngine
 
 from dfx_agent.node.engines import discovery
-from dfx_agent.node.engines.discovery import Discovery, Rests, family
+from dfx_agent.node.engines.discovery import Discovery, ProbePauses, family
 from dfx_agent.node.host.processes import ProcessEntry, environment_value, process_table
-from dfx_agent.node.host.sockets import inodes_of, sockets
+from dfx_agent.node.host.sockets import socket_inodes, sockets
 
 AGENT = 1 << 22  # no process has this pid
 
@@ -84,7 +84,7 @@ def test_what_trains_is_never_asked_and_what_serves_in_process_is(monkeypatch):
         (found,) = [one for one in maybe if one.url == f"{engine.url}/metrics"]
         assert (found.origin, found.pid) == ("socket", os.getpid())
         looking = Discovery()
-        looking.was_in_vain(found, 0.0)
+        looking.note_failure(found, 0.0)
         _, maybe = looked({"r": {os.getpid(): "rollout"}}, found_by=looking)
         assert found not in maybe
         _, maybe = looking.look({"r": {os.getpid(): "rollout"}}, AGENT, 16.0, {found.url})
@@ -111,12 +111,12 @@ def test_a_run_without_a_living_process_has_none():
 
 
 def test_rests_grow_and_end():
-    rests, at, asked = Rests(), 0.0, []
+    rests, at, asked = ProbePauses(), 0.0, []
     for second in range(2000):
         at = float(second)
-        if rests.may_ask("x", at):
+        if rests.may_probe("x", at):
             asked.append(second)
-            rests.was_in_vain("x", at)
+            rests.note_failure("x", at)
     assert asked == [0, 15, 45, 105, 225, 465, 945, 1545]
 
 
@@ -159,7 +159,7 @@ def test_sockets_of_this_process(host):
         listening.listen()
         client.connect(listening.getsockname())
         net = sockets()
-        own = list(inodes_of(os.getpid()))
+        own = list(socket_inodes(os.getpid()))
         port = listening.getsockname()[1]
         assert (host, port) in [net.listening[i] for i in own if i in net.listening]
         assert (host, port) in [net.connected[i][1] for i in own if i in net.connected]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scripted_engine import NAMES, ScriptedMetrics
 
 from dfx_agent.node.engines import exposition
-from dfx_agent.node.engines.exposition import NotMetricsError, PartKey, parsed
+from dfx_agent.node.engines.exposition import NotMetricsError, PartKey, parse_metrics
 
 
 def healthy(generation):
@@ -21,7 +21,7 @@ TEXTS = [healthy(generation) for generation in NAMES]
 
 
 def only(text):
-    (part,) = parsed(text).parts.values()
+    (part,) = parse_metrics(text).parts.values()
     return part
 
 
@@ -35,7 +35,7 @@ def test_all_generations_of_names_read_the_same(generation):
     metrics.of("preemptions").inc(3)
     for word in ("ttft", "itl", "queue"):
         metrics.of(word).observe(0.3)
-    reading = parsed(metrics.text().decode())
+    reading = parse_metrics(metrics.text().decode())
     assert (reading.engine, reading.unknown_names) == (generation.split()[-1], frozenset())
     (part,) = reading.parts.values()
     assert part.gauges == {
@@ -77,7 +77,7 @@ def test_each_data_parallel_rank_and_each_worker_is_a_part():
         f'vllm:num_requests_running{{engine="{rank}",WorkerId="{worker}"}} {rank}\n'
         for worker in ("w1", "w2") for rank in (0, 1)
     )  # fmt: skip
-    parts = parsed(text).parts
+    parts = parse_metrics(text).parts
     assert set(parts) == {PartKey(w, r) for w in ("w1", "w2") for r in ("0", "1")}
     assert parts[PartKey("w2", "1")].gauges == {"running_requests": 1.0}
 
@@ -90,7 +90,7 @@ def test_what_a_server_of_one_rank_tells_without_a_rank_is_that_ranks():
     part = only(text)
     assert (part.gauges, part.counters) == ({"running_requests": 4.0}, {"generation_tokens": 9.0})
     assert part.pd == "prefill"
-    assert len(parsed(text + 'sglang:num_running_reqs{dp_rank="1"} 4\n').parts) == 3
+    assert len(parse_metrics(text + 'sglang:num_running_reqs{dp_rank="1"} 4\n').parts) == 3
 
 
 def test_states_of_sleep_and_loads_of_weights():
@@ -110,12 +110,12 @@ def test_a_summary_is_a_histogram_without_buckets():
 
 def test_unknown_names_are_named_and_are_no_error():
     text = 'vllm:num_requests_running{engine="0"} 1\nvllm:num_requests_pondering{engine="0"} 1\n'
-    assert parsed(text).unknown_names == {"num_requests_pondering"}
+    assert parse_metrics(text).unknown_names == {"num_requests_pondering"}
 
 
 def test_the_start_of_the_process_is_read():
     text = 'process_start_time_seconds 1.7e9\nvllm:num_requests_running{engine="0"} 1\n'
-    assert parsed(text).start_seconds == 1.7e9
+    assert parse_metrics(text).start_seconds == 1.7e9
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_the_start_of_the_process_is_read():
 )
 def test_what_says_nothing_is_refused(text):
     with pytest.raises(NotMetricsError):
-        parsed(text)
+        parse_metrics(text)
 
 
 @settings(max_examples=100, deadline=None)
@@ -146,7 +146,7 @@ def test_a_damaged_answer_reads_or_is_refused(data):
         junk = data.draw(st.text(max_size=12))
         text = text[:at] + junk + text[upto:]
     try:
-        reading = parsed(text)
+        reading = parse_metrics(text)
     except NotMetricsError:
         return
     for part in reading.parts.values():
@@ -162,6 +162,6 @@ def test_a_damaged_answer_reads_or_is_refused(data):
 def test_any_text_is_read_or_refused(text):
     for head in ("", "vllm:num_requests_running", "sglang:queue_time_seconds_bucket{le="):
         try:
-            parsed(head + text)
+            parse_metrics(head + text)
         except NotMetricsError:
             continue

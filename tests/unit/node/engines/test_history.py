@@ -6,8 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dfx_agent.node.engines.exposition import Part
-from dfx_agent.node.engines.history import WINDOW_SECONDS, History, Totals, difference, latency
+from dfx_agent.node.engines.exposition import EnginePart
+from dfx_agent.node.engines.history import (
+    WINDOW_SECONDS,
+    EngineTotals,
+    History,
+    difference,
+    latency,
+)
 from dfx_agent.snapshot import Histogram
 
 BOUNDS = (0.1, 1.0, 5.0)
@@ -16,7 +22,7 @@ observations = st.lists(st.sampled_from([0.05, 0.1, 0.5, 2.0, 9.0]), max_size=8)
 
 def part(running=None, **counters):
     gauges = {} if running is None else {"running_requests": running}
-    return Part(gauges=gauges, counters=counters)
+    return EnginePart(gauges=gauges, counters=counters)
 
 
 def test_before_two_readings_nothing_is_said_of_a_window():
@@ -69,7 +75,9 @@ def test_the_window_moves_and_a_restart_is_counted():
 def test_latencies_are_of_the_window():
     history = History()
     for at, counts, total in ((0.0, (9.0, 9.0), 0.9), (2.0, (9.0, 12.0), 9.9)):
-        history.add(Part(histograms={"queue_time_seconds": Histogram((1.0,), counts, total)}), at)
+        history.add(
+            EnginePart(histograms={"queue_time_seconds": Histogram((1.0,), counts, total)}), at
+        )
     told = history.latencies()["queue_time_seconds"]
     assert (told.num, told.mean, told.p50) == (3.0, 3.0, 1.0)
 
@@ -83,7 +91,7 @@ def of(values, bounds=BOUNDS):
 @given(st.lists(st.tuples(observations, st.booleans()), min_size=1, max_size=12), st.data())
 def test_a_window_holds_what_was_observed_in_it_over_any_restarts(readings, data):
     """An engine observes, is read, may restart; its process tells that it did."""
-    totals, since_start, states, seen = Totals(), [], [], []
+    totals, since_start, states, seen = EngineTotals(), [], [], []
     for values, restarts in readings:
         if restarts:
             since_start = []
@@ -102,7 +110,7 @@ def test_a_window_holds_what_was_observed_in_it_over_any_restarts(readings, data
 
 @given(observations, observations)
 def test_a_restart_is_seen_by_counts_that_fell(before, after):
-    totals = Totals()
+    totals = EngineTotals()
     totals.add({"n": float(len(before))}, {"h": of(before)})
     began_anew = totals.add({"n": float(len(after))}, {"h": of(after)})
     is_lower = any(a > b for a, b in zip(of(before).counts, of(after).counts, strict=True))
@@ -113,14 +121,14 @@ def test_a_restart_is_seen_by_counts_that_fell(before, after):
 
 
 def test_one_fallen_counter_means_that_all_began_anew():
-    totals = Totals()
+    totals = EngineTotals()
     totals.add({"a": 10.0, "b": 1.0}, {})
     assert totals.add({"a": 2.0, "b": 5.0}, {})
     assert totals.counters == {"a": 12.0, "b": 6.0}
 
 
 def test_other_bounds_begin_a_new_total():
-    totals = Totals()
+    totals = EngineTotals()
     totals.add({}, {"h": of([0.5])})
     totals.add({}, {"h": of([0.5, 2.0], bounds=(1.0, 3.0))})
     assert totals.histograms["h"] == of([0.5, 2.0], bounds=(1.0, 3.0))

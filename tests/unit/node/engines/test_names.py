@@ -1,4 +1,4 @@
-"""Names as the wheels have them: each is shown, or known to be no news, and ours are declared."""
+"""Names in the released wheels: each is shown or listed as hidden, and ours are declared."""
 
 from pathlib import Path
 
@@ -38,19 +38,24 @@ def test_every_newest_name_is_in_the_wheel(engine):
     """A renamed metric shows here when the list of a newer wheel is committed."""
     only_old = {"prefix_cache_hit_ratio", "reported_tokens_per_second", "spec_accept_ratio"}
     there = {name.partition(":")[2].removesuffix("_total") for name in declared(engine)}
-    newest = {
-        name: taken.metric
-        for name, entries in names_of(engine).taken.items()
-        for taken in entries
-        if taken.priority == 0
+    latest = {
+        name: mapping.metric
+        for name, mappings in names_of(engine).mappings.items()
+        for mapping in mappings
+        if mapping.priority == 0
     }
-    gone = {metric for name, metric in newest.items() if name not in there}
+    gone = {metric for name, metric in latest.items() if name not in there}
     assert gone <= (only_old if engine == "vllm" else set())
 
 
 def test_ours_are_declared_with_the_kind_that_is_read():
     metrics = by_name()
-    ours = {taken.metric for n in all_names() for entries in n.taken.values() for taken in entries}
+    ours = {
+        mapping.metric
+        for names in all_names()
+        for mappings in names.mappings.values()
+        for mapping in mappings
+    }
     assert [name for name in ours if PREFIX + name not in metrics] == []
     told = {
         name.removeprefix(PREFIX) for name, m in metrics.items()

@@ -36,9 +36,9 @@ def test_the_spread_is_of_those_that_are_up():
 
 
 def test_one_that_is_not_up_is_told_with_its_reason():
-    (note,) = notes(engine("0"), engine("1", "gone", reason="nobody answers"))
+    (note,) = notes(engine("0"), engine("1", "gone", reason="no answer"))
     assert (note.kind, note.replica) == ("not up", "1")
-    assert note.sentence == "replica 1 (http://127.0.0.1:8001/metrics) is gone: nobody answers"
+    assert note.sentence == "replica 1 (http://127.0.0.1:8001/metrics) is gone: no answer"
 
 
 def test_alike_engines_say_nothing():

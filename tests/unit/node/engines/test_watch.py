@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from scripted_engine import ScriptedEngine, scripted_engine
 
-from dfx_agent.node.engines.endpoint import Found
+from dfx_agent.node.engines.endpoint import FoundEngine
 from dfx_agent.node.engines.watch import EngineWatch, metrics_url
 
 JOBS = {"r": {}}
@@ -67,7 +67,7 @@ def test_the_number_of_a_replica_is_the_rank_of_the_process_that_serves_it():
         urls = sorted((engine.url for engine in engines), key=lambda url: int(url.split(":")[2]))
         watch = stack.enter_context(watched(ranks={71: 1, 72: 0}))
         for url, pid in zip(urls, (71, 72), strict=True):
-            watch.watch._join(Found(f"{url}/metrics", "r", "socket", pid))
+            watch.watch._join(FoundEngine(f"{url}/metrics", "r", "socket", pid))
         rows = watch.read(rounds=2)
     assert {row.pid: number for number, row in rows.items()} == {71: "1", 72: "0"}
 
@@ -94,7 +94,7 @@ def test_proxies_of_the_environment_are_not_asked(monkeypatch):
         ("error", "garbage", "HTTP status 500"),
         ("elsewhere", "garbage", "HTTP status 302"),
         ("endless", "garbage", "more than 4 MiB"),
-        ("hang up", "garbage", "the answer broke off"),
+        ("hang up", "garbage", "the answer was cut off"),
     ],
 )
 def test_a_bad_answer_is_told_and_what_was_known_stays(mode, state, reason):
@@ -205,7 +205,7 @@ def test_while_our_own_reading_stands_no_engine_is_up(monkeypatch):
         monkeypatch.setattr(time, "monotonic", lambda: later)
         (row,) = watch.watch.facts("r")
     assert (row.state, row.num_readings) == ("slow", 1)
-    assert "the agent itself has read no engine for 31 s" in row.reason
+    assert "the agent has read no engine for 31 s" in row.reason
 
 
 def test_a_watch_that_never_began_stops():

@@ -3,7 +3,7 @@
 import resource
 
 from dfx_agent.node.host import descriptors
-from dfx_agent.node.host.descriptors import Allowance, of_this_process
+from dfx_agent.node.host.descriptors import Allowance, process_allowance
 
 
 def test_all_are_granted_or_none():
@@ -18,6 +18,6 @@ def test_half_of_the_limit_is_left_for_the_rest(monkeypatch):
         monkeypatch.setattr(
             descriptors.resource, "getrlimit", lambda _, soft=soft: (soft, resource.RLIM_INFINITY)
         )
-        allowance = of_this_process()
+        allowance = process_allowance()
         assert allowance.take(allowed)
         assert not allowance.take(1)

@@ -95,7 +95,7 @@ def test_without_a_descriptor_a_process_is_looked_up():
     script = "import sys; sys.stdin.readline(); sys.exit(3)"
     child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
     before = len(os.listdir("/proc/self/fd"))
-    watch = ExitWatch(child.pid, start_ticks(child.pid), keeps=False)
+    watch = ExitWatch(child.pid, start_ticks(child.pid), holds_open=False)
     assert not watch.has_ended()
     assert watch.status is None
     assert len(os.listdir("/proc/self/fd")) == before
@@ -108,5 +108,5 @@ def test_without_a_descriptor_a_process_is_looked_up():
 
 
 def test_without_a_descriptor_a_reused_pid_is_seen_by_and_by():
-    watch = ExitWatch(os.getpid(), start_ticks(os.getpid()) + 1, keeps=False)
+    watch = ExitWatch(os.getpid(), start_ticks(os.getpid()) + 1, holds_open=False)
     assert any(watch.has_ended() for _ in range(16))

@@ -254,7 +254,7 @@ def test_half_written_files_of_a_killed_agent_go(tmp_path):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (time.time() - age,) * 2)
     with closing(owned_files.open_state(str(tmp_path))) as folder:
-        assert [name for _, name in folder.newest(".json")] == ["kept.json"]
+        assert [name for _, name in folder.list_latest_first(".json")] == ["kept.json"]
         assert sorted(folder.names()) == ["kept.json", "new.tmp"]
 
 

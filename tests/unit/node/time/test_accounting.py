@@ -288,7 +288,7 @@ def test_sums_of_any_spans_are_those_of_the_sweep_or_none(shapes):
     found.add_sums(sums, 100)
     same(found, oracle(Trace(0, 100, spans), 0, 100))
     times = {t for s in spans for t in (s.begin, s.end)} - {0}
-    assert (sums.num_ends, sums.newest_ns) == (len(times), max(times, default=0))
+    assert (sums.num_ends, sums.last_ns) == (len(times), max(times, default=0))
 
 
 def test_no_sums_where_a_span_surrounds_one_that_is_no_child_of_it():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.node.collectives.matching import _Rank
+from dfx_agent.node.collectives.matching import _MatchedRank
 from dfx_agent.node.time.account import TimeAccount
 from dfx_agent.wire.records import STAGE
 
@@ -51,15 +51,15 @@ def account_steps(num_steps: int) -> None:
     assert account.current.split.stages_ns["rollout"] > 0
 
 
-def take_transfers(num_steps: int) -> None:
-    rank = _Rank(None, 1)
+def pop_transfers(num_steps: int) -> None:
+    rank = _MatchedRank(None, 1)
     rank.transfers += [(Ns(ns), 7) for ns in range(0, num_steps * STEP_NS, STEP_NS // SPANS)]
     begins = range(0, num_steps * STEP_NS, STEP_NS)
-    taken = [rank.take_transfers(begin, begin + STEP_NS) for begin in begins]
+    taken = [rank.pop_transfers(begin, begin + STEP_NS) for begin in begins]
     assert taken == [7 * SPANS] * num_steps
 
 
-@pytest.mark.parametrize("work", [account_steps, take_transfers])
+@pytest.mark.parametrize("work", [account_steps, pop_transfers])
 def test_a_backlog_costs_as_much_as_its_steps(work):
     counts = []
     for num_steps in (FEW, MANY):
@@ -72,11 +72,11 @@ def test_a_backlog_costs_as_much_as_its_steps(work):
 
 
 def test_transfers_that_come_late_are_taken_in_their_time():
-    rank = _Rank(None, 1)
+    rank = _MatchedRank(None, 1)
     rank.transfers += [(30, 1), (10, 2)]
-    assert rank.take_transfers(5, 20) == 2
+    assert rank.pop_transfers(5, 20) == 2
     rank.transfers += [(25, 4), (3, 8)]
-    assert rank.take_transfers(20, 40) == 5
+    assert rank.pop_transfers(20, 40) == 5
     rank.transfers += [(41, 16)]
-    rank.forget_transfers()
-    assert rank.take_transfers(40, 60) == 0
+    rank.clear_transfers()
+    assert rank.pop_transfers(40, 60) == 0

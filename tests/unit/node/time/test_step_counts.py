@@ -9,14 +9,14 @@ def test_processor_time_of_a_step_ends_where_the_next_begins():
     counts = StepCounts()
     for step, busy_seconds in ((1, 10.0), (2, 10.5), (4, 10.75)):
         counts.begin_step(step, 7, busy_seconds)
-    assert [counts.take(step)[2] for step in (1, 2, 3, 4)] == [0.5, 0.25, None, None]
+    assert [counts.pop(step)[2] for step in (1, 2, 3, 4)] == [0.5, 0.25, None, None]
 
 
 def test_of_another_thread_or_an_old_guest_it_is_unknown():
     counts = StepCounts()
     for step, thread, busy_seconds in ((1, 7, 10.0), (2, 8, 3.0), (3, 8, 3.5), (4, 8, 0.0)):
         counts.begin_step(step, thread, busy_seconds)
-    assert [counts.take(step)[2] for step in (1, 2, 3, 4)] == [None, 0.5, None, None]
+    assert [counts.pop(step)[2] for step in (1, 2, 3, 4)] == [None, 0.5, None, None]
 
 
 def test_tokens_of_forward_passes_stand_alone_where_nobody_tells_any():
@@ -25,9 +25,9 @@ def test_tokens_of_forward_passes_stand_alone_where_nobody_tells_any():
     counts.add_tokens(1, "forward", 64.0)
     counts.add_tokens(2, "forward", 64.0)
     counts.add_tokens(2, "response", 10.0)
-    assert counts.take(1) == ({"forward": 128.0}, 128.0, None, None)
-    assert counts.take(2) == ({"response": 10.0}, 64.0, None, None)
-    assert counts.take(3) == ({}, None, None, None)
+    assert counts.pop(1) == ({"forward": 128.0}, 128.0, None, None)
+    assert counts.pop(2) == ({"response": 10.0}, 64.0, None, None)
+    assert counts.pop(3) == ({}, None, None, None)
 
 
 def test_samples_of_a_step_add_up_and_are_absent_where_none_were_counted():
@@ -35,7 +35,7 @@ def test_samples_of_a_step_add_up_and_are_absent_where_none_were_counted():
     counts.add_count(1, "forward/samples", 8.0)
     counts.add_count(1, "forward/samples", 4.0)
     counts.add_count(1, "flops/forward", 9.0)
-    assert [counts.take(step)[3] for step in (1, 2)] == [12.0, None]
+    assert [counts.pop(step)[3] for step in (1, 2)] == [12.0, None]
 
 
 def test_steps_that_are_never_closed_are_forgotten():
@@ -44,5 +44,5 @@ def test_steps_that_are_never_closed_are_forgotten():
         counts.add_tokens(step, "response", 1.0)
         counts.add_count(step, "forward/samples", 1.0)
         counts.begin_step(step, 7, 1.0 + step)
-    counts.take(1000)
+    counts.pop(1000)
     assert (len(counts._tokens), len(counts._samples), len(counts._busy)) == (16, 16, 16)

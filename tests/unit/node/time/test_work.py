@@ -20,8 +20,8 @@ def test_flops_are_kept_by_way_type_and_stage_and_stages_by_their_outermost_time
     account.add("flops/forward/float32/", 1.0, 1)
     account.add("micro_batches", 1.0, 1)
     inner, late, threads = row(2, 3, 4), row(9, 12), [row(1, 3), row(2, 4)]
-    account.noted({"update": [*threads, inner, late]})
-    assert account.take(1, 0, 10 * SECOND) == ClosedWork(
+    account.note_stages({"update": [*threads, inner, late]})
+    assert account.pop(1, 0, 10 * SECOND) == ClosedWork(
         {
             Work("forward", "bfloat16", "update"): 7.0,
             Work("backward", "bfloat16", "update"): 12.0,
@@ -30,17 +30,17 @@ def test_flops_are_kept_by_way_type_and_stage_and_stages_by_their_outermost_time
         {"update": 3.0 + 1.0},
     )
     account.add("flops/forward/bfloat16/update", 1.0, 2)
-    closed = account.take(2, 10 * SECOND, 20 * SECOND)
+    closed = account.pop(2, 10 * SECOND, 20 * SECOND)
     assert closed is not None
     assert closed.stage_seconds == {"update": 2.0}, "the part of the late one that lies in it"
 
 
 def test_steps_without_flops_have_none_and_stages_are_not_kept_before_any():
     account = WorkAccount()
-    account.noted({"update": [row(0, 1)]})
-    assert account.take(1, 0, SECOND) is None
+    account.note_stages({"update": [row(0, 1)]})
+    assert account.pop(1, 0, SECOND) is None
     account.add("flops/forward/float32/update", 1.0, 2)
-    closed = account.take(2, 0, 2 * SECOND)
+    closed = account.pop(2, 0, 2 * SECOND)
     assert closed is not None
     assert closed.stage_seconds == {}
 
@@ -49,9 +49,9 @@ def test_a_job_that_names_stages_without_end_fills_nothing():
     account = WorkAccount()
     for number in range(1000):
         account.add(f"flops/forward/float32/stage-{number}", 1.0, 1)
-        account.noted({f"stage-{number}": [row(0, 1)]})
+        account.note_stages({f"stage-{number}": [row(0, 1)]})
         account.add("flops/forward/float32/x", 1.0, number + 2)
-    account.take(5000, 0, 1)
+    account.pop(5000, 0, 1)
     assert len(account._flops[985 + 16]) == 1
     assert (len(account._flops), len(account._spans)) == (16, 64)
 
@@ -60,10 +60,10 @@ def test_what_passes_took_in_is_kept_by_stage_where_no_flops_are_counted():
     account = WorkAccount()
     for name, amount in (("tokens", 100.0), ("pairs", 5000.0), ("tokens", 1.0), ("others", 7.0)):
         account.add(f"passes/{name}/actor_update", amount, 1)
-    account.noted({"actor_update": [row(1, 3)]})
-    closed = account.take(1, 0, 10 * SECOND)
+    account.note_stages({"actor_update": [row(1, 3)]})
+    closed = account.pop(1, 0, 10 * SECOND)
     assert closed == ClosedWork({}, {"actor_update": 2.0}, {"actor_update": Passes(101.0, 5000.0)})
-    assert account.take(2, 0, SECOND) is None
+    assert account.pop(2, 0, SECOND) is None
 
 
 def test_a_job_that_names_passes_without_end_fills_nothing():
@@ -71,5 +71,5 @@ def test_a_job_that_names_passes_without_end_fills_nothing():
     for number in range(1000):
         account.add(f"passes/tokens/stage-{number}", 1.0, 1)
         account.add("passes/tokens/x", 1.0, number + 2)
-    account.take(5000, 0, 1)
+    account.pop(5000, 0, 1)
     assert len(account._passes) == 16

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from dfx_agent.node.segments.told_layout import ToldLayout
+from dfx_agent.node.segments.reported_layout import ReportedLayout
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.torch import collectives
 from dfx_agent.shim.torch.job_layout import LayoutTeller
@@ -51,13 +51,13 @@ def group(torch: Torch, name: str, ranks: list[int]) -> ProcessGroup:
     return made
 
 
-def read(writer: Recorder) -> tuple[ToldLayout, int]:
+def read(writer: Recorder) -> tuple[ReportedLayout, int]:
     """What was told, and in how many texts."""
     reader = SegmentReader(writer.path)
     texts = [text for text in reader.texts(0) if text.startswith(job_description.MARK)]
     reader.close()
-    layout = ToldLayout()
-    layout.take(texts)
+    layout = ReportedLayout()
+    layout.read(texts)
     return layout, len(texts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.node.segments.told_layout import ToldLayout
+from dfx_agent.node.segments.reported_layout import ReportedLayout
 from dfx_agent.shim.torch.visible import VisibleTeller
 from dfx_agent.wire.job_description import HIDING_VARIABLES
 
@@ -20,8 +20,8 @@ class Writer:
 
     @property
     def visible(self) -> dict[str, str | None]:
-        layout = ToldLayout()
-        layout.take(self.texts)
+        layout = ReportedLayout()
+        layout.read(self.texts)
         return {name: value for name, value in layout.visible.items() if value is not None}
 
 

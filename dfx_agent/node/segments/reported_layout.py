@@ -1,4 +1,4 @@
-"""What one guest has told of the layout of its job, its models and its devices, as it comes."""
+"""What one guest has reported about parallel layout, models and devices."""
 
 from __future__ import annotations
 
@@ -15,49 +15,45 @@ _MOST_MODELS = 16
 _versions = itertools.count(1)
 
 
-class ToldLayout:
-    """``places``: index and size by axis; ``peers``: whom it sends to or hears from.
-
-    ``models``: those that it runs, by class; ``device``: what computes them, kind and name.
-    ``visible``: variables that hide devices as they are in it now, None where one is not set.
-    ``num_untold``: groups for which its guest had no room. ``version``: another one, of no other
-    rank, when something came; 0 before anything has. ``num_texts``: looked at so far.
-    """
+class ReportedLayout:
+    """Layout, models and devices of one rank, updated from the texts of its name table."""
 
     def __init__(self) -> None:
-        self.version = 0
+        self.version = 0  # unique per change and rank; 0 before the first text
         self.groups: dict[str, ProcessGroup] = {}
-        self.places: dict[str, tuple[int, int]] = {}
-        self.peers: tuple[int, ...] = ()
-        self.models: dict[str, job_description.ModelDescription] = {}
-        self.device: tuple[str, str] | None = None
+        self.places: dict[str, tuple[int, int]] = {}  # axis -> (index, size)
+        self.peers: tuple[int, ...] = ()  # ranks that it exchanges data with
+        self.models: dict[str, job_description.ModelDescription] = {}  # by class name
+        self.device: tuple[str, str] | None = None  # (kind, name) of the compute device
+        # variables that hide devices, None if unset
         self.visible: dict[str, str | None] = {}
-        self.num_untold = 0
-        self.num_texts = 0
+        self.num_untold = 0  # groups that did not fit into the name table
+        self.num_texts = 0  # texts read so far
 
-    def take(self, texts: Iterable[str]) -> None:
-        """New texts of its name table; what makes no sense is passed over."""
+    def read(self, texts: Iterable[str]) -> None:
+        """Read new texts of the name table; texts that make no sense are skipped."""
         for text in texts:
             self.num_texts += 1
             if text.startswith(job_description.MARK):
-                read = job_description.parse_description(text)
-                if read is not None and self._take(read.kind, read.fields):
+                parsed = job_description.parse_description(text)
+                if parsed is not None and self._update(parsed.kind, parsed.fields):
                     self.version = next(_versions)
 
-    def _take(self, kind: str, fields: tuple[str, ...]) -> bool:
+    def _update(self, kind: str, fields: tuple[str, ...]) -> bool:
+        """Whether the layout has changed."""
         if kind == job_description.GROUP:
-            return self._take_group(fields)
+            return self._update_group(fields)
         if kind == job_description.POSITION:
             self.places = {
-                plain(axis): at for axis, at in job_description.parse_position(fields).items()
+                plain(axis): place for axis, place in job_description.parse_position(fields).items()
             }
             return True
         if kind in {job_description.COMPUTE, job_description.MODEL}:
-            self._take_model(kind, fields)
-            return False  # nothing of the layout
+            self._update_model(kind, fields)
+            return False  # not part of the layout
         if kind == job_description.VISIBLE:
-            known = job_description.parse_visible(fields)
-            self.visible |= dict([known] if known else [])
+            variable = job_description.parse_visible(fields)
+            self.visible |= dict([variable] if variable else [])
             return False
         try:
             if kind == job_description.PEERS:
@@ -70,7 +66,7 @@ class ToldLayout:
             return False
         return kind in {job_description.PEERS, job_description.MISSING_GROUPS}
 
-    def _take_model(self, kind: str, fields: tuple[str, ...]) -> None:
+    def _update_model(self, kind: str, fields: tuple[str, ...]) -> None:
         if kind == job_description.COMPUTE and len(fields) == 2:
             self.device = plain(fields[0]), plain(fields[1])
         model = job_description.parse_model(fields) if kind == job_description.MODEL else None
@@ -79,15 +75,15 @@ class ToldLayout:
             uncounted = tuple(map(plain, model.uncounted))
             self.models[model.name] = model._replace(name=name, reason=reason, uncounted=uncounted)
 
-    def _take_group(self, fields: tuple[str, ...]) -> bool:
+    def _update_group(self, fields: tuple[str, ...]) -> bool:
         part = job_description.parse_group_part(fields)
-        known = self.groups.get(plain(part.name)) if part is not None else None
-        if part is None or (known is None and len(self.groups) >= _MOST_GROUPS):
+        group = self.groups.get(plain(part.name)) if part is not None else None
+        if part is None or (group is None and len(self.groups) >= _MOST_GROUPS):
             return False
         members = part.members
         name, description = plain(part.name), plain(part.description)
-        if part.part and known is not None:
-            description, members = known.description, (*known.members, *members)
+        if part.part and group is not None:
+            description, members = group.description, (*group.members, *members)
         if len(members) > job_description.MAX_PARTS * 200:
             return False
         self.groups[name] = ProcessGroup(name, description, part.num_ranks, members)

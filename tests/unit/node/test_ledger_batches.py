@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.node.crossings import Crossings
+from dfx_agent.node.ledger_batches import LedgerAssembler
 from dfx_agent.node.segments.records import LedgerRecord
 from dfx_agent.wire.records import LEDGER_FIELDS, NO_STEP
 
@@ -21,12 +21,12 @@ class Rank:
     label: str = "0"
     created_ns: int = 1
     ledger: list[LedgerRecord] = field(default_factory=list)
-    told_step: int | None = 4
+    latest_step: int | None = 4
     is_living: bool = True
 
     def __post_init__(self) -> None:
         self.follower = SimpleNamespace(num_lost=0)
-        self.filed_as = SimpleNamespace(role="actor")
+        self.registered_as = SimpleNamespace(role="actor")
         self.id = ProcessId("actor", self.label, self.created_ns)
 
     def shows(self, crossing: int, *fields: int, num: int = 2, step: int = 4) -> Rank:
@@ -38,51 +38,51 @@ class Rank:
 
 
 def test_a_crossing_is_told_when_its_last_record_has_come():
-    crossings, rank = Crossings(), Rank()
-    assert crossings.news(rank.shows(1, ROWS)) == LedgerNews(rank.id, 0, (4,))
-    news = crossings.news(rank.shows(1, IDS))
+    crossings, rank = LedgerAssembler(), Rank()
+    assert crossings.poll(rank.shows(1, ROWS)) == LedgerNews(rank.id, 0, (4,))
+    news = crossings.poll(rank.shows(1, IDS))
     (crossing,) = news.crossings
     assert (crossing.boundary, crossing.step, crossing.time_ns) == ("rollout", 4, 5)
     assert crossing.fields == {("num_rows", ""): 8.0, ("multiset", "sample_id"): 8.0}
 
 
 def test_a_reading_without_news_tells_nothing_but_what_was_lost():
-    crossings, rank = Crossings(), Rank()
-    assert crossings.news(rank) is None
+    crossings, rank = LedgerAssembler(), Rank()
+    assert crossings.poll(rank) is None
     assert list(crossings.progress([rank])) == []
-    crossings.news(rank.shows(1, ROWS, IDS))
+    crossings.poll(rank.shows(1, ROWS, IDS))
     rank.ledger = []
-    assert crossings.news(rank) is None
+    assert crossings.poll(rank) is None
     rank.follower.num_lost = 3
-    assert crossings.news(rank) == LedgerNews(rank.id, 3)
+    assert crossings.poll(rank) == LedgerNews(rank.id, 3)
 
 
 def test_fields_of_a_newer_guest_are_left_out_and_a_batch_may_be_outside_any_step():
-    crossings, rank = Crossings(), Rank()
-    news = crossings.news(rank.shows(1, ROWS, len(LEDGER_FIELDS), step=NO_STEP))
+    crossings, rank = LedgerAssembler(), Rank()
+    news = crossings.poll(rank.shows(1, ROWS, len(LEDGER_FIELDS), step=NO_STEP))
     (crossing,) = news.crossings
     assert (crossing.step, news.steps) == (None, (None, None))
     assert crossing.fields == {("num_rows", ""): 8.0}
 
 
 def test_the_oldest_of_too_many_that_are_not_whole_are_given_up():
-    crossings, rank = Crossings(), Rank()
-    told = [crossings.news(rank.shows(n, ROWS, step=n)).given_up for n in range(40)]
+    crossings, rank = LedgerAssembler(), Rank()
+    told = [crossings.poll(rank.shows(n, ROWS, step=n)).given_up for n in range(40)]
     assert [given_up for given_up in told if given_up] == [(n,) for n in range(8)]
-    assert sorted(crossings.let_go(rank)) == list(range(8, 40))
+    assert sorted(crossings.remove_process(rank)) == list(range(8, 40))
 
 
 def test_how_far_those_are_that_show_batches_and_whether_they_are_still_of_the_run():
-    crossings, one, other = Crossings(), Rank("0"), Rank("1")
+    crossings, one, other = LedgerAssembler(), Rank("0"), Rank("1")
     for rank in (one, other):
-        crossings.news(rank.shows(1, ROWS, IDS))
+        crossings.poll(rank.shows(1, ROWS, IDS))
     other.is_living = False
     again = Rank("1", created_ns=2)
     assert list(crossings.progress([one, again])) == [
         Progress(one.id, 4, is_living=True),
         Progress(other.id, 4, is_living=False, is_present=False),
     ]  # fmt: skip
-    crossings.news(again.shows(1, ROWS, IDS))
+    crossings.poll(again.shows(1, ROWS, IDS))
     assert [p.process.created_ns for p in crossings.progress([one, again])] == [1, 2]
-    crossings.let_go(again)
+    crossings.remove_process(again)
     assert [p.process.label for p in crossings.progress([one])] == ["0"]
