@@ -34,9 +34,10 @@ from dfx_agent.node.engines.pool import IdleCheck
 from dfx_agent.node.ledger_batches import LedgerAssembler
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
-from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.process import Process
 from dfx_agent.node.scalars.rows import ScalarRows
 from dfx_agent.node.steps import StepWatch
+from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.node.tracks import Tracks
 from dfx_agent.node.updates import update_counts
 from dfx_agent.snapshot import RunVerdicts, Verdict

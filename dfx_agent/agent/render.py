@@ -12,8 +12,9 @@ from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.node.engines.pool import pool_of
 from dfx_agent.node.memory.gauges import device_rows, held_rows
-from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.process import Process
 from dfx_agent.node.time.account import SpanEvent
+from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.snapshot import (
     Blindness,
     EngineFacts,

@@ -12,7 +12,8 @@ from dataclasses import replace
 from dfx_agent.agent import model_configs
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import Peaks
-from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.process import Process
+from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.node.time.work import ClosedWork, Work
 from dfx_agent.snapshot import ModelRow, StageWork, WorkRow
 

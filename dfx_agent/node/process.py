@@ -9,13 +9,11 @@ import itertools
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isfinite
 
-from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.scalars import ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
-from dfx_agent.facts.steps import GroupTime
 from dfx_agent.node.device_stages import DeviceStages
 from dfx_agent.node.event_loop import LoopAccount
 from dfx_agent.node.host.processor_time import ProcessorTimes
@@ -33,13 +31,14 @@ from dfx_agent.node.segments.records import (
     wide_record,
 )
 from dfx_agent.node.thread_moves import ThreadMoves
-from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window, as_accounted
+from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, as_accounted
+from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.node.time.counts import StepCounts, reported_tokens
 from dfx_agent.node.time.span_book import SpanBook
 from dfx_agent.node.time.stamps import Stamp, Stamps
 from dfx_agent.node.time.sweep import Row
 from dfx_agent.node.time.totals import CollectiveCounts, StoredTotals, Totals, num_up_to
-from dfx_agent.node.time.work import ClosedWork, WorkAccount
+from dfx_agent.node.time.work import WorkAccount
 from dfx_agent.wire.records import (
     COLLECTIVES,
     COUNT,
@@ -69,23 +68,6 @@ _LOOK_EVERY_NS = 2 * 10**9
 _FUTURE_NS = 10 * 10**9
 _versions = itertools.count()
 _WIDE = COLLECTIVES | LOOP_KINDS | {DEVICE_TIME, LEDGER}  # kinds that use every field of a record
-
-
-@dataclass
-class ClosedStep:
-    """A step that one process has finished."""
-
-    window: Window
-    # tokens of the step by kind, for example "prompt"
-    tokens: dict[str, float] = field(default_factory=dict)
-    num_forward_tokens: float | None = None
-    # CPU time of the training thread, measured by the guest
-    busy_seconds: float | None = None
-    num_samples: float | None = None  # rows of forward passes for training
-    # CPU time and time spent runnable without a CPU, as the kernel counts them
-    processor: SchedTimes | None = None
-    groups: Mapping[str, GroupTime] = field(default_factory=dict)
-    work: ClosedWork | None = None
 
 
 class Process:
@@ -348,8 +330,7 @@ class Process:
     def _read_batch(self, batch: Batch) -> list[ScalarRecord]:
         account = self._account(batch)
         future, watermark = batch.time_ns + _FUTURE_NS, account.watermark_ns
-        spans: dict[int, Row] = {}
-        odd: dict[int, Row] = {}
+        spans, odd = dict[int, Row](), dict[int, Row]()
         ended: defaultdict[str, list[Row]] = defaultdict(list)
         others: list[tuple[int, str]] = []  # offset of the record, and its name
         names, name = self.follower.names, self.follower.name

@@ -23,7 +23,8 @@ from dfx_agent.facts.steps import (
 from dfx_agent.facts.wait_kinds import PEER_WAITS
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.layout import LayoutWatch
-from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.process import Process
+from dfx_agent.node.time.closed_step import ClosedStep
 
 
 class StepWatch:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dfx_agent.facts.steps import GroupTime
-from dfx_agent.node.process import ClosedStep, Process
+from dfx_agent.node.process import Process
+from dfx_agent.node.time.closed_step import ClosedStep
 
 _MAX_ROWS = 8192
 

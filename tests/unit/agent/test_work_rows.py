@@ -13,8 +13,8 @@ from dfx_agent.agent.peak_flops import PARTS, Peaks
 from dfx_agent.agent.work_rows import work_row
 from dfx_agent.base.errors import ConfigError
 from dfx_agent.catalogue.utilisation import METRICS, work_lines
-from dfx_agent.node.process import ClosedStep
 from dfx_agent.node.time.account import Split, Window
+from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.node.time.work import ClosedWork, Passes, Work
 from dfx_agent.snapshot import RunRow
 from dfx_agent.wire.job_description import ModelDescription

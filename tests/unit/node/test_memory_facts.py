@@ -15,8 +15,8 @@ from dfx_agent.node import memory_facts as reading
 from dfx_agent.node.host.cgroup import MemoryGroup
 from dfx_agent.node.memory.use import ProcessMemory
 from dfx_agent.node.memory_facts import MemoryLimits, MemoryReader
-from dfx_agent.node.process import ClosedStep
 from dfx_agent.node.time.account import SpanEvent, Window
+from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.wire.records import STAGE, WAIT
 
 GIB = 2**30

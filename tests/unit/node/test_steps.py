@@ -7,10 +7,10 @@ from matched_scene import Rank
 
 from dfx_agent.facts.steps import TRANSFER
 from dfx_agent.node.collectives.matching import Collectives
-from dfx_agent.node.process import ClosedStep
 from dfx_agent.node.segments.records import Collective
 from dfx_agent.node.steps import StepWatch, rank_step
 from dfx_agent.node.time.account import Window
+from dfx_agent.node.time.closed_step import ClosedStep
 
 
 def passed(step: int | None, waited_ns: int = 0) -> ClosedStep:
