@@ -88,9 +88,8 @@ _Inner = list[tuple[str, int]]  # waits by kind whose stage has not been reached
 def sums_if_nested(rows: Sequence[Row], begin_ns: int) -> Sums | None:  # noqa: C901, PLR0912 (hot)
     """Sum ``rows`` from ``begin_ns`` on, in the order of their ends; None if spans do not nest.
 
-    Children end before their parent, so ended children wait for their parent on a stack. An entry
-    has the parent, the children's length, the begin of the first child, the end before that, and
-    waits whose stage is not reached yet.
+    Children end before their parent, so they wait for it on a stack. An entry has the parent, the
+    children's length, the first child's begin, the end before that, and waits without a stage.
     """
     stages: defaultdict[str, int] = defaultdict(int)
     waits: defaultdict[tuple[str, str], int] = defaultdict(int)
