@@ -36,7 +36,7 @@ from dfx_agent.facts.seat import Launch
 from dfx_agent.hub.sending import Teller
 from dfx_agent.job.job import NUM_STEPS
 from dfx_agent.job.judging import JobJudge
-from dfx_agent.node.devices.registry import found as device_readers
+from dfx_agent.node.devices.registry import find_readers as device_readers
 from dfx_agent.node.ended import KEEP_RUNS
 from dfx_agent.node.engines.watch import EngineWatch
 from dfx_agent.node.passive import OutsideProcess, placed

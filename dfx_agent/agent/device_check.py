@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dfx_agent.node.devices.registry import DeviceReader, found
+from dfx_agent.node.devices.registry import DeviceReader, find_readers
 from dfx_agent.snapshot import DeviceRow
 
 _PAUSE_SECONDS = 0.02
@@ -24,7 +24,7 @@ def check_devices(
     patience_seconds: float, readers: Sequence[DeviceReader] | None = None
 ) -> tuple[KindOfDevice, ...]:
     """Of each kind, by name; some figures need two looks. Who does not answer is waited for."""
-    readers = found() if readers is None else readers
+    readers = find_readers() if readers is None else readers
     for reader in readers:
         reader.start()
     deadline = time.monotonic() + patience_seconds
@@ -37,14 +37,14 @@ def check_devices(
 
 
 def _has_looked(reader: DeviceReader) -> bool:
-    return reader.is_over or reader.has_failed or reader.num_told >= 2
+    return reader.is_over or reader.has_failed or reader.num_results >= 2
 
 
 def _told(reader: DeviceReader, patience_seconds: float) -> KindOfDevice:
-    if not _has_looked(reader) and not reader.num_told:
-        text = f"no answer for {patience_seconds:.0f} s: its driver hangs; look into dmesg"
+    if not _has_looked(reader) and not reader.num_results:
+        text = f"no answer for {patience_seconds:.0f} s: its driver hangs; see dmesg"
         return KindOfDevice(reader.name, (), text)
     try:
-        return KindOfDevice(reader.name, reader.newest(), "")
+        return KindOfDevice(reader.name, reader.latest(), "")
     except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
         return KindOfDevice(reader.name, (), str(error))

@@ -10,8 +10,8 @@ from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.node.device_stages import Figures, Sample, merged
-from dfx_agent.node.devices.owners import VARIABLES, Sight, devices_of
-from dfx_agent.node.devices.registry import READ_EVERY_SECONDS, DeviceReader, Reading
+from dfx_agent.node.devices.owners import VARIABLES, ProcessDevices, devices_of
+from dfx_agent.node.devices.registry import READ_EVERY_SECONDS, DeviceReader, DeviceReading
 from dfx_agent.node.host.processes import environment_values, is_in_container, sees_host_pids
 from dfx_agent.node.memory.gauges import device_rows
 from dfx_agent.node.process import Process
@@ -38,7 +38,7 @@ class DeviceWatch:
         self._told: dict[str, int] = {}
         self._due = 0.0
         self._with_problems: set[str] = set()
-        self._sights: dict[Process, Sight] = {}
+        self._sights: dict[Process, ProcessDevices] = {}
         self._node = os.uname().nodename
         self._sees_host_pids = sees_host_pids()
 
@@ -64,7 +64,7 @@ class DeviceWatch:
         fresh = [
             reading
             for reader in self._readers
-            if is_due or reader.num_told != self._told.get(reader.name)
+            if is_due or reader.num_results != self._told.get(reader.name)
             if (reading := self._taken(reader)) is not None
         ]
         if fresh:
@@ -72,16 +72,16 @@ class DeviceWatch:
             with self._faults.guard("device", what="stages"):
                 self._share(runs, fresh)
 
-    def _taken(self, reader: DeviceReader) -> Reading | None:
+    def _taken(self, reader: DeviceReader) -> DeviceReading | None:
         """Its newest reading where that is news."""
-        before, self._told[reader.name] = self._told.get(reader.name), reader.num_told
+        before, self._told[reader.name] = self._told.get(reader.name), reader.num_results
         rows: tuple[DeviceRow, ...] = ()
         reading = None
         with self._faults.guard("device", what=reader.name):
-            reading = reader.newest_reading()
+            reading = reader.latest_reading()
             rows = reading.rows
         self._rows[reader.name] = rows
-        return reading if reading and rows and reader.num_told != before else None
+        return reading if reading and rows and reader.num_results != before else None
 
     def _note_problems(self) -> None:
         """Of each device that is read and is not well: a fault of its own, until it is well."""
@@ -92,7 +92,7 @@ class DeviceWatch:
                     raise DeviceProblemError("; ".join(problems[device]))
         self._with_problems = set(problems)
 
-    def _share(self, runs: Iterable[LocalRun], fresh: Sequence[Reading]) -> None:
+    def _share(self, runs: Iterable[LocalRun], fresh: Sequence[DeviceReading]) -> None:
         rows = [row for row in self.rows if row.is_accelerator]
         sights = {}
         for fold in runs:
@@ -110,7 +110,7 @@ class DeviceWatch:
             fold.reported = self._reported(fold.reported, rows, users)
         self._sights = sights
 
-    def _use(self, process: Process, rows: Sequence[DeviceRow]) -> Sight:
+    def _use(self, process: Process, rows: Sequence[DeviceRow]) -> ProcessDevices:
         """Note which of them it uses now."""
         sight = self._sight(process)
         names = devices_of(sight, rows)
@@ -119,15 +119,15 @@ class DeviceWatch:
         process.memory.note_driver(process.devices.own_bytes, process.gauges)
         return sight
 
-    def _sight(self, process: Process) -> Sight:
+    def _sight(self, process: Process) -> ProcessDevices:
         """What it was started with does not change; what it uses does."""
         known = self._sights.get(process)
         used = [row.device for row in device_rows(process.gauges)]
         told = dict(process.follower.layout.visible)
-        if known is not None and list(known.used) == used and known.told == told:
+        if known is not None and list(known.used) == used and known.reported == told:
             return known
         pid = process.follower.pid or 0 if self._sees_host_pids else 0
-        return Sight(
+        return ProcessDevices(
             pid, environment_values(process.pid, VARIABLES), is_in_container(process.pid), used,
             process.registered_as.local_rank, told,
         )  # fmt: skip
@@ -157,7 +157,7 @@ def _lived_just_now(process: Process) -> bool:
     return process.is_living or time.monotonic_ns() - process.last_alive_ns < _JUST_NOW_NS
 
 
-def _own_bytes(sight: Sight, rows: Iterable[DeviceRow]) -> dict[str, float]:
+def _own_bytes(sight: ProcessDevices, rows: Iterable[DeviceRow]) -> dict[str, float]:
     """What the driver says that the process has on each device."""
     return {
         row.device: told.used_bytes
@@ -167,7 +167,7 @@ def _own_bytes(sight: Sight, rows: Iterable[DeviceRow]) -> dict[str, float]:
     }
 
 
-def _add_sample(process: Process, fresh: Sequence[Reading]) -> None:
+def _add_sample(process: Process, fresh: Sequence[DeviceReading]) -> None:
     """Of all devices that the process uses and that were read just now."""
     for reading in fresh:
         used = [row for row in reading.rows if row.device in process.devices.names]

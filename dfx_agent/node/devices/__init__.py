@@ -1,1 +1,1 @@
-"""What the devices of this machine say of themselves, asked by the agent; one file each."""
+"""Readers of the devices of this machine, one file per kind of device."""

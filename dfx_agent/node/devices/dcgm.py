@@ -1,7 +1,7 @@
-"""What a dcgm-exporter of this machine says of GPUs that have no GPM: SM activity and the like.
+"""SM activity and similar values from a dcgm-exporter on this machine, for GPUs without GPM.
 
-Below Hopper these figures come from a profiling module that one program alone may use, so an
-exporter that runs already is read, and none is started.
+Below Hopper these values come from a profiling module that only one program may use at a time. So
+an exporter that already runs is read, and none is started.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ASK_AGAIN_SECONDS = 60.0
 
 
 class Exporter:
-    """One exporter, by its URL in $DFX_DCGM_URL or at its usual port here."""
+    """One exporter, at the URL in $DFX_DCGM_URL or at its default port on this machine."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._url = environment.get(VARIABLE, "")
@@ -37,9 +37,9 @@ class Exporter:
         self.problem = ""
 
     def active_ratio(self) -> dict[str, dict[str, float]]:
-        """UUID -> unit -> share; empty where there is no exporter, which is asked anew in a minute.
+        """UUID -> unit -> share; empty if there is no exporter, which is tried again in a minute.
 
-        A URL that was given and does not answer is a ``problem``.
+        A configured URL that does not answer is a ``problem``.
         """
         now = time.monotonic()
         if now < self._due:
@@ -53,19 +53,19 @@ class Exporter:
             if self._url:
                 self.problem = f"the dcgm-exporter of {VARIABLE} does not answer ({error})"
             return {}
-        return parsed(answer.text)
+        return parse_page(answer.text)
 
 
-def parsed(text: str) -> dict[str, dict[str, float]]:
-    """Of its page in Prometheus' text format; whole GPUs alone."""
-    found: dict[str, dict[str, float]] = {}
-    for name, labels, value in _LINE.findall(text):
-        known = dict(_LABEL.findall(labels))
-        if name in _UNITS and known.get("UUID") and not known.get("GPU_I_ID"):
+def parse_page(text: str) -> dict[str, dict[str, float]]:
+    """Parse the exporter's Prometheus text; MIG parts are skipped."""
+    ratios: dict[str, dict[str, float]] = {}
+    for name, labels_text, value in _LINE.findall(text):
+        labels = dict(_LABEL.findall(labels_text))
+        if name in _UNITS and labels.get("UUID") and not labels.get("GPU_I_ID"):
             try:
                 ratio = float(value)
             except ValueError:
                 continue
             if 0.0 <= ratio <= 1.01:
-                found.setdefault(known["UUID"], {})[_UNITS[name]] = min(1.0, ratio)
-    return found
+                ratios.setdefault(labels["UUID"], {})[_UNITS[name]] = min(1.0, ratio)
+    return ratios

@@ -1,6 +1,6 @@
-"""Ascend's device library by ctypes: layouts and error codes of dcmi_interface_api.h.
+"""Ascend's device library through ctypes: layouts and error codes of dcmi_interface_api.h.
 
-npu-smi is never run: forking it may wedge a training process, and it takes seconds.
+npu-smi is never run: forking it may block a training process, and it takes seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOST = frozenset({-8007, NOT_EXIST, -8009, NOT_READY, -8016})
 
 
 class DcmiError(Exception):
-    """A function of the library has failed; ``code`` is a DCMI_ERR_CODE."""
+    """A function of the library failed; ``code`` is a DCMI_ERR_CODE."""
 
     def __init__(self, function: str, code: int) -> None:
         super().__init__(f"{function} returned {code}")
@@ -38,7 +38,7 @@ class DcmiError(Exception):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the whole device cannot be asked."""
+        """Whether the whole device is unavailable."""
         return self.code in _LOST
 
 
@@ -61,7 +61,7 @@ class HbmInfo(ctypes.Structure):
 
 
 class EccInfo(ctypes.Structure):
-    """struct dcmi_ecc_info; the totals outlive a reset."""
+    """struct dcmi_ecc_info; the totals survive a reset."""
 
     _fields_ = (
         ("enable_flag", c_int),
@@ -71,13 +71,13 @@ class EccInfo(ctypes.Structure):
     )  # fmt: skip
 
 
-class ProcessMemory(ctypes.Structure):
+class ProcessMemoryInfo(ctypes.Structure):
     """struct dcmi_proc_mem_info; bytes."""
 
     _fields_ = (("proc_id", c_int), ("proc_mem_usage", c_ulong))
 
 
-# arguments behind the result code of each function that is called
+# argument types of each function that is called
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dcmi_init": (),
     "dcmi_get_card_list": (POINTER(c_int), POINTER(c_int), c_int),
@@ -92,21 +92,21 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dcmi_get_device_temperature": (c_int, c_int, POINTER(c_int)),
     "dcmi_get_device_frequency": (c_int, c_int, c_int, POINTER(c_uint)),
     "dcmi_get_device_ecc_info": (c_int, c_int, c_int, POINTER(EccInfo)),
-    "dcmi_get_device_resource_info": (c_int, c_int, POINTER(ProcessMemory), POINTER(c_int)),
+    "dcmi_get_device_resource_info": (c_int, c_int, POINTER(ProcessMemoryInfo), POINTER(c_int)),
 }
 
 
 class Library:
-    """libdcmi.so; OSError where none of ``paths`` can be loaded.
+    """libdcmi.so; OSError if none of ``paths`` can be loaded.
 
-    A function that this driver's library lacks raises AttributeError, one that fails DcmiError.
+    Raises AttributeError for a function that this version lacks, DcmiError for one that fails.
     """
 
     def __init__(self, paths: Sequence[str] = LIBRARIES) -> None:
-        self._library = _loaded(paths)
+        self._library = _load(paths)
 
     def start(self) -> None:
-        """To be called once, before all others."""
+        """Call once, before all other functions."""
         self._call("dcmi_init")
 
     def cards(self) -> list[int]:
@@ -121,29 +121,29 @@ class Library:
         return min(_MAX_CARDS, self._number("dcmi_get_device_num_in_card", c_int, card))
 
     def chip_number(self, card: int, chip: int) -> int:
-        """As in /dev/davinciN."""
+        """The number in /dev/davinciN."""
         number = c_int()
         self._call("dcmi_get_device_logic_id", byref(number), card, chip)
         return number.value
 
     def chip_name(self, card: int, chip: int) -> str:
-        told = ChipInfo()
-        self._call("dcmi_get_device_chip_info", card, chip, byref(told))
-        parts = (told.chip_type, told.chip_name)
+        info = ChipInfo()
+        self._call("dcmi_get_device_chip_info", card, chip, byref(info))
+        parts = (info.chip_type, info.chip_name)
         return " ".join(part.decode("utf-8", "replace").strip() for part in parts if part)
 
     def health(self, card: int, chip: int) -> int:
-        """0 is well, 1 to 3 a minor, major and critical alarm."""
+        """0 is healthy; 1, 2 and 3 are a minor, major and critical alarm."""
         return self._number("dcmi_get_device_health", c_uint, card, chip)
 
     def percent(self, card: int, chip: int, kind: int) -> int:
-        """Of one of AI_CORE, VECTOR, CUBE, NPU, HBM_BANDWIDTH."""
+        """Utilization of AI_CORE, VECTOR, CUBE, NPU or HBM_BANDWIDTH."""
         return self._number("dcmi_get_device_utilization_rate", c_uint, card, chip, kind)
 
     def hbm(self, card: int, chip: int) -> HbmInfo:
-        told = HbmInfo()
-        self._call("dcmi_get_device_hbm_info", card, chip, byref(told))
-        return told
+        info = HbmInfo()
+        self._call("dcmi_get_device_hbm_info", card, chip, byref(info))
+        return info
 
     def deciwatts(self, card: int, chip: int) -> int:
         return self._number("dcmi_get_device_power_info", c_int, card, chip)
@@ -155,21 +155,22 @@ class Library:
         return self._number("dcmi_get_device_frequency", c_uint, card, chip, kind)
 
     def errors(self, card: int, chip: int) -> EccInfo:
-        """Of the HBM."""
-        told = EccInfo()
-        self._call("dcmi_get_device_ecc_info", card, chip, _HBM, byref(told))
-        return told
+        """ECC errors of the HBM."""
+        info = EccInfo()
+        self._call("dcmi_get_device_ecc_info", card, chip, _HBM, byref(info))
+        return info
 
     def processes(self, card: int, chip: int) -> list[tuple[int, int]]:
-        """(pid, bytes) of each that has memory on it."""
-        told, num = (ProcessMemory * _MAX_PROCESSES)(), c_int(_MAX_PROCESSES)
-        self._call("dcmi_get_device_resource_info", card, chip, told, byref(num))
-        return [(p.proc_id, p.proc_mem_usage) for p in told[: max(0, min(num.value, len(told)))]]
+        """(pid, bytes) of each process with memory on the chip."""
+        rows, num = (ProcessMemoryInfo * _MAX_PROCESSES)(), c_int(_MAX_PROCESSES)
+        self._call("dcmi_get_device_resource_info", card, chip, rows, byref(num))
+        num_rows = max(0, min(num.value, len(rows)))
+        return [(row.proc_id, row.proc_mem_usage) for row in rows[:num_rows]]
 
     def _number(self, function: str, kind: Any, *arguments: int) -> int:
-        told = kind()
-        self._call(function, *arguments, byref(told))
-        return int(told.value)
+        value = kind()
+        self._call(function, *arguments, byref(value))
+        return int(value.value)
 
     def _call(self, name: str, *arguments: Any) -> None:
         function = getattr(self._library, name)
@@ -179,8 +180,8 @@ class Library:
             raise DcmiError(name, code)
 
 
-def _loaded(paths: Sequence[str]) -> ctypes.CDLL:
-    """The first of them; the error is that of the first, which the loader looks for everywhere."""
+def _load(paths: Sequence[str]) -> ctypes.CDLL:
+    """Load the first library that works; the error is that of the first path."""
     errors: list[OSError] = []
     for path in paths:
         try:

@@ -1,19 +1,19 @@
-"""GPM of NVML: how busy the parts of a GPU were between two samples; Hopper and newer.
+"""GPM of NVML: activity of the parts of a GPU between two samples; for Hopper and newer.
 
-No daemon and no DCGM is needed. A GPU before Hopper says that it has none.
+Needs no daemon and no DCGM. An older GPU reports that it has no GPM.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# number of the metric in nvml.h -> the unit whose activity it is; all are percent
+# metric number in nvml.h -> unit whose activity it measures, in percent
 _UNITS = {2: "sm", 3: "sm_occupancy", 5: "tensor", 10: "dram"}
 SOURCE = "nvml_gpm"
 
 
 class Sampler:
-    """One GPU, or one MIG part of it."""
+    """Activity of one GPU, or of one MIG part."""
 
     def __init__(self, nvml: Any, handle: Any, instance: int | None = None) -> None:
         self._nvml, self._handle, self._instance = nvml, handle, instance
@@ -22,14 +22,14 @@ class Sampler:
 
     @property
     def is_supported(self) -> bool:
-        """Until it says that it has none."""
+        """True until the GPU reports that it has no GPM."""
         return self._is_supported is not False
 
     def active_ratio(self) -> dict[str, float]:
-        """By unit since the sample before; empty at the first, and where the GPU has no GPM."""
+        """Activity by unit since the last call; empty at the first call, and without GPM."""
         nvml = self._nvml
         if self._is_supported is None:
-            self._is_supported = self._asked_support()
+            self._is_supported = self._query_support()
         if not self._is_supported:
             return {}
         now = self._sample()
@@ -42,13 +42,13 @@ class Sampler:
             nvml.nvmlGpmSampleFree(before)
 
     def close(self) -> None:
-        """Give the sample back."""
+        """Free the last sample."""
         before, self._before = self._before, None
         if before is not None:
             self._nvml.nvmlGpmSampleFree(before)
 
-    def _asked_support(self) -> bool:
-        """A driver before 520 does not know the question."""
+    def _query_support(self) -> bool:
+        """False with a driver before 520, which lacks the function."""
         nvml = self._nvml
         try:
             return bool(nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice)
@@ -70,20 +70,20 @@ class Sampler:
 
     def _between(self, before: Any, now: Any) -> dict[str, float]:
         nvml = self._nvml
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        asked.numMetrics = len(_UNITS)
-        asked.sample1, asked.sample2 = before, now
-        for place, number in enumerate(_UNITS):
-            asked.metrics[place].metricId = number
-        nvml.nvmlGpmMetricsGet(asked)
+        query = nvml.c_nvmlGpmMetricsGet_t()
+        query.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        query.numMetrics = len(_UNITS)
+        query.sample1, query.sample2 = before, now
+        for index, number in enumerate(_UNITS):
+            query.metrics[index].metricId = number
+        nvml.nvmlGpmMetricsGet(query)
         return {
             unit: ratio
-            for metric, unit in zip(asked.metrics, _UNITS.values(), strict=False)
+            for metric, unit in zip(query.metrics, _UNITS.values(), strict=False)
             if metric.nvmlReturn == 0 and (ratio := as_ratio(metric.value)) is not None
         }
 
 
 def as_ratio(percent: float) -> float | None:
-    """None for what is no share: a library may say NaN before it knows. 101 % is all of it."""
+    """None for an invalid value: a library may return NaN at first. 101 % counts as 100 %."""
     return min(1.0, percent / 100) if 0.0 <= percent <= 101.0 else None

@@ -1,8 +1,8 @@
-"""Numbers of NVML in words: why clocks are held down, what an XID means, what to do on an error."""
+"""Texts for NVML numbers: reasons for throttling, meanings of XIDs, remedies for errors."""
 
 from __future__ import annotations
 
-# bits of nvmlDeviceGetCurrentClocksEventReasons that are no choice of somebody
+# bits of nvmlDeviceGetCurrentClocksEventReasons that no user has configured
 _THROTTLES = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -10,9 +10,9 @@ _THROTTLES = {
     0x40: "hardware thermal",
     0x80: "power brake",
 }
-_GENERAL = "hardware slowdown"  # beside what slowed it down
+_GENERAL = "hardware slowdown"  # reported in addition to the specific reason
 
-# docs.nvidia.com/deploy/xid-errors: those that end or stop a job
+# docs.nvidia.com/deploy/xid-errors: XIDs that end or stop a job
 _XIDS = {
     13: "graphics engine exception",
     31: "memory page fault of a program",
@@ -39,10 +39,10 @@ NO_PERMISSION, NOT_SUPPORTED, FUNCTION_NOT_FOUND, NOT_FOUND = 4, 3, 13, 6
 _NO_SUCH_THING = {NOT_SUPPORTED, FUNCTION_NOT_FOUND, NOT_FOUND}
 # 1 not initialised, 15 lost, 16 reset required, 18 versions differ, 999 unknown
 _LOST = {
-    1: "the driver was unloaded; it is asked anew in a minute",
+    1: "the driver was unloaded; the agent tries again in a minute",
     15: "the GPU is lost; look for its XID in dmesg, then reset it or drain the node",
     16: "the GPU needs a reset; drain the node and run nvidia-smi --gpu-reset",
-    18: "driver and library have different versions; load the driver anew or reboot",
+    18: "driver and library have different versions; reload the driver or reboot",
     999: "the driver answers with an unknown error; look for an XID in dmesg",
 }
 _REFUSED = (
@@ -52,7 +52,7 @@ _REFUSED = (
 
 
 def throttle_names(bits: int) -> tuple[str, ...]:
-    """Why clocks are held down now; the general reason only where no other says more."""
+    """Why clocks are reduced now; the general reason is left out if there is a specific one."""
     found = [name for bit, name in _THROTTLES.items() if bits & bit]
     return tuple(name for name in found if name != _GENERAL or len(found) == 1)
 
@@ -62,12 +62,12 @@ def xid_meaning(number: int) -> str:
 
 
 def is_lost(code: int) -> bool:
-    """Whether the GPU as a whole cannot be asked any more."""
+    """Whether the whole GPU is unavailable."""
     return code in _LOST
 
 
-def line_of(code: int, text: str) -> str:
-    """What an error means and what to do; "" where the GPU just has no such thing."""
+def describe_error(code: int, text: str) -> str:
+    """What an error means and what to do; "" if the GPU just lacks the feature."""
     if code in _NO_SUCH_THING:
         return ""
     if code == NO_PERMISSION:

@@ -1,8 +1,9 @@
-"""Which devices a process of the job uses: by the driver's list of processes, else by what it sees.
+"""Finds the devices that a process of the job uses.
 
-The driver lists processes by the pids of the host. Inside a container those mean nothing, and it
-may list none: then variables say which devices the process sees, as its guest tells them, else as
-it was started with them. Its allocator or local rank says which of those it uses.
+The driver lists the processes of each device by pids of the host. In a container these pids mean
+nothing, and the list may be empty. Then environment variables decide which devices are visible to
+the process: their current values if the guest reports them, else their values at the start. Its
+allocator or its local rank decides which of the visible devices it uses.
 """
 
 from __future__ import annotations
@@ -12,51 +13,46 @@ from dataclasses import dataclass, field
 
 from dfx_agent.snapshot import DeviceRow
 
-# vendor -> variables that hide devices, the outermost first; each counts what the one before left
+# vendor -> variables that hide devices, outermost first; each selects from what the previous left
 VISIBLE = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     "ascend": ("ASCEND_RT_VISIBLE_DEVICES",),
 }
-# what a container was given, by its runtime; of use where the agent itself is outside
+# variables that a container runtime sets; they matter if the agent runs outside the container
 GIVEN = {
     "nvidia": "NVIDIA_VISIBLE_DEVICES",
     "amd": "AMD_VISIBLE_DEVICES",
     "ascend": "ASCEND_VISIBLE_DEVICES",
 }
 VARIABLES = (*(name for names in VISIBLE.values() for name in names), *GIVEN.values())
-# where it is not set, another one means the same
+# a variable that is used if the first one is unset
 _INSTEAD = {"HIP_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES"}
 _MIG_OF_GPU = "mig-gpu-"
 _MOST_DIGITS = 6
-# names of torch's devices -> vendor; ROCm says cuda too
+# torch's device types -> vendors; ROCm uses cuda too
 _KINDS = {"cuda": ("nvidia", "amd"), "hip": ("amd",), "npu": ("ascend",)}
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What is known of a process. ``pid``: the host's, 0 where that is not known.
+class ProcessDevices:
+    """What is known about the devices of one process."""
 
-    ``environment``: of VARIABLES, as it was started; ``told``: as its guest says that they are now,
-    which goes before, None where one is not set. ``is_inside``: in a container that the agent is
-    not in. ``used``: devices of its allocator by torch's name ("cuda:0"); empty where it tells
-    none. ``local_rank`` is negative where that is not known.
-    """
-
-    pid: int
-    environment: Mapping[str, str] = field(default_factory=dict)
-    is_inside: bool = False
-    used: Collection[str] = ()
-    local_rank: int = -1
-    told: Mapping[str, str | None] = field(default_factory=dict)
+    pid: int  # on the host, 0 if unknown
+    environment: Mapping[str, str] = field(default_factory=dict)  # VARIABLES at its start
+    is_inside: bool = False  # in a container that the agent is not in
+    used: Collection[str] = ()  # devices of its allocator, for example cuda:0; empty if unknown
+    local_rank: int = -1  # negative if unknown
+    # current values of VARIABLES as the guest reports them, None if unset; override `environment`
+    reported: Mapping[str, str | None] = field(default_factory=dict)
 
     def value(self, name: str) -> str | None:
-        """Of one of VARIABLES; None where it is not set."""
-        return self.told[name] if name in self.told else self.environment.get(name)
+        """Value of one of VARIABLES; None if it is unset."""
+        return self.reported[name] if name in self.reported else self.environment.get(name)
 
 
-def devices_of(sight: Sight, rows: Sequence[DeviceRow]) -> tuple[str, ...]:
-    """Names of the rows that it uses; a MIG part instead of the GPU that it is part of."""
+def devices_of(sight: ProcessDevices, rows: Sequence[DeviceRow]) -> tuple[str, ...]:
+    """Names of the devices that the process uses; a MIG part replaces the GPU it belongs to."""
     rows = [row for row in rows if row.is_accelerator]
     listed = [row for row in rows if any(p.pid == sight.pid for p in row.processes)]
     if listed:
@@ -69,8 +65,8 @@ def devices_of(sight: Sight, rows: Sequence[DeviceRow]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def visible(vendor: str, sight: Sight, rows: Sequence[DeviceRow]) -> list[str]:
-    """Names of the vendor's devices in the order in which the process counts them."""
+def visible(vendor: str, sight: ProcessDevices, rows: Sequence[DeviceRow]) -> list[str]:
+    """Names of the vendor's devices, in the order in which the process numbers them."""
     parents = [row for row in rows if row.place is not None]
     chosen: list[DeviceRow] = sorted(parents, key=lambda row: row.place or 0)
     if sight.is_inside:
@@ -83,8 +79,8 @@ def visible(vendor: str, sight: Sight, rows: Sequence[DeviceRow]) -> list[str]:
     return [row.device for row in chosen]
 
 
-def _places(vendor: str, sight: Sight, num_seen: int) -> list[int]:
-    """Which of those that it sees it uses."""
+def _places(vendor: str, sight: ProcessDevices, num_seen: int) -> list[int]:
+    """Indexes of the visible devices that the process uses."""
     used = [
         int(index)
         for kind, _, index in (name.partition(":") for name in sight.used)
@@ -100,20 +96,20 @@ def _places(vendor: str, sight: Sight, num_seen: int) -> list[int]:
 def _chosen(
     value: str | None, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]
 ) -> list[DeviceRow]:
-    """Those that one variable leaves of ``seen``, in its order; the first that is wrong ends it."""
+    """Devices that one variable selects from ``seen``, in its order, up to an invalid one."""
     if value is None or value.strip() == "all":
         return list(seen)
-    found = []
+    chosen = []
     for word in _words(value):
-        row = _named(word.strip(), seen, rows)
+        row = _find_row(word.strip(), seen, rows)
         if row is None:
             break
-        found.append(row)
-    return found
+        chosen.append(row)
+    return chosen
 
 
 def _words(value: str) -> Iterator[str]:
-    """Ascend's runtime takes ranges, as in 0-3,6."""
+    """Words of the variable; Ascend's runtime also accepts ranges, for example 0-3,6."""
     for word in (part.strip() for part in value.split(",")):
         first, sign, last = word.partition("-")
         if sign and _is_index(first) and _is_index(last):
@@ -122,10 +118,10 @@ def _words(value: str) -> Iterator[str]:
             yield word
 
 
-def _named(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> DeviceRow | None:
-    """By index among ``seen``, by the begin of a UUID, which may be of a MIG part, or as "0:1".
+def _find_row(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> DeviceRow | None:
+    """By index within ``seen``, by the start of a UUID, which may be a MIG part's, or as "0:1".
 
-    A MIG part is named by its GPU, too: "MIG-GPU-<UUID>/<GPU instance>/<compute instance>".
+    A MIG part may be named with its GPU: "MIG-GPU-<UUID>/<GPU instance>/<compute instance>".
     """
     if not word:
         return None
@@ -135,7 +131,7 @@ def _named(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> D
         parts = [row for row in rows if parent and row.device.startswith(f"{parent.device}/")]
         return next((row for row in parts if row.instance == instance), _by_uuid(word, rows))
     gpu, sign, part = word.partition(":")
-    if sign and _is_index(gpu) and _is_index(part):  # of what a container is given: part 1 of GPU 0
+    if sign and _is_index(gpu) and _is_index(part):  # syntax of container runtimes: GPU:part
         whole = seen[int(gpu)].device if int(gpu) < len(seen) else ""
         return next((row for row in rows if row.device == f"{whole}/mig:{part}"), None)
     if _is_index(word):
@@ -144,7 +140,7 @@ def _named(word: str, seen: Sequence[DeviceRow], rows: Sequence[DeviceRow]) -> D
 
 
 def _is_index(word: str) -> bool:
-    """What int() takes and a machine may have: no "²", nor thousands of digits."""
+    """Whether int() accepts it and a machine may have it: rejects "²" and very long numbers."""
     return word.isascii() and word.isdecimal() and len(word) <= _MOST_DIGITS
 
 

@@ -1,4 +1,4 @@
-"""What a kind of device has to have, to be read and shown, and what all kinds read with."""
+"""Interface of a device backend, and what all backends use to read devices."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from dfx_agent.snapshot import DeviceRow
 T = TypeVar("T")
 
 
-class Backend(Protocol):
+class DeviceBackend(Protocol):
     """All devices of one kind on this machine.
 
-    It is made, asked and closed in a thread of its own: a driver may take as long as it likes, and
-    whatever is raised costs this kind of device alone. Libraries are imported in ``__init__``.
+    Each backend is created, read and closed in its own thread, because a driver call may take any
+    time. An exception affects this kind of device only. Libraries are imported in ``__init__``.
     """
 
     def probe(self) -> bool:
-        """Whether there are such devices here; asked once, before anything else."""
+        """Whether this machine has such devices; called once, before all other methods."""
 
     def read(self) -> tuple[DeviceRow, ...]:
-        """Each of them as it is now; None in a field is what it does not tell.
+        """Current values of each device; None for a value that the device does not report.
 
-        What one device cannot be asked is in its ``problems``.
+        Failed queries of a single device are listed in its ``problems``.
         """
 
     def close(self) -> None:
-        """It is not asked any more."""
+        """Release the driver; no method is called afterwards."""
 
 
 class DeviceError(Exception):
-    """A kind of device that is here and cannot be read: what is so, and what to do."""
+    """Devices exist but cannot be read. The text says why, and what to do."""
 
-    is_told = True  # one line for people: its traceback says nothing more
+    is_told = True  # logged as one line, without a traceback
 
 
-class Growing:
-    """Counters of drivers that only go up: what was counted since the first look.
+class CounterTotals:
+    """Continues the counters of a driver when they restart.
 
-    A driver may be reloaded and a counter may wrap: a value that is smaller than the one before
-    begins anew, and what it has counted since is added.
+    A counter decreases when the driver is reloaded or the counter wraps. Its new value is then
+    added to what was counted before.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Growing:
         self._before: dict[Hashable, float] = {}
 
     def total(self, key: Hashable, value: float) -> float:
-        """Of the counter that says ``value`` now: never less than was told."""
+        """Total of a counter whose current value is ``value``; never decreases."""
         seen = self._seen.get(key)
         if seen is not None and value < seen:
             self._before[key] = self._before.get(key, 0.0) + seen
@@ -56,7 +56,7 @@ class Growing:
         return self._before.get(key, 0.0) + value
 
     def totals(self, device: str, values: Mapping[str, float | None]) -> dict[str, float]:
-        """Of several counters of one device, without those that it does not tell."""
+        """Totals of several counters of one device, without those that are not reported."""
         return {
             name: self.total((device, name), value)
             for name, value in values.items()
@@ -64,16 +64,16 @@ class Growing:
         }
 
 
-class Asking:
-    """One look at one device: what it does not tell is None, what it refuses is told once.
+class DeviceQueries:
+    """Queries of one device in one read: a missing answer is None, a refusal becomes a problem.
 
-    ``told`` gives the line for people of an error of its library, "" where the device just has no
-    such thing, and raises it where the device as a whole cannot be asked any more.
+    ``describe`` returns the text for an error of the library, "" if the device just lacks the
+    feature. It raises the error if the whole device is unavailable.
     """
 
-    def __init__(self, error: type[Exception], told: Callable[[Exception], str]) -> None:
+    def __init__(self, error: type[Exception], describe: Callable[[Exception], str]) -> None:
         self._error = error
-        self._told = told
+        self._describe = describe
         self._problems: dict[str, None] = {}
 
     @property
@@ -81,14 +81,14 @@ class Asking:
         return tuple(self._problems)
 
     def __call__(self, what: str, question: Callable[..., T], *arguments: Any) -> T | None:
-        """The answer; None where there is none. ``what`` is asked for, in words."""
+        """Answer of one query; None if there is none. ``what`` names the query for people."""
         try:
             return question(*arguments)
         except self._error as error:
-            line = self._told(error)
-        except AttributeError:  # a library that is older than the question
+            line = self._describe(error)
+        except AttributeError:  # the library is older than this function
             line = ""
-        except Exception as error:  # noqa: BLE001 (an answer that nobody can read costs itself)
+        except Exception as error:  # noqa: BLE001 (only this value is missing then)
             line = f"cannot be read ({type(error).__name__}: {error})"
         if line:
             self._problems[f"{what}: {line}"] = None

@@ -10,7 +10,7 @@ import pytest
 
 from dfx_agent.agent.device_watch import DeviceWatch
 from dfx_agent.node.device_stages import DeviceStages
-from dfx_agent.node.devices.registry import Reading
+from dfx_agent.node.devices.registry import DeviceReading
 from dfx_agent.snapshot import DeviceEvent, DeviceRow
 from dfx_agent.snapshot.faults import Faults
 
@@ -21,11 +21,11 @@ MINUTE_NS = 60 * 10**9
 class LostGpu:
     """A reader of one GPU that has reported an XID."""
 
-    name, num_told = "nvidia", 1
+    name, num_results = "nvidia", 1
 
-    def newest_reading(self) -> Reading:
+    def latest_reading(self) -> DeviceReading:
         event = DeviceEvent(GPU, "XID 79", time.time())
-        return Reading((DeviceRow(GPU, vendor="nvidia", events=(event,)),), 0, 1)
+        return DeviceReading((DeviceRow(GPU, vendor="nvidia", events=(event,)),), 0, 1)
 
 
 def gone(ago_ns: int) -> Any:

@@ -121,7 +121,7 @@ def test_a_kind_that_hangs_is_given_up_and_said():
     reader = DeviceReader("nvidia", gate.wait)  # type: ignore[arg-type]
     (kind,) = check_devices(0.05, [reader])
     gate.set()
-    assert "its driver hangs; look into dmesg" in kind.problem
+    assert "driver hangs; see dmesg" in kind.problem
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One module for each kind of device; its class ``Backend`` is a ``protocol.Backend``.
+"""One module per kind of device; its class ``Backend`` implements ``protocol.DeviceBackend``.
 
-Nothing else names it: ``registry`` takes what lies here.
+Nothing else names the modules: ``registry`` loads every module in this folder.
 """

@@ -1,6 +1,6 @@
-"""AMD GPUs by ``amdsmi``, the Python package that comes with ROCm: no rocm-smi is run.
+"""AMD GPUs through ``amdsmi``, the Python package of ROCm; rocm-smi is not run.
 
-It knows how busy a GPU was, not how busy its compute units were: that is told as utilisation.
+The library reports how busy a GPU is, not its compute units, so that is shown as utilization.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
-from dfx_agent.node.devices.protocol import Asking, DeviceError, Growing
+from dfx_agent.node.devices.protocol import CounterTotals, DeviceError, DeviceQueries
 from dfx_agent.snapshot import DeviceProcess, DeviceRow
 
 DRIVER_FILES = ("/dev/kfd", "/sys/module/amdgpu")
@@ -21,8 +21,8 @@ SOURCE = "amdsmi"
 _VENDOR = "amd"
 _MIB, _MHZ, _KB = float(1 << 20), 1e6, 1000.0
 _XGMI = 2  # amdsmi_link_type_t
-_MOST_WATTS = 10_000  # a limit above that is in microwatts, as older libraries tell it
-# status codes: what a GPU has not got, and those of a GPU that is gone
+_MOST_WATTS = 10_000  # a larger limit is in microwatts, as older libraries report it
+# status codes: feature missing; GPU lost
 _NO_SUCH_THING = {2, 3, 40, 52, 55}
 _NO_PERMISSION = 10
 _LOST = {12, 31, 32, 34, 54}
@@ -37,38 +37,39 @@ _THROTTLES = {
 
 
 class Backend:
-    """All GPUs that the driver shows here."""
+    """All AMD GPUs of this machine."""
 
     def __init__(self) -> None:
         self._smi: Any = None
-        self._gpus: list[tuple[Any, Growing]] = []
+        self._gpus: list[tuple[Any, CounterTotals]] = []
 
     def probe(self) -> bool:
-        """DeviceError where there is a driver that cannot be asked."""
+        """Raises DeviceError if there is a driver that does not work."""
         if not any(map(os.path.exists, DRIVER_FILES)):
             return False
-        self._smi = smi = _imported()
+        self._smi = smi = _import_library()
         try:
             smi.amdsmi_init()
-            self._gpus = [(handle, Growing()) for handle in smi.amdsmi_get_processor_handles()]
+            handles = smi.amdsmi_get_processor_handles()
+            self._gpus = [(handle, CounterTotals()) for handle in handles]
         except smi.AmdSmiLibraryException as error:
             raise DeviceError(f"amdsmi does not start: {_text(error)}") from None
         return bool(self._gpus)
 
     def read(self) -> tuple[DeviceRow, ...]:
-        """Each GPU; of one that is lost only that it is."""
+        """All GPUs; a lost GPU has a row with the problem only."""
         return tuple(
-            _row(self._smi, place, handle, growing)
-            for place, (handle, growing) in enumerate(self._gpus)
+            _row(self._smi, index, handle, totals)
+            for index, (handle, totals) in enumerate(self._gpus)
         )
 
     def close(self) -> None:
-        """Handles are the library's."""
+        """Shut the library down, which releases the handles."""
         self._smi.amdsmi_shut_down()
 
 
-def _imported() -> Any:
-    """It loads its library when it is imported, and prints where there is none."""
+def _import_library() -> Any:
+    """Import amdsmi, which loads its library at import and prints if there is none."""
     try:
         with redirect_stdout(io.StringIO()):
             return import_module("amdsmi")
@@ -89,18 +90,18 @@ def _imported() -> Any:
         ) from None
 
 
-def _row(smi: Any, place: int, handle: Any, growing: Growing) -> DeviceRow:
-    ask = Asking(smi.AmdSmiLibraryException, _line)
-    name = f"{_VENDOR}:{place}"
+def _row(smi: Any, index: int, handle: Any, totals: CounterTotals) -> DeviceRow:
+    ask = DeviceQueries(smi.AmdSmiLibraryException, _describe)
+    name = f"{_VENDOR}:{index}"
     try:
-        return _asked(smi, name, place, handle, growing, ask)
+        return _query_row(smi, name, index, handle, totals, ask)
     except smi.AmdSmiLibraryException as error:
         problem = f"the GPU is lost ({_text(error)}); see dmesg, then reset it or drain the node"
-        return DeviceRow(name, vendor=_VENDOR, place=place, problems=(problem,))
+        return DeviceRow(name, vendor=_VENDOR, place=index, problems=(problem,))
 
 
-def _asked(
-    smi: Any, name: str, place: int, handle: Any, growing: Growing, ask: Asking
+def _query_row(
+    smi: Any, name: str, index: int, handle: Any, totals: CounterTotals, ask: DeviceQueries
 ) -> DeviceRow:
     memory = ask("memory", smi.amdsmi_get_gpu_vram_usage, handle) or {}
     busy = ask("activity", smi.amdsmi_get_gpu_activity, handle) or {}
@@ -121,7 +122,7 @@ def _asked(
         vendor=_VENDOR,
         model=str(asic.get("market_name", "")),
         uuid=str(ask("UUID", smi.amdsmi_get_gpu_device_uuid, handle) or ""),
-        place=place,
+        place=index,
         utilization_ratio=_ratio(busy.get("gfx_activity")),
         active_ratio={} if dram is None else {"dram": dram},
         active_source="" if dram is None else SOURCE,
@@ -131,86 +132,88 @@ def _asked(
         max_clock_hertz=highest,
         temperature_celsius=dict(_temperatures(smi, handle, ask)),
         throttles=_throttles(held),
-        errors_total=growing.totals("ecc", _errors(errors)),
-        link_bytes_total=growing.totals("link", links),
+        errors_total=totals.totals("ecc", _errors(errors)),
+        link_bytes_total=totals.totals("link", links),
         processes=tuple(processes),
         problems=ask.problems,
     )
 
 
 def _available(total: float | None, used: float | None) -> int | None:
-    """In bytes, of MiB."""
+    """Free bytes; both arguments are in MiB."""
     return None if total is None or used is None else int(max(0.0, total - used) * _MIB)
 
 
 def _processes(smi: Any, handle: Any) -> list[DeviceProcess]:
-    told = smi.amdsmi_get_gpu_process_list(handle)
-    return [DeviceProcess(int(p["pid"]), _number(p["memory_usage"]["vram_mem"])) for p in told]
+    rows = smi.amdsmi_get_gpu_process_list(handle)
+    return [
+        DeviceProcess(int(row["pid"]), _number(row["memory_usage"]["vram_mem"])) for row in rows
+    ]
 
 
-def _errors(told: dict[str, Any]) -> dict[str, float | None]:
+def _errors(counts: dict[str, Any]) -> dict[str, float | None]:
     kinds = {"corrected": "correctable_count", "uncorrected": "uncorrectable_count"}
-    return {name: _number(told.get(field)) for name, field in kinds.items()}
+    return {name: _number(counts.get(field)) for name, field in kinds.items()}
 
 
-def _clocks(smi: Any, handle: Any, ask: Asking) -> tuple[dict[str, float], dict[str, float]]:
-    """(now, highest) by clock."""
+def _clocks(smi: Any, handle: Any, ask: DeviceQueries) -> tuple[dict[str, float], dict[str, float]]:
+    """(current, highest) frequency by clock."""
     now: dict[str, float] = {}
     highest: dict[str, float] = {}
     for name, kind in (("sm", smi.AmdSmiClkType.GFX), ("memory", smi.AmdSmiClkType.MEM)):
-        told = ask("clocks", smi.amdsmi_get_clock_info, handle, kind) or {}
-        for found, field in ((now, "clk"), (highest, "max_clk")):
-            mhz = _number(told.get(field))
+        info = ask("clocks", smi.amdsmi_get_clock_info, handle, kind) or {}
+        for hertz_by_clock, field in ((now, "clk"), (highest, "max_clk")):
+            mhz = _number(info.get(field))
             if mhz is not None:
-                found[name] = mhz * _MHZ
+                hertz_by_clock[name] = mhz * _MHZ
     return now, highest
 
 
-def _temperatures(smi: Any, handle: Any, ask: Asking) -> Iterator[tuple[str, float]]:
+def _temperatures(smi: Any, handle: Any, ask: DeviceQueries) -> Iterator[tuple[str, float]]:
     kinds = smi.AmdSmiTemperatureType
     current = smi.AmdSmiTemperatureMetric.CURRENT
     for name, kind in (("gpu", kinds.HOTSPOT), ("memory", kinds.VRAM)):
-        told = ask("temperature", smi.amdsmi_get_temp_metric, handle, kind, current)
-        if told is not None:
-            yield name, float(told)
+        celsius = ask("temperature", smi.amdsmi_get_temp_metric, handle, kind, current)
+        if celsius is not None:
+            yield name, float(celsius)
 
 
 def _links(smi: Any, handle: Any) -> dict[str, float | None]:
-    """Sums over the XGMI links; the driver counts kilobytes."""
-    told, found = smi.amdsmi_get_link_metrics(handle), dict[str, float | None]()
-    links = [link for link in told.get("links", ()) if link["link_type"] == _XGMI]
-    links = links[: told.get("num_links", 0)]
+    """Bytes over all XGMI links; the driver counts kilobytes."""
+    metrics, totals = smi.amdsmi_get_link_metrics(handle), dict[str, float | None]()
+    links = [link for link in metrics.get("links", ()) if link["link_type"] == _XGMI]
+    links = links[: metrics.get("num_links", 0)]
     for name, field in (("xgmi_rx", "read"), ("xgmi_tx", "write")):
         counts = [_number(link[field]) for link in links]
         if counts and None not in counts:
-            found[name] = sum(c for c in counts if c is not None) * _KB
-    return found
+            totals[name] = sum(count for count in counts if count is not None) * _KB
+    return totals
 
 
 def _watts(power: dict[str, Any], *fields: str) -> float | None:
-    told = next((w for field in fields if (w := _number(power.get(field)))), None)
-    return told / 1e6 if told is not None and told > _MOST_WATTS else told
+    watts = next((w for field in fields if (w := _number(power.get(field)))), None)
+    return watts / 1e6 if watts is not None and watts > _MOST_WATTS else watts
 
 
 def _throttles(held: dict[str, Any]) -> tuple[str, ...]:
-    """Of flags that are set; "N/A" is a text."""
+    """Reasons whose flag is set; a flag may be the text "N/A"."""
     return tuple(dict.fromkeys(why for flag, why in _THROTTLES.items() if held.get(flag) is True))
 
 
 def _ratio(percent: Any) -> float | None:
-    told = _number(percent)
-    return None if told is None or not 0 <= told <= 100 else told / 100
+    value = _number(percent)
+    return None if value is None or not 0 <= value <= 100 else value / 100
 
 
-def _number(told: Any) -> float | None:
-    """None for "N/A", and for the largest numbers, which say the same."""
-    if isinstance(told, bool) or not isinstance(told, (int, float)):
+def _number(value: Any) -> float | None:
+    """None for "N/A", and for the largest integers, which mean the same."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return None if told in {0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF} else float(told)
+    return None if value in {0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF} else float(value)
 
 
-def _line(error: Exception) -> str:
-    """Of what one question failed with; "" where the GPU has no such thing."""
+def _describe(error: Exception) -> str:
+    """Text for an error of one query; "" if the GPU lacks the feature."""
     code = getattr(error, "err_code", None)
     if code in _LOST:
         raise error

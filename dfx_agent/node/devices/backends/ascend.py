@@ -1,4 +1,4 @@
-"""Ascend NPUs by libdcmi: AI Core, vector, cube, HBM, power, temperature, health, processes."""
+"""Ascend NPUs through libdcmi: AI Core, vector, cube, HBM, power, temperature, processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from dfx_agent.node.devices import dcmi
-from dfx_agent.node.devices.protocol import Asking, DeviceError, Growing
+from dfx_agent.node.devices.protocol import CounterTotals, DeviceError, DeviceQueries
 from dfx_agent.snapshot import DeviceEvent, DeviceProcess, DeviceRow
 
 DRIVER_FILES = ("/dev/davinci*",)
@@ -22,7 +22,7 @@ _MEMORY_BUSY = "dram"
 _HEALTH = {0: "ok", 1: "minor alarm", 2: "major alarm", 3: "critical alarm"}
 _REMEDIES = {
     dcmi.NOT_PERMITTED: "permission refused; run the agent as root or in the group HwHiAiUser",
-    dcmi.NOT_IN_CONTAINER: "not told in a container; run the agent on the host",
+    dcmi.NOT_IN_CONTAINER: "not available in a container; run the agent on the host",
 }
 
 
@@ -32,13 +32,13 @@ def _events() -> deque[DeviceEvent]:
 
 @dataclass
 class _Chip:
-    """One NPU from look to look."""
+    """One NPU over several reads."""
 
     number: int
     card: int
     chip: int
     model: str = ""
-    growing: Growing = field(default_factory=Growing)
+    totals: CounterTotals = field(default_factory=CounterTotals)
     health: str = ""
     alarms: deque[DeviceEvent] = field(default_factory=_events)
     num_alarms: Counter[str] = field(default_factory=Counter)
@@ -49,12 +49,12 @@ class _Chip:
 
 
 class Backend:
-    """All NPUs that the driver shows here."""
+    """All NPUs of this machine."""
 
     def __init__(self) -> None:
         self._library: dcmi.Library | None = None
         self._chips: dict[int, _Chip] = {}
-        # cards, and chips of cards, that have not told yet what they are
+        # cards, and chips of cards, that have not reported their number yet
         self._unknown: dict[tuple[int, int | None], dcmi.DcmiError] = {}
         self._no_library = ""
         try:
@@ -63,7 +63,7 @@ class Backend:
             self._no_library = str(error)
 
     def probe(self) -> bool:
-        """DeviceError where there is a driver that cannot be asked."""
+        """Raises DeviceError if there is a driver that does not work."""
         is_here = any(map(glob.glob, DRIVER_FILES))
         if self._library is None:
             if is_here:
@@ -84,18 +84,18 @@ class Backend:
         return bool(self._chips)
 
     def read(self) -> tuple[DeviceRow, ...]:
-        """Each NPU; of one that is lost only that it is."""
+        """All NPUs; a lost NPU has a row with the problem only."""
         library = self._library
-        assert library is not None, "probe says so"
+        assert library is not None, "probe has loaded it"
         self._find(library, list(self._unknown))
         rows = [_row(library, chip) for _, chip in sorted(self._chips.items())]
         return (*rows, *(_unknown(*at, error) for at, error in self._unknown.items()))
 
     def close(self) -> None:
-        """The library has nothing to give back."""
+        """The library holds no resources."""
 
     def _find(self, library: dcmi.Library, places: list[tuple[int, int | None]]) -> None:
-        """Chips of those cards; what does not tell its own costs itself and is looked at anew."""
+        """Add the chips of these cards; a chip that does not answer is tried again later."""
         for card, chip in places:
             try:
                 chips = range(library.num_chips(card)) if chip is None else (chip,)
@@ -103,8 +103,8 @@ class Backend:
                 self._unknown[card, None] = error
                 continue
             self._unknown.pop((card, None), None)
-            for one in chips:
-                self._add(library, card, one)
+            for chip_index in chips:
+                self._add(library, card, chip_index)
 
     def _add(self, library: dcmi.Library, card: int, chip: int) -> None:
         try:
@@ -113,21 +113,22 @@ class Backend:
             self._unknown[card, chip] = error
             return
         self._unknown.pop((card, chip), None)
-        known = self._chips[number] = _Chip(number, card, chip)
-        known.model = Asking(dcmi.DcmiError, str)("name", library.chip_name, card, chip) or ""
+        added = self._chips[number] = _Chip(number, card, chip)
+        query = DeviceQueries(dcmi.DcmiError, str)
+        added.model = query("name", library.chip_name, card, chip) or ""
 
 
 def _unknown(card: int, chip: int | None, error: dcmi.DcmiError) -> DeviceRow:
-    """One whose number has never been told."""
+    """Row of a chip that has never reported its number."""
     place = f"card {card}" if chip is None else f"card {card} chip {chip}"
     problem = f"the NPU is lost ({error}); see dmesg, then reset it or drain the node"
     return DeviceRow(f"{_VENDOR}:{place}", vendor=_VENDOR, problems=(problem,))
 
 
 def _row(library: dcmi.Library, chip: _Chip) -> DeviceRow:
-    ask = Asking(dcmi.DcmiError, _line)
+    ask = DeviceQueries(dcmi.DcmiError, _describe)
     try:
-        return _asked(library, chip, ask)
+        return _query_row(library, chip, ask)
     except dcmi.DcmiError as error:
         return DeviceRow(
             chip.name, vendor=_VENDOR, place=chip.number, model=chip.model,
@@ -136,7 +137,7 @@ def _row(library: dcmi.Library, chip: _Chip) -> DeviceRow:
         )  # fmt: skip
 
 
-def _asked(library: dcmi.Library, chip: _Chip, ask: Asking) -> DeviceRow:
+def _query_row(library: dcmi.Library, chip: _Chip, ask: DeviceQueries) -> DeviceRow:
     at = chip.card, chip.chip
     hbm = ask("HBM", library.hbm, *at)
     power = ask("power", library.deciwatts, *at)
@@ -168,7 +169,7 @@ def _asked(library: dcmi.Library, chip: _Chip, ask: Asking) -> DeviceRow:
         clock_hertz=_clocks(library, at, ask, {"sm": dcmi.AI_CORE_CLOCK, "memory": dcmi.HBM_CLOCK}),
         max_clock_hertz=_clocks(library, at, ask, {"sm": dcmi.AI_CORE_MAX_CLOCK}),
         temperature_celsius={k: float(v) for k, v in temperatures.items() if v is not None},
-        errors_total=chip.growing.totals("ecc", counted),
+        errors_total=chip.totals.totals("ecc", counted),
         health=chip.health,
         events=tuple(chip.alarms),
         num_events=dict(chip.num_alarms),
@@ -178,11 +179,12 @@ def _asked(library: dcmi.Library, chip: _Chip, ask: Asking) -> DeviceRow:
 
 
 def _active(
-    library: dcmi.Library, chip: _Chip, ask: Asking, overall: int | None
+    library: dcmi.Library, chip: _Chip, ask: DeviceQueries, overall: int | None
 ) -> dict[str, float]:
-    """By unit. Cores all read 0 while a profiler is on, and so does HBM in a passthrough VM.
+    """Activity by unit.
 
-    Such a 0 is believed only where nothing else says that the NPU works.
+    All cores read 0 while a profiler runs, and so does HBM in a VM with passthrough. Such a 0 is
+    ignored if another value shows that the NPU is working.
     """
     at = chip.card, chip.chip
     cores = {unit: ask(unit, library.percent, *at, kind) for unit, kind in _UNITS.items()}
@@ -191,19 +193,23 @@ def _active(
         cores = {}
     if not memory and (overall or any(cores.values())):
         memory = None
-    told = {**cores, _MEMORY_BUSY: memory}
-    return {unit: r for unit, percent in told.items() if (r := _ratio(percent)) is not None}
+    percents = {**cores, _MEMORY_BUSY: memory}
+    return {
+        unit: ratio for unit, percent in percents.items() if (ratio := _ratio(percent)) is not None
+    }
 
 
 def _clocks(
-    library: dcmi.Library, at: tuple[int, int], ask: Asking, kinds: dict[str, int]
+    library: dcmi.Library, at: tuple[int, int], ask: DeviceQueries, kinds: dict[str, int]
 ) -> dict[str, float]:
-    told = {name: ask("clocks", library.megahertz, *at, kind) for name, kind in kinds.items()}
-    return {name: mhz * _MHZ for name, mhz in told.items() if mhz}
+    mhz_by_clock = {
+        name: ask("clocks", library.megahertz, *at, kind) for name, kind in kinds.items()
+    }
+    return {name: mhz * _MHZ for name, mhz in mhz_by_clock.items() if mhz}
 
 
 def _note_health(chip: _Chip, code: int | None) -> None:
-    """An alarm is an event when it comes."""
+    """Store the health; a new alarm becomes an event."""
     health = "" if code is None else _HEALTH.get(code, "not found")
     if health not in {"", "ok", chip.health}:
         chip.alarms.append(DeviceEvent(chip.name, health, time.time(), "see dmesg"))
@@ -215,8 +221,8 @@ def _ratio(percent: int | None) -> float | None:
     return None if percent is None or not 0 <= percent <= 100 else percent / 100
 
 
-def _line(error: Exception) -> str:
-    """Of what one question failed with; "" where the chip has no such thing."""
+def _describe(error: Exception) -> str:
+    """Text for an error of one query; "" if the chip lacks the feature."""
     assert isinstance(error, dcmi.DcmiError)
     if error.is_lost:
         raise error

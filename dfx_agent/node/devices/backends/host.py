@@ -1,4 +1,4 @@
-"""The machine itself, as its kernel counts it: memory, processors, stalls, limits, /dev/shm."""
+"""The machine itself as its kernel reports it: memory, CPUs, stalls, limits, /dev/shm."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dfx_agent.node.host.memory import (
 from dfx_agent.node.host.processor_time import busy_ticks, stalled_ratios
 from dfx_agent.snapshot import DeviceRow, HostUse
 
-_SHM = "/dev/shm"  # noqa: S108 (asked how full it is)
+_SHM = "/dev/shm"  # noqa: S108 (only its usage is read)
 
 
 class Backend:
-    """Always there, and never closed."""
+    """The host; always available."""
 
     def __init__(self) -> None:
         self._ticks: tuple[int, int] | None = None
 
     def probe(self) -> bool:
-        """Whether the kernel says how much memory there is."""
+        """Whether the kernel reports how much memory there is."""
         return total_bytes() is not None
 
     def read(self) -> tuple[DeviceRow, ...]:
@@ -32,7 +32,7 @@ class Backend:
         return (DeviceRow("host", total_bytes(), available_bytes(), host=self._use()),)
 
     def close(self) -> None:
-        """There is nothing to let go."""
+        """Nothing to release."""
 
     def _use(self) -> HostUse:
         shm_total, shm_used = _shm_bytes()
@@ -52,7 +52,7 @@ class Backend:
         )
 
     def _cpu_ratio(self) -> float | None:
-        """Since the look before; None at the first."""
+        """Busy share of all CPUs since the last read; None at the first."""
         before, self._ticks = self._ticks, busy_ticks()
         if before is None or self._ticks is None:
             return None
@@ -62,15 +62,17 @@ class Backend:
 
 def _shm_bytes() -> tuple[float | None, float | None]:
     try:
-        known = os.statvfs(_SHM)
+        status = os.statvfs(_SHM)
     except OSError:
         return None, None
-    return known.f_blocks * known.f_frsize, (known.f_blocks - known.f_bfree) * known.f_frsize
+    used_blocks = status.f_blocks - status.f_bfree
+    return status.f_blocks * status.f_frsize, used_blocks * status.f_frsize
 
 
 def _group_bytes() -> tuple[float | None, float | None]:
-    """Limit and use of the tightest control group around the agent."""
-    limits = [(limit, g) for g in memory_groups(os.getpid()) if (limit := g.limit_bytes())]
+    """Limit and use of the agent's tightest control group."""
+    groups = memory_groups(os.getpid())
+    limits = [(limit, group) for group in groups if (limit := group.limit_bytes())]
     if not limits:
         return None, None
     limit, group = min(limits, key=lambda pair: pair[0])

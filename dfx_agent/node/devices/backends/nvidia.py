@@ -1,8 +1,8 @@
-"""NVIDIA GPUs by NVML (``nvidia-ml-py``): no nvidia-smi, no DCGM.
+"""NVIDIA GPUs through NVML (``nvidia-ml-py``), without nvidia-smi and DCGM.
 
-SM activity (SMA), tensor activity and the like come from GPM on Hopper and newer. Below Hopper a
-dcgm-exporter that runs here is read; without one there is only the share of time in which any
-kernel ran, under its own name.
+SM activity (SMA), tensor activity and similar values come from GPM on Hopper and newer, and from a
+running dcgm-exporter below Hopper. Without an exporter there is only the share of time in which any
+kernel ran, which has its own name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from dfx_agent.node.devices import dcgm, gpm, nvml_words
-from dfx_agent.node.devices.protocol import Asking, DeviceError, Growing
+from dfx_agent.node.devices.protocol import CounterTotals, DeviceError, DeviceQueries
 from dfx_agent.snapshot import DeviceEvent, DeviceProcess, DeviceRow
 
 DRIVER_FILES = ("/dev/nvidiactl", "/proc/driver/nvidia/version")
@@ -27,7 +27,7 @@ _MAX_EVENTS = 16
 _MHZ = 1e6
 _KIB = 1024.0
 _ALL_LINKS = 0xFFFFFFFF
-# fields of nvmlDeviceGetFieldValues: (number, scope), name, bytes of one unit
+# fields of nvmlDeviceGetFieldValues: (number, scope), name, bytes per unit
 _FIELDS = (
     ((138, _ALL_LINKS), "nvlink_tx", _KIB),
     ((139, _ALL_LINKS), "nvlink_rx", _KIB),
@@ -41,7 +41,7 @@ _TIMEOUT = 10  # NVML_ERROR_TIMEOUT
 
 
 class Backend:
-    """All GPUs that the driver shows here, and the MIG parts of those that have some."""
+    """All NVIDIA GPUs of this machine, and their MIG parts."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -50,11 +50,11 @@ class Backend:
         self._events: Any = None
 
     def probe(self) -> bool:
-        """DeviceError where there is a driver that cannot be asked."""
+        """Raises DeviceError if there is a driver that does not work."""
         is_here = any(map(os.path.exists, DRIVER_FILES))
         if not (is_here or _has_library()):
-            return False  # the binding is large: who has no GPU is spared it
-        self._nvml = _imported()
+            return False  # the binding is large, so it is not imported without a GPU
+        self._nvml = _import_binding()
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -65,35 +65,35 @@ class Backend:
         return bool(self._gpus)
 
     def read(self) -> tuple[DeviceRow, ...]:
-        """Each GPU, then its MIG parts."""
+        """All GPUs, each followed by its MIG parts."""
         self._find()
-        self._take_events()
+        self._read_events()
         busy = self._from_dcgm() if any(not gpu.has_gpm for gpu in self._gpus.values()) else {}
         return tuple(row for gpu in self._gpus.values() for row in gpu.rows(busy))
 
     def close(self) -> None:
-        """Samples and the event set are the library's."""
+        """Release samples and the event set, which belong to the library."""
         for gpu in self._gpus.values():
             gpu.close()
         self._nvml.nvmlShutdown()
 
     def _find(self) -> None:
-        """New GPUs; those that are gone say so when they are asked."""
+        """Add new GPUs; a GPU that is gone reports that when it is queried."""
         nvml = self._nvml
-        for place in range(nvml.nvmlDeviceGetCount()):
-            known = self._gpus.get(place)
-            if known is not None and not known.is_lost:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            before = self._gpus.get(index)
+            if before is not None and not before.is_lost:
                 continue
             try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(place)
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
             except nvml.NVMLError as error:
-                self._gpus.setdefault(place, _Gpu(nvml, None, place)).lose(error)
+                self._gpus.setdefault(index, _Gpu(nvml, None, index)).set_lost(error)
                 continue
-            gpu = self._gpus[place] = _Gpu(nvml, handle, place, known)
+            gpu = self._gpus[index] = _Gpu(nvml, handle, index, before)
             self._listen(gpu)
 
     def _listen(self, gpu: _Gpu) -> None:
-        """For XIDs; a GPU that has no events goes without."""
+        """Register for XIDs, if the GPU has events."""
         nvml = self._nvml
         try:
             if nvml.nvmlDeviceGetSupportedEventTypes(gpu.handle) & _XID_BIT:
@@ -103,22 +103,22 @@ class Backend:
         except (nvml.NVMLError, AttributeError):
             return
 
-    def _take_events(self) -> None:
-        """All that came since the look before; nothing is waited for."""
+    def _read_events(self) -> None:
+        """Read all events since the last call, without waiting."""
         nvml = self._nvml
         for _ in range(_MAX_EVENTS if self._events is not None else 0):
             try:
-                told = nvml.nvmlEventSetWait_v2(self._events, 0)
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError as error:
                 if error.value != _TIMEOUT:
-                    self._listen_anew()
+                    self._register_again()
                 return
-            gpu = self._gpu_of(told.device)
-            if told.eventType & _XID_BIT and gpu is not None:
-                gpu.note_xid(int(told.eventData))
+            gpu = self._gpu_of(event.device)
+            if event.eventType & _XID_BIT and gpu is not None:
+                gpu.note_xid(int(event.eventData))
 
-    def _listen_anew(self) -> None:
-        """The set fails as a whole where one of its GPUs is lost: the others go on without it."""
+    def _register_again(self) -> None:
+        """A set fails as a whole when one of its GPUs is lost: make a new one of the others."""
         nvml, events, self._events = self._nvml, self._events, None
         with suppress(nvml.NVMLError, AttributeError):
             nvml.nvmlEventSetFree(events)
@@ -127,46 +127,46 @@ class Backend:
                 self._listen(gpu)
 
     def _gpu_of(self, handle: Any) -> _Gpu | None:
-        """By the handle itself, as one that is lost answers no question; else by its index."""
-        place = ctypes.cast(handle, ctypes.c_void_p).value
+        """Find a GPU by its handle, because a lost GPU answers no query; else by its index."""
+        address = ctypes.cast(handle, ctypes.c_void_p).value
         for gpu in self._gpus.values():
-            if ctypes.cast(gpu.handle, ctypes.c_void_p).value == place:
+            if ctypes.cast(gpu.handle, ctypes.c_void_p).value == address:
                 return gpu
         with suppress(self._nvml.NVMLError):
             return self._gpus.get(int(self._nvml.nvmlDeviceGetIndex(handle)))
         return None
 
     def _from_dcgm(self) -> dict[str, dict[str, float]]:
-        found = self._exporter.active_ratio()
+        ratios = self._exporter.active_ratio()
         for gpu in self._gpus.values():
             gpu.dcgm_problem = self._exporter.problem
-        return found
+        return ratios
 
 
 class _Gpu:
-    """One GPU from look to look. ``handle`` is None where the driver gives none."""
+    """One GPU over several reads. ``handle``: None if the driver provides none."""
 
-    def __init__(self, nvml: Any, handle: Any, place: int, before: _Gpu | None = None) -> None:
-        self._nvml, self.handle, self.place = nvml, handle, place
-        self.name = f"{_VENDOR}:{place}"
+    def __init__(self, nvml: Any, handle: Any, index: int, before: _Gpu | None = None) -> None:
+        self._nvml, self.handle, self.index = nvml, handle, index
+        self.name = f"{_VENDOR}:{index}"
         self.is_lost = False
         self.dcgm_problem = ""
         self._lost_line = self.model = self.uuid = ""
-        self.growing = Growing()
+        self.totals = CounterTotals()
         self.xids: deque[DeviceEvent] = deque(maxlen=_MAX_EVENTS)
         self.num_xids: Counter[str] = Counter()
         if before is not None:
-            self.growing, self.xids = before.growing, before.xids
+            self.totals, self.xids = before.totals, before.xids
             self.num_xids = before.num_xids
             self.model, self.uuid = before.model, before.uuid
         self._sampler = gpm.Sampler(nvml, handle)
         self._parts: dict[int, gpm.Sampler] = {}
-        self.has_gpm = True  # until it says that it has none
-        self._asking = Asking(nvml.NVMLError, self._line)
+        self.has_gpm = True  # until the GPU reports that it has none
+        self._asking = DeviceQueries(nvml.NVMLError, self._describe)
 
-    def lose(self, error: Any) -> None:
+    def set_lost(self, error: Any) -> None:
         self.is_lost = True
-        self._lost_line = nvml_words.line_of(error.value, str(error)) or str(error)
+        self._lost_line = nvml_words.describe_error(error.value, str(error)) or str(error)
 
     def note_xid(self, number: int) -> None:
         name = f"XID {number}"
@@ -179,28 +179,28 @@ class _Gpu:
             sampler.close()
 
     def rows(self, busy: dict[str, dict[str, float]]) -> Iterator[DeviceRow]:
-        """The GPU and its MIG parts; of one that is lost only that it is, and which it was."""
+        """The GPU and its MIG parts; a lost GPU has a row with its identity and problem only."""
         try:
             if not self.is_lost:
-                yield from [self._row(busy), *self._part_rows()]  # it may be lost at the last
+                yield from [self._row(busy), *self._part_rows()]  # a late query may find it lost
         except self._nvml.NVMLError as error:
-            self.lose(error)
+            self.set_lost(error)
         if self.is_lost:
             yield DeviceRow(
-                self.name, vendor=_VENDOR, model=self.model, uuid=self.uuid, place=self.place,
+                self.name, vendor=_VENDOR, model=self.model, uuid=self.uuid, place=self.index,
                 events=tuple(self.xids), num_events=dict(self.num_xids),
                 problems=(self._lost_line,),
             )  # fmt: skip
 
-    def _line(self, error: Exception) -> str:
+    def _describe(self, error: Exception) -> str:
         code = int(getattr(error, "value", 999))
         if nvml_words.is_lost(code):
             raise error
-        return nvml_words.line_of(code, str(error))
+        return nvml_words.describe_error(code, str(error))
 
     def _row(self, busy: dict[str, dict[str, float]]) -> DeviceRow:
         nvml, handle = self._nvml, self.handle
-        ask = self._asking = Asking(nvml.NVMLError, self._line)
+        ask = self._asking = DeviceQueries(nvml.NVMLError, self._describe)
         memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo, handle)
         used = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates, handle)
         power = ask("power", nvml.nvmlDeviceGetPowerUsage, handle)
@@ -218,7 +218,7 @@ class _Gpu:
             vendor=_VENDOR,
             model=self.model,
             uuid=uuid,
-            place=self.place,
+            place=self.index,
             utilization_ratio=None if used is None else gpm.as_ratio(used.gpu),
             active_ratio=active,
             active_source=source if active else "",
@@ -228,8 +228,8 @@ class _Gpu:
             max_clock_hertz=self._clocks(nvml.nvmlDeviceGetMaxClockInfo),
             temperature_celsius={} if heat is None else {"gpu": float(heat)},
             throttles=nvml_words.throttle_names(self._clock_reasons()),
-            errors_total=self.growing.totals("ecc", self._errors()),
-            link_bytes_total=self.growing.totals("link", links),
+            errors_total=self.totals.totals("ecc", self._errors()),
+            link_bytes_total=self.totals.totals("link", links),
             events=tuple(self.xids),
             num_events=dict(self.num_xids),
             processes=self._processes(handle),
@@ -237,22 +237,22 @@ class _Gpu:
         )
 
     def _active(self, uuid: str, busy: dict[str, dict[str, float]]) -> tuple[dict[str, float], str]:
-        """By GPM; where there is none, by the exporter."""
-        found = self._asking("SM activity (GPM)", self._sampler.active_ratio)
+        """From GPM, else from the exporter."""
+        ratios = self._asking("SM activity (GPM)", self._sampler.active_ratio)
         self.has_gpm = self._sampler.is_supported
-        if found or self.has_gpm:
-            return found or {}, gpm.SOURCE
+        if ratios or self.has_gpm:
+            return ratios or {}, gpm.SOURCE
         return busy.get(uuid, {}), dcgm.SOURCE
 
     def _clocks(self, question: Any) -> dict[str, float]:
-        told = {
+        mhz_by_clock = {
             name: self._asking("clocks", question, self.handle, number)
             for name, number in _CLOCKS.items()
         }
-        return {name: mhz * _MHZ for name, mhz in told.items() if mhz is not None}
+        return {name: mhz * _MHZ for name, mhz in mhz_by_clock.items() if mhz is not None}
 
     def _clock_reasons(self) -> int:
-        """Drivers before 535 have the older name alone."""
+        """Bits of the current reasons; drivers before 535 only have the older function."""
         nvml, bits = self._nvml, None
         for name in (
             "nvmlDeviceGetCurrentClocksEventReasons",
@@ -273,20 +273,20 @@ class _Gpu:
     def _links(self) -> Iterator[tuple[str, float]]:
         fields = [field for field, _, _ in _FIELDS]
         ask, nvml = self._asking, self._nvml
-        told = ask("links", nvml.nvmlDeviceGetFieldValues, self.handle, fields)
-        for value, (_, name, unit_bytes) in zip(told or (), _FIELDS, strict=False):
+        values = ask("links", nvml.nvmlDeviceGetFieldValues, self.handle, fields)
+        for value, (_, name, unit_bytes) in zip(values or (), _FIELDS, strict=False):
             if value.nvmlReturn == 0:
                 yield name, _number(value) * unit_bytes
 
     def _processes(self, handle: Any) -> tuple[DeviceProcess, ...]:
-        found = self._asking("processes", self._running, handle)
+        rows = self._asking("processes", self._running, handle)
         return tuple(
-            DeviceProcess(one.pid, None if one.usedGpuMemory is None else float(one.usedGpuMemory))
-            for one in found or ()
+            DeviceProcess(row.pid, None if row.usedGpuMemory is None else float(row.usedGpuMemory))
+            for row in rows or ()
         )
 
     def _running(self, handle: Any) -> Any:
-        """Drivers before 510 have the older form of it alone."""
+        """Running processes; drivers before 510 only have the older function."""
         nvml = self._nvml
         is_older = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError_FunctionNotFound)
         try:
@@ -295,7 +295,7 @@ class _Gpu:
             return nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
 
     def _part_rows(self) -> Iterator[DeviceRow]:
-        """MIG parts: memory, processes, and activity where there is GPM."""
+        """MIG parts: memory, processes, and activity if the GPU has GPM."""
         nvml, ask = self._nvml, self._asking
         mode = ask("MIG", nvml.nvmlDeviceGetMigMode, self.handle)
         if not mode or not mode[0]:
@@ -307,7 +307,7 @@ class _Gpu:
 
     def _part_row(self, number: int, part: Any) -> DeviceRow:
         nvml = self._nvml
-        ask = self._asking = Asking(nvml.NVMLError, self._line)
+        ask = self._asking = DeviceQueries(nvml.NVMLError, self._describe)
         memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo, part)
         instance = ask("GPU instance", nvml.nvmlDeviceGetGpuInstanceId, part)
         active: dict[str, float] = {}
@@ -330,14 +330,14 @@ class _Gpu:
         )
 
     def _instance(self, part: Any, gpu_instance: int | None) -> str:
-        """As in "3/0", its GPU instance and its compute instance; "" where one is not told."""
+        """GPU instance and compute instance, for example "3/0"; "" if either is unknown."""
         ask = self._nvml.nvmlDeviceGetComputeInstanceId
         compute = self._asking("compute instance", ask, part)
         return "" if None in {gpu_instance, compute} else f"{gpu_instance}/{compute}"
 
 
 def _has_library() -> bool:
-    """As in WSL, which has no driver files."""
+    """Whether NVML exists without driver files, as in WSL."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -345,7 +345,7 @@ def _has_library() -> bool:
     return True
 
 
-def _imported() -> Any:
+def _import_binding() -> Any:
     try:
         return import_module("pynvml")
     except ImportError:
@@ -356,28 +356,28 @@ def _imported() -> Any:
 
 
 def _free(memory: Any) -> int | None:
-    """0 where more is told to be used than there is: what is left is told as a huge number then."""
+    """0 if more is used than exists: NVML then reports a huge number as free."""
     if memory is None:
         return None
     return int(memory.free) if memory.free <= memory.total else 0
 
 
-def text(told: Any) -> str:
-    """Older bindings give bytes."""
-    return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told or "")
+def text(value: Any) -> str:
+    """Decode bytes, which older bindings return."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
 def _number(value: Any) -> float:
-    """Of a field: double, unsigned int, long and long long, and a signed one (nvmlValueType_t)."""
+    """Value of a field by its type: double, unsigned int, long, long long (nvmlValueType_t)."""
     kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal")
     return float(getattr(value.value, kinds[min(value.valueType, len(kinds) - 1)]))
 
 
 def _no_library(error: Any) -> str:
-    told = nvml_words.line_of(error.value, str(error))
+    described = nvml_words.describe_error(error.value, str(error))
     if error.value in {12, 13}:  # no library, or one without its entry
         return (
-            "there is an NVIDIA driver, and its library libnvidia-ml.so.1 is not found; in a "
+            "there is an NVIDIA driver, but its library libnvidia-ml.so.1 was not found; in a "
             "container allow it: --gpus all, NVIDIA_DRIVER_CAPABILITIES=utility,compute"
         )
-    return f"NVML does not start: {told or error}"
+    return f"NVML does not start: {described or error}"

@@ -255,13 +255,13 @@ def test_a_library_without_devices_is_no_gpu(reading, script):
 
 
 def test_a_driver_without_its_library_says_what_to_do(reading):
-    with pytest.raises(AssertionError, match=r"libnvidia-ml\.so\.1 is not found; in a container"):
+    with pytest.raises(AssertionError, match=r"libnvidia-ml\.so\.1 was not found; in a container"):
         reading("nvidia", has_library=False).probe()
 
 
 def test_a_library_that_does_not_fit_its_driver_says_what_to_do(reading, script):
     script.say(nvmlInitWithFlags=18)
-    with pytest.raises(AssertionError, match="different versions; load the driver anew"):
+    with pytest.raises(AssertionError, match="different versions; reload the driver"):
         reading("nvidia").probe()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.node.devices.owners import VISIBLE, Sight, devices_of
+from dfx_agent.node.devices.owners import VISIBLE, ProcessDevices, devices_of
 from dfx_agent.snapshot import DeviceProcess, DeviceRow
 from dfx_agent.wire.job_description import HIDING_VARIABLES
 
@@ -25,19 +25,19 @@ PART = DeviceRow("nvidia:1/mig:0", vendor="nvidia", uuid="MIG-1f00-9")
 
 def test_who_the_driver_lists_is_there_whatever_was_set():
     rows = gpus(pids={500: 3, 501: 3})
-    sight = Sight(500, {"CUDA_VISIBLE_DEVICES": "0"}, local_rank=0)
+    sight = ProcessDevices(500, {"CUDA_VISIBLE_DEVICES": "0"}, local_rank=0)
     assert devices_of(sight, rows) == ("nvidia:3",)
-    assert devices_of(Sight(501), rows) == ("nvidia:3",), "two ranks on one device"
+    assert devices_of(ProcessDevices(501), rows) == ("nvidia:3",), "two ranks on one device"
 
 
 def test_who_is_listed_nowhere_else_is_there_by_its_pid_on_the_host():
-    assert devices_of(Sight(7310), gpus(pids={7310: 5})) == ("nvidia:5",)
+    assert devices_of(ProcessDevices(7310), gpus(pids={7310: 5})) == ("nvidia:5",)
 
 
 def test_a_process_on_a_part_is_on_the_part_and_not_on_its_gpu():
     part = DeviceRow("nvidia:0/mig:1", vendor="nvidia", processes=(DeviceProcess(9),))
     rows = [*gpus(2, pids={9: 0}), part]
-    assert devices_of(Sight(9), rows) == ("nvidia:0/mig:1",)
+    assert devices_of(ProcessDevices(9), rows) == ("nvidia:0/mig:1",)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_process_on_a_part_is_on_the_part_and_not_on_its_gpu():
     ],
 )
 def test_what_is_visible_counts_from_zero(environment, used, expected):
-    assert devices_of(Sight(1, environment, used=used), [*gpus(), PART]) == expected
+    assert devices_of(ProcessDevices(1, environment, used=used), [*gpus(), PART]) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_part_is_named_by_its_gpu_and_its_instances_too(word, expected):
         DeviceRow("nvidia:1/mig:1", vendor="nvidia", uuid="MIG-2f", instance="5/0"),
         DeviceRow("nvidia:2/mig:0", vendor="nvidia", uuid="MIG-GPU-dead/3/0"),
     ]
-    sight = Sight(1, {"CUDA_VISIBLE_DEVICES": word})
+    sight = ProcessDevices(1, {"CUDA_VISIBLE_DEVICES": word})
     assert devices_of(sight, [*gpus(), *parts]) == expected
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
         ({"CUDA_VISIBLE_DEVICES": "5"}, ("nvidia:5",)),
         ({"CUDA_VISIBLE_DEVICES": None}, ("nvidia:0",)),
@@ -107,15 +107,15 @@ def test_a_part_is_named_by_its_gpu_and_its_instances_too(word, expected):
     ],
     ids=["set late", "taken away late", "as it was started"],
 )
-def test_what_a_process_set_for_itself_goes_before_what_it_was_started_with(told, expected):
-    sight = Sight(1, {"CUDA_VISIBLE_DEVICES": "3"}, used=("cuda:0",), told=told)
+def test_what_a_process_set_for_itself_goes_before_what_it_was_started_with(reported, expected):
+    sight = ProcessDevices(1, {"CUDA_VISIBLE_DEVICES": "3"}, used=("cuda:0",), reported=reported)
     assert devices_of(sight, gpus()) == expected
 
 
 def test_what_verl_renames_on_rocm_is_not_counted_twice():
     """It takes HIP_VISIBLE_DEVICES out of the environment and sets CUDA_VISIBLE_DEVICES to it."""
-    told = {"HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": "6"}
-    sight = Sight(1, {"HIP_VISIBLE_DEVICES": "6"}, used=("cuda:0",), told=told)
+    reported = {"HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": "6"}
+    sight = ProcessDevices(1, {"HIP_VISIBLE_DEVICES": "6"}, used=("cuda:0",), reported=reported)
     assert devices_of(sight, gpus(vendor="amd")) == ("amd:6",)
 
 
@@ -124,15 +124,15 @@ def test_a_guest_tells_all_variables_that_hide_devices():
 
 
 def test_without_an_allocator_the_local_rank_says_it():
-    assert devices_of(Sight(1, local_rank=3), gpus()) == ("nvidia:3",)
-    assert devices_of(Sight(1), gpus()) == (), "nothing is guessed"
+    assert devices_of(ProcessDevices(1, local_rank=3), gpus()) == ("nvidia:3",)
+    assert devices_of(ProcessDevices(1), gpus()) == (), "nothing is guessed"
 
 
 def test_a_container_was_given_some_of_the_machines_devices():
     given = {"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "1"}
-    inside = Sight(1, given, is_inside=True, used=("cuda:0",))
+    inside = ProcessDevices(1, given, is_inside=True, used=("cuda:0",))
     assert devices_of(inside, gpus()) == ("nvidia:3",)
-    beside = Sight(1, given, is_inside=False, used=("cuda:0",))
+    beside = ProcessDevices(1, given, is_inside=False, used=("cuda:0",))
     assert devices_of(beside, gpus()) == ("nvidia:1",), "an agent inside counts as it does"
 
 
@@ -145,17 +145,19 @@ def test_a_container_was_given_some_of_the_machines_devices():
     ],
 )
 def test_rocm_counts_what_the_runtime_below_it_left(environment, expected):
-    assert devices_of(Sight(1, environment, used=("cuda:0",)), gpus(vendor="amd")) == expected
+    assert (
+        devices_of(ProcessDevices(1, environment, used=("cuda:0",)), gpus(vendor="amd")) == expected
+    )
 
 
 def test_a_container_may_be_given_a_part_by_two_numbers():
-    sight = Sight(1, {"NVIDIA_VISIBLE_DEVICES": "1:0"}, is_inside=True, used=("cuda:0",))
+    sight = ProcessDevices(1, {"NVIDIA_VISIBLE_DEVICES": "1:0"}, is_inside=True, used=("cuda:0",))
     assert devices_of(sight, [*gpus(), PART]) == (PART.device,)
-    unknown = Sight(1, {"NVIDIA_VISIBLE_DEVICES": "1:4"}, is_inside=True, used=("cuda:0",))
+    unknown = ProcessDevices(1, {"NVIDIA_VISIBLE_DEVICES": "1:4"}, is_inside=True, used=("cuda:0",))
     assert devices_of(unknown, [*gpus(), PART]) == ()
 
 
 def test_ascend_takes_ranges_in_what_a_container_is_given():
     given = {"ASCEND_VISIBLE_DEVICES": "2-4,7", "ASCEND_RT_VISIBLE_DEVICES": "3"}
-    sight = Sight(1, given, is_inside=True, used=("npu:0",))
+    sight = ProcessDevices(1, given, is_inside=True, used=("npu:0",))
     assert devices_of(sight, gpus(vendor="ascend")) == ("ascend:7",)

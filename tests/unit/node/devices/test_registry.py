@@ -69,16 +69,16 @@ def fail() -> None:
 
 def test_what_lies_in_the_folder_is_found_and_nothing_else_names_it(tmp_path, monkeypatch):
     kinds = ["amd", "ascend", "host", "nvidia"]
-    assert [reader.name for reader in registry.found()] == kinds
+    assert [reader.name for reader in registry.find_readers()] == kinds
     (tmp_path / "tpu.py").write_text("class Backend:\n    probe = lambda self: False\n")
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
-    assert [reader.name for reader in registry.found()] == [*kinds, "tpu"]
+    assert [reader.name for reader in registry.find_readers()] == [*kinds, "tpu"]
 
 
 def test_rows_are_what_was_read_last_and_a_stop_closes(started):
     backend = Scripted()
     reader = started(lambda: backend)
-    assert until(reader.newest) == (ROW,)
+    assert until(reader.latest) == (ROW,)
     reader.stop()
     assert backend.is_closed.wait(DEADLINE_SECONDS)
 
@@ -86,12 +86,12 @@ def test_rows_are_what_was_read_last_and_a_stop_closes(started):
 def test_a_kind_that_is_not_here_has_no_rows_and_no_fault(started):
     reader = started(lambda: Scripted(fail, is_here=False))
     reader._thread.join(DEADLINE_SECONDS)
-    assert reader.newest() == ()
+    assert reader.latest() == ()
 
 
 def raised(reader: DeviceReader) -> Exception | None:
     try:
-        reader.newest()
+        reader.latest()
     except Exception as error:  # noqa: BLE001 (whatever it is)
         return error
     return None
@@ -116,7 +116,7 @@ def test_what_works_again_is_told_again(started, monkeypatch):
     monkeypatch.setattr(registry, "READ_EVERY_SECONDS", 0.01)
     outcomes = [fail, fail]
     reader = started(lambda: Scripted(lambda: outcomes.pop()() if outcomes else None))
-    assert until(lambda: not raised(reader) and reader.newest()) == (ROW,)
+    assert until(lambda: not raised(reader) and reader.latest()) == (ROW,)
 
 
 def test_a_driver_that_never_answers_is_late(started, monkeypatch):
@@ -127,7 +127,7 @@ def test_a_driver_that_never_answers_is_late(started, monkeypatch):
         assert isinstance(until(lambda: raised(reader)), LateDeviceError)
     finally:
         gate.set()
-    assert until(lambda: not raised(reader) and reader.newest()) == (ROW,)
+    assert until(lambda: not raised(reader) and reader.latest()) == (ROW,)
 
 
 def test_what_cannot_be_used_is_tried_anew(started, monkeypatch):
@@ -140,14 +140,14 @@ def test_what_cannot_be_used_is_tried_anew(started, monkeypatch):
         return Scripted()
 
     reader = started(make)
-    assert until(lambda: not raised(reader) and reader.newest()) == (ROW,)
+    assert until(lambda: not raised(reader) and reader.latest()) == (ROW,)
 
 
 def test_a_reading_says_over_which_time_it_is(started, monkeypatch):
     monkeypatch.setattr(registry, "READ_EVERY_SECONDS", 0.01)
     reader = started(Scripted)
-    first = until(lambda: reader.newest_reading() if reader.num_told else None)
-    later = until(lambda: r if (r := reader.newest_reading()).end_ns > first.end_ns else None)
+    first = until(lambda: reader.latest_reading() if reader.num_results else None)
+    later = until(lambda: r if (r := reader.latest_reading()).end_ns > first.end_ns else None)
     assert first.begin_ns <= first.end_ns <= later.begin_ns < later.end_ns
 
 
